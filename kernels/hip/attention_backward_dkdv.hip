@@ -6,14 +6,14 @@
 // Grid      (key tiles, Hkv, B); the first key tiles, which a causal mask makes the longest, come first.
 // Block     WAVES waves; TEAM_WAVES of them share 16 ROW_BLOCKS keys, each with a part of the features.
 // LDS       Q, dO, Q^T and dO^T of STREAM_ROWS queries, at once or in two phases, LSE and delta, and what the waves of
-//           a team exchange: 9.8 to 57.2 KiB.
+//           a team exchange: 5.6 to 60.8 KiB.
 // Masks     tiles without a visible pair are skipped, by the block or (in one phase) by a wave; options and edges cost
 //           something only in the tiles that they touch. P = dS = 0 for a hidden pair whatever q, k, v, dO hold there.
 // Registers no VGPR spills and no scratch (tests/kernels holds it); some scalars go to lanes of VGPRs. K, V and the
 //           sums of a wave's features W = D / TEAM_WAVES stay in registers; the sums are 2 W floats for each of its
 //           keys: W VGPRs on wave32, W / 2 on wave64, for each 16 keys.
 // Memory    16-byte loads; the next tile is on its way to registers (16 bits) while one is used. K and V are read once,
-//           Q and dO once a key tile and group (twice from cache); dK and dV are written once.
+//           Q and dO once a key tile and group; dK and dV are written once.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32, P and dS rounded to
 //           DTYPE for the second product of each; exp2, with scale * log2 e folded in where scores have no options.
 //

@@ -12,7 +12,7 @@
 //           and the sums of a wave's features W = D / TEAM_WAVES stay in registers; the sums are W floats for each
 //           query: W / 2 VGPRs on wave32, W / 4 on wave64, for each 16 queries.
 // Memory    16-byte loads; the next tile is on its way to registers (16 bits) while one is used. Q and dO are read
-//           once, K and V once a query tile (K twice from cache); dQ is written once.
+//           once, K and V once a query tile; dQ is written once.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32, P and dS rounded to
 //           DTYPE for the second product of each; exp2, with scale * log2 e folded in where scores have no options.
 //

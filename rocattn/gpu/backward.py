@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn.backend import YES, Support
 from rocattn.errors import ConfigError
-from rocattn.gpu.arch import wave_size
+from rocattn.gpu.arch import family, wave_size
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
     MAX_BLOCKS,
@@ -90,7 +90,7 @@ def can_use_backward(
         return Support(ok=False, reason=f"backward kernels have head dimensions up to {MAX_HEAD_DIM}")
     if arch is not None and buffers is not None:
         for kernel, streamed in _STREAMED.items():
-            rows = block_shape(kernel, arch, KERNEL_TYPES[config.dtype], _padded(config, arch)).stream_rows
+            rows = block_shape(kernel, arch, KERNEL_TYPES[config.dtype], _padded(config, arch), plain=False).stream_rows
             if reason := stride_problem(streamed, rows, buffers):
                 return Support(ok=False, reason=reason)
     return YES
@@ -105,7 +105,7 @@ def head_dims(arch: str, dtype: str) -> tuple[int, ...]:
     return (32, 64, 128, MAX_HEAD_DIM) if _vector_units(arch, dtype) else (32, 64, 96, 128, 192, MAX_HEAD_DIM)
 
 
-def block_shape(kernel: str, arch: str, dtype: str, head_dim: int) -> Shape:
+def block_shape(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) -> Shape:
     """Return how a block of "dkdv" or "dq" is made.
 
     Registers decide: a wave keeps its own rows and their sums (two matrices each in dkdv), each as wide as its part of
@@ -116,6 +116,7 @@ def block_shape(kernel: str, arch: str, dtype: str, head_dim: int) -> Shape:
         arch: Target without features.
         dtype: "f16", "bf16" or "f32".
         head_dim: One of `head_dims`.
+        plain: Whether for scores without options, which take registers for each row.
     """
     if _vector_units(arch, dtype):
         # 32 features a wave: a lane has its row of both matrices in full depth, which are 64 registers.
@@ -124,13 +125,35 @@ def block_shape(kernel: str, arch: str, dtype: str, head_dim: int) -> Shape:
         # A lane has a quarter of a row. 8 waves share a tile, but the sums of dkdv at 256 need the registers of two.
         # Above 128, LDS holds 32 streamed rows, the fewest that the chained product takes, in one form at a time.
         waves = 4 if head_dim <= 64 or (kernel == "dkdv" and head_dim > 192) else 8
-        # 32 rows a wave halve the reads of LDS. Of dkdv they take 3 D / 2 registers, of dq D.
-        row_blocks = 2 if head_dim <= (64 if kernel == "dkdv" else 128) else 1
-        return Shape(waves, 1, row_blocks, 32, phased=head_dim > 128)
+        return Shape(
+            waves,
+            1,
+            _row_blocks(kernel, arch, dtype, head_dim, plain=plain),
+            32,
+            phased=head_dim > 128 and arch != "gfx950",
+        )
     if head_dim <= 64:
-        return Shape(4, 1, 1, 32, phased=False)
+        # On gfx12 32 queries fit, whose operands take half of what they take on gfx11; there 16 rows in LDS leave room.
+        gfx12 = family(arch, "float16") == "gfx12"
+        return Shape(4, 1, 2 if gfx12 and kernel == "dq" else 1, 32 if gfx12 or kernel == "dq" else 16, phased=False)
     # 64 features a wave at most; 16 rows keep LDS small enough for 3 blocks a work-group processor: 6 waves a SIMD.
-    return Shape(8, 2 if head_dim <= 128 else 4, 1, 16, phased=True, min_waves=6)
+    return Shape(8, 2 if head_dim <= 128 else 4, 1, 16, phased=head_dim > 128, min_waves=6)
+
+
+def _row_blocks(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) -> int:
+    """Return how many times 16 rows a wave of CDNA has in 16 bits.
+
+    Each halves or thirds the reads of LDS for a product, and takes registers: of dkdv 3 D / 4, of dq D / 2, of 256.
+    """
+    if kernel == "dq":
+        return 2 if head_dim <= 128 else 1
+    if head_dim <= 64:
+        return 3 if plain else 2
+    # Options take registers for each row, as does what gfx90a's f16 is scaled by; gfx950's fragments are wider.
+    most = 128 if plain and arch != "gfx950" else 96
+    if (arch, dtype) == ("gfx90a", "f16"):
+        most = 96 if plain else 64
+    return 2 if head_dim <= most else 1
 
 
 def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[KernelLaunch, ...]:
@@ -175,7 +198,7 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
         ("dkdv", ("dk", "dv"), seq_k, config.num_kv_heads),
         ("dq", ("dq",), seq_q, heads),
     ):
-        shape = block_shape(kernel, arch, dtype, head_dim)
+        shape = block_shape(kernel, arch, dtype, head_dim, plain=plain)
         args: list[Arg] = [*(pointer(name, buffers) for name in ("q", "k", "v", "dout", "lse")), delta]
         args += [pointer(name, buffers) for name in (*results, "mask", "alibi_slopes")]
         for name in ("q", "k", "v", "dout", *results):
@@ -232,7 +255,7 @@ def _simple(kernel: str, dtype: str) -> KernelVariant:
 
 
 def _variant(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) -> KernelVariant:
-    shape, name = block_shape(kernel, arch, dtype, head_dim), f"attention_backward_{kernel}"
+    shape, name = block_shape(kernel, arch, dtype, head_dim, plain=plain), f"attention_backward_{kernel}"
     defines: dict[str, str | int] = {
         "DTYPE": dtype, "HEAD_DIM": head_dim, "WAVES": shape.waves, "TEAM_WAVES": shape.team,
         "ROW_BLOCKS": shape.row_blocks,

@@ -9,22 +9,21 @@
 //   df^T += F^T dS                   A = F^T from LDS, B = dS by Matrix::chain: no exchange through LDS
 //   ds^T += S^T P                    the same; for keys only (dV^T += dO^T P)
 //
-// BLOCKS times 16 resident rows belong to a team of TEAM waves, each of which has WIDTH = D / TEAM features: of f and s,
-// which stay in its registers, and of the gradients. So however large D is, a wave needs registers for WIDTH features
-// alone, and no product is computed twice: a wave's scores and dP are sums over its own features, which the team adds up
-// through LDS, every wave in the same order. Each fragment of streamed rows serves all BLOCKS, and is read from LDS while
-// the products of the one before are computed.
+// BLOCKS times 16 resident rows belong to a team of TEAM waves, each of which has WIDTH = D / TEAM features: of f and
+// s, which stay in its registers, and of the gradients. So however large D is, a wave needs registers for WIDTH
+// features alone, and no product is computed twice: a wave's scores and dP are sums over its own features, which the
+// team adds up through LDS, every wave in the same order. Each fragment of streamed rows serves all BLOCKS, and is read
+// from LDS while the products of the one before are computed.
 //
-// If PHASED, the streamed rows lie in LDS first as they are, for the first products, then transposed in the same
-// room, for the second. It halves the room and doubles the barriers, of which the team's exchange needs one anyway.
+// The streamed rows come to LDS as they are, and are transposed from there, beside them. If PHASED, in the same room
+// after the first products: half of the room, twice the barriers. If IN_PLACE, not at all: the reads transpose.
 //
 // Each gradient is summed by one wave in a fixed order: no atomics, the same bits in every run. Scores and P are
 // computed again here from q, k and the LSE (Dao et al. 2022, "FlashAttention", appendix B.4); a sink is in the LSE.
 //
-// A streamed row comes to LDS in two forms, by rows and transposed, each fetched from memory (the second time from
-// cache). Where some pair of a tile is hidden, NaN and inf are taken out of the transposed form, as 0 * NaN is NaN. The
-// pairs that do see such a value get P = dS = NaN: from the score, where it is in F, and from a spoilt LSE, where it is
-// in S. So a NaN in one feature of dO makes all features of dV NaN in the keys that its row sees.
+// Where some pair of a tile is hidden, NaN and inf are taken out of the rows for the second products, as 0 * NaN is
+// NaN. The pairs that do see such a value get P = dS = NaN: from the score, where it is in F, and from a spoilt LSE,
+// where it is in S. So a NaN in one feature of dO makes all features of dV NaN in the keys that its row sees.
 #pragma once
 
 #include <rocattn/backward_scores.h>
@@ -59,6 +58,8 @@ class Backward {
     static constexpr bool BY_TILE = S::CHAIN_FRAGMENTS == 2 && S::TEAM == 1 && !LIFTS;
     static constexpr float LOWERING = LIFTS ? 1.0f / 4096 : 1.0f;  // 2^-LIFT
 
+    static constexpr u32 READS = sizeof(typename M::A) * FRAGS / VECTOR_BYTES;  // instructions that read A of a step
+
     const BackwardBlock<S>& block;
     const u32 wave;         // in the block
     const u32 wave_row;     // the first row of its team
@@ -80,7 +81,9 @@ public:
 #pragma unroll
             for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
                 first_gradient[r][f] = C{};
+                settle(first_gradient[r][f]);  // else one zero for all is kept
                 if constexpr (S::KEYS) second_gradient[r][f] = C{};
+                if constexpr (S::KEYS) settle(second_gradient[r][f]);
             }
         }
     }
@@ -108,12 +111,7 @@ public:
         typename S::RowForm f(first_rows, thread_id(), block.head_dim), s(second_rows, thread_id(), block.head_dim_v);
         // For keys each half of the waves transposes one of the two.
         const bool of_second = S::KEYS && wave >= S::BLOCK_WAVES / 2;
-        const Rows<T> transposed_rows{of_second ? second_rows.base : first_rows.base,
-                                      of_second ? second_rows.stride : first_rows.stride};
-        typename S::TransposedForm t(transposed_rows, thread_id() % S::TRANSPOSERS,
-                                     of_second ? block.head_dim_v : block.head_dim);
         float statistic = 0.0f;  // on its way to LDS
-        const bool moves_statistic = S::KEYS && thread_id() < S::STATISTICS;
         const auto fetch = [&](auto& tile, const Rows<T>& matrix, u32 row) {
             if (rows - row >= S::STREAMED_ROWS)
                 tile.template fetch<true>(matrix.from(row), S::STREAMED_ROWS);
@@ -121,11 +119,13 @@ public:
                 tile.template fetch<false>(matrix.from(row), rows - row);
         };
         const auto fetch_statistics = [&](u32 row) {
-            if (!moves_statistic) return;
-            const u32 mine = statistics_row();
-            statistic = moves_base() ? INF : 0.0f;
+            u32 thread = thread_id();
+            settle(thread);  // so that what follows from it takes no register meanwhile
+            if (thread >= S::STATISTICS) return;
+            const u32 mine = statistics_row(thread);
+            statistic = moves_base(thread) ? INF : 0.0f;
             if (row + mine >= rows) return;
-            if (moves_base())
+            if (moves_base(thread))
                 statistic = load(lane_address(lse + row, mine * 4));
             else
                 statistic = load(lane_address(deltas + row, mine * 4));
@@ -149,58 +149,88 @@ public:
             s.put(block.lds + S::ROWS, S::STRIDE);
             if constexpr (S::KEYS) {
                 if constexpr (!S::PREFETCH) fetch_statistics(row);
-                if (moves_statistic)
-                    lds_store(block.floats + thread_id(),
-                              moves_base() ? scores.exponent_base(statistic, LIFT) : statistic);
+                u32 thread = thread_id();
+                settle(thread);
+                if (thread < S::STATISTICS)
+                    lds_store(block.floats + thread,
+                              moves_base(thread) ? scores.exponent_base(statistic, LIFT) : statistic);
             }
         };
-        const auto put_transposed = [&](u32 row, bool hides) {
-            fetch_now(t, transposed_rows, row);
-            if (hides) t.clear_nonfinite();
-            Element* room = block.lds + S::FIRST_TRANSPOSED + (of_second ? S::TRANSPOSED : 0);
-            put_chained<typename S::TransposedLayout>(t, room, 0);
+        const auto take = [&](auto& tile) { tile.take(block.lds + (of_second ? S::ROWS : 0), S::STRIDE); };
+        const auto put_transposed = [&](auto& tile, bool hides) {
+            if (hides) tile.clear_nonfinite();
+            tile.put(block.lds + S::FIRST_TRANSPOSED + (of_second ? S::TRANSPOSED : 0));
         };
-        if constexpr (S::PREFETCH) {
-            fetch_rows(start);
-            if constexpr (!S::PHASED) fetch(t, transposed_rows, start);
-        }
+        if constexpr (S::PREFETCH) fetch_rows(start);
+        block_barrier();  // all waves are done with what LDS held before
         for (u32 row = start; row < stop; row += S::STREAMED_ROWS) {
             const bool hides = block_hides(scores, row, rows), last = row + S::STREAMED_ROWS >= stop;
-            block_barrier();  // all waves are done with what LDS held before
+            const bool general = hides || !scores.plain();
             put_rows(row, hides);
-            if constexpr (!S::PHASED) put_transposed(row, hides);
+            if constexpr (S::PREFETCH) {  // or what the last tile leaves would be kept through all others
+                forget(f.x);
+                forget(s.x);
+                forget(statistic);
+            }
             block_barrier();
             if (S::KEYS && hides && found_nonfinite()) spoil_rows();
-            if constexpr (S::PHASED) {
-                if constexpr (S::PREFETCH) fetch(t, transposed_rows, row);
-            } else {
-                if (S::PREFETCH && !last) {
-                    fetch_rows(row + S::STREAMED_ROWS);
-                    fetch(t, transposed_rows, row + S::STREAMED_ROWS);
-                }
-                if (!wave_sees(scores, row)) continue;
+            u32 thread = thread_id();
+            settle(thread);
+            typename S::TransposedForm t(thread % S::TRANSPOSERS);
+            if constexpr (!S::PHASED && !S::IN_PLACE) {
+                take(t);
+                put_transposed(t, hides);
             }
-            const bool general = hides || !scores.plain();
-            Products p, ds;
-            Factors of_p, of_ds;
-            if constexpr (S::PHASED) {
-                multiply(scores, row, 0, general, p, ds, of_p, of_ds);
-                if constexpr (S::TEAM > 1) share(p, ds);
-                block_barrier();  // all waves are done with the rows
-                put_transposed(row, hides);
-                if constexpr (S::TEAM > 1) add_shared(p, ds);
-                finish(scores, row, 0, general, p, ds, of_p, of_ds);
+            const auto end_first_products = [&] {
+                if (S::IN_PLACE && hides) {  // the rows once more, for the second products
+                    fetch(f, first_rows, row);
+                    if constexpr (S::KEYS) fetch(s, second_rows, row);
+                    f.clear_nonfinite();
+                    s.clear_nonfinite();
+                    block_barrier();
+                    f.put(block.lds, S::STRIDE);
+                    if constexpr (S::KEYS) s.put(block.lds + S::ROWS, S::STRIDE);
+                }
                 if (S::PREFETCH && !last) fetch_rows(row + S::STREAMED_ROWS);
-                block_barrier();
-                accumulate(0, of_p, of_ds);
-            } else {
-#pragma unroll 1
-                for (u32 c = 0; c < S::CHAINS; ++c) {
-                    multiply(scores, row, c, general, p, ds, of_p, of_ds);
-                    finish(scores, row, c, general, p, ds, of_p, of_ds);
-                    accumulate(c, of_p, of_ds);
-                }
+                if (!S::IN_PLACE || S::TEAM > 1 || hides) block_barrier();
+            };
+            const auto end_second_products = [&] {
+                if (S::PHASED || S::IN_PLACE) block_barrier();  // all waves are done with the room of the next rows
+            };
+            if (!S::PHASED && !wave_sees(scores, row)) {
+                end_first_products();
+                end_second_products();
+                continue;
             }
+            float statistics[S::CHAINS];
+            Products p[S::CHAINS], ds[S::CHAINS];
+            Factors of_p[S::CHAINS], of_ds[S::CHAINS];
+#pragma unroll
+            for (u32 c = 0; c < S::CHAINS; ++c) {
+                multiply(scores, row, c, general, statistics[c], p[c], ds[c], of_p[c], of_ds[c]);
+                if constexpr (S::TEAM == 1)
+                    finish(scores, row, c, general, statistics[c], p[c], ds[c], of_p[c], of_ds[c]);
+                else
+                    share(p[c], ds[c]);
+            }
+            const auto finish_shared = [&] {
+#pragma unroll
+                for (u32 c = 0; c < S::CHAINS; ++c) {
+                    add_shared(p[c], ds[c]);
+                    finish(scores, row, c, general, statistics[c], p[c], ds[c], of_p[c], of_ds[c]);
+                }
+            };
+            if constexpr (S::PHASED) {
+                take(t);
+                block_barrier();  // all waves are done with the rows
+                put_transposed(t, hides);
+                if constexpr (S::TEAM > 1) finish_shared();
+            }
+            end_first_products();
+            if constexpr (S::TEAM > 1 && !S::PHASED) finish_shared();
+#pragma unroll
+            for (u32 c = 0; c < S::CHAINS; ++c) accumulate(c, of_p[c], of_ds[c]);
+            end_second_products();
         }
     }
 
@@ -238,11 +268,11 @@ private:
     }
 
     // Statistics stand in LDS in the order of a transposed tile, in which those of a lane's rows are neighbours: RUN
-    // bases and then as many deltas. Each lane takes one of them, and has the others from its neighbours. Thread t
-    // moves the one at t: whether it is a base, and of which streamed row.
-    static ROCATTN_INLINE bool moves_base() { return thread_id() % (2 * S::RUN) < S::RUN; }
-    static ROCATTN_INLINE u32 statistics_row() {
-        const u32 position = thread_id() / (2 * S::RUN) * S::RUN + thread_id() % S::RUN;
+    // bases and then as many deltas. Each lane takes one of them, and has the others from its neighbours. A
+    // thread moves the one at its number: whether it is a base, and of which streamed row.
+    static ROCATTN_INLINE bool moves_base(u32 thread) { return thread % (2 * S::RUN) < S::RUN; }
+    static ROCATTN_INLINE u32 statistics_row(u32 thread) {
+        const u32 position = thread / (2 * S::RUN) * S::RUN + thread % S::RUN;
         return position / CHAIN_ROWS<M> * CHAIN_ROWS<M> + chain_group_row<M>(position % CHAIN_ROWS<M>);
     }
 
@@ -261,10 +291,10 @@ private:
                        : !scores.band_hides_all(wave_row, mine_stop, row, stop);
     }
 
-    // Runs steps of products with fragments of A from LDS: read(step, a), then, AHEAD steps later, use(step, a), which
-    // multiplies each of them with something of every block.
-    template <u32 STEPS, typename Read, typename Use>
-    static ROCATTN_INLINE void pipeline(const Read& read, const Use& use) {
+    // Runs steps of products with fragments of A from LDS: read(step, a), READS instructions, then, AHEAD steps later,
+    // use(step, a), which multiplies each with something of every block. `others`: reads of LDS before them.
+    template <u32 STEPS, u32 READS, typename Read, typename Use>
+    static ROCATTN_INLINE void pipeline(u32 others, const Read& read, const Use& use) {
         constexpr u32 AHEAD = least(S::AHEAD, STEPS - 1), BUFFERS = AHEAD + 1;
         typename M::A a[BUFFERS][FRAGS];
 #pragma unroll
@@ -273,7 +303,7 @@ private:
             if (step >= AHEAD) use(step - AHEAD, a[(step - AHEAD) % BUFFERS]);
         }
         if constexpr (AHEAD > 0) {
-            constexpr u32 READS = sizeof(typename M::A) * FRAGS / VECTOR_BYTES;  // instructions of a step
+            if (others) schedule<Kind::LDS_READ, 1>();
             schedule<Kind::LDS_READ, AHEAD * READS>();
 #pragma unroll
             for (u32 step = 0; step < STEPS; ++step) {
@@ -285,24 +315,30 @@ private:
 
     // Scores and dP of group c of CHAIN_ROWS streamed rows in LDS, over this wave's features; if BY_TILE, all but the
     // last tile of them as operands already.
-    ROCATTN_INLINE void multiply(const Scores& scores, u32 row, u32 c, bool general, Products& p, Products& ds,
-                                 Factors& of_p, Factors& of_ds) const {
+    ROCATTN_INLINE void multiply(const Scores& scores, u32 row, u32 c, bool general, float& statistics, Products& p,
+                                 Products& ds, Factors& of_p, Factors& of_ds) const {
+        statistics = 0.0f;
+        if constexpr (S::KEYS)
+            statistics = lds_load(block.floats + 2 * (c * CHAIN_ROWS<M> + M::part() * S::RUN) +
+                                  M::column() % (2 * S::RUN));
 #pragma unroll
         for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) {
-            multiply_tile(block.lds + (c * CHAIN_ROWS<M> + t * 16) * S::STRIDE + wave_column, p[t], ds[t]);
+            const Element* tile = block.lds + (c * CHAIN_ROWS<M> + t * 16) * S::STRIDE + wave_column;
+            multiply_tile(tile, S::KEYS && t == 0 ? 1 : 0, p[t], ds[t]);
             if (BY_TILE && t + 1 < S::CHAIN_FRAGMENTS) {
-                differentiate(scores, row, c, t, general, p[t], ds[t]);
+                differentiate(scores, row, c, t, general, statistics, p[t], ds[t]);
                 chain(t, p[t], ds[t], of_p, of_ds);
             }
         }
     }
 
     // The rest of the operands.
-    ROCATTN_INLINE void finish(const Scores& scores, u32 row, u32 c, bool general, Products& p, Products& ds,
-                               Factors& of_p, Factors& of_ds) {
+    ROCATTN_INLINE void finish(const Scores& scores, u32 row, u32 c, bool general, float statistics, Products& p,
+                               Products& ds, Factors& of_p, Factors& of_ds) {
         constexpr u32 FIRST = BY_TILE ? S::CHAIN_FRAGMENTS - 1 : 0;
 #pragma unroll
-        for (u32 t = FIRST; t < S::CHAIN_FRAGMENTS; ++t) differentiate(scores, row, c, t, general, p[t], ds[t]);
+        for (u32 t = FIRST; t < S::CHAIN_FRAGMENTS; ++t)
+            differentiate(scores, row, c, t, general, statistics, p[t], ds[t]);
         if constexpr (LIFTS) lower(ds);
 #pragma unroll
         for (u32 t = FIRST; t < S::CHAIN_FRAGMENTS; ++t) chain(t, p[t], ds[t], of_p, of_ds);
@@ -315,42 +351,55 @@ private:
             chain_tile<M>(ds[r], t, of_ds[r]);
             if constexpr (S::KEYS) chain_tile<M>(p[r], t, of_p[r]);
             if constexpr (BY_TILE) {
-#pragma unroll
-                for (u32 i = 0; i < S::CHAIN_PRODUCTS; ++i) {
-                    if (FRAGS == 2 && i != t) continue;
-                    settle(of_ds[r][i]);
-                    if constexpr (S::KEYS) settle(of_p[r][i]);
-                }
+                settle_tile(t, of_ds[r]);
+                if constexpr (S::KEYS) settle_tile(t, of_p[r]);
             }
         }
     }
 
-    // Of 16 streamed rows, which are at `tile`.
-    ROCATTN_INLINE void multiply_tile(const Element* tile, C (&p)[BLOCKS], C (&ds)[BLOCKS]) const {
+    // Has the part of tile t converted here, not where it is used.
+    static ROCATTN_INLINE void settle_tile(u32 t, B (&factors)[S::CHAIN_PRODUCTS]) {
+        if constexpr (FRAGS == 2) {
+            settle(factors[t]);
+        } else {
+            auto words = __builtin_bit_cast(Vector<u32, sizeof(B) / 4>, factors[0]);
+#pragma unroll
+            for (u32 i = 2 * t; i < 2 * t + 2; ++i) {
+                u32 word = words[i];
+                settle(word);
+                words[i] = word;
+            }
+            factors[0] = __builtin_bit_cast(B, words);
+        }
+    }
+
+    // Of 16 streamed rows, which are at `tile`. `others`: reads of LDS before them.
+    ROCATTN_INLINE void multiply_tile(const Element* tile, u32 others, C (&p)[BLOCKS], C (&ds)[BLOCKS]) const {
 #pragma unroll
         for (u32 r = 0; r < BLOCKS; ++r) p[r] = ds[r] = C{};
-        pipeline<2 * S::DEPTHS>(
+        // Matrix units have twice the independent products when scores and dP take turns.
+        const auto of_ds = [](u32 step) { return ON_VECTOR_UNITS ? step >= S::DEPTHS : step % 2 == 1; };
+        const auto depth = [](u32 step) { return ON_VECTOR_UNITS ? step % S::DEPTHS : step / 2; };
+        pipeline<2 * S::DEPTHS, READS>(
+            others,
             [&](u32 step, typename M::A (&a)[FRAGS]) {
-                read_a<M>(tile + step % 2 * S::ROWS + step / 2 * GROUP_DEPTH<M>, S::STRIDE, a);
+                read_a<M>(tile + (of_ds(step) ? S::ROWS : 0) + depth(step) * GROUP_DEPTH<M>, S::STRIDE, a);
             },
             [&](u32 step, const typename M::A (&a)[FRAGS]) {
-                const Resident& resident = step % 2 == 0 ? first : second;
-                C(&products)[BLOCKS] = step % 2 == 0 ? p : ds;
+                const Resident& resident = of_ds(step) ? second : first;
+                C(&products)[BLOCKS] = of_ds(step) ? ds : p;
 #pragma unroll
                 for (u32 n = 0; n < FRAGS; ++n)
 #pragma unroll
                     for (u32 r = 0; r < BLOCKS; ++r) {
-                        B mine = resident[r][step / 2][n];
+                        B mine = resident[r][depth(step)][n];
                         // Else copies for packed instructions are kept as well.
                         if constexpr (ON_VECTOR_UNITS) settle(mine);
                         products[r] = M::multiply(a[n], mine, products[r]);
                     }
-                if (ON_VECTOR_UNITS && step % 4 == 3) {
+                if (ON_VECTOR_UNITS && step % 2 == 1) {
 #pragma unroll
-                    for (u32 r = 0; r < BLOCKS; ++r) {
-                        settle(p[r]);
-                        settle(ds[r]);
-                    }
+                    for (u32 r = 0; r < BLOCKS; ++r) settle(products[r]);
                     keep_order();  // fragments of A that are loaded ahead take registers
                 }
             });
@@ -384,10 +433,18 @@ private:
 #pragma unroll
             for (u32 i = 0; i < S::RUN; i += 4) {
                 Vector<float, 4> scores = {}, products = {};
+                if constexpr (S::TEAM == 2) {  // a sum of two has no order: the other wave's will do
 #pragma unroll
-                for (u32 w = 0; w < S::TEAM; ++w) {
-                    scores += lds_load<float, 4>(shared_part(team + w, 0, r) + i * WAVE);
-                    products += lds_load<float, 4>(shared_part(team + w, 1, r) + i * WAVE);
+                    for (u32 e = 0; e < 4; ++e) {
+                        scores[e] = p[(i + e) / M::C_ROWS][r][(i + e) % M::C_ROWS];
+                        products[e] = ds[(i + e) / M::C_ROWS][r][(i + e) % M::C_ROWS];
+                    }
+                }
+#pragma unroll
+                for (u32 w = S::TEAM == 2 ? 1 : 0; w < S::TEAM; ++w) {
+                    const u32 other = S::TEAM == 2 ? wave ^ 1 : team + w;
+                    scores += lds_load<float, 4>(shared_part(other, 0, r) + i * WAVE);
+                    products += lds_load<float, 4>(shared_part(other, 1, r) + i * WAVE);
                 }
 #pragma unroll
                 for (u32 e = 0; e < 4; ++e) {
@@ -397,20 +454,29 @@ private:
             }
     }
 
+    // Keeps sums in the registers where they are: else they are moved to others, and copied back.
+    static ROCATTN_INLINE void settle_gradient(C& sum) {
+        if constexpr (S::MANY_SUMS)
+            settle_sum(sum);
+        else
+            settle(sum);
+    }
+
     // Adds group c of the transposed tiles times dS, and P, to the gradients.
     ROCATTN_INLINE void accumulate(u32 c, const Factors& of_p, const Factors& of_ds) {
         const Element* transposed = block.lds + S::FIRST_TRANSPOSED + S::TransposedLayout::at(wave_column);
-        if constexpr (S::MANY_SUMS) {
+        if constexpr (!ON_VECTOR_UNITS) {
 #pragma unroll
             for (u32 r = 0; r < BLOCKS; ++r)
 #pragma unroll
                 for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
-                    settle_sum(first_gradient[r][f]);
-                    settle_sum(second_gradient[r][f]);
+                    settle_gradient(first_gradient[r][f]);
+                    if constexpr (S::KEYS) settle_gradient(second_gradient[r][f]);
                 }
         }
         constexpr u32 STEPS = S::FEATURE_FRAGMENTS * S::GROUPS;  // of one product
-        pipeline<(S::KEYS ? 2 : 1) * STEPS>(
+        pipeline<(S::KEYS ? 2 : 1) * STEPS, S::IN_PLACE ? 2 * READS : READS>(
+            0,
             [&](u32 step, typename M::A (&a)[FRAGS]) {
                 const u32 f = step % STEPS / S::GROUPS, g = step % S::GROUPS;
                 const Element* tile = transposed + step / STEPS * S::TRANSPOSED + S::TransposedLayout::at(16 * f);
@@ -427,16 +493,13 @@ private:
                         else
                             second_gradient[r][f] = M::multiply(a[n], of_p[r][g * FRAGS + n], second_gradient[r][f]);
                     }
+                if (ON_VECTOR_UNITS && step % 2 == 1) keep_order();
             });
     }
 
     // q.k and dP of 16 streamed rows, tile t of group c of those at `row`, to P and dS.
     ROCATTN_INLINE void differentiate(const Scores& scores, u32 row, u32 c, u32 t, bool general,
-                                      C (&p)[BLOCKS], C (&ds)[BLOCKS]) const {
-        float statistics = 0.0f;
-        if constexpr (S::KEYS)
-            statistics = lds_load(block.floats + 2 * (c * CHAIN_ROWS<M> + M::part() * S::RUN) +
-                                  M::column() % (2 * S::RUN));
+                                      float statistics, C (&p)[BLOCKS], C (&ds)[BLOCKS]) const {
 #pragma unroll
         for (u32 r = 0; r < BLOCKS; ++r) {
             p[r] = arranged<M>(p[r]);
@@ -473,14 +536,15 @@ private:
 
     // P = dS = 0 for pairs that the band or an end hides, of the 16 streamed rows at `row`.
     ROCATTN_INLINE void hide(const Scores& scores, u32 row, C (&p)[BLOCKS], C (&ds)[BLOCKS]) const {
-        u32 first_row = M::c_row(0);
+        u32 first_row = M::c_row(0), column = M::column();
         settle(first_row);  // else a sum with every constant is kept in a register throughout
+        settle(column);
 #pragma unroll
         for (u32 e = 0; e < M::C_ROWS; ++e)
 #pragma unroll
             for (u32 r = 0; r < BLOCKS; ++r) {
-                const u32 streamed = row + first_row + M::row_step(e);
-                const float added = S::KEYS ? scores.added(streamed, lane_row(r)) : scores.added(lane_row(r), streamed);
+                const u32 streamed = row + first_row + M::row_step(e), mine = wave_row + 16 * r + column;
+                const float added = S::KEYS ? scores.added(streamed, mine) : scores.added(mine, streamed);
                 p[r][e] = added == -INF ? 0.0f : p[r][e];
                 ds[r][e] = added == -INF ? 0.0f : ds[r][e];
             }
@@ -549,12 +613,14 @@ private:
 
     // Gives streamed queries whose dO has such a value a NaN for an LSE, so that all they see becomes NaN. Rare.
     ROCATTN_INLINE void spoil_rows() const {
-        if (thread_id() < S::STATISTICS && moves_base()) {
-            const Element* row = block.lds + S::ROWS + statistics_row() * S::STRIDE;
+        u32 thread = thread_id();
+        settle(thread);
+        if (thread < S::STATISTICS && moves_base(thread)) {
+            const Element* row = block.lds + S::ROWS + statistics_row(thread) * S::STRIDE;
             bool finite = true;
 #pragma unroll 1
             for (u32 i = 0; i < S::D; ++i) finite = finite && __builtin_fabsf(to_float(lds_load(row + i))) < INF;
-            if (!finite) lds_store(block.floats + thread_id(), __builtin_nanf(""));
+            if (!finite) lds_store(block.floats + thread, __builtin_nanf(""));
         }
         block_barrier();
     }

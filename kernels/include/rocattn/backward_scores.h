@@ -56,8 +56,7 @@ struct BackwardScores {
 
     // What plain scores take, or others; in a scalar register.
     ROCATTN_INLINE float either(float for_plain, float for_others) const {
-        if (IS_PLAIN) return for_plain;
-        return __builtin_bit_cast(float, scalar(__builtin_bit_cast(u32, plain() ? for_plain : for_others)));
+        return __builtin_bit_cast(float, scalar(__builtin_bit_cast(u32, IS_PLAIN || plain() ? for_plain : for_others)));
     }
 
     // What is added to a score; -inf: hidden.

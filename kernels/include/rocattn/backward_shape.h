@@ -27,21 +27,23 @@ struct BackwardShape {
     // Whether sums take half of a lane's 512 registers: that half which only matrix instructions use.
     static constexpr bool MANY_SUMS = KEYS && WAVE == 64 && BLOCK_WAVES == 4 && 2 * WIDTH * TEAM_ROWS / WAVE >= 128;
     static constexpr u32 RUN = CHAIN_ROWS<M> / (WAVE / 16);  // streamed rows of a group in one lane
-    static constexpr u32 AHEAD = sizeof(Element) == 2 ? 1 : 0;  // steps that fragments are read ahead
+    // Steps that fragments are read ahead of their products: two products, at least.
+    static constexpr u32 AHEAD = sizeof(Element) == 4 ? 0 : FRAGMENTS<M> * BLOCKS > 1 ? 1 : 2;
     static_assert(D % TEAM == 0 && BLOCK_WAVES % TEAM == 0, "whole teams");
     static_assert(WIDTH % GROUP_DEPTH<M> == 0 && WIDTH % 16 == 0 && STREAMED_ROWS % CHAIN_ROWS<M> == 0, "whole tiles");
     static_assert(!PHASED || CHAINS == 1, "a wave keeps the scores of one group from phase to phase");
-    static_assert(PHASED || TEAM == 1, "a team's exchange takes the barriers of phases");
 
     // LDS, in elements: F | S, and F^T | S^T (for keys), behind them or, if PHASED, in their place. f and s pass
     // through this room, too, PIECE features of each wave at a time.
     static constexpr u32 PIECE = WIDTH > 128 ? WIDTH / 2 : WIDTH;
     static_assert(PIECE % GROUP_DEPTH<M> == 0, "whole fragments");
     static constexpr u32 STRIDE = row_stride<Element>(D), PIECE_STRIDE = row_stride<Element>(PIECE);
+    static constexpr u32 ROWS = STREAMED_ROWS * STRIDE;
     using TransposedLayout = ChainedLayout<M, STREAMED_ROWS, D>;
-    static constexpr u32 ROWS = STREAMED_ROWS * STRIDE, TRANSPOSED = TransposedLayout::ELEMENTS;
-    static constexpr u32 BOTH_ROWS = 2 * ROWS, ALL_TRANSPOSED = (KEYS ? 2 : 1) * TRANSPOSED;
-    static constexpr u32 FIRST_TRANSPOSED = PHASED ? 0 : BOTH_ROWS;
+    static constexpr bool IN_PLACE = TransposedLayout::TRANSPOSES_READS;  // F^T is read from F
+    static constexpr u32 TRANSPOSED = TransposedLayout::ELEMENTS;
+    static constexpr u32 BOTH_ROWS = 2 * ROWS, ALL_TRANSPOSED = IN_PLACE ? 0 : (KEYS ? 2 : 1) * TRANSPOSED;
+    static constexpr u32 FIRST_TRANSPOSED = PHASED || IN_PLACE ? 0 : BOTH_ROWS;
     static constexpr u32 STREAMED = PHASED ? most(BOTH_ROWS, ALL_TRANSPOSED) : BOTH_ROWS + ALL_TRANSPOSED;
     static constexpr u32 LDS_ELEMENTS = most(STREAMED, BLOCK_WAVES * 16 * PIECE_STRIDE);
     // In floats: LSE (in log2 units) and delta of the streamed queries (for keys), and what the waves of a team tell
@@ -51,7 +53,7 @@ struct BackwardShape {
 
     using RowForm = RowTile<T, Element, STREAMED_ROWS, D, THREADS, STEP>;
     static constexpr u32 TRANSPOSERS = KEYS ? THREADS / 2 : THREADS;  // threads of a matrix
-    using TransposedForm = ChainedTile<T, M, STREAMED_ROWS, D, TRANSPOSERS, STEP>;
+    using TransposedForm = TransposedTile<typename detail::RawOf<Element>::type, M, STREAMED_ROWS, D, TRANSPOSERS, 0>;
 };
 
 // What a kernel hands over: the resident side, and LDS.

@@ -45,6 +45,19 @@ ROCATTN_INLINE void settle([[maybe_unused]] T*& pointer) {
 #endif
 }
 
+// Says that a value is not needed any more, although the program might read it: it takes no register until it is set.
+template <typename V>
+ROCATTN_INLINE void forget([[maybe_unused]] V& value) {
+#ifdef __AMDGCN__
+    if constexpr (__is_array(V)) {
+#pragma unroll
+        for (auto& each : value) forget(each);
+    } else {
+        asm volatile("" : "=v"(value));
+    }
+#endif
+}
+
 // The same for sums of matrix products, in accumulation registers (AGPRs), where CDNA has as many of them as others.
 template <typename V>
 ROCATTN_INLINE void settle_sum([[maybe_unused]] V& value) {

@@ -240,10 +240,40 @@ struct TransposedTile {
     Vector<T, WIDTH> x[DOWN][ACROSS][4];
 
     ROCATTN_INLINE TransposedTile(const Rows<T>& matrix, u32 thread, u32 columns)
+        : TransposedTile(thread, columns) {
+        locate(matrix, 0);
+    }
+    // One that comes from a tile in LDS.
+    explicit ROCATTN_INLINE TransposedTile(u32 thread, u32 columns = COLUMNS)
         : position((thread / (POSITIONS * LANES) * POSITIONS + thread / RUN % POSITIONS) * 4),
           column((thread / (POSITIONS * RUN) % (LANES / RUN) * RUN + thread % RUN) * WIDTH),
-          columns(columns) {
-        locate(matrix, 0);
+          columns(columns) {}
+
+    // Takes it from LDS rows, `stride` elements apart. Where lanes of neighbouring positions would meet in the same
+    // banks, one of them takes its rows in another order.
+    ROCATTN_INLINE void take(const Element* rows, u32 stride, Where where = Where::here()) {
+        constexpr u32 BANKS = 128;  // bytes
+        const bool meet = POSITIONS > 1 && chain_group_row<M>(4) * stride * sizeof(Element) % BANKS == 0;
+        const bool turns = meet && (position & 4) != 0;
+        const u32 turn = meet ? (position & 4) / 2 : 0;
+#pragma unroll
+        for (u32 d = 0; d < DOWN; ++d)
+#pragma unroll
+            for (u32 a = 0; a < ACROSS; ++a) {
+                const u32 at = column + a * LANES * WIDTH, from = ALL_COLUMNS ? at : smaller(at, COLUMNS - WIDTH);
+                const u32 step = CHAIN_STEP<M> * stride, start = row(d) * stride + from;
+                Vector<T, WIDTH> taken[4];
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) {
+                    const Element* pair = rows + (start + (i / 2 * 2 ^ turn) * step);
+                    taken[i] = lds_load<Element, WIDTH>(pair + i % 2 * step, where);
+                }
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) {
+                    const auto first = taken[i], second = taken[i ^ 2];
+                    x[d][a][i] = turns ? second : first;
+                }
+            }
     }
 
     template <bool FULL>

@@ -13,7 +13,7 @@ namespace rocattn {
 // Which query tile, head and batch a block has.
 //
 // A GPU of several compute dies (XCDS), each with an L2 of its own, deals them blocks one after the other. There each
-// die gets whole heads, one after the other and neighbours on the same die, so that K and V enter one L2 in the place of
+// die gets whole heads, one after the other and neighbours on the same die, so that K and V enter one L2 in place of
 // all. Heads that do not divide evenly keep the order of the grid.
 struct BlockPlace {
     u32 tile, head, batch;

@@ -30,10 +30,18 @@ _RESOURCES = (
 )  # fmt: skip
 _SUMMARY = ("kernel", "arch", "variants", "VGPRs", "spill", "scratch", "LDS B", "waves", "bound by", "code B")
 _ORDER = (
-    "products", "vector a product", "own overlap %", "run", "read to wait", "bare waits", "barriers", "FLOP/B",
-    "LDS/matrix", "read conflicts", "write conflicts", "loads in flight",
+    "products", "vector", "overlap %", "run", "read-wait", "bare waits", "barriers", "FLOP/B", "LDS/matrix", "read x",
+    "write x", "in flight",
 )  # fmt: skip
 _ORDER_LEGEND = (
+    "of one iteration of the hot loop; products: of 16x16x16; vector: instructions for each; overlap %: of them, those "
+    "between products of the same wave, at most 12 in a row; run: products from wait to wait; read-wait: products "
+    "between an LDS read and the wait for it, the median; bare waits: waits for LDS reads with no product in between, "
+    "of all; FLOP/B: of products for each byte of global memory; LDS/matrix: cycles of a CU's LDS for reads, for each "
+    "of its matrix units; read x, write x: LDS cycles over those without bank conflicts (~ where the lanes served "
+    "together are assumed, ? where the code does not tell all addresses); in flight: loads of global memory"
+)
+_LEGEND = (
     "of one iteration of the hot loop; products: of 16x16x16; own overlap %: vector instructions between products of "
     "the same wave, at most 12 in a row; run: products from wait to wait; read to wait: products between an LDS read "
     "and the wait for it, the median; bare waits: waits for LDS reads with no product in between, of all; FLOP/B: of "

@@ -161,7 +161,7 @@ def common_part(names: Sequence[str]) -> str:
         return first
     whole = first.partition("(")[0]
     between = "::" if "::" in whole else "."
-    for end in (len(whole), *(one.end() for one in reversed(list(re.finditer(re.escape(between), whole))))):
+    for end in (len(whole), *(match.end() for match in reversed(list(re.finditer(re.escape(between), whole))))):
         start = first[:end]
         parted = start.endswith(between)
         if all(name.startswith(start) and (parted or name[end : end + 1] in {"", "("}) for name in names):

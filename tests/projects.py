@@ -1,5 +1,6 @@
 """Small git projects with asv suites whose times are exact, and environments for them without a network."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -105,8 +106,11 @@ def project(repo):
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory):
-    """A cache folder for all tests: equal trees are built once."""
-    return tmp_path_factory.mktemp("cache")
+    """A cache folder for all tests, whatever process they are in: equal trees are built once."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "environments"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The shape of the house: folders, prefixes, names. Each count has its limit in `structure.toml` and may only fall."""
 
 import ast
+import functools
 import re
 import tomllib
 from collections import Counter
@@ -88,8 +89,9 @@ def with_one_importer(parsed):
     return small
 
 
+@functools.cache
 def counted():
-    """Return each count's members by its name in `structure.toml`."""
+    """Return each count's members by its name in `structure.toml`; when a test asks, for every worker imports this."""
     product = trees(modules(*PRODUCT))
     lines = {path: len(path.read_text().splitlines()) for path in product}
     every = modules(*PRODUCT, ROOT / "tests", ROOT / "benchmarks")
@@ -118,13 +120,10 @@ def counted():
     }
 
 
-COUNTED = counted()
-
-
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_count_does_not_rise(name):
     """Who lowers a count lowers its limit with it."""
-    members = COUNTED[name]
+    members = counted()[name]
     print(f"{len(members)} {name}, at most {LIMITS[name]}")  # pytest -rP tests/test_structure.py shows all
     shown = "\n".join(map(str, members))
     assert len(members) <= LIMITS[name], f"{len(members)} {name}, at most {LIMITS[name]}:\n{shown}"
@@ -132,4 +131,4 @@ def test_a_count_does_not_rise(name):
 
 def test_every_count_has_a_limit():
     """None is counted for nothing."""
-    assert set(LIMITS) == set(COUNTED)
+    assert set(LIMITS) == set(counted())

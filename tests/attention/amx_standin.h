@@ -68,7 +68,8 @@ inline void multiply(int to, int left, int right) {
 #define _tile_stored amx_standin::store
 #define _tile_dpbf16ps amx_standin::multiply
 
-// The process may always use it: the answer to arch_prctl (158); all other calls are the kernel's.
+// The process may use it unless AMX_REFUSED is set: the answer to arch_prctl (158); all other calls are the kernel's.
+extern "C" char* getenv(const char*);
 extern "C" long real_syscall(long, ...) __asm__("syscall");
 extern "C" __attribute__((weak)) long syscall_with_amx(long number, ...) {
   __builtin_va_list list;
@@ -76,6 +77,7 @@ extern "C" __attribute__((weak)) long syscall_with_amx(long number, ...) {
   long given[6];
   for (long& one : given) one = __builtin_va_arg(list, long);
   __builtin_va_end(list);
-  return number == 158 ? 0 : real_syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
+  if (number == 158) return getenv("AMX_REFUSED") ? -1 : 0;
+  return real_syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
 }
 #define syscall syscall_with_amx

@@ -3,7 +3,8 @@
     python tests/attention/sanitize_cpu_kernels.py [--isa portable|avx2|avx512|avx512bf16|amx] [--problems 60]
 
 The matrix unit of ``amx`` is a stand-in in AVX-512 (``amx_standin.h``): it runs where there is none, and every load and
-store of it is one that the sanitizers see.
+store of it is one that the sanitizers see. The problems then run twice, with the unit and, as if Linux refused it, with
+the vectors that take its place.
 
 Exit status 0: nothing found; 1: a sanitizer or a check spoke; 3: no g++ with sanitizers here.
 """
@@ -60,11 +61,14 @@ def build(isa, folder):
     return library
 
 
-def run_problems(count):
+def run_problems(count, isa):
     """Run random problems, forward and backward, in this (preloaded) process; returns how many are wrong."""
     from rocattn.backends import BACKENDS
+    from rocattn.backends.cpu_flash import load_library
     from tests.attention.random_problems import DTYPES, judged, random_problem
 
+    unit = 2 if isa == "amx" and "AMX_REFUSED" not in os.environ else 0
+    assert load_library().rocattn_cpu_isa() % 1000 == unit, "not the unit that was asked for"
     wrong = 0
     for seed in range(1000, 1000 + count):
         for dtype in DTYPES:
@@ -86,7 +90,7 @@ def main():
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT)]
     if options.inside:
-        return int(run_problems(options.problems) > 0)
+        return int(run_problems(options.problems, options.isa) > 0)
     from rocattn.toolchain.host import host_isa
 
     if reason := missing():
@@ -94,7 +98,8 @@ def main():
         return 3
     with tempfile.TemporaryDirectory() as folder:
         try:
-            library = build(options.isa or host_isa(), folder)
+            options.isa = options.isa or host_isa()
+            library = build(options.isa, folder)
         except subprocess.CalledProcessError:
             print("g++ cannot build the kernels with sanitizers here (above)", file=sys.stderr)
             return 3
@@ -102,10 +107,11 @@ def main():
             "LD_PRELOAD": ":".join(runtimes()), "ASAN_OPTIONS": "detect_leaks=0", "ROCATTN_CPU_LIBRARY": str(library),
             "ROCATTN_NUM_THREADS": "3",
         }  # fmt: skip
-        again = [sys.executable, __file__, "--inside", "--problems", str(options.problems)]
-        done = subprocess.run(again, env=environment, check=False)
-    print("nothing found" if done.returncode == 0 else "the sanitizers or a check spoke (above)", file=sys.stderr)
-    return int(done.returncode != 0)
+        again = [sys.executable, __file__, "--inside", "--problems", str(options.problems), "--isa", options.isa]
+        variants = [{}, {"AMX_REFUSED": "1"}] if options.isa == "amx" else [{}]
+        spoke = [subprocess.run(again, env=environment | more, check=False).returncode != 0 for more in variants]
+    print("the sanitizers or a check spoke (above)" if any(spoke) else "nothing found", file=sys.stderr)
+    return int(any(spoke))
 
 
 if __name__ == "__main__":

@@ -137,7 +137,9 @@ def block_shape(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: boo
         gfx12 = family(arch, "float16") == "gfx12"
         return Shape(4, 1, 2 if gfx12 and kernel == "dq" else 1, 32 if gfx12 or kernel == "dq" else 16, phased=False)
     # 64 features a wave at most; 16 rows keep LDS small enough for 3 blocks a work-group processor: 6 waves a SIMD.
-    return Shape(8, 2 if head_dim <= 128 else 4, 1, 16, phased=head_dim > 128, min_waves=6)
+    # Both forms at once take registers that the options of gfx11 need at 128.
+    fits = head_dim < 128 or (head_dim == 128 and (plain or kernel == "dq" or not arch.startswith("gfx11")))
+    return Shape(8, 2 if head_dim <= 128 else 4, 1, 16, phased=not fits, min_waves=6)
 
 
 def _row_blocks(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) -> int:

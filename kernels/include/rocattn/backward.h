@@ -544,7 +544,9 @@ private:
 #pragma unroll
             for (u32 r = 0; r < BLOCKS; ++r) {
                 const u32 streamed = row + first_row + M::row_step(e), mine = wave_row + 16 * r + column;
-                const float added = S::KEYS ? scores.added(streamed, mine) : scores.added(mine, streamed);
+                float added = S::KEYS ? scores.added(streamed, mine) : scores.added(mine, streamed);
+                // Else clang 22 makes branches of it, and its code for gfx9 loses the 0 of P (not of dS) in one of them.
+                if constexpr (WAVE == 64) settle(added);
                 p[r][e] = added == -INF ? 0.0f : p[r][e];
                 ds[r][e] = added == -INF ? 0.0f : ds[r][e];
             }

@@ -30,13 +30,13 @@ class Case:
         assembly: The instructions.
         vectors: VGPRs at the start, one value for all lanes or one each; the others are NaN.
         scalars: SGPRs at the start; s[2:3] is always the address of 4096 bytes of memory.
-        right: What a register ("v3", "s4") must be at the end, in every lane.
+        right: What a register ("v3", "s4") must be at the end, one value for all lanes or one each.
     """
 
     arch: str
     assembly: str
     vectors: Mapping[int, Any]
-    right: Mapping[str, int]
+    right: Mapping[str, Any]
     scalars: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -138,6 +138,27 @@ def _lds_of_agprs(emulator: Any) -> None:
     _wrap(emulator, "_compile_mem_op", make)
 
 
+# ---- matrix products of AGPRs ----------------------------------------------------------------------------------------
+
+
+def _products_of_agprs(emulator: Any) -> None:
+    def make(old: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_mfma(inst: Any, context: Any) -> Any:
+            chosen = int(getattr(inst, "acc", 0) or 0)  # bit 0: A, bit 1: B
+            names = [name for bit, name in enumerate(("src0", "src1")) if chosen >> bit & 1]
+            sources = {context.inst_field(getattr(type(inst), name)) for name in names}
+
+            def rvgpr_dyn(register: Any, lane: Any, valid: Any = None) -> Any:
+                of_agprs = any(part in sources for part in register.src)
+                return (context.raccvgpr_dyn if of_agprs else context.rvgpr_dyn)(register, lane, valid)
+
+            return old(inst, _instead(context, rvgpr_dyn=rvgpr_dyn))
+
+        return compile_mfma
+
+    _wrap(emulator, "_compile_mfma", make)
+
+
 # ---- the carry of v_mad_u64_u32 --------------------------------------------------------------------------------------
 
 
@@ -215,6 +236,83 @@ def _unaligned_stores(emulator: Any) -> None:
     _wrap(emulator, "_mem_store", make_store)
 
 
+# ---- transposing reads -----------------------------------------------------------------------------------------------
+
+
+def _transposing_reads(emulator: Any) -> None:
+    uint32 = emulator.dtypes.uint32
+
+    def make(old: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_mem_op(inst: Any, context: Any) -> Any:
+            if inst.op.name != "DS_READ_B64_TR_B16":
+                return old(inst, context)
+            fields, constant = type(inst), emulator._c
+            address, target = context.inst_field(fields.addr), context.inst_field(fields.vdst)
+            offset = context.inst_field(fields.offset1) << constant(8) | context.inst_field(fields.offset0)
+            write = context.waccvgpr_dyn if inst.acc else context.wvgpr_dyn
+            kept = emulator.UOp.placeholder((128,), uint32, slot=0, addrspace=emulator.AddrSpace.LOCAL)
+            active, lane = context.rexec(), context.range()
+            word = context.rvgpr_dyn(address, lane) + offset >> constant(2)
+            reads = [kept.index(lane * 2 + i).store(context.lds.index(word + constant(i)).load()) for i in range(2)]
+            kept, lane = kept.after(emulator.UOp.group(*reads).end(lane)), context.range()
+            writes = []
+            for i in range(2):
+                halves = []
+                for row in (2 * i, 2 * i + 1):  # of the 4 lanes that read a row, which has this lane's column
+                    source = lane // 16 * 16 + 4 * row + lane % 16 // 4
+                    both = kept.index(source * 2 + lane % 4 // 2).load()
+                    halves.append(both >> (lane % 2 * 16).cast(uint32) & constant(0xFFFF))
+                writes.append(write(target + constant(i), lane, halves[0] | halves[1] << constant(16), active))
+            return emulator.UOp.sink(emulator.UOp.group(*writes).end(lane), *context.inc_pc())
+
+        return compile_mem_op
+
+    _wrap(emulator, "_compile_mem_op", make)
+
+
+# ---- broadcasts by DPP -----------------------------------------------------------------------------------------------
+
+
+def _row_broadcasts(emulator: Any) -> None:
+    def make(old: Callable[..., Any]) -> Callable[..., Any]:
+        def dpp16_ctrl(lane: Any, dpp: int, *masks: int) -> Any:
+            if dpp & ~15 != 0x150:
+                return old(lane, dpp, *masks)
+            _, enabled, valid = old(lane, 0x120, *masks)  # a rotation by nothing: every lane has a source
+            row = lane.cast(emulator.dtypes.int) & emulator._c(~15, emulator.dtypes.int)
+            return row + emulator._c(dpp & 15, emulator.dtypes.int), enabled, valid
+
+        return dpp16_ctrl
+
+    _wrap(emulator, "_dpp16_ctrl", make)
+
+
+# ---- 16-bit instructions on v128 and the following registers ---------------------------------------------------------
+
+
+def _upper_registers(emulator: Any) -> None:
+    def make(old: Callable[..., Any]) -> Callable[..., Any]:
+        def compiled(inst: Any, context: Any, *rest: Any, **named: Any) -> Any:
+            bits = dict(inst.canonical_op_bits)
+            encodings = tuple(getattr(emulator.irc, name) for name in ("VOP1", "VOP2", "VOPC"))
+            if not isinstance(inst, encodings) or 16 not in bits.values():
+                return old(inst, context, *rest, **named)
+
+            def rsrc_dyn(offset: Any, lane: Any, size: int = 32, *more: Any, **options: Any) -> Any:
+                sixteen = size == 32 and bits["s0"] == 16  # 1.0 is still a float16
+                return context.rsrc_dyn(offset, lane, 16 if sixteen else size, *more, **options)
+
+            # Halves of registers are addressed where an operand has 16 bits: none has any more.
+            inst.canonical_op_bits = {name: 32 if size == 16 else size for name, size in bits.items()}
+            return old(inst, _instead(context, rsrc_dyn=rsrc_dyn), *rest, **named)
+
+        return compiled
+
+    _wrap(emulator, "_compile_vop12", make)
+    _wrap(emulator, "_compile_vopc", make)
+
+
+_LANE = np.arange(64)
 _WMMA_ZERO = dict.fromkeys(range(16), _ONES) | {128 + number: HUNDRED for number in range(8)}
 CORRECTIONS = (
     Correction(
@@ -239,6 +337,16 @@ CORRECTIONS = (
         ),
     ),
     Correction(
+        "v_mfma_* with A or B in AGPRs",
+        "ignores the ACC bits of A and B (not those of C and D): takes the VGPRs of those numbers",
+        "AMD Instinct MI300 ISA, microcode format VOP3P-MAI: ACC (bits 60:59): A, B are in AccVGPRs",
+        _products_of_agprs,
+        (
+            Case("gfx942", "v_accvgpr_write_b32 a8, v1\nv_accvgpr_write_b32 a9, v1\ns_nop 3\n"
+                 "v_mfma_f32_16x16x16_f16 v[4:7], v[2:3], a[8:9], 0", {1: _ONES, 2: _ONES, 3: _ONES}, {"v4": SIXTEEN}),
+        ),
+    ),
+    Correction(
         "v_mad_u64_u32, v_mad_co_u64_u32",
         "writes no carry: the SGPRs of SDST stay as they were",
         "RDNA3, RDNA4 and MI300 ISA, VOP3 instruction: {D1.u1, D0.u64} = S0.u32 * S1.u32 + S2.u64",
@@ -248,6 +356,45 @@ CORRECTIONS = (
                  {0: 1, 1: 1, 6: 0xFFFFFFFF, 7: 0xFFFFFFFF}, {"v2": 0, "v3": 0, "s4": 0xFFFFFFFF, "s5": 0xFFFFFFFF}),
             Case("gfx1100", "v_mad_u64_u32 v[2:3], s4, v0, v1, v[6:7]",
                  {0: 1, 1: 1, 6: 5, 7: 0}, {"v2": 6, "v3": 0, "s4": 0}, {4: 0x1234}),
+        ),
+    ),
+    Correction(
+        "ds_read_b64_tr_b16",
+        "does not know it: AMD's tables, from which the emulator is made, have no pseudocode of it",
+        "AMD CDNA4 ISA, transposing reads: 16 lanes read 4 rows of 16 elements of 16 bits, and get a column each",
+        _transposing_reads,
+        (
+            Case(
+                "gfx950",
+                "ds_write_b64 v0, v[2:3]\nds_read_b64_tr_b16 v[4:5], v0\ns_waitcnt lgkmcnt(0)",
+                {0: _LANE * 8, 2: _LANE * 4 | _LANE * 4 + 1 << 16, 3: _LANE * 4 + 2 | _LANE * 4 + 3 << 16},
+                # Element e of the wave's 256 stands in row e // 16 % 4, column e % 16 of the 16 lanes' block e // 64.
+                {f"v{4 + i}": _LANE // 16 * 64 + _LANE % 16 + 32 * i | _LANE // 16 * 64 + _LANE % 16 + 32 * i + 16 << 16
+                 for i in range(2)},
+            ),
+        ),
+    ),
+    Correction(
+        "DPP with row_newbcast, row_share",
+        "does not know it",
+        "AMD Instinct MI300 ISA, DPP_ROW_NEWBCAST: a lane of each row of 16 for the whole row; RDNA: DPP_ROW_SHARE",
+        _row_broadcasts,
+        (
+            Case("gfx942", "v_mov_b32_dpp v1, v0 row_newbcast:5 row_mask:0xf bank_mask:0xf", {0: _LANE},
+                 {"v1": _LANE // 16 * 16 + 5}),
+        ),
+    ),
+    Correction(
+        "16-bit VOP1, VOP2 and VOPC instructions on v128 to v255 of gfx9",
+        "takes them for the high halves of v0 to v127, as they are on gfx11 and later",
+        "AMD Instinct MI300 ISA, microcode formats VOP1, VOP2, VOPC: VDST, SRC0 - 256 and VSRC1 are numbers of VGPRs,"
+        " 0 to 255",
+        _upper_registers,
+        (
+            Case("gfx942", "v_cvt_f16_f32_e32 v130, v1\nv_cvt_f32_f16_e32 v3, v130",
+                 {1: ONE, 2: 0, 130: 0}, {"v130": 0x3C00, "v2": 0, "v3": ONE}),
+            Case("gfx942", "v_cmp_eq_u16_e32 vcc, v1, v130\nv_cndmask_b32_e64 v3, 0, 1, vcc",
+                 {1: 7, 2: 0, 130: 7}, {"v3": 1}),
         ),
     ),
     Correction(
@@ -267,12 +414,13 @@ CORRECTIONS = (
 )  # fmt: skip
 
 
-def results(state: Any, case: Case) -> dict[str, int]:
-    """Return the registers that a case is about, where a lane differs from the right value that lane's."""
+def results(state: Any, case: Case) -> dict[str, tuple[int, int]]:
+    """Return (found, right) of each register that a case is about: of the first lane that differs, or of lane 0."""
     vectors = np.frombuffer(state._vgpr_mv, np.uint32).reshape(-1, state.wave_size)
     found = {}
     for name, right in case.right.items():
         values = vectors[int(name[1:])] if name[0] == "v" else np.array([state._read_sgpr(int(name[1:]))], np.uint32)
-        wrong = values[values != right]
-        found[name] = int(wrong[0]) if len(wrong) else right
+        wanted = np.broadcast_to(np.asarray(right, np.uint32), values.shape)
+        lane = int(np.argmax(values != wanted))
+        found[name] = int(values[lane]), int(wanted[lane])
     return found

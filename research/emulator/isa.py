@@ -90,7 +90,7 @@ class Instruction:
         return tuple(int(part) for part in text.strip("[]").split(",")) if text else default
 
 
-_WORDS = ("clamp", "off", "gds", "glc", "slc", "dlc", "sc0", "sc1", "nt")
+_WORDS = ("clamp", "off", "gds", "row_mirror", "row_half_mirror", "glc", "slc", "dlc", "sc0", "sc1", "nt")
 
 
 def parse(text: str) -> Instruction:
@@ -131,12 +131,20 @@ class Operands:
 
     def __init__(self, instruction: Instruction, state: State) -> None:
         self.ins, self.state = instruction, state
+        self._from, self._there = _dpp(instruction, state)
+
+    @property
+    def kept(self) -> Any:
+        """Lanes whose result is not written, as DPP gives them no source."""
+        bound = self.ins.flags.get("bound_ctrl", "0") != "0"
+        return np.zeros(self.state.lanes, bool) if bound else ~self._there
 
     def raw(self, index: int, bits: int = 32, part: int = 0) -> Any:
         """Return an operand's bits as uint32 or uint64 a lane, without modifiers; ``part``: registers further on."""
         text = self.ins.operands[index]
         number = register(text) is None and re.fullmatch(r"-?[\dx.a-f]+", text)
-        return self._selected(index, self.text(text if number else text.strip("-|"), bits, part))
+        words = self._selected(index, self.text(text if number else text.strip("-|"), bits, part))
+        return np.where(self._there, words[self._from], 0).astype(words.dtype) if index == 1 else words
 
     def _selected(self, index: int, words: Any) -> Any:
         """Apply SDWA's choice of a byte or a half."""
@@ -190,6 +198,27 @@ class Operands:
         size = np.dtype(kind).itemsize
         raw = self.raw(index, 8 * size)
         return _half(raw, self._high(index)).view(kind) if size == 2 else raw.view(kind)
+
+
+def _dpp(ins: Instruction, state: State) -> tuple[Any, Any]:
+    """Return which lane each lane takes the first source from (DPP), and whether there is one that is active."""
+    lane = np.arange(state.lanes)
+    kinds = [flag for flag in ins.flags if flag.startswith(("row_", "quad_")) and flag != "row_mask"]
+    if not kinds:
+        return lane, np.ones(state.lanes, bool)
+    if {ins.flags.get(name, "0xf") for name in ("row_mask", "bank_mask")} != {"0xf"}:
+        raise UnknownInstructionError("DPP with a mask of rows or banks")
+    (kind,), row, place = kinds, lane & ~15, lane & 15
+    number = 0 if kind == "quad_perm" else int(ins.flags[kind], 0)
+    places = {
+        "row_shl": place + number, "row_shr": place - number, "row_ror": (place - number) & 15,
+        "row_mirror": 15 - place, "row_half_mirror": place & 8 | 7 - (place & 7), "row_share": place * 0 + number,
+        "row_newbcast": place * 0 + number, "row_xmask": place ^ number,
+        "quad_perm": place & ~3 | np.array(ins.bits("quad_perm", (0, 1, 2, 3)))[place & 3],
+    }  # fmt: skip
+    inside = (places[kind] >= 0) & (places[kind] < 16)
+    source = np.where(inside, row + places[kind], lane)
+    return source, inside & (state.mask(EXEC)[source] | (ins.flags.get("fi", "0") != "0"))
 
 
 def _half(words: Any, high: int) -> Any:
@@ -325,8 +354,23 @@ _CONVERT: dict[str, Callable[[Operands], Any]] = {
     "v_ldexp_f32": lambda o: np.ldexp(o.f32(1), o.raw(2).view(I32)).astype(F32).view(U32),
     "v_div_fixup_f32": lambda o: _div_fixup(o.f32(1), o.f32(2), o.f32(3)).view(U32),
     "v_pack_b32_f16": lambda o: o.f16(1).view(np.uint16).astype(U32) | o.f16(2).view(np.uint16).astype(U32) << U32(16),
+    "v_cvt_pk_f16_f32": lambda o: _f16_bits(o.f32(1)) | _f16_bits(o.f32(2)) << U32(16),
+    "v_bitop3_b32": lambda o: _truth(o.raw(1), o.raw(2), o.raw(3), int(o.ins.flags["bitop3"], 0)),
     "v_cvt_pk_bf16_f32": lambda o: _bf16(o.f32(1)) | _bf16(o.f32(2)) << U32(16),
 }  # fmt: skip
+
+
+def _f16_bits(values: Any) -> Any:
+    return values.astype(F16).view(np.uint16).astype(U32)
+
+
+def _truth(a: Any, b: Any, c: Any, table: int) -> Any:
+    """Return the truth table's bit for each triple of bits; a's bit counts 4, b's 2, c's 1."""
+    out = np.zeros_like(a)
+    for row in range(8):
+        if table >> row & 1:
+            out |= (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
+    return out
 
 
 def _bf16(values: Any) -> Any:

@@ -60,6 +60,7 @@ def apply(ins: Instruction, state: State) -> None:
     written = vector(ins, state)
     if written is None:
         raise UnknownInstructionError(ins.name)
+    active = active & ~Operands(ins, state).kept
     for number, value in written.items():
         target = state.v
         if ins.flags.get("dst_sel", "DWORD") != "DWORD":
@@ -188,8 +189,6 @@ def _lanes(ins: Instruction, state: State, active: Any) -> bool:
         old, other = state.v[first].copy(), state.v[second].copy()
         state.v[first] = np.where(upper, np.roll(other, row), old)
         state.v[second] = np.where(upper, other, np.roll(old, -row))
-    elif "row_" in " ".join(ins.flags) or "quad_perm" in ins.flags:
-        raise UnknownInstructionError("DPP")
     else:
         return False
     return True
@@ -274,7 +273,21 @@ def _fragment(ins: Instruction, state: State, index: int, kind: str, rows: int, 
 # ---- memory --------------------------------------------------------------------------------------------------------
 
 
+def _load_transposed(ins: Instruction, state: State) -> bool:
+    """``ds_read_b64_tr_b16``: 16 lanes read 4 rows of 16 elements, 4 elements each, and get a column each."""
+    if ins.name != "ds_read_b64_tr_b16":
+        return False
+    file, first = _vector_file(ins.operands[0], state)
+    (addresses,) = _addresses(ins, state, True, False, False, 8)
+    read = np.array([np.frombuffer(_bytes(state, True, int(at), 8), np.uint16) for at in addresses], U32)
+    columns = read.reshape(-1, 4, 16).transpose(0, 2, 1).reshape(-1, 4)
+    file[first], file[first + 1] = (columns[:, i] | columns[:, i + 1] << U32(16) for i in (0, 2))
+    return True
+
+
 def _load(ins: Instruction, state: State, active: Any) -> bool:
+    if _load_transposed(ins, state):
+        return True
     match = re.fullmatch(r"(global|ds)_(?:load|read)(2?)(_2addr)?(st64|_stride64)?_(\w+)", ins.name)
     if not match:
         return False

@@ -51,12 +51,28 @@ PROBLEMS = [
     Problem("causal", {"causal": True, "seq_k": 65}),
     Problem("d128", {"head_dim": 128, "seq_k": 129}),
     Problem("d128-causal-bf16", {"head_dim": 128, "causal": True, "dtype": "bfloat16"}),
+    Problem("d128-f32", {"head_dim": 128, "seq_k": 129, "dtype": "float32"}),
+    Problem("d256", {"head_dim": 256}),
+    Problem("d33", {"head_dim": 33, "head_dim_v": 20, "causal": True}),
     Problem("d80-96", {"head_dim": 80, "head_dim_v": 96, "num_heads": 2, "layout": "BSE"}),
     Problem("mask-bias-window", {"mask": "additive", "mask_shape": (1, 1, 17, 33), "alibi": True, "window": (9, 3)}),
     Problem("softcap-sinks", {"softcap": 20.0, "sinks": True, "causal": True, "num_heads": 2}),
+    Problem("mask-bool", {"mask": "bool", "mask_shape": (1, 2, 17, 33), "num_heads": 2, "dtype": "bfloat16"}),
+    Problem("f32-options", {"mask": "additive", "mask_shape": (1, 1, 17, 33), "softcap": 20.0, "dtype": "float32"}),
     Problem("decode", {"seq_q": 1, "seq_k": 600, "num_heads": 2, "head_dim": 128}),
+    Problem(
+        "decode-gqa",
+        {"seq_q": 2, "seq_k": 700, "num_heads": 4, "head_dim": 64, "causal": True, "sinks": True, "dtype": "bfloat16"},
+    ),
+    Problem("decode-f32", {"seq_q": 1, "seq_k": 515, "num_heads": 2, "dtype": "float32"}),
+    Problem("standard-f32", {"alibi": True, "dtype": "float32"}, standard=True),
     Problem("standard", {"causal": True, "mask": "bool", "mask_shape": (1, 1, 17, 33)}, standard=True),
     Problem("backward", dict(_BACK, causal=True)),
+    Problem("backward-f32", dict(_BACK, dtype="float32")),
+    Problem(
+        "backward-options",
+        dict(_BACK, mask="additive", mask_shape=(1, 1, 17, 33), alibi=True, softcap=20.0, num_heads=2),
+    ),
     Problem("backward-d128", dict(_BACK, head_dim=128, dtype="bfloat16")),
     Problem("backward-d256", dict(_BACK, head_dim=256, head_dim_v=192, window=(9, 3))),
 ]
@@ -131,12 +147,18 @@ def _strides(array: Array) -> tuple[int, ...]:
     return tuple(step // array.itemsize for step in array.strides)
 
 
-def judge(machine: Machine, problem: Problem) -> Verdict:
-    """Compute a problem and compare it with float64; its arrays lie in NaN, and nothing else may be written."""
+def judge(machine: Machine, problem: Problem, storage: str) -> Verdict:
+    """Compute a problem and compare it with float64.
+
+    Args:
+        machine: What computes it.
+        problem: The problem.
+        storage: "plain", or "moat": the arrays lie in NaN, at odd addresses, and nothing else may be written.
+    """
     config, start, before = problem.config, time.perf_counter(), machine.executed.total()
-    inputs = laid_out(make_inputs(config), "moat")
+    inputs = laid_out(make_inputs(config), storage)
     try:
-        outputs = compute(config, inputs, EmulatedGpu(machine, problem), storage="moat")
+        outputs = compute(config, inputs, EmulatedGpu(machine, problem), storage=storage)
     except Spilled as error:
         return Verdict(problem.name, config.label, np.inf, str(error))
     except RuntimeError as error:  # the emulator's word for an instruction that it does not know

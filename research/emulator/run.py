@@ -63,7 +63,7 @@ def _run(emulator: Any, options: argparse.Namespace) -> int:
     for problem in PROBLEMS:
         if options.case and problem.name not in options.case:
             continue
-        verdict = judge(machine, problem)
+        verdict = judge(machine, problem, "plain" if options.as_is else "moat")
         count += 1
         wrong += bool(verdict.fault)
         print(
@@ -80,7 +80,7 @@ def _run(emulator: Any, options: argparse.Namespace) -> int:
 
 
 def _show_corrections(emulator: Any) -> int:
-    """Execute each correction's cases before and after it is applied; 1 if one is not right then."""
+    """Execute each correction's cases before and after all are applied; 1 if one is not right then."""
     cases = [(correction, case) for correction in CORRECTIONS for case in correction.cases]
     before = [_result(emulator, case) for _, case in cases]
     correct(emulator)
@@ -91,14 +91,19 @@ def _show_corrections(emulator: Any) -> int:
             print(f"\n{correction.instructions}\n  emulator: {correction.mistake}\n  AMD: {correction.document}")
         last = correction
         print(f"  {case.arch}: {'; '.join(case.assembly.splitlines())}")
-        for name, right in case.right.items():
-            print(f"    {name}: emulator {old[name]:#x}, right {right:#x}, corrected {new[name]:#x}")
-        wrong += new != dict(case.right)
+        for name, (found, right) in new.items():
+            was = f"{old[name][0]:#x} where {old[name][1]:#x} is right" if old else "cannot execute it"
+            print(f"    {name}: emulator: {was}; corrected: {found:#x}{'' if found == right else ', WRONG'}")
+            wrong += found != right
     return 1 if wrong else 0
 
 
-def _result(emulator: Any, case: Any) -> dict[str, int]:
-    return results(Machine(emulator, case.arch).execute(case.assembly, case.vectors, case.scalars), case)
+def _result(emulator: Any, case: Any) -> dict[str, tuple[int, int]]:
+    """Return what `results` says; nothing where the emulator cannot execute the case."""
+    try:
+        return results(Machine(emulator, case.arch).execute(case.assembly, case.vectors, case.scalars), case)
+    except RuntimeError:
+        return {}
 
 
 if __name__ == "__main__":

@@ -270,6 +270,42 @@ def _transposing_reads(emulator: Any) -> None:
     _wrap(emulator, "_compile_mem_op", make)
 
 
+# ---- loads to LDS ----------------------------------------------------------------------------------------------------
+
+
+def _loads_to_lds(emulator: Any) -> None:
+    uint64 = emulator.dtypes.uint64
+
+    def make(old: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_mem_op(inst: Any, context: Any) -> Any:
+            words = {"GLOBAL_LOAD_LDS_DWORD": 1, "GLOBAL_LOAD_LDS_DWORDX3": 3, "GLOBAL_LOAD_LDS_DWORDX4": 4}
+            count = words.get(inst.op.name)
+            if count is None:
+                return old(inst, context)
+            fields, constant = type(inst), emulator._c
+            address, base = context.inst_field(fields.addr), context.inst_field(fields.saddr)
+            offset = context.inst_field_signed(fields.offset)
+            active, lane = context.rexec(), context.range()
+            scalar = emulator._u64(context.rsgpr_dyn(base), context.rsgpr_dyn(base + constant(1)))
+            low = context.rvgpr_dyn(address, lane)
+            whole = emulator._u64(low, context.rvgpr_dyn(address + constant(1), lane))
+            start = (base < constant(124)).where(scalar + low.cast(uint64), whole) + offset.cast(uint64)
+            # LDS_offset of the document: M0, the instruction's offset, and the lane's place.
+            place = context.rsgpr_dyn(constant(124)) + offset.cast(emulator.dtypes.uint32)
+            place = place + lane.cast(emulator.dtypes.uint32) * constant(4 * count)
+            moves = []
+            for word in range(count):
+                on = emulator._lane_active(active, lane)
+                at = (start >> emulator.UOp.const(2, uint64)) + emulator.UOp.const(word, uint64)
+                slot = context.lds.index(((place >> constant(2)) + constant(word)).valid(on))
+                moves.append(slot.store(context.vmem.index(at.cast(emulator.dtypes.int64).valid(on)).load()))
+            return emulator.UOp.sink(emulator.UOp.group(*moves).end(lane), *context.inc_pc())
+
+        return compile_mem_op
+
+    _wrap(emulator, "_compile_mem_op", make)
+
+
 # ---- broadcasts by DPP -----------------------------------------------------------------------------------------------
 
 
@@ -372,6 +408,17 @@ CORRECTIONS = (
                 {f"v{4 + i}": _LANE // 16 * 64 + _LANE % 16 + 32 * i | _LANE // 16 * 64 + _LANE % 16 + 32 * i + 16 << 16
                  for i in range(2)},
             ),
+        ),
+    ),
+    Correction(
+        "global_load_lds_dword, dwordx3, dwordx4",
+        "does not know it",
+        "AMD CDNA4 ISA, loads to LDS: LDS address = M0 + the instruction's offset + lane times the bytes of a lane",
+        _loads_to_lds,
+        (
+            Case("gfx950", "global_store_dwordx4 v0, v[4:7], s[2:3]\ns_waitcnt vmcnt(0)\ns_mov_b32 m0, 0x400\n"
+                 "global_load_lds_dwordx4 v0, s[2:3]\ns_waitcnt vmcnt(0)\nds_read_b32 v8, v0 offset:0x404",
+                 {0: _LANE * 16, 4: _LANE, 5: _LANE + 100, 6: _LANE, 7: _LANE}, {"v8": _LANE + 100}),
         ),
     ),
     Correction(

@@ -291,8 +291,8 @@ def _load(ins: Instruction, state: State, active: Any) -> bool:
     match = re.fullmatch(r"(global|ds)_(?:load|read)(2?)(_2addr)?(st64|_stride64)?_(\w+)", ins.name)
     if not match:
         return False
-    if "tr_" in match[5] or "lds" in match[5]:
-        raise UnknownInstructionError(ins.name)
+    if match[5].startswith("lds_"):
+        return True  # what it writes lies in LDS: see `stores`
     file, first = _vector_file(ins.operands[0], state)
     old = file.copy()
     size, high, keep = _width(match[5])
@@ -352,6 +352,8 @@ def _bytes(state: State, lds: bool, address: int, size: int) -> bytes:
 
 def stores(ins: Instruction, state: State) -> list[tuple[bool, int, bytes]]:
     """Return what a store writes, lane by lane: whether to LDS, the address, the bytes."""
+    if ins.name.startswith("global_load_lds_"):
+        return _loaded_to_lds(ins, state)
     match = re.fullmatch(r"(global|ds)_(?:store|write)(2?)(_2addr)?(st64|_stride64)?_(\w+)", ins.name)
     if not match:
         if _STORE.match(ins.name):
@@ -366,6 +368,20 @@ def stores(ins: Instruction, state: State) -> list[tuple[bool, int, bytes]]:
             words = b"".join(int(file[first + word, lane]).to_bytes(4, "little") for word in range(-(-size // 4)))
             found.append((lds, int(base[lane]), words[2 * high :][:size]))
     return found
+
+
+def _loaded_to_lds(ins: Instruction, state: State) -> list[tuple[bool, int, bytes]]:
+    """A load to LDS: each lane's bytes one after another from M0 and the instruction's offset on."""
+    size, _, _ = _width(ins.name.removeprefix("global_load_lds_"))
+    o, offset = Operands(ins, state), int(ins.flags.get("offset", "0"), 0)
+    if len(ins.operands) > 1:
+        scalar = int(state.s[_number(ins.operands[1])]) | int(state.s[_number(ins.operands[1]) + 1]) << 32
+        base = o.raw(0).astype(np.int64) + scalar + offset
+    else:
+        base = o.raw(0, 64).view(np.int64) + offset
+    start = int(state.s[124]) + offset
+    lanes = np.flatnonzero(state.mask(EXEC))
+    return [(True, start + size * int(lane), ctypes.string_at(int(base[lane]), size)) for lane in lanes]
 
 
 # ---- scalars -------------------------------------------------------------------------------------------------------

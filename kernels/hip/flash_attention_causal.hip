@@ -6,9 +6,9 @@
 // Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
 // LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as fragments.h
 //           says; Q where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (19.3 with 64 keys a tile, on CDNA; gfx950 20.0),
-//           18.8 at D = 128 (19.5 on CDNA; gfx950 34.0, with the next tile).
+//           18.8 at D = 128 (36.5 on CDNA; gfx950 36.0).
 // Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
-//           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
+//           S 32, fragments 32, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
 //           takes P from the registers (rocattn/flash.h; rocattn/matrix.h has the fragments of every architecture).
 // Tiles     Tiles on the diagonal are masked, by those waves alone whose rows they cross; waves that see nothing of a
@@ -20,7 +20,7 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace).
+// QUERY_FRAGMENTS, KEYS_PER_TILE, KEY_PARTS, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace).
 //
 // Kernel arguments (168 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -33,7 +33,7 @@
 using namespace rocattn;
 
 using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS,
-                         COLUMN_STEP, true>;
+                         COLUMN_STEP, true, KEY_PARTS>;
 
 namespace {
 
@@ -50,8 +50,8 @@ struct Causal {
     ROCATTN_INLINE bool wave_sees(u32 key) const { return static_cast<i32>(key) <= wave_last; }
     ROCATTN_INLINE bool sees(u32 i, u32 key) const { return static_cast<i32>(key) <= last[i]; }
     template <typename S>
-    ROCATTN_INLINE void apply(u32 i, Shape::M::C (&s)[S::K_FRAGMENTS], u32 key) const {
-        if (static_cast<i32>(key + KEYS_PER_TILE) - 1 > wave_end) hide_after<S>(s, key, last[i]);
+    ROCATTN_INLINE void apply(u32 i, Shape::M::C (&s)[S::PART_FRAGMENTS], u32 key) const {
+        if (static_cast<i32>(key + S::PART_KEYS) - 1 > wave_end) hide_after<S>(s, key, last[i]);
     }
 };
 

@@ -5,9 +5,9 @@
 // Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
 // LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as fragments.h
 //           says; Q where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (19.3 with 64 keys a tile, on CDNA; gfx950 20.0),
-//           18.8 at D = 128 (19.5 on CDNA; gfx950 34.0, with the next tile).
+//           18.8 at D = 128 (36.5 on CDNA; gfx950 36.0).
 // Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
-//           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
+//           S 32, fragments 32, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
 //           takes P from the registers (rocattn/flash.h; rocattn/matrix.h has the fragments of every architecture).
 // Tiles     All but the last are full and run without any masking.
@@ -18,7 +18,7 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace).
+// QUERY_FRAGMENTS, KEYS_PER_TILE, KEY_PARTS, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace).
 //
 // Kernel arguments (168 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -31,7 +31,7 @@
 using namespace rocattn;
 
 using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS,
-                         COLUMN_STEP, true>;
+                         COLUMN_STEP, true, KEY_PARTS>;
 
 namespace {
 
@@ -46,8 +46,8 @@ struct AllKeys {
     ROCATTN_INLINE bool wave_sees(u32) const { return true; }
     ROCATTN_INLINE bool sees(u32, u32) const { return true; }
     template <typename S>
-    ROCATTN_INLINE void apply(u32, Shape::M::C (&s)[S::K_FRAGMENTS], u32 key) const {
-        if (block_hides(key)) hide_after<S>(s, key, static_cast<i32>(seq_k) - 1);
+    ROCATTN_INLINE void apply(u32, Shape::M::C (&s)[S::PART_FRAGMENTS], u32 key) const {
+        if (key + S::PART_KEYS > seq_k) hide_after<S>(s, key, static_cast<i32>(seq_k) - 1);
     }
 };
 

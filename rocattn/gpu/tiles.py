@@ -30,6 +30,7 @@ class FlashTile:
             when needed.
         min_waves: Waves a SIMD that the registers must leave room for; 0 lets the compiler choose.
         reason: Why.
+        key_parts: Parts of a tile's keys: a part's softmax runs beside the next part's products.
     """
 
     waves: int
@@ -39,6 +40,7 @@ class FlashTile:
     slices: int
     min_waves: int
     reason: str
+    key_parts: int = 1
 
     @property
     def rows(self) -> int:
@@ -54,6 +56,7 @@ class FlashTile:
             "SLICES": self.slices,
             "Q_IN_LDS": int(self.q_in_lds),
             **({"MIN_WAVES": self.min_waves} if self.min_waves else {}),
+            **({"KEY_PARTS": self.key_parts} if self.key_parts > 1 else {}),
         }
 
 
@@ -108,11 +111,13 @@ _FORWARD: _Table = {
         (256, FlashTile(4, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
     ),
     "cdna": (
-        (64, FlashTile(4, 2, 64, q_in_lds=False, slices=1, min_waves=3, reason=(
-            "64 keys give each of 256 threads a part of V to transpose; 168 VGPRs and 20 KiB of LDS leave 3 waves"
+        (64, FlashTile(4, 3, 64, q_in_lds=False, slices=1, min_waves=2, key_parts=2, reason=(
+            "64 keys give each of 256 threads a part of V to transpose. 48 rows a wave read a third less of LDS for a "
+            "product than 32; O, S and two batches of fragments, 48, 48 and 32 VGPRs, leave 2 waves a SIMD"
         ))),
-        (128, FlashTile(4, 2, 32, q_in_lds=False, slices=1, min_waves=2, reason=(
-            "O 64, Q 32 and S 16 VGPRs for 32 rows: 2 waves a SIMD, 19.5 KiB of LDS a block"
+        (128, FlashTile(8, 2, 64, q_in_lds=False, slices=1, min_waves=2, key_parts=2, reason=(
+            "O 64, Q and S 32 VGPRs for 32 rows, and 32 for two batches of fragments, leave 2 waves a SIMD. They are "
+            "one block: its 256 rows share each tile, and 64 keys halve the barriers"
         ))),
         (256, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason=(
             "32 keys are the fewest that the chained product takes: 37 KiB of LDS, so 16 rows a wave do"
@@ -135,6 +140,16 @@ _FORWARD: _Table = {
 }  # fmt: skip
 
 
+# The same with masks and biases, which need registers for each query fragment; what is not here as above, but with one.
+_WITH_OPTIONS: _Table = {
+    "cdna": (
+        (64, FlashTile(4, 1, 64, q_in_lds=False, slices=1, min_waves=3, reason="16 rows a wave; 18.1 KiB of LDS")),
+        (128, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=2, reason="16 rows a wave; 18.8 KiB of LDS")),
+        (256, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason="as without options")),
+    ),
+}  # fmt: skip
+
+
 def flash_tile(
     arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: int = 0, options: bool = False
 ) -> FlashTile:
@@ -149,7 +164,8 @@ def flash_tile(
         options: Whether for the kernel with masks and biases, which need registers for each query fragment.
     """
     # Loads of one or two elements take a register or an address each: too many for a tile ahead.
-    tile = _chosen(_FORWARD[family(arch, dtype)], head_dim, head_dim_v, ahead=step not in {1, 2})
+    table = (_WITH_OPTIONS if options and family(arch, dtype) in _WITH_OPTIONS else _FORWARD)[family(arch, dtype)]
+    tile = _chosen(table, head_dim, head_dim_v, ahead=step not in {1, 2})
     return replace(tile, query_fragments=1) if options else tile
 
 

@@ -51,11 +51,11 @@ def compiled(arch, kernel, dtype, head_dim):
     return variant.defines, compile_hip(variant.source, arch, defines=variant.defines)
 
 
-def most_vgprs(arch, kernel, head_dim):
+def most_vgprs(arch, kernel):
     """The registers that leave the waves a SIMD which the tile table counts on."""
     if arch.startswith("gfx1"):  # 1536 a lane (wave32) on gfx1100 and gfx1201: 6 waves at 240
         return 256 if kernel == "flash_decode" or arch == "gfx1030" else 240
-    return 168 if head_dim <= 64 else 256  # 512 a lane on CDNA: 3 waves and 2
+    return 256  # 512 a lane on CDNA: 2 waves
 
 
 @pytest.mark.usefixtures("kernel_cache")
@@ -67,16 +67,15 @@ def test_no_register_is_spilled(caplog, arch, kernel, dtype, head_dim):
     (info,) = kernels_of(code.data)
     assert (info.vgpr_spills, info.sgpr_spills, info.scratch_bytes) == (0, 0, 0)
     assert info.block == defines["WAVES"] * info.wave_size
-    # Of 64 KiB; gfx950 has 160, and two buffers at D = 128.
-    assert info.lds_bytes <= (36 << 10 if dtype == "float32" or arch in {"gfx1030", "gfx950"} else 20 << 10)
+    assert info.lds_bytes <= 44 << 10  # of 64 KiB, and 160 on gfx950
     if dtype != "float32":
-        assert info.vgprs <= most_vgprs(arch, kernel, head_dim)
+        assert info.vgprs <= most_vgprs(arch, kernel)
 
 
 @pytest.mark.usefixtures("kernel_cache")
 def test_v_is_neither_transposed_nor_written_by_lanes_on_gfx950():
     """K and V go to LDS directly and LDS transposes V; what lanes write are Q, flags, and V without infinities."""
-    _, code = compiled("gfx950", "flash_attention_nocausal", "float16", 128)
+    _, code = compiled("gfx950", "flash_attention", "float16", 128)
     count = {name: len(re.findall(rf"\s{name}\s", code.assembly)) for name in ("v_perm_b32", "ds_write_b64")}
     assert count == {"v_perm_b32": 0, "ds_write_b64": 0}
     reads = [line for line in code.assembly.splitlines() if "ds_read_b64_tr_b16" in line]

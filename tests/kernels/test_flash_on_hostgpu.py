@@ -41,7 +41,7 @@ CASES = {
 DIMS = [
     ("gfx1100", "float16", 128, 128), ("gfx1201", "bfloat16", 128, 64), ("gfx942", "float16", 96, 128),
     ("gfx950", "bfloat16", 80, 80), ("gfx90a", "float16", 256, 32), ("gfx1100", "bfloat16", 192, 256),
-    ("gfx1030", "float16", 32, 160), ("gfx1201", "float16", 32, 32),
+    ("gfx1030", "float16", 32, 160), ("gfx1201", "float16", 32, 32), ("gfx950", "float16", 128, 128),
 ]  # fmt: skip
 # Head dimensions that are no multiple of 16 bytes; a row of one element; D and Dv that share only a factor of 1.
 UNEVEN = [

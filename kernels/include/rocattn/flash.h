@@ -9,6 +9,9 @@
 // each). The loads of the next tile are issued before the compute of this one and wait in registers; or they go to a
 // second buffer without passing through registers (S::DIRECT).
 //
+// With several PARTS the compiler is given an order of instructions: a part's softmax stands between the products of
+// the next part (the last part's between those with V), and fragments are read from LDS a batch ahead of their use.
+//
 // Rescaling is lazy: P is relative to a reference, not to the running maximum. The reference moves (and O and the sum
 // are rescaled) only when a score exceeds it by more than 2^8, which a wave votes on with each lane's own maximum; so a
 // tile without such a score needs no exchange between lanes at all. P is at most 256 then, which any T holds at full
@@ -20,7 +23,7 @@
 //   scale()                    that factor (unused if not PLAIN)
 //   block_hides(key)           whether some (row, key) pair of the block's rows and the tile at `key` may be hidden
 //   wave_sees(key)             whether the wave may see anything of the tile
-//   apply(tile, query, s, key) finishes the scores of query fragment `query`; -inf hides
+//   apply(query, s, key)       finishes the scores of query fragment `query` and of one part at `key`; -inf hides
 //   sees(query, key)           whether this lane's row of query fragment `query` sees the key
 #pragma once
 
@@ -29,9 +32,14 @@
 
 namespace rocattn {
 
+// The largest number up to `limit` that divides both.
+constexpr u32 divisor_up_to(u32 limit, u32 a, u32 b) {
+    return a % limit == 0 && b % limit == 0 ? limit : divisor_up_to(limit - 1, a, b);
+}
+
 // What is known at compile time. D, DV: padded head dimensions.
 template <typename T_, u32 D_, u32 DV_, u32 WAVES_, u32 Q_FRAGMENTS_, u32 TILE_KEYS_, u32 TILE_SLICES_,
-          bool KEEPS_Q_IN_LDS_, u32 STEP_, bool DIRECT_ = false>
+          bool KEEPS_Q_IN_LDS_, u32 STEP_, bool DIRECT_ = false, u32 PARTS_ = 1>
 struct FlashShape {
     using T = T_;
     using M = Matrix<T>;
@@ -43,6 +51,8 @@ struct FlashShape {
     static constexpr u32 TILE_SLICES = TILE_SLICES_;
     static constexpr bool KEEPS_Q_IN_LDS = KEEPS_Q_IN_LDS_;
     static constexpr u32 STEP = STEP_;  // of columns: divides the head dimensions; 0: they are D and DV
+    // Of the keys of a tile; 1: nothing runs beside anything.
+    static constexpr u32 PARTS = PARTS_;
     static constexpr u32 THREADS = BLOCK_WAVES * WAVE;
     static constexpr u32 WAVE_ROWS = 16 * Q_FRAGMENTS, BLOCK_ROWS = BLOCK_WAVES * WAVE_ROWS;
     static constexpr u32 DEPTH = round_up(D, GROUP_DEPTH<M>);  // of the first product; zeros beyond D
@@ -55,6 +65,12 @@ struct FlashShape {
     static constexpr bool FULL_OF_SUMS = Q_FRAGMENTS * DV * 16 / WAVE >= 128;
     static constexpr u32 GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;     // reads of A in one group
     static_assert(D % 16 == 0 && DV % 16 == 0 && TILE_KEYS % CHAIN_ROWS<M> == 0, "whole tiles");
+    static constexpr u32 PART_FRAGMENTS = K_FRAGMENTS / PARTS, PART_KEYS = 16 * PART_FRAGMENTS;
+    static_assert(K_FRAGMENTS % PARTS == 0 && PART_KEYS % M::CHAIN == 0, "whole groups");
+    static constexpr u32 PART_READS = PART_FRAGMENTS * DEPTHS;                  // of K
+    static constexpr u32 VALUE_READS = CHAINS * FEATURE_FRAGMENTS * GROUPS;  // of V
+    // Fragments that are read together while those before are used; 0: each is read where it is used.
+    static constexpr u32 BATCH = PARTS == 1 ? 0 : divisor_up_to(4, PART_READS, VALUE_READS);
 
     // LDS, in elements: K | V | Q. Without KEEPS_Q_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
     static constexpr u32 STRIDE = row_stride<Element>(DEPTH);
@@ -285,29 +301,155 @@ private:
         }
     }
 
-    // `tile`: K | V.
+    using Tile = C[Q_FRAGMENTS][S::PARTS][S::PART_FRAGMENTS];
+    // As words: what branches leave behind is copied element by element otherwise.
+    using Words = Vector<u32, sizeof(B) / 4>;
+    using Weights = Words[Q_FRAGMENTS][S::TILE_KEYS / M::DEPTH];
+    using Fragments = typename M::A[FRAGS];
+    using Batch = Fragments[S::BATCH == 0 ? 1 : S::BATCH];
+    using Sums = Vector<float, 2>[Q_FRAGMENTS];
+    static constexpr u32 STEP_PRODUCTS = Q_FRAGMENTS * FRAGS;  // that a fragment read from LDS is good for
+    static constexpr u32 PART_SCORES = Q_FRAGMENTS * S::PART_FRAGMENTS * M::C_ROWS;  // of a lane
+
+    // A tile of keys, `tile` being K | V in LDS. Each part but the last is weighed before it is known whether the
+    // references are good for all of the tile: if they are not, these parts are weighed again.
     ROCATTN_INLINE void compute(u32 key, const Element* tile) {
-        C s[Q_FRAGMENTS][S::K_FRAGMENTS];
-        multiply_queries(tile, s);
+        Tile s;
+        Weights p;
+        Batch a[2];
+        Sums fresh;  // of weights that may have to be found again
+        float top[Q_FRAGMENTS];
+        if constexpr (S::BATCH != 0) read_batch(tile, 0, a[0]);
 #pragma unroll
-        for (u32 i = 0; i < Q_FRAGMENTS; ++i)
+        for (u32 part = 0; part < S::PARTS; ++part) {
+            multiply_queries(tile, part, a, s);
+            if (part > 0) {
+                find_top(part - 1, s, top);
+                weigh(part - 1, s, p, fresh);
+            }
+            if constexpr (S::PARTS > 1) {
+                if (part == 0)
+                    arrange_keys<0, false>();
+                else if (part + 1 < S::PARTS)
+                    arrange_keys<PART_SCORES * 17 / 4, false>();
+                else
+                    arrange_keys<PART_SCORES * 17 / 4, true>();
+            }
+            if (part > 0) settle_weights(part - 1, p, fresh);
+            finish(part, s, key);
+        }
+        find_top(S::PARTS - 1, s, top);
+        bool beyond = false;
 #pragma unroll
-            for (u32 t = 0; t < S::K_FRAGMENTS; ++t) s[i][t] = arranged<M>(s[i][t]);
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) beyond |= top[i] > limit[i];
+        if (any_lane(beyond)) {
+            move_references(s, top);
 #pragma unroll
-        for (u32 i = 0; i < Q_FRAGMENTS; ++i) scores.template apply<S>(i, s[i], key);
-        move_references(s);
-#pragma unroll
-        for (u32 i = 0; i < Q_FRAGMENTS; ++i)
-#pragma unroll
-            for (u32 t = 0; t < S::K_FRAGMENTS; ++t) exponentiate(i, s[i][t]);
-        multiply_values(tile, s);
+            for (u32 part = 0; part + 1 < S::PARTS; ++part) {
+                weigh(part, s, p, fresh);
+                settle_weights(part, p, fresh);
+            }
+        }
+        weigh(S::PARTS - 1, s, p, fresh);
+        multiply_values(tile, a, p);
+        if constexpr (S::PARTS > 1) arrange_values();
     }
 
-    ROCATTN_INLINE void multiply_queries(const Element* keys, C (&s)[Q_FRAGMENTS][S::K_FRAGMENTS]) const {
+    // The order of a part's instructions: its products, the reads of the batches behind them, and VECTORS instructions
+    // of the part before beside them; without any also the read of the tile's first batch.
+    template <u32 VECTORS, bool LAST>
+    ROCATTN_INLINE void arrange_keys() const {
+        if constexpr (VECTORS == 0) arrange_reads<KEY_LOADS>();
+#pragma unroll
+        for (u32 b = 1; b < S::PART_READS / S::BATCH; ++b) {
+            arrange_reads<KEY_LOADS>();
+            arrange_products<VECTORS, S::PART_READS>();
+        }
+        arrange_reads<LAST ? VALUE_LOADS : KEY_LOADS>();
+        arrange_products<VECTORS, S::PART_READS>();
+    }
+    // The same of the products with V.
+    ROCATTN_INLINE void arrange_values() const {
+#pragma unroll
+        for (u32 b = 0; b < S::VALUE_READS / S::BATCH; ++b) {
+            if (b + 1 < S::VALUE_READS / S::BATCH) arrange_reads<VALUE_LOADS>();
+            arrange_products<PART_SCORES * 15 / 4, S::VALUE_READS>();
+        }
+    }
+    // Instructions that read a fragment.
+    static constexpr u32 KEY_LOADS = sizeof(Fragments) / VECTOR_BYTES;
+    static constexpr u32 VALUE_LOADS = KEY_LOADS * (S::VLayout::TRANSPOSES_READS ? 2 : 1);
+    template <u32 COUNT>
+    ROCATTN_INLINE void arrange_reads() const {
+        schedule<Kind::LDS_READ, S::BATCH * COUNT>();
+    }
+    // Those of a batch, with their share of VECTORS instructions beside READS reads' products.
+    template <u32 VECTORS, u32 READS>
+    ROCATTN_INLINE void arrange_products() const {
+        if constexpr (VECTORS == 0) {
+            schedule<Kind::MATRIX, S::BATCH * STEP_PRODUCTS>();
+        } else {
+#pragma unroll
+            for (u32 n = 0; n < S::BATCH * STEP_PRODUCTS; ++n) {
+                schedule<Kind::MATRIX, 1>();
+                schedule<Kind::VECTOR, (VECTORS - 1) / (READS * STEP_PRODUCTS) + 1>();
+            }
+        }
+    }
+
+    // Batch b of the fragments of K and after them V. What is used first comes last: one wait is for all of them.
+    ROCATTN_INLINE void read_batch(const Element* tile, u32 b, Batch& a) const {
+#pragma unroll
+        for (u32 j = S::BATCH; j-- > 0;) {
+            const u32 n = b * S::BATCH + j;
+            if (n < S::PARTS * S::PART_READS)
+                read_key(tile, n / S::PART_READS, n % S::PART_READS, a[j]);
+            else if (n < S::PARTS * S::PART_READS + S::VALUE_READS)
+                read_value(tile, n - S::PARTS * S::PART_READS, a[j]);
+            keep_order();
+        }
+    }
+
+    ROCATTN_INLINE void read_key(const Element* tile, u32 part, u32 n, Fragments& a) const {
+        const u32 t = part * S::PART_FRAGMENTS + n % S::PART_FRAGMENTS, d = n / S::PART_FRAGMENTS;
+        if constexpr (S::DIRECT)
+            a[0] = S::KLayout::template read<typename M::A>(tile, t, d);
+        else
+            read_a<M>(tile + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
+    }
+
+    ROCATTN_INLINE void read_value(const Element* tile, u32 n, Fragments& a) const {
+        const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS), f = n / S::GROUPS % S::FEATURE_FRAGMENTS;
+        const u32 position = c * CHAIN_ROWS<M> + n % S::GROUPS * GROUP_DEPTH<M>;
+        if constexpr (S::DIRECT)
+            a[0] = S::VDirectLayout::template read_transposed<typename M::A>(tile + S::KLayout::ELEMENTS, c, f);
+        else
+            S::VLayout::read(tile + S::K_ELEMENTS + S::VLayout::at(16 * f), position, a);
+    }
+
+    ROCATTN_INLINE void multiply_queries(const Element* tile, u32 part, Batch (&a)[2], Tile& s) const {
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
-            for (u32 t = 0; t < S::K_FRAGMENTS; ++t) s[i][t] = PLAIN ? start[i] : C{};
+            for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) s[i][part][t] = PLAIN ? start[i] : C{};
+        if constexpr (S::BATCH != 0) {
+            constexpr u32 BATCHES = S::PART_READS / S::BATCH;
+#pragma unroll
+            for (u32 b = part * BATCHES; b < (part + 1) * BATCHES; ++b) {
+                read_batch(tile, b + 1, a[(b + 1) % 2]);
+#pragma unroll
+                for (u32 f = 0; f < FRAGS; ++f)
+#pragma unroll
+                    for (u32 j = 0; j < S::BATCH; ++j) {
+                        const u32 n = b * S::BATCH + j - part * S::PART_READS;
+                        const u32 t = n % S::PART_FRAGMENTS, d = n / S::PART_FRAGMENTS;
+#pragma unroll
+                        for (u32 i = 0; i < Q_FRAGMENTS; ++i)
+                            s[i][part][t] = M::multiply(a[b % 2][j][f], q[i][d][f], s[i][part][t]);
+                    }
+            }
+            return;
+        }
 #pragma unroll
         for (u32 d = 0; d < S::DEPTHS; ++d) {
             // Else the products of the second query fragment go behind the masking of the first, with all of K waiting
@@ -316,7 +458,7 @@ private:
 #pragma unroll
                 for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
-                    for (u32 t = 0; t < S::K_FRAGMENTS; ++t) settle(s[i][t]);
+                    for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) settle(s[i][part][t]);
             }
             B mine[Q_FRAGMENTS][FRAGS];
 #pragma unroll
@@ -329,35 +471,42 @@ private:
                 }
             }
 #pragma unroll
-            for (u32 t = 0; t < S::K_FRAGMENTS; ++t) {
-                typename M::A a[FRAGS];
-                if constexpr (S::DIRECT)
-                    a[0] = S::KLayout::template read<typename M::A>(keys, t, d);
-                else
-                    read_a<M>(keys + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
+            for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) {
+                Fragments one;
+                read_key(tile, part, d * S::PART_FRAGMENTS + t, one);
 #pragma unroll
                 for (u32 f = 0; f < FRAGS; ++f)
 #pragma unroll
-                    for (u32 i = 0; i < Q_FRAGMENTS; ++i) s[i][t] = M::multiply(a[f], mine[i][f], s[i][t]);
+                    for (u32 i = 0; i < Q_FRAGMENTS; ++i)
+                        s[i][part][t] = M::multiply(one[f], mine[i][f], s[i][part][t]);
             }
-            if (S::FULL_OF_SUMS && d % 4 == 3) keep_order();
+            if ((S::FULL_OF_SUMS || S::KEEPS_Q_IN_LDS) && d % 4 == 3) keep_order();
         }
     }
 
-    // If some score of the wave is too far above its row's reference, all references move up to the maxima so far.
-    ROCATTN_INLINE void move_references(C (&s)[Q_FRAGMENTS][S::K_FRAGMENTS]) {
-        float top[Q_FRAGMENTS];
-        bool beyond = false;
+    ROCATTN_INLINE void finish(u32 part, Tile& s, u32 key) const {
+#pragma unroll
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i)
+#pragma unroll
+            for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) s[i][part][t] = arranged<M>(s[i][part][t]);
+#pragma unroll
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) scores.template apply<S>(i, s[i][part], key + part * S::PART_KEYS);
+    }
+
+    // This lane's largest scores of the tile so far.
+    ROCATTN_INLINE void find_top(u32 part, const Tile& s, float (&top)[Q_FRAGMENTS]) const {
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
-            top[i] = s[i][0][0];
+            if (part == 0) top[i] = s[i][0][0][0];
 #pragma unroll
-            for (u32 t = 0; t < S::K_FRAGMENTS; ++t)
+            for (u32 t = 0; t < S::PART_FRAGMENTS; ++t)
 #pragma unroll
-                for (u32 r = 0; r < M::C_ROWS; ++r) top[i] = __builtin_fmaxf(top[i], s[i][t][r]);
-            beyond |= top[i] > limit[i];
+                for (u32 r = 0; r < M::C_ROWS; ++r) top[i] = __builtin_fmaxf(top[i], s[i][part][t][r]);
         }
-        if (!any_lane(beyond)) return;
+    }
+
+    // Moves all references up to the maxima so far, of which `top` has this lane's.
+    ROCATTN_INLINE void move_references(Tile& s, const float (&top)[Q_FRAGMENTS]) {
         const bool distant = PLAIN && any_lane(limit[0] == -LARGEST);
         bool too_far = false;
 #pragma unroll
@@ -368,7 +517,9 @@ private:
             const float moved = now == -INF ? 0.0f : now;
             if constexpr (PLAIN) {
 #pragma unroll
-                for (u32 t = 0; t < S::K_FRAGMENTS; ++t) s[i][t] -= moved - base;
+                for (u32 part = 0; part < S::PARTS; ++part)
+#pragma unroll
+                    for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) s[i][part][t] -= moved - base;
                 settle(start[i] = column_values<M>(distant ? 0.0f : -moved));
                 too_far |= !distant && __builtin_fabsf(moved) * unit() > NEAR;
             }
@@ -422,8 +573,47 @@ private:
     // What makes scores the units of reference_of().
     ROCATTN_INLINE float unit() const { return PLAIN ? scores.scale() : 1.0f; }
 
-    // Scores to P, added up.
-    ROCATTN_INLINE void exponentiate(u32 i, C& s) {
+    // Scores of a part to weights, added up: in `fresh` before the last part, which adds all to `sum`.
+    ROCATTN_INLINE void weigh(u32 part, Tile& s, Weights& p, Sums& fresh) {
+        constexpr u32 FROM = M::CHAIN / 16, TO = M::CHAIN / M::DEPTH;
+#pragma unroll
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
+            if (part > 0 && part + 1 == S::PARTS) sum[i] += fresh[i];
+#pragma unroll
+            for (u32 t = 0; t < S::PART_FRAGMENTS; t += FROM) {
+                C group[FROM];
+#pragma unroll
+                for (u32 n = 0; n < FROM; ++n) {
+                    group[n] = exponential(i, s[i][part][t + n]);
+                    Vector<float, 2>& total = part + 1 == S::PARTS ? sum[i] : fresh[i];
+#pragma unroll
+                    for (u32 r = 0; r < M::C_ROWS; r += 2) {
+                        const Vector<float, 2> two{group[n][r], group[n][r + 1]};
+                        total = part + 1 < S::PARTS && part + t + n + r == 0 ? two : total + two;
+                    }
+                    if constexpr (S::PARTS == 1) settle(total);
+                }
+                B to[TO];
+                M::chain(group, to);
+#pragma unroll
+                for (u32 n = 0; n < TO; ++n)
+                    p[i][(part * S::PART_FRAGMENTS + t) / FROM * TO + n] = __builtin_bit_cast(Words, to[n]);
+            }
+        }
+    }
+
+    // Else the compiler moves them behind the branches that follow, to where they are used.
+    ROCATTN_INLINE void settle_weights(u32 part, Weights& p, Sums& fresh) const {
+        constexpr u32 COUNT = S::PART_KEYS / M::DEPTH;
+#pragma unroll
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
+            settle(fresh[i]);
+#pragma unroll
+            for (u32 n = 0; n < COUNT; ++n) settle(p[i][part * COUNT + n]);
+        }
+    }
+
+    ROCATTN_INLINE C exponential(u32 i, C s) const {
         if constexpr (PLAIN)
             s *= scores.scale();
         else
@@ -431,38 +621,31 @@ private:
         if constexpr (LIFT != 0.0f) s += LIFT;
 #pragma unroll
         for (u32 r = 0; r < M::C_ROWS; ++r) s[r] = ACCURATE ? exp_accurate(s[r]) : exp2_fast(s[r]);
-#pragma unroll
-        for (u32 r = 0; r < M::C_ROWS; r += 2) sum[i] += Vector<float, 2>{s[r], s[r + 1]};
-        settle(sum[i]);
+        return s;
     }
 
-    ROCATTN_INLINE void multiply_values(const Element* tile, const C (&p)[Q_FRAGMENTS][S::K_FRAGMENTS]) {
-        const Element* values = tile + (S::DIRECT ? S::KLayout::ELEMENTS : S::K_ELEMENTS);
+    ROCATTN_INLINE void multiply_values(const Element* tile, Batch (&a)[2], const Weights& p) {
+        constexpr u32 COUNT = S::BATCH == 0 ? 1 : S::BATCH;
+        constexpr u32 BEFORE = S::BATCH == 0 ? 0 : S::PARTS * S::PART_READS / COUNT;
 #pragma unroll
-        for (u32 c = 0; c < S::CHAINS; ++c) {
-            B b[Q_FRAGMENTS][S::CHAIN_PRODUCTS];
+        for (u32 batch = 0; batch < S::VALUE_READS / COUNT; ++batch) {
+            Batch& mine = a[(BEFORE + batch) % 2];
+            if constexpr (S::BATCH == 0)
+                read_value(tile, batch, mine[0]);
+            else
+                read_batch(tile, BEFORE + batch + 1, a[(BEFORE + batch + 1) % 2]);
 #pragma unroll
-            for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
-                C group[S::CHAIN_FRAGMENTS];
+            for (u32 e = 0; e < FRAGS; ++e)
 #pragma unroll
-                for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) group[t] = p[i][c * S::CHAIN_FRAGMENTS + t];
-                chain_group<M>(group, b[i]);
-            }
+                for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f)
-#pragma unroll
-                for (u32 g = 0; g < S::GROUPS; ++g) {
-                    typename M::A a[FRAGS];
-                    if constexpr (S::DIRECT)
-                        a[0] = S::VDirectLayout::template read_transposed<typename M::A>(values, c, f);
-                    else
-                        S::VLayout::read(values + S::VLayout::at(16 * f), c * CHAIN_ROWS<M> + g * GROUP_DEPTH<M>, a);
-#pragma unroll
-                    for (u32 n = 0; n < FRAGS; ++n)
-#pragma unroll
-                        for (u32 i = 0; i < Q_FRAGMENTS; ++i) o[i][f] = M::multiply(a[n], b[i][g * FRAGS + n], o[i][f]);
-                    if (S::FULL_OF_SUMS && f % 4 == 3) keep_order();
-                }
+                    for (u32 j = 0; j < COUNT; ++j) {
+                        const u32 n = batch * COUNT + j, g = n % S::GROUPS, f = n / S::GROUPS % S::FEATURE_FRAGMENTS;
+                        const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS);
+                        const auto b = __builtin_bit_cast(B, p[i][c * S::CHAIN_PRODUCTS + g * FRAGS + e]);
+                        o[i][f] = M::multiply(mine[j][e], b, o[i][f]);
+                    }
+            if (S::BATCH == 0 && S::FULL_OF_SUMS && batch / S::GROUPS % 4 == 3) keep_order();
         }
     }
 

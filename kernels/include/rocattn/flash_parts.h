@@ -8,10 +8,10 @@ namespace rocattn {
 // Calls finish(score, offset of its key from c_row(0) of the tile) for this lane's scores, one 16x16 tile after the
 // other: interleaved, the results of their comparisons would take many scalar registers.
 template <typename S, typename Finish>
-ROCATTN_INLINE void for_each_score(typename S::M::C (&s)[S::K_FRAGMENTS], const Finish& finish) {
+ROCATTN_INLINE void for_each_score(typename S::M::C (&s)[S::PART_FRAGMENTS], const Finish& finish) {
     keep_branch();
 #pragma unroll
-    for (u32 t = 0; t < S::K_FRAGMENTS; ++t) {
+    for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) {
         settle(s[t]);
 #pragma unroll
         for (u32 r = 0; r < S::M::C_ROWS; ++r) s[t][r] = finish(s[t][r], 16 * t + S::M::row_step(r));
@@ -21,7 +21,7 @@ ROCATTN_INLINE void for_each_score(typename S::M::C (&s)[S::K_FRAGMENTS], const 
 
 // Hides the keys of a tile (at `key`) that lie after `last`, in this lane's row.
 template <typename S>
-ROCATTN_INLINE void hide_after(typename S::M::C (&s)[S::K_FRAGMENTS], u32 key, i32 last) {
+ROCATTN_INLINE void hide_after(typename S::M::C (&s)[S::PART_FRAGMENTS], u32 key, i32 last) {
     i32 room = last - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0));
     settle(room);  // else what two query fragments compute alike moves out of both branches, into tiles without either
     for_each_score<S>(s, [&](float score, u32 offset) { return static_cast<i32>(offset) > room ? -INF : score; });
@@ -29,7 +29,7 @@ ROCATTN_INLINE void hide_after(typename S::M::C (&s)[S::K_FRAGMENTS], u32 key, i
 
 // The same for keys before `first`.
 template <typename S>
-ROCATTN_INLINE void hide_before(typename S::M::C (&s)[S::K_FRAGMENTS], u32 key, i32 first) {
+ROCATTN_INLINE void hide_before(typename S::M::C (&s)[S::PART_FRAGMENTS], u32 key, i32 first) {
     i32 room = first - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0));
     settle(room);
     for_each_score<S>(s, [&](float score, u32 offset) { return static_cast<i32>(offset) < room ? -INF : score; });

@@ -4,6 +4,9 @@
 
 #include <rocattn/flash_parts.h>
 
+#ifndef KEY_PARTS
+#define KEY_PARTS 1
+#endif
 #ifndef XCDS
 #define XCDS 1
 #endif

@@ -95,33 +95,33 @@ struct OptionScores {
     }
 
     template <typename S2>
-    ROCATTN_INLINE void apply(u32 i, C (&s)[S::TILE_KEYS / 16], u32 key) const {
+    ROCATTN_INLINE void apply(u32 i, C (&s)[S::PART_FRAGMENTS], u32 key) const {
 #pragma unroll
-        for (u32 t = 0; t < S::K_FRAGMENTS; ++t) s[t] *= options.scale;
+        for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) s[t] *= options.scale;
         u32 uses = options.uses;
         settle_scalar(uses);  // here, too: else each condition is kept in two scalar registers from before the loop on
         const u32 kind = uses & ScoreOptions::KIND;
         if (uses & ScoreOptions::SOFTCAP) apply_softcap(s);
         if (uses & ScoreOptions::SLOPES) apply_slope(i, s, key);
-        const bool adjacent = (uses & ScoreOptions::ADJACENT) && key + S::TILE_KEYS <= options.seq_k;
+        const bool adjacent = (uses & ScoreOptions::ADJACENT) && key + S::PART_KEYS <= options.seq_k;
         if (kind == MASK_BOOL) apply_mask<u8>(i, s, key, adjacent);
         if (kind == MASK_F32) apply_mask<f32>(i, s, key, adjacent);
         if (kind == MASK_F16) apply_mask<f16>(i, s, key, adjacent);
         if (kind == MASK_BF16) apply_mask<bf16>(i, s, key, adjacent);
-        if (wave.hides(key, S::TILE_KEYS)) {
+        if (wave.hides(key, S::PART_KEYS)) {
             hide_after<S>(s, key, row[i].last);
             hide_before<S>(s, key, row[i].first);
         }
     }
 
 private:
-    ROCATTN_INLINE void apply_softcap(C (&s)[S::K_FRAGMENTS]) const {
+    ROCATTN_INLINE void apply_softcap(C (&s)[S::PART_FRAGMENTS]) const {
         const float inverse = 1.0f / options.softcap;
         for_each_score<S>(s, [&](float score, u32) { return options.softcap * tanh_accurate(score * inverse); });
     }
 
     // Distances are exact in float32 up to 2^24.
-    ROCATTN_INLINE void apply_slope(u32 i, C (&s)[S::K_FRAGMENTS], u32 key) const {
+    ROCATTN_INLINE void apply_slope(u32 i, C (&s)[S::PART_FRAGMENTS], u32 key) const {
         const float distance = static_cast<float>(row[i].diagonal - static_cast<i32>(key + M::c_row(0)));
         for_each_score<S>(s, [&](float score, u32 offset) {
             const float ahead = distance - static_cast<float>(offset);
@@ -144,18 +144,18 @@ private:
     // All elements of a tile are loaded before the first is used: by vectors if adjacent (neighbours, all of which
     // exist); else one by one, the last key in the place of those beyond it, whose scores are hidden later.
     template <typename E>
-    ROCATTN_INLINE void apply_mask(u32 i, C (&s)[S::K_FRAGMENTS], u32 key, bool adjacent) const {
+    ROCATTN_INLINE void apply_mask(u32 i, C (&s)[S::PART_FRAGMENTS], u32 key, bool adjacent) const {
         i64 start = row[i].mask;
         settle(start);  // else the row's address is kept in registers all the time, once for each kind of mask
         const E* mask = static_cast<const E*>(options.mask) + start;
-        C mine[S::K_FRAGMENTS];
+        C mine[S::PART_FRAGMENTS];
         if (adjacent) {
 #pragma unroll
-            for (u32 t = 0; t < S::K_FRAGMENTS; ++t) mine[t] = adjacent_mask(mask + key + 16 * t);
+            for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) mine[t] = adjacent_mask(mask + key + 16 * t);
             keep_branch<1>();
         } else {
 #pragma unroll
-            for (u32 t = 0; t < S::K_FRAGMENTS; ++t) {
+            for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) {
 #pragma unroll
                 for (u32 r = 0; r < M::C_ROWS; ++r) {
                     const u32 at = smaller(key + 16 * t + M::c_row(r), options.seq_k - 1);
@@ -166,7 +166,7 @@ private:
             keep_branch<2>();
         }
 #pragma unroll
-        for (u32 t = 0; t < S::K_FRAGMENTS; ++t) {  // as for_each_score
+        for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) {  // as for_each_score
             settle(s[t]);
 #pragma unroll
             for (u32 r = 0; r < M::C_ROWS; ++r) s[t][r] = masked_score(s[t][r], mine[t][r]);

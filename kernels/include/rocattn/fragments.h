@@ -134,7 +134,7 @@ struct ChainedLayout {
 
 // ---- the order of keys in a transposed tile ------------------------------------------------------------------------
 
-// Rows of C that `chain_group` turns into B fragments together.
+// Rows of C that become B fragments together.
 template <typename M>
 constexpr u32 CHAIN_ROWS = FRAGMENTS<M> == 2 ? 32 : M::CHAIN;
 
@@ -156,23 +156,6 @@ ROCATTN_INLINE void chain_tile(typename M::C c, u32 t, typename M::B (&b)[CHAIN_
     } else {
         const typename M::C of[1] = {c};
         M::chain(of, b, where);
-    }
-}
-
-// CHAIN_ROWS / 16 tiles of C to the B fragments of the chained product.
-template <typename M>
-ROCATTN_INLINE void chain_group(const typename M::C (&c)[CHAIN_ROWS<M> / 16],
-                                typename M::B (&b)[CHAIN_ROWS<M> / M::DEPTH], Where where = Where::here()) {
-    if constexpr (FRAGMENTS<M> == 2) {
-#pragma unroll
-        for (u32 i = 0; i < 2; ++i) {
-            typename M::B one[1];
-            const typename M::C of[1] = {c[i]};
-            M::chain(of, one, where);
-            b[i] = one[0];
-        }
-    } else {
-        M::chain(c, b, where);
     }
 }
 

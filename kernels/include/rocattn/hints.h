@@ -91,8 +91,8 @@ ROCATTN_INLINE u32 unknown_zero() {
     return zero;
 }
 
-// Kinds of instructions, as the scheduler's masks.
-enum class Kind : u32 { VECTOR = 0x2, MATRIX = 0x8, GLOBAL_LOAD = 0x20, LDS_READ = 0x100, LDS_WRITE = 0x200 };
+// Kinds of instructions, as the scheduler's masks; vector ones are transcendental, too.
+enum class Kind : u32 { VECTOR = 0x402, MATRIX = 0x8, GLOBAL_LOAD = 0x20, LDS_READ = 0x100, LDS_WRITE = 0x200 };
 
 // Has the scheduler put COUNT instructions of a kind, from before here, behind those of the calls before: a sequence of
 // calls at the end of a straight piece of code is the order in which it runs.

@@ -274,7 +274,7 @@ def _transposing_reads(emulator: Any) -> None:
 
 
 def _loads_to_lds(emulator: Any) -> None:
-    uint64 = emulator.dtypes.uint64
+    uint64, signed = emulator.dtypes.uint64, emulator.dtypes.int64
 
     def make(old: Callable[..., Any]) -> Callable[..., Any]:
         def compile_mem_op(inst: Any, context: Any) -> Any:
@@ -296,9 +296,11 @@ def _loads_to_lds(emulator: Any) -> None:
             moves = []
             for word in range(count):
                 on = emulator._lane_active(active, lane)
-                at = (start >> emulator.UOp.const(2, uint64)) + emulator.UOp.const(word, uint64)
+                at = ((start >> emulator.UOp.const(2, uint64)) + emulator.UOp.const(word, uint64)).cast(signed)
+                both = [context.vmem.index((at + emulator.UOp.const(i, signed)).valid(on)).load() for i in range(2)]
+                value = emulator._u64(*both) >> (start & emulator.UOp.const(3, uint64)) * emulator.UOp.const(8, uint64)
                 slot = context.lds.index(((place >> constant(2)) + constant(word)).valid(on))
-                moves.append(slot.store(context.vmem.index(at.cast(emulator.dtypes.int64).valid(on)).load()))
+                moves.append(slot.store(value.cast(emulator.dtypes.uint32)))
             return emulator.UOp.sink(emulator.UOp.group(*moves).end(lane), *context.inc_pc())
 
         return compile_mem_op

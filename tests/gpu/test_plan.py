@@ -174,7 +174,7 @@ def test_the_kernel_follows_the_options(options, kernel):
     [
         ("gfx803", "there are no kernels for gfx803: there are for gfx90a"),
         ("gfx1250", "there are no kernels for gfx1250"),
-        ("sm_90", "'sm_90' is no GPU architecture: write it like gfx942"),
+        ("sm_75", "'sm_75' is no GPU architecture: write it like gfx942"),
         ("gfx942:fast+", "is no GPU architecture"),
     ],
 )

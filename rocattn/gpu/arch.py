@@ -26,8 +26,6 @@ def processor(target: str) -> str:
     Raises:
         ArchError: When it is no GPU target, or there are no kernels for it.
     """
-    if is_nvidia(target):
-        return target
     match = _TARGET.fullmatch(target)
     if match is None:
         raise ArchError(f"{target!r} is no GPU architecture: write it like gfx942 or gfx1100")
@@ -41,10 +39,19 @@ def is_nvidia(target: str) -> bool:
     return _NVIDIA.fullmatch(target) is not None
 
 
+def device_target(target: str) -> str:
+    """Return what a device's kernels are compiled for: `processor`, or an NVIDIA card's target as it is.
+
+    Raises:
+        ArchError: When there are no kernels for it.
+    """
+    return target if is_nvidia(target) else processor(target)
+
+
 def has_kernels(target: str) -> bool:
     """Whether there are kernels for a target, whatever its features."""
     try:
-        processor(target)
+        device_target(target)
     except ArchError:
         return False
     return True
@@ -52,7 +59,7 @@ def has_kernels(target: str) -> bool:
 
 def wave_size(target: str) -> int:
     """Return the lanes of a wave as the kernels are compiled: 64 on CDNA, 32 on RDNA."""
-    return 64 if processor(target).startswith("gfx9") else 32
+    return 64 if device_target(target).startswith("gfx9") else 32
 
 
 def family(arch: str, dtype: str) -> Family:

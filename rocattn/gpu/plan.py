@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from rocattn.backend import YES, Support
 from rocattn.config import DTYPE_BYTES
 from rocattn.errors import ConfigError
-from rocattn.gpu.arch import default_compute_units, processor
+from rocattn.gpu.arch import default_compute_units, device_target
 from rocattn.gpu.arguments import MAX_GRID_YZ, size_problem
 from rocattn.gpu.build import code_object_name
 from rocattn.gpu.launch import Buffer, BufferArg, KernelLaunch, LaunchPlan, ScalarArg, WorkspaceArg
@@ -52,7 +52,7 @@ def plan(
         ArchError: When there are no kernels for the architecture.
         ConfigError: When the kernels cannot compute the problem.
     """
-    target = processor(arch)
+    target = device_target(arch)
     answer = supports(config)
     if not answer:
         raise ConfigError(f"no GPU kernels for {config.label}: {answer.reason}")

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from rocattn.config import DTYPE_BYTES
-from rocattn.gpu.arch import has_kernels, processor
+from rocattn.gpu.arch import device_target, has_kernels
 from rocattn.gpu.backlog import Backlog
 from rocattn.gpu.build import arg_layout, arg_type, code_problem, compile_for_device, pack_scalar
 from rocattn.gpu.driver import open_hip
@@ -66,7 +66,7 @@ class Runtime:
             raise GpuError(f"there is no device {index}: HIP has {count}")
         self.device = self.hip.describe(index)
         try:
-            self.arch = processor(self.device.arch)
+            self.arch = device_target(self.device.arch)
         except ArchError as error:
             raise ArchError(f"device {index}: {error}{self._others(count)}") from None
         self.hip.use_device(index)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rocattn.gpu.arch import family, has_kernels, is_nvidia, processor, wave_size
+from rocattn.gpu.arch import device_target, family, has_kernels, is_nvidia, wave_size
 from rocattn.sources import kernel_root
 from rocattn.toolchain.hipcuda import compile_ptx, hipcuda_library
 from rocattn.toolchain.host import compile_host
@@ -135,6 +135,6 @@ def test_which_cards_there_are_kernels_for():
     assert is_nvidia("sm_90")
     assert not is_nvidia("sm_75")
     assert not is_nvidia("gfx90a")
-    assert processor("sm_90") == "sm_90"
+    assert device_target("sm_90") == "sm_90"
     assert has_kernels("sm_120")
     assert (wave_size("sm_90"), family("sm_90", "float16"), family("sm_90", "float32")) == (32, "nvidia", "vector")

@@ -93,8 +93,8 @@ _FORWARD: _Table = {
         (64, FlashTile(4, 2, 32, q_in_lds=False, slices=1, min_waves=6, reason=(
             "32 rows a wave fit in 240 VGPRs (Q and O 64 each); they halve the cost of moving K and V for each row"
         ))),
-        (128, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=6, reason=(
-            "Q and O take 64 VGPRs each for 16 rows: 240 leave 6 waves a SIMD, as many as 18.8 KiB of LDS a block do"
+        (128, FlashTile(8, 1, 32, q_in_lds=False, slices=1, min_waves=6, reason=(
+            "Q and O take 64 VGPRs each for 16 rows: 240 leave 6 waves a SIMD; 8 waves load each tile for 128 rows"
         ))),
         (256, FlashTile(4, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason=(
             "O alone takes 128 VGPRs: Q stays in LDS, tiles are not fetched ahead, and 16 keys keep LDS at 54 KiB; 8 "
@@ -105,8 +105,9 @@ _FORWARD: _Table = {
         (64, FlashTile(4, 2, 32, q_in_lds=False, slices=1, min_waves=6, reason=(
             "as gfx11, whose fragments are twice as large; the registers saved hold K fragments in flight"
         ))),
-        (128, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=6, reason=(
-            "32 rows would take 64 for Q, 128 for O and 32 for S of 256 VGPRs"
+        (128, FlashTile(12, 1, 48, q_in_lds=False, slices=1, min_waves=6, reason=(
+            "32 rows would take 64 for Q, 128 for O and 32 for S of 256 VGPRs; 12 waves load each tile for 192 rows, "
+            "and 48 keys are work for all"
         ))),
         (256, FlashTile(4, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
     ),

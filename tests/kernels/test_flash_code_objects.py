@@ -67,7 +67,7 @@ def test_no_register_is_spilled(caplog, arch, kernel, dtype, head_dim):
     (info,) = kernels_of(code.data)
     assert (info.vgpr_spills, info.sgpr_spills, info.scratch_bytes) == (0, 0, 0)
     assert info.block == defines["WAVES"] * info.wave_size
-    assert info.lds_bytes <= 44 << 10  # of 64 KiB, and 160 on gfx950
+    assert info.lds_bytes <= 52 << 10  # of 64 KiB a block
     if dtype != "float32":
         assert info.vgprs <= most_vgprs(arch, kernel)
 

@@ -333,9 +333,9 @@ def _addresses(ins: Instruction, state: State, lds: bool, two: bool, stride: boo
     if lds:
         address = o.raw(0 if store else 1).astype(np.int64)
         if not two:
-            return [address + int(ins.flags.get("offset", "0"), 0)]
+            return [address + int(ins.flags.get("offset", "0"), 0) & 0xFFFFFFFF]
         step = size * (64 if stride else 1)
-        return [address + step * int(ins.flags.get(f"offset{part}", "0"), 0) for part in range(2)]
+        return [address + step * int(ins.flags.get(f"offset{part}", "0"), 0) & 0xFFFFFFFF for part in range(2)]
     at, base = (0, 2) if store else (1, 2)
     offset = int(ins.flags.get("offset", "0"), 0)
     if len(ins.operands) > base and register(ins.operands[base]):

@@ -326,9 +326,11 @@ struct TransposedTile {
                 for (u32 i = 0; i < 4; ++i) NonFinite<T>::clear(x[d][a][i]);
     }
 
-    ROCATTN_INLINE void put(Element* tile, Where where = Where::here()) const {
+    // `before`: how many features of the layout come before the tile's; the order within a row depends on it.
+    ROCATTN_INLINE void put(Element* tile, [[maybe_unused]] u32 before = 0, Where where = Where::here()) const {
         u32 column = this->column;
         if constexpr (!ALL_COLUMNS) settle(column);
+        const u32 in_front = COLUMNS % 16 == 0 ? 0 : before;
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d)
 #pragma unroll
@@ -340,7 +342,7 @@ struct TransposedTile {
                 transpose(x[d][a], columns);
 #pragma unroll
                 for (u32 e = 0; e < WIDTH; ++e) {
-                    const u32 feature = (LANES * WIDTH % 16 == 0 ? column : first) + e / 4 * 4;  // of 16
+                    const u32 feature = in_front + (LANES * WIDTH % 16 == 0 ? column : first) + e / 4 * 4;  // of 16
                     const u32 place = Layout::place(feature, position + d * ROW_STEP);
                     put_elements<Element, T, 4>(start + e * Layout::STRIDE + place, columns[e], where);
                 }
@@ -388,7 +390,7 @@ ROCATTN_INLINE void put_chained(const Tile& tile, typename Layout::Element* room
     if constexpr (Layout::TRANSPOSES_READS)
         tile.put(room + Layout::at(first), Layout::STRIDE, first, where);
     else
-        tile.put(room + Layout::at(first), where);
+        tile.put(room + Layout::at(first), first, where);
 }
 
 }  // namespace rocattn

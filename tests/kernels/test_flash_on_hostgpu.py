@@ -47,7 +47,7 @@ DIMS = [
 UNEVEN = [
     ("gfx1100", "float16", 63, 33), ("gfx1201", "float16", 90, 50), ("gfx942", "bfloat16", 100, 36),
     ("gfx90a", "float32", 63, 22), ("gfx1100", "float16", 1, 3), ("gfx950", "float16", 64, 77),
-    ("gfx1030", "float16", 130, 6),
+    ("gfx1030", "float16", 130, 6), ("gfx942", "float16", 33, 20),
 ]  # fmt: skip
 
 

@@ -222,7 +222,8 @@ def our_row(case: Case) -> Row:
     code = compile_hip(launch.source, case.arch, defines=launch.defines)
     (info,) = (each for each in kernels_of(code.data) if each.symbol == launch.symbol)
     (function,) = (each for each in parse_assembly(code.assembly) if each.name == launch.symbol)
-    tile = SEQUENCE // launch.grid[0], int(launch.defines["KEYS_PER_TILE"])
+    waves, fragments, keys = (int(launch.defines[name]) for name in ("WAVES", "QUERY_FRAGMENTS", "KEYS_PER_TILE"))
+    tile = 16 * waves * fragments, keys
     return _row(case, "rocattn", tile, launch.block[0] // info.wave_size, "", info, function, info.lds_bytes)
 
 

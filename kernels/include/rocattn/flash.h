@@ -69,8 +69,15 @@ struct FlashShape {
     static_assert(K_FRAGMENTS % PARTS == 0 && PART_KEYS % M::CHAIN == 0, "whole groups");
     static constexpr u32 PART_READS = PART_FRAGMENTS * DEPTHS;                  // of K
     static constexpr u32 VALUE_READS = CHAINS * FEATURE_FRAGMENTS * GROUPS;  // of V
-    // Fragments that are read together while those before are used; 0: each is read where it is used.
-    static constexpr u32 BATCH = PARTS == 1 ? 0 : divisor_up_to(4, PART_READS, VALUE_READS);
+    // Fragments that are read together while those before are used; 0: each is read where it is used. On gfx11, where a
+    // fragment takes 8 registers, two are as many as fit beside 16 rows.
+#if defined(__GFX11__)
+    static constexpr u32 UNDIVIDED = sizeof(T) == 2 && !KEEPS_Q_IN_LDS && Q_FRAGMENTS == 1 ? 2 : 0;
+#else
+    static constexpr u32 UNDIVIDED = 0;
+#endif
+    static constexpr u32 AT_MOST = PARTS == 1 ? UNDIVIDED : 4;
+    static constexpr u32 BATCH = AT_MOST == 0 ? 0 : divisor_up_to(AT_MOST, PART_READS, VALUE_READS);
 
     // LDS, in elements: K | V | Q. Without KEEPS_Q_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
     static constexpr u32 STRIDE = row_stride<Element>(DEPTH);
@@ -120,6 +127,8 @@ class FlashForward {
     using C = typename M::C;
     static constexpr u32 Q_FRAGMENTS = S::Q_FRAGMENTS, FRAGS = FRAGMENTS<M>;
     static constexpr bool PLAIN = Scores::PLAIN;
+    // The generic kernel has no registers left for it at D = 128.
+    static constexpr u32 BATCH = S::PARTS > 1 || PLAIN || S::D + S::DV < 256 ? S::BATCH : 0;
     static constexpr bool ACCURATE = !PLAIN && sizeof(T) == 4;  // natural units lose digits on their way to log2 ones
     // How far a score may exceed the reference, in the units of P's exponent.
     static constexpr float SLACK = PLAIN ? 8.0f : 8.0f * LN_2;
@@ -306,7 +315,7 @@ private:
     using Words = Vector<u32, sizeof(B) / 4>;
     using Weights = Words[Q_FRAGMENTS][S::TILE_KEYS / M::DEPTH];
     using Fragments = typename M::A[FRAGS];
-    using Batch = Fragments[S::BATCH == 0 ? 1 : S::BATCH];
+    using Batch = Fragments[BATCH == 0 ? 1 : BATCH];
     using Sums = Vector<float, 2>[Q_FRAGMENTS];
     static constexpr u32 STEP_PRODUCTS = Q_FRAGMENTS * FRAGS;  // that a fragment read from LDS is good for
     static constexpr u32 PART_SCORES = Q_FRAGMENTS * S::PART_FRAGMENTS * M::C_ROWS;  // of a lane
@@ -319,7 +328,7 @@ private:
         Batch a[2];
         Sums fresh;  // of weights that may have to be found again
         float top[Q_FRAGMENTS];
-        if constexpr (S::BATCH != 0) read_batch(tile, 0, a[0]);
+        if constexpr (BATCH != 0) read_batch(tile, 0, a[0]);
 #pragma unroll
         for (u32 part = 0; part < S::PARTS; ++part) {
             multiply_queries(tile, part, a, s);
@@ -327,9 +336,9 @@ private:
                 find_top(part - 1, s, top);
                 weigh(part - 1, s, p, fresh);
             }
-            if constexpr (S::PARTS > 1) {
+            if constexpr (BATCH != 0) {
                 if (part == 0)
-                    arrange_keys<0, false>();
+                    arrange_keys<0, S::PARTS == 1>();
                 else if (part + 1 < S::PARTS)
                     arrange_keys<PART_SCORES * 17 / 4, false>();
                 else
@@ -352,7 +361,7 @@ private:
         }
         weigh(S::PARTS - 1, s, p, fresh);
         multiply_values(tile, a, p);
-        if constexpr (S::PARTS > 1) arrange_values();
+        if constexpr (BATCH != 0) arrange_values();
     }
 
     // The order of a part's instructions: its products, the reads of the batches behind them, and VECTORS instructions
@@ -361,7 +370,7 @@ private:
     ROCATTN_INLINE void arrange_keys() const {
         if constexpr (VECTORS == 0) arrange_reads<KEY_LOADS>();
 #pragma unroll
-        for (u32 b = 1; b < S::PART_READS / S::BATCH; ++b) {
+        for (u32 b = 1; b < S::PART_READS / BATCH; ++b) {
             arrange_reads<KEY_LOADS>();
             arrange_products<VECTORS, S::PART_READS>();
         }
@@ -371,8 +380,8 @@ private:
     // The same of the products with V.
     ROCATTN_INLINE void arrange_values() const {
 #pragma unroll
-        for (u32 b = 0; b < S::VALUE_READS / S::BATCH; ++b) {
-            if (b + 1 < S::VALUE_READS / S::BATCH) arrange_reads<VALUE_LOADS>();
+        for (u32 b = 0; b < S::VALUE_READS / BATCH; ++b) {
+            if (b + 1 < S::VALUE_READS / BATCH) arrange_reads<VALUE_LOADS>();
             arrange_products<PART_SCORES * 15 / 4, S::VALUE_READS>();
         }
     }
@@ -381,16 +390,16 @@ private:
     static constexpr u32 VALUE_LOADS = KEY_LOADS * (S::VLayout::TRANSPOSES_READS ? 2 : 1);
     template <u32 COUNT>
     ROCATTN_INLINE void arrange_reads() const {
-        schedule<Kind::LDS_READ, S::BATCH * COUNT>();
+        schedule<Kind::LDS_READ, BATCH * COUNT>();
     }
     // Those of a batch, with their share of VECTORS instructions beside READS reads' products.
     template <u32 VECTORS, u32 READS>
     ROCATTN_INLINE void arrange_products() const {
         if constexpr (VECTORS == 0) {
-            schedule<Kind::MATRIX, S::BATCH * STEP_PRODUCTS>();
+            schedule<Kind::MATRIX, BATCH * STEP_PRODUCTS>();
         } else {
 #pragma unroll
-            for (u32 n = 0; n < S::BATCH * STEP_PRODUCTS; ++n) {
+            for (u32 n = 0; n < BATCH * STEP_PRODUCTS; ++n) {
                 schedule<Kind::MATRIX, 1>();
                 schedule<Kind::VECTOR, (VECTORS - 1) / (READS * STEP_PRODUCTS) + 1>();
             }
@@ -400,8 +409,8 @@ private:
     // Batch b of the fragments of K and after them V. What is used first comes last: one wait is for all of them.
     ROCATTN_INLINE void read_batch(const Element* tile, u32 b, Batch& a) const {
 #pragma unroll
-        for (u32 j = S::BATCH; j-- > 0;) {
-            const u32 n = b * S::BATCH + j;
+        for (u32 j = BATCH; j-- > 0;) {
+            const u32 n = b * BATCH + j;
             if (n < S::PARTS * S::PART_READS)
                 read_key(tile, n / S::PART_READS, n % S::PART_READS, a[j]);
             else if (n < S::PARTS * S::PART_READS + S::VALUE_READS)
@@ -432,16 +441,16 @@ private:
         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
             for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) s[i][part][t] = PLAIN ? start[i] : C{};
-        if constexpr (S::BATCH != 0) {
-            constexpr u32 BATCHES = S::PART_READS / S::BATCH;
+        if constexpr (BATCH != 0) {
+            constexpr u32 BATCHES = S::PART_READS / BATCH;
 #pragma unroll
             for (u32 b = part * BATCHES; b < (part + 1) * BATCHES; ++b) {
                 read_batch(tile, b + 1, a[(b + 1) % 2]);
 #pragma unroll
                 for (u32 f = 0; f < FRAGS; ++f)
 #pragma unroll
-                    for (u32 j = 0; j < S::BATCH; ++j) {
-                        const u32 n = b * S::BATCH + j - part * S::PART_READS;
+                    for (u32 j = 0; j < BATCH; ++j) {
+                        const u32 n = b * BATCH + j - part * S::PART_READS;
                         const u32 t = n % S::PART_FRAGMENTS, d = n / S::PART_FRAGMENTS;
 #pragma unroll
                         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
@@ -625,12 +634,12 @@ private:
     }
 
     ROCATTN_INLINE void multiply_values(const Element* tile, Batch (&a)[2], const Weights& p) {
-        constexpr u32 COUNT = S::BATCH == 0 ? 1 : S::BATCH;
-        constexpr u32 BEFORE = S::BATCH == 0 ? 0 : S::PARTS * S::PART_READS / COUNT;
+        constexpr u32 COUNT = BATCH == 0 ? 1 : BATCH;
+        constexpr u32 BEFORE = BATCH == 0 ? 0 : S::PARTS * S::PART_READS / COUNT;
 #pragma unroll
         for (u32 batch = 0; batch < S::VALUE_READS / COUNT; ++batch) {
             Batch& mine = a[(BEFORE + batch) % 2];
-            if constexpr (S::BATCH == 0)
+            if constexpr (BATCH == 0)
                 read_value(tile, batch, mine[0]);
             else
                 read_batch(tile, BEFORE + batch + 1, a[(BEFORE + batch + 1) % 2]);
@@ -645,7 +654,7 @@ private:
                         const auto b = __builtin_bit_cast(B, p[i][c * S::CHAIN_PRODUCTS + g * FRAGS + e]);
                         o[i][f] = M::multiply(mine[j][e], b, o[i][f]);
                     }
-            if (S::BATCH == 0 && S::FULL_OF_SUMS && batch / S::GROUPS % 4 == 3) keep_order();
+            if (BATCH == 0 && S::FULL_OF_SUMS && batch / S::GROUPS % 4 == 3) keep_order();
         }
     }
 

@@ -56,7 +56,7 @@ def test_diagrams_of_the_gate_are_up_to_date(images):
 
 
 @pytest.mark.parametrize("path", DIAGRAMS, ids=lambda path: path.stem)
-def test_a_diagram_is_legible_on_a_phone_and_in_the_dark(path):
+def test_a_diagram_is_legible_on_phones_and_in_the_dark(path):
     """Its smallest text at the width of a phone, colors for both schemes, a name, nothing cut off."""
     root = ET.fromstring(path.read_text())  # noqa: S314 - a file of ours
     width, height = (float(value) for value in root.get("viewBox").split()[2:])
@@ -77,7 +77,7 @@ def test_a_diagram_is_legible_on_a_phone_and_in_the_dark(path):
 
 
 @pytest.mark.parametrize("name", ["gate-page.png", "gate-page-dark.png"])
-def test_the_picture_of_the_gates_page_has_the_size_it_is_taken_in(images, name):
+def test_the_picture_of_the_gates_page_has_its_size(images, name):
     """A screenshot of a run cannot be made again byte for byte; that it is one, and how large, can be checked."""
     import gate_page
 

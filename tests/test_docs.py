@@ -36,7 +36,8 @@ def anchors(page):
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_inside_the_repository_lead_somewhere(page):
     """Every relative link and image of a page exists, its anchor included."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
+    for link, image in re.findall(r"""\]\(([^)\s]+)\)|\bsrc(?:set)?="([^"]+)""", FENCE.sub("", page.read_text())):
+        target = link or image
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")

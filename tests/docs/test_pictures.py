@@ -1,5 +1,6 @@
 """The pictures of the documents: drawn from what is measured, up to date, and legible on a phone and in the dark."""
 
+import importlib
 import json
 import re
 import struct
@@ -46,13 +47,11 @@ def test_every_recorded_table_is_in_the_gates_data(images):
     assert (gate["unchanged_pairs"], gate["false_alarms_pct"], gate["found_plus_10_pct"]) == ("2976", "0.24", "81.59")
 
 
-def test_diagrams_of_the_gate_are_up_to_date(images):
-    """They are what docs/images/gate_flow.py draws."""
-    import gate_flow
-
-    assert {name: (IMAGES / name).read_text() for name in gate_flow.PICTURES} == {
-        name: picture() for name, picture in gate_flow.PICTURES.items()
-    }
+@pytest.mark.parametrize("program", ["gate_flow", "backends"])
+def test_diagrams_are_up_to_date(images, program):
+    """They are what the program of their name in docs/images draws."""
+    drawn = {name: picture() for name, picture in importlib.import_module(program).PICTURES.items()}
+    assert {name: (IMAGES / name).read_text() for name in drawn} == drawn
 
 
 @pytest.mark.parametrize("path", DIAGRAMS, ids=lambda path: path.stem)

@@ -1,17 +1,9 @@
-"""Draw the choice of a backend and its kernels, and the README's badge.
-
-    .venv/bin/python docs/images/backends.py       # writes backends.svg and badge-no-amd-gpu.svg
-
-Text is at least 13 px at a width of 390 px; colors follow ``prefers-color-scheme``.
-"""
+"""The diagram of how a backend and its kernels are chosen, and the README's badge."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from diagram import Diagram
 
-from gate_flow import Diagram
-
-HERE = Path(__file__).resolve().parent
 LEFT, QUESTION, RIGHT, ANSWER, STEP = 10, 196, 256, 124, 88  # pixels
 
 
@@ -52,7 +44,3 @@ def badge() -> str:
 
 
 PICTURES = {"backends.svg": backends, "badge-no-amd-gpu.svg": badge}
-
-if __name__ == "__main__":
-    for file, picture in PICTURES.items():
-        (HERE / file).write_text(picture())

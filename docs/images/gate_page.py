@@ -1,6 +1,4 @@
-"""Photograph the page that ``rocattn gate run`` writes: a small project, a planted slowdown, a real run, Chromium.
-
-    .venv/bin/python docs/images/gate_page.py       # minutes; writes gate-page.png and gate-page-dark.png
+"""Pictures of the page that ``rocattn gate run`` writes: a small project, a planted slowdown, a real run, Chromium.
 
 The numbers on the page are those of the machine that runs this, so it should be idle.
 """
@@ -14,7 +12,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
 WIDTH, HEIGHT, SCALE = 640, 716, 2  # CSS pixels, down to the command that repeats it; and the picture's for one
 LIBRARY = '''\
 """Counts words."""
@@ -100,8 +97,8 @@ def _git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *arguments], cwd=folder, env=os.environ | _IDENTITY, check=True)
 
 
-def main() -> None:
-    """Make the project, run the gate on it, and write both pictures.
+def take(images: Path) -> None:
+    """Make the project, run the gate on it, and write both pictures into a folder.
 
     Raises:
         SystemExit: Unless the gate ends with status 1: the planted slowdown was not found.
@@ -114,9 +111,5 @@ def main() -> None:
         if status != 1:
             raise SystemExit(f"the planted slowdown was not found: rocattn gate run ended with {status}")
         page = folder / "out/gate/index.html"
-        photograph(page, HERE / "gate-page.png", dark=False)
-        photograph(page, HERE / "gate-page-dark.png", dark=True)
-
-
-if __name__ == "__main__":
-    main()
+        photograph(page, images / "gate-page.png", dark=False)
+        photograph(page, images / "gate-page-dark.png", dark=True)

@@ -1,6 +1,4 @@
-"""Draw what the gate and other tools' rules found on the same recorded launches, and collect every recording's table.
-
-    .venv/bin/python docs/images/gate_power.py      # writes gate-power*.svg, and docs/data/gate-rules.tsv
+"""Charts of what the gate and other tools' rules found on the same recorded launches, and every recording's table.
 
 The numbers are those that ``research/gate_pairs/table.py`` wrote; nothing is measured or computed anew.
 """
@@ -175,21 +173,9 @@ def _row(y: float, name: str, false: tuple[float, float], found: float, column: 
     return [*parts, "</g>"]
 
 
+_RECORDED = {recording.name: recording for recording in ALL}
 PICTURES = {
-    "gate-power.svg": "zen4_by_rounds",
-    "gate-power-busy.svg": "xeon_busy",
-    "gate-power-shared.svg": "xeon_contended",
+    "gate-power.svg": lambda: chart(_RECORDED["zen4_by_rounds"]),
+    "gate-power-busy.svg": lambda: chart(_RECORDED["xeon_busy"]),
+    "gate-power-shared.svg": lambda: chart(_RECORDED["xeon_contended"]),
 }
-
-
-def pictures() -> dict[str, str]:
-    """Return each chart's text by its file name."""
-    by_name = {recording.name: recording for recording in ALL}
-    return {file: chart(by_name[name]) for file, name in PICTURES.items()}
-
-
-if __name__ == "__main__":
-    for file, text in pictures().items():
-        (HERE / file).write_text(text)
-    TABLE.parent.mkdir(exist_ok=True)
-    TABLE.write_text(table())

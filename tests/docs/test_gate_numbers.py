@@ -1,0 +1,93 @@
+"""The numbers of the gate's pages are those of the recorded tables, rounded as shown."""
+
+import csv
+
+import pytest
+
+from .blocks import ROOT
+
+PAGE = (ROOT / "docs/gate-measured.md").read_text()
+GATE, REPEATED = "rocattn gate", "rocattn gate, slow launches repeated"
+SIDES = 10  # of five sizes of change, each up and down: changed pairs for every pair of one change
+LABELS = {  # of the page's table of results -> the recording
+    "Xeon (43, 7.3)": "xeon_busy",
+    "Xeon (53, 1.2)": "xeon_quiet",
+    "Xeon (71, 3.3)": "xeon_loaded",
+    "Xeon (73, 1.2)": "xeon_again",
+    "Zen 4 (137, 1.5)": "zen4_by_rounds",
+    "Zen 4 (89, 1.8)": "zen4_quiet",
+    "Zen 4 (83, 4.2)": "zen4_loaded",
+    "Zen 4 (97, 3.5)": "zen4_crowded",
+    "Xeon, shared cores (107, 3.0)": "xeon_contended",
+    "EPYC without canary (1.2)": "unseen_quiet",
+    "EPYC without canary (2)": "unseen_light",
+    "EPYC without canary (10)": "unseen",
+}
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """(recording, rule, rounds) -> the row of the data file."""
+    with (ROOT / "docs/data/gate-rules.tsv").open() as lines:
+        rows = csv.DictReader(lines, delimiter="\t")
+        return {(row["recording"], row["rule"], row["rounds"]): row for row in rows}
+
+
+def results():
+    """Return (recording, rule, cells) for each row of the page's table of results but the goals."""
+    section = PAGE[PAGE.index("## Results") : PAGE.index("How to read them")]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    rows, name = [], ""
+    for line in lines[3:]:
+        label, *cells = [cell.strip().strip("*") for cell in line.strip("|").split("|")]
+        repeated = label.startswith("…")
+        name = name if repeated else LABELS[label]
+        rows.append((name, REPEATED if repeated else GATE, cells))
+    return rows
+
+
+def is_rounded(shown, value):
+    """Whether a number as shown ("99.8 %") is the value, rounded to its digits."""
+    number = shown.removesuffix(" %")
+    digits = len(number.partition(".")[2])
+    return abs(float(number) - float(value)) <= 0.5 * 10**-digits + 1e-9
+
+
+def test_the_table_of_results_is_that_of_the_recordings(recorded):
+    """Every cell of every row."""
+    rows = results()
+    assert {name for name, _, _ in rows} == set(LABELS.values())
+    for name, rule, (unchanged, *shares, opposite) in rows:
+        five, twenty = (recorded[name, rule, rounds] for rounds in ("5", "20"))
+        assert unchanged == five["unchanged_pairs"], name
+        columns = [
+            *(five[column] for column in ("false_alarms_pct", "red_pull_requests_pct")),
+            *(five[f"found_plus_{change}_pct"] for change in (10, 25)),
+            *(twenty[column] for column in ("found_plus_5_pct", "false_alarms_pct")),
+        ]
+        wrong = [(share, value) for share, value in zip(shares, columns, strict=True) if not is_rounded(share, value)]
+        assert not wrong, name
+        count, pairs = opposite.replace(",", "").split(" of ")
+        assert count == five["called_the_opposite"], name
+        if rule == GATE:  # repeats leave different numbers of pairs for each change
+            assert int(pairs) == SIDES * int(five["pairs_per_change"]), name
+
+
+def test_the_ranges_that_the_pages_begin_with(recorded):
+    """Over all recordings that the rule was judged on."""
+    judged = [row for (name, rule, rounds), row in recorded.items() if (rule, rounds) == (GATE, "5")]
+    judged = [row for row in judged if row["used_for"] == "judging"]
+    assert {row["recording"] for row in judged} == set(LABELS.values())
+    others = [
+        float(row["false_alarms_pct"]) for (name, rule, rounds), row in recorded.items()
+        if not rule.startswith(GATE) and rounds == "5" and row["used_for"] == "judging"
+    ]  # fmt: skip
+    false, ten, large = (
+        [float(row[column]) for row in judged]
+        for column in ("false_alarms_pct", "found_plus_10_pct", "found_plus_25_pct")
+    )
+    text = " ".join(PAGE.split())
+    assert f"{min(false):.2f} to {max(false):.2f} % of unchanged pairs after five rounds" in text
+    assert f"Six other rules raise {min(others):.2f} to {max(others):.0f} % on the same launches" in text
+    assert f"after five rounds {min(ten):.0f} to {max(ten):.0f} % of +10 % slowdowns" in text
+    assert f"and {min(large):.0f} to {max(large):.0f} % of +25 %" in text

@@ -91,3 +91,40 @@ def test_the_ranges_that_the_pages_begin_with(recorded):
     assert f"Six other rules raise {min(others):.2f} to {max(others):.0f} % on the same launches" in text
     assert f"after five rounds {min(ten):.0f} to {max(ten):.0f} % of +10 % slowdowns" in text
     assert f"and {min(large):.0f} to {max(large):.0f} % of +25 %" in text
+
+
+def rows_of(heading):
+    """Return the cells of the first table below a heading of the page, without its head."""
+    section = PAGE[PAGE.index(f"## {heading}\n") :]
+    lines = section[section.index("\n|---") :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def data(name):
+    """Return the rows of a data file, as lists without its head."""
+    return [line.split("\t") for line in (ROOT / "docs/data" / name).read_text().splitlines()[1:]]
+
+
+def test_the_bound_on_any_test_is_that_of_the_data():
+    """What the gate found of repeated launches, and what any test could, with red pull requests in brackets."""
+    stored = {row[1]: row[3:] for row in data("gate-limit.tsv") if row[2] == "repeated"}
+    shown = rows_of("How much any test could find")
+    assert len(shown) == len(stored)
+    for label, *cells in shown:
+        gate, gate_red, most, most_red, _, _, *sequential = stored[label.rpartition(", ")[2]]
+        long = [f"{found} ({red})" for found, red in zip(sequential[::2], sequential[1::2], strict=True)]
+        assert cells == [f"{gate} ({gate_red})", f"{most} ({most_red})", *long], label
+
+
+def test_simulated_noise_and_change_points_are_those_of_the_data():
+    """The rows that the page has of either."""
+    renamed = {
+        "slow periods on one side": "autocorrelated (0.7), 2 %, each side its own",
+        "the same, which the canary does not see": "autocorrelated (0.7), 2 %, each side its own, canary still",
+    }
+    noises = {row[0]: row[2:] for row in data("gate-simulated.tsv")}
+    for label, *cells in rows_of("Simulated noise"):
+        assert cells == noises[renamed.get(label, label)], label
+    histories = {row[1]: row[2:] for row in data("gate-changepoints.tsv") if row[0].startswith("100 commits")}
+    for label, *cells in rows_of("Change points"):
+        assert [cell.removesuffix(" %") for cell in cells] == histories[label], label

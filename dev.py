@@ -1,6 +1,6 @@
 """Run a project task with nothing but Python 3.11+: ``python3 dev.py run`` or ``python3 dev.py test``.
 
-Others: ``lint``, ``wheel``, ``lock``, and ``rocattn …`` for any of its commands in the locked environment.
+Others: ``lint``, ``docs``, ``wheel``, ``lock``, and ``rocattn …`` for any of its commands in the locked environment.
 
 The first call fetches the pinned uv into ``.tools`` and lets it make ``.venv`` from ``requirements.lock``; later
 calls find both there and start at once, without a network.
@@ -23,11 +23,13 @@ LOCK = ROOT / "requirements.lock"
 BIN = ROOT / ".venv" / "bin"
 HASH_LINE = "# dependency tables: "
 MYPY = ["mypy", "--strict", "rocattn", "profiling/rocattn_profiling"]
+SPHINX = ["--fail-on-warning", "--keep-going", "--quiet"]  # a link that leads nowhere is a warning
 TASKS: dict[str, list[list[str]]] = {
     "run": [["rocattn", "ci", "--quick"]],
     "test": [["pytest"]],
     "rocattn": [["rocattn"]],
     "wheel": [["python", "-m", "build", "--no-isolation", "--outdir", "dist"]],
+    "docs": [["python", "-m", "sphinx", *SPHINX, "-c", "docs", "-d", "out/doctrees", "."]],
     "lint": [["ruff", "check", "."], ["ruff", "format", "--check", "."], MYPY],
 }
 
@@ -128,6 +130,8 @@ def main() -> None:
     os.environ["PATH"] = os.pathsep.join([str(BIN), str(uv.parent), os.environ.get("PATH", os.defpath)])
     if task == "test" and not rest:
         rest = sharing()
+    if task == "docs" and not rest:
+        rest = ["out/docs"]
     *before, last = [*TASKS[task][0], *rest], *TASKS[task][1:]
     for command in before:
         done = subprocess.run([BIN / command[0], *command[1:]], check=False)

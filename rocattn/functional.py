@@ -75,7 +75,7 @@ def attention(
             [Sq, Sk], or 4-d with each axis 1 or full, broadcast to [B, H, Sq, Sk].
         window: (left, right): row i sees keys from i + Sk - Sq - left to i + Sk - Sq + right; -1 is open.
         softcap: c in c * tanh(score / c), before ALiBi and mask.
-        alibi_slopes: [H] or [B, H], floating: slope * |i + Sk - Sq - j| is subtracted from the scaled scores, as in
+        alibi_slopes: [H] or [B, H], floating: ``slope * |i + Sk - Sq - j|`` is subtracted from the scaled scores, as in
             FlashAttention; ``scale`` does not multiply a slope.
         sinks: [H], floating: one more logit per head in the softmax's denominator and in the LSE; -inf is no sink.
         scale: Factor on q.k; None is 1 / sqrt(D).

@@ -18,6 +18,10 @@ import rocattn
 from rocattn.backends import BACKENDS
 from rocattn.toolchain import compiler_environment
 
+from .docs.blocks import blocks
+from .profile.ingest import generators, older_generators
+from .projects import LIBRARY, PYPROJECT, SUITE
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Read from a fresh environment that holds the wheel and nothing else.
@@ -35,6 +39,28 @@ assert "site-packages" in rocattn.__file__ and rocattn.sources.kernel_root().par
 v = numpy.arange(24, dtype=numpy.float32).reshape(1, 6, 1, 4)
 out = rocattn.attention(numpy.zeros((1, 3, 1, 4), numpy.float32), v, v, backend="cpu-flash")
 assert numpy.allclose(out, v.mean(axis=1, keepdims=True)), out
+"""
+
+
+TAGS = {"v1.2.0": 0, "v1.2.1": 1}
+KERNEL = """\
+#include <rocattn/device.h>
+using namespace rocattn;
+LIMIT ROCATTN_KERNEL(mirror, 64, (float* x)) {
+    float part[48];
+#pragma unroll
+    for (u32 i = 0; i < 48; i++) part[i] = load(x + i * 64 + lane_id());
+#pragma unroll
+    for (u32 i = 0; i < 48; i++) store(x + i * 64 + lane_id(), part[47 - i] * part[i]);
+}
+"""
+COMPILE = """\
+import pathlib, sys
+from rocattn.toolchain import compile_hip
+for folder, limit in (("before", ""), ("after", "__attribute__((amdgpu_num_vgpr(24)))")):
+    pathlib.Path(folder).mkdir()
+    code = compile_hip(str(pathlib.Path("mirror.hip").resolve()), "gfx1100", defines={"LIMIT": limit})
+    pathlib.Path(folder, "mirror.hsaco").write_bytes(code.data)
 """
 
 
@@ -89,20 +115,88 @@ def test_wheel_has_both_packages_and_the_kernels(built, tmp_path):
     assert shown.stdout == f"rocattn {PROJECT['version']}\n"
 
 
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """The folder of commands of an environment that holds the wheel, and borrows this one's dependencies."""
+    env = tmp_path_factory.mktemp("installed") / "env"
+    venv.create(env, with_pip=False)
+    subprocess.run([*installer(), env / "bin/python", built[0]], check=True)
+    # A path line lends this environment's dependencies; its own .pth files, so the editable install, stay unread.
+    (site,) = env.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return env / "bin"
+
+
 @pytest.mark.slow
-def test_an_installed_wheel_compiles_its_kernels(built, tmp_path):
+def test_an_installed_wheel_compiles_its_kernels(installed, tmp_path):
     """From the wheel alone, with a cache that is empty: cpu-flash computes what it should."""
     if not (able := BACKENDS.get("cpu-flash").available()):
         pytest.skip(able.reason)
-    venv.create(tmp_path / "env", with_pip=False)
-    python = tmp_path / "env" / "bin" / "python"
-    subprocess.run([*installer(), python, built[0]], check=True)
-    # A path line lends this environment's dependencies; its own .pth files, so the editable install, stay unread.
-    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     env = os.environ | {"ROCATTN_CACHE_DIR": str(tmp_path / "cache")} | compiler_environment()
-    subprocess.run([python, "-c", ATTEND], cwd="/", env=env, check=True)
+    subprocess.run([installed / "python", "-c", ATTEND], cwd="/", env=env, check=True)
     assert list((tmp_path / "cache").rglob("code.so"))
+
+
+def door(command):
+    """Return the ``rocattn`` lines of the README's block that has a command."""
+    (text,) = (block.text for block in blocks(ROOT / "README.md") if block.language == "sh" and command in block.text)
+    lines = text.splitlines()
+    assert re.fullmatch(r"pip install ('?)\./rocattn(\[toolchain\])?\1", lines[0])
+    return "\n".join(line for line in lines if line.startswith("rocattn"))
+
+
+def run(lines, installed, folder):
+    """Run commands in a folder whose only help is the environment; return the status and all that was printed."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    env |= compiler_environment() | {"PATH": os.pathsep.join([str(installed), env["PATH"]]), "HOME": str(folder)}
+    env |= {"ROCATTN_CACHE_DIR": os.environ.get("ROCATTN_CACHE_DIR", str(folder / "cache")), "NO_COLOR": "1"}
+    done = subprocess.run(
+        ["bash", "-ec", lines], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+@pytest.mark.slow
+def test_who_changes_kernels_finds_the_spill(installed, tmp_path):
+    """Two code objects of a HIP kernel, the second one with fewer registers than it needs."""
+    (tmp_path / "mirror.hip").write_text(KERNEL)
+    status, printed = run(f"python - <<'END'\n{COMPILE}END", installed, tmp_path)
+    assert status == 0, printed
+    status, printed = run(door("kernels audit"), installed, tmp_path)
+    assert status == 1, printed
+    assert "mirror" in printed
+    assert "spill" in printed
+
+
+@pytest.mark.slow
+def test_a_project_with_benchmarks_gets_its_line(installed, tmp_path, repo, monkeypatch):
+    """An asv suite on a branch that does twice the work: the gate fails, and names the changed line."""
+    monkeypatch.setenv("ROCATTN_OFFLINE", "1")
+    repo.put("pyproject.toml", PYPROJECT)
+    repo.put("tinylib/__init__.py", LIBRARY)
+    repo.put("benchmarks/asv.conf.json", '{"version": 1, "project": "tinylib", "repo": "..", "benchmark_dir": "."}')
+    repo.put("benchmarks/bench_work.py", SUITE)
+    repo.put(".gitignore", "out/\n__pycache__/\ncache/\n")
+    repo.commit("first")
+    repo.git("checkout", "--quiet", "-b", "change")
+    repo.commit("slower", **{"tinylib/__init__.py": LIBRARY.replace("TICKS += n", "TICKS += 2 * n")})
+    status, printed = run(door("gate run"), installed, repo.root)
+    assert status == 1, printed
+    assert "tinylib/__init__.py:" in printed
+    assert (repo.root / "out/gate/index.html").exists()
+
+
+@pytest.mark.slow
+def test_who_has_a_profile_reads_what_bounds_it(installed, tmp_path):
+    """A workload folder of rocprof-compute; the page, and a summary on the terminal."""
+    folder = tmp_path / "workloads/my_run/MI300X_A1"
+    folder.mkdir(parents=True)
+    older_generators.merged(folder / "pmc_perf.csv", generators.launches(), [["SQ_WAVES", "GRBM_GUI_ACTIVE"]])
+    older_generators.sysinfo(folder, "2")
+    status, printed = run(door("rocattn report"), installed, tmp_path)
+    assert status == 0, printed
+    assert (tmp_path / "out/report/profile.html").exists()
 
 
 @pytest.mark.slow
@@ -167,8 +261,24 @@ def test_profiling_is_not_a_package():
 
 
 def test_the_version_has_one_value():
-    """pyproject.toml and the package say the same version."""
+    """pyproject.toml, the package and the citation say the same version."""
     assert rocattn.__version__ == PROJECT["version"]
+    assert f"\nversion: {PROJECT['version']}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_citation_is_valid():
+    """CITATION.cff keeps to the schema of its format."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.citation-file-format"]
+    subprocess.run([*command, ROOT / "CITATION.cff"], check=True)
+
+
+def test_a_release_has_the_tags_version(tmp_path):
+    """The script of the release workflow fails for a tag whose files were not built, without a traceback."""
+    for suffix in ("-py3-none-any.whl", ".tar.gz"):
+        (tmp_path / f"rocattn-1.2.0{suffix}").write_text("built")
+    script = ["bash", ROOT / ".github/scripts/try_release.sh", "named", tmp_path]
+    statuses = {tag: subprocess.run(script, env=os.environ | {"TAG": tag}, check=False).returncode for tag in TAGS}
+    assert statuses == TAGS
 
 
 def test_the_lock_names_no_address_and_covers_every_dependency():

@@ -54,7 +54,7 @@ class Runner:
 
     def __init__(self, root, origin, environment=None):
         self.root, self.origin = root, origin
-        self.artifacts = {}
+        self.artifacts, self.published = {}, []
         (root / "home").mkdir(exist_ok=True)
         install_python(root)
         self.environment = {
@@ -168,6 +168,13 @@ class Runner:
             return "nothing to upload"
         self.artifacts[options["name"]] = archive({str(file.relative_to(common)): file.read_bytes() for file in found})
         return f"{len(found)} files"
+
+    def _gh_action_pypi_publish(self, options):
+        """Keep the names of what would be published; trusted publishing takes no password."""
+        assert "password" not in options, "a token is used"
+        assert options["attestations"] is True
+        self.published = sorted(path.name for path in (self.work / "dist").iterdir())
+        return f"published {', '.join(self.published)}"
 
     def _download_artifact(self, options):
         target = self.work / options.get("path", ".")

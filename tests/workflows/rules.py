@@ -16,16 +16,18 @@ PINS = {
     "actions/setup-python": ("5fda3b95a4ea91299a34e894583c3862153e4b97", "v7.0.0"),
     "actions/upload-artifact": ("043fb46d1a93c77aae656e7c1c64a875d1fc6a0a", "v7.0.1"),
     "actions/download-artifact": ("3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c", "v8.0.1"),
+    "pypa/gh-action-pypi-publish": ("dc37677b2e1c63e2034f94d8a5b11f265b73ba33", "v1.14.2"),
 }
 # The only jobs that may write, and what; none of them runs code of a pull request.
 WRITES = {
     ("gpu", "admit"): {"pull-requests"},
     ("comment", "comment"): {"pull-requests"},
     ("nightly", "publish"): {"contents"},
+    ("release", "publish"): {"id-token"},
 }
 # What a `run:` may call; logic lives in what is tested elsewhere.
 COMMANDS = (
-    r"bash \.ci/run", r"python3 dev\.py (rocattn|wheel|lint|test)\b.*", r"python3 \.github/scripts/\w+\.py\b.*",
+    r"bash \.ci/run", r"python3 dev\.py (rocattn|wheel|lint|test|docs)\b.*", r"python3 \.github/scripts/\w+\.py\b.*",
     r"bash \.github/scripts/\w+\.sh\b.*",
 )  # fmt: skip
 OURS, FORK = "we/rocattn", "they/rocattn"

@@ -6,10 +6,12 @@ the gate, both builds, the verdicts and the comments are real.
 
 import io
 import json
+import sysconfig
 import zipfile
 
 import pytest
 
+import rocattn
 from rocattn.toolchain.hostgpu import hostgpu_library
 
 from .fakes import install_rocprofv3, install_smi
@@ -305,7 +307,7 @@ def test_the_night_measures_and_publishes(scenario):
     published = machine.job("nightly", "publish", github, needs={"measure": {}})
     assert published.outcome == "success", repr(published)
     listed = git(scenario.origin, "ls-tree", "-r", "--name-only", "gh-pages").splitlines()
-    assert "index.html" in listed
+    assert {"index.html", "docs/index.html", "docs/docs/api.html"} <= set(listed)
     assert any(name.startswith("results/") and scenario.base[:8] in name for name in listed), listed
     assert "https://we.github.io/rocattn/" in git(scenario.origin, "show", "gh-pages:feed.xml")
     (record,) = [name for name in listed if name.endswith("/noise.json.rocattn")]
@@ -318,3 +320,24 @@ def test_the_night_measures_and_publishes(scenario):
     assert [(entry["noise"]["sessions"], entry["noise"]["launches"]) for entry in found["entries"]] == [(1, 8)]
     assert "known of 1 of 1 benchmarks, 1 session each" in done.summary
     assert (machine.work / ".asv" / record).read_text().strip() == kept
+
+
+def test_a_tag_is_built_tried_and_published(scenario, monkeypatch):
+    """Wheel and sdist, the wheel in an empty environment (pip without an index), and both sent off; no other tag is."""
+    machine = scenario.cpu_machine
+    machine.artifacts = {}
+    version = rocattn.__version__
+    github = {"event_name": "push", "event": {"repository": {"fork": False}}, "sha": scenario.base}
+    wrong = machine.job("release", "build", {**github, "ref_name": "v99.0.0"})
+    assert (wrong.outcome, "99.0.0" in wrong.step("Compare").log) == ("failure", True), repr(wrong)
+    built = machine.job("release", "build", {**github, "ref_name": f"v{version}"})
+    assert built.outcome == "success", repr(built)
+    alone = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PYTHONPATH": sysconfig.get_path("purelib")}
+    for name, value in alone.items():
+        monkeypatch.setitem(machine.environment, name, value)
+    tried = machine.job("release", "try", github, matrix={"python": "3.13"})
+    assert tried.outcome == "success", repr(tried)
+    assert f"rocattn {version}" in tried.step("Install").log
+    assert machine.job("release", "publish", {**github, "event": {"repository": {"fork": True}}}).outcome == "skipped"
+    assert machine.job("release", "publish", github).outcome == "success"
+    assert machine.published == [f"rocattn-{version}-py3-none-any.whl", f"rocattn-{version}.tar.gz"]

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# What is about to be published: `try_release.sh named DIST` compares the files' names with the tag in TAG, and
+# `try_release.sh installed DIST` installs the wheel into an empty environment and uses it outside of the checkout.
+set -euo pipefail
+
+case "${1:-} ${2:-}" in
+"named "?*)
+    version=${TAG#v}
+    for file in "$2/rocattn-$version-py3-none-any.whl" "$2/rocattn-$version.tar.gz"; do
+        if [ ! -s "$file" ]; then
+            echo "try_release.sh: the tag is $TAG, but there is no $file: the version in pyproject.toml is another" >&2
+            exit 1
+        fi
+    done
+    ;;
+"installed "?*)
+    wheel=$(realpath "$2"/*.whl)
+    cd "$(mktemp -d)"
+    python3 -m venv env
+    env/bin/pip install --quiet "${wheel}[toolchain]"
+    env/bin/rocattn --version
+    env/bin/rocattn verify --quick
+    env/bin/rocattn plan --arch gfx942 --dtype float16 --head-dim 64 --json > plan.json
+    env/bin/rocattn kernels build --plan plan.json --out kernels
+    env/bin/rocattn kernels audit kernels/*.hsaco
+    ;;
+*)
+    echo "usage: try_release.sh named|installed DIST" >&2
+    exit 4
+    ;;
+esac

@@ -76,17 +76,17 @@ def make_project(folder: Path) -> None:
     _git(folder, "commit", "--quiet", "--all", "--message", "Count words in the order of the alphabet")
 
 
-def photograph(page: Path, picture: Path, *, dark: bool) -> None:
-    """Write a picture of a page's top.
+def photograph(page: Path, picture: Path, *, dark: bool, size: tuple[int, int] = (WIDTH, HEIGHT)) -> None:
+    """Write a picture of a page's top, of a size in CSS pixels.
 
     Raises:
         SystemExit: Without Chromium.
     """
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
-        raise SystemExit("the gate's page is not photographed: install chromium")
+        raise SystemExit("pages are not photographed: install chromium")
     flags = [
-        "--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={WIDTH},{HEIGHT}",
+        "--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={size[0]},{size[1]}",
         f"--force-device-scale-factor={SCALE}", f"--screenshot={picture}",
         *(["--blink-settings=preferredColorScheme=0"] if dark else []),
     ]  # fmt: skip

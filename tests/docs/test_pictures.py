@@ -70,12 +70,13 @@ def test_a_diagram_is_legible_on_phones_and_in_the_dark(path):
         assert 0 < y <= height, element.text
 
 
-@pytest.mark.parametrize("name", ["gate-page.png", "gate-page-dark.png"])
-def test_the_picture_of_the_gates_page_has_its_size(images, name):
+@pytest.mark.parametrize("name", ["gate-page.png", "gate-page-dark.png", "report-page.png", "report-page-dark.png"])
+def test_the_picture_of_a_page_has_its_size(images, name):
     """A screenshot of a run cannot be made again byte for byte; that it is one, and how large, can be checked."""
     import gate_page
+    import report_page
 
     data = (IMAGES / name).read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    size = (gate_page.SCALE * gate_page.WIDTH, gate_page.SCALE * gate_page.HEIGHT)
-    assert struct.unpack(">II", data[16:24]) == size
+    size = (gate_page.WIDTH, gate_page.HEIGHT) if name.startswith("gate") else report_page.SIZE
+    assert struct.unpack(">II", data[16:24]) == tuple(gate_page.SCALE * pixels for pixels in size)

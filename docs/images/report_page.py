@@ -29,9 +29,8 @@ const between = (first, last) => {
 const kernel = document.getElementById("k1"), findings = document.getElementById("findings");
 between(document.getElementById("kernels"), findings);
 between(findings.nextElementSibling.nextElementSibling, kernel);
-all("#findings + ol > li:not(:first-child), #k1 > p, #k1 details, #k1 section:not(:first-child)").map((e) => e.remove());
-all("#k1 .two .scroll").map((e) => e.remove());
-all("header.top, .lead").map((e) => e.remove());
+all("header.top, .lead, #findings + ol > li:not(:first-child), #k1 > p, #k1 details").map((part) => part.remove());
+all("#k1 section:not(:first-child), #k1 .two .scroll").map((part) => part.remove());
 const rows = all("#k1 table.sol tbody tr");
 const row = (name) => rows.find((cells) => cells.textContent.trim().startsWith(name)).querySelector("td .num");
 [document.querySelector("#verdict p"), document.querySelector("#findings + ol > li"), row("L1"), row("LDS"),

@@ -308,6 +308,7 @@ def test_the_night_measures_and_publishes(scenario):
     assert published.outcome == "success", repr(published)
     listed = git(scenario.origin, "ls-tree", "-r", "--name-only", "gh-pages").splitlines()
     assert {"index.html", "docs/index.html", "docs/docs/api.html"} <= set(listed)
+    assert 'href="docs/index.html"' in git(scenario.origin, "show", "gh-pages:index.html")
     assert any(name.startswith("results/") and scenario.base[:8] in name for name in listed), listed
     assert "https://we.github.io/rocattn/" in git(scenario.origin, "show", "gh-pages:feed.xml")
     (record,) = [name for name in listed if name.endswith("/noise.json.rocattn")]

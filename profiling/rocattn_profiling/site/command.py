@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.site.commits import History
     from rocattn_profiling.site.site import Site
 
+DOCUMENTS = "docs/index.html"
+"""Front page of the documentation, where `python3 dev.py docs` puts it beside the site."""
 _SILENT_S = 10.0
 
 
@@ -138,6 +140,7 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
         series, history, store.machines(), report, gate, asv, notes, changes=changes, standing=standing,
         baselines=_baselines(results / "baselines", notes), url=arguments.url,
         commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
+        documents=DOCUMENTS if (out / DOCUMENTS).is_file() else "",
     )  # fmt: skip
     with progress("site: pages", 0, brief=True) as shown:
         written = write_site(out, site, _counted(shown), staging)

@@ -64,6 +64,7 @@ class Site:
         url: Address that the site will have, for its feed; "" if unknown.
         commit_url: Prefix of a commit's address, before its hash; "" if there is none.
         project: Name of the project.
+        documents: Front page of the project's documentation, relative to the site; "" if there is none.
     """
 
     series: Sequence[Series]
@@ -80,6 +81,7 @@ class Site:
     url: str = ""
     commit_url: str = ""
     project: str = PROJECT
+    documents: str = ""
 
 
 def write_site(
@@ -210,4 +212,5 @@ def _navigation(site: Site, kernels: bool, commits: bool) -> list[Link]:
     links += [Link("bench.html", "Report")] if site.report else []
     links += [Link("gate.html", "Gate")] if site.gate else []
     links += [Link("asv/index.html", "asv")] if site.asv.published else []
+    links += [Link(site.documents, "Documents")] if site.documents else []
     return links

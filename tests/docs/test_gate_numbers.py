@@ -116,7 +116,7 @@ def test_the_bound_on_any_test_is_that_of_the_data():
         assert cells == [f"{gate} ({gate_red})", f"{most} ({most_red})", *long], label
 
 
-def test_simulated_noise_and_change_points_are_those_of_the_data():
+def test_simulated_noise_and_change_points_are_the_datas():
     """The rows that the page has of either."""
     renamed = {
         "slow periods on one side": "autocorrelated (0.7), 2 %, each side its own",

@@ -160,7 +160,7 @@ def test_an_unknown_task_names_the_known_ones(checkout):
     """A typo is one line."""
     done = dev(checkout, "tset")
     assert done.returncode == 1
-    assert done.stderr == "dev.py: unknown task 'tset': choose from run, test, rocattn, wheel, lint, lock\n"
+    assert done.stderr == "dev.py: unknown task 'tset': choose from run, test, rocattn, wheel, docs, lint, lock\n"
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -15,6 +15,17 @@ with open(os.environ["IMPORTS"], "a") as file:
 STATE = []
 
 
+def prepare():
+    return os.getpid()
+
+
+prepare()
+
+
+def helper():
+    return sum(range(1000))
+
+
 def track_pid():
     STATE.append(1)
     assert len(STATE) == 1
@@ -26,7 +37,15 @@ def track_hash():
 
 
 def time_sum():
-    sum(range(1000))
+    helper()
+
+
+def time_other():
+    len(STATE)
+
+
+def time_forking():
+    os.waitpid(os.spawnl(os.P_NOWAIT, "/bin/true", "true"), 0)
 
 
 def track_failing():
@@ -93,3 +112,19 @@ def test_an_import_that_cannot_be_shared_is_not(side, tmp_path):
     failed = launcher.run(cases["pid"], SHARED, seed=4)
     assert (failed.status, failed.reason.startswith("RuntimeError: on purpose")) == ("failed", True)
     assert time.monotonic() - began < 30
+
+
+def test_traced_calls_share_an_import(side):
+    """Each sees what it runs itself and what the import ran; the fork that it comes from does not count."""
+    launcher, _, imports = side
+
+    def ran(name):
+        loaded = launcher.loaded(f"bench.{name}", f"bench.{name}", ["bench.py"], module="bench")
+        return None if loaded.ran is None else {function for _, function in loaded.ran} - {"<module>"}
+
+    assert ran("time_sum") == {"prepare", "helper", "time_sum"}
+    assert ran("time_other") == {"prepare", "time_other"}
+    assert ran("time_forking") is None
+    assert launcher.loaded("bench.track_failing", "bench.track_failing", ["bench.py"], module="bench") is None
+    assert imports() == 1
+    assert launcher.loaded("bench.time_sum", "bench.time_sum", ["bench.py"], within_s=0.0) is None

@@ -7,6 +7,7 @@ from rocattn_profiling.asv.launch import Benchmark, Case, Outcome, Request
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.measure import Design, LaunchStore, PairedSession, order_of
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.planning.pace import Pace
 from rocattn_profiling.measure.records import Launch
 
 
@@ -227,7 +228,8 @@ def test_orders_are_balanced_and_come_from_the_seed():
 
 
 @pytest.mark.parametrize("ran", [False, True, None])
-def test_what_runs_nothing_that_differs_needs_one_look(tmp_path, ran):
+@pytest.mark.parametrize("import_s", [0.0, 30.0], ids=["imported fast", "imported slowly"])
+def test_what_runs_nothing_that_differs_needs_one_look(tmp_path, ran, import_s):
     """Launches that scatter leave it undecided; a traced call settles it, and only where it says that nothing ran."""
 
     class Scattering(Spells):
@@ -236,7 +238,10 @@ def test_what_runs_nothing_that_differs_needs_one_look(tmp_path, ran):
             outcome = super().run(case, request, **options)
             return msgspec.structs.replace(outcome, canary_ns=1.5e5)
 
-    benchmark = Benchmark(name="b", type="time", unit="seconds", version="1", params=[], param_names=[])
+        def end_server(self):
+            """Nothing was forked."""
+
+    benchmark = Benchmark(name="m.b", type="time", unit="seconds", version="1", params=[], param_names=[])
     case = Case(benchmark=benchmark, param=None, label="b")
     traced = []
 
@@ -245,7 +250,9 @@ def test_what_runs_nothing_that_differs_needs_one_look(tmp_path, ran):
         return ran
 
     planned = msgspec.structs.replace(Options(), quick=True).policy()
-    asked = Design(cases=[case], policy=planned, request=Request(), seed=3, runs_change=runs_change)
+    asked = Design(
+        cases=[case], policy=planned, request=Request(), seed=3, pace=Pace({}, {"m": import_s}), runs_change=runs_change
+    )
     store = LaunchStore(tmp_path / "launches.jsonl", "key")
     session = PairedSession({"base": Scattering(()), "head": Scattering(())}, asked, store, lambda _: None).run()
     (decision,) = session.decision.decisions

@@ -329,27 +329,34 @@ class Launcher:
                 return failed
         message = {"do": "run", "benchmark": benchmark.name, "type": benchmark.type, "label": case.label}
         limits = {"limit_ns": round(timeout * 1e9), **msgspec.to_builtins(request)}
-        server = self._serving(request.module, seed, layout, end) if request.module else None
+        server = None
+        if request.module:
+            serve = {"do": "serve", "suite": str(self.suite), "module": request.module}
+            server = self._serving(serve, round_variables(seed, layout), end)
         answer, outcome = self._start(
             message | limits, timeout, folder, seed=seed, layout=layout, end=end, server=server
         )
         return outcome if outcome.status != "ok" else measured(answer, outcome, pos)
 
-    def _serving(self, module: str, seed: int, layout: int, end: float) -> ForkServer | None:
-        """Return a process that has imported a module in a round's environment; None where it cannot fork launches.
+    def _serving(self, request: Mapping[str, Any], variables: Mapping[str, str], end: float) -> ForkServer | None:
+        """Return a process that has imported a module; None where it cannot fork others.
+
+        Args:
+            request: The worker's, which names the module.
+            variables: Laid over the environment of all launches.
+            end: When the caller's own time ends, by the monotonic clock.
 
         Raises:
             OutOfTimeError: When ``end`` came before the module was imported.
         """
-        key = module, seed, layout
+        key = request, variables
         if self._server is None or self._server.key != key:
             self.end_server()
-            request = {"do": "serve", "suite": str(self.suite), "module": module}
-            environment = self.environment | round_variables(seed, layout)
-            self._server = ForkServer(key, (self.python, str(self._worker)), request, environment, self.scratch)
+            command, environment = (self.python, str(self._worker)), {**self.environment, **variables}
+            self._server = ForkServer(key, command, request, environment, self.scratch)
             left = end - time.monotonic()
             if not self._server.wait_until_ready(left, Patience()) and time.monotonic() >= end:
-                raise OutOfTimeError(f"{module} was not imported in time")
+                raise OutOfTimeError(f"{request['module']} was not imported in time")
         return self._server if self._server.ready else None
 
     def end_server(self) -> None:
@@ -369,6 +376,10 @@ class Launcher:
             answer: File for what the process has loaded; None for none.
             trace: Names of the source files, without folders, whose functions to trace in one call.
         """
+        request = self._call_request(name, label, answer, trace)
+        return self.python, str(self._worker), msgspec.json.encode(request).decode()
+
+    def _call_request(self, name: str, label: str, answer: Path | None, trace: Sequence[str]) -> dict[str, Any]:
         request: dict[str, Any] = {
             "do": "call",
             "benchmark": name,
@@ -377,21 +388,33 @@ class Launcher:
             "caches": str(self.scratch),
         }
         request |= {"answer": str(answer)} if answer else {}
-        request |= {"trace": list(trace)} if trace else {}
-        return self.python, str(self._worker), msgspec.json.encode(request).decode()
+        return request | ({"trace": list(trace)} if trace else {})
 
-    def loaded(self, name: str, label: str, trace: Sequence[str] = ()) -> Loaded | None:
+    def loaded(
+        self, name: str, label: str, trace: Sequence[str] = (), *, module: str = "", within_s: float = math.inf
+    ) -> Loaded | None:
         """Call a benchmark, unmeasured, and return what its process has loaded; None if it does not run.
 
         Args:
             name: The benchmark.
             label: The same with its parameters.
             trace: As of `call_command`.
+            module: Its module, if the next calls are to share one import of it; else empty.
+            within_s: The caller's own limit, after which the answer is None.
         """
+        end, server = time.monotonic() + within_s, None
         with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             answer, log = Path(folder, "answer.json"), Path(folder, "log")
-            with contextlib.suppress(StartError):
-                run_logged(self.call_command(name, label, answer, trace), self.environment, Path(folder), log)
+            with contextlib.suppress(StartError, OutOfTimeError):
+                if module:
+                    serve = {"do": "serve", "suite": str(self.suite), "module": module, "trace": list(trace)}
+                    server = self._serving(serve, {}, end)
+                limit_s = max(0.0, min(end - time.monotonic(), CALL_TIMEOUT_S))
+                if server is not None:
+                    server.run(self._call_request(name, label, answer, trace), Path(folder), log, limit_s)
+                else:
+                    command = self.call_command(name, label, answer, trace)
+                    run_logged(command, self.environment, Path(folder), log, limit_s)
             return read_loaded(answer)
 
     def _cache(self, benchmark: Benchmark, end: float) -> tuple[Path, Outcome | None]:

@@ -73,9 +73,12 @@ def serve(request: Answer) -> None:
     """Import a module of the suite once, then fork a process for each request that comes as a line on stdin.
 
     asv's own fork server does the same: some suites take half a minute to be imported. Writes "ready" to the descriptor
-    that the request names, then for each process its number, and its status when it has ended.
+    that the request names, then for each process its number, and its status when it has ended. With "trace" it notes
+    from the import on which functions start, for the processes that `call` benchmarks.
     """
     import importlib
+
+    traced = FunctionTrace(request["trace"]) if "trace" in request else None
 
     sys.modules.setdefault("pympler", None)  # type: ignore[arg-type]  # as in `load`
     with no_search_for_plugins():
@@ -91,7 +94,10 @@ def serve(request: Answer) -> None:
         print("ready", file=reply)
         for line in sys.stdin.buffer:
             job = json.loads(line)
+            complete = traced is not None and traced.complete
             number = os.fork()
+            if traced:
+                traced.complete = complete  # this fork is no benchmark's
             if not number:
                 os.setsid()
                 end_with_parent()
@@ -99,6 +105,10 @@ def serve(request: Answer) -> None:
                 for descriptor, source in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
                     os.dup2(source, descriptor)
                 os.chdir(job["cwd"])
+                if job["do"] == "call":
+                    with contextlib.suppress(BaseException):  # leaves no answer
+                        call(job, traced)
+                    os._exit(0)
                 perform(job)
             print(number, file=reply)
             print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), file=reply)
@@ -295,16 +305,18 @@ def run_benchmark(request: Answer) -> Answer:
         benchmark.do_teardown()
 
 
-def call(request: Answer) -> None:
+def call(request: Answer, traced: "FunctionTrace | None" = None) -> None:
     """Call one benchmark a few times without measuring it, and list the modules that it loaded.
 
     A GPU's profiler is started on this, so the process ends as programs do: profilers write their files at exit. An
     exception, or a benchmark that skips itself, is a failed program, and leaves no answer.
 
     With "trace", names of source files, it also lists the functions of such files that started, from the import of the
-    benchmark on. Processes that it starts are not seen, and neither is what filled its cache before.
+    benchmark on; ``traced`` has noted them already if the benchmark was imported before. Processes that it starts are
+    not seen, and neither is what filled its cache before.
     """
-    traced = FunctionTrace(request["trace"]) if "trace" in request else None
+    if traced is None and "trace" in request:
+        traced = FunctionTrace(request["trace"])
     benchmark = load(request)
     if benchmark.setup_cache_key is not None:
         os.chdir(Path(request["caches"], cache_name(benchmark.setup_cache_key)))

@@ -344,12 +344,14 @@ class PairedSession:
 
     def _trace(self, cases: Sequence[Case]) -> None:
         """Note of cases whether they run anything that differs, of each once, while there is time."""
-        # A call that imports a module for half a minute costs as much as further rounds, which share an import.
-        left = [case for case in cases if case.label not in self._traced and not self.design.pace.shared_module(case)]
+        left = self._by_import([case for case in cases if case.label not in self._traced])
+        pace, imported = self.design.pace, ""
         for done, case in enumerate(left):
-            if len(SIDES) * self.design.pace.launch_s(case) > self.design.limit.launches_left_s():
-                break
-            what = "tracing whether what is undecided runs the change"
+            module = pace.shared_module(case)
+            needed = pace.launch_s(case) + (pace.import_s(module) if module != imported else 0.0)
+            if len(SIDES) * needed > self.design.limit.launches_left_s():
+                continue  # one that imports less may fit
+            imported, what = module, "tracing whether what is undecided runs the change"
             self.on_step(Step(done=done, total=len(left), what=what, left_s=self._left_s(), of=case.label))
             self._traced[case.label] = self.design.runs_change(case)
 
@@ -421,6 +423,8 @@ class PairedSession:
         to_do = [(case, side) for case in order for side in order_of(self.design.seed, case.label, round_)]
         what = self._what(round_)
         for repeat in range(1 + REPEATS):
+            if repeat and not self._fits_repeat(to_do, order, look - round_ - 1):
+                break
             for index, (case, side) in enumerate(to_do):
                 total = len(to_do) if repeat else len(order)
                 self._step = self._step._replace(done=index if repeat else index // 2, total=total)
@@ -462,6 +466,12 @@ class PairedSession:
         if any(self.store.get(case, side, 0) for side in SIDES):
             return True
         return self.design.pace.round_s([case]) <= self.design.limit.launches_left_s()
+
+    def _fits_repeat(self, launches: Sequence[tuple[Case, SideName]], cases: Sequence[Case], rounds: int) -> bool:
+        """Whether there is time to repeat launches: without the rounds that lead to the next look they tell nothing."""
+        pace = self.design.pace
+        needed = math.fsum(pace.launch_s(case) for case, _ in launches) + rounds * pace.round_s(cases)
+        return needed <= self.design.limit.launches_left_s()
 
     def _what(self, round_: int) -> str:
         """Return in words what is being measured."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.asv.launch import Case
     from rocattn_profiling.gate.measure import SessionResult
+    from rocattn_profiling.gate.planning.pace import Pace
     from rocattn_profiling.gate.planning.plan import RunPlan
     from rocattn_profiling.gate.plugin import Plugin
     from rocattn_profiling.gate.sides import Context
@@ -180,12 +181,12 @@ def _design(context: Context, plan: Plan, limit: TimeLimit) -> tuple[Design, str
     seed = options.seed or int(key[:8], 16)
     design = Design(
         cases=cases, policy=policy, policies=policies, request=_request(options), seed=seed, steps=plan.steps,
-        pace=plan.pace, limit=limit, runs_change=_change_tracer(context),
+        pace=plan.pace, limit=limit, runs_change=_change_tracer(context, plan.pace, limit),
     )  # fmt: skip
     return design, key
 
 
-def _change_tracer(context: Context) -> Callable[[Case], bool | None]:
+def _change_tracer(context: Context, pace: Pace, limit: TimeLimit) -> Callable[[Case], bool | None]:
     """Return what says of a benchmark whether it runs anything that differs; None where sources do not show that."""
     if not context.options.equal_code_passes or not context.trees or context.differing:
         return lambda _: None
@@ -194,8 +195,12 @@ def _change_tracer(context: Context) -> Callable[[Case], bool | None]:
     def runs_change(case: Case) -> bool | None:
         if reach.nothing_differs:
             return False
-        name = case.benchmark.name
-        return reach.ran(*(context.launchers[side].loaded(name, case.label, reach.files) for side in SIDES))
+        name, module = case.benchmark.name, pace.shared_module(case)
+        loaded = (
+            context.launchers[side].loaded(name, case.label, reach.files, module=module, within_s=limit.cut_s())
+            for side in SIDES
+        )
+        return reach.ran(*loaded)
 
     return runs_change
 
@@ -219,7 +224,8 @@ def _concluded(
     # A quick run may read off a selection only, whichever benchmarks it measures: rocattn's looks at some kernels.
     narrowed = narrowed or (options.quick and any(entry.metric in verdict.EXACT for entry in entries))
     entries = limits.apply(entries)
-    entries = add_causes(entries, context, plugin, design.limit, on_step)
+    modules = {case.label: design.pace.shared_module(case) for case in design.cases}
+    entries = add_causes(entries, context, plugin, design.limit, on_step, modules=modules)
     entries, problems = waivers.apply(entries, context.waivers, waivers.utc_today(), narrowed=narrowed)
     context.notes.extend([*context.waivers.notes, *limits.notes(entries, narrowed=narrowed)])
     return result.result_of(context, design, session, entries, problems)

@@ -75,13 +75,17 @@ class CaseLauncher(Protocol):
     def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
         """Return a command that calls a benchmark, unmeasured, and ends as programs do."""
 
-    def loaded(self, name: str, label: str, trace: Sequence[str] = ()) -> Loaded | None:
-        """Call a benchmark, unmeasured, and return what it loads; None if it does not run.
+    def loaded(
+        self, name: str, label: str, trace: Sequence[str] = (), *, module: str = "", within_s: float = math.inf
+    ) -> Loaded | None:
+        """Call a benchmark, unmeasured, and return what it loads; None if it does not run, or not in time.
 
         Args:
             name: The benchmark.
             label: The same with its parameters.
             trace: Names of the source files, without folders, whose functions to trace.
+            module: Its module, if calls are to share one import of it; else empty.
+            within_s: The caller's own limit.
         """
 
 
@@ -133,9 +137,11 @@ class CombinedLauncher:
         """Return the command of the launcher that the benchmark is of."""
         return self._launcher(name).call_command(name, label, answer)
 
-    def loaded(self, name: str, label: str, trace: Sequence[str] = ()) -> Loaded | None:
+    def loaded(
+        self, name: str, label: str, trace: Sequence[str] = (), *, module: str = "", within_s: float = math.inf
+    ) -> Loaded | None:
         """Return what a benchmark loads, by the launcher that it is of."""
-        return self._launcher(name).loaded(name, label, trace)
+        return self._launcher(name).loaded(name, label, trace, module=module, within_s=within_s)
 
     def _launcher(self, name: str) -> CaseLauncher:
         return self._launchers[self._places[name]]

@@ -188,7 +188,9 @@ def test_entries_that_are_not_worse_are_left_alone(project):
 def test_benchmarks_of_one_function_are_called_once(project, monkeypatch):
     """On each side, by the worst of them, and no more functions than a few: the others have no files."""
     calls, real = [], Launcher.loaded
-    monkeypatch.setattr(Launcher, "loaded", lambda launcher, *names: calls.append(names[1]) or real(launcher, *names))
+    monkeypatch.setattr(
+        Launcher, "loaded", lambda launcher, *names, **more: calls.append(names[1]) or real(launcher, *names, **more)
+    )
     monkeypatch.setattr(explain_causes, "MOST_CALLED", 1)
     context = project({"tinylib/work.py": LIBRARY["tinylib/work.py"].replace("range(2)", "range(6)")})
     labels = ["bench_work.Other.time_x(1)", "bench_work.Suite.time_work(100)", LABEL]
@@ -216,7 +218,7 @@ def test_a_benchmark_with_a_cache_is_called_in_its_folder(project):
 def test_a_project_without_causes_keeps_its_verdict(project, monkeypatch):
     """What is looked up may fail: the entry stays as it is, and a line says why."""
 
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError("no room")
 
     monkeypatch.setattr(Launcher, "loaded", fail)

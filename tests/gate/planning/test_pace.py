@@ -25,10 +25,14 @@ class Clock:
 
 
 class Taking:
-    """Launches that take their time on a made-up clock; head's of the labels in ``slower`` are slower by half."""
+    """Launches that take their time on a made-up clock; head's of the labels in ``slower`` are slower by half.
 
-    def __init__(self, clock, seconds, slower=()):
+    From ``spells_from`` on every second launch meets a slow spell.
+    """
+
+    def __init__(self, clock, seconds, slower=(), spells_from=math.inf):
         self.clock, self.seconds, self.slower, self.ran = clock, seconds, slower, []
+        self.spells_from = spells_from
 
     def run(self, case, _request, *, pos, within_s=math.inf, **_options):
         """Answer as a process would."""
@@ -40,7 +44,9 @@ class Taking:
         factor = 1.5 if case.label in self.slower else 1.0
         samples = [factor * (5e6 + 1e3 * (len(self.ran) % 7) + index) for index in range(5)]
         launch = Launch(start_ns=len(self.ran), pos=pos, number=1, samples_ns=samples, cpu_ns=samples, nivcsw=[0] * 5)
-        return Outcome(status="ok", launch=launch, canary_ns=1.5e5, canary_of="3.13", seconds=takes)
+        slow = len(self.ran) >= self.spells_from and not len(self.ran) % 2
+        canary_ns = 3e5 if slow else 1.5e5
+        return Outcome(status="ok", launch=launch, canary_ns=canary_ns, canary_of="3.13", seconds=takes)
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ def session(tmp_path, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(pace, "time", clock)
 
-    def measure(labels, limit_s, *, seconds=None, known=None, steps=None, slower=()):
+    def measure(labels, limit_s, *, seconds=None, known=None, steps=None, slower=(), spells_from=math.inf):
         cases = [
             Case(benchmark=Benchmark(name=label, type="time", unit="seconds", version="1", params=[], param_names=[]),
                  param=None, label=label)
@@ -60,7 +66,7 @@ def session(tmp_path, monkeypatch):
             pace=Pace(known if known is not None else dict.fromkeys(labels, 1.0)), limit=TimeLimit.begin(limit_s),
         )  # fmt: skip
         launchers = {
-            "base": Taking(clock, seconds or {}), "head": Taking(clock, seconds or {}, slower),
+            "base": Taking(clock, seconds or {}), "head": Taking(clock, seconds or {}, slower, spells_from),
         }  # fmt: skip
         started = clock.now
         store = LaunchStore(tmp_path / "launches.jsonl", "key")
@@ -109,6 +115,14 @@ def test_a_limit_makes_no_looks_of_its_own(session):
     _, found, ran, _ = session("ab", 8, slower=("a", "b"))
     assert len(ran) < 10
     assert {decision.verdict for decision in found.decision.decisions} <= {"inconclusive"}
+
+
+@pytest.mark.parametrize(("limit_s", "repeated"), [(16, 2), (11, 0)])
+def test_the_next_look_goes_before_repeats(session, limit_s, repeated):
+    """A launch that met a slow spell is repeated only where the rounds until the look still fit."""
+    _, found, ran, _ = session("a", limit_s, slower=("a",), spells_from=4)
+    assert (found.repeated, len(ran)) == (repeated, 5 + repeated)
+    assert [decision.rounds_used for decision in found.decision.decisions] == [5]
 
 
 def test_a_long_launch_does_not_overshoot(session):

@@ -30,7 +30,7 @@ from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemb
 from rocattn_profiling.profile.collect.run import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Loaded
@@ -57,6 +57,8 @@ def add_causes(
     plugin: Plugin,
     limit: TimeLimit | None = None,
     on_step: Callable[[Step], None] = lambda _: None,
+    *,
+    modules: Mapping[str, str] | None = None,
 ) -> list[Entry]:
     """Return the entries with the causes of every one that is worse.
 
@@ -66,17 +68,22 @@ def add_causes(
         plugin: What the gate knows about the project.
         limit: When to end calling benchmarks for what they load.
         on_step: Called before each entry.
+        modules: Label -> the module whose import calls of this benchmark are to share; "" for none.
     """
     worse = [entry for entry in entries if entry.status in WORSE]
     if not worse:
         return list(entries)
     context.say(f"looking for causes of {len(worse)} {'entry' if len(worse) == 1 else 'entries'}")
-    finder = _Finder(context, plugin, worse, limit or TimeLimit.begin(0.0))
+    finder = _Finder(context, plugin, worse, limit or TimeLimit.begin(0.0), modules or {})
     # The worst first, since only some are called or profiled again.
     explained = {}
-    for done, entry in enumerate(sorted(worse, key=badness, reverse=True)):
-        on_step(Step(done=done, total=len(worse), what="looking for causes", of=entry.label))
-        explained[id(entry)] = _explained(entry, finder, context)
+    try:
+        for done, entry in enumerate(sorted(worse, key=badness, reverse=True)):
+            on_step(Step(done=done, total=len(worse), what="looking for causes", of=entry.label))
+            explained[id(entry)] = _explained(entry, finder, context)
+    finally:
+        for launcher in context.launchers.values():
+            launcher.end_server()
     return [explained.get(id(entry), entry) for entry in entries]
 
 
@@ -91,8 +98,10 @@ def _explained(entry: Entry, finder: _Finder, context: Context) -> Entry:
 class _Finder:
     """Finds the causes of the worse entries of one run."""
 
-    def __init__(self, context: Context, plugin: Plugin, worse: Sequence[Entry], limit: TimeLimit) -> None:
-        self._context, self._plugin, self._limit = context, plugin, limit
+    def __init__(
+        self, context: Context, plugin: Plugin, worse: Sequence[Entry], limit: TimeLimit, modules: Mapping[str, str]
+    ) -> None:
+        self._context, self._plugin, self._limit, self._modules = context, plugin, limit, modules
         self._longest_s = 0.0
         self._loaded: dict[tuple[str, str], tuple[Loaded | None, Loaded | None]] = {}
         self._reach = Reach(context.changes)
@@ -128,9 +137,12 @@ class _Finder:
                 return None
             if not self._has_time():
                 return None
-            started = time.monotonic()
+            started, module = time.monotonic(), self._modules.get(entry.label, "")
             base, head = (
-                self._context.launchers[side].loaded(entry.name, entry.label, self._reach.files) for side in SIDES
+                self._context.launchers[side].loaded(
+                    entry.name, entry.label, self._reach.files, module=module, within_s=self._limit.causes_left_s()
+                )
+                for side in SIDES
             )
             self._longest_s = max(self._longest_s, time.monotonic() - started)
             self._loaded[key] = base, head

@@ -113,7 +113,15 @@ class CommandLauncher:
         """Return the command itself, to be started anywhere."""
         return "/bin/sh", "-c", f'cd "$1" && {label}', "sh", str(self.tree)
 
-    def loaded(self, name: str, label: str, trace: Sequence[str] = ()) -> Loaded | None:  # noqa: ARG002
+    def loaded(
+        self,
+        name: str,
+        label: str,
+        trace: Sequence[str] = (),  # noqa: ARG002 - as of `CaseLauncher.loaded`
+        *,
+        module: str = "",  # noqa: ARG002
+        within_s: float = math.inf,
+    ) -> Loaded | None:
         """Run a command, unmeasured, and return the modules of every Python that it started; None if there is none.
 
         Functions are not traced: not every process of a command is a Python.
@@ -127,7 +135,7 @@ class CommandLauncher:
             variables = {_MODULES: str(modules), "PYTHONPATH": os.pathsep.join([str(hook), *([own] if own else [])])}
             log, environment = Path(folder, "log"), self.environment | variables
             with contextlib.suppress(StartError):
-                run_logged(self.call_command(name, label), environment, Path(folder), log, TIMEOUT_S)
+                run_logged(self.call_command(name, label), environment, Path(folder), log, min(within_s, TIMEOUT_S))
             files: dict[str, str] = {}
             for path in sorted(modules.iterdir()):
                 files |= msgspec.json.decode(path.read_bytes(), type=Loaded).modules

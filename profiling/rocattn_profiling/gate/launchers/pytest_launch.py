@@ -115,14 +115,21 @@ class PytestLauncher:
         request |= {"trace": list(trace)} if trace else {}
         return self.python, str(self._worker), msgspec.json.encode(request).decode()
 
-    def loaded(self, name: str, label: str, trace: Sequence[str] = ()) -> Loaded | None:
+    def loaded(
+        self,
+        name: str,
+        label: str,
+        trace: Sequence[str] = (),
+        *,
+        module: str = "",  # noqa: ARG002 - as of `CaseLauncher.loaded`
+        within_s: float = math.inf,
+    ) -> Loaded | None:
         """Call a test, unmeasured, and return the modules that its process has loaded, but for head's own tests."""
         with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             answer, log = Path(folder, "answer.json"), Path(folder, "log")
             with contextlib.suppress(StartError):
-                run_logged(
-                    self.call_command(name, label, answer, trace), self.environment, Path(folder), log, TIMEOUT_S
-                )
+                command, limit_s = self.call_command(name, label, answer, trace), min(within_s, TIMEOUT_S)
+                run_logged(command, self.environment, Path(folder), log, limit_s)
             return read_loaded(answer)
 
     def _ask(

@@ -109,7 +109,10 @@ def result_of(
     """
     listed = set(session.decision.listed)
     entries = sorted((_marked(entry, listed) for entry in entries), key=worst_first)
-    overall, sentence = conclude(entries, session.decision.invalid, problems, tolerance=design.policy.tolerance)
+    limit_s = context.options.max_time_s
+    overall, sentence = conclude(
+        entries, session.decision.invalid, problems, tolerance=design.policy.tolerance, limit_s=limit_s
+    )
     return verdict.GateResult(
         verdict=overall,
         sentence=sentence,

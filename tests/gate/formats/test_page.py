@@ -3,10 +3,12 @@
 from typing import get_args
 
 import msgspec
+import numpy as np
 import pytest
 
 from rocattn_profiling.gate.formats import page as gate_view
-from rocattn_profiling.gate.rule.pairs import Decision, PairLaunch
+from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.suite import decide
 from rocattn_profiling.gate.verdict import Cause, Entry, Location, Overall
 
 CAUSE = Cause(kind="machine code", text="43 VGPRs spilled", location=Location(path="kernels/hip/a.hip", line=118))
@@ -86,6 +88,26 @@ def test_base_stands_beside_head_in_numbers_and_dots(verdict):
     assert base.middle < head.middle
     assert base.places[0][1] == "base: 2.010 ms"  # a twentieth of the way from 2.0 to 2.2
     assert (slow.strip.low, slow.strip.high) == ("2.01 ms", "2.62 ms")
+
+
+def test_dots_are_of_the_time_that_decided(make_pair, result_of):
+    """A busy machine stretches wall times, by which nothing was decided: the dots stand where the numbers do."""
+    calm = make_pair(np.random.default_rng(1), 6, slowdown=0.3, cpu=True)
+    base, head = (
+        [
+            msgspec.structs.replace(each, samples=[3 * value for value in each.samples], nivcsw=[4] * len(each.samples))
+            for each in side.launches
+        ]
+        for side in (calm.a, calm.b)
+    )
+    decision = decide(Pair(id="x", a=Side(launches=base), b=Side(launches=head)))
+    entry = Entry(
+        label="x", name="x", unit="ns", status="regression", base=1e6, head=1.3e6, decision=decision,
+        base_launches=base, head_launches=head,
+    )  # fmt: skip
+    (part,) = gate_view.view(result_of([entry])).parts
+    low, high = (float(text.removesuffix(" ms")) for text in (part.rows[0].strip.low, part.rows[0].strip.high))
+    assert 0.9 < low < high < 1.6
 
 
 def test_a_large_suite_keeps_its_page_small(result_of, entry):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.gate.formats import render
 from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat
+from rocattn_profiling.gate.rule.launches import choose
+from rocattn_profiling.gate.rule.pairs import Pair, Side
 from rocattn_profiling.measure.stats import low_quantile
 from rocattn_profiling.pages.charts import Strip, strip
 from rocattn_profiling.pages.quantities import quantity
@@ -15,6 +17,7 @@ from rocattn_profiling.pages.render import standalone
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rocattn_profiling.gate.rule.launches import Column
     from rocattn_profiling.gate.rule.pairs import PairLaunch
     from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
 
@@ -188,6 +191,7 @@ def _row(entry: Entry, common: int) -> GateRow:
     unit, factor = ("seconds", 1e-9) if entry.unit == "ns" else (entry.unit, 1.0)
     decision = entry.decision
     sides = [("base", entry.base_launches), ("head", entry.head_launches)]
+    column = _column(entry)
     return GateRow(
         label=render.title(entry)[common:] or render.title(entry),
         base=_value(entry, entry.base),
@@ -199,13 +203,23 @@ def _row(entry: Entry, common: int) -> GateRow:
         traceback=entry.traceback,
         waiver=entry.waiver,
         rule=entry.rule,
-        strip=strip([(name, [v * factor for v in locations(launches)]) for name, launches in sides], unit),
+        strip=strip([(name, [v * factor for v in _locations(launches, column)]) for name, launches in sides], unit),
     )
 
 
-def locations(launches: Iterable[PairLaunch]) -> list[float]:
+def _column(entry: Entry) -> Column:
+    """Return what an entry's numbers are of: on a busy machine its wall times may be several times its CPU times."""
+    decision = entry.decision
+    if decision is None or not decision.rounds_used or not decision.has_ratio:
+        return "samples"
+    a, b = Side(launches=entry.base_launches), Side(launches=entry.head_launches)
+    pair = Pair(id=entry.label, a=a, b=b).first(decision.rounds_used)
+    return choose(pair).column if pair.rounds else "samples"
+
+
+def _locations(launches: Iterable[PairLaunch], column: Column) -> list[float]:
     """Return each launch's location, which the decision uses too."""
-    return [low_quantile(launch.samples) for launch in launches if launch.samples]
+    return [low_quantile(values) for launch in launches if (values := getattr(launch, column))]
 
 
 def _value(entry: Entry, value: float | None) -> str:

@@ -239,7 +239,8 @@ class PairedSession:
         self._traced: dict[str, bool | None] = {}  # whether what was undecided runs anything that differs
         self._share = UNDECIDED_SHARE[0]  # of the benchmarks, that the last look left undecided
         self._step = Step(done=0, total=0, what="")
-        self._left: tuple[float, float] | None = None  # seconds, and when they were estimated
+        self._current: tuple[Sequence[Case], int, int] = (), 0, 0  # cases of the round, its number, the next look
+        self._finished = 0  # of these cases
 
     def run(self) -> SessionResult:
         """Measure everything, or as much as there is time for."""
@@ -418,8 +419,8 @@ class PairedSession:
         order = list(cases)
         if round_:
             self._shuffle(order, round_)
-        self._estimate(order, round_, look)
         order = self._by_import(order)
+        self._current = order, round_, look
         to_do = [(case, side) for case in order for side in order_of(self.design.seed, case.label, round_)]
         what = self._what(round_)
         for repeat in range(1 + REPEATS):
@@ -428,6 +429,7 @@ class PairedSession:
             for index, (case, side) in enumerate(to_do):
                 total = len(to_do) if repeat else len(order)
                 self._step = self._step._replace(done=index if repeat else index // 2, total=total)
+                self._finished = len(order) if repeat else index // 2
                 if round_ or repeat:
                     if self._reached(case) and not self._failed(case):
                         self._again(case, side, round_, what, repeat)
@@ -479,12 +481,6 @@ class PairedSession:
             return "first try"
         most = max(self.design.policy.looks[-1], *(policy.looks[-1] for policy in self.design.policies.values()), 0)
         return f"round {round_ + 1} of at most {most}, {len(self._open)} of {len(self.design.cases)} undecided"
-
-    def _estimate(self, cases: Sequence[Case], round_: int, look: int) -> None:
-        """Estimate how long the rest takes: these cases, and the share of them that goes on after the next look."""
-        pace, limit = self.design.pace, self.design.limit
-        left = pace.rest_s(cases, round_, [later for later in self.design.looks if later >= look], self._share)
-        self._left = min(left, max(0.0, limit.launches_left_s())), limit.elapsed_s()
 
     def _met_slow_spell(self, case: Case, side: SideName, round_: int) -> bool:
         """Whether the canary was slow. Values other than times do not depend on the machine's speed."""
@@ -538,12 +534,12 @@ class PairedSession:
         self._keep(case, side, round_, outcome)
         return outcome
 
-    def _left_s(self) -> float | None:
-        """Return the seconds left by the last estimate."""
-        if self._left is None:
-            return None
-        seconds, when = self._left
-        return max(0.0, seconds - (self.design.limit.elapsed_s() - when))
+    def _left_s(self) -> float:
+        """Return the expected seconds of these cases, and of the share of them that goes on after the next look."""
+        pace, (cases, round_, look) = self.design.pace, self._current
+        left = pace.rest_s(cases, round_, [later for later in self.design.looks if later >= look], self._share)
+        left -= pace.round_s(cases[: self._finished])
+        return max(0.0, min(left, self.design.limit.launches_left_s()))
 
     def _keep(self, case: Case, side: SideName, round_: int, outcome: Outcome) -> None:
         """Let a launch count unless an earlier one of the same round and side had a faster canary."""

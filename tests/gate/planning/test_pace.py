@@ -55,7 +55,17 @@ def session(tmp_path, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(pace, "time", clock)
 
-    def measure(labels, limit_s, *, seconds=None, known=None, steps=None, slower=(), spells_from=math.inf):
+    def measure(
+        labels,
+        limit_s,
+        *,
+        seconds=None,
+        known=None,
+        steps=None,
+        slower=(),
+        spells_from=math.inf,
+        on_step=lambda _: None,
+    ):
         cases = [
             Case(benchmark=Benchmark(name=label, type="time", unit="seconds", version="1", params=[], param_names=[]),
                  param=None, label=label)
@@ -70,7 +80,7 @@ def session(tmp_path, monkeypatch):
         }  # fmt: skip
         started = clock.now
         store = LaunchStore(tmp_path / "launches.jsonl", "key")
-        found = PairedSession(launchers, design, store, lambda _: None).run()
+        found = PairedSession(launchers, design, store, on_step).run()
         return cases, found, launchers["head"].ran, clock.now - started
 
     return measure
@@ -115,6 +125,17 @@ def test_a_limit_makes_no_looks_of_its_own(session):
     _, found, ran, _ = session("ab", 8, slower=("a", "b"))
     assert len(ran) < 10
     assert {decision.verdict for decision in found.decision.decisions} <= {"inconclusive"}
+
+
+def test_the_time_left_follows_the_launches(session):
+    """Ten benchmarks whose launches take 20 s where half a second was guessed: known after the first, in its round."""
+    steps = []
+    labels = [f"b{n}" for n in range(10)]
+    session(labels, 0, seconds=dict.fromkeys(labels, 20.0), known={}, on_step=steps.append)
+    first = [step.left_s for step in steps if step.what == "first try"]
+    assert first[0] < 100
+    assert 2000 <= first[1] <= 2600  # 99 of 100 launches, and a tenth of the benchmarks goes on
+    assert first[1:] == sorted(first[1:], reverse=True)
 
 
 @pytest.mark.parametrize(("limit_s", "repeated"), [(16, 2), (11, 0)])

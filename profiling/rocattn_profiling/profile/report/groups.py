@@ -57,8 +57,15 @@ class FindingGroup:
         return worth is not None and worth < WORTH
 
     @property
+    def is_runtime(self) -> bool:
+        """Whether it is of the HIP runtime's own kernels, which no table lists."""
+        return self.key == COPIES
+
+    @property
     def who(self) -> str:
-        """The kernels: "kernel 1", "kernels 1, 3" or "22 kernels"."""
+        """The kernels: "kernel 1", "kernels 1, 3" or "22 kernels"; or the runtime's own."""
+        if self.is_runtime:
+            return self.title
         if len(self.kernels) == 1:
             return f"kernel {self.kernels[0]}"
         if len(self.kernels) <= _MOST_NAMED:
@@ -75,7 +82,7 @@ class FindingGroup:
     @property
     def text(self) -> str:
         """The finding in words; of several kernels first what they have in common."""
-        if len(self.kernels) == 1 or self.key == COPIES:
+        if len(self.kernels) == 1 or self.is_runtime:
             return self.sentence
         return f"{self.title}. Most to gain, kernel {self.kernels[0]}: {self.sentence}"
 
@@ -149,8 +156,8 @@ def _copies(report: ProfileReport) -> list[FindingGroup]:
         return []
     return [FindingGroup(
         COPIES, "copies and fills of the HIP runtime", tuple(number for number, _ in own), share,
-        f"copies and fills of the HIP runtime (hipMemcpy, hipMemset) take {part(share)} of GPU time: keep data on the "
-        "GPU between launches, and do not clear what is overwritten; ignore it if only the set-up copies",
+        "keep data on the GPU between launches, and do not clear what is overwritten (hipMemcpy, hipMemset); "
+        "ignore this if only the set-up copies",
         share, share / 2, {}, "",
     )]  # fmt: skip
 

@@ -110,14 +110,14 @@ def _unmeasured(
     """Return why the files as a whole cannot tell any limit; None if they may."""
     if not counted and not stood_still:
         return Verdict(
-            TIMES_ONLY, "not known: the files have times only" if mean_ns else "not known: no counters", COLLECT,
+            TIMES_ONLY, f"limit not known: {'the files have times only' if mean_ns else 'no counters'}", COLLECT,
             brief="not counted",
         )  # fmt: skip
     if device is None:
-        return Verdict(NO_GPU, "not known: no file says which GPU ran it", NAME_IT, brief="GPU not known")
+        return Verdict(NO_GPU, "limit not known: no file says which GPU ran it", NAME_IT, brief="GPU not known")
     if stood_still:
         return Verdict(
-            STOOD_STILL, "not known: counters stood still at this performance level",
+            STOOD_STILL, "limit not known: counters stood still at this performance level",
             f"sudo amd-smi set -g 0 -l stable_std && {COLLECT}", brief="not counted",
         )  # fmt: skip
     return None
@@ -139,13 +139,13 @@ def _unlimited(
             )
             for limit in bounds.uncounted
         ]
-        return Verdict(NOT_COUNTED, f"not known: {_lacking(gaps)}{others}", _next(gaps), brief="not counted")
+        return Verdict(NOT_COUNTED, f"limit not known: {_lacking(gaps)}{others}", _next(gaps), brief="not counted")
     if bounds.uncountable:
         names = ", ".join(limit.name for limit in bounds.uncountable)
         lines = lines_command(device.arch if device else "")
         return Verdict(
             NOT_COUNTABLE,
-            f"not known: this GPU cannot count {names}{others}",
+            f"limit not known: this GPU cannot count {names}{others}",
             lines,
             brief="not countable",
         )

@@ -60,6 +60,6 @@ def test_copies_that_take_long_are_a_finding():
     """97 % of a real run's time, and the report spoke of the kernels."""
     made = groups(("__amd_rocclr_copyBuffer", 90_000), ("mine", 10_000))
     assert made[COPIES].gain == pytest.approx(0.9)
-    assert made[COPIES].who == "copies and fills of the HIP runtime"  # the table has no kernel of that number
+    assert made[COPIES].who == "copies and fills of the HIP runtime"  # the terminal lists no kernel of that number
     assert COPIES not in groups(("__amd_rocclr_copyBuffer", 5_000), ("mine", 95_000))
     assert group_findings(profile_report.build(made_of(BMM2), per="dispatch")) == []

@@ -58,7 +58,7 @@ class FindingGroup:
 
     @property
     def is_runtime(self) -> bool:
-        """Whether it is of the HIP runtime's own kernels, which no table lists."""
+        """Whether it is of the HIP runtime's own kernels, which the terminal's table does not list."""
         return self.key == COPIES
 
     @property

@@ -328,11 +328,23 @@ def test_steps_are_reported_with_the_look_at_hand(project, offline):
     steps = []
     options = Options(quick=True, patterns=("100",))
     result = run_gate(project.root, project.root / "out/gate", options, on_step=steps.append)
-    measured = [step for step in steps if step.of]
+    measured = [step for step in steps if step.of and not step.what.startswith("listing")]
     assert len(measured) == result.launches == 10
     assert {(step.done, step.total) for step in measured} == {(0, 1)}
     assert "round 5 of at most 12" in measured[-1].what
     assert all(step.left_s is not None for step in measured)
+
+
+def test_a_list_says_how_long_and_how_far(project, offline, capsys):
+    """A line a benchmark, with headings; nothing is measured."""
+    text = (project.root / "tinylib/__init__.py").read_text()
+    project.commit("more", **{"tinylib/__init__.py": text.replace("TICKS += n", "TICKS += n + 0")})
+    assert gate(project, "--list", "--bench", "time_work")[0] == 0
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["launch", "change", "benchmark"]
+    assert {row[heading.index("benchmark") :].partition("(")[0] for row in rows} == {"bench_work.Exact.time_work"}
+    assert all(row[: heading.index("benchmark")].split()[-1] == "away" for row in rows)
+    assert not (project.root / "out/gate/verdict.json").exists()
 
 
 def test_a_plain_benchmark_folder_is_a_suite(project, offline):

@@ -155,12 +155,13 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         emit_json(plan)
         return OK
+    print(f"{'launch':>8}  {'change':<12}  benchmark")
     for case in plan.benchmarks:
         seconds = "-" if case.seconds is None else f"{case.seconds:.1f} s"
-        calls = "" if case.calls is None else f"{case.calls} call{'' if case.calls == 1 else 's'} from the change"
-        reach = {None: "unknown reach", True: calls, False: "out of the change's reach"}[case.reached]
-        print(f"{seconds:>7}  {reach:<26}  {terminal(case.label)}")
-    say(f"{len(plan.benchmarks)} benchmarks, {span(plan.estimate_s)} in all; the times are those of one launch")
+        calls = "" if case.calls is None else f"{case.calls} call{'' if case.calls == 1 else 's'} away"
+        reach = {None: "not known", True: calls, False: "out of reach"}[case.reached]
+        print(f"{seconds:>8}  {reach:<12}  {terminal(case.label)}")
+    say(f"{len(plan.benchmarks)} benchmarks, {span(plan.estimate_s)} in all")
     return OK
 
 

@@ -344,10 +344,11 @@ class FunctionTrace:
 
     Args:
         names: Of the source files that matter, without their folders.
+        harmless: Module whose processes run nothing of the project's; "" for none.
     """
 
-    def __init__(self, names: list[str]) -> None:
-        self.names = set(names)
+    def __init__(self, names: list[str], harmless: str = "") -> None:
+        self.names, self.harmless = set(names), harmless
         self.codes: dict[int, Any] = {}  # by id: the hash of a code object takes as long as a short call
         self.complete = hasattr(type(self).end.__code__, "co_qualname")  # Python 3.11 and later
         self.tool = -1
@@ -375,8 +376,18 @@ class FunctionTrace:
 
     def audit(self, event: str, _arguments: Any) -> None:
         """Note that another process may run code, too."""
-        if event in {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}:
+        starts = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
+        if event in starts and not self.is_harmless():
             self.complete = False
+
+    def is_harmless(self) -> bool:
+        """Whether the harmless module is among the callers."""
+        frame: Any = sys._getframe()
+        while frame and self.harmless:
+            if frame.f_globals.get("__name__") == self.harmless:
+                return True
+            frame = frame.f_back
+        return False
 
     def end(self) -> list[list[str]] | None:
         """Stop; return the file and qualified name of each function; None where some may be missing."""

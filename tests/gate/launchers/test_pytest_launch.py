@@ -188,6 +188,13 @@ def test_what_a_test_loads(launcher):
     assert launcher.loaded(f"{NODE}::test_raises", f"{NODE}::test_raises") is None
 
 
+def test_a_traced_test_says_what_ran(launcher):
+    """pytest-benchmark starts git for a name of the commit, which runs nothing of the project's."""
+    ran = launcher.loaded(f"{NODE}::test_side", f"{NODE}::test_side", ["__init__.py"]).ran
+    functions = {function for file, function in ran if Path(file).parent.name == "tinylib"}
+    assert functions == {"<module>", "work"}
+
+
 def test_tests_within_the_package_are_the_checkouts(site, tmp_path):
     """Beside the environment's package: tests below it are taken from the checkout, everything else is not."""
     inside = "from tinylib import SIDE\nfrom tinylib.tests.here import HERE\n\n\ndef test_it(benchmark):\n"

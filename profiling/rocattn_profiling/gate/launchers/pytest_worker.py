@@ -197,7 +197,8 @@ def run_test(request: Answer, plugin: Any, kit: Any, installed: Installed) -> An
 
 def call(request: Answer, plugin: Any, kit: Any, installed: Installed) -> None:
     """Call what a test times, without measuring it, and list the modules that it loaded and the functions that ran."""
-    traced = kit.FunctionTrace(request["trace"]) if "trace" in request else None
+    # pytest-benchmark asks git for a name of the commit.
+    traced = kit.FunctionTrace(request["trace"], "pytest_benchmark.utils") if "trace" in request else None
     import pytest
 
     calls = plugin.Call(installed)

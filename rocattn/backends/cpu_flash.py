@@ -273,15 +273,17 @@ class CpuFlashBackend(Backend):
 
     def workspace_bytes(self, config: AttentionConfig) -> int:
         """Return the tiles of all threads, partial results of split keys, and (backward) float32 dq sums, in bytes."""
-        heads, dim, item = config.num_kv_heads, config.head_dim, config.itemsize
-        k = (
+        heads, item = config.num_kv_heads, config.itemsize
+        # Contiguous arrays; where rows lie a power of two apart, the kernels copy tiles.
+        rows = [
             (0, config.seq_k * dim * item, dim * item)
             if config.layout == "BHSD"
             else (0, dim * item, heads * dim * item)
-        )
+            for dim in (config.head_dim, config.head_dim_v)
+        ]
         mask_code = {"none": -1, "bool": 3, "additive": _CODES[config.dtype]}[config.mask]
         pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 5)
-        packed = pointers + _shape(config, ((0, 0, 0), k), (0, 0, 0, 0), mask_code, thread_count())
+        packed = pointers + _shape(config, ((0, 0, 0), *rows), (0, 0, 0, 0), mask_code, thread_count())
         return int(self._loaded().rocattn_cpu_workspace(packed, int(config.direction == "backward")))
 
     def expect(self, kv_bytes: int) -> None:

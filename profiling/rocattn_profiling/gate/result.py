@@ -176,9 +176,10 @@ def _remedy(design: Design, session: SessionResult) -> str:
     needed = min(max(d.rounds_needed for d in more), MOST_LAUNCHES)
     # Launches that were looked at are not measured on: the planned looks are what keeps false alarms rare.
     seconds = needed * pace.round_s(cases[d.id] for d in more)
-    count = f"{len(more)} more need" if len(more) > 1 else "1 more needs"
-    alone = f"about {duration(seconds)} for them alone (--bench)"
-    return f"{count} about {needed - looks[-1]} more rounds: --rounds {needed}, {alone}"
+    rounds = needed - looks[-1]
+    what = f"about {rounds} more round{'' if rounds == 1 else 's'} would decide {len(more)} of the undecided"
+    alone = f"about {duration(seconds)} for {'these' if len(more) > 1 else 'it'} alone (--bench)"
+    return f"{what}: --rounds {needed}, {alone}"
 
 
 def _marked(entry: Entry, listed: Collection[str]) -> Entry:

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 
 from rocattn_profiling.asv.launch import Benchmark, Case, Outcome, OutOfTimeError, Request
@@ -10,6 +11,8 @@ from rocattn_profiling.gate.measure import Design, LaunchStore, PairedSession
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning import pace
 from rocattn_profiling.gate.planning.pace import Pace, TimeLimit
+from rocattn_profiling.gate.result import budget_of
+from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.measure.records import Launch
 
 
@@ -136,6 +139,19 @@ def test_the_time_left_follows_the_launches(session):
     assert first[0] < 100
     assert 2000 <= first[1] <= 2600  # 99 of 100 launches, and a tenth of the benchmarks goes on
     assert first[1:] == sorted(first[1:], reverse=True)
+
+
+def test_a_run_says_what_would_decide_the_rest(session):
+    """By the launches that are needed, in whole rounds of the undecided ones."""
+    cases, found, _, _ = session("ab", 0)
+    decision = Decision(id="a", verdict="inconclusive", rounds_needed=13)
+    found = msgspec.structs.replace(found, decision=found.decision._replace(decisions=[decision]))
+    design = Design(
+        cases=cases, policy=Options(quick=True).policy(), request=Request(), seed=3, pace=Pace({"a": 1.0, "b": 1.0})
+    )
+    assert budget_of(design, found, (1.0, 2.0)).remedy == (
+        "about 1 more round would decide 1 of the undecided: --rounds 13, about 26 s for it alone (--bench)"
+    )
 
 
 @pytest.mark.parametrize(("limit_s", "repeated"), [(16, 2), (11, 0)])

@@ -176,8 +176,8 @@ def _remedy(design: Design, session: SessionResult) -> str:
     needed = min(max(d.rounds_needed for d in more), MOST_LAUNCHES)
     # Launches that were looked at are not measured on: the planned looks are what keeps false alarms rare.
     seconds = needed * pace.round_s(cases[d.id] for d in more)
-    rounds = needed - looks[-1]
-    what = f"about {rounds} more round{'' if rounds == 1 else 's'} would decide {len(more)} of the undecided"
+    beyond = needed - looks[-1]
+    what = f"about {beyond} more round{'' if beyond == 1 else 's'} would decide {len(more)} of the undecided"
     alone = f"about {duration(seconds)} for {'these' if len(more) > 1 else 'it'} alone (--bench)"
     return f"{what}: --rounds {needed}, {alone}"
 

@@ -141,9 +141,10 @@ def _pattern(names: Sequence[str], result: GateResult) -> str:
 
     It finds all parameters of each name, and no other benchmark of the verdict where one part of the name suffices.
     """
+    others = [entry.label for entry in result.entries if entry.name not in names]
+    names = [name.rpartition("::")[2] for name in names]  # of a node id the function
     if not all(_NAME.fullmatch(name) for name in names):
         return ""
-    others = [entry.label for entry in result.entries if entry.name not in names]
     common = common_part(names)
     parts = common.rstrip(".").split(".")
     for start in range(len(parts) - 1, -1, -1):

@@ -113,7 +113,9 @@ def test_undecided_ones_share_a_remedy(open_entry):
         (["m.C.time_x"], ["m.D.time_x"], "C.time_x"),
         (["m.C.time_x", "m.C.time_y"], [], "C"),
         (["m.C.time_x", "m.C.time_y"], ["m.C.time_z"], "'time_x|time_y'"),
+        (["a/test_b.py::test_x"], ["a/test_b.py::test_y"], "test_x"),
         (["m.C.time_x; rm -rf /"], [], ""),
+        (["a.py::test_x; rm -rf /"], [], ""),
     ],
 )
 def test_the_command_measures_the_group_alone(entry, result_of, measured, others, pattern):

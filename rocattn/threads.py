@@ -5,21 +5,45 @@ from __future__ import annotations
 import functools
 import math
 import os
+import threading
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VARIABLE = "ROCATTN_NUM_THREADS"
+_here = threading.local()
 
 
 def thread_count() -> int:
-    """Return ``ROCATTN_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the CPUs of this process's affinity and cgroup."""
-    for name in (VARIABLE, "OMP_NUM_THREADS"):
-        if (text := os.environ.get(name)) and (count := _first_number(text)):
-            return count
+    """Return how many threads a call may use.
+
+    That is ``ROCATTN_NUM_THREADS``, else what `threads_from_caller` says, else ``OMP_NUM_THREADS``, else the CPUs of
+    this process's affinity and cgroup.
+    """
+    if (text := os.environ.get(VARIABLE)) and (count := _first_number(text)):
+        return count
+    if count := getattr(_here, "count", 0):
+        return int(count)
+    if (text := os.environ.get("OMP_NUM_THREADS")) and (count := _first_number(text)):
+        return count
     try:
         granted = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         granted = os.cpu_count() or 1
     return max(1, min(granted, _cgroup_cpus()))
+
+
+@contextmanager
+def threads_from_caller(count: int) -> Iterator[None]:
+    """Let the calls of this Python thread use the number of threads that a framework has been told to use."""
+    before, _here.count = getattr(_here, "count", 0), count
+    try:
+        yield
+    finally:
+        _here.count = before
 
 
 def count_problem() -> str:

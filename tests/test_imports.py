@@ -21,6 +21,7 @@ KIT = list(STRUCTURE["kit"])
 HOMES = {
     "hip": {"rocattn/gpu/driver.py"},
     "rocm": {"rocattn/gpu/driver.py"},
+    "torch": {"rocattn/torch.py"},
     "submitit": {"profiling/rocattn_profiling/bench/fleet/cluster.py"},
     "gguf": {"profiling/rocattn_profiling/workloads/models.py"},
     "asv": {
@@ -97,7 +98,7 @@ def test_contributing_shows_the_same_table():
 
 @pytest.mark.parametrize("name", {**modules(LIBRARY), **modules(TOOLKIT)})
 def test_each_foreign_library_has_one_home(name):
-    """hip-python is imported by the driver alone, asv's classes by the store and what reads it."""
+    """hip-python is imported by the driver alone, PyTorch by its operators, asv by what reads its store."""
     tops = {module.split(".")[0] for module in imported(ROOT / name)}
     for library, homes in HOMES.items():
         assert library not in tops or name in homes, f"{name} imports {library}: that is the business of {homes}"
@@ -128,3 +129,10 @@ def test_importing_rocattn_loads_no_numpy():
     """``import rocattn`` is cheap; its names load their modules when first used."""
     code = "import rocattn, sys; assert 'numpy' not in sys.modules; rocattn.attention; assert 'numpy' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_pytorch_its_module_says_so():
+    """``import rocattn.torch`` ends with one line that names what is missing."""
+    code = "import sys; sys.modules['torch'] = None; import rocattn.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: rocattn.torch needs PyTorch, which is not installed"

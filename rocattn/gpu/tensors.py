@@ -164,8 +164,8 @@ def _from_torch(name: str, value: Any) -> DeviceTensor:
         raise ConfigError(f"{name} is on a CUDA device: the gpu backend runs on AMD GPUs, with a ROCm build of torch")
     if value.requires_grad and torch.is_grad_enabled():
         raise ConfigError(
-            f"{name} requires a gradient, and no graph is recorded here: call this under torch.no_grad(), or inside a "
-            "torch.autograd.Function whose backward calls rocattn.attention_backward"
+            f"{name} requires a gradient, and no graph is recorded here: call torch.ops.rocattn.attention of "
+            "rocattn.torch, or this under torch.no_grad()"
         )
     _check_one_runtime(str(torch.__file__))
     dtype = str(value.dtype).removeprefix("torch.")
@@ -189,7 +189,7 @@ def _remedy(name: str, value: Any) -> str:
         return "move it to an AMD GPU"
     array = f"{name}.detach()" if value.requires_grad else name
     as_numpy = ".view(torch.int16).numpy().view(ml_dtypes.bfloat16)" if "bfloat16" in str(value.dtype) else ".numpy()"
-    return f"pass {array}{as_numpy}, or move it to the GPU"
+    return f"pass {array}{as_numpy}, call rocattn.torch, or move it to the GPU"
 
 
 @functools.cache  # reading the maps of a process with torch takes a millisecond

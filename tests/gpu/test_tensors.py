@@ -274,8 +274,8 @@ print(json.dumps(found))
         "dtype": "q has DLPack dtype (code 0, 16 bits, 1 lanes): use one of float16",
         "sinks": "sinks has dtype float16: on a device it must be float32",
         "gradient": "q requires a gradient, and no graph is recorded here",
-        "torch on the CPU": "q is a torch tensor on cpu: pass q.numpy(), or move it to the GPU",
-        "a parameter there": "pass q.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), or move it",
+        "torch on the CPU": "q is a torch tensor on cpu: pass q.numpy(), call rocattn.torch, or move it to the GPU",
+        "a parameter there": "pass q.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), call rocattn",
         "no data": "q is a torch tensor on meta: move it to an AMD GPU",
         "torch for CUDA": "q is on a CUDA device: the gpu backend runs on AMD GPUs",
     }

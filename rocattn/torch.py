@@ -1,0 +1,339 @@
+"""Attention in PyTorch: ``scaled_dot_product_attention`` with PyTorch's signature, and the operators that it calls.
+
+``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, *, causal=False, window=None,
+softcap=None, scale=None) -> (out, lse)`` has the options and meanings of `rocattn.attention` in the layout BHSD:
+tensors [B, H, S, D] of any strides, on the CPU or on an AMD GPU. ``torch.ops.rocattn.attention_backward(dout, query,
+key, value, out, lse, mask=None, …) -> (dq, dk, dv)`` has those of `rocattn.attention_backward`. Autograd,
+``torch.compile`` and fake tensors know both. Query, key and value have gradients; a mask, slopes or sinks that ask for
+one are refused, and the LSE is not differentiable.
+
+CPU tensors are used in place, by ``torch.get_num_threads()`` threads unless ``ROCATTN_NUM_THREADS`` says
+otherwise. Outputs lie in memory as the query does: where its heads lie within its tokens ([B, S, H, D]), theirs do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+try:
+    import torch
+    from torch.autograd import forward_ad
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+except ModuleNotFoundError as missing:
+    if missing.name != "torch":
+        raise
+    raise ModuleNotFoundError("rocattn.torch needs PyTorch, which is not installed", name="torch") from None
+import ml_dtypes
+
+from rocattn.errors import ConfigError
+from rocattn.functional import attention, attention_backward
+from rocattn.threads import threads_from_caller
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from rocattn.backend import Array
+
+_CONSTANTS = ("mask", "alibi_slopes", "sinks")
+_FORWARD = ("q", "k", "v", *_CONSTANTS)
+_BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_CONSTANTS)
+_IN_LAYOUT = {"q", "k", "v", "out", "dout"}
+_KINDS = ("cpu", "cuda")  # of devices; the second is PyTorch's name of AMD's, too
+# Tensors are positional: `torch.library.register_autograd` takes no others.
+_OPTIONS = (
+    "Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, "
+    "bool causal=False, SymInt[]? window=None, float? softcap=None, float? scale=None"
+)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Compute what ``torch.nn.functional.scaled_dot_product_attention`` computes, by rocattn's backends.
+
+    As there: ``is_causal`` is aligned top-left, a row that sees no key is 0, batches and heads broadcast, autocast
+    casts, and a ``torch.nn.attention.bias.CausalBias`` is taken as mask.
+
+    Args:
+        query: [..., Hq, L, E], or [L, E]; float16, bfloat16, float32 or, on the CPU, float64.
+        key: [..., H, S, E].
+        value: [..., H, S, Ev].
+        attn_mask: bool (True = takes part) or floating (query's dtype or float32; added to the scaled scores), of a
+            shape that broadcasts to [..., Hq, L, S].
+        dropout_p: 0.0: there is no dropout.
+        is_causal: Row i sees keys j <= i, also where L != S.
+        scale: Factor on the scores; None is 1 / sqrt(E).
+        enable_gqa: H may be a divisor of Hq.
+
+    Returns:
+        [..., Hq, L, Ev], in query's dtype.
+
+    Raises:
+        ConfigError: When the arguments do not fit together, or ask for dropout, for a mask with ``is_causal``, for the
+            gradient of a mask, or for nested tensors.
+        NoBackendError: When no backend can compute it.
+    """
+    if dropout_p != 0.0:
+        raise ConfigError(f"dropout_p is {dropout_p}: there is no dropout here; pass 0.0, or use PyTorch's function")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, torch.Tensor) or tensor.is_nested:
+            kind = "nested tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise ConfigError(f"{name} is a {kind}: a tensor that is not nested is needed")
+        if _has_tangent(tensor):
+            raise NotImplementedError(f"{name} has a tangent: there is no forward-mode derivative here")
+    is_causal, lower_right, attn_mask = _causality(query, key, attn_mask, is_causal)
+    kind = query.device.type
+    if kind in _KINDS and torch.is_autocast_enabled(kind):
+        query, key, value, attn_mask = (_autocast(x, kind) for x in (query, key, value, attn_mask))
+    shape = query.shape[:-2]
+    if not (query.dim() == key.dim() == value.dim() == 4 and shape[0] == key.shape[0] == value.shape[0]):
+        query, key, value, shape = _one_batch(query, key, value)
+    if not enable_gqa and not query.shape[1] == key.shape[1] == value.shape[1]:
+        query, key, value = _common_heads(query, key, value)
+        shape = (*shape[:-1], query.shape[1])
+    if attn_mask is not None:
+        attn_mask = _mask_of_one_batch(attn_mask, tuple(shape[:-1]))
+    rows, keys = query.shape[2], key.shape[2]
+    window = None
+    if is_causal and rows > keys:  # ours are aligned bottom-right, where row i is at key i + Sk - Sq
+        is_causal, window = False, [-1, rows - keys]
+    elif is_causal and rows < keys == value.shape[2]:  # no row sees a later key
+        key, value = key[:, :, :rows], value[:, :, :rows]
+    out, _ = _OPERATORS.attention.default(
+        query, key, value, attn_mask, causal=is_causal or lower_right, window=window, scale=scale
+    )
+    return out if len(shape) == 2 else out.reshape(*shape, *out.shape[2:])
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    """Whether a forward-mode derivative is asked for, which `torch.library` would take for 0 without a word."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:  # noqa: SLF001 - asking by itself takes 1 us
+        return False
+    return forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def _autocast(tensor: Tensor | None, kind: str) -> Tensor | None:
+    """Cast as autocast does for PyTorch's function: whatever is floating, but not float64."""
+    if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
+
+
+def _causality(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool
+) -> tuple[bool, bool, Tensor | None]:  # fmt: skip
+    """Return whether it is causal aligned top-left, whether bottom-right, and the mask if there is another."""
+    if mask is None:
+        return is_causal, False, None
+    causal_bias = isinstance(mask, CausalBias)
+    if is_causal:  # in PyTorch's words
+        raise ConfigError(
+            "CausalBias should not be used with causal=True"
+            if causal_bias
+            else "Explicit attn_mask should not be set when is_causal=True: put the causal part into the mask"
+        )
+    if not causal_bias:
+        return False, False, mask
+    sizes, wanted = (mask.seq_len_q, mask.seq_len_kv), (query.shape[-2], key.shape[-2])
+    if sizes != wanted:
+        raise ConfigError(f"attn_mask is a CausalBias of [L, S] = {list(sizes)}, but query and key have {list(wanted)}")
+    lower_right = mask.variant == CausalVariant.LOWER_RIGHT
+    return not lower_right, lower_right, None
+
+
+def _one_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
+    """Broadcast the batch dimensions and make one of them.
+
+    Returns:
+        query, key and value as [B, H, S, D], and what stands before [L, Ev] in the output's shape.
+    """
+    tensors = query, key, value
+    dims = [x.dim() for x in tensors]
+    given = ", ".join(str(list(x.shape)) for x in tensors)
+    if min(dims) < 2:
+        raise ConfigError(f"query, key and value have shapes {given}: each needs 2 dimensions or more")
+    try:
+        lead = tuple(torch.broadcast_shapes(*(x.shape[:-3] for x in tensors)))
+    except RuntimeError:
+        raise ConfigError(f"query, key and value have shapes {given}: their batches do not broadcast") from None
+    count = math.prod(lead)
+    whole = [x if x.dim() > 2 else x[None] for x in tensors]
+    query, key, value = (x.expand(*lead, *x.shape[-3:]).reshape(count, *x.shape[-3:]) for x in whole)
+    return query, key, value, () if max(dims) == 2 else (*lead, query.shape[1])
+
+
+def _common_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Broadcast the heads of [B, H, S, D] without a copy; one KV head stays one, which grouped heads share."""
+    heads = query.shape[1], key.shape[1], value.shape[1]
+    count = next((n for n in heads if n != 1), 1)
+    if any(n not in {1, count} for n in heads):
+        raise ConfigError(
+            f"query, key and value have {heads[0]}, {heads[1]} and {heads[2]} heads, which do not broadcast: "
+            "for grouped heads pass enable_gqa=True"
+        )
+    query = query.expand(-1, count, -1, -1)
+    if heads[1] == heads[2]:
+        return query, key, value
+    return query, key.expand(-1, count, -1, -1), value.expand(-1, count, -1, -1)
+
+
+def _mask_of_one_batch(mask: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Return a mask that broadcasts to [*lead, H, L, S] as [B or 1, H or 1, L or 1, S or 1]."""
+    missing = len(lead) + 3 - mask.dim()
+    if missing < 0:
+        raise ConfigError(f"attn_mask has {mask.dim()} dimensions, the attention weights have {len(lead) + 3}")
+    mask = mask[(None,) * missing]
+    if len(lead) == 1:
+        return mask
+    inner = mask.shape[-3:]
+    if all(n == 1 for n in mask.shape[:-3]):
+        return mask.reshape(1, *inner)
+    return mask.expand(*lead, *inner).reshape(math.prod(lead), *inner)
+
+
+def _layout(query: Tensor) -> str:
+    """Return the order in which the outputs of a call lie in memory: that of the query [B, H, S, D]."""
+    return "BSHD" if query.stride(1) < query.stride(2) else "BHSD"
+
+
+def _turned(tensor: Tensor, layout: str) -> Tensor:
+    """View [B, H, S, D] in a layout, or back."""
+    return tensor.transpose(1, 2) if layout == "BSHD" else tensor
+
+
+def _empty(query: Tensor, heads: int, tokens: int, width: int) -> Tensor:
+    """Return [B, heads, tokens, width] without content, in memory as outputs are."""
+    batch, layout = query.shape[0], _layout(query)
+    shape = (batch, tokens, heads, width) if layout == "BSHD" else (batch, heads, tokens, width)
+    return _turned(query.new_empty(shape), layout)
+
+
+def _check_devices(*tensors: Tensor | None) -> None:
+    """Refuse tensors of two devices, one of them "meta" perhaps: what is made for fake ones has no content."""
+    devices = {str(tensor.device) for tensor in tensors if tensor is not None}
+    if len(devices) > 1:
+        raise ConfigError(f"the tensors are on several devices: {', '.join(sorted(devices))}")
+
+
+def _fake_attention(
+    query: Tensor, key: Tensor, value: Tensor, *constants: Tensor | None, **_: Any
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    _check_devices(query, key, value, *constants)
+    batch, heads, tokens, _ = query.shape
+    return _empty(query, heads, tokens, value.shape[3]), query.new_empty((batch, heads, tokens), dtype=torch.float32)
+
+
+def _fake_backward(
+    dout: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, **_: Any
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    _check_devices(dout, query, key, value, *others)
+    dq, dk, dv = (_empty(query, *x.shape[1:]) for x in (query, key, value))
+    return dq, dk, dv
+
+
+def _arguments(names: Sequence[str], tensors: Sequence[Tensor | None], layout: str) -> dict[str, Any]:
+    """Return tensors [B, H, S, D] as `rocattn.attention` takes them in a layout, by the names that it gives them."""
+    given: dict[str, Any] = {}
+    for name, tensor in zip(names, tensors, strict=False):  # those at the end that are None may be missing
+        if tensor is not None:
+            turned = _turned(tensor, layout) if name in _IN_LAYOUT else tensor
+            given[name] = _array(turned) if tensor.device.type == "cpu" else _on_gpu(name, turned.detach())
+    return given
+
+
+def _array(tensor: Tensor) -> Array:
+    """Return a CPU tensor's memory as an array."""
+    tensor = tensor.detach()
+    if tensor.dtype != torch.bfloat16:
+        array: Array = tensor.numpy()
+        return array
+    array = tensor.view(torch.int16).numpy()  # PyTorch and ml_dtypes do not know each other's bfloat16
+    return array.view(ml_dtypes.bfloat16)
+
+
+def _on_gpu(name: str, tensor: Tensor) -> Tensor:
+    """Return a tensor as the gpu backend's kernels can read it, copied only if they cannot."""
+    if name in {"alibi_slopes", "sinks", "lse"}:
+        return tensor.float().contiguous()
+    return tensor if name == "mask" or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _tensor(result: Any) -> Tensor:
+    """Return a result of `rocattn.attention` as a tensor over the same memory."""
+    if isinstance(result, torch.Tensor):
+        return result
+    tensor = torch.from_numpy(result.view("int16") if result.dtype == ml_dtypes.bfloat16 else result)
+    tensor = tensor.view(torch.bfloat16) if result.dtype == ml_dtypes.bfloat16 else tensor
+    return tensor if result.size else tensor.new_empty(tensor.shape)  # numpy's strides are 0 then
+
+
+def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    layout = _layout(tensors[0])
+    given = _arguments(_FORWARD, tensors, layout)
+    with threads_from_caller(torch.get_num_threads()):
+        out, lse = attention(**given, **options, layout=layout, return_lse=True)
+    return _turned(_tensor(out), layout), _tensor(lse)
+
+
+def _attention_backward(*tensors: Any, **options: Any) -> tuple[Tensor, ...]:
+    layout = _layout(tensors[1])
+    given = _arguments(_BACKWARD, tensors, layout)
+    with threads_from_caller(torch.get_num_threads()):
+        gradients = attention_backward(**given, **options, layout=layout)
+    return tuple(_turned(_tensor(gradient), layout) for gradient in gradients)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+    for name, needed in zip(_FORWARD, ctx.needs_input_grad, strict=False):
+        if needed and name in _CONSTANTS:
+            raise ConfigError(
+                f"{name} requires a gradient, which is not computed: detach it, or use PyTorch's attention"
+            )
+    query, key, value, *constants = inputs
+    out, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(query, key, value, out, lse, *constants)
+    ctx.options = keyword_only_inputs
+
+
+def _differentiate(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
+    del dlse
+    gradients = _OPERATORS.attention_backward.default(dout, *ctx.saved_tensors, **ctx.options)
+    return (*gradients, None, None, None)
+
+
+def _refuse_second(ctx: Any, *gradients: Tensor) -> None:
+    del ctx, gradients
+    raise NotImplementedError("rocattn::attention has no second derivative: use PyTorch's attention for that")
+
+
+def _register() -> None:
+    """Make the operators known to PyTorch."""
+    library, three = torch.library, "(Tensor query, Tensor key, Tensor value, "
+    library.define("rocattn::attention", f"{three}{_OPTIONS}) -> (Tensor out, Tensor lse)")
+    library.define(
+        "rocattn::attention_backward",
+        f"(Tensor dout, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, {_OPTIONS}) "
+        "-> (Tensor dq, Tensor dk, Tensor dv)",
+    )
+    library.impl("rocattn::attention", _KINDS, _attention)
+    library.impl("rocattn::attention_backward", _KINDS, _attention_backward)
+    library.register_fake("rocattn::attention", _fake_attention)
+    library.register_fake("rocattn::attention_backward", _fake_backward)
+    library.register_autograd("rocattn::attention", _differentiate, setup_context=_save)
+    library.register_autograd("rocattn::attention_backward", _refuse_second)
+
+
+_register()
+_OPERATORS = torch.ops.rocattn

@@ -1,0 +1,98 @@
+"""The kernels of rocattn.torch's operators on GPU tensors: PyTorch's CPU build, whose tensors say they are on a GPU."""
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed", exc_type=ImportError)
+
+# The tensors are in the stand-in's memory. What the dispatcher, autograd and the allocator of a ROCm build do with the
+# operators is not seen here: the functions are called that are registered there.
+PRELUDE = r"""
+import ctypes, json, types
+import numpy as np
+import torch
+import rocattn
+import rocattn.torch
+from rocattn import BACKENDS
+
+runtime = BACKENDS.get("gpu").runtime()
+stream = runtime.hip.stream_create()
+torch.version.hip = "7.2"
+torch.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=stream)
+copies = []
+
+class OnGpu(torch.Tensor):
+    device = property(lambda self: torch.device("cuda", 0))
+    def new_empty(self, shape, dtype=None):
+        return allocate(shape, dtype or self.dtype)
+    def contiguous(self):
+        if self.is_contiguous():
+            return self
+        copies.append(tuple(self.shape))
+        return to_gpu(to_host(self).contiguous())
+OnGpu.__module__ = "torch"
+
+def allocate(shape, dtype):
+    count = max(1, int(np.prod(shape)) * dtype.itemsize)
+    memory = (ctypes.c_ubyte * count).from_address(runtime.hip.malloc(count))
+    return torch.frombuffer(memory, dtype=torch.uint8)[: int(np.prod(shape)) * dtype.itemsize].view(dtype).view(
+        tuple(shape)).as_subclass(OnGpu)
+
+def to_gpu(tensor):
+    made = allocate(tensor.shape, tensor.dtype)
+    runtime.hip.copy_to_device(made.data_ptr(), tensor.data_ptr(), tensor.nbytes, 0)
+    return made
+
+def to_host(tensor):
+    runtime.hip.stream_synchronize(stream)
+    return tensor.as_subclass(torch.Tensor).clone()
+
+def near(a, b):
+    return bool((to_host(a).double() - b.double()).abs().max() < 1e-2)
+
+torch.manual_seed(0)
+"""
+
+
+def test_the_gpu_backend_computes_in_place(hostgpu):
+    """Both orders of memory, every option with data, and gradients; only a strided last axis is copied."""
+    code = """
+found = {}
+for order in ("BHSD", "BSHD"):
+    def make(h, s, d):
+        x = torch.randn(2, h, s, d) if order == "BHSD" else torch.randn(2, s, h, d)
+        return x.half()
+    def view(x):
+        return x if order == "BHSD" else x.transpose(1, 2)
+    host = make(4, 19, 32), make(2, 23, 32), make(2, 23, 32)
+    options = dict(mask=torch.rand(2, 1, 19, 23) > 0.3, alibi_slopes=torch.rand(2, 4), sinks=torch.randn(4))
+    tensors = [view(to_gpu(x)) for x in host]
+    given = [to_gpu(x) for x in options.values()]
+    copies.clear()
+    out, lse = rocattn.torch._attention(*tensors, *given, causal=True)
+    dout = to_gpu(torch.ones(2, 4, 19, 1, dtype=torch.float16)).expand(2, 4, 19, 32)  # of a sum
+    gradients = rocattn.torch._attention_backward(dout, *tensors, out, lse, *given, causal=True)
+    expected, logs = torch.ops.rocattn.attention(*map(view, host), **options, causal=True)
+    ones = torch.ones(2, 4, 19, 32, dtype=torch.float16)
+    exact = torch.ops.rocattn.attention_backward(ones, *map(view, host), expected, logs, **options, causal=True)
+    found[order] = {
+        "kind": type(out) is OnGpu,
+        "order": out.transpose(1, 2).is_contiguous() if order == "BSHD" else out.is_contiguous(),
+        "right": [near(a, b) for a, b in zip((out, lse, *gradients), (expected, logs, *exact))],
+        "copies": copies[:],
+    }
+print(json.dumps(found))
+"""
+    expected = {"kind": True, "order": True, "right": [True] * 5}
+    turned = {"BHSD": [2, 4, 19, 32], "BSHD": [2, 19, 4, 32]}
+    found = hostgpu(PRELUDE + code)
+    assert found == {order: expected | {"copies": [shape]} for order, shape in turned.items()}
+
+
+def test_the_operators_have_kernels_for_gpu_tensors():
+    """PyTorch calls AMD's devices "cuda", too."""
+    import torch
+
+    import rocattn.torch  # noqa: F401 - registers them
+
+    for name in ("attention", "attention_backward"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"rocattn::{name}", "CUDA")

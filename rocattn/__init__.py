@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rocattn.functional import attention, attention_backward
     from rocattn.kv_cache import KVCache, PagedKVCache
     from rocattn.registry import BACKENDS, BackendRegistry
+    from rocattn.varlen import attention_varlen, attention_varlen_backward
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,8 @@ _HOMES = {
     "ToolchainError": "errors",
     "attention": "functional",
     "attention_backward": "functional",
+    "attention_varlen": "varlen",
+    "attention_varlen_backward": "varlen",
 }
 
 __all__ = [
@@ -46,6 +49,8 @@ __all__ = [
     "ToolchainError",
     "attention",
     "attention_backward",
+    "attention_varlen",
+    "attention_varlen_backward",
 ]
 
 

@@ -59,6 +59,56 @@ class Operands(NamedTuple):
     sinks: Array | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Where the sequences of `rocattn.attention_varlen` are, beside operands whose batch axis is 1 or the pages.
+
+    With them `Operands` are q [1, H, total_q, D], k and v [1, Hkv, total_k, D], or with pages
+    [num_pages, Hkv, page_size, D]; out and lse are [1, H, total_q, Dv] and [1, H, total_q].
+
+    Attributes:
+        cu_seqlens_q: int32 [B + 1], contiguous: sequence b has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q.
+        cu_seqlens_k: The same of k and v; None with pages.
+        seqlens_k: int32 [B], contiguous: the keys of each sequence; None: all from its start to the next one's.
+        block_table: int32 [B, max_pages], contiguous: key j of sequence b is row j % page_size of page
+            block_table[b, j // page_size]; None without pages.
+    """
+
+    cu_seqlens_q: Array
+    cu_seqlens_k: Array | None = None
+    seqlens_k: Array | None = None
+    block_table: Array | None = None
+
+    @property
+    def count(self) -> int:
+        """B."""
+        return len(self.cu_seqlens_q) - 1
+
+    def queries(self, index: int) -> slice:
+        """Return the rows of q of a sequence."""
+        return slice(int(self.cu_seqlens_q[index]), int(self.cu_seqlens_q[index + 1]))
+
+    def keys(self, index: int) -> slice:
+        """Return the rows of k and v of a sequence; with pages, as if its pages lay side by side."""
+        first = 0 if self.cu_seqlens_k is None else int(self.cu_seqlens_k[index])
+        if self.seqlens_k is not None:
+            return slice(first, first + int(self.seqlens_k[index]))
+        return slice(first, 0 if self.cu_seqlens_k is None else int(self.cu_seqlens_k[index + 1]))
+
+    def alone(self, config: AttentionConfig, operands: Operands, index: int) -> tuple[AttentionConfig, Operands]:
+        """Return the problem of one sequence as `Backend.forward` takes it: views, but for pages, which are copied."""
+        rows, keys = self.queries(index), self.keys(index)
+        k, v = operands.k, operands.v
+        if self.block_table is not None:
+            size = k.shape[2]
+            pages = self.block_table[index, : -(-keys.stop // size)]
+            k, v = (x[pages].swapaxes(0, 1).reshape(1, x.shape[1], len(pages) * size, x.shape[3]) for x in (k, v))
+        slopes = None if operands.alibi_slopes is None else operands.alibi_slopes[index : index + 1]
+        single = config.replace(batch=1, seq_q=rows.stop - rows.start, seq_k=keys.stop - keys.start, varlen=None)
+        q = operands.q[:, :, rows]
+        return single, Operands(q, k[:, :, keys], v[:, :, keys], None, slopes, operands.sinks)
+
+
 class Backend(ABC):
     """One implementation of attention.
 
@@ -98,6 +148,35 @@ class Backend(ABC):
     @abstractmethod
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
+
+    def supports_varlen(self, config: AttentionConfig) -> Support:
+        """Whether the backend computes a config with ``varlen``: as its longest sequence alone, unless overridden."""
+        return self.supports(config.replace(batch=1, varlen=None))
+
+    def forward_varlen(
+        self, config: AttentionConfig, operands: Operands, sequences: Sequences, out: Array, lse: Array | None
+    ) -> None:
+        """As `forward`, of sequences in packed rows or pages: one after the other, unless overridden."""
+        for index in range(sequences.count):
+            rows = sequences.queries(index)
+            if rows.start < rows.stop:
+                single, inputs = sequences.alone(config, operands, index)
+                self.forward(single, inputs, out[:, :, rows], None if lse is None else lse[:, :, rows])
+
+    def backward_varlen(
+        self, config: AttentionConfig, operands: Operands, sequences: Sequences,
+        dout: Array, out: Array, lse: Array, dq: Array, dk: Array, dv: Array,
+    ) -> None:  # fmt: skip
+        """As `backward`, of sequences in packed rows, never pages: one after the other, unless overridden."""
+        dk[...], dv[...] = 0, 0  # of rows that no query row sees
+        for index in range(sequences.count):
+            rows, keys = sequences.queries(index), sequences.keys(index)
+            if rows.start < rows.stop:
+                single, inputs = sequences.alone(config, operands, index)
+                self.backward(
+                    single, inputs, dout[:, :, rows], out[:, :, rows], lse[:, :, rows], dq[:, :, rows], dk[:, :, keys],
+                    dv[:, :, keys],
+                )  # fmt: skip
 
     @abstractmethod
     def backward(

@@ -13,6 +13,8 @@ DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 LAYOUTS = ("BSHD", "BHSD", "BSE")
 LARGEST = 1e30
 """The largest scale, softcap, reciprocal of a softcap, ALiBi slope and sink: kernels multiply by them in float32."""
+VARLEN_LARGEST = (1 << 31) - 1
+"""The most rows, pages and sequences of a `VarlenShape`: they are counted in int32."""
 MaskKind = Literal["none", "bool", "additive"]
 Direction = Literal["forward", "backward"]
 
@@ -37,6 +39,51 @@ def _clamped_ramp_sum(first: int, count: int, top: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VarlenShape:
+    """How sequences of lengths of their own lie in memory: q packed, k and v packed or in pages.
+
+    Attributes:
+        total_q: Rows of q [total_q, H, D]; those of a sequence lie side by side.
+        total_k: Rows of k and v [total_k, Hkv, D]; 0 with pages.
+        page_size: Tokens of a page of k and v [num_pages, page_size, Hkv, D]; 0: they are packed.
+        num_pages: Pages there are.
+        max_pages: Entries of a sequence in the block table.
+        counts_keys: Whether an array of its own says how many keys each sequence has, as it does with pages.
+        lengths: (Sq, Sk) of each sequence, for exact counts of work; () where a caller's arrays say them.
+
+    Raises:
+        ConfigError: When a size is no whole number, or they contradict each other.
+    """
+
+    total_q: int
+    total_k: int = 0
+    page_size: int = 0
+    num_pages: int = 0
+    max_pages: int = 0
+    counts_keys: bool = False
+    lengths: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        for name in ("total_q", "total_k", "page_size", "num_pages", "max_pages"):
+            if not _is_whole(value := getattr(self, name)) or not 0 <= value <= VARLEN_LARGEST:
+                raise ConfigError(f"{name} is {value!r}: it must be a whole number from 0 to 2^31 - 1")
+        if (self.page_size and self.total_k) or (not self.page_size and (self.num_pages or self.max_pages)):
+            raise ConfigError("k and v are packed (total_k) or in pages (page_size, num_pages, max_pages), not both")
+        object.__setattr__(self, "lengths", tuple((int(q), int(k)) for q, k in self.lengths))
+
+    @property
+    def paged(self) -> bool:
+        """Whether k and v are in pages."""
+        return self.page_size > 0
+
+    @property
+    def label(self) -> str:
+        """A short readable part of `AttentionConfig.label`."""
+        return f"paged{self.page_size}" if self.paged else "varlen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
     """One attention problem without its data: sizes, dtype, layout, options.
 
@@ -55,6 +102,8 @@ class AttentionConfig:
         scale: Factor on q.k; None is 1 / sqrt(D).
         return_lse: Whether the natural-log LSE, float32 [B, H, Sq], is wanted too.
         direction: "forward" or "backward".
+        varlen: Of `rocattn.attention_varlen`: how its ``batch`` sequences lie in memory; ``seq_q`` and ``seq_k`` are
+            the longest then, or bounds of them. None: all sequences are of one length.
 
     Raises:
         ConfigError: When the fields contradict each other.
@@ -79,6 +128,7 @@ class AttentionConfig:
     scale: float | None = None
     return_lse: bool = False
     direction: Direction = "forward"
+    varlen: VarlenShape | None = None
 
     def __post_init__(self) -> None:
         """Fill in what defaults to another field, then check that all of them fit together."""
@@ -89,6 +139,8 @@ class AttentionConfig:
         for name in ("window", "mask_shape"):
             if isinstance(value := getattr(self, name), list | tuple):
                 object.__setattr__(self, name, tuple(value))
+        if isinstance(varlen := self.varlen, dict):
+            object.__setattr__(self, "varlen", VarlenShape(**varlen))
         if problem := self._problem():
             raise ConfigError(problem)
 
@@ -116,7 +168,7 @@ class AttentionConfig:
         for name in ("softcap", "scale"):
             if (value := getattr(self, name)) is not None and not _is_number(value):
                 return f"{name} is {value!r}: it must be a number, or None"
-        return self._band_problem() or self._mask_problem()
+        return self._band_problem() or self._mask_problem() or self._varlen_problem()
 
     def _band_problem(self) -> str:
         if self.window is not None and (
@@ -144,6 +196,23 @@ class AttentionConfig:
         ):
             return f"a mask of shape {self.mask_shape} does not broadcast to [B, H, Sq, Sk] = {list(full)}"
         return ""
+
+    def _varlen_problem(self) -> str:
+        if self.varlen is None:
+            return ""
+        if self.layout != "BSHD" or self.mask != "none":
+            return "sequences of different lengths are [S, H, D], as in layout BSHD, and take no mask"
+        if (lengths := self.varlen.lengths) and len(lengths) != self.batch:
+            return f"{len(lengths)} lengths are given for {self.batch} sequences"
+        return ""
+
+    @property
+    def sequences(self) -> tuple[AttentionConfig, ...]:
+        """The problem of each sequence with rows, by the lengths that ``varlen`` states; itself alone without it."""
+        if self.varlen is None:
+            return (self,)
+        lengths = self.varlen.lengths or ((self.seq_q, self.seq_k),) * self.batch
+        return tuple(self.replace(batch=1, seq_q=q, seq_k=k, varlen=None) for q, k in lengths if q)
 
     @property
     def scores_shape(self) -> tuple[int, int, int, int]:
@@ -177,6 +246,8 @@ class AttentionConfig:
     @property
     def visible_pairs(self) -> int:
         """Visible (query, key) pairs over batch and heads: exact for causal and window; a mask hides none."""
+        if self.varlen is not None:
+            return sum(single.visible_pairs for single in self.sequences)
         per_head = self.seq_q * self.seq_k
         if self.band is not None:
             left, right = self.band
@@ -195,24 +266,32 @@ class AttentionConfig:
     @property
     def flops_conventional(self) -> int:
         """FLOPs as papers print them: 2 Sq Sk (D + Dv) a head, half if causal, x 2.5 backward (FlashAttention-2)."""
+        if self.varlen is not None:
+            return sum(single.flops_conventional for single in self.sequences)
         full = 2 * self.batch * self.num_heads * self.seq_q * self.seq_k * (self.head_dim + self.head_dim_v)
         halved = full // 2 if self.causal else full
         return halved if self.direction == "forward" else halved * 5 // 2
 
     @property
+    def rows_q(self) -> int:
+        """Rows of q of a head, of all sequences."""
+        return self.batch * self.seq_q if self.varlen is None else self.varlen.total_q
+
+    @property
     def q_bytes(self) -> int:
         """Bytes of q."""
-        return self.batch * self.num_heads * self.seq_q * self.head_dim * self.itemsize
+        return self.rows_q * self.num_heads * self.head_dim * self.itemsize
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of k and v together."""
-        return self.batch * self.num_kv_heads * self.seq_k * (self.head_dim + self.head_dim_v) * self.itemsize
+        rows = self.batch * self.seq_k if self.varlen is None else sum(single.seq_k for single in self.sequences)
+        return rows * self.num_kv_heads * (self.head_dim + self.head_dim_v) * self.itemsize
 
     @property
     def out_bytes(self) -> int:
         """Bytes of out."""
-        return self.batch * self.num_heads * self.seq_q * self.head_dim_v * self.itemsize
+        return self.rows_q * self.num_heads * self.head_dim_v * self.itemsize
 
     @property
     def mask_bytes(self) -> int:
@@ -226,7 +305,7 @@ class AttentionConfig:
     def bytes_moved(self) -> int:
         """Compulsory traffic: Q + K + V + O (+ LSE, mask); backward reads those and dO and writes dQ, dK, dV."""
         forward = self.q_bytes + self.kv_bytes + self.out_bytes + self.mask_bytes
-        lse = 4 * self.batch * self.num_heads * self.seq_q
+        lse = 4 * self.rows_q * self.num_heads
         if self.direction == "forward":
             return forward + (lse if self.return_lse else 0)
         return forward + lse + self.out_bytes + self.q_bytes + self.kv_bytes
@@ -237,7 +316,12 @@ class AttentionConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON-ready values."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        values: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        if self.varlen is None:  # so that keys of other problems are those of commits that did not know it
+            del values["varlen"]
+        else:
+            values["varlen"]["lengths"] = [list(pair) for pair in self.varlen.lengths]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> AttentionConfig:
@@ -264,6 +348,7 @@ class AttentionConfig:
         heads = f"{self.num_heads}" if self.num_heads == self.num_kv_heads else f"{self.num_heads}x{self.num_kv_heads}"
         dims = f"{self.head_dim}" if self.head_dim == self.head_dim_v else f"{self.head_dim}v{self.head_dim_v}"
         parts = [f"b{self.batch}", f"h{heads}", f"q{self.seq_q}", f"k{self.seq_k}", f"d{dims}"]
+        parts += [self.varlen.label] if self.varlen is not None else []
         parts += ["causal"] * self.causal
         parts += [f"window{self.window[0]}.{self.window[1]}"] if self.window is not None else []
         if self.mask_shape is not None:

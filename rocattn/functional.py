@@ -33,7 +33,7 @@ from rocattn.layouts import empty_in_layout, heads_view, mask_view
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
-    from rocattn.config import Direction, MaskKind
+    from rocattn.config import Direction, MaskKind, VarlenShape
     from rocattn.gpu.tensors import DeviceCall
 
 
@@ -96,7 +96,7 @@ def attention(
     device = None
     if not isinstance(q, np.ndarray):
         given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
-        device = _device_call(given, backend)
+        device = device_call(given, backend)
         if device is not None:
             q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
     elif isinstance(k, np.ndarray):
@@ -166,7 +166,7 @@ def attention_backward(
     device = None
     if not isinstance(q, np.ndarray):
         given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
-        device = _device_call(given | {"dout": dout, "out": out, "lse": lse}, backend)
+        device = device_call(given | {"dout": dout, "out": out, "lse": lse}, backend)
         if device is not None:
             q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
             dout, out, lse = (device.shadow(name) for name in ("dout", "out", "lse"))
@@ -177,13 +177,13 @@ def attention_backward(
     )  # fmt: skip
     views = []
     for name, array in (("dout", dout), ("out", out)):
-        _check_array(name, array, _name(q.dtype))
+        check_array(name, array, _name(q.dtype))
         view = heads_view(array, layout, config.num_heads, name)
         if view.shape != out_shape(config):
             raise ConfigError(f"{name} has shape {array.shape}: the output is {out_shape(config)} as [B, H, Sq, Dv]")
         views.append(view)
     rows = (config.batch, config.num_heads, config.seq_q)
-    _check_array("lse", lse, "float32")
+    check_array("lse", lse, "float32")
     if lse.shape != rows:
         raise ConfigError(f"lse has shape {lse.shape}: it must be [B, H, Sq] = {list(rows)}")
     if device is not None:
@@ -214,10 +214,12 @@ def describe(
     return_lse: bool = False,
     direction: Direction = "forward",
     readable: bool = True,
+    packed: tuple[VarlenShape, int, int, int] | None = None,
 ) -> tuple[AttentionConfig, Operands]:
     """Check the arguments of `attention` and return the config and the views that a backend takes.
 
     ``readable`` is False for shadows of device tensors, which have no content: a check of that would wait for the GPU.
+    ``packed`` has the config's varlen, batch, seq_q and seq_k where q, k and v hold the rows of all sequences.
 
     Raises:
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
@@ -240,17 +242,20 @@ def describe(
     mask_shape, alibi, sink = None if mask is None else mask.shape, alibi_slopes is not None, sinks is not None
     key = (
         q_view.shape, k_view.shape, v_view.shape, dtype, layout, causal, window, kind, mask_shape, softcap, alibi, sink,
-        scale, return_lse, direction,
+        scale, return_lse, direction, packed,
     )  # fmt: skip
     config = _CONFIGS.get(key)
     if config is None:
         _check_shapes(q_view.shape, k_view.shape, v_view.shape)
         (batch, heads, seq_q, dim), (_, heads_k, seq_k, _), dim_v = q_view.shape, k_view.shape, v_view.shape[3]
+        varlen = None
+        if packed is not None:
+            varlen, batch, seq_q, seq_k = packed
         config = AttentionConfig(
             batch=batch, num_heads=heads, num_kv_heads=heads_k, seq_q=seq_q, seq_k=seq_k, head_dim=dim,
             head_dim_v=dim_v, dtype=dtype, layout=layout, causal=causal, window=window, mask=kind,
             mask_shape=mask_shape, softcap=softcap, alibi=alibi, sinks=sink, scale=scale, return_lse=return_lse,
-            direction=direction,
+            direction=direction, varlen=varlen,
         )  # fmt: skip
         if len(_CONFIGS) >= _MOST_CONFIGS:
             _CONFIGS.clear()
@@ -273,7 +278,7 @@ def _common_dtype(q: np.dtype[Any], k: np.dtype[Any], v: np.dtype[Any]) -> str:
     return _name(q)
 
 
-def _device_call(given: dict[str, Any], backend: str | None) -> DeviceCall | None:
+def device_call(given: dict[str, Any], backend: str | None) -> DeviceCall | None:
     """Return what computes a call on device tensors; None for numpy arrays."""
     q = given["q"]
     if not (hasattr(q, "__dlpack__") or hasattr(q, "data_ptr")):
@@ -309,7 +314,12 @@ def require_array(name: str, array: Any) -> Array:
     return array
 
 
-def _check_array(name: str, array: Any, dtype: str) -> None:
+def check_array(name: str, array: Any, dtype: str) -> None:
+    """Refuse what is no numpy array of a dtype.
+
+    Raises:
+        ConfigError: With the argument's name.
+    """
     require_array(name, array)
     _check_dtype(name, array.dtype, dtype)
 

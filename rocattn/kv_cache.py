@@ -4,9 +4,7 @@ Both hold numpy arrays; their sizes are fixed when they are made.
 
 `KVCache` reserves room for its capacity at once (memory that nothing was written to costs address space only) and
 hands out views. `PagedKVCache` takes blocks of a pool as sequences grow, so that sequences of any length share it
-(Kwon et al. 2023, PagedAttention); attention then runs over each stretch of adjacent blocks, and the parts are joined
-by their LSE, which needs no gathered copy of K and V and works with every backend. Only float64 is gathered, and what
-has an LSE beyond `LARGE_LSE`: a float32 LSE does not hold enough digits of the sums there.
+(Kwon et al. 2023, PagedAttention); attention reads them through the block table (`rocattn.attention_varlen`).
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ import numpy as np
 from rocattn.config import DTYPE_BYTES
 from rocattn.errors import ConfigError
 from rocattn.functional import attention, require_array
+from rocattn.varlen import attention_varlen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from rocattn.backend import Array
-
-LARGE_LSE = 2.0**14
-"""Beyond it the spacing of float32 is 2^-9 and more, and parts joined by their LSE are off by as much."""
 
 
 class KVCache:
@@ -132,17 +128,38 @@ class PagedKVCache:
         head_dim_v = head_dim if head_dim_v is None else head_dim_v
         self.block_size, batch = _count("block_size", block_size, least=1), _count("batch", batch)
         num_blocks, kept = _count("num_blocks", num_blocks), _kept_dtype(dtype)
-        rows = num_blocks * self.block_size, _count("num_kv_heads", num_kv_heads)
+        rows = num_blocks, self.block_size, _count("num_kv_heads", num_kv_heads)
         self._k = _reserved((*rows, _count("head_dim", head_dim)), kept)
         self._v = _reserved((*rows, _count("head_dim_v", head_dim_v)), kept)
         self._free = list(range(num_blocks))[::-1]  # the lowest is taken first: fresh sequences get adjacent blocks
         self.tables: list[list[int]] = [[] for _ in range(batch)]
         self.lengths = [0] * batch
+        self._table = np.zeros((batch, 0), np.int32)  # `tables` as kernels read them; beyond their ends anything
 
     @property
     def free_blocks(self) -> int:
         """Blocks that no sequence holds."""
         return len(self._free)
+
+    @property
+    def keys(self) -> Array:
+        """The pool of K, a view [num_blocks, block_size, Hkv, D]: ``k`` of `rocattn.attention_varlen`."""
+        return self._k
+
+    @property
+    def values(self) -> Array:
+        """The pool of V, a view [num_blocks, block_size, Hkv, Dv]."""
+        return self._v
+
+    @property
+    def block_table(self) -> Array:
+        """The blocks of each sequence, int32 [B, most blocks of one]: as `rocattn.attention_varlen` takes them."""
+        return self._table[:, : max(map(len, self.tables), default=0)]
+
+    @property
+    def seqlens(self) -> Array:
+        """The tokens kept of each sequence, int32 [B]: ``seqlens_k`` of `rocattn.attention_varlen`."""
+        return np.array(self.lengths, np.int32)
 
     def append(self, k: Array, v: Array, *, sequence: int | None = None) -> None:
         """Keep the next tokens of every sequence, or of one: k [B or 1, S, Hkv, D] and v [B or 1, S, Hkv, Dv].
@@ -152,20 +169,21 @@ class PagedKVCache:
                 nothing was kept.
         """
         chosen = self._chosen(sequence)
-        _check_tokens(k, v, self._k[None], self._v[None], len(chosen))
+        _check_tokens(k, v, self._k, self._v, len(chosen))
         ends = [self.lengths[index] + k.shape[1] for index in chosen]
         wanted = [-(-end // self.block_size) - len(self.tables[index]) for index, end in zip(chosen, ends, strict=True)]
         if sum(wanted) > len(self._free):
             raise ConfigError(
                 f"{sum(wanted)} more blocks are needed and {len(self._free)} are free: make a larger pool"
             )
-        for row, (index, end, more) in enumerate(zip(chosen, ends, wanted, strict=True)):
-            self.tables[index] += [self._free.pop() for _ in range(more)]
-            at = 0
-            for place in self._stretches(index, self.lengths[index], end):
-                self._k[place] = k[row, at : at + place.stop - place.start]
-                self._v[place] = v[row, at : at + place.stop - place.start]
-                at += place.stop - place.start
+        for index, more in zip(chosen, wanted, strict=True):
+            if more:
+                self._take(index, more)
+        places = np.array([self.lengths[index] for index in chosen])[:, None] + np.arange(k.shape[1])
+        blocks = self._table[np.array(chosen, int)[:, None], places // self.block_size] if places.size else places
+        rows = places % self.block_size
+        self._k[blocks, rows], self._v[blocks, rows] = k, v
+        for index, end in zip(chosen, ends, strict=True):
             self.lengths[index] = end
 
     def truncate(self, length: int, *, sequence: int | None = None) -> None:
@@ -184,50 +202,41 @@ class PagedKVCache:
             del self.tables[index][kept:]
             self.lengths[index] = length
 
-    def attend(
-        self, q: Array, *, causal: bool = False, softcap: float | None = None, scale: float | None = None,
-        backend: str | None = None,
-    ) -> Array:  # fmt: skip
-        """Return attention of q [B, Sq, H, D] over what is kept of each sequence, [B, Sq, H, Dv].
+    def attend(self, q: Array, **options: Any) -> Any:
+        """Return `rocattn.attention_varlen` of q [B, Sq, H, D] over what is kept of each sequence.
 
         Args:
             q: Queries of the newest Sq tokens of each sequence, in the cache's dtype.
-            causal: See `rocattn.attention`.
-            softcap: See `rocattn.attention`.
-            scale: See `rocattn.attention`.
-            backend: See `rocattn.attention`; it has to return the LSE.
+            options: As `rocattn.attention_varlen` takes them.
+
+        Returns:
+            The output [B, Sq, H, Dv]; with ``return_lse`` also the LSE, float32 [B, H, Sq].
 
         Raises:
             ConfigError: When q has not one entry a sequence, or does not fit to K.
         """
         require_array("q", q)
-        if q.ndim != 4 or len(q) != len(self.lengths):
-            raise ConfigError(f"q has shape {q.shape}: [B, Sq, H, D] with B = {len(self.lengths)} is needed")
-        out = np.empty((*q.shape[:3], self._v.shape[-1]), q.dtype)
-        for index, length in enumerate(self.lengths):
-            parts, done = [], 0
-            places = self._stretches(index, 0, length) or [slice(0, 0)]  # q is checked where nothing is kept, too
-            gather = q.dtype == np.float64 and len(places) > 1  # joining by a float32 LSE would lose half the digits
-            for place in () if gather else places:
-                done += place.stop - place.start
-                # The last row sees all keys; of an earlier stretch, row i sees up to its diagonal and length - done on.
-                window = (-1, length - done) if causal else None
-                parts.append(
-                    attention(
-                        q[index : index + 1], self._k[None, place], self._v[None, place], window=window,
-                        softcap=softcap, scale=scale, return_lse=True, backend=backend,
-                    )
-                )  # fmt: skip
-            if len(parts) == 1:
-                out[index] = parts[0][0][0]
-            elif gather or not all(_tells_sums(lse) for _, lse in parts):
-                k, v = (np.concatenate([x[place] for place in places])[None] for x in (self._k, self._v))
-                out[index] = attention(
-                    q[index : index + 1], k, v, causal=causal, softcap=softcap, scale=scale, backend=backend
-                )[0]
-            else:
-                out[index] = _joined(parts)
-        return out
+        batch = len(self.lengths)
+        if q.ndim != 4 or len(q) != batch:
+            raise ConfigError(f"q has shape {q.shape}: [B, Sq, H, D] with B = {batch} is needed")
+        starts = np.arange(batch + 1, dtype=np.int32) * np.int32(q.shape[1])
+        result = attention_varlen(
+            q.reshape(batch * q.shape[1], *q.shape[2:]), self._k, self._v, starts, seqlens_k=self.seqlens,
+            block_table=self.block_table, **options,
+        )  # fmt: skip
+        out, *lse = result if isinstance(result, tuple) else (result,)
+        out = out.reshape(*q.shape[:3], self._v.shape[-1])
+        return (out, lse[0].reshape(q.shape[2], batch, q.shape[1]).swapaxes(0, 1)) if lse else out
+
+    def _take(self, index: int, more: int) -> None:
+        """Give a sequence more blocks."""
+        table = self.tables[index]
+        table += [self._free.pop() for _ in range(more)]
+        if len(table) > self._table.shape[1]:  # by half as much again, so that growth costs little
+            wider = np.zeros((len(self.tables), len(table) * 3 // 2), np.int32)
+            wider[:, : self._table.shape[1]] = self._table
+            self._table = wider
+        self._table[index, len(table) - more : len(table)] = table[-more:]
 
     def _chosen(self, sequence: int | None) -> Sequence[int]:
         if sequence is None:
@@ -236,37 +245,6 @@ class PagedKVCache:
         if sequence >= len(self.lengths):
             raise ConfigError(f"there is no sequence {sequence}: the cache has {len(self.lengths)}")
         return [sequence]
-
-    def _stretches(self, sequence: int, first: int, end: int) -> list[slice]:
-        """Return where the tokens ``first`` … ``end`` - 1 lie in the pool, adjacent blocks as one slice."""
-        stretches: list[slice] = []
-        size, table = self.block_size, self.tables[sequence]
-        while first < end:
-            stop = min(end, (first // size + 1) * size)
-            start = table[first // size] * size + first % size
-            last = start + stop - first
-            stretches.append(slice(stretches.pop().start if stretches and stretches[-1].stop == start else start, last))
-            first = stop
-        return stretches
-
-
-def _tells_sums(lse: Array) -> bool:
-    """Whether a float32 LSE has room for the logarithm of a sum of weights beside the largest score, in every row."""
-    return not bool((np.isfinite(lse) & (np.abs(lse) > LARGE_LSE)).any())
-
-
-def _joined(parts: list[tuple[Array, Array]]) -> Array:
-    """Join outputs [1, Sq, H, Dv] over parts of the keys by their LSE [1, H, Sq]; returns [Sq, H, Dv]."""
-    lses = np.stack([lse[0].T for _, lse in parts])
-    largest = lses.max(axis=0)
-    largest = np.where(np.isfinite(largest), largest, 0)  # a row that sees no key at all
-    weights = np.exp(lses - largest)
-    total = weights.sum(axis=0)
-    weights /= np.where(total > 0, total, 1)
-    joined = np.zeros(parts[0][0].shape[1:], np.float32)
-    for weight, (out, _) in zip(weights, parts, strict=True):
-        joined += weight[..., None] * out[0]
-    return joined
 
 
 def _count(name: str, value: Any, *, least: int = 0) -> int:

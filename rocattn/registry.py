@@ -86,7 +86,8 @@ class BackendRegistry:
         Raises:
             ConfigError: When it answers something else than a `Support`.
         """
-        return checked(backend, backend.available() and backend.supports(config))
+        ask = backend.supports if config.varlen is None else backend.supports_varlen
+        return checked(backend, backend.available() and ask(config))
 
     def expect(self, name: str | None, kv_bytes: int) -> None:
         """Let the named backend, else the one of the last call, get ready for a call (`Backend.expect`)."""

@@ -1,4 +1,4 @@
-// C ABI of the CPU kernels: one struct in, one status out. rocattn/backends/cpu_flash.py mirrors it.
+// C ABI of the CPU kernels: structs in, one status out. rocattn/backends/cpu_flash.py mirrors them.
 //
 // All sizes and strides are in elements; the last axis of q, k, v, o and the gradients has unit stride. Strides may
 // be 0 or negative. Heads are grouped: query head h uses KV head h / (H / Hkv).
@@ -14,7 +14,7 @@ struct Args {
   int64_t size;  // sizeof(Args): a stale library is found out before it reads anything
   const void *q, *k, *v;
   void* o;     // forward: written; backward: read
-  float* lse;  // contiguous [B, H, Sq]; forward: written unless null; backward: read
+  float* lse;  // [B, H, Sq], a head's rows side by side; forward: written unless null; backward: read
   const void* mask;
   const float* slopes;  // contiguous [B, H], or null
   const float* sinks;   // contiguous [H], or null
@@ -24,11 +24,27 @@ struct Args {
   int64_t qs[3], ks[3], vs[3], os[3];  // b, h, s
   int64_t dos[3], dqs[3], dks[3], dvs[3];
   int64_t ms[4];         // mask: b, h, q, k; 0 where it is broadcast
+  int64_t ls;            // lse: from a head to the next
+  // A paged K and V: key j is row j % page_size of page table[j / page_size], of which ks[0] and vs[0] are the strides.
+  // page_size 0: there are no pages.
+  const int32_t* table;
+  int64_t page_size;
   int64_t left, right;   // keys beside the diagonal i + Sk - Sq that row i sees; -1 is open; causal is right = 0
   int32_t dtype;         // of q, k, v, o and gradients
   int32_t mask_dtype;    // kNone without a mask; kBool is 1 = may attend
   int32_t threads;       // at most this many, the caller included
   float scale, softcap;  // softcap 0 is off
+};
+
+// Sequences of lengths of their own, beside Args of all of them: B is their number, Sq and Sk are the rows of q and o
+// and of k and v (unused with pages). All arrays are contiguous.
+struct Sequences {
+  int64_t size;             // sizeof(Sequences)
+  const int32_t* cu_seqlens_q;  // [B + 1]: sequence b has rows cu_seqlens_q[b] ... cu_seqlens_q[b + 1] - 1 of q and o
+  const int32_t* cu_seqlens_k;  // the same of k and v; null with pages
+  const int32_t* seqlens_k;  // [B]: keys of each sequence; null: as many as it has rows
+  const int32_t* table;      // [B, table_width]: the pages of each sequence; null: rows lie side by side
+  int64_t table_width;
 };
 
 }  // namespace rocattn
@@ -37,11 +53,13 @@ struct Args {
 
 extern "C" {
 RA_EXPORT int32_t rocattn_cpu_forward(const rocattn::Args* args);
+RA_EXPORT int32_t rocattn_cpu_forward_varlen(const rocattn::Args* args, const rocattn::Sequences* sequences);
 RA_EXPORT int32_t rocattn_cpu_backward(const rocattn::Args* args);
 // Wakes up to threads - 1 sleeping workers, for a call that follows at once.
 RA_EXPORT void rocattn_cpu_rouse(int32_t threads);
 // Bytes the call allocates at its peak beside inputs and outputs.
 RA_EXPORT int64_t rocattn_cpu_workspace(const rocattn::Args* args, int32_t backward);
+RA_EXPORT int64_t rocattn_cpu_workspace_varlen(const rocattn::Args* args, const rocattn::Sequences* sequences);
 // The most bytes that calls of this process had allocated at one time, since the last call of this with reset.
 RA_EXPORT int64_t rocattn_cpu_most_allocated(int32_t reset);
 // 1000 * float lanes, + 1 with products of bf16 pairs, + 2 with those of the matrix unit (AMX): what this library was

@@ -124,7 +124,7 @@ void prepare(void* context, int64_t item, int) {
     for (; d + VL <= a.Dv; d += VL) sum = fma(T::get_vector(dout, d), T::get_vector(out, d), sum);
     float total = sum_lanes(sum);
     for (; d < a.Dv; d++) total += T::get(dout, d) * T::get(out, d);
-    const float lse = a.lse[(b * a.H + h) * a.Sq + position];
+    const float lse = a.lse[(b * a.H + h) * a.ls + position];
     f.delta[head * p.R + r] = total;
     const bool large = (lse > kLargeLse || lse < -kLargeLse) && lse - lse == 0;
     const float sink = large && a.sinks ? a.sinks[h] * kLog2e / p.finished : -kInf;

@@ -1,9 +1,7 @@
 // Decode: cutting keys into ranges, the softmax of a block, joining ranges (see decode.h; products: decode_block.h).
-#include "decode.h"
-
 #include "decode_block.h"
-#include "pool.h"
 #include "rows.h"
+#include "varlen.h"
 
 namespace rocattn {
 namespace {
@@ -14,6 +12,7 @@ constexpr int64_t kJoin = 1 << 17;    // floats of parts that are worth waking t
 
 struct Buffers {
   float *q, *s, *K, *V;
+  float* run;     // scores of some keys of a block, where pages cut it
   float* pairs;   // weights in bf16
   float *l, *w;   // sums of weights, exact and as rounded for V (or l itself): a vector a row
   float *o, *m, *low;  // in the item's part; low: what rounding took from the reference m (rounded_off)
@@ -27,13 +26,13 @@ struct Decode {
   int64_t together, ranges, range_keys, Dp, Dvp, rows, scratch_bytes, part_floats;
   int64_t ahead[2];  // of K and V: bytes between what is read and what is prefetched, as measured
   bool copy, pairs, stream;  // stream: K and V come from memory; an item reads each nearly in the order of addresses
+  bool alone = true;  // whether workers have no items but this plan's
   char* scratch;
   float* parts;  // an item's sums: O[all][Dvp], m[all], low[all], l[all], w[all], where all is its heads' rows
-  int used;      // workers, the caller included
-  int64_t taken[kMaxThreads];  // of each worker's share of the items, by whoever took them
+  int64_t part_step;  // floats from an item's or a worker's part to the next
 
   static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
-  explicit Decode(const Problem& problem) : p(problem) {
+  Decode(const Problem& problem, int64_t threads) : p(problem) {
     const Args& a = *p.a;
     Dp = round_up(a.D, VL), Dvp = round_up(a.Dv, VL);
     rows = p.R > 2 ? round_up(p.R, 4) : p.R;
@@ -43,13 +42,13 @@ struct Decode {
     ranges = max2<int64_t>(1, ceil_div(a.Sk, range_keys));
     const int64_t bytes = p.heads * a.Sk * (a.D + a.Dv) * p.element();
     // Which heads share an item changes no bit of the result, so this may depend on the threads; the ranges may not.
-    while (together % 2 == 0 && items() < a.threads && bytes > items() * kSplit) together /= 2;
+    while (together % 2 == 0 && items() < threads && bytes > items() * kSplit) together /= 2;
     copy = a.D % VL != 0 || a.Dv % VL != 0;
     const bool linear = a.ks[2] == together * a.D && a.vs[2] == together * a.Dv &&
                         (together == 1 || (a.ks[1] == a.D && a.vs[1] == a.Dv));
     stream = linear && !copy && bytes > kCached;
 #if defined(__AVX512BF16__)
-    pairs = a.dtype == kBFloat16 && a.D % 32 == 0 && a.Dv % 32 == 0;
+    pairs = a.dtype == kBFloat16 && a.D % 32 == 0 && a.Dv % 32 == 0 && a.page_size == 0;
 #else
     pairs = false;
 #endif
@@ -57,13 +56,25 @@ struct Decode {
     take(scratch_needed);
     scratch_bytes = scratch_needed.taken();
     for (int i = 0; i < 2; i++) ahead[i] = together > 1 || kTimes[i] > 1 ? kAhead[i] : kAhead[i] / 2;
-    part_floats = round_up(together * rows * (Dvp + 4), VL);
+    part_floats = part_step = round_up(together * rows * (Dvp + 4), VL);
+  }
+  // What is prefetched while the keys from `key` on are read: of a few small pages just as many keys, so that no line
+  // beyond a page's end is; of K (which 0) or V.
+  const char* ahead_of(int which, const void* base, const int64_t* strides, int64_t b, int64_t kv, int64_t key,
+                       const char* here) const {
+    const Args& a = *p.a;
+    if (!stream) return nullptr;
+    if (a.page_size == 0) return here + ahead[which];
+    int64_t keys = ceil_div(ahead[which], strides[2] * p.element());
+    if (keys * 4 > a.page_size) keys = round_up(keys, a.page_size);
+    return p.key_row(base, strides, b, kv, min2(key + keys, a.Sk - 1));
   }
   Buffers take(Scratch& scratch) const {
     const int64_t all = together * rows;
     Buffers x;
     x.q = scratch.take<float>(all * Dp);
     x.s = scratch.take<float>(2 * all * DK);  // of two blocks
+    x.run = scratch.take<float>(p.a->page_size ? all * DK : 0);
     x.pairs = scratch.take<float>(pairs ? all * DK : 0);
     x.l = scratch.take<float>(round_up(all, VL) * VL);  // a vector a row
     x.w = pairs ? scratch.take<float>(round_up(all, VL) * VL) : x.l;
@@ -75,18 +86,27 @@ struct Decode {
     return x;
   }
   int64_t items() const { return p.heads / together * ranges; }
+  // Where there is one range, a part is a worker's and serves one item after another.
+  int64_t part_bytes(int used) const { return (ranges > 1 ? items() : used) * part_floats * 4; }
+  float* part(int64_t item, int worker) const { return parts + (ranges > 1 ? item : worker) * part_step; }
+};
+
+// The items of a plan that is the whole job.
+struct Shares {
+  Decode* plan;
+  int used;                    // workers, the caller included
+  int64_t taken[kMaxThreads];  // of each worker's share of the items, by whoever took them
+
   // A worker goes through a share of its own in order, so that each range's keys follow those it has just read, then
   // helps the others: one that wakes late does less.
   int64_t deal(int worker) {
+    const int64_t items = plan->items();
     for (int i = 0;; i++) {
-      const int64_t owner = (worker + i) % used, first = items() * owner / used, end = items() * (owner + 1) / used;
+      const int64_t owner = (worker + i) % used, first = items * owner / used, end = items * (owner + 1) / used;
       const int64_t item = first + __atomic_fetch_add(taken + owner, 1, __ATOMIC_RELAXED);
       if (item < end) return item;
     }
   }
-  // Where there is one range, a part is a worker's and serves one item after another.
-  int64_t part_bytes(int used) const { return (ranges > 1 ? items() : used) * part_floats * 4; }
-  float* part(int64_t item, int worker) const { return parts + (ranges > 1 ? item : worker) * part_floats; }
 };
 
 // Keys that any row sees, keys that every row sees.
@@ -141,7 +161,7 @@ void write_rows(const Decode& f, int64_t b, int64_t kv, const float* o, const fl
   for (int64_t r = 0; r < f.p.R; r++) {
     const int64_t position = r / f.p.G, h = f.p.head_of(kv, r);
     write_row<T>((void*)at(a.o, a.os, b, h, position, T::bytes), o + r * f.Dvp, a.Dv, w[r] == 0 ? 1.0f : 1.0f / w[r]);
-    if (a.lse) a.lse[(b * a.H + h) * a.Sq + position] = natural_lse(m[r], low[r], l[r]);
+    if (a.lse) a.lse[(b * a.H + h) * a.ls + position] = natural_lse(m[r], low[r], l[r]);
   }
 }
 
@@ -167,9 +187,9 @@ void load_queries(const Decode& f, Row* rows, float* to, int64_t b, int64_t kv) 
 }
 
 // Starts to read a range's K and V: memory is busy while its sums are set up.
-void fetch_start(const Decode& f, int64_t b, int64_t kv, int64_t key, int bytes) {
+void fetch_start(const Decode& f, int64_t b, int64_t kv, int64_t key) {
   const Args& a = *f.p.a;
-  const char *k = at(a.k, a.ks, b, kv, key, bytes), *v = at(a.v, a.vs, b, kv, key, bytes);
+  const char *k = f.p.key_row(a.k, a.ks, b, kv, key), *v = f.p.key_row(a.v, a.vs, b, kv, key);
   const char *const k_end = k + f.ahead[0], *const v_end = v + f.ahead[1];
   while (k < k_end) fetch<64, 1>(k), fetch<64, 1>(v);
   while (v < v_end) fetch<64, 1>(v);
@@ -212,17 +232,26 @@ struct Softmax {
 template <class T, class Source>
 void add_scores(const Decode& f, const Buffers& y, int64_t b, int64_t kv0, const Softmax& block, Softmax& before) {
   const Args& a = *f.p.a;
-  const int64_t row = a.ks[2] * Source::bytes, head = a.ks[1] * Source::bytes, n = block.n;
-  const char* k = at(a.k, a.ks, b, kv0, block.t, Source::bytes);
+  const int64_t row = a.ks[2] * Source::bytes, head = a.ks[1] * Source::bytes;
   const int64_t width = Same<T, Pairs>::value ? a.D / 2 : f.Dp;
-  if (!f.copy) {
-    const Block keys = {k, row, head, n, f.together, f.rows};
-    return score_block<T>(keys, y.q, f.Dp, width, block.s, f.stream ? k + f.ahead[0] : nullptr, before);
-  }
-  for (int64_t i = 0; i < f.together; i++) {
-    for (int64_t j = 0; j < n; j++) convert_row<Source>(k + i * head + j * row, y.K + j * f.Dp, a.D, f.Dp);
-    const Block copied = {(const char*)y.K, f.Dp * 4, 0, n, 1, f.rows};
-    score_block<T>(copied, y.q + i * f.rows * f.Dp, f.Dp, width, block.s + i * f.rows * DK, nullptr, before);
+  const int64_t rows = f.together * f.rows;
+  for (int64_t j0 = 0, n; j0 < block.n; j0 += n) {
+    n = f.p.run(block.t + j0, block.n - j0);
+    const char* k = f.p.key_row(a.k, a.ks, b, kv0, block.t + j0);
+    // A tile writes whole vectors of keys, which end where a block does but not where a page does.
+    float* s = n == block.n ? block.s : y.run;
+    if (!f.copy) {
+      const Block keys = {k, row, head, n, f.together, f.rows};
+      score_block<T>(keys, y.q, f.Dp, width, s,
+                     f.ahead_of(0, a.k, a.ks, b, kv0, block.t + j0, k), before);
+    }
+    for (int64_t i = 0; f.copy && i < f.together; i++) {
+      for (int64_t j = 0; j < n; j++) convert_row<Source>(k + i * head + j * row, y.K + j * f.Dp, a.D, f.Dp);
+      const Block copied = {(const char*)y.K, f.Dp * 4, 0, n, 1, f.rows};
+      score_block<T>(copied, y.q + i * f.rows * f.Dp, f.Dp, width, s + i * f.rows * DK, nullptr, before);
+    }
+    for (int64_t r = 0; s == y.run && r < rows; r++)
+      __builtin_memcpy(block.s + r * DK + j0, s + r * DK, (unsigned long)n * 4);
   }
 }
 
@@ -231,23 +260,27 @@ template <class T, class Source>
 void add_values(const Decode& f, const Buffers& y, int64_t b, int64_t kv0, Softmax& block) {
   while (block.row < block.rows) block.part();
   const Args& a = *f.p.a;
-  const int64_t row = a.vs[2] * Source::bytes, head = a.vs[1] * Source::bytes, n = block.n;
-  const char* v = at(a.v, a.vs, b, kv0, block.t, Source::bytes);
-  const float* weights = f.pairs ? y.pairs : block.s;
+  const int64_t row = a.vs[2] * Source::bytes, head = a.vs[1] * Source::bytes;
   const bool leaks = block.zero && block.may_hide;  // unless V is finite
-  if (!f.copy && !leaks) {
-    const Block values = {v, row, head, n, f.together, f.rows};
-    return value_block<T>(values, weights, y.o, f.Dvp, f.stream ? v + f.ahead[1] : nullptr);
-  }
-  for (int64_t i = 0; i < f.together; i++) {
-    const char* from = v + i * head;
-    const bool hidden = leaks && any_nonfinite<Source>(from, row, n, a.Dv);
-    for (int64_t j = 0; f.copy && j < n; j++) convert_row<Source>(from + j * row, y.V + j * f.Dvp, a.Dv, f.Dvp);
-    const Block values = {f.copy ? (const char*)y.V : from, f.copy ? f.Dvp * 4 : row, 0, n, 1, f.rows};
-    const int64_t r = i * f.rows;
-    if (!hidden) value_block<T>(values, weights + r * DK, y.o + r * f.Dvp, f.Dvp, nullptr);
-    else if (f.copy) value_hidden<F32>(block.s + r * DK, values.at, values.row, n, y.o + r * f.Dvp, f.Dvp, f.rows);
-    else value_hidden<Source>(block.s + r * DK, values.at, values.row, n, y.o + r * f.Dvp, f.Dvp, f.rows);
+  for (int64_t j0 = 0, n; j0 < block.n; j0 += n) {
+    n = f.p.run(block.t + j0, block.n - j0);
+    const char* v = f.p.key_row(a.v, a.vs, b, kv0, block.t + j0);
+    const float *s = block.s + j0, *weights = f.pairs ? y.pairs + j0 / 2 : s;
+    if (!f.copy && !leaks) {
+      const Block values = {v, row, head, n, f.together, f.rows};
+      value_block<T>(values, weights, y.o, f.Dvp, f.ahead_of(1, a.v, a.vs, b, kv0, block.t + j0, v));
+      continue;
+    }
+    for (int64_t i = 0; i < f.together; i++) {
+      const char* from = v + i * head;
+      const bool hidden = leaks && any_nonfinite<Source>(from, row, n, a.Dv);
+      for (int64_t j = 0; f.copy && j < n; j++) convert_row<Source>(from + j * row, y.V + j * f.Dvp, a.Dv, f.Dvp);
+      const Block values = {f.copy ? (const char*)y.V : from, f.copy ? f.Dvp * 4 : row, 0, n, 1, f.rows};
+      const int64_t r = i * f.rows;
+      if (!hidden) value_block<T>(values, weights + r * DK, y.o + r * f.Dvp, f.Dvp, nullptr);
+      else if (f.copy) value_hidden<F32>(s + r * DK, values.at, values.row, n, y.o + r * f.Dvp, f.Dvp, f.rows);
+      else value_hidden<Source>(s + r * DK, values.at, values.row, n, y.o + r * f.Dvp, f.Dvp, f.rows);
+    }
   }
 }
 
@@ -279,9 +312,8 @@ void sum_rows(float* x, int64_t rows) {
 }
 
 template <class T>
-void run_range(void* context, int64_t, int worker) {
-  Decode& f = *(Decode*)context;
-  const int64_t item = f.deal(worker);
+void run_range(void* context, int64_t item, int worker) {
+  const Decode& f = *(const Decode*)context;
   const Problem& p = f.p;
   const Args& a = *p.a;
   const int64_t range = item % f.ranges, first = item / f.ranges * f.together, b = first / a.Hkv, kv0 = first % a.Hkv;
@@ -289,9 +321,9 @@ void run_range(void* context, int64_t, int worker) {
   Scratch scratch = {f.scratch + worker * f.scratch_bytes};
   Buffers y = f.take(scratch);
   y.o = f.part(item, worker), y.m = y.o + all * f.Dvp, y.low = y.m + all;
-  if (f.stream && *y.next != item) fetch_start(f, b, kv0, range * f.range_keys, T::bytes);
+  if (f.stream && !(f.alone && *y.next == item)) fetch_start(f, b, kv0, range * f.range_keys);
   *y.next = item + 1;
-  if (*y.held != first) {
+  if (!f.alone || *y.held != first) {
     for (int64_t i = 0; i < f.together; i++)
       load_queries<T>(f, y.where + i * f.rows, y.q + i * f.rows * f.Dp, b, kv0 + i);
     *y.held = first;
@@ -320,6 +352,12 @@ void run_range(void* context, int64_t, int worker) {
   }
   __builtin_memcpy(y.m + 2 * all, y.l, (unsigned long)all * 4);
   __builtin_memcpy(y.m + 3 * all, y.w, (unsigned long)all * 4);
+}
+
+template <class T>
+void run_shared_range(void* context, int64_t, int worker) {
+  Shares& shares = *(Shares*)context;
+  run_range<T>(shares.plan, shares.deal(worker), worker);
 }
 
 // Joins the parts of a head, in place of its first one.
@@ -360,7 +398,7 @@ void join_ranges(void* context, int64_t head, int) {
 
 template <class T>
 int32_t run_decode(Decode& f) {
-  const int used = f.used = usable_threads(f.items(), f.p.a->threads);
+  const int used = usable_threads(f.items(), f.p.a->threads);
   char* memory = (char*)allocate(used * f.scratch_bytes + f.part_bytes(used));
   if (!memory) return kOutOfMemory;
   f.scratch = memory, f.parts = (float*)(memory + used * f.scratch_bytes);
@@ -368,9 +406,9 @@ int32_t run_decode(Decode& f) {
     Scratch scratch = {f.scratch + i * f.scratch_bytes};
     const Buffers x = f.take(scratch);
     *x.held = *x.next = -1;
-    f.taken[i] = 0;
   }
-  run(f.items(), used, run_range<T>, &f);
+  Shares shares = {&f, used, {}};
+  run(f.items(), used, run_shared_range<T>, &shares);
   if (f.ranges > 1) run(f.p.heads, f.items() * f.part_floats >= kJoin ? used : 1, join_ranges<T>, &f);
   release(memory);
   return kOk;
@@ -379,15 +417,41 @@ int32_t run_decode(Decode& f) {
 }  // namespace
 
 int32_t decode(const Problem& p) {
-  Decode f(p);
+  Decode f(p, p.a->threads);
   switch (p.a->dtype) {
     case kFloat32: return run_decode<F32>(f);
     case kFloat16: return run_decode<F16>(f);
     default: return run_decode<BF16>(f);
   }
 }
+
+const int64_t kDecodePlanBytes = sizeof(Decode);
+
+Steps plan_decode(void* room, const Args* args, int threads) {
+  Decode& f = *(Decode*)room;
+  f = Decode(Problem(args), threads);
+  f.alone = false;
+  const bool ranges = f.ranges > 1;
+  // Where there is one range, a part follows the worker's scratch.
+  const int64_t part_bytes = f.part_floats * 4, own = ranges ? 0 : round_up(part_bytes, 64);
+  Steps steps = {nullptr, nullptr, f.items(), ranges ? f.p.heads : 0, f.scratch_bytes + own,
+                 ranges ? f.items() * part_bytes : 0};
+  if (args->dtype == kFloat32) steps.item = run_range<F32>, steps.join = join_ranges<F32>;
+  else if (args->dtype == kFloat16) steps.item = run_range<F16>, steps.join = join_ranges<F16>;
+  else steps.item = run_range<BF16>, steps.join = join_ranges<BF16>;
+  return steps;
+}
+
+void place_decode(void* plan, char* scratch, int64_t step, char* shared) {
+  Decode& f = *(Decode*)plan;
+  f.scratch = scratch;
+  if (f.ranges > 1) f.parts = (float*)shared;
+  else f.parts = (float*)(scratch + f.scratch_bytes), f.part_step = step / 4;
+  f.scratch_bytes = step;
+}
+
 int64_t decode_workspace(const Problem& p) {
-  Decode f(p);
+  Decode f(p, p.a->threads);
   const int used = usable_threads(f.items(), p.a->threads);
   return used * f.scratch_bytes + f.part_bytes(used);
 }

@@ -3,8 +3,8 @@
 // An item is up to kMaxPanels panels of one KV head (and, where there are few items, one range of keys). Panels are
 // cut at fixed rows and tiles at fixed keys, so how many panels an item holds may depend on the number of threads: it
 // changes who computes a row, not how.
-#include "decode.h"
 #include "panels.h"
+#include "varlen.h"
 
 extern "C" long syscall(long, ...);
 
@@ -69,6 +69,7 @@ void interleave_keys(const char* source, int64_t row, int64_t n, int64_t Dv, flo
 struct KeyTile {
   int64_t first, n;
   const char *k, *v;      // its rows as the caller stores them
+  int64_t k_row, v_row;   // bytes from one to the next
   bool copied = false;    // whether the buffers hold the copies that vectors need
   bool ordinary = false;  // whether the matrix unit's parts stand for it
   int v_finite = -1;      // not looked at yet
@@ -79,7 +80,7 @@ template <class T, class Op>
 struct Item {
   const Forward& f;
   const Args& a;
-  const int64_t split, head, block, b, kv, k_first, k_last, k_row, v_row, v_ld;
+  const int64_t split, head, block, b, kv, k_first, k_last, v_ld;
   Scratch scratch;
   const Buffers buffers;
   int64_t count = 0, lo, hi;  // its panels, and the keys that some of them sees
@@ -89,8 +90,7 @@ struct Item {
       : f(f), a(*f.p.a), split(item % f.splits), head(item / f.splits % f.p.heads),
         block(f.blocks - 1 - item / f.splits / f.p.heads),  // the last rows see most keys: heavy first
         b(head / a.Hkv), kv(head % a.Hkv), k_first(split * f.split_keys), k_last(min2(a.Sk, k_first + f.split_keys)),
-        k_row(a.ks[2] * T::bytes), v_row(a.vs[2] * T::bytes), v_ld(round_up(a.Dv, VL)),
-        scratch{f.scratch + worker * f.scratch_bytes}, buffers(f.take(scratch)), lo(k_last), hi(k_first) {
+        v_ld(round_up(a.Dv, VL)), scratch{f.scratch + worker * f.scratch_bytes}, buffers(f.take(scratch)), lo(k_last), hi(k_first) {
     for (int64_t i = block * f.panel_count; i < min2(f.panels, (block + 1) * f.panel_count); i++, count++) {
       start_panel<T>(f, panels[count], scratch, b, kv, i, split, k_first, k_last);
       lo = min2(lo, panels[count].lo), hi = max2(hi, panels[count].hi);
@@ -116,11 +116,27 @@ struct Item {
   KeyTile prepare(int64_t first) {
     // For the matrix unit keys are cut whole whatever this item's rows see: their elements decide which way they go.
     const int64_t n = min2(f.keys, (f.amx ? k_last : hi) - first);
-    KeyTile tile{first, n, at(a.k, a.ks, b, kv, first, T::bytes), at(a.v, a.vs, b, kv, first, T::bytes)};
+    KeyTile tile{first, n, f.p.key_row(a.k, a.ks, b, kv, first), f.p.key_row(a.v, a.vs, b, kv, first),
+                 a.ks[2] * T::bytes, a.vs[2] * T::bytes};
+    if (f.cut && f.p.run(first, n) < n) gather(tile);
 #if defined(__AMX_BF16__)
-    if (f.amx) tile.ordinary = amx::cut_tile<T>(f, tile.k, k_row, tile.v, v_row, n, buffers);
+    if (f.amx) tile.ordinary = amx::cut_tile<T>(f, tile.k, tile.k_row, tile.v, tile.v_row, n, buffers);
 #endif
     return tile;
+  }
+
+  // Brings the rows of a tile that lies on several pages together.
+  void gather(KeyTile& tile) const {
+    const int64_t k_bytes = a.D * T::bytes, v_bytes = a.Dv * T::bytes;
+    for (int64_t j = 0; j < tile.n;) {
+      const char *k = f.p.key_row(a.k, a.ks, b, kv, tile.first + j), *v = f.p.key_row(a.v, a.vs, b, kv, tile.first + j);
+      for (const int64_t end = j + f.p.run(tile.first + j, tile.n - j); j < end; j++) {
+        __builtin_memcpy(buffers.k_rows + j * k_bytes, k, (unsigned long)k_bytes);
+        __builtin_memcpy(buffers.v_rows + j * v_bytes, v, (unsigned long)v_bytes);
+        k += tile.k_row, v += tile.v_row;
+      }
+    }
+    tile.k = buffers.k_rows, tile.v = buffers.v_rows, tile.k_row = k_bytes, tile.v_row = v_bytes;
   }
 
   // The i-th part of the next tile's rows, beside this one: other heads lie between two of them.
@@ -128,8 +144,8 @@ struct Item {
     if (!f.far) return;
     const int64_t ahead = min2(f.keys, hi - (tile.first + tile.n));
     for (int64_t j = i * ahead / count; j < (i + 1) * ahead / count; j++) {
-      fetch_row(tile.k + (tile.n + j) * k_row, a.D * T::bytes);
-      fetch_row(tile.v + (tile.n + j) * v_row, a.Dv * T::bytes);
+      fetch_row(tile.k + (tile.n + j) * tile.k_row, a.D * T::bytes);
+      fetch_row(tile.v + (tile.n + j) * tile.v_row, a.Dv * T::bytes);
     }
   }
 
@@ -138,14 +154,14 @@ struct Item {
     if (tile.copied) return;
     tile.copied = true;
     if (f.copy_k) {
-      if (f.pairs) copy_pairs(tile.k, k_row, tile.n, a.D, buffers.K, f.Dr);
+      if (f.pairs) copy_pairs(tile.k, tile.k_row, tile.n, a.D, buffers.K, f.Dr);
       else
-        for (int64_t j = 0; j < tile.n; j++) convert_row<T>(tile.k + j * k_row, buffers.K + j * f.Dr, a.D, a.D);
+        for (int64_t j = 0; j < tile.n; j++) convert_row<T>(tile.k + j * tile.k_row, buffers.K + j * f.Dr, a.D, a.D);
     }
     if (f.copy_v) {
-      if (f.value_pairs) interleave_keys(tile.v, v_row, tile.n, a.Dv, buffers.V, v_ld);
+      if (f.value_pairs) interleave_keys(tile.v, tile.v_row, tile.n, a.Dv, buffers.V, v_ld);
       else
-        for (int64_t j = 0; j < tile.n; j++) convert_row<T>(tile.v + j * v_row, buffers.V + j * v_ld, a.Dv, a.Dv);
+        for (int64_t j = 0; j < tile.n; j++) convert_row<T>(tile.v + j * tile.v_row, buffers.V + j * v_ld, a.Dv, a.Dv);
     }
   }
 
@@ -173,12 +189,12 @@ struct Item {
 
   void multiply_vectors(KeyTile& tile, const Panel& panel, int64_t skipped, int64_t from, int64_t keys) {
     const int64_t offset = from - tile.first;
-    const char* raw_v = tile.v + offset * v_row;
-    const char* k = f.copy_k ? (const char*)(buffers.K + offset * f.Dr) : tile.k + offset * k_row;
+    const char* raw_v = tile.v + offset * tile.v_row;
+    const char* k = f.copy_k ? (const char*)(buffers.K + offset * f.Dr) : tile.k + offset * tile.k_row;
     const float* v = f.copy_v ? buffers.V + (f.value_pairs ? offset / 2 : offset) * v_ld : (const float*)raw_v;
     int part_finite = -1;
-    panel_dispatch<T, Op>(f, skipped == 0 ? panel : panel.without(skipped), k, f.copy_k ? f.Dr * 4 : k_row, v,
-                          f.copy_v ? v_ld * 4 : v_row, raw_v, v_row, from, keys, buffers.S, buffers.M,
+    panel_dispatch<T, Op>(f, skipped == 0 ? panel : panel.without(skipped), k, f.copy_k ? f.Dr * 4 : tile.k_row,
+                          v, f.copy_v ? v_ld * 4 : tile.v_row, raw_v, tile.v_row, from, keys, buffers.S, buffers.M,
                           keys == tile.n ? &tile.v_finite : &part_finite);
   }
 
@@ -312,7 +328,8 @@ void Forward::plan(int threads) {
   const auto crowded = [&](int64_t stride) { return copies && stride * 4 % 2048 == 0; };
   copy_k = pairs ? a.D % 2 != 0 : a.dtype != kFloat32 || crowded(a.ks[2]);
   copy_v = a.dtype != kFloat32 || crowded(a.vs[2]);
-  far = p.heads * a.Sk * (a.D + a.Dv) * p.element() > kNear;
+  far = a.page_size == 0 && p.heads * a.Sk * (a.D + a.Dv) * p.element() > kNear;
+  cut = a.page_size % keys != 0;
   panels = ceil_div(p.R, PW);
   // Few rows and many keys: cut the keys too, by the shape alone, for partial sums are joined in this order.
   splits = 1, split_keys = max2<int64_t>(a.Sk, 1);
@@ -350,11 +367,37 @@ Buffers Forward::take(Scratch& scratch) const {
   x.v_parts = scratch.take<float>(input_parts * v_part);
   x.zeros = scratch.take<float>(amx ? p.a->Dv : 0);
   x.p_parts = scratch.take<float>(weight_parts * (keys / 2 * PW));
+  x.k_rows = scratch.take<char>(cut ? keys * p.a->D * p.element() : 0);
+  x.v_rows = scratch.take<char>(cut ? keys * p.a->Dv * p.element() : 0);
   return x;
 }
 
 void Forward::take(Scratch& scratch, Panel& panel) const {
   panel.take(scratch, Dr, p.a->Dv, rounded(), input_parts * q_part);
+}
+
+const int64_t kForwardPlanBytes = sizeof(Forward);
+
+Steps plan_forward(void* room, const Args* args, int threads) {
+  Forward& f = *(Forward*)room;
+  f = Forward(args);
+  f.plan(threads);
+  const bool splits = f.splits > 1;
+  const int64_t joins = splits ? f.p.heads * f.panels : 0;
+  Steps steps = {nullptr, nullptr, f.items, joins, f.scratch_bytes, joins * f.splits * f.partial_floats() * 4};
+  if (args->dtype == kFloat32) steps.item = run_item<F32, Fp32Op>, steps.join = join_splits<F32>;
+  else if (args->dtype == kFloat16) steps.item = run_item<F16, Fp32Op>, steps.join = join_splits<F16>;
+#if defined(__AVX512BF16__)
+  else steps.item = run_item<BF16, PairOp>, steps.join = join_splits<BF16>;
+#else
+  else steps.item = run_item<BF16, Fp32Op>, steps.join = join_splits<BF16>;
+#endif
+  return steps;
+}
+
+void place_forward(void* plan, char* scratch, int64_t step, char* shared) {
+  Forward& f = *(Forward*)plan;
+  f.scratch = scratch, f.scratch_bytes = step, f.partial = (float*)shared;
 }
 
 int32_t forward(const Args& a) {

@@ -74,6 +74,7 @@ struct Panel {
 struct Buffers {
   float *S, *M, *staging, *K, *V;
   float *k_parts, *v_parts, *p_parts, *zeros;  // for the matrix unit; zeros: a row of V
+  char *k_rows, *v_rows;                       // of a tile that pages cut
 };
 
 struct Forward {
@@ -85,6 +86,7 @@ struct Forward {
   int64_t keys;               // of K and V that an item's panels meet at a time
   bool copy_k, copy_v;
   bool far;                   // rows are fetched ahead
+  bool cut;                   // pages cut tiles
   int64_t Dr, panels, panel_count, items, blocks, splits, split_keys;
   int64_t scratch_bytes;
   char* scratch;

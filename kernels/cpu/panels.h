@@ -134,7 +134,7 @@ static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first,
   Place place(p, kv, first);
   for (int64_t i = 0; i < rows; i++, place.advance()) {
     out_rows[i] = (char*)at(a.o, a.os, b, place.head, place.position, T::bytes);
-    if (a.lse) a.lse[(b * a.H + place.head) * a.Sq + place.position] = natural_lse(m[i], low[i], l[i]);
+    if (a.lse) a.lse[(b * a.H + place.head) * a.ls + place.position] = natural_lse(m[i], low[i], l[i]);
   }
   for (int64_t i = 0; i < PW; i += VL) {
     const vf sum = load(w + i);

@@ -86,6 +86,22 @@ struct Problem {
     return (const char*)a->mask + (b * a->ms[0] + h * a->ms[1] + position * a->ms[2]) * mask_bytes;
   }
   int element() const { return a->dtype == kFloat32 ? 4 : 2; }
+  // Where the row of a key is in K or V.
+  const char* key_row(const void* base, const int64_t* strides, int64_t b, int64_t kv, int64_t key) const {
+    const int64_t page = a->page_size ? a->table[key / a->page_size] : b;
+    const int64_t row = a->page_size ? key % a->page_size : key;
+    return (const char*)base + (page * strides[0] + kv * strides[1] + row * strides[2]) * element();
+  }
+  // How many of the n keys from `key` on have rows of K and V that lie a stride apart: pages that follow each other in
+  // memory are one run.
+  int64_t run(int64_t key, int64_t n) const {
+    const int64_t size = a->page_size;
+    if (size == 0) return n;
+    const bool joined = a->ks[0] == size * a->ks[2] && a->vs[0] == size * a->vs[2];
+    int64_t end = (key / size + 1) * size;
+    while (joined && end < key + n && a->table[end / size] == a->table[end / size - 1] + 1) end += size;
+    return min2(end - key, n);
+  }
 };
 
 // Where a packed row is, step by step: 64-bit divisions for each row of a panel would show.

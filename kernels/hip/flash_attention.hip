@@ -50,18 +50,17 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                 i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h, i64 v_stride_s,
                 i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, i64 mask_stride_b, i64 mask_stride_h,
                 i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k, u32 num_heads, u32 group, u32 head_dim,
-                u32 head_dim_v, u32 batch, u32 mask_kind, i32 window_left, i32 window_right, f32 scale, f32 softcap)) {
+                u32 head_dim_v, u32 batch, u32 mask_kind, i32 window_left, i32 window_right, f32 scale, f32 softcap ROCATTN_SEQUENCES)) {
     ROCATTN_LDS(Shape::Element, lds, Shape::FIRST_ELEMENTS);
     ROCATTN_LDS(Shape::Element, next_lds, Shape::NEXT_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
-    const u32 tiles = ceil_div(seq_q, Shape::BLOCK_ROWS);
-    const BlockPlace place(tiles, num_heads, batch);
+    ROCATTN_PLACE_BLOCK();
     const FlashArguments<DTYPE> arguments{q, k, v, out, lse,
-                                          {q_stride_b, q_stride_h, q_stride_s},
-                                          {k_stride_b, k_stride_h, k_stride_s},
-                                          {v_stride_b, v_stride_h, v_stride_s},
-                                          {out_stride_b, out_stride_h, out_stride_s},
-                                          seq_q, seq_k, num_heads, group, head_dim, head_dim_v};
+                                          {ROCATTN_BATCH_STRIDE(q), q_stride_h, q_stride_s},
+                                          {ROCATTN_BATCH_STRIDE(k), k_stride_h, k_stride_s},
+                                          {ROCATTN_BATCH_STRIDE(v), v_stride_h, v_stride_s},
+                                          {ROCATTN_BATCH_STRIDE(out), out_stride_h, out_stride_s},
+                                          seq_q, seq_k, num_heads, group, head_dim, head_dim_v ROCATTN_OF_SEQUENCE};
     ScoreOptions options{mask, mask_stride_k, mask_kind, window_left, window_right,
                                scale, softcap, seq_q, seq_k};
     options.settle(alibi_slopes != nullptr);

@@ -50,16 +50,29 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
                 i64 v_stride_h, i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s,
                 i64 mask_stride_b, i64 mask_stride_h, i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k,
                 u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 batch, u32 mask_kind, u32 first_key,
-                u32 keys_per_split, i32 window_left, i32 window_right, f32 scale, f32 softcap)) {
+                u32 keys_per_split, i32 window_left, i32 window_right, f32 scale, f32 softcap ROCATTN_SEQUENCES)) {
     ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
+#if SEQUENCES
+    const SequencePlace sequence(cu_seqlens_q, cu_seqlens_k, seqlens_k, block_z());
+    const u32 row_tiles = ceil_div(group * seq_q, Shape::BLOCK_ROWS), packed_rows = group * sequence.seq_q;
+    const u32 kv_head = scalar(block_y() / row_tiles);
+    if ((block_y() - kv_head * row_tiles) * Shape::BLOCK_ROWS >= packed_rows) return;
+    ROCATTN_USE_SEQUENCE(sequence)
+    const i64 b = 0, slopes_of = block_z();
+#else
     const u32 packed_rows = group * seq_q, row_tiles = ceil_div(packed_rows, Shape::BLOCK_ROWS);
     const u32 kv_head = scalar(block_y() / row_tiles);
+    const i64 b = block_z(), slopes_of = b;
+#endif
     const u32 first_row = uniform((block_y() - kv_head * row_tiles) * Shape::BLOCK_ROWS + wave_id() * Shape::WAVE_ROWS);
-    const i64 b = block_z();
     const FlashBlock<Shape> block{{k + b * k_stride_b + kv_head * k_stride_h, k_stride_s},
                                   {v + b * v_stride_b + kv_head * v_stride_h, v_stride_s},
-                                  seq_k, head_dim, head_dim_v, lds, nullptr, flags};
+                                  seq_k, head_dim, head_dim_v, lds, nullptr, flags
+#if SEQUENCES >= 2
+                                  , ROCATTN_PAGES(block_z())
+#endif
+    };
     // Packed row r is row r % Sq of head r / Sq of the group.
     const auto head_of = [&](u32 packed) { return kv_head * group + packed / seq_q; };
 
@@ -85,7 +98,11 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
         const u32 packed = first_row + 16 * i + Shape::M::column() + zero;
         const u32 at = smaller(packed, packed_rows - 1), row = at % seq_q, head = head_of(at);
         // All rows with their features take 4 GiB long before it overflows.
+#if SEQUENCES
+        rows[i].at = ((is_part ? block_x() * num_heads : 0) + head) * total_q + sequence.first_q + row;
+#else
         rows[i].at = (((is_part ? block_x() * batch : 0) + block_z()) * num_heads + head) * seq_q + row;
+#endif
         if (is_part)
             rows[i].out = partial_out + static_cast<i64>(rows[i].at) * columns;
         else
@@ -103,7 +120,7 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
             settle(rows[i].out);
         }
         scores.row[i] = {options.first_key(row), options.last_key(row), options.diagonal(row),
-                         alibi_slopes ? load(alibi_slopes + b * num_heads + head) : 0.0f,
+                         alibi_slopes ? load(alibi_slopes + slopes_of * num_heads + head) : 0.0f,
                          b * mask_stride_b + head * mask_stride_h + row * mask_stride_q};
     }
 
@@ -114,8 +131,17 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
         return q + b * q_stride_b + head_of(row) * q_stride_h + row % seq_q * q_stride_s;
     });
     // What the split and the band have in common.
+#if SEQUENCES
+    // The splits of this sequence: as many as it has keys for, or longer ones than planned.
+    const i32 lowest = band.any_first / i32{KEYS_PER_TILE} * i32{KEYS_PER_TILE};
+    const u32 span = band.any_last < lowest ? 0 : static_cast<u32>(band.any_last - lowest) + 1;
+    const u32 least = round_up(ceil_div(span, splits), KEYS_PER_TILE);
+    const i32 each = static_cast<i32>(least > keys_per_split ? least : keys_per_split);
+    const i32 start = lowest + static_cast<i32>(block_x()) * each, end = start + each - 1;
+#else
     const i32 start = static_cast<i32>(first_key + block_x() * keys_per_split);
     const i32 end = start + static_cast<i32>(keys_per_split) - 1;
+#endif
     const i32 from = band.any_first > start ? band.any_first : start, to = band.any_last < end ? band.any_last : end;
     const bool any = from <= to;
     forward.run(any ? static_cast<u32>(from) / KEYS_PER_TILE : 0, any ? static_cast<u32>(to) / KEYS_PER_TILE + 1 : 0);

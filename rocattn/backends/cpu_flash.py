@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rocattn.backend import YES, Backend, Support, length_problem
+from rocattn.config import VarlenShape
 from rocattn.errors import RocattnError, ToolchainError
 from rocattn.sources import kernel_root
 from rocattn.threads import thread_count
@@ -27,12 +28,12 @@ from rocattn.threads import thread_count
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocattn.backend import Array, Operands
+    from rocattn.backend import Array, Operands, Sequences
     from rocattn.config import AttentionConfig
 
 _LOG = logging.getLogger(__name__)
 
-SOURCES = ("forward.cpp", "decode.cpp", "backward.cpp", "pool.cpp", "probe.cpp")
+SOURCES = ("forward.cpp", "decode.cpp", "varlen.cpp", "backward.cpp", "pool.cpp", "probe.cpp")
 _CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "bool": 3, "none": -1}
 # `Args` of kernels/cpu/abi.h begins with its own size and the addresses of q, k, v, o, lse, mask, slopes, sinks, dout,
 # dq, dk and dv, which every call packs anew: by the name of each field that takes 0.3 us longer.
@@ -45,12 +46,15 @@ class _Shape(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("B", "H", "Hkv", "Sq", "Sk", "D", "Dv")),
         *((name, ctypes.c_int64 * 3) for name in ("qs", "ks", "vs", "os", "dos", "dqs", "dks", "dvs")),
-        ("ms", ctypes.c_int64 * 4), ("left", ctypes.c_int64), ("right", ctypes.c_int64),
+        ("ms", ctypes.c_int64 * 4), ("ls", ctypes.c_int64), ("table", ctypes.c_int64), ("page_size", ctypes.c_int64),
+        ("left", ctypes.c_int64), ("right", ctypes.c_int64),
         ("dtype", ctypes.c_int32), ("mask_dtype", ctypes.c_int32), ("threads", ctypes.c_int32),
         ("scale", ctypes.c_float), ("softcap", ctypes.c_float),
     )  # fmt: skip
 
 
+# `Sequences` of abi.h: its size, four addresses, the width of the block table.
+_SEQUENCES = struct.Struct("=q4Qq")
 _ARGS_SIZE = _POINTERS.size + ctypes.sizeof(_Shape)
 _BAD_ARGUMENTS, _OUT_OF_MEMORY = 1, 2
 _WORTH_WAKING = 1 << 18  # bytes of K from which decode takes two threads or more
@@ -75,6 +79,10 @@ def load_library() -> ctypes.CDLL:
     for name in ("forward", "backward"):
         function = getattr(library, f"rocattn_cpu_{name}")
         function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int32
+    library.rocattn_cpu_forward_varlen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    library.rocattn_cpu_forward_varlen.restype = ctypes.c_int32
+    library.rocattn_cpu_workspace_varlen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    library.rocattn_cpu_workspace_varlen.restype = ctypes.c_int64
     library.rocattn_cpu_rouse.argtypes, library.rocattn_cpu_rouse.restype = [ctypes.c_int32], None
     library.rocattn_cpu_workspace.argtypes = [ctypes.c_char_p, ctypes.c_int32]
     library.rocattn_cpu_workspace.restype = ctypes.c_int64
@@ -178,10 +186,13 @@ def _shape(
         threads: To use at most.
     """
     left, right = config.band or (-1, -1)
+    varlen = config.varlen
+    rows_q, rows_k = (config.seq_q, config.seq_k) if varlen is None else (varlen.total_q, varlen.total_k)
     shape = _Shape(
-        B=config.batch, H=config.num_heads, Hkv=config.num_kv_heads, Sq=config.seq_q, Sk=config.seq_k,
-        D=config.head_dim, Dv=config.head_dim_v, ms=mask, left=left, right=right, dtype=_CODES[config.dtype],
-        mask_dtype=mask_code, threads=threads, scale=config.softmax_scale, softcap=config.softcap or 0.0,
+        B=config.batch, H=config.num_heads, Hkv=config.num_kv_heads, Sq=rows_q, Sk=rows_k, D=config.head_dim,
+        Dv=config.head_dim_v, ms=mask, ls=rows_q, page_size=0 if varlen is None else varlen.page_size, left=left,
+        right=right, dtype=_CODES[config.dtype], mask_dtype=mask_code, threads=threads, scale=config.softmax_scale,
+        softcap=config.softcap or 0.0,
     )  # fmt: skip
     for name, array in zip(("qs", "ks", "vs", "os", "dos", "dqs", "dks", "dvs"), strides, strict=False):
         setattr(shape, name, tuple(step // config.itemsize for step in array[:3]))
@@ -273,6 +284,10 @@ class CpuFlashBackend(Backend):
 
     def workspace_bytes(self, config: AttentionConfig) -> int:
         """Return the tiles of all threads, partial results of split keys, and (backward) float32 dq sums, in bytes."""
+        if config.varlen is not None and config.direction == "forward":
+            return self._varlen_workspace(config)
+        if config.varlen is not None:  # one sequence after the other
+            return max((self.workspace_bytes(single) for single in config.sequences), default=0)
         heads, item = config.num_kv_heads, config.itemsize
         # Contiguous arrays; where rows lie a power of two apart, the kernels copy tiles.
         rows = [
@@ -306,6 +321,40 @@ class CpuFlashBackend(Backend):
             out[...] = target
         if lse is not None and logs is not lse:
             lse[...] = logs
+
+    def forward_varlen(
+        self, config: AttentionConfig, operands: Operands, sequences: Sequences, out: Array, lse: Array | None
+    ) -> None:
+        """Write attention into ``out`` ([1, H, total_q, Dv] view) and ``lse`` [1, H, total_q]: one job for all."""
+        library = self._opened = self._loaded()
+        target = out if _in_place(out) else np.empty(out.shape, out.dtype)
+        logs = lse if lse is None or lse.flags.c_contiguous else np.empty(lse.shape, np.float32)
+        packed, alive = _pack(config, operands, target, logs)
+        table = sequences.block_table
+        given = (sequences.cu_seqlens_q, sequences.cu_seqlens_k, sequences.seqlens_k, table)
+        where = _SEQUENCES.pack(
+            _SEQUENCES.size, *(0 if array is None else _address(array) for array in given),
+            0 if table is None else table.shape[1],
+        )  # fmt: skip
+        _check(library.rocattn_cpu_forward_varlen(packed, where), config)
+        del alive, given
+        if target is not out:
+            out[...] = target
+        if lse is not None and logs is not lse:
+            lse[...] = logs
+
+    def _varlen_workspace(self, config: AttentionConfig) -> int:
+        lengths = np.array([(single.seq_q, single.seq_k) for single in config.sequences], np.int64).reshape(-1, 2)
+        starts = np.zeros((2, len(lengths) + 1), np.int32)
+        starts[:, 1:] = lengths.cumsum(axis=0).T
+        varlen = VarlenShape(total_q=int(starts[0, -1]), total_k=int(starts[1, -1]))
+        heads, dim, item = config.num_kv_heads, config.head_dim, config.itemsize
+        packed = config.replace(batch=len(lengths), varlen=varlen)
+        pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 5)
+        k, v = ((0, size, heads * size) for size in (dim * item, config.head_dim_v * item))
+        args = pointers + _shape(packed, ((0, 0, 0), k, v), (0, 0, 0, 0), -1, thread_count())
+        where = _SEQUENCES.pack(_SEQUENCES.size, _address(starts[0]), _address(starts[1]), 0, 0, 0)
+        return int(self._loaded().rocattn_cpu_workspace_varlen(args, where))
 
     def backward(
         self, config: AttentionConfig, operands: Operands, dout: Array, out: Array, lse: Array,

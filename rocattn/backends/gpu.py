@@ -19,7 +19,7 @@ from rocattn.gpu.errors import CaptureError, GpuError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rocattn.backend import Array, Operands
+    from rocattn.backend import Array, Operands, Sequences
     from rocattn.config import AttentionConfig
     from rocattn.gpu.launch import Buffer
     from rocattn.gpu.runtime import PreparedPlan, Runtime
@@ -114,6 +114,26 @@ class GpuBackend(Backend):
         if config.return_lse != (lse is not None):
             config = config.replace(return_lse=lse is not None)
         self._run(config, operands, {"out": out} if lse is None else {"out": out, "lse": lse})
+
+    def supports_varlen(self, config: AttentionConfig) -> Support:
+        """Say yes to what the flash kernels compute; the backward pass is one call for each sequence."""
+        from rocattn.gpu.flash import can_use_flash_attention
+
+        if config.direction == "backward":
+            return super().supports_varlen(config)
+        return can_use_flash_attention(config, self.runtime().arch)
+
+    def forward_varlen(
+        self, config: AttentionConfig, operands: Operands, sequences: Sequences, out: Array, lse: Array | None
+    ) -> None:
+        """Write attention into ``out`` ([1, H, total_q, Dv] view) and ``lse`` [1, H, total_q]: all in one plan."""
+        if config.return_lse != (lse is not None):
+            config = config.replace(return_lse=lse is not None)
+        arrays = {"out": out} if lse is None else {"out": out, "lse": lse}
+        for name in ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table"):
+            if (array := getattr(sequences, name)) is not None:
+                arrays[name] = array
+        self._run(config, operands, arrays)
 
     def backward(
         self, config: AttentionConfig, operands: Operands, dout: Array, out: Array, lse: Array,

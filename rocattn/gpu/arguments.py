@@ -67,6 +67,11 @@ def u32(name: str, value: int) -> ScalarArg:
     return ScalarArg(name, "u32", value)
 
 
+def bits32(name: str, value: int) -> ScalarArg:
+    """Return 32 bits that are no count: `rocattn.gpu.plan` takes a u32 for one, below 2^31."""
+    return ScalarArg(name, "i32", value - (value >> 31 << 32))
+
+
 def f32(name: str, value: float) -> ScalarArg:
     """Return a float argument."""
     return ScalarArg(name, "f32", value)
@@ -91,6 +96,30 @@ def stride_problem(names: Iterable[str], rows: int, buffers: dict[str, Buffer]) 
         if abs(stride) * rows * DTYPE_BYTES[buffers[name].dtype] >= 1 << 32:
             return f"{name} has rows {stride} elements apart: {rows} of them must span less than 4 GiB"
     return ""
+
+
+def sequence_args(config: AttentionConfig, buffers: dict[str, Buffer], splits: int = 1) -> list[Arg]:
+    """Return the arguments of kernels for sequences of different lengths, after all others; none without them."""
+    varlen = config.varlen
+    if varlen is None:
+        return []
+    factor, shift = division(varlen.page_size) if varlen.paged else (0, 0)
+    table = buffers.get("block_table")
+    return [
+        *(pointer(name, buffers) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table")),
+        u32("sequences", config.batch), u32("total_q", varlen.total_q),
+        u32("table_width", 0 if table is None else table.strides[0]), u32("page_size", varlen.page_size),
+        bits32("page_factor", factor), u32("page_shift", shift), u32("splits", splits),
+    ]  # fmt: skip
+
+
+def division(divisor: int) -> tuple[int, int]:
+    """Return (factor, shift) with n // divisor == (2 n * factor >> 32) >> shift for n below 2^30, divisor up to 2^30.
+
+    Source: Granlund and Montgomery 1994, "Division by Invariant Integers using Multiplication", theorem 4.2.
+    """
+    bits = max(1, (divisor - 1).bit_length())
+    return -(-(1 << 30 + bits) // divisor), bits - 1
 
 
 def mask_strides(buffers: dict[str, Buffer]) -> list[Arg]:

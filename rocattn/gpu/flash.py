@@ -1,5 +1,8 @@
 """Launches of the flash kernels: which kernel, which tiles, how many splits, and the arguments in order.
 
+With sequences of different lengths the same kernels take packed rows and pages (kernels/include/rocattn/
+flash_sequences.h): a prefill's grid has the tiles of all sequences, a decode's the rows and splits of the longest.
+
 A forward pass is one prefill kernel or, for few query rows and many keys and for chunks of a prompt that leave most of
 the GPU idle, ``flash_decode`` on splits of the keys followed, if there are several, by ``flash_decode_combine``.
 Nothing here was measured on a GPU yet.
@@ -23,6 +26,7 @@ from rocattn.gpu.arguments import (
     mask_strides,
     pointer,
     row_strides,
+    sequence_args,
     size_problem,
     stride_problem,
     u32,
@@ -68,6 +72,12 @@ _ROUNDS = 16  # looked at, from the fewest on
 _BLOCK_COST, _COMBINE_COST = 32, 64  # in keys of a split; estimates, not measured
 BUILT_HEAD_DIMS = (32, 64, 80, 96, 128, 256)
 """Head dimensions that `variants` lists; others are compiled when they are first used."""
+BUILT_SEQUENCES = {
+    "flash_attention_causal": ("varlen", "paged", "small_pages"),
+    "flash_attention_nocausal": ("varlen",),
+    "flash_decode": ("paged", "small_pages"),
+}
+"""Kernel -> the kinds of `SEQUENCES` that `variants` lists: packed prompts, prompts and decode from a paged cache."""
 _LOG2_E = math.log2(math.e)
 
 
@@ -128,7 +138,7 @@ def flash_launches(
             1 or Sk]), alibi_slopes (contiguous [B, H]) and sinks ([H]) where there are any.
         compute_units: Of the device; None: of the architecture's largest product.
     """
-    if not config.batch * config.num_heads * config.seq_q:
+    if not config.batch * config.num_heads * config.rows_q:
         return ()
     units = compute_units or default_compute_units(arch)
     if uses_decode(config):
@@ -139,7 +149,10 @@ def flash_launches(
     dims = _padded(config)
     tile = _tile(config, arch)
     args = _plain_args(config, buffers) if kernel != "flash_attention" else _option_args(config, buffers)
+    args += sequence_args(config, buffers)
     grid = (-(-config.seq_q // tile.rows), config.num_heads, config.batch)
+    if config.varlen is not None:  # each sequence has whole tiles of its own
+        grid = (config.varlen.total_q // tile.rows + config.batch, config.num_heads, 1)
     variant = _on_dies(_variant(kernel, config, dims, tile), arch, units)
     return (launch(variant, grid, tile.waves * wave_size(arch), args),)
 
@@ -248,6 +261,9 @@ def variants(arch: str) -> tuple[KernelVariant, ...]:
                 if kernel != "flash_decode":
                     compilation = _on_dies(compilation, arch, default_compute_units(arch))
                 compilations.append(compilation)
+                if (dim, dtype) == (128, "f16"):  # of kernels that differ in where rows are, one size stands for all
+                    kinds = BUILT_SEQUENCES.get(kernel, ())
+                    compilations += [_of_sequences(compilation, kind) for kind in kinds]
     return tuple(compilations)
 
 
@@ -255,7 +271,7 @@ def _decode(
     config: AttentionConfig, arch: str, buffers: dict[str, Buffer], splits: KeySplits
 ) -> tuple[KernelLaunch, ...]:
     tile = _decode_tile(config, arch)
-    rows = config.batch * config.num_heads * config.seq_q
+    rows = config.rows_q * config.num_heads
     partials: list[Arg] = [pointer(name, {}) for name in ("partial_out", "partial_ends")]
     if splits.count > 1:
         columns = -(-config.head_dim_v // 4) * 4
@@ -268,19 +284,22 @@ def _decode(
         *_pointers(("out", "lse", "mask", "alibi_slopes", "sinks"), buffers),
         *_strides(("q", "k", "v", "out"), buffers), *mask_strides(buffers), *_sizes(config), mask_kind(buffers),
         u32("first_key", splits.first_key), u32("keys_per_split", splits.keys), *_score_options(config),
+        *sequence_args(config, buffers, splits.count),
     ]  # fmt: skip
     grid = (splits.count, config.num_kv_heads * _row_tiles(config, tile), config.batch)
     variant = _variant("flash_decode", config, _padded(config), tile)
     decode = launch(variant, grid, tile.waves * wave_size(arch), decode_args, slots=splits.slots)
     if splits.count == 1:
         return (decode,)
+    # Packed rows are one batch to it.
+    seq_q, batch = (config.seq_q, config.batch) if config.varlen is None else (config.varlen.total_q, 1)
     lane_bits = (-(-config.head_dim_v // 4) - 1).bit_length()  # a lane of the combination has 4 features
     combine_args: list[Arg] = [
         *partials, *_pointers(("out", "lse", "sinks"), buffers), *_strides(("out",), buffers),
-        u32("splits", splits.count), u32("seq_q", config.seq_q), u32("num_heads", config.num_heads),
-        u32("head_dim_v", config.head_dim_v), u32("batch", config.batch), u32("lane_bits", lane_bits),
+        u32("splits", splits.count), u32("seq_q", seq_q), u32("num_heads", config.num_heads),
+        u32("head_dim_v", config.head_dim_v), u32("batch", batch), u32("lane_bits", lane_bits),
     ]  # fmt: skip
-    blocks, threads = (config.seq_q, config.num_heads, config.batch), _COMBINE_WAVES * wave_size(arch)
+    blocks, threads = (seq_q, config.num_heads, batch), _COMBINE_WAVES * wave_size(arch)
     return decode, launch(_combine(KERNEL_TYPES[config.dtype]), blocks, threads, combine_args)
 
 
@@ -305,7 +324,25 @@ def _padded(config: AttentionConfig) -> tuple[int, int]:
 
 
 def _variant(kernel: str, config: AttentionConfig, dims: tuple[int, int], tile: FlashTile) -> KernelVariant:
-    return _compiled(kernel, KERNEL_TYPES[config.dtype], dims, tile, _step(config))
+    compiled = _compiled(kernel, KERNEL_TYPES[config.dtype], dims, tile, _step(config))
+    return compiled if config.varlen is None else _of_sequences(compiled, _sequences(config, tile))
+
+
+SEQUENCES = {"varlen": 1, "paged": 2, "small_pages": 3}
+"""The kernels' define by what is appended to their names."""
+
+
+def _sequences(config: AttentionConfig, tile: FlashTile) -> str:
+    """Return which of `SEQUENCES` a problem takes."""
+    if config.varlen is None or not config.varlen.paged:
+        return "varlen"
+    return "small_pages" if config.varlen.page_size % tile.keys_per_tile else "paged"
+
+
+def _of_sequences(variant: KernelVariant, kind: str) -> KernelVariant:
+    """Return the compilation of a kernel for sequences of different lengths."""
+    name = f"{variant.symbol}_{kind}"
+    return replace(variant, kernel=name, symbol=name, defines=variant.defines | {"SEQUENCES": SEQUENCES[kind]})
 
 
 def _step(config: AttentionConfig) -> int:

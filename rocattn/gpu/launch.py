@@ -22,7 +22,7 @@ class Buffer:
     Attributes:
         shape: Extents; q, k, v, out and their gradients are [B, H, S, D] views, whatever the layout in memory.
         strides: Elements from index to index, axis by axis.
-        dtype: numpy's name ("float16", "bfloat16", "float32", "bool").
+        dtype: numpy's name ("float16", "bfloat16", "float32", "bool", "int32").
         role: "input" or "output".
     """
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _GRID_LIMIT = 1 << 32  # hipModuleLaunchKernel: threads along one dimension stay below it
 _COUNT_LIMIT = 1 << 31  # loops over 32-bit counts step beyond their end
+ELEMENT_BYTES = DTYPE_BYTES | {"bool": 1, "int32": 4}
+"""Of what a buffer of a plan may hold."""
 Role = Literal["input", "output"]
 Path = Literal["flash", "standard"]
 
@@ -75,13 +77,15 @@ def _launches(
 
         return "flash", "", backward_launches(config, arch, buffers)
     reason = "switched off"
-    if use_flash_attention:
+    if use_flash_attention or config.varlen is not None:
         from rocattn.gpu.flash import can_use_flash_attention, flash_launches
 
         answer = can_use_flash_attention(config, arch, buffers)
         if answer:
             return "flash", "", flash_launches(config, arch, buffers, units)
         reason = answer.reason
+        if config.varlen is not None:
+            raise ConfigError(f"no GPU kernels for {config.label}: {reason}")
     from rocattn.gpu.standard import standard_launches
 
     return "standard", reason, standard_launches(config, arch, buffers)
@@ -115,8 +119,9 @@ def describe_buffers(
     """
     buffers: dict[str, Buffer] = {}
     c, dtype = config, config.dtype
-    q, out = (c.batch, c.num_heads, c.seq_q, c.head_dim), (c.batch, c.num_heads, c.seq_q, c.head_dim_v)
-    k, v = (c.batch, c.num_kv_heads, c.seq_k, c.head_dim), (c.batch, c.num_kv_heads, c.seq_k, c.head_dim_v)
+    batch, seq_q, batch_k, seq_k = _stored_rows(c)
+    q, out = (batch, c.num_heads, seq_q, c.head_dim), (batch, c.num_heads, seq_q, c.head_dim_v)
+    k, v = (batch_k, c.num_kv_heads, seq_k, c.head_dim), (batch_k, c.num_kv_heads, seq_k, c.head_dim_v)
     backward = c.direction == "backward"
     heads: list[tuple[str, tuple[int, int, int, int], Role]] = [("q", q, "input"), ("k", k, "input"), ("v", v, "input")]
     heads += [("out", out, "input" if backward else "output")]
@@ -124,7 +129,7 @@ def describe_buffers(
         heads += [("dout", out, "input"), ("dq", q, "output"), ("dk", k, "output"), ("dv", v, "output")]
     for name, shape, role in heads:
         buffers[name] = Buffer(shape, layout_strides(shape, c.layout), dtype, role)
-    rows = (c.batch, c.num_heads, c.seq_q)
+    rows = (batch, c.num_heads, seq_q)
     if backward or c.return_lse:
         buffers["lse"] = Buffer(rows, contiguous(rows), "float32", "input" if backward else "output")
     if c.mask_shape is not None:
@@ -136,11 +141,35 @@ def describe_buffers(
         buffers["alibi_slopes"] = Buffer((c.batch, c.num_heads), (c.num_heads, 1), "float32", "input")
     if c.sinks:
         buffers["sinks"] = Buffer((c.num_heads,), (1,), "float32", "input")
+    buffers |= _sequence_buffers(c)
     for name, given in strides.items():
         if name not in buffers:
             raise ConfigError(f"strides are given for {name!r}: this problem has {', '.join(buffers)}")
         buffers[name] = replace(buffers[name], strides=_checked(name, buffers[name], tuple(given)))
     return buffers
+
+
+def _stored_rows(config: AttentionConfig) -> tuple[int, int, int, int]:
+    """Return the first and the third extent of q as [B, H, S, D], then of k: one batch of all rows, or the pages."""
+    varlen = config.varlen
+    if varlen is None:
+        return config.batch, config.seq_q, config.batch, config.seq_k
+    keys = (varlen.num_pages, varlen.page_size) if varlen.paged else (1, varlen.total_k)
+    return 1, varlen.total_q, *keys
+
+
+def _sequence_buffers(config: AttentionConfig) -> dict[str, Buffer]:
+    """Return the arrays that say where sequences of different lengths are; none without them."""
+    if (varlen := config.varlen) is None:
+        return {}
+    shapes: dict[str, tuple[int, ...]] = {"cu_seqlens_q": (config.batch + 1,)}
+    if not varlen.paged:
+        shapes["cu_seqlens_k"] = (config.batch + 1,)
+    if varlen.paged or varlen.counts_keys:
+        shapes["seqlens_k"] = (config.batch,)
+    if varlen.paged:
+        shapes["block_table"] = (config.batch, varlen.max_pages)
+    return {name: Buffer(shape, contiguous(shape), "int32", "input") for name, shape in shapes.items()}
 
 
 def layout_strides(shape: tuple[int, int, int, int], layout: str) -> tuple[int, int, int, int]:
@@ -170,7 +199,7 @@ def buffer_bytes(buffer: Buffer) -> int:
     if 0 in buffer.shape:
         return 0
     last = sum((n - 1) * step for n, step in zip(buffer.shape, buffer.strides, strict=True))
-    return (last + 1) * (1 if buffer.dtype == "bool" else DTYPE_BYTES[buffer.dtype])
+    return (last + 1) * ELEMENT_BYTES[buffer.dtype]
 
 
 def used_buffers(prepared: LaunchPlan) -> set[str]:
@@ -186,7 +215,9 @@ def _checked(name: str, buffer: Buffer, strides: tuple[int, ...]) -> tuple[int, 
         raise ConfigError(f"{name}'s last axis has stride {strides[-1]}: the kernels need it contiguous: copy it")
     if name == "mask":  # an axis of 1 is broadcast: its own stride means nothing
         return tuple(0 if n == 1 else step for n, step in zip(buffer.shape, strides, strict=True))
-    if name in {"lse", "alibi_slopes", "sinks"}:
+    if name == "block_table":
+        return (strides[0], 1)
+    if name in {"lse", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqlens_k"}:
         wanted = contiguous(buffer.shape)
         if any(n > 1 and have != want for n, have, want in zip(buffer.shape, strides, wanted, strict=True)):
             raise ConfigError(f"{name} must be a contiguous array of shape {list(buffer.shape)}: copy it")

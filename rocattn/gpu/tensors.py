@@ -22,7 +22,7 @@ from rocattn.layouts import stored_shape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocattn.backend import Array, Operands
+    from rocattn.backend import Array, Operands, Sequences
     from rocattn.backends.gpu import GpuBackend
     from rocattn.config import AttentionConfig
     from rocattn.gpu.memory import DeviceBlock
@@ -36,7 +36,7 @@ _CAPSULE = b"dltensor"
 _INT, _FLOAT, _BFLOAT, _UINT, _BOOL = 0, 2, 4, 1, 6
 _DTYPES = {
     (_FLOAT, 16): "float16", (_FLOAT, 32): "float32", (_FLOAT, 64): "float64", (_BFLOAT, 16): "bfloat16",
-    (_BOOL, 8): "bool",
+    (_BOOL, 8): "bool", (_INT, 32): "int32",
 }  # fmt: skip
 _CODES = {name: code for code, name in _DTYPES.items()}
 
@@ -281,6 +281,14 @@ class DeviceCall:
         out, *lse = self._run(config, _views(operands), stored)
         return (out, *lse) if lse else out
 
+    def forward_varlen(self, config: AttentionConfig, operands: Operands, sequences: Sequences) -> Any:
+        """Compute attention of packed sequences on the device; returns what `rocattn.attention_varlen` returns."""
+        stored: dict[str, tuple[int, ...]] = {"out": (config.rows_q, config.num_heads, config.head_dim_v)}
+        if config.return_lse:
+            stored["lse"] = (config.num_heads, config.rows_q)
+        out, *lse = self._run(config, _views(operands) | _where(sequences), stored)
+        return (out, *lse) if lse else out
+
     def backward(self, config: AttentionConfig, operands: Operands, more: dict[str, Array]) -> tuple[Any, Any, Any]:
         """Compute the gradients on the device.
 
@@ -337,6 +345,12 @@ def _views(operands: Operands) -> dict[str, Array]:
     """Return the operands that are given, by buffer name."""
     named = {name: getattr(operands, name) for name in ("q", "k", "v", "mask", "alibi_slopes", "sinks")}
     return {name: view for name, view in named.items() if view is not None}
+
+
+def _where(sequences: Sequences) -> dict[str, Array]:
+    """Return the arrays that say where sequences are, by buffer name."""
+    named = {name: getattr(sequences, name) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table")}
+    return {name: array for name, array in named.items() if array is not None}
 
 
 def _read_capsule(name: str, capsule: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], str]:

@@ -10,6 +10,7 @@ from rocattn.gpu.arch import default_compute_units
 from rocattn.gpu.arguments import KERNEL_TYPES
 from rocattn.gpu.flash import (
     BUILT_HEAD_DIMS,
+    BUILT_SEQUENCES,
     can_use_flash_attention,
     flash_launches,
     select_kernel,
@@ -36,6 +37,9 @@ SAMPLED = [
     *((arch, "flash_decode", "bfloat16", 128) for arch in MATRIX_ARCHS),
     ("gfx1030", "flash_attention_causal", "float16", 128), ("gfx90a", "flash_attention_causal", "float32", 128),
     ("gfx1100", "flash_attention_nocausal", "float32", 128), ("gfx90a", "flash_attention", "float16", 96),
+    ("gfx1100", "flash_attention_causal_small_pages", "float16", 128),
+    ("gfx1100", "flash_decode_paged", "float16", 128),
+    ("gfx942", "flash_attention_causal_paged", "float16", 128), ("gfx942", "flash_decode_small_pages", "float16", 128),
 ]  # fmt: skip
 MATRIX = re.compile(r"\s+v_(?:wmma|mfma)_f32_16x16x(\d+)")
 VECTOR = re.compile(r"\s+v_(?!wmma|mfma)\w+")
@@ -54,7 +58,7 @@ def compiled(arch, kernel, dtype, head_dim):
 def most_vgprs(arch, kernel):
     """The registers that leave the waves a SIMD which the tile table counts on."""
     if arch.startswith("gfx1"):  # 1536 a lane (wave32) on gfx1100 and gfx1201: 6 waves at 240
-        return 256 if kernel == "flash_decode" or arch == "gfx1030" else 240
+        return 256 if kernel.startswith("flash_decode") or arch == "gfx1030" else 240
     return 256  # 512 a lane on CDNA: 2 waves
 
 
@@ -139,7 +143,8 @@ def test_the_build_grid_holds_what_launches_ask_for():
     """Problems with a listed head dimension need no compilation that `variants` does not list."""
     for arch in (*MATRIX_ARCHS, "gfx1030"):
         listed = [(each.source, each.defines) for each in variants(arch)]
-        assert len(listed) == 3 + 3 * len(BUILT_HEAD_DIMS) * 4
+        of_sequences = sum(len(kinds) for kinds in BUILT_SEQUENCES.values())
+        assert len(listed) == 3 + 3 * len(BUILT_HEAD_DIMS) * 4 + of_sequences
         for dtype in KERNEL_TYPES:
             for changes in ({}, {"causal": True}, {"window": (5, 5)}, {"seq_q": 1}):
                 sizes = {"batch": 1, "num_heads": 2, "seq_q": 600, "seq_k": 600, "head_dim": 96} | changes

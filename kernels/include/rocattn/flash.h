@@ -29,6 +29,7 @@
 
 #include <rocattn/bias.h>
 #include <rocattn/direct_tile.h>
+#include <rocattn/flash_sequences.h>
 
 namespace rocattn {
 
@@ -97,7 +98,7 @@ struct FlashShape {
     // K | V. Two arrays, as the compiler tells loads to LDS apart by array. Not with tiles of 64 keys, where the two
     // halves of the loop would spill; not above 64 KiB, which static LDS does not exceed here.
 #if defined(__gfx950__)
-    static constexpr bool DIRECT = DIRECT_ && sizeof(T) == 2 && STEP == 0 && TILE_SLICES == 1 && TILE_KEYS == 32 &&
+    static constexpr bool DIRECT = DIRECT_ && !PAGED && sizeof(T) == 2 && STEP == 0 && TILE_SLICES == 1 && TILE_KEYS == 32 &&
                                    D % 32 == 0 && DV % 32 == 0 && D + DV <= 256 && !KEEPS_Q_IN_LDS;
 #else
     static constexpr bool DIRECT = false;
@@ -116,6 +117,9 @@ struct FlashBlock {
     typename S::Element* lds;       // S::FIRST_ELEMENTS
     typename S::Element* next_lds;  // S::NEXT_ELEMENTS, if S::DIRECT
     u32* flags;                     // S::BLOCK_WAVES words
+#if SEQUENCES >= 2
+    Pages pages;                    // k and v begin with their first page
+#endif
 };
 
 template <typename S, typename Scores>
@@ -269,6 +273,9 @@ private:
     ROCATTN_INLINE void pass_through_registers(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
         typename S::KTile k(block.k, thread_id(), block.head_dim);
         typename S::VTile v(block.v, thread_id(), block.head_dim_v);
+#if SEQUENCES >= 2
+        find_pages(k, v, first * S::TILE_KEYS);
+#endif
         if constexpr (S::TILE_SLICES == 1) fetch(k, v, k_rows, v_rows, first * S::TILE_KEYS, 0);
         const u32 end = stop * S::TILE_KEYS;
         for (u32 key = first * S::TILE_KEYS; key < end; key += S::TILE_KEYS) {
@@ -296,9 +303,20 @@ private:
     }
 
     // Issues the loads of a slice of the tile at `key`, whose rows are given.
-    ROCATTN_INLINE void fetch(typename S::KTile& k, typename S::VTile& v, Rows<T> k_rows, Rows<T> v_rows, u32 key,
-                              u32 slice) const {
+    ROCATTN_INLINE void fetch(typename S::KTile& k, typename S::VTile& v, [[maybe_unused]] Rows<T> k_rows,
+                              [[maybe_unused]] Rows<T> v_rows, u32 key, u32 slice) {
         const u32 k_first = slice * S::K_COLUMNS, v_first = slice * S::V_COLUMNS;
+#if SEQUENCES >= 2
+        if (key + S::TILE_KEYS <= block.seq_k) {
+            fetch_paged<true>(k, v, key, k_first, v_first);
+            keep_branch<1>();
+        } else {
+            fetch_paged<false>(k, v, key, k_first, v_first);
+            keep_branch<2>();
+        }
+        // So that no load of keys waits for where they are: the pages of the tile behind it.
+        if (slice + 1 == S::TILE_SLICES) find_pages(k, v, key + S::TILE_KEYS);
+#else
         if (key + S::TILE_KEYS <= block.seq_k) {
             k.template fetch<true>(k_rows, S::TILE_KEYS, k_first);
             v.template fetch<true>(v_rows, S::TILE_KEYS, v_first);
@@ -308,7 +326,62 @@ private:
             v.template fetch<false>(v_rows, block.seq_k - key, v_first);
             keep_branch<2>();
         }
+#endif
     }
+
+#if SEQUENCES >= 2
+    // Loads which pages hold the tile at `key`; of keys that are not there, the last one's.
+    ROCATTN_INLINE void find_pages(const typename S::KTile& k, const typename S::VTile& v, u32 key) {
+        const u32 last = block.seq_k - 1;
+        if constexpr (PAGES_OF_TILES) {
+            tile_page = block.pages.of(smaller(key, last));
+        } else if constexpr (FINDS_AHEAD) {
+#pragma unroll
+            for (u32 n = 0; n < S::KTile::OWN_ROWS; ++n)
+                k_pages[n] = block.pages.of(smaller(key + k.own_row(n), last));
+#pragma unroll
+            for (u32 n = 0; n < S::VTile::OWN_ROWS; ++n)
+                v_pages[n] = block.pages.of(smaller(key + v.own_row(n), last));
+        }
+    }
+
+    // The tile at `key`, whose pages have been found.
+    template <bool FULL>
+    ROCATTN_INLINE void fetch_paged(typename S::KTile& k, typename S::VTile& v, u32 key, u32 k_first, u32 v_first) const {
+        const Pages& pages = block.pages;
+        const u32 last = block.seq_k - 1, rows = FULL ? S::TILE_KEYS : block.seq_k - key;
+        if constexpr (PAGES_OF_TILES) {
+            const i64 page = scalar(tile_page);
+            const u32 row = pages.row(key);
+            auto k_rows = Rows<T>{block.k.base + page * pages.k_stride, block.k.stride}.from(row);
+            auto v_rows = Rows<T>{block.v.base + page * pages.v_stride, block.v.stride}.from(row);
+            if constexpr (S::TILE_SLICES > 1) {  // in whose loop the compiler makes vectors of them
+                k_rows.base = scalar(k_rows.base);
+                v_rows.base = scalar(v_rows.base);
+            }
+            k.template fetch<FULL>(k_rows, rows, k_first);
+            v.template fetch<FULL>(v_rows, rows, v_first);
+        } else {
+            const auto row_of = [&](const Rows<T>& matrix, const u32* found, i64 page_stride, u32 key) {
+                const u32 at = smaller(key, last), page = FINDS_AHEAD ? *found : pages.of(at);
+                return matrix.base + (static_cast<i64>(page) * page_stride + pages.row(at) * matrix.stride);
+            };
+            const auto k_row_at = [&](u32 n) {
+                return row_of(block.k, k_pages + (FINDS_AHEAD ? n : 0), pages.k_stride, key + k.own_row(n));
+            };
+            const auto v_row_at = [&](u32 n) {
+                return row_of(block.v, v_pages + (FINDS_AHEAD ? n : 0), pages.v_stride, key + v.own_row(n));
+            };
+            k.template fetch_rows<FULL>(k_row_at, rows, k_first);
+            v.template fetch_rows<FULL>(v_row_at, rows, v_first);
+        }
+    }
+
+    // Whether this thread keeps the pages of its rows of the next tile. A single wave of 32 has no registers for it.
+    static constexpr bool FINDS_AHEAD = SEQUENCES == 3 && (WAVE == 64 || S::KTile::OWN_ROWS + S::VTile::OWN_ROWS <= 8);
+    u32 tile_page;  // PAGES_OF_TILES: of the tile that is fetched next
+    u32 k_pages[FINDS_AHEAD ? S::KTile::OWN_ROWS : 1], v_pages[FINDS_AHEAD ? S::VTile::OWN_ROWS : 1];
+#endif
 
     using Tile = C[Q_FRAGMENTS][S::PARTS][S::PART_FRAGMENTS];
     // As words: what branches leave behind is copied element by element otherwise.
@@ -680,6 +753,10 @@ private:
         const u32 stop = smaller(first + S::TILE_KEYS, block.seq_k);
         for (u32 key = first; key < stop; ++key, v_rows = v_rows.from(1)) {
             const T* row = v_rows.base;
+#if SEQUENCES >= 2
+            const i64 page = scalar(block.pages.of(key));
+            row = block.v.base + (page * block.pages.v_stride + block.pages.row(key) * block.v.stride);
+#endif
             u32 seen[Q_FRAGMENTS];  // as a mask of bits, so that no branch gathers the additions at the end
             u32 lane_column = M::c_row(0);
             settle(lane_column);  // else the comparisons of all columns are kept in SGPRs from before the loop on

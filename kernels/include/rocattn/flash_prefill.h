@@ -34,6 +34,52 @@ struct BlockPlace {
     }
 };
 
+#if SEQUENCES
+// Which query tile of which sequence a block has; `place.batch` is the sequence.
+template <u32 ROWS>
+struct SequenceTile {
+    BlockPlace place;
+    SequencePlace sequence;
+    u32 tiles;  // of the sequence
+
+    ROCATTN_INLINE SequenceTile(const i32* cu_seqlens_q, const i32* cu_seqlens_k, const i32* seqlens_k, u32 sequences,
+                                u32 total_q, u32 heads)
+        : place(found(BlockPlace(total_q / ROWS + sequences, heads, 1), cu_seqlens_q, sequences)),
+          sequence(cu_seqlens_q, cu_seqlens_k, seqlens_k, place.batch),
+          tiles(ceil_div(sequence.seq_q, ROWS)) {}
+    // Some tiles are of no sequence.
+    ROCATTN_INLINE bool exists() const { return place.tile < tiles; }
+
+private:
+    static ROCATTN_INLINE BlockPlace found(BlockPlace at, const i32* cu_seqlens_q, u32 sequences) {
+        u32 first;
+        at.batch = SequencePlace::find(cu_seqlens_q, sequences, ROWS, at.tile, first);
+        at.tile -= first;
+        return at;
+    }
+};
+// In a prefill kernel: leaves if the block has no rows; else `place` and `tiles` are its own sequence's.
+#define ROCATTN_PLACE_BLOCK()                                                                                       \
+    const SequenceTile<Shape::BLOCK_ROWS> of_sequence(cu_seqlens_q, cu_seqlens_k, seqlens_k, sequences, total_q, num_heads); \
+    if (!of_sequence.exists()) return;                                                                              \
+    ROCATTN_USE_SEQUENCE(of_sequence.sequence)                                                                      \
+    if (lse) lse += of_sequence.sequence.first_q;                                                                   \
+    const BlockPlace place = of_sequence.place;                                                                     \
+    [[maybe_unused]] const u32 tiles = of_sequence.tiles
+#define ROCATTN_BATCH_STRIDE(name) 0
+#if SEQUENCES >= 2
+#define ROCATTN_OF_SEQUENCE , total_q, ROCATTN_PAGES(place.batch)
+#else
+#define ROCATTN_OF_SEQUENCE , total_q
+#endif
+#else
+#define ROCATTN_BATCH_STRIDE(name) name##_stride_b
+#define ROCATTN_OF_SEQUENCE
+#define ROCATTN_PLACE_BLOCK()                                              \
+    const u32 tiles = ceil_div(seq_q, Shape::BLOCK_ROWS);                  \
+    const BlockPlace place(tiles, num_heads, batch)
+#endif
+
 // Strides of batch, head and row, in elements.
 struct Strides {
     i64 b, h, s;
@@ -46,6 +92,12 @@ struct FlashArguments {
     float* lse;
     Strides q_strides, k_strides, v_strides, out_strides;
     u32 seq_q, seq_k, num_heads, group, head_dim, head_dim_v;
+#if SEQUENCES
+    u32 total_q;  // rows of lse [H, total_q]
+#endif
+#if SEQUENCES >= 2
+    Pages pages;
+#endif
 };
 
 // The block's query rows: [first, first + BLOCK_ROWS) of one head.
@@ -70,11 +122,19 @@ ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const 
     const i64 batch = place.batch, head = place.head, kv_head = scalar(place.head / a.group);
     const FlashBlock<S> block{{a.k + batch * a.k_strides.b + kv_head * a.k_strides.h, a.k_strides.s},
                               {a.v + batch * a.v_strides.b + kv_head * a.v_strides.h, a.v_strides.s},
-                              a.seq_k, a.head_dim, a.head_dim_v, lds, next_lds, flags};
+                              a.seq_k, a.head_dim, a.head_dim_v, lds, next_lds, flags
+#if SEQUENCES >= 2
+                              , a.pages
+#endif
+    };
     const T* q = a.q + batch * a.q_strides.b + head * a.q_strides.h;
     // Computed before the loop, so that not all that they are computed from takes scalar registers in it.
     T* out = a.out + batch * a.out_strides.b + head * a.out_strides.h;
+#if SEQUENCES
+    float* lse = a.lse ? a.lse + head * a.total_q : nullptr;
+#else
     float* lse = a.lse ? a.lse + (batch * a.num_heads + head) * a.seq_q : nullptr;
+#endif
     settle_scalar(out);
     settle_scalar(lse);
     FlashForward<S, Scores> forward(block, scores);

@@ -16,6 +16,14 @@ ROCATTN_INLINE u32 scalar(u32 value) {
     return uniform(value);
 }
 
+// The same for an address.
+template <typename T>
+ROCATTN_INLINE const T* scalar(const T* pointer) {
+    const u64 bits = reinterpret_cast<u64>(pointer);
+    const u64 low = scalar(static_cast<u32>(bits)), high = scalar(static_cast<u32>(bits >> 32));
+    return reinterpret_cast<const T*>(high << 32 | low);
+}
+
 // Keeps the compiler from computing both sides of a branch and selecting (SIDE 0 in one side), and from merging the
 // ends of two sides (different numbers in both).
 template <u32 SIDE = 0>

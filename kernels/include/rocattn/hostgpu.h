@@ -11,7 +11,8 @@
 #define ROCATTN_SET_BY_CALL __attribute__((uninitialized))
 
 // The kernel's body becomes an ordinary function; rocattn_kernel_<name> tells the stand-in how to call it.
-#define ROCATTN_KERNEL(name, threads, parameters)                                                                 \
+#define ROCATTN_KERNEL(name, threads, parameters) ROCATTN_KERNEL_NAMED(name, threads, parameters)
+#define ROCATTN_KERNEL_NAMED(name, threads, parameters)                                                           \
     static void rocattn_body_##name parameters;                                                                   \
     extern "C" __attribute__((visibility("default"), used)) const ::rocattn::hostgpu::Kernel rocattn_kernel_##name = \
         ::rocattn::detail::Arguments<&rocattn_body_##name>::kernel(threads);                                       \

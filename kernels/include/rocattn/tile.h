@@ -103,6 +103,15 @@ private:
     using Words = Vector<u32, sizeof(V) / 4>;
 };
 
+// The chunk at column `at` of a row's columns from `first` on, as the tiles' fetch loads it.
+template <typename T, u32 WIDTH, u32 STEP>
+ROCATTN_INLINE Vector<T, WIDTH> load_chunk(const T* row, u32 first, u32 at, u32 columns, Where where) {
+    using P = Pieces<T, WIDTH, STEP>;
+    if constexpr (STEP == 0) return load<T, WIDTH>(row + first + at, where);
+    else if constexpr (STEP == ANY_COLUMNS) return load_columns<T, WIDTH>(row, first + at, columns, where);
+    else return P::load_all([&](u32 p) { return row + P::column(p, first + at, columns); }, where);
+}
+
 // ---- tiles ---------------------------------------------------------------------------------------------------------
 // THREADS threads move a tile of ROWS rows and COLUMNS columns of a matrix with `columns` of them, from column `first`
 // on (if it has several such tiles side by side). STEP divides `columns`; 0: all columns exist and none is ever
@@ -151,6 +160,26 @@ struct RowTile {
                 else
                     x[d][a] = P::load_all([&](u32 p) { return lane_address(low, offset[a][p]); }, where);
             }
+    }
+
+    // As `fetch`, of rows that lie anywhere: row_at(n) is the address of this thread's row n, of OWN_ROWS, which is row
+    // own_row(n) of the tile.
+    static constexpr u32 OWN_ROWS = DOWN;
+    ROCATTN_INLINE u32 own_row(u32 n) const { return (ALL_ROWS ? row : smaller(row, ROWS - 1)) + n * ROW_STEP; }
+    template <bool FULL, typename RowAt>
+    ROCATTN_INLINE void fetch_rows(const RowAt& row_at, u32 rows, u32 first = 0, Where where = Where::here()) {
+#pragma unroll
+        for (u32 d = 0; d < DOWN; ++d) {
+            const T* from = row_at(d);
+#pragma unroll
+            for (u32 a = 0; a < ACROSS; ++a) {
+                const u32 at = column + a * LANES * WIDTH, mine = ALL_COLUMNS || at < COLUMNS ? at : 0;
+                if (!FULL && row + d * ROW_STEP >= rows)
+                    x[d][a] = {};
+                else
+                    x[d][a] = load_chunk<T, WIDTH, STEP>(from, first, mine, columns, where);
+            }
+        }
     }
 
     // Whether this thread holds an infinity or a NaN.
@@ -302,6 +331,25 @@ struct TransposedTile {
                     else
                         x[d][a][i] = P::load_all([&](u32 p) { return lane_address(low, offset[d][a][p]); }, where);
                 }
+    }
+
+    // As RowTile's.
+    static constexpr u32 OWN_ROWS = 4 * DOWN;
+    ROCATTN_INLINE u32 own_row(u32 n) const { return row(n / 4) + n % 4 * CHAIN_STEP<M>; }
+    template <bool FULL, typename RowAt>
+    ROCATTN_INLINE void fetch_rows(const RowAt& row_at, u32 rows, u32 first = 0, Where where = Where::here()) {
+#pragma unroll
+        for (u32 n = 0; n < OWN_ROWS; ++n) {
+            const T* from = row_at(n);
+#pragma unroll
+            for (u32 a = 0; a < ACROSS; ++a) {
+                const u32 at = column + a * LANES * WIDTH, mine = ALL_COLUMNS || at < COLUMNS ? at : 0;
+                if (!FULL && own_row(n) >= rows)
+                    x[n / 4][a][n % 4] = {};
+                else
+                    x[n / 4][a][n % 4] = load_chunk<T, WIDTH, STEP>(from, first, mine, columns, where);
+            }
+        }
     }
 
     // Whether this thread holds an infinity or a NaN.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # names the problem, and with it what is compared with what.
 _CHOICES = {
     "WAVES", "QUERY_FRAGMENTS", "KEYS_PER_TILE", "KEY_PARTS", "SLICES", "Q_IN_LDS", "MIN_WAVES", "XCDS", "STREAM_ROWS",
-    "TEAM_WAVES", "ROW_BLOCKS", "TWO_PHASES",
+    "TEAM_WAVES", "ROW_BLOCKS", "TWO_PHASES", "SEQUENCES",
     "QUERY_TILES", "KEY_TILE", "RESIDENT_LDS",  # of older revisions
 }  # fmt: skip
 _USUAL = {"COLUMN_STEP": 0, "EXACT_DIMS": 1}  # no column is checked; the second is what older revisions call it

@@ -1,0 +1,27 @@
+// Sequences of lengths of their own as one job (varlen.cpp): what it asks of forward.cpp and decode.cpp.
+//
+// Each sequence is a problem of its own, with the plan that it would have alone: its results are those of a call for
+// it, bit for bit. What they share is the pool: the items of all of them are one list.
+#pragma once
+#include "decode.h"
+#include "pool.h"
+
+namespace rocattn {
+
+// What a plan of forward.cpp or decode.cpp has to do; the context of both functions is the plan.
+struct Steps {
+  Work item, join;
+  int64_t items, joins;    // joins come when all items are done
+  int64_t scratch_bytes;   // of a worker, during an item
+  int64_t shared_bytes;    // from the first item to the last join
+};
+
+// Makes a plan in `room`; the arguments must live as long as it does.
+Steps plan_forward(void* room, const Args* args, int threads);
+Steps plan_decode(void* room, const Args* args, int threads);
+// Gives it memory: worker w has scratch + w * step.
+void place_forward(void* plan, char* scratch, int64_t step, char* shared);
+void place_decode(void* plan, char* scratch, int64_t step, char* shared);
+extern const int64_t kForwardPlanBytes, kDecodePlanBytes;
+
+}  // namespace rocattn

@@ -1,0 +1,299 @@
+"""`attention_varlen` and its backward: sequences of lengths of their own in packed rows, k and v also in pages.
+
+Row i of a sequence with Sq rows and Sk keys means what it means in `rocattn.attention` (`rocattn.functional`): its
+diagonal is key i + Sk - Sq of its own sequence, and no row sees another sequence. As flash-attention's
+``flash_attn_varlen_func`` and the paged form of its ``flash_attn_with_kvcache``.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rocattn.backend import Operands, Sequences
+from rocattn.backends import BACKENDS
+from rocattn.config import VarlenShape
+from rocattn.errors import ConfigError
+from rocattn.functional import check_array, describe, device_call, require_array
+
+if TYPE_CHECKING:
+    from rocattn.backend import Array
+    from rocattn.config import AttentionConfig, Direction
+
+
+def attention_varlen(
+    q: Array,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array | None = None,
+    *,
+    seqlens_k: Array | None = None,
+    block_table: Array | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    backend: str | None = None,
+) -> Any:
+    """Compute attention of B sequences of different lengths.
+
+    Args:
+        q: [total_q, H, D], the rows of all sequences one after the other; dtypes and strides as `rocattn.attention`
+            takes them. Or a tensor on an AMD GPU: then all arrays are, whole numbers are int32, and they are not
+            checked, as that would wait for the GPU.
+        k: Packed: [total_k, Hkv, D]. In pages: [num_pages, page_size, Hkv, D], of any page size.
+        v: As k, with Dv.
+        cu_seqlens_q: [B + 1], int32: sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q.
+            Starts with 0, never falls, ends with total_q; a sequence may have no rows.
+        cu_seqlens_k: The same of packed k and v; None with pages.
+        seqlens_k: [B], int32: the keys of each sequence. Needed with pages; of packed k and v the first so many of a
+            sequence's rows (None: all).
+        block_table: [B, max_pages], int32: key j of sequence b is row j % page_size of page
+            block_table[b, j // page_size]. Entries beyond a sequence's last key are not read; pages may be shared.
+        max_seqlen_q: No sequence has more rows. Arrays in host memory say so themselves, and a larger one is refused;
+            of those on a GPU it chooses between the kernels (None: total_q), and further rows would not be computed.
+        max_seqlen_k: The same of keys.
+        causal: Row i of a sequence sees its keys j <= i + Sk - Sq.
+        window: (left, right) around that diagonal; see `rocattn.attention`.
+        softcap: See `rocattn.attention`.
+        alibi_slopes: [H] or [B, H]; see `rocattn.attention`.
+        sinks: [H]; see `rocattn.attention`.
+        scale: See `rocattn.attention`.
+        return_lse: Also return the LSE.
+        backend: The backend's name; None selects (`BackendRegistry.select`).
+
+    Returns:
+        The output [total_q, H, Dv] in q's dtype; with ``return_lse`` also the natural-log LSE, float32 [H, total_q].
+
+    Raises:
+        ConfigError: When the arrays or options do not describe such a problem.
+        NoBackendError: When the named backend, or every backend, cannot run it.
+    """
+    given: dict[str, Any] = {
+        "q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqlens_k": seqlens_k,
+        "block_table": block_table, "alibi_slopes": alibi_slopes, "sinks": sinks,
+    }  # fmt: skip
+    device = None if isinstance(q, np.ndarray) else device_call(given, backend)
+    if device is not None:
+        given = {name: device.shadow(name) for name in given}
+    config, operands, sequences = _describe(
+        **given, longest=(max_seqlen_q, max_seqlen_k), direction="forward", readable=device is None, causal=causal,
+        window=window, softcap=softcap, scale=scale, return_lse=return_lse,
+    )  # fmt: skip
+    if device is not None:
+        return device.forward_varlen(config, operands, sequences)
+    chosen = BACKENDS.select(config, backend)
+    out = np.empty((len(q), config.num_heads, config.head_dim_v), q.dtype)
+    lse = np.empty((config.num_heads, len(q)), np.float32) if return_lse else None
+    chosen.forward_varlen(config, operands, sequences, _heads(out), None if lse is None else lse[None])
+    return out if lse is None else (out, lse)
+
+
+def attention_varlen_backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    *,
+    seqlens_k: Array | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    scale: float | None = None,
+    backend: str | None = None,
+) -> tuple[Array, Array, Array]:
+    """Compute the gradients of `attention_varlen` with packed k and v.
+
+    Args:
+        dout: Gradient of the output, in its shape and dtype.
+        q: This, k, v and all options as given to `attention_varlen`.
+        k: [total_k, Hkv, D].
+        v: [total_k, Hkv, Dv].
+        out: What `attention_varlen` returned.
+        lse: The LSE it returned with ``return_lse=True``: float32 [H, total_q].
+        cu_seqlens_q: As given to `attention_varlen`.
+        cu_seqlens_k: As given to `attention_varlen`.
+        seqlens_k: As given to `attention_varlen`.
+        causal: As given to `attention_varlen`.
+        window: As given to `attention_varlen`.
+        softcap: As given to `attention_varlen`.
+        alibi_slopes: As given to `attention_varlen`; constant here, as sinks are.
+        sinks: As given to `attention_varlen`.
+        scale: As given to `attention_varlen`.
+        backend: As given to `attention_varlen`.
+
+    Returns:
+        (dq, dk, dv) in the shapes and dtype of q, k and v; 0 in rows of k and v that belong to no sequence.
+
+    Raises:
+        ConfigError: When the arrays or options do not describe such a problem.
+        NoBackendError: When the named backend, or every backend, cannot run it.
+    """
+    config, operands, sequences = _describe(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, seqlens_k, None, (None, None), "backward", causal=causal, window=window,
+        softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, scale=scale,
+    )  # fmt: skip
+    shape = (len(q), config.num_heads, config.head_dim_v)
+    for name, array in (("dout", dout), ("out", out)):
+        check_array(name, array, config.dtype)
+        if array.shape != shape:
+            raise ConfigError(f"{name} has shape {array.shape}: the output is [total_q, H, Dv] = {list(shape)}")
+    check_array("lse", lse, "float32")
+    if lse.shape != (config.num_heads, len(q)):
+        raise ConfigError(f"lse has shape {lse.shape}: it must be [H, total_q] = {[config.num_heads, len(q)]}")
+    chosen = BACKENDS.select(config, backend)
+    dq, dk, dv = (np.empty(x.shape, q.dtype) for x in (q, k, v))
+    chosen.backward_varlen(
+        config, operands, sequences, _heads(dout), _heads(out), lse[None], _heads(dq), _heads(dk), _heads(dv)
+    )
+    return dq, dk, dv
+
+
+def _describe(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array | None, seqlens_k: Array | None,
+    block_table: Array | None, longest: tuple[int | None, int | None], direction: Direction, *, readable: bool = True,
+    **options: Any,
+) -> tuple[AttentionConfig, Operands, Sequences]:  # fmt: skip
+    """Check the arguments and return what `Backend.forward_varlen` takes; ``readable`` as `describe` has it.
+
+    Raises:
+        ConfigError: When they do not describe a problem.
+    """
+    paged = block_table is not None
+    for name, array, axes in (
+        ("q", q, "[total_q, H, D]"),
+        ("k", k, "[num_pages, page_size, Hkv, D]" if paged else "[total_k, Hkv, D]"),
+        ("v", v, "[num_pages, page_size, Hkv, Dv]" if paged else "[total_k, Hkv, Dv]"),
+    ):
+        if require_array(name, array).ndim != axes.count(",") + 1:
+            raise ConfigError(f"{name} has shape {array.shape}: {axes} is needed")
+    if paged and k.shape[:2] != v.shape[:2]:
+        raise ConfigError(f"k and v disagree: {k.shape[:2]} and {v.shape[:2]} are (num_pages, page_size)")
+    if paged and (cu_seqlens_k is not None or seqlens_k is None):
+        raise ConfigError("pages are found by block_table and seqlens_k: give both, and no cu_seqlens_k")
+    if not paged and cu_seqlens_k is None:
+        raise ConfigError("k and v are packed, which needs cu_seqlens_k, or in pages, which needs block_table")
+    starts_q = _int32("cu_seqlens_q", cu_seqlens_q, (None,), readable=readable)
+    if not len(starts_q):
+        raise ConfigError("cu_seqlens_q is empty: it has one entry more than there are sequences")
+    batch = len(starts_q) - 1
+    table = lengths = starts_k = None
+    if block_table is not None:
+        table = _int32("block_table", block_table, (batch, None), readable=readable)
+    if cu_seqlens_k is not None:
+        starts_k = _int32("cu_seqlens_k", cu_seqlens_k, (batch + 1,), readable=readable)
+    if seqlens_k is not None:
+        lengths = _int32("seqlens_k", seqlens_k, (batch,), readable=readable)
+    sequences = Sequences(starts_q, starts_k, lengths, table)
+    if readable:
+        rows, keys = _checked_lengths(sequences, len(q), k.shape[:2] if paged else k.shape[:1])
+    else:  # bounds must do: reading the arrays would wait for the GPU
+        most = k.shape[1] * table.shape[1] if table is not None else len(k)
+        rows, keys = np.array([longest[0] or len(q)]), np.array([longest[1] or most])
+    varlen = VarlenShape(
+        total_q=len(q), total_k=0 if paged else len(k), page_size=k.shape[1] if paged else 0,
+        num_pages=len(k) if paged else 0, max_pages=0 if table is None else table.shape[1],
+        counts_keys=lengths is not None,
+    )  # fmt: skip
+    packed = varlen, batch, _longest("max_seqlen_q", longest[0], rows), _longest("max_seqlen_k", longest[1], keys)
+    flat_k, flat_v = (_page_or_all(x, paged=paged) for x in (k, v))
+    config, operands = describe(
+        q[None], flat_k, flat_v, **options, direction=direction, readable=readable, packed=packed
+    )
+    if paged:
+        operands = operands._replace(k=k.swapaxes(1, 2), v=v.swapaxes(1, 2))
+    return config, operands, sequences
+
+
+def _checked_lengths(sequences: Sequences, total_q: int, keys: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return the rows and the keys of each sequence; ``keys``: (total_k,) or (num_pages, page_size).
+
+    Raises:
+        ConfigError: When arrays point to rows or pages that are not there.
+    """
+    _check_starts("cu_seqlens_q", sequences.cu_seqlens_q, "q", total_q, exact=True)
+    if (table := sequences.block_table) is not None:
+        rooms = np.full(sequences.count, table.shape[1] * keys[1], np.int64)
+    elif (starts := sequences.cu_seqlens_k) is not None:
+        _check_starts("cu_seqlens_k", starts, "k", keys[0], exact=False)
+        rooms = np.diff(starts).astype(np.int64)
+    lengths = rooms if sequences.seqlens_k is None else sequences.seqlens_k
+    wrong = (lengths < 0) | (lengths > rooms)
+    if wrong.any():
+        at, what = int(np.argmax(wrong)), "rows in cu_seqlens_k" if table is None else "pages in the table"
+        raise ConfigError(f"seqlens_k has {lengths[at]} at [{at}]: it must be from 0 to {rooms[at]}, the {what}")
+    if table is not None and table.size and keys[1]:
+        used = np.arange(table.shape[1]) * keys[1] < lengths[:, None]
+        no_page = used & ((table < 0) | (table >= keys[0]))
+        if no_page.any():
+            place = np.argwhere(no_page)[0].tolist()
+            raise ConfigError(f"block_table has {table[tuple(place)]} at {place}: there are pages 0 to {keys[0] - 1}")
+    return np.diff(sequences.cu_seqlens_q), lengths
+
+
+def _page_or_all(array: Array, *, paged: bool) -> Array:
+    """Return k or v as [1, S, Hkv, D] for the checks of shapes: one page of many."""
+    if not paged:
+        return array[None]
+    return array[:1] if len(array) else np.empty((1, *array.shape[1:]), array.dtype)
+
+
+def _int32(name: str, array: Array, shape: tuple[int | None, ...], *, readable: bool) -> Array:
+    """Return whole numbers as a contiguous int32 array; None in the shape is any size."""
+    array = require_array(name, array)
+    if array.dtype.kind not in "iu" or (not readable and array.dtype != np.int32):
+        raise ConfigError(f"{name} has dtype {array.dtype.name}: int32 is needed")
+    if array.ndim != len(shape) or any(want not in {None, have} for have, want in zip(array.shape, shape, strict=True)):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ConfigError(f"{name} has shape {array.shape}: it must be [{wanted}]")
+    if not readable:
+        return array
+    if array.dtype != np.int32 and array.size and not -(1 << 31) <= int(array.min()) <= int(array.max()) < 1 << 31:
+        raise ConfigError(f"{name} holds numbers from {array.min()} to {array.max()}: they must fit in int32")
+    whole: Array = np.ascontiguousarray(array, np.int32)
+    return whole
+
+
+def _check_starts(name: str, starts: Array, rows: str, total: int, *, exact: bool) -> None:
+    """Check cumulative lengths; ``exact``: they must end with the rows there are, else at them at most."""
+    if starts[0] != 0:
+        raise ConfigError(f"{name} begins with {starts[0]}: it must begin with 0")
+    if (np.diff(starts) < 0).any():
+        at = int(np.argmax(np.diff(starts) < 0))
+        raise ConfigError(f"{name} falls from {starts[at]} to {starts[at + 1]} at [{at + 1}]: it must not")
+    if starts[-1] > total or (exact and starts[-1] != total):
+        raise ConfigError(f"{name} ends with {starts[-1]}, but {rows} has {total} rows")
+
+
+def _longest(name: str, given: int | None, lengths: Array) -> int:
+    """Return the length of the longest sequence; a bound that was given must hold."""
+    longest = int(lengths.max(initial=0))
+    if given is None:
+        return longest
+    try:
+        bound = operator.index(given)
+    except TypeError:
+        raise ConfigError(f"{name} is {given!r}: it must be a whole number") from None
+    if bound < longest:
+        raise ConfigError(f"{name} is {bound}, but a sequence has {longest}")
+    return longest
+
+
+def _heads(array: Array) -> Array:
+    """Return [S, H, D] as a view [1, H, S, D]."""
+    view: Array = array[None].swapaxes(1, 2)
+    return view

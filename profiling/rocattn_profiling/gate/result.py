@@ -204,7 +204,7 @@ def _notes(context: Context, session: SessionResult) -> list[str]:
         notes.append("base and head have identical files: this run measures the machine's noise")
     if session.repeated:
         repeats = f"{session.repeated} of {session.launches} processes repeat a launch"
-        notes.append(f"{repeats} that met a slow spell of the machine, by fixed work beside the benchmark")
+        notes.append(f"{repeats} that ran while the machine was slow (its canary took longer)")
     steal = [launch.steal_pct for pair in session.pairs for side in (pair.a, pair.b) for launch in side.launches]
     if steal and (worst := max(steal)) >= 5:
         notes.append(f"the hypervisor gave up to {worst:.0f} % of this machine's CPU time to others during a launch")

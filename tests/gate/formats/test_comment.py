@@ -52,7 +52,7 @@ def test_likely_slower_entries_and_own_rules_are_marked(entry, result_of):
     text = markdown.comment(result)
     assert text.count("| undecided, likely slower |") == text.count("| undecided |") == 1
     assert "rule: a change counts from 9 % (t.toml&#58;3)" in text
-    assert "all benchmarks together: x1.010; fixed work: x1.000" in text
+    assert "all benchmarks together: x1.010; canary: x1.000" in text
     shown = outputs.FILES["verdict.txt"](result)
     assert shown.count("likely slower") == 1
     assert "(a change counts from 9 % (t.toml:3))\n" in shown

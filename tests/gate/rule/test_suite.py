@@ -273,7 +273,7 @@ def test_a_session_that_moved_with_the_machine_is_invalid(make_pair):
         pairs.append(Pair(id=pair.id, a=sides[0], b=sides[1]))
     found = decide_suite(pairs, Policy(looks=(5,)))
     assert "the machine, not the code" in found.invalid
-    assert found.invalid.endswith("and fixed work by +5.5 %")
+    assert found.invalid.endswith("and the canary by +5.5 %")
     assert {decision.verdict for decision in found.decisions} == {"inconclusive"}
 
 

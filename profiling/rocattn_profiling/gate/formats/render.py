@@ -42,10 +42,10 @@ def headline(result: GateResult) -> str:
 
 
 def suite_ratio(result: GateResult) -> str:
-    """Return what the suite as a whole did: the machine and not the code, if fixed work did the same."""
+    """Return what the suite as a whole did: the machine and not the code, if the canary did the same."""
     if not any(entry.decision is not None and entry.metric not in EXACT for entry in result.entries):
         return "all benchmarks together: unknown, as none ran on both sides"
-    return f"all benchmarks together: {ratio(result.suite_shift)}; fixed work: {ratio(result.canary_shift)}"
+    return f"all benchmarks together: {ratio(result.suite_shift)}; canary: {ratio(result.canary_shift)}"
 
 
 def known_beforehand(entries: Sequence[Entry], source: NoiseSource) -> str:

@@ -171,7 +171,7 @@ def removed(fitted: Fit, margin: float) -> Reason | None:
     if abs(slowdown) < margin:
         return None
     word = "slower" if slowdown > 0 else "faster"
-    text = f"the machine was {word} for head, by fixed work in the same processes: {abs(slowdown) * 100:.1f} % removed"
+    text = f"corrected by {abs(slowdown) * 100:.1f} % because the machine was {word} during head's launches (canary)"
     return Reason("machine_speed", text)
 
 

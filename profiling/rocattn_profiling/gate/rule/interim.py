@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Quantity = Literal["wall time", "CPU time", "value"]
 Guard = Literal[
-    "drift", "wall_time", "rounds", "small", "floor", "fixed_work", "slow_states", "two_modes", "slow_spells",
+    "drift", "wall_time", "rounds", "small", "floor", "canary", "slow_states", "two_modes", "slow_spells",
     "interruptions_unknown", "always_interrupted", "clock",
 ]  # fmt: skip
 """What can keep launches from a decision; `rocattn_profiling.gate.rule.reasons` has the words."""
@@ -254,7 +254,7 @@ def _veto(pair: Pair, selection: Selection, fitted: Fit, interim: Interim, polic
         return "wall_time"
     if guards.rounds_contradict(fitted.base, fitted.head, shift):
         return "rounds"
-    return "fixed_work" if guards.canary_moved_along(pair, shift) else None
+    return "canary" if guards.canary_moved_along(pair, shift) else None
 
 
 def _with_alternatives(fitted: Fit, interim: Interim, bound: float) -> Interim:

@@ -27,7 +27,7 @@ _MORE = "measure more rounds"
 GUARDS: dict[Guard, tuple[str, str]] = {
     "wall_time": ("wall time of undisturbed launches contradicts it", _QUIET),
     "rounds": ("too many rounds show the opposite", _MORE),
-    "fixed_work": ("fixed work in the same processes changed with it", _QUIET),
+    "canary": ("the canary changed with it, so the machine may have changed speed", _QUIET),
     "slow_states": ("a slow state that lasts for several launches may explain it", _MORE),
     "two_modes": ("unchanged code that runs at two speeds may explain it", _MORE),
     "slow_spells": ("many launches met a slow spell of the machine", _QUIET),
@@ -46,7 +46,7 @@ _SHARED = {
 }
 """Code -> the words for several benchmarks, where each one's own words have numbers."""
 _TOO_SMALL: frozenset[Guard] = frozenset({"small", "floor"})  # such a change is real, and may still pass
-_LASTING: frozenset[Guard] = frozenset({"wall_time", "fixed_work", "slow_spells"})  # more launches do not lift them
+_LASTING: frozenset[Guard] = frozenset({"wall_time", "canary", "slow_spells"})  # more launches do not lift them
 
 
 class Limits(NamedTuple):

@@ -297,7 +297,7 @@ def _session(benchmarks: list[_Benchmark], policy: Policy) -> tuple[float, Reaso
     if moved and canary * shift > 0 and abs(canary) > SESSION_CANARY * abs(shift):
         text = (
             f"the machine, not the code, changed speed: all benchmarks moved by {math.expm1(shift) * 100:+.1f} % and "
-            f"fixed work by {math.expm1(canary) * 100:+.1f} %"
+            f"the canary by {math.expm1(canary) * 100:+.1f} %"
         )
         return math.exp(canary), Reason("machine_changed_speed", text, "measure again on a machine at rest")
     return math.exp(canary), None

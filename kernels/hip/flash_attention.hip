@@ -9,8 +9,8 @@
 // LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as fragments.h
 //           says; Q where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (19.3 with 64 keys a tile, on CDNA; gfx950 20.0),
 //           18.8 at D = 128 (19.5 on CDNA; gfx950 34.0, with the next tile).
-// Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
-//           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
+// Registers At D = 128: O 64, Q 64, S 16, fragments 48, next tiles 16 of at most 240 VGPRs on gfx11 (16 rows a
+//           wave); O 64, Q 32, S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
 //           takes P from the registers (rocattn/flash.h; rocattn/matrix.h has the fragments of every architecture).
 // Tiles     Scores are finished in natural units, so that masks down to the lowest float32 are exact. Tiles outside the

@@ -427,6 +427,10 @@ private:
     }
     // The sums over the team, in the order of its waves: the same bits in all of them.
     ROCATTN_INLINE void add_shared(Products& p, Products& ds) const {
+        if constexpr (S::TEAM == 2 && !ON_VECTOR_UNITS) {
+            add_other(p, ds);
+            return;
+        }
         const u32 team = wave / S::TEAM * S::TEAM;
 #pragma unroll
         for (u32 r = 0; r < BLOCKS; ++r)
@@ -451,6 +455,26 @@ private:
                     p[(i + e) / M::C_ROWS][r][(i + e) % M::C_ROWS] = scores[e];
                     ds[(i + e) / M::C_ROWS][r][(i + e) % M::C_ROWS] = products[e];
                 }
+            }
+    }
+    // The same in a team of two, with one wait for all that the other wave has.
+    ROCATTN_INLINE void add_other(Products& p, Products& ds) const {
+        constexpr u32 PIECES = S::RUN / 4, COUNT = 2 * BLOCKS * PIECES;
+        Vector<float, 4> others[COUNT];
+#pragma unroll
+        for (u32 n = 0; n < COUNT; ++n) {
+            others[n] = lds_load<float, 4>(shared_part(wave ^ 1, n % 2, n / 2 / PIECES) + n / 2 % PIECES * 4 * WAVE);
+            keep_order();
+        }
+#pragma unroll
+        for (u32 n = COUNT; n-- > 0;) settle(others[n]);  // what was read last first
+#pragma unroll
+        for (u32 n = 0; n < COUNT; ++n)
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e) {
+                const u32 r = n / 2 / PIECES, i = n / 2 % PIECES * 4 + e;
+                C& mine = (n % 2 == 0 ? p : ds)[i / M::C_ROWS][r];
+                mine[i % M::C_ROWS] += others[n][e];
             }
     }
 

@@ -27,8 +27,9 @@ struct BackwardShape {
     // Whether sums take half of a lane's 512 registers: that half which only matrix instructions use.
     static constexpr bool MANY_SUMS = KEYS && WAVE == 64 && BLOCK_WAVES == 4 && 2 * WIDTH * TEAM_ROWS / WAVE >= 128;
     static constexpr u32 RUN = CHAIN_ROWS<M> / (WAVE / 16);  // streamed rows of a group in one lane
-    // Steps that fragments are read ahead of their products: two products, at least.
-    static constexpr u32 AHEAD = sizeof(Element) == 4 ? 0 : FRAGMENTS<M> * BLOCKS > 1 ? 1 : 2;
+    // Steps that fragments are read ahead of their products: two products, at least. A third where registers allow, for
+    // queries of a team.
+    static constexpr u32 AHEAD = sizeof(Element) == 4 ? 0 : FRAGMENTS<M> * BLOCKS > 1 ? 1 : !KEYS && TEAM == 2 ? 3 : 2;
     static_assert(D % TEAM == 0 && BLOCK_WAVES % TEAM == 0, "whole teams");
     static_assert(WIDTH % GROUP_DEPTH<M> == 0 && WIDTH % 16 == 0 && STREAMED_ROWS % CHAIN_ROWS<M> == 0, "whole tiles");
     static_assert(!PHASED || CHAINS == 1, "a wave keeps the scores of one group from phase to phase");

@@ -10,7 +10,9 @@
 // second buffer without passing through registers (S::DIRECT).
 //
 // With several PARTS the compiler is given an order of instructions: a part's softmax stands between the products of
-// the next part (the last part's between those with V), and fragments are read from LDS a batch ahead of their use.
+// the next part (the last part's between those with V), and fragments are read from LDS a batch ahead of their use. On
+// RDNA, where no vector instruction runs beside a product, fragments roll: each next one is read behind the product
+// that leaves its registers free, and one wait is for all of a batch.
 //
 // Rescaling is lazy: P is relative to a reference, not to the running maximum. The reference moves (and O and the sum
 // are rescaled) only when a score exceeds it by more than 2^8, which a wave votes on with each lane's own maximum; so a
@@ -70,15 +72,30 @@ struct FlashShape {
     static_assert(K_FRAGMENTS % PARTS == 0 && PART_KEYS % M::CHAIN == 0, "whole groups");
     static constexpr u32 PART_READS = PART_FRAGMENTS * DEPTHS;                  // of K
     static constexpr u32 VALUE_READS = CHAINS * FEATURE_FRAGMENTS * GROUPS;  // of V
-    // Fragments that are read together while those before are used; 0: each is read where it is used. On gfx11, where a
-    // fragment takes 8 registers, two are as many as fit beside 16 rows.
+    static constexpr u32 FETCHED = TILE_KEYS * (D + DV) * sizeof(T) / 4 / THREADS;  // registers of the next tiles
+    // Fragments of K and V that are waited for together, having been read from LDS while those before were used; 0:
+    // each is read where it is used. With several PARTS they are read together, too. Else they roll, and AHEAD more are
+    // on their way: on gfx11, where a fragment takes 8 registers, two are as many as fit beside 16 rows. A wait is for
+    // WAITED products.
 #if defined(__GFX11__)
-    static constexpr u32 UNDIVIDED = sizeof(T) == 2 && !KEEPS_Q_IN_LDS && Q_FRAGMENTS == 1 ? 2 : 0;
+    static constexpr bool ROLLS = sizeof(T) == 2 && !KEEPS_Q_IN_LDS && Q_FRAGMENTS == 1 &&
+                                  (D + DV < 256 || FETCHED <= 16);
+    static constexpr u32 AHEAD = 2, WAITED = SEQUENCES == 3 ? 2 : 4;  // pages of its own rows take registers, too
+    static constexpr bool SHORT = DV > 64 || DV <= 32;
+#elif defined(__GFX12__)
+    static constexpr bool ROLLS = sizeof(T) == 2 && !KEEPS_Q_IN_LDS;
+    static constexpr bool SHORT = (DV > 64 && DV <= 96) || DV <= 32;
+    static constexpr u32 AHEAD = Q_FRAGMENTS > 1 ? 2 : DV > 64 && SHORT ? 3 : 8, WAITED = 4;
 #else
-    static constexpr u32 UNDIVIDED = 0;
+    static constexpr bool ROLLS = false, SHORT = false;
+    static constexpr u32 AHEAD = 0, WAITED = 4;
 #endif
-    static constexpr u32 AT_MOST = PARTS == 1 ? UNDIVIDED : 4;
+    static constexpr u32 AT_MOST = ROLLS ? WAITED / Q_FRAGMENTS : PARTS == 1 ? 0 : WAITED;
     static constexpr u32 BATCH = AT_MOST == 0 ? 0 : divisor_up_to(AT_MOST, PART_READS, VALUE_READS);
+    static constexpr u32 HELD = ROLLS ? BATCH + AHEAD : most(2 * BATCH, 2);  // in registers at once
+    // Of V, those that are read before the softmax. None where the registers that they keep cost a wave, or leave the
+    // compiler no way to pass those of K round without spilling Q.
+    static constexpr u32 EARLY = SHORT ? 0 : BATCH;
 
     // LDS, in elements: K | V | Q. Without KEEPS_Q_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
     static constexpr u32 STRIDE = row_stride<Element>(DEPTH);
@@ -131,8 +148,7 @@ class FlashForward {
     using C = typename M::C;
     static constexpr u32 Q_FRAGMENTS = S::Q_FRAGMENTS, FRAGS = FRAGMENTS<M>;
     static constexpr bool PLAIN = Scores::PLAIN;
-    // The generic kernel has no registers left for it at D = 128.
-    static constexpr u32 BATCH = S::PARTS > 1 || PLAIN || S::D + S::DV < 256 ? S::BATCH : 0;
+    static constexpr u32 BATCH = S::BATCH, HELD = S::HELD;
     static constexpr bool ACCURATE = !PLAIN && sizeof(T) == 4;  // natural units lose digits on their way to log2 ones
     // How far a score may exceed the reference, in the units of P's exponent.
     static constexpr float SLACK = PLAIN ? 8.0f : 8.0f * LN_2;
@@ -210,10 +226,10 @@ public:
     }
 
     // The results of query fragment i, in this lane's column: the row's sum, its reference (as P's exponent has it)
-    // and features 16 f + C_ROWS * (l / 16) + ... of the output, not divided by the sum yet.
+    // and features 16 f + C_ROWS * (l / 16) + ... of the output, not divided by the sum yet; `lane`: l.
     ROCATTN_INLINE float total(u32 i) const { return column_sum<M>(sum[i][0] + sum[i][1]); }
     ROCATTN_INLINE float reference_of(u32 i) const { return limit[i] == -INF ? -INF : reference[i] * unit() - lift(); }
-    ROCATTN_INLINE C features(u32 i, u32 f) const { return contiguous_rows<M>(o[i][f]); }
+    ROCATTN_INLINE C features(u32 i, u32 f, u32 lane) const { return contiguous_rows<M>(o[i][f], lane); }
 
 private:
     ROCATTN_INLINE Element* query_fragment(u32 i) const {
@@ -388,7 +404,10 @@ private:
     using Words = Vector<u32, sizeof(B) / 4>;
     using Weights = Words[Q_FRAGMENTS][S::TILE_KEYS / M::DEPTH];
     using Fragments = typename M::A[FRAGS];
-    using Batch = Fragments[BATCH == 0 ? 1 : BATCH];
+    // Fragments of K and after them V in registers, the n-th at n % HELD; in two batches where they are read so.
+    static constexpr u32 OF_BATCH = S::ROLLS ? HELD : HELD / 2;
+    using Held = Fragments[S::ROLLS ? 1 : 2][OF_BATCH];
+    static ROCATTN_INLINE Fragments& at(Held& a, u32 n) { return a[n % HELD / OF_BATCH][n % OF_BATCH]; }
     using Sums = Vector<float, 2>[Q_FRAGMENTS];
     static constexpr u32 STEP_PRODUCTS = Q_FRAGMENTS * FRAGS;  // that a fragment read from LDS is good for
     static constexpr u32 PART_SCORES = Q_FRAGMENTS * S::PART_FRAGMENTS * M::C_ROWS;  // of a lane
@@ -398,10 +417,13 @@ private:
     ROCATTN_INLINE void compute(u32 key, const Element* tile) {
         Tile s;
         Weights p;
-        Batch a[2];
+        Held a;
         Sums fresh;  // of weights that may have to be found again
         float top[Q_FRAGMENTS];
-        if constexpr (BATCH != 0) read_batch(tile, 0, a[0]);
+        if constexpr (S::ROLLS)
+            read_rolling<0, FIRST_READS>(tile, a);
+        else if constexpr (BATCH != 0)
+            read_batch(tile, 0, a);
 #pragma unroll
         for (u32 part = 0; part < S::PARTS; ++part) {
             multiply_queries(tile, part, a, s);
@@ -441,6 +463,10 @@ private:
     // of the part before beside them; without any also the read of the tile's first batch.
     template <u32 VECTORS, bool LAST>
     ROCATTN_INLINE void arrange_keys() const {
+        if constexpr (S::ROLLS) {
+            arrange_rolling<FIRST_READS, S::PART_READS, S::PART_READS + S::EARLY>();
+            return;
+        }
         if constexpr (VECTORS == 0) arrange_reads<KEY_LOADS>();
 #pragma unroll
         for (u32 b = 1; b < S::PART_READS / BATCH; ++b) {
@@ -452,12 +478,29 @@ private:
     }
     // The same of the products with V.
     ROCATTN_INLINE void arrange_values() const {
+        if constexpr (S::ROLLS) {
+            arrange_rolling<LATE_READS, S::VALUE_READS, S::VALUE_READS>();
+            return;
+        }
 #pragma unroll
         for (u32 b = 0; b < S::VALUE_READS / BATCH; ++b) {
             if (b + 1 < S::VALUE_READS / BATCH) arrange_reads<VALUE_LOADS>();
             arrange_products<PART_SCORES * 15 / 4, S::VALUE_READS>();
         }
     }
+    // Where fragments roll: FIRST of them, then the products of COUNT, and behind each the read that follows, up to END.
+    template <u32 FIRST, u32 COUNT, u32 END>
+    ROCATTN_INLINE void arrange_rolling() const {
+        schedule<Kind::LDS_READ, FIRST * KEY_LOADS>();
+#pragma unroll
+        for (u32 n = 0; n < COUNT; ++n) {
+            schedule<Kind::MATRIX, STEP_PRODUCTS>();
+            if (n + HELD < END) schedule<Kind::LDS_READ, KEY_LOADS>();
+        }
+    }
+    // Those that are read before the first product of a tile, and just before the first one with V.
+    static constexpr u32 FIRST_READS = least(HELD, S::PART_READS + S::EARLY);
+    static constexpr u32 LATE_READS = least(HELD, S::VALUE_READS) - S::EARLY;
     // Instructions that read a fragment.
     static constexpr u32 KEY_LOADS = sizeof(Fragments) / VECTOR_BYTES;
     static constexpr u32 VALUE_LOADS = KEY_LOADS * (S::VLayout::TRANSPOSES_READS ? 2 : 1);
@@ -479,17 +522,43 @@ private:
         }
     }
 
-    // Batch b of the fragments of K and after them V. What is used first comes last: one wait is for all of them.
-    ROCATTN_INLINE void read_batch(const Element* tile, u32 b, Batch& a) const {
+    // Batch b of the fragments. What is used first comes last: one wait is for all of them.
+    ROCATTN_INLINE void read_batch(const Element* tile, u32 b, Held& a) const {
 #pragma unroll
-        for (u32 j = BATCH; j-- > 0;) {
-            const u32 n = b * BATCH + j;
-            if (n < S::PARTS * S::PART_READS)
-                read_key(tile, n / S::PART_READS, n % S::PART_READS, a[j]);
-            else if (n < S::PARTS * S::PART_READS + S::VALUE_READS)
-                read_value(tile, n - S::PARTS * S::PART_READS, a[j]);
-            keep_order();
+        for (u32 j = BATCH; j-- > 0;) read_fragment(tile, b * BATCH + j, a);
+    }
+
+    // Fragments FIRST ... END - 1.
+    template <u32 FIRST, u32 END>
+    ROCATTN_INLINE void read_rolling(const Element* tile, Held& a) const {
+#pragma unroll
+        for (u32 n = FIRST; n < END; ++n) read_fragment(tile, n, a);
+    }
+
+    // What comes before the products of batch b: the reads of the next; or the one wait where fragments roll, as this
+    // asks for the fragment first that was read last.
+    ROCATTN_INLINE void begin_batch(const Element* tile, u32 b, Held& a) const {
+        if constexpr (S::ROLLS) {
+#pragma unroll
+            for (u32 j = BATCH; j-- > 0;) settle(at(a, b * BATCH + j)[0]);
+        } else {
+            read_batch(tile, b + 1, a);
         }
+    }
+
+    // What comes behind the products of fragment n: the read of the next one that has its registers, if it is below
+    // `end`.
+    ROCATTN_INLINE void roll(const Element* tile, u32 n, u32 end, Held& a) const {
+        if constexpr (S::ROLLS)
+            if (n + HELD < end) read_fragment(tile, n + HELD, a);
+    }
+
+    ROCATTN_INLINE void read_fragment(const Element* tile, u32 n, Held& a) const {
+        if (n < S::PARTS * S::PART_READS)
+            read_key(tile, n / S::PART_READS, n % S::PART_READS, at(a, n));
+        else if (n < S::PARTS * S::PART_READS + S::VALUE_READS)
+            read_value(tile, n - S::PARTS * S::PART_READS, at(a, n));
+        keep_order();
     }
 
     ROCATTN_INLINE void read_key(const Element* tile, u32 part, u32 n, Fragments& a) const {
@@ -509,7 +578,7 @@ private:
             S::VLayout::read(tile + S::K_ELEMENTS + S::VLayout::at(16 * f), position, a);
     }
 
-    ROCATTN_INLINE void multiply_queries(const Element* tile, u32 part, Batch (&a)[2], Tile& s) const {
+    ROCATTN_INLINE void multiply_queries(const Element* tile, u32 part, Held& a, Tile& s) const {
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
@@ -518,16 +587,17 @@ private:
             constexpr u32 BATCHES = S::PART_READS / BATCH;
 #pragma unroll
             for (u32 b = part * BATCHES; b < (part + 1) * BATCHES; ++b) {
-                read_batch(tile, b + 1, a[(b + 1) % 2]);
+                begin_batch(tile, b, a);
 #pragma unroll
                 for (u32 f = 0; f < FRAGS; ++f)
 #pragma unroll
                     for (u32 j = 0; j < BATCH; ++j) {
-                        const u32 n = b * BATCH + j - part * S::PART_READS;
-                        const u32 t = n % S::PART_FRAGMENTS, d = n / S::PART_FRAGMENTS;
+                        const u32 of_part = b * BATCH + j - part * S::PART_READS;
+                        const u32 t = of_part % S::PART_FRAGMENTS, d = of_part / S::PART_FRAGMENTS;
 #pragma unroll
                         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
-                            s[i][part][t] = M::multiply(a[b % 2][j][f], q[i][d][f], s[i][part][t]);
+                            s[i][part][t] = M::multiply(at(a, b * BATCH + j)[f], q[i][d][f], s[i][part][t]);
+                        roll(tile, b * BATCH + j, S::PART_READS + S::EARLY, a);
                     }
             }
             return;
@@ -606,7 +676,9 @@ private:
                 too_far |= !distant && __builtin_fabsf(moved) * unit() > NEAR;
             }
             reference[i] = moved;
-            const float room = distant ? -LARGEST : SLACK * reciprocal_fast(unit());
+            float scale = unit();
+            settle_if_short<T>(scale);  // else the quotient is kept from before the loop on
+            const float room = distant ? -LARGEST : SLACK * reciprocal_fast(scale);
             limit[i] = now == -INF ? -INF : PLAIN ? room : now + SLACK;
             const float by = before - moved;
             const float factor = ACCURATE ? exp_accurate(by) : exp2_fast(by * (PLAIN ? unit() : LOG2_E));
@@ -706,26 +778,30 @@ private:
         return s;
     }
 
-    ROCATTN_INLINE void multiply_values(const Element* tile, Batch (&a)[2], const Weights& p) {
-        constexpr u32 COUNT = BATCH == 0 ? 1 : BATCH;
-        constexpr u32 BEFORE = BATCH == 0 ? 0 : S::PARTS * S::PART_READS / COUNT;
+    ROCATTN_INLINE void multiply_values(const Element* tile, Held& a, const Weights& p) {
+        constexpr u32 COUNT = BATCH == 0 ? 1 : BATCH, BEFORE = BATCH == 0 ? 0 : S::PARTS * S::PART_READS;
+        if constexpr (S::ROLLS) read_rolling<BEFORE + S::EARLY, BEFORE + S::EARLY + LATE_READS>(tile, a);
 #pragma unroll
         for (u32 batch = 0; batch < S::VALUE_READS / COUNT; ++batch) {
-            Batch& mine = a[(BEFORE + batch) % 2];
             if constexpr (BATCH == 0)
-                read_value(tile, batch, mine[0]);
+                read_value(tile, batch, at(a, batch));
             else
-                read_batch(tile, BEFORE + batch + 1, a[(BEFORE + batch + 1) % 2]);
+                begin_batch(tile, BEFORE / COUNT + batch, a);
 #pragma unroll
             for (u32 e = 0; e < FRAGS; ++e)
 #pragma unroll
-                for (u32 i = 0; i < Q_FRAGMENTS; ++i)
+                for (u32 outer = 0; outer < (S::ROLLS ? COUNT : Q_FRAGMENTS); ++outer)
 #pragma unroll
-                    for (u32 j = 0; j < COUNT; ++j) {
+                    for (u32 inner = 0; inner < (S::ROLLS ? Q_FRAGMENTS : COUNT); ++inner) {
+                        const u32 i = S::ROLLS ? inner : outer, j = S::ROLLS ? outer : inner;
                         const u32 n = batch * COUNT + j, g = n % S::GROUPS, f = n / S::GROUPS % S::FEATURE_FRAGMENTS;
                         const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS);
                         const auto b = __builtin_bit_cast(B, p[i][c * S::CHAIN_PRODUCTS + g * FRAGS + e]);
-                        o[i][f] = M::multiply(mine[j][e], b, o[i][f]);
+                        o[i][f] = M::multiply(at(a, BEFORE + n)[e], b, o[i][f]);
+                        if (S::ROLLS && i + 1 == Q_FRAGMENTS) {
+                            roll(tile, BEFORE + n, BEFORE + S::VALUE_READS, a);
+                            if (j + 1 == COUNT) settle(o[i][f]);  // else the next batch is waited for before it
+                        }
                     }
             if (BATCH == 0 && S::FULL_OF_SUMS && batch / S::GROUPS % 4 == 3) keep_order();
         }
@@ -758,7 +834,7 @@ private:
             row = block.v.base + (page * block.pages.v_stride + block.pages.row(key) * block.v.stride);
 #endif
             u32 seen[Q_FRAGMENTS];  // as a mask of bits, so that no branch gathers the additions at the end
-            u32 lane_column = M::c_row(0);
+            u32 lane_column = M::c_row(0, lane_again<T>());
             settle(lane_column);  // else the comparisons of all columns are kept in SGPRs from before the loop on
 #pragma unroll
             for (u32 i = 0; i < Q_FRAGMENTS; ++i) seen[i] = scores.sees(i, key) ? ~0u : 0u;

@@ -55,14 +55,15 @@ ROCATTN_INLINE RowEnd end_row(float reference, float total, float sink) {
 }
 
 // Writes this lane's part of a row: its features of all feature tiles, times `factor`; nothing where `row` is null.
-// STEP divides `columns`; 0: there are DV.
+// STEP divides `columns`; 0: there are DV. `lane`: this one's number.
 template <typename S, typename Out, u32 STEP = S::STEP, typename Forward>
-ROCATTN_INLINE void write_row(const Forward& forward, u32 i, Out* row, u32 columns, float factor) {
+ROCATTN_INLINE void write_row(const Forward& forward, u32 i, Out* row, u32 columns, float factor,
+                              u32 lane = lane_id()) {
     using M = typename S::M;
 #pragma unroll
     for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
-        const auto features = forward.features(i, f) * factor;
-        const u32 column = 16 * f + M::part() * M::C_ROWS;
+        const auto features = forward.features(i, f, lane) * factor;
+        const u32 column = 16 * f + M::part(lane) * M::C_ROWS;
         if (!row) continue;
         if constexpr (STEP == 0)
             store<Out, M::C_ROWS>(row + column, rounded<Out, M::C_ROWS>(features));

@@ -110,7 +110,7 @@ struct QueryRows {
         : first(tile * S::BLOCK_ROWS), wave_first(uniform(tile * S::BLOCK_ROWS + wave_id() * S::WAVE_ROWS)) {}
 
     // This lane's row of query fragment i.
-    ROCATTN_INLINE u32 lane_row(u32 i) const { return wave_first + 16 * i + S::M::column(); }
+    ROCATTN_INLINE u32 lane_row(u32 i, u32 lane = lane_id()) const { return wave_first + 16 * i + S::M::column(lane); }
 };
 
 // Key tiles [first, stop) of the block; `sink`: natural-log weight that joins the row's sum without a value, or -inf.
@@ -143,14 +143,15 @@ ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const 
         return at < a.seq_q ? q + at * a.q_strides.s : nullptr;
     });
     forward.run(first, stop);
+    const u32 lane = lane_again<T>();
 
 #pragma unroll
     for (u32 i = 0; i < S::Q_FRAGMENTS; ++i) {
-        const u32 row = rows.lane_row(i);
+        const u32 row = rows.lane_row(i, lane);
         const RowEnd end = end_row<Scores::PLAIN>(forward.reference_of(i), forward.total(i), sink);
         T* out_row = row < a.seq_q ? out + row * a.out_strides.s : nullptr;
-        write_row<S>(forward, i, out_row, a.head_dim_v, end.factor);
-        if (lse && row < a.seq_q && S::M::part() == 0) store(lse + row, end.lse);
+        write_row<S>(forward, i, out_row, a.head_dim_v, end.factor, lane);
+        if (lse && row < a.seq_q && S::M::part(lane) == 0) store(lse + row, end.lse);
     }
 }
 

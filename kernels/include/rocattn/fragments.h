@@ -198,12 +198,14 @@ ROCATTN_INLINE typename M::C column_values(float value, [[maybe_unused]] Where w
 }
 
 // Accumulators with their registers in the order of the rows: register r becomes row C_ROWS * part + r of this lane's
-// column. On gfx11, where a lane has every other row, half of them come from the lane that has the others.
+// column. On gfx11, where a lane has every other row, half of them come from the lane that has the others. `lane`: this
+// one's number.
 template <typename M>
-ROCATTN_INLINE typename M::C contiguous_rows(typename M::C c, [[maybe_unused]] Where where = Where::here()) {
+ROCATTN_INLINE typename M::C contiguous_rows(typename M::C c, [[maybe_unused]] u32 lane = lane_id(),
+                                             [[maybe_unused]] Where where = Where::here()) {
     if constexpr (M::PAIRED) {
         const auto mine = M::arranged(c, where);
-        const bool second = M::part() != 0;
+        const bool second = M::part(lane) != 0;
         typename M::C rows;
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
@@ -213,7 +215,7 @@ ROCATTN_INLINE typename M::C contiguous_rows(typename M::C c, [[maybe_unused]] W
         }
         return rows;
     } else if constexpr (CHAIN_STEP<M> == 2) {
-        const bool upper = lane_id() >= 16;
+        const bool upper = lane >= 16;
         typename M::C rows;
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {

@@ -43,6 +43,15 @@ ROCATTN_INLINE void settle([[maybe_unused]] V& value) {
 #endif
 }
 
+// The same for several at once: what is read from memory is waited for here, all of it by one wait.
+template <typename V>
+ROCATTN_INLINE void settle_together([[maybe_unused]] V& first, [[maybe_unused]] V& second, [[maybe_unused]] V& third,
+                                    [[maybe_unused]] V& fourth) {
+#ifdef __AMDGCN__
+    asm volatile("" : "+v"(first), "+v"(second), "+v"(third), "+v"(fourth));
+#endif
+}
+
 // The same for a pointer to global memory, which stays known as one.
 template <typename T>
 ROCATTN_INLINE void settle([[maybe_unused]] T*& pointer) {
@@ -88,6 +97,22 @@ ROCATTN_INLINE void settle_scalar([[maybe_unused]] u32& value) {
 #ifdef __AMDGCN__
     asm("" : "+s"(value));
 #endif
+}
+
+// `settle` where waves are short of registers: with matrix fragments of T on RDNA.
+template <typename T, typename V>
+ROCATTN_INLINE void settle_if_short([[maybe_unused]] V& value) {
+#if defined(__GFX11__) || defined(__GFX12__)
+    if constexpr (sizeof(T) == 2) settle(value);
+#endif
+}
+
+// This lane's number, computed from the thread's here: what follows from it takes no register till then.
+template <typename T>
+ROCATTN_INLINE u32 lane_again() {
+    u32 thread = thread_id();
+    settle_if_short<T>(thread);
+    return thread % WAVE;
 }
 
 // 0, which the compiler does not know: what is computed from it is computed here, not moved out of a loop.

@@ -45,8 +45,8 @@ namespace detail {
 // Which column of C a lane has, on all AMD GPUs.
 struct LanePlace {
     static constexpr bool PAIRED = false;
-    static ROCATTN_INLINE u32 column() { return lane_id() % 16; }
-    static ROCATTN_INLINE u32 part() { return lane_id() / 16; }
+    static ROCATTN_INLINE u32 column(u32 lane = lane_id()) { return lane % 16; }
+    static ROCATTN_INLINE u32 part(u32 lane = lane_id()) { return lane / 16; }
     static ROCATTN_INLINE float of_column(float value, u32 column, Where where = Where::here()) {
         return shared_by_16(value, column, where);
     }
@@ -106,7 +106,7 @@ struct VectorMatrix : detail::LanePlace {
     using B = Vector<float, 4>;
     using C = Vector<float, C_ROWS>;
 
-    static ROCATTN_INLINE u32 c_row(u32 r) { return lane_id() / 16 * C_ROWS + r; }
+    static ROCATTN_INLINE u32 c_row(u32 r, u32 lane = lane_id()) { return lane / 16 * C_ROWS + r; }
     static constexpr __device__ u32 row_step(u32 r) { return r; }
     static ROCATTN_INLINE A a_from_lds(const float* tile, u32 stride, Where where = Where::here()) {
         A a;
@@ -145,7 +145,7 @@ struct Matrix : detail::LanePlace {
     using B = Vector<T, 16>;
     using C = Vector<float, 8>;
 
-    static ROCATTN_INLINE u32 c_row(u32 r) { return 2 * r + lane_id() / 16; }
+    static ROCATTN_INLINE u32 c_row(u32 r, u32 lane = lane_id()) { return 2 * r + lane / 16; }
     static constexpr __device__ u32 row_step(u32 r) { return 2 * r; }
     static ROCATTN_INLINE A a_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
         return detail::contiguous_fragment<T, 16, false>(tile, stride, where);
@@ -190,7 +190,7 @@ struct Matrix : detail::LanePlace {
     using B = Vector<T, WIDTH>;
     using C = Vector<float, C_ROWS>;
 
-    static ROCATTN_INLINE u32 c_row(u32 r) { return lane_id() / 16 * C_ROWS + r; }
+    static ROCATTN_INLINE u32 c_row(u32 r, u32 lane = lane_id()) { return lane / 16 * C_ROWS + r; }
     static constexpr __device__ u32 row_step(u32 r) { return r; }
     static ROCATTN_INLINE A a_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
         return detail::contiguous_fragment<T, WIDTH, true>(tile, stride, where);
@@ -238,13 +238,13 @@ struct Matrix {
     using C = Vector<float, 8>;
 
     static ROCATTN_INLINE bool odd() { return lane_id() % 2 != 0; }
-    static ROCATTN_INLINE u32 column() { return lane_id() / 4 + lane_id() % 2 * 8; }
-    static ROCATTN_INLINE u32 part() { return lane_id() / 2 % 2; }
+    static ROCATTN_INLINE u32 column(u32 lane = lane_id()) { return lane / 4 + lane % 2 * 8; }
+    static ROCATTN_INLINE u32 part(u32 lane = lane_id()) { return lane / 2 % 2; }
     static ROCATTN_INLINE float of_column(float value, u32 column, Where where = Where::here()) {
         return shuffle(value, column % 8 * 4 + part() * 2 + column / 8, where);
     }
     static constexpr __device__ u32 row_step(u32 r) { return r + r / 4 * 4; }
-    static ROCATTN_INLINE u32 c_row(u32 r) { return 4 * part() + row_step(r); }
+    static ROCATTN_INLINE u32 c_row(u32 r, u32 lane = lane_id()) { return 4 * part(lane) + row_step(r); }
 
     // `skip`: elements between rows 7 and 8 beside the stride.
     static ROCATTN_INLINE A from_lds(const T* tile, u32 stride, u32 skip, Where where) {

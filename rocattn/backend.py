@@ -193,6 +193,15 @@ class Backend(ABC):
         """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
 
 
+def support(backend: Backend, config: AttentionConfig) -> Support:
+    """Return a backend's answer for a config, with or without ``varlen``.
+
+    Raises:
+        ConfigError: When it answers something else than a `Support`.
+    """
+    return checked(backend, (backend.supports if config.varlen is None else backend.supports_varlen)(config))
+
+
 def checked(backend: Backend, answer: Any) -> Support:
     """Return a backend's answer, or raise ConfigError if it is not a `Support`: a bare False carries no reason."""
     if not isinstance(answer, Support):

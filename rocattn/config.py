@@ -80,7 +80,8 @@ class VarlenShape:
     @property
     def label(self) -> str:
         """A short readable part of `AttentionConfig.label`."""
-        return f"paged{self.page_size}" if self.paged else "varlen"
+        kind = f"paged{self.page_size}" if self.paged else f"varlen{self.total_k}"
+        return f"{kind}.{self.total_q}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,12 @@ def empty_in_layout(
 
 def stored_shape(config: AttentionConfig, tensor: str) -> tuple[int, ...]:
     """Return the shape of "q", "k", "v" or "out" as a caller of this config's layout passes it."""
+    if (varlen := config.varlen) is not None:
+        dim = config.head_dim_v if tensor in {"v", "out"} else config.head_dim
+        if tensor in {"q", "out"}:
+            return varlen.total_q, config.num_heads, dim
+        rows = (varlen.num_pages, varlen.page_size) if varlen.paged else (varlen.total_k,)
+        return *rows, config.num_kv_heads, dim
     seq = config.seq_k if tensor in {"k", "v"} else config.seq_q
     heads = config.num_kv_heads if tensor in {"k", "v"} else config.num_heads
     dim = config.head_dim_v if tensor in {"v", "out"} else config.head_dim

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from rocattn.backend import checked
+from rocattn.backend import checked, support
 from rocattn.errors import ConfigError, NoBackendError
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ class BackendRegistry:
         Raises:
             ConfigError: When it answers something else than a `Support`.
         """
-        ask = backend.supports if config.varlen is None else backend.supports_varlen
-        return checked(backend, backend.available() and ask(config))
+        return checked(backend, backend.available() and support(backend, config))
 
     def expect(self, name: str | None, kv_bytes: int) -> None:
         """Let the named backend, else the one of the last call, get ready for a call (`Backend.expect`)."""

@@ -149,7 +149,7 @@ def test_work_is_counted_by_the_sequences_lengths():
         assert getattr(config, name) == sum(getattr(one, name) for one in alone), name
     assert AttentionConfig.from_dict(config.to_dict()) == config
     assert "varlen" not in alone[0].to_dict()
-    assert config.label == "b3-h4x2-q5-k9-d8-varlen-causal-float32"
+    assert config.label == "b3-h4x2-q5-k9-d8-varlen16.9-causal-float32"
     with pytest.raises(ConfigError, match="take no mask"):
         config.replace(layout="BHSD")
     with pytest.raises(ConfigError, match="2 lengths are given for 3 sequences"):

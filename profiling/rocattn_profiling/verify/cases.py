@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from rocattn.config import DTYPE_BYTES, AttentionConfig
+from rocattn.config import DTYPE_BYTES, AttentionConfig, VarlenShape
 from rocattn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ FAMILIES = {
     "scales": "numbers from subnormal to 1e4, scores of thousands, rising scores, faint probabilities",
     "stability": "scores of 1e8 to 1e31, equal over a row: the largest is subtracted before anything is rounded",
     "containment": "NaN and inf in hidden keys",
+    "varlen": "sequences of different lengths in packed rows, gradients too; NaN between them",
+    "paged": "K and V in pages of any size and order, in prompts, chunks and decode steps; NaN in what is unused",
     "gradients": "gradients against finite differences in float64",
     "determinism": "the same bits again, on any number of threads, from several threads at once",
 }
@@ -178,6 +180,8 @@ def _quick() -> Iterator[VerifyCase]:
     yield _case("stability", "flat-1e10", dtype="bfloat16", direction="backward")
     yield _case("containment", "hidden-nan", causal=True, dtype="float16")
     yield _case("containment", "hidden-inf", mask="bool", mask_shape=(1, 1, 1, 131))
+    yield from itertools.islice(_varlen(("float32",)), 2)
+    yield from itertools.islice(_paged(("float16",)), 4)
     yield from _gradients(("float64",))
     yield _case("determinism", causal=True, direction="backward", dtype="float16")
     yield _case("edges", storage="moat", seq_q=65, seq_k=129, dtype="bfloat16")
@@ -193,6 +197,8 @@ def _core() -> Iterator[VerifyCase]:
     yield from _scales()
     yield from _stability()
     yield from _containment()
+    yield from _varlen(_DTYPES)
+    yield from _paged(_DTYPES)
     yield from _gradients(("float32", *_HALVES))
     yield from _determinism()
 
@@ -319,6 +325,52 @@ def _containment() -> Iterator[VerifyCase]:
         for kind in ("bool", "additive"):
             hidden: dict[str, Any] = {"mask": kind, "mask_shape": (1, 1, 1, 131), "direction": "backward"}
             yield _case("containment", "hidden-nan", dtype=dtype, **hidden)
+
+
+# (Sq, Sk) of each sequence: tiles and one row more or less, no rows, no keys, decode steps, a chunk of a prompt.
+_PROMPTS = ((65, 65), (0, 7), (1, 130), (33, 129), (5, 0), (70, 17), (128, 128))
+_STEPS = ((1, 1031), (1, 1), (2, 700), (1, 0), (1, 64))
+_CHUNKS = ((16, 900), (1, 333), (16, 16), (9, 2053))
+
+
+def _of_lengths(family: str, lengths: tuple[tuple[int, int], ...], page_size: int = 0, **changes: Any) -> VerifyCase:
+    """Return a case of sequences of these (Sq, Sk); there are a page more than they fill, and an entry more a row."""
+    rows, keys = (sum(pair[axis] for pair in lengths) for axis in (0, 1))
+    pages = [-(-k // page_size) for _, k in lengths] if page_size else []
+    varlen = VarlenShape(
+        total_q=rows, total_k=0 if page_size else keys + 3, page_size=page_size,
+        num_pages=sum(pages) + 1 if page_size else 0, max_pages=max(pages) + 1 if page_size else 0,
+        counts_keys=page_size > 0, lengths=lengths,
+    )  # fmt: skip
+    longest: dict[str, Any] = {
+        name: max(pair[axis] for pair in lengths) for axis, name in enumerate(("seq_q", "seq_k"))
+    }
+    return _case(family, batch=len(lengths), varlen=varlen, **longest, **changes)
+
+
+_EVERY = {"causal": True, "window": (40, -1), "softcap": 15.0, "alibi": True, "sinks": True, "scale": 0.3}
+
+
+def _varlen(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
+    options: tuple[dict[str, Any], ...] = (
+        {"causal": True}, {"causal": True, "direction": "backward"}, {}, {"window": (20, 3), "sinks": True}, _EVERY,
+        {"head_dim": 40, "head_dim_v": 24, "num_kv_heads": 4},
+    )  # fmt: skip
+    for dtype in dtypes:
+        for option in options:
+            yield _of_lengths("varlen", _PROMPTS, dtype=dtype, **option)
+        yield _of_lengths("varlen", _STEPS, dtype=dtype, causal=True)
+        yield _of_lengths("varlen", _CHUNKS, dtype=dtype, causal=True)
+
+
+def _paged(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
+    for dtype in dtypes:
+        for page_size in (16, 256):
+            for lengths in (_PROMPTS, _STEPS, _CHUNKS):
+                yield _of_lengths("paged", lengths, page_size, dtype=dtype, causal=True)
+        yield _of_lengths("paged", _PROMPTS, 24, dtype=dtype, **_EVERY)
+        yield _of_lengths("paged", _STEPS, 24, dtype=dtype, num_heads=32, window=(600, 0), sinks=True)
+        yield _of_lengths("paged", _PROMPTS, 64, dtype=dtype, head_dim=40, head_dim_v=24)
 
 
 def _gradients(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:

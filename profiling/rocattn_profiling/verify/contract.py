@@ -9,7 +9,7 @@ fault. All [B, H, Sq, Sk] scores exist at once, so it is for small problems only
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -224,7 +224,7 @@ def _sums(
     """Return sum(out * dout) of many copies of the problem, in each of which one element of one tensor is moved."""
     name, moved, step = move
     count = len(moved)
-    copies = {key: np.repeat(view, count, axis=0) for key, view in views.items()}
+    copies: dict[str, Any] = {key: np.repeat(view, count, axis=0) for key, view in views.items()}
     copies[name].reshape(count, -1)[np.arange(count), moved] += step
     out, _ = attend(config.replace(batch=count), replace(inputs, **copies))
     return np.asarray((out * dout).sum(axis=(1, 2, 3)))

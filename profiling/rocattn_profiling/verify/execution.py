@@ -10,12 +10,12 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rocattn.layouts import heads_view, stored_shape
-from rocattn_profiling.workloads.inputs import numpy_dtype
+from rocattn_profiling.workloads.inputs import numpy_dtype, rows_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,8 @@ def laid_out(inputs: Inputs, storage: str) -> Inputs:
     if storage == "plain":
         return inputs
     given = {name: getattr(inputs, name) for name in ("q", "k", "v", "dout")}
-    return replace(inputs, **{name: _placed(array, storage) for name, array in given.items() if array is not None})
+    placed: dict[str, Any] = {n: _placed(array, storage) for n, array in given.items() if array is not None}
+    return replace(inputs, **placed)
 
 
 def compute(
@@ -61,14 +62,21 @@ def compute(
         Spilled: When the backend wrote outside of an output, or into an input, which is then restored.
     """
     operands = inputs.operands(config)
-    given = {field.name: array for field in fields(inputs) if (array := getattr(inputs, field.name)) is not None}
+    named = {field.name: getattr(inputs, field.name) for field in fields(inputs)}
+    given = {name: array for name, array in named.items() if isinstance(array, np.ndarray)}
     before = {name: array.copy() for name, array in given.items()}
     wants_lse = config.return_lse or config.direction == "backward"
     rooms = {"out": _room(config, "out", storage, fill)}
     outputs = {"out": rooms["out"][1]}
     lse = None
     if wants_lse:
-        outputs["lse"] = lse = np.full((config.batch, config.num_heads, config.seq_q), fill, np.float32)
+        rows = (config.batch, config.num_heads, config.seq_q)
+        shape = rows if config.varlen is None else (config.num_heads, config.rows_q)
+        outputs["lse"] = lse = np.full(shape, fill, np.float32)
+    if inputs.sequences is not None:
+        _compute_varlen(config.replace(return_lse=wants_lse), inputs, backend, outputs, rooms, storage, fill)
+        _restore(given, before)
+        return outputs
     out_view = heads_view(outputs["out"], config.layout, config.num_heads, "out")
     backend.forward(config.replace(direction="forward", return_lse=wants_lse), operands, out_view, lse)
     if config.direction == "backward":
@@ -87,6 +95,25 @@ def compute(
         if buffer is not inner and not _intact(buffer, inner, fill):
             raise Spilled(f"the backend wrote outside of {name}")
     return outputs
+
+
+def _compute_varlen(
+    config: AttentionConfig, inputs: Inputs, backend: Backend, outputs: dict[str, Array],
+    rooms: dict[str, tuple[Array, Array]], storage: str, fill: float,
+) -> None:  # fmt: skip
+    """As `compute`, of sequences of different lengths: fills ``outputs`` and adds to them."""
+    assert inputs.sequences is not None
+    operands, out, lse = inputs.operands(config), rows_view(outputs["out"]), outputs.get("lse")
+    logs = None if lse is None else lse[None]
+    backend.forward_varlen(config.replace(direction="forward"), operands, inputs.sequences, out, logs)
+    if config.direction == "forward":
+        return
+    assert inputs.dout is not None
+    assert logs is not None
+    rooms |= {name: _room(config, name[1], storage, fill) for name in ("dq", "dk", "dv")}
+    outputs |= {name: rooms[name][1] for name in ("dq", "dk", "dv")}
+    views = [rows_view(outputs[name]) for name in ("dq", "dk", "dv")]
+    backend.backward_varlen(config, operands, inputs.sequences, rows_view(inputs.dout), out, logs, *views)
 
 
 def _restore(given: dict[str, Array], before: dict[str, Array]) -> None:

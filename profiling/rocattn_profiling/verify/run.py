@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from rocattn.backend import checked
+from rocattn.backend import support
 from rocattn.layouts import heads_view
 from rocattn_profiling.verify.contract import TOLERANCE, attend, finite_differences, visible_pairs
 from rocattn_profiling.verify.execution import compute, differing, laid_out
@@ -92,7 +92,7 @@ class _Runner:
         case, arrays = self.case, dict[str, "Array"]()
         started, problem = time.perf_counter(), ""
         try:
-            if not (answer := checked(backend, backend.supports(case.config))):
+            if not (answer := support(backend, case.config)):
                 return _of(case, backend.name, skipped=answer.reason), arrays
             if case.family == "determinism":
                 arrays, problem = differing(case.config, self.inputs, backend)
@@ -150,6 +150,8 @@ class _Runner:
 
 
 def _symptom(case: VerifyCase, inputs: Inputs, arrays: Mapping[str, Array], outcome: CaseOutcome) -> str:
+    if case.config.varlen is not None:  # what a symptom compares with is of one length
+        return ""
     forward = case.config.replace(direction="forward")
     what = outcome.check.what if outcome.check else "out"
     return symptom(forward, inputs, arrays["out"], arrays.get("lse"), what=what)

@@ -24,7 +24,7 @@ fifth of a row at 1000 keys.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ from rocattn_profiling.workloads.naive import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rocattn.backend import Array
     from rocattn.config import AttentionConfig
@@ -98,6 +98,14 @@ def judge_output(
         ConfigError: When out or lse has not the shape and dtype the config says.
     """
     _check_form("out", out, stored_shape(config, "out"), config.dtype)
+    if inputs.sequences is not None:
+        return _joined_judgements(
+            judge_output(
+                single, part, out[None, rows], None if lse is None else np.ascontiguousarray(lse[None, :, rows]),
+                max_flops=max_flops, seed=seed,
+            )
+            for single, part, rows, _ in _alone(config, inputs)
+        )  # fmt: skip
     rows_total = config.batch * config.num_heads * config.seq_q
     if lse is not None:
         _check_form("lse", lse, (config.batch, config.num_heads, config.seq_q), "float32")
@@ -125,6 +133,28 @@ def judge_output(
         if _finite(inputs) and not (_all_finite(out) and (lse is None or not (np.isnan(lse) | (lse == np.inf)).any())):
             verdicts.append(hopeless("out" if not _all_finite(out) else "lse", OUTPUT_FACTOR))
     return Judgement(verdicts, len(joined["exact"]), rows_total, OUTPUT_FACTOR)
+
+
+def _alone(config: AttentionConfig, inputs: Inputs) -> Iterator[tuple[AttentionConfig, Inputs, slice, slice]]:
+    """Yield each sequence with rows: its problem, its inputs, its rows of q and of packed k."""
+    assert inputs.sequences is not None
+    rows = (inputs.sequences.queries(index) for index in range(inputs.sequences.count))
+    with_rows = [(index, own) for index, own in enumerate(rows) if own.start < own.stop]
+    for single, part, (index, own) in zip(config.sequences, inputs.parts, with_rows, strict=True):
+        slopes = inputs.alibi_slopes  # [H], or [B, H]
+        mine = slopes if slopes is None or slopes.ndim == 1 else slopes[index]
+        yield single, replace(part, alibi_slopes=mine), own, inputs.sequences.keys(index)
+
+
+def _joined_judgements(judgements: Iterable[Judgement]) -> Judgement:
+    """Return one judgement of several sequences': of each tensor the verdict that is closest to its limit."""
+    every = list(judgements)
+    worst: dict[str, AccuracyVerdict] = {}
+    for verdict in (verdict for judgement in every for verdict in judgement.verdicts):
+        if verdict.what not in worst or not verdict.ratio <= worst[verdict.what].ratio:
+            worst[verdict.what] = verdict
+    checked, rows = sum(x.rows_checked for x in every), sum(x.rows for x in every)
+    return Judgement([*worst.values()], checked, rows, every[0].factor if every else OUTPUT_FACTOR)
 
 
 def check_tensors(
@@ -196,6 +226,13 @@ def judge_gradients(
     """
     if inputs.dout is None:
         raise ConfigError("the inputs have no dout: make them from a config with direction='backward'")
+    if inputs.sequences is not None:
+        return _joined_judgements(
+            judge_gradients(
+                single, part, dq[None, rows], dk[None, keys], dv[None, keys], max_flops=max_flops, seed=seed
+            )
+            for single, part, rows, keys in _alone(config, inputs)
+        )
     given = {"dq": dq, "dk": dk, "dv": dv}
     for name, array in given.items():
         _check_form(name, array, stored_shape(config, name[1]), config.dtype)

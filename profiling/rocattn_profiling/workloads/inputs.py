@@ -8,13 +8,13 @@ that forgets to write would pass, and multiplying zeros draws less power than re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
-from rocattn.backend import Operands
+from rocattn.backend import Operands, Sequences
 from rocattn.errors import ConfigError
 from rocattn.layouts import heads_view, stored_shape
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocattn.backend import Array
-    from rocattn.config import AttentionConfig
+    from rocattn.config import AttentionConfig, VarlenShape
 
 KINDS = ("normal", "trig")
 _CHUNK = 1 << 22  # elements made at a time, so that a large array needs no second one of its size
@@ -38,6 +38,8 @@ class Inputs:
         alibi_slopes: [H], float32 (float64 for float64): 2^(-8 (h + 1) / H) (Press et al. 2022); None without them.
         sinks: [H], the same dtype, normal; None without them.
         dout: Gradient of the output, in its layout and dtype; None unless the config's direction is "backward".
+        sequences: Where sequences of different lengths are in q, k, v and dout; None without them.
+        parts: Their own inputs, one for each sequence with rows; NaN is in the arrays wherever none of them is.
     """
 
     q: Array
@@ -47,6 +49,8 @@ class Inputs:
     alibi_slopes: Array | None = None
     sinks: Array | None = None
     dout: Array | None = None
+    sequences: Sequences | None = None
+    parts: tuple[Inputs, ...] = ()
 
     def options(self, config: AttentionConfig) -> dict[str, Any]:
         """Return every keyword argument of `rocattn.attention` but ``backend``; ``return_lse`` only if forward."""
@@ -62,6 +66,10 @@ class Inputs:
     def operands(self, config: AttentionConfig) -> Operands:
         """Return the arrays as a backend takes them: [B, H, S, D] views."""
         slopes = self.alibi_slopes
+        if self.sequences is not None:
+            wide = None if slopes is None else np.broadcast_to(slopes, (config.batch, config.num_heads))
+            k, v = (x.swapaxes(1, 2) if x.ndim == 4 else rows_view(x) for x in (self.k, self.v))
+            return Operands(rows_view(self.q), k, v, None, wide, self.sinks)
         return Operands(
             q=heads_view(self.q, config.layout, config.num_heads, "q"),
             k=heads_view(self.k, config.layout, config.num_kv_heads, "k"),
@@ -70,6 +78,11 @@ class Inputs:
             alibi_slopes=None if slopes is None else np.broadcast_to(slopes, (config.batch, config.num_heads)),
             sinks=self.sinks,
         )
+
+
+def rows_view(array: Array) -> Array:
+    """Return packed rows [S, heads, D] as backends take them: a view [1, heads, S, D]."""
+    return array[None].swapaxes(1, 2)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -90,6 +103,8 @@ def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0)
     """
     if data not in KINDS:
         raise ConfigError(f"data {data!r} is unknown: use one of {', '.join(KINDS)}")
+    if config.varlen is not None:
+        return _varlen_inputs(config, config.varlen, data, seed)
     # Seeded by the config too, so that two configs do not share a prefix of the same stream.
     rng = np.random.default_rng([seed, int(config.key, 16)])
     dtype = numpy_dtype(config.dtype)
@@ -106,6 +121,40 @@ def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0)
         sinks=rng.standard_normal(config.num_heads).astype(wide) if config.sinks else None,
         dout=arrays[3] if config.direction == "backward" else None,
     )
+
+
+def _varlen_inputs(config: AttentionConfig, varlen: VarlenShape, data: str, seed: int) -> Inputs:
+    """Make each sequence's inputs as of a problem of its own, then lay them out; pages in any order."""
+    lengths, kept = varlen.lengths, ("q", "k", "v", "dout")
+    alone = [config.replace(batch=1, seq_q=q, seq_k=k, varlen=None) for q, k in lengths]
+    parts = [make_inputs(single, data=data, seed=seed + index) for index, single in enumerate(alone)]
+    slopes, sinks = (parts[0].alibi_slopes, parts[0].sinks) if parts else (None, None)
+    parts = [replace(part, alibi_slopes=slopes, sinks=sinks) for part in parts]
+    starts = np.zeros((2, len(lengths) + 1), np.int32)
+    starts[:, 1:] = np.array(lengths, np.int64).reshape(-1, 2).cumsum(axis=0).T
+    names = {"q": "q", "k": "k", "v": "v"} | ({"dout": "out"} if config.direction == "backward" else {})
+    arrays = {n: np.full(stored_shape(config, t), np.nan, numpy_dtype(config.dtype)) for n, t in names.items()}
+    counts = [-(-k // varlen.page_size) if varlen.paged else 0 for _, k in lengths]
+    order, table = np.random.default_rng(seed).permutation(varlen.num_pages), None
+    if varlen.paged:
+        table = np.full((len(lengths), varlen.max_pages), -1, np.int32)
+    for index, part in enumerate(parts):
+        for name in (name for name in kept if name in arrays):
+            rows = getattr(part, name)[0]
+            if table is not None and name in {"k", "v"}:
+                pages = table[index, : counts[index]] = order[sum(counts[:index]) :][: counts[index]]
+                for at, page in enumerate(pages.tolist()):
+                    tokens = rows[at * varlen.page_size : (at + 1) * varlen.page_size]
+                    arrays[name][page, : len(tokens)] = tokens
+            else:
+                first = starts[int(name in {"k", "v"}), index]
+                arrays[name][first : first + len(rows)] = rows
+    keys = np.array([k for _, k in lengths], np.int32) if varlen.paged else None
+    return Inputs(
+        q=arrays["q"], k=arrays["k"], v=arrays["v"], alibi_slopes=slopes, sinks=sinks, dout=arrays.get("dout"),
+        sequences=Sequences(starts[0], None if varlen.paged else starts[1], keys, table),
+        parts=tuple(part for part, (rows, _) in zip(parts, lengths, strict=True) if rows),
+    )  # fmt: skip
 
 
 def _source(data: str, name: str, seed: int, rng: np.random.Generator) -> Callable[[int, int], Array]:

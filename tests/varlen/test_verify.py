@@ -1,4 +1,4 @@
-"""`rocattn verify` of sequences of different lengths: right backends pass, each mistake that only they show is found."""
+"""`rocattn verify` of sequences of different lengths: right backends pass, each mistake that only they show is not."""
 
 import dataclasses
 

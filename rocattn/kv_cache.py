@@ -18,7 +18,7 @@ import numpy as np
 from rocattn.config import DTYPE_BYTES
 from rocattn.errors import ConfigError
 from rocattn.functional import attention, require_array
-from rocattn.varlen import attention_varlen
+from rocattn.varlen import attend_pages, attention_varlen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from rocattn.backend import Array
+    from rocattn.gpu.pages import DevicePages
 
 
 class KVCache:
@@ -115,22 +116,32 @@ class PagedKVCache:
         block_size: Tokens a block.
         head_dim_v: Dv of v; as ``head_dim`` if None.
         dtype: Of k and v.
+        device: HIP's index of a device in whose memory the blocks are; None: in host memory. `append` and `attend`
+            take numpy arrays either way, and copy no more than those to and from a device.
 
     Raises:
         ConfigError: When a size is negative or no whole number, a block has no tokens, attention does not take the
             dtype, or memory is short.
+        GpuError: When there is no such device, or not so much memory on it.
     """
 
     def __init__(
         self, batch: int, num_kv_heads: int, head_dim: int, *, num_blocks: int, block_size: int = 64,
-        head_dim_v: int | None = None, dtype: DTypeLike = np.float32,
+        head_dim_v: int | None = None, dtype: DTypeLike = np.float32, device: int | None = None,
     ) -> None:  # fmt: skip
         head_dim_v = head_dim if head_dim_v is None else head_dim_v
         self.block_size, batch = _count("block_size", block_size, least=1), _count("batch", batch)
         num_blocks, kept = _count("num_blocks", num_blocks), _kept_dtype(dtype)
         rows = num_blocks, self.block_size, _count("num_kv_heads", num_kv_heads)
-        self._k = _reserved((*rows, _count("head_dim", head_dim)), kept)
-        self._v = _reserved((*rows, _count("head_dim_v", head_dim_v)), kept)
+        k, v = (*rows, _count("head_dim", head_dim)), (*rows, _count("head_dim_v", head_dim_v))
+        self._pages: DevicePages | None = None
+        if device is None:
+            self._k, self._v = _reserved(k, kept), _reserved(v, kept)
+        else:
+            from rocattn.gpu.pages import DevicePages
+
+            self._pages = DevicePages(_count("device", device), k, v, kept)
+            self._k, self._v = _shadow(k, kept), _shadow(v, kept)
         self._free = list(range(num_blocks))[::-1]  # the lowest is taken first: fresh sequences get adjacent blocks
         self.tables: list[list[int]] = [[] for _ in range(batch)]
         self.lengths = [0] * batch
@@ -142,14 +153,14 @@ class PagedKVCache:
         return len(self._free)
 
     @property
-    def keys(self) -> Array:
-        """The pool of K, a view [num_blocks, block_size, Hkv, D]: ``k`` of `rocattn.attention_varlen`."""
-        return self._k
+    def keys(self) -> Any:
+        """The pool of K [num_blocks, block_size, Hkv, D]: a view, or the device's array."""
+        return self._k if self._pages is None else self._pages.keys
 
     @property
-    def values(self) -> Array:
-        """The pool of V, a view [num_blocks, block_size, Hkv, Dv]."""
-        return self._v
+    def values(self) -> Any:
+        """The pool of V, [num_blocks, block_size, Hkv, Dv]."""
+        return self._v if self._pages is None else self._pages.values
 
     @property
     def block_table(self) -> Array:
@@ -182,7 +193,11 @@ class PagedKVCache:
         places = np.array([self.lengths[index] for index in chosen])[:, None] + np.arange(k.shape[1])
         blocks = self._table[np.array(chosen, int)[:, None], places // self.block_size] if places.size else places
         rows = places % self.block_size
-        self._k[blocks, rows], self._v[blocks, rows] = k, v
+        if self._pages is None:
+            self._k[blocks, rows], self._v[blocks, rows] = k, v
+        else:
+            flat = (blocks.astype(np.int64) * self.block_size + rows).reshape(-1)
+            self._pages.write(flat, k.reshape(-1, *k.shape[2:]), v.reshape(-1, *v.shape[2:]))
         for index, end in zip(chosen, ends, strict=True):
             self.lengths[index] = end
 
@@ -220,10 +235,12 @@ class PagedKVCache:
         if q.ndim != 4 or len(q) != batch:
             raise ConfigError(f"q has shape {q.shape}: [B, Sq, H, D] with B = {batch} is needed")
         starts = np.arange(batch + 1, dtype=np.int32) * np.int32(q.shape[1])
-        result = attention_varlen(
-            q.reshape(batch * q.shape[1], *q.shape[2:]), self._k, self._v, starts, seqlens_k=self.seqlens,
-            block_table=self.block_table, **options,
-        )  # fmt: skip
+        packed, table = q.reshape(batch * q.shape[1], *q.shape[2:]), self.block_table
+        options |= {"seqlens_k": self.seqlens, "block_table": table}
+        if self._pages is None:
+            result = attention_varlen(packed, self._k, self._v, starts, **options)
+        else:
+            result = attend_pages(self._pages, packed, self._k, self._v, starts, **options)
         out, *lse = result if isinstance(result, tuple) else (result,)
         out = out.reshape(*q.shape[:3], self._v.shape[-1])
         return (out, lse[0].reshape(q.shape[2], batch, q.shape[1]).swapaxes(0, 1)) if lse else out
@@ -265,6 +282,11 @@ def _reserved(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     except (MemoryError, ValueError):
         size = math.prod(shape) * dtype.itemsize
         raise ConfigError(f"there is no memory for {size / (1 << 30):.3g} GiB of keys or values: keep less") from None
+
+
+def _shadow(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return an array of a shape over no memory, which is never read or written: what is on a device is checked by."""
+    return np.broadcast_to(np.empty((), dtype), shape)
 
 
 def _kept_dtype(dtype: DTypeLike) -> np.dtype[Any]:

@@ -21,6 +21,7 @@ from rocattn.functional import check_array, describe, device_call, require_array
 if TYPE_CHECKING:
     from rocattn.backend import Array
     from rocattn.config import AttentionConfig, Direction
+    from rocattn.gpu.pages import DevicePages
 
 
 def attention_varlen(
@@ -94,6 +95,29 @@ def attention_varlen(
     out = np.empty((len(q), config.num_heads, config.head_dim_v), q.dtype)
     lse = np.empty((config.num_heads, len(q)), np.float32) if return_lse else None
     chosen.forward_varlen(config, operands, sequences, _heads(out), None if lse is None else lse[None])
+    return out if lse is None else (out, lse)
+
+
+def attend_pages(
+    pages: DevicePages, q: Array, k: Array, v: Array, cu_seqlens_q: Array, *, seqlens_k: Array, block_table: Array,
+    backend: str | None = None, return_lse: bool = False, **options: Any,
+) -> Any:  # fmt: skip
+    """Compute `attention_varlen` over pages in a device's memory; of ``k`` and ``v`` the shapes alone are looked at.
+
+    Raises:
+        ConfigError: When the arrays or options do not describe such a problem, or another backend than "gpu" is named.
+        NoBackendError: When the gpu backend cannot run it.
+    """
+    if backend not in (None, "gpu"):  # no set: the name may be unhashable
+        raise ConfigError(f"the pages are on a device: the gpu backend reads those, not {backend!r}")
+    longest = options.pop("max_seqlen_q", None), options.pop("max_seqlen_k", None)
+    config, operands, sequences = _describe(
+        q, k, v, cu_seqlens_q, None, seqlens_k, block_table, longest, "forward", return_lse=return_lse, **options
+    )
+    BACKENDS.select(config, "gpu")
+    out = np.empty((len(q), config.num_heads, config.head_dim_v), q.dtype)
+    lse = np.empty((config.num_heads, len(q)), np.float32) if return_lse else None
+    pages.attend(config, operands, sequences, _heads(out), None if lse is None else lse[None])
     return out if lse is None else (out, lse)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 VARIABLE = "ROCATTN_USE_FLASH_ATTENTION"
 _PRIORITY_GPU = 20
 _PRIORITY_STAND_IN = -1000
+_KEYS_A_PLAN = 256  # of the longest of several sequences
 _ALIGN = 256  # bytes, of arrays in pinned memory
 
 
@@ -124,16 +125,22 @@ class GpuBackend(Backend):
         return can_use_flash_attention(config, self.runtime().arch)
 
     def forward_varlen(
-        self, config: AttentionConfig, operands: Operands, sequences: Sequences, out: Array, lse: Array | None
-    ) -> None:
-        """Write attention into ``out`` ([1, H, total_q, Dv] view) and ``lse`` [1, H, total_q]: all in one plan."""
+        self, config: AttentionConfig, operands: Operands, sequences: Sequences, out: Array, lse: Array | None, *,
+        resident: Mapping[str, int] | None = None, device: int = 0,
+    ) -> None:  # fmt: skip
+        """Write attention into ``out`` ([1, H, total_q, Dv] view) and ``lse`` [1, H, total_q]: all in one plan.
+
+        ``resident`` has the addresses of operands that are on the device already, contiguous.
+        """
         if config.return_lse != (lse is not None):
             config = config.replace(return_lse=lse is not None)
+        # A bound on the keys: a cache that grows token by token has the same plan for many steps.
+        config = config.replace(seq_k=-(-config.seq_k // _KEYS_A_PLAN) * _KEYS_A_PLAN)
         arrays = {"out": out} if lse is None else {"out": out, "lse": lse}
         for name in ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table"):
             if (array := getattr(sequences, name)) is not None:
                 arrays[name] = array
-        self._run(config, operands, arrays)
+        self._run(config, operands, arrays, resident, device)
 
     def backward(
         self, config: AttentionConfig, operands: Operands, dout: Array, out: Array, lse: Array,
@@ -142,7 +149,10 @@ class GpuBackend(Backend):
         """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
         self._run(config, operands, {"dout": dout, "out": out, "lse": lse, "dq": dq, "dk": dk, "dv": dv})
 
-    def _run(self, config: AttentionConfig, operands: Operands, more: dict[str, Array]) -> None:
+    def _run(
+        self, config: AttentionConfig, operands: Operands, more: dict[str, Array],
+        resident: Mapping[str, int] | None = None, device: int = 0,
+    ) -> None:  # fmt: skip
         from rocattn.gpu.driver import open_hip
 
         arrays = {"q": operands.q, "k": operands.k, "v": operands.v} | more
@@ -151,7 +161,8 @@ class GpuBackend(Backend):
                 arrays[name] = array
         mask_dtype = None if operands.mask is None else operands.mask.dtype.name
         with open_hip().keep_device():
-            _run_on_host_arrays(self.prepare(self.runtime(), config, mask_dtype=mask_dtype), arrays)
+            prepared = self.prepare(self.runtime(device), config, mask_dtype=mask_dtype)
+            _run_on_host_arrays(prepared, arrays, resident or {})
 
     def prepare(
         self, runtime: Runtime, config: AttentionConfig, *, strides: Mapping[str, tuple[int, ...]] | None = None,
@@ -218,7 +229,7 @@ class GpuBackend(Backend):
             return None, str(error)
 
 
-def _run_on_host_arrays(prepared: PreparedPlan, arrays: Mapping[str, Array]) -> None:
+def _run_on_host_arrays(prepared: PreparedPlan, arrays: Mapping[str, Array], resident: Mapping[str, int]) -> None:
     """Run a plan on arrays in host memory and wait for it.
 
     Inputs are gathered into pinned memory in the plan's own layout (any strides are fine), one while the one before is
@@ -227,6 +238,7 @@ def _run_on_host_arrays(prepared: PreparedPlan, arrays: Mapping[str, Array]) -> 
     Args:
         prepared: The plan; its strides are those of contiguous arrays.
         arrays: The [B, H, S, D] views (and lse, mask, …) by buffer name; outputs are written.
+        resident: Addresses of those that are on the device already, in the plan's own layout.
 
     Raises:
         DeviceMemoryError: When device or pinned memory runs out.
@@ -240,7 +252,7 @@ def _run_on_host_arrays(prepared: PreparedPlan, arrays: Mapping[str, Array]) -> 
     if runtime.hip.capture_number(runtime.stream):
         raise CaptureError("numpy arrays cannot be captured: each call with them waits for its result")
     used = used_buffers(plan)
-    buffers = {name: plan.buffers[name] for name in arrays if name in used}
+    buffers = {name: plan.buffers[name] for name in arrays if name in used and name not in resident}
     sizes = {name: buffer_bytes(buffer) for name, buffer in buffers.items()}
     places, total = {}, 0
     for name, size in sizes.items():
@@ -252,7 +264,7 @@ def _run_on_host_arrays(prepared: PreparedPlan, arrays: Mapping[str, Array]) -> 
                 if buffer.role == "input" and sizes[name]:
                     np.copyto(_view(pinned + places[name], buffer, sizes[name], arrays[name].dtype), arrays[name])
                     hip.copy_to_device(device[name], pinned + places[name], sizes[name], stream)
-            prepared.run(device, stream)
+            prepared.run({**device, **resident}, stream)
             outputs = [name for name, buffer in buffers.items() if buffer.role == "output" and sizes[name]]
             for name in outputs:
                 hip.copy_to_host(pinned + places[name], device[name], sizes[name], stream)

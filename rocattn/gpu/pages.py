@@ -1,0 +1,87 @@
+"""The pages of a KV cache in a device's memory: tokens are written to them once, and attention reads them in place."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from rocattn.gpu.tensors import DeviceArray
+
+if TYPE_CHECKING:
+    from rocattn.backend import Array, Operands, Sequences
+    from rocattn.backends.gpu import GpuBackend
+    from rocattn.config import AttentionConfig
+
+
+class DevicePages:
+    """K and V of a pool of pages on one device.
+
+    Attributes:
+        keys: [num_pages, page_size, Hkv, D], a DLPack tensor.
+        values: [num_pages, page_size, Hkv, Dv].
+
+    Args:
+        device: HIP's index of the device.
+        keys: Shape of the keys.
+        values: Shape of the values.
+        dtype: Of both.
+
+    Raises:
+        GpuError: When there is no such device, or not so much memory on it.
+        NoBackendError: When the gpu backend cannot run here; the text says why.
+    """
+
+    def __init__(self, device: int, keys: tuple[int, ...], values: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        from rocattn.backends import BACKENDS
+        from rocattn.gpu.driver import open_hip
+
+        self._backend = cast("GpuBackend", BACKENDS.get("gpu"))
+        self._device = device
+        with open_hip().keep_device():
+            self._runtime = self._backend.runtime(device)
+            stream = self._runtime.stream
+            self.keys, self.values = (
+                DeviceArray(self._runtime, shape, dtype.name, device, stream) for shape in (keys, values)
+            )
+        self._item = dtype.itemsize
+
+    def write(self, places: Array, k: Array, v: Array) -> None:
+        """Write tokens and wait until they are there.
+
+        Args:
+            places: The row of each token among the rows of all pages, [N].
+            k: [N, Hkv, D].
+            v: [N, Hkv, Dv].
+        """
+        from rocattn.gpu.driver import open_hip
+
+        if not len(places):
+            return
+        # Neighbouring rows are one copy.
+        ends = np.flatnonzero(np.diff(places) != 1) + 1
+        runs = list(zip([0, *ends.tolist()], [*ends.tolist(), len(places)], strict=True))
+        runtime = self._runtime
+        with open_hip().keep_device():
+            runtime.enter()
+            for tokens, array in ((k, self.keys), (v, self.values)):
+                row = tokens[0].size * self._item
+                if not row:
+                    continue
+                with runtime.staging.taken(len(places) * row) as pinned:
+                    memory = (ctypes.c_ubyte * (len(places) * row)).from_address(pinned)
+                    np.copyto(np.frombuffer(memory, tokens.dtype).reshape(tokens.shape), tokens)
+                    try:
+                        for first, end in runs:
+                            at, count = array.address + int(places[first]) * row, (end - first) * row
+                            runtime.hip.copy_to_device(at, pinned + first * row, count, runtime.stream)
+                    finally:  # the pinned memory must not be in use any more
+                        runtime.hip.stream_synchronize(runtime.stream)
+
+    def attend(
+        self, config: AttentionConfig, operands: Operands, sequences: Sequences, out: Array, lse: Array | None
+    ) -> None:
+        """Compute `Backend.forward_varlen` over the pages; k and v of the operands are their shapes alone."""
+        resident = {"k": self.keys.address, "v": self.values.address}
+        self._backend.forward_varlen(config, operands, sequences, out, lse, resident=resident, device=self._device)

@@ -57,6 +57,16 @@ def test_the_quick_subset_keeps_every_option_of_the_grid(name, count):
         assert {c.batch for c in quick} == {1, 4}
 
 
+def test_varlen_has_prompts_and_steps_packed_and_in_pages():
+    """Short and mixed prompts, decode steps, a chunk among steps; the work is that of each sequence alone."""
+    configs = GRIDS["varlen"].configs()
+    assert {config.varlen.page_size for config in configs} == {0, 16, 256}
+    assert [config.batch for config in configs] == [32, 32, 6, 6, 32, 32, 32, 16, 16]
+    chunk = configs[-1]
+    assert chunk.flops == sum(alone.flops for alone in chunk.sequences)
+    assert {(alone.seq_q, alone.seq_k) for alone in chunk.sequences} >= {(256, 2048), (1, 128)}
+
+
 def test_configs_of_all_grids_have_different_labels():
     """A record's id is suite, backend and label: two configs of a grid must not share one."""
     for grid in GRIDS.values():

@@ -189,6 +189,9 @@ def _upload(prepared: PreparedPlan, config: AttentionConfig, inputs: Inputs) -> 
         "q": inputs.q, "k": inputs.k, "v": inputs.v, "mask": inputs.mask, "sinks": inputs.sinks,
         "alibi_slopes": operands.alibi_slopes,
     }  # fmt: skip
+    if (where := inputs.sequences) is not None:
+        names = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table")
+        arrays |= {name: getattr(where, name) for name in names}
     addresses = {}
     for name in used_buffers(plan):
         addresses[name] = runtime.pool.take(buffer_bytes(plan.buffers[name]), runtime.stream).address

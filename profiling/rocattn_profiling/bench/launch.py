@@ -225,12 +225,15 @@ def calls_of(
     backends: Sequence[str], config: AttentionConfig, inputs: Inputs
 ) -> dict[str, Callable[[], tuple[Any, ...]]]:
     """Return a function for each backend that makes one call through the public API."""
+    lengths = config.varlen is not None
+    attention = rocattn.attention_varlen if lengths else rocattn.attention
+    gradients = rocattn.attention_varlen_backward if lengths else rocattn.attention_backward
 
     def forward(name: str) -> Callable[[], tuple[Any, ...]]:
         options = inputs.options(config)
 
         def call() -> tuple[Any, ...]:
-            output = rocattn.attention(inputs.q, inputs.k, inputs.v, backend=name, **options)
+            output = attention(inputs.q, inputs.k, inputs.v, backend=name, **options)
             return output if isinstance(output, tuple) else (output,)
 
         return call
@@ -242,12 +245,10 @@ def calls_of(
 
         def call() -> tuple[Any, ...]:
             if not out_and_lse:  # the forward pass belongs to the warm-up of the backend that may fail in it
-                out_and_lse.extend(
-                    rocattn.attention(inputs.q, inputs.k, inputs.v, backend=name, return_lse=True, **options)
-                )
+                out_and_lse.extend(attention(inputs.q, inputs.k, inputs.v, backend=name, return_lse=True, **options))
             assert inputs.dout is not None
             q, k, v = inputs.q, inputs.k, inputs.v
-            return rocattn.attention_backward(inputs.dout, q, k, v, *out_and_lse, backend=name, **options)
+            return gradients(inputs.dout, q, k, v, *out_and_lse, backend=name, **options)
 
         return call
 

@@ -48,7 +48,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         disturbed_launches: Launches that lost the CPU to other processes all the time (`disturbed`).
         cores_used: CPU time over wall time, over all samples; None where CPU time was not recorded.
         calls_per_s: 1 / P50.
-        tokens_per_s: batch * seq_q / P50, query tokens: of a decode step, B / time; of a prompt, prompt tokens.
+        tokens_per_s: batch * seq_q, or all packed rows, / P50: of a decode step, B / time; of a prompt, prompt tokens.
         tflops: Exact FLOPs (visible pairs only; and a module's projections) / P50, in 1e12/s.
         tflops_conventional: The same with the FLOPs that papers print (``flops_conventional``).
         gbps: Compulsory bytes (``bytes_moved``) / P50, in 1e9/s.
@@ -175,7 +175,7 @@ def summarize(record: Record) -> Summary:
         disturbed_launches=sum(disturbed(launch) for launch in record.launches),
         cores_used=sum(cpu) / sum(samples) if len(cpu) == len(samples) else None,
         calls_per_s=1e9 / p50,
-        tokens_per_s=config.batch * config.seq_q * 1e9 / p50,
+        tokens_per_s=config.rows_q * 1e9 / p50,
         tflops=tflops,
         tflops_conventional=(config.flops_conventional + record.extra_flops) / p50 / 1e3,
         gbps=gbps,

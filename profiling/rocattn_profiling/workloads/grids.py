@@ -6,8 +6,8 @@ CPU's BLAS computes natively, and what each backend supports; ``rocattn bench --
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from rocattn.config import AttentionConfig, Direction
 from rocattn.errors import ConfigError
@@ -88,6 +88,30 @@ def _decode() -> Iterator[AttentionConfig]:
         yield AttentionConfig(batch=1, num_heads=32, num_kv_heads=8, seq_q=1, seq_k=2**exponent, head_dim=128)
 
 
+def _varlen() -> Iterator[AttentionConfig]:
+    """Lengths by a rule, not drawn: the same in every process without numpy."""
+    heads = {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "causal": True}
+    prompts = tuple((16 + 37 * n % 240,) * 2 for n in range(32))
+    mixed = ((1024, 1024), (512, 512), (256, 256), (64, 64), (33, 33), (7, 7))
+    steps = tuple((1, 128 + 997 * n % 3968) for n in range(32))
+    chunk = ((256, 2048), *steps[:15])
+    for lengths, page_sizes in ((prompts, (0, 16)), (mixed, (0, 16)), (steps, (0, 16, 256)), (chunk, (16, 256))):
+        for size in page_sizes:
+            yield _of_lengths(lengths, size, **heads)
+
+
+def _of_lengths(lengths: tuple[tuple[int, int], ...], page_size: int, **sizes: Any) -> AttentionConfig:
+    rows, keys = zip(*lengths, strict=True)
+    pages = [-(-k // page_size) for k in keys] if page_size else [0]
+    varlen = {
+        "total_q": sum(rows), "total_k": 0 if page_size else sum(keys), "page_size": page_size,
+        "num_pages": sum(pages), "max_pages": max(pages), "counts_keys": page_size > 0, "lengths": lengths,
+    }  # fmt: skip
+    return AttentionConfig.from_dict(
+        {"batch": len(lengths), "seq_q": max(rows), "seq_k": max(keys), "varlen": varlen, **sizes}
+    )
+
+
 _INFERENCE_QUICK = {
     # (batch, seq, head_dim, causal): both sizes of batch, all head dimensions, causal and not, short to long.
     (1, 128, 64, False),
@@ -100,6 +124,20 @@ _INFERENCE_QUICK = {
     (1, 1024, 64, True),
 }
 _GEMMA_QUICK = {(1, 512, 32), (1, 512, 8), (4, 512, 8), (1, 1024, 8)}  # (batch, seq, num_kv_heads)
+
+
+def _varlen_grid() -> Iterator[Grid]:
+    """Yield the grid of sequences of different lengths; none at a commit that does not know them (asv's history)."""
+    if "varlen" in {field.name for field in fields(AttentionConfig)}:
+        yield Grid(
+            "varlen",
+            "sequences of different lengths, packed and in pages of 16 and 256: 32 short prompts, 6 of 7 to 1024, 32 "
+            "decode steps with 128 to 4095 keys, a chunk of a prompt among steps; 32 heads with 8 KV heads, D 128",
+            tuple(_varlen()),
+            lambda c: c.varlen is not None and (c.varlen.page_size == 16 or c.batch == 32),
+            directions=("forward",),
+        )
+
 
 GRIDS: dict[str, Grid] = {
     grid.name: grid
@@ -129,6 +167,7 @@ GRIDS: dict[str, Grid] = {
             lambda c: c.seq_k in {128, 1024, 4096},  # 16384 took four fifths of the time of the samples
             directions=("forward",),
         ),
+        *_varlen_grid(),
     )
 }
 

@@ -53,7 +53,12 @@ class Inputs:
     parts: tuple[Inputs, ...] = ()
 
     def options(self, config: AttentionConfig) -> dict[str, Any]:
-        """Return every keyword argument of `rocattn.attention` but ``backend``; ``return_lse`` only if forward."""
+        """Return every keyword argument of `rocattn.attention` but ``backend``; ``return_lse`` only if forward.
+
+        Of a config with ``varlen``, those of `rocattn.attention_varlen`.
+        """
+        if self.sequences is not None:
+            return self._varlen_options(config)
         options: dict[str, Any] = {
             "causal": config.causal, "mask": self.mask, "window": config.window, "softcap": config.softcap,
             "alibi_slopes": self.alibi_slopes, "sinks": self.sinks, "scale": config.scale, "layout": config.layout,
@@ -61,6 +66,18 @@ class Inputs:
         }  # fmt: skip
         if config.direction == "forward":
             options["return_lse"] = config.return_lse
+        return options
+
+    def _varlen_options(self, config: AttentionConfig) -> dict[str, Any]:
+        where = self.sequences
+        assert where is not None
+        options: dict[str, Any] = {
+            "cu_seqlens_q": where.cu_seqlens_q, "cu_seqlens_k": where.cu_seqlens_k, "seqlens_k": where.seqlens_k,
+            "causal": config.causal, "window": config.window, "softcap": config.softcap,
+            "alibi_slopes": self.alibi_slopes, "sinks": self.sinks, "scale": config.scale,
+        }  # fmt: skip
+        if config.direction == "forward":
+            options |= {"block_table": where.block_table, "return_lse": config.return_lse}
         return options
 
     def operands(self, config: AttentionConfig) -> Operands:

@@ -100,14 +100,15 @@ def _card(result: GateResult, width: int) -> Iterator[Line]:
 
 def _worse(result: GateResult, group: CauseGroup, width: int) -> Iterator[Line]:
     """Yield the block of one cause: its benchmarks, the cause with the changed lines, and the command."""
-    shown = group.entries[:_MOST_ROWS]
+    fits = len(group.entries) <= _MOST_ROWS + 1  # a line for one more may as well be its own
+    shown = group.entries if fits else group.entries[:_MOST_ROWS]
     common = common_part([render.title(entry) for entry in shown])
     yield [
         (f"{render.word(group.status, shown[0].metric)}: ", _STYLES[group.status]),
         (_name(common.removesuffix("::").removesuffix(".") or f"{len(group.entries)} results", _NAME), "bold"),
     ]
     yield from _rows(shown, len(common), width)
-    if more := group.entries[_MOST_ROWS:]:
+    if more := group.entries[len(shown) :]:
         ratios = [entry.decision.ratio for entry in more if entry.decision is not None and entry.decision.has_ratio]
         between = f", {render.ratio(min(ratios))} to {render.ratio(max(ratios))}" if ratios else ""
         yield [(f"  and {len(more)} more{between}", "")]

@@ -81,7 +81,7 @@ class Plan:
         """Return the plan in one line."""
         count = len(self.cases)
         line = f"{count} benchmark{'' if count == 1 else 's'}, {pace.span(self.estimate_s)}"
-        if self._distances is not None:
+        if self._distances is not None and len(self.steps) < count:
             line += f"; the change can reach {len(self.steps)} of them"
         return f"{line}; {how_to_shorten(max_time_s)}"
 

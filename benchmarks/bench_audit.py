@@ -14,6 +14,16 @@ KERNELS = [
 REST = [
     "flash_attention f16 D=128",
     "flash_attention_nocausal f16 D=128",
+    *(
+        f"{kernel} f16 D=128"
+        for kernel in (
+            "flash_attention_causal_varlen",
+            "flash_attention_causal_paged",
+            "flash_attention_causal_small_pages",
+            "flash_decode_paged",
+            "flash_decode_small_pages",
+        )
+    ),
     *(f"flash_attention_causal {dtype} D={dim}" for dtype in ("f16", "bf16") for dim in (32, 64, 256)),
     "attention_backward_dq f16 D=128 PLAIN_SCORES=1",
     "attention_backward_preprocess f16",

@@ -159,8 +159,10 @@ def test_actions_are_those_that_our_own_workflows_use(repo):
     put_kind(repo, "asv")
     repo.commit("first")
     start(repo)
-    ours = {f"{action}@{commit} # {version}" for action, (commit, version) in PINS.items()}
-    assert ours < set(init.ACTIONS.values())
+    used = {action.split("@")[0]: action for action in init.ACTIONS.values()}
+    ours = {action: f"{action}@{commit} # {version}" for action, (commit, version) in PINS.items() if action in used}
+    assert ours
+    assert used | ours == used
     assert all(re.fullmatch(r"actions/[\w/-]+@[0-9a-f]{40} # v[\d.]+", action) for action in init.ACTIONS.values())
     gate, comment = workflow(repo), workflow(repo, init.COMMENT)
     assert gate["permissions"] == comment["permissions"] == {}

@@ -30,6 +30,8 @@ WRONG = "a wrong result"
 STEP = """
     static constexpr __device__ u32 row_step(u32 r) { return r; }
     static ROCATTN_INLINE A a_from_lds("""
+WHOLE = """
+            k.template fetch<true>"""
 LOAD = """            part[n] = load_columns<T, VECTOR>(from.data + row * from.row_stride, column,
                                               """
 
@@ -72,15 +74,16 @@ MISTAKES = {
         changes={"head_dim": 128, "softcap": 20.0},  # the generic kernel
     ),
     "a read past the end": Mistake(
-        "include/rocattn/flash.h", "if (key + S::TILE_KEYS <= block.seq_k) {", "if (key < block.seq_k) {",
+        "include/rocattn/flash.h", "if (key + S::TILE_KEYS <= block.seq_k) {" + WHOLE,
+        "if (key < block.seq_k) {" + WHOLE,
         "out-of-bounds global read",
     ),
     "a swapped fragment index": Mistake(
-        "include/rocattn/matrix.h", "return 2 * r + lane_id() / 16;", "return lane_id() / 16 * 8 + r;", WRONG
+        "include/rocattn/matrix.h", "return 2 * r + lane / 16;", "return lane / 16 * 8 + r;", WRONG
     ),
     "fragments of another architecture": Mistake(
-        "include/rocattn/matrix.h", "return lane_id() / 16 * C_ROWS + r; }" + STEP + "const T*",
-        "return r * 4 + lane_id() / 16; }" + STEP + "const T*", WRONG, arch="gfx942",
+        "include/rocattn/matrix.h", "return lane / 16 * C_ROWS + r; }" + STEP + "const T*",
+        "return r * 4 + lane / 16; }" + STEP + "const T*", WRONG, arch="gfx942",
     ),
     "half of a fragment": Mistake(
         "include/rocattn/matrix.h", "const T* row = tile + lane_id() % 16 * stride + (SPLIT",
@@ -99,8 +102,8 @@ MISTAKES = {
         path="backward", changes={"head_dim": 192},
     ),
     "scores of one wave of a team": Mistake(
-        "include/rocattn/backward.h", "scores += lds_load", "scores = lds_load", WRONG, path="backward",
-        changes={"head_dim": 128},
+        "include/rocattn/backward.h", "mine[i % M::C_ROWS] += others[n][e];",
+        "mine[i % M::C_ROWS] = others[n][e];", WRONG, path="backward", changes={"head_dim": 128},
     ),
     "a row too many in the products": Mistake(
         "include/rocattn/matmul.h", LOAD + "row < from.rows ?", LOAD + "row <= from.rows ?",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -341,20 +342,24 @@ def _rest(arch: str, kernels: int, noted: int) -> Entry:
 
 
 def _with_lines(entries: list[Entry], shipped: dict[tuple[str, str], Shipped], head: Kernels) -> list[Entry]:
-    """Locate the costliest source lines of the first kernels that got worse; each may take a compilation."""
-    located = []
-    left = MOST
-    for entry in entries:
-        kernel = shipped.get((entry.arch, entry.label))
-        if entry.status != "regression" or kernel is None or not left:
-            located.append(entry)
-            continue
-        left -= 1
+    """Locate the costliest source lines of kernels that got worse; each may take a compilation.
+
+    Of more than `MOST`, each architecture's first kernels are taken: one cause may make all variants of one worse.
+    """
+    worse: dict[str, list[int]] = {}
+    for at, entry in enumerate(entries):
+        if entry.status == "regression" and (entry.arch, entry.label) in shipped:
+            worse.setdefault(entry.arch, []).append(at)
+    by_turns = chain.from_iterable(zip_longest(*worse.values()))
+    located = list(entries)
+    for at in islice((at for at in by_turns if at is not None), MOST):
+        entry = entries[at]
+        kernel = shipped[entry.arch, entry.label]
         try:
             lines = lines_of_shipped(kernel, head.root)
         except RocattnError:  # it does not compile, which is the finding itself
             lines = []
-        located.append(msgspec.structs.replace(entry, causes=_located(entry.causes, lines, kernel)))
+        located[at] = msgspec.structs.replace(entry, causes=_located(entry.causes, lines, kernel))
     return located
 
 

@@ -75,9 +75,10 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
     strict = ["--strict"] if arguments.strict else []
     # Who asks for a quick job on a CPU wants an answer in two minutes: what is undecided by then is listed.
-    limit = ["--max-time", "40s"] if arguments.quick and not arguments.strict and arguments.gpu is None else []
+    limit = ["--max-time", "30s"] if arguments.quick and not arguments.strict and arguments.gpu is None else []
     # An older job's records in the folder are none of this one.
     why_no_report = "bench was not run" if "bench" in arguments.skip else ""
+    history = ["--measure", str(count), *(["--launches", "2"] if arguments.quick else [])]
     address = ["--url", arguments.site_url] if arguments.site_url else []
     doctor = ["doctor"]
     if arguments.gpu is not None:
@@ -91,7 +92,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
         JobStep("gate", [["gate", "run", *gate, *quick, *strict, *limit, "--out", f"{out}/gate"]], skipped=why_no_gate),
         JobStep("profile"),  # of what the gate finds: its commands are known after that
         JobStep("report", [["report", "--records", f"{out}/bench", "--out", f"{out}/report"]], skipped=why_no_report),
-        JobStep("site", [["site", "--measure", str(count), *address, "--out", f"{out}/site"]], skipped=why_no_history),
+        JobStep("site", [["site", *history, *address, "--out", f"{out}/site"]], skipped=why_no_history),
     ]
     for step in steps:
         if step.name in arguments.skip:

@@ -15,6 +15,7 @@ import msgspec
 import rocattn
 from rocattn.cache import ContentCache, cache_folder
 from rocattn.errors import RocattnError
+from rocattn.gpu.flash import SEQUENCES
 from rocattn.toolchain.code_object import kernels_of
 from rocattn.toolchain.hip import compile_hip
 from rocattn.toolchain.inputs import content_key
@@ -101,9 +102,10 @@ def shipped_kernels(archs: Sequence[str], *, quick: bool = False) -> list[Shippe
 
 
 def is_quick(kernel: Shipped) -> bool:
-    """Whether a kernel is among the few that stand for all."""
+    """Whether a kernel is among the few that stand for all; of its kinds of sequences, pages stand for packed rows."""
     dtype = kernel.defines.get("DTYPE", kernel.defines.get("OUT_DTYPE", "f16"))
-    return dtype == "f16" and kernel.defines.get("HEAD_DIM", 128) == 128
+    sequences = kernel.defines.get("SEQUENCES", 0)
+    return dtype == "f16" and kernel.defines.get("HEAD_DIM", 128) == 128 and sequences in {0, SEQUENCES["paged"]}
 
 
 def facts_of_all(

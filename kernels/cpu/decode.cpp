@@ -48,7 +48,8 @@ struct Decode {
                         (together == 1 || (a.ks[1] == a.D && a.vs[1] == a.Dv));
     stream = linear && !copy && bytes > kCached;
 #if defined(__AVX512BF16__)
-    pairs = a.dtype == kBFloat16 && a.D % 32 == 0 && a.Dv % 32 == 0 && a.page_size == 0;
+    // A page of an odd number of keys would cut pairs: its bits are then those of widened keys.
+    pairs = a.dtype == kBFloat16 && a.D % 32 == 0 && a.Dv % 32 == 0 && a.page_size % 2 == 0;
 #else
     pairs = false;
 #endif

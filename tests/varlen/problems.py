@@ -138,7 +138,7 @@ def random_problem(seed, dtype, *, most_keys=1500):
     dim = pick(16, 20, 32, 64, 80, 128)
     return problem(
         lengths, dtype, heads=kv_heads * group, kv_heads=kv_heads, dim=dim, dim_v=pick(dim, dim, 16, 64),
-        page_size=pick(16, 24, 32, 48, 64, 100, 128, 256) if paged else 0, shared=pick(0, 0, 2) if paged else 0,
+        page_size=pick(16, 17, 24, 32, 48, 64, 100, 128, 256) if paged else 0, shared=pick(0, 0, 2) if paged else 0,
         unused=0 if paged else pick(0, 0, 5), shuffled=rng.random() < 0.8, seed=seed, **options,
     )  # fmt: skip
 

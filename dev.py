@@ -1,6 +1,7 @@
 """Run a project task with nothing but Python 3.11+: ``python3 dev.py run`` or ``python3 dev.py test``.
 
-Others: ``lint``, ``docs``, ``wheel``, ``lock``, and ``rocattn …`` for any of its commands in the locked environment.
+Others: ``test-all``, ``lint``, ``docs``, ``wheel``, ``lock``, and ``rocattn …`` for any of its commands in the locked
+environment.
 
 The first call fetches the pinned uv into ``.tools`` and lets it make ``.venv`` from ``requirements.lock``; later
 calls find both there and start at once, without a network.
@@ -27,6 +28,7 @@ SPHINX = ["--fail-on-warning", "--keep-going", "--quiet"]  # a link that leads n
 TASKS: dict[str, list[list[str]]] = {
     "run": [["rocattn", "ci", "--quick"]],
     "test": [["pytest"]],
+    "test-all": [["pytest"]],
     "rocattn": [["rocattn"]],
     "wheel": [["python", "-m", "build", "--no-isolation", "--outdir", "dist"]],
     "docs": [["python", "-m", "sphinx", *SPHINX, "-c", "docs", "-d", "out/doctrees", "."]],
@@ -128,8 +130,8 @@ def main() -> None:
     prepare(uv)
     os.environ["VIRTUAL_ENV"] = str(ROOT / ".venv")
     os.environ["PATH"] = os.pathsep.join([str(BIN), str(uv.parent), os.environ.get("PATH", os.defpath)])
-    if task == "test" and not rest:
-        rest = sharing()
+    if task in {"test", "test-all"} and not rest:
+        rest = sharing() + (["-m", "not exhaustive"] if task == "test" else [])
     if task == "docs" and not rest:
         rest = ["out/docs"]
     *before, last = [*TASKS[task][0], *rest], *TASKS[task][1:]

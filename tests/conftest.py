@@ -10,6 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # The stand-in GPU's problems are small: compiling hundreds of kernels for it takes longer than running them.
 os.environ.setdefault("ROCATTN_HOSTGPU_OPTIMIZE", "0")
 
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,7 @@ from rocattn.toolchain import choose_compiler
 
 from .projects import git, offline, project, repo, shared_cache  # noqa: F401 - fixtures of several folders
 
+UNUSED = pytest.StashKey[list[str]]()  # lines of exhaustive.txt that match no test
 OURS = (str(Path(__file__).parent), tempfile.gettempdir())
 
 
@@ -51,8 +53,20 @@ def unchanged_backends():
     BACKENDS._backends, BACKENDS._order, BACKENDS._default = backends, None, default
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(config, items):
-    """Where files are shared out among processes, begin with those that have slow tests: none is left at the end."""
+    """Mark what only ``make test-all`` runs.
+
+    And where files are shared out among processes, begin with those that have slow tests: none is left at the end.
+    """
+    lines = (Path(__file__).parent / "exhaustive.txt").read_text().splitlines()
+    unused = {line: re.compile(line) for line in lines if line and not line.startswith("#")}
+    for line, pattern in list(unused.items()):
+        for item in items:
+            if pattern.fullmatch(item.nodeid):
+                item.add_marker("exhaustive")
+                unused.pop(line, None)
+    config.stash[UNUSED] = list(unused)
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)

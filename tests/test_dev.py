@@ -88,15 +88,15 @@ def test_checkout_path_is_ascii_for_every_locale(checkout, name):
 
 @pytest.mark.parametrize(("cpus", "processes"), [(1, 2), (2, 3), (64, 4)])
 def test_all_tests_are_shared_out_and_a_part_is_not(checkout, cpus, processes):
-    """Without arguments one process more than CPUs, four at most, each with whole files."""
+    """Without arguments one process more than CPUs, four at most, each with whole files; sweeps only in test-all."""
     code = f"import os, runpy; os.sched_getaffinity = lambda _: set(range({cpus})); "
-    command = [sys.executable, "-c", f"{code}runpy.run_path('dev.py', run_name='__main__')", "test"]
+    command = [sys.executable, "-c", f"{code}runpy.run_path('dev.py', run_name='__main__')"]
     ran = [
-        subprocess.run([*command, *part], cwd=checkout, capture_output=True, text=True, check=False).stdout.split()
-        for part in ([], ["tests/attention"])
+        subprocess.run([*command, *task], cwd=checkout, capture_output=True, text=True, check=False).stdout.strip()
+        for task in (["test"], ["test-all"], ["test", "tests/attention"])
     ]
-    shared = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
-    assert ran == [["ran", *shared], ["ran", "tests/attention"]]
+    shared = f"ran -n {processes} --dist loadfile --no-loadscope-reorder"
+    assert ran == [f"{shared} -m not exhaustive", shared, "ran tests/attention"]
 
 
 ENDING = """
@@ -160,7 +160,8 @@ def test_an_unknown_task_names_the_known_ones(checkout):
     """A typo is one line."""
     done = dev(checkout, "tset")
     assert done.returncode == 1
-    assert done.stderr == "dev.py: unknown task 'tset': choose from run, test, rocattn, wheel, docs, lint, lock\n"
+    known = "run, test, test-all, rocattn, wheel, docs, lint, lock"
+    assert done.stderr == f"dev.py: unknown task 'tset': choose from {known}\n"
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

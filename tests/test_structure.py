@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import UNUSED
+
 ROOT = Path(__file__).resolve().parents[1]
 TOOLKIT = ROOT / "profiling" / "rocattn_profiling"
 PRODUCT = (ROOT / "rocattn", TOOLKIT)
@@ -132,3 +134,10 @@ def test_a_count_does_not_rise(name):
 def test_every_count_has_a_limit():
     """None is counted for nothing."""
     assert set(LIMITS) == set(counted())
+
+
+def test_every_long_sweep_is_there(request):
+    """A line of exhaustive.txt that matches no test moved nothing."""
+    if request.config.args != request.config.getini("testpaths"):
+        pytest.skip("not all tests were collected")
+    assert request.config.stash[UNUSED] == []

@@ -203,10 +203,10 @@ def test_scripts_and_workflow_agree_on_label_and_machines():
 
 
 def test_every_job_is_executed_by_a_test():
-    """A new job needs its steps run; only the check itself is not, which runs these very tests."""
+    """A new job needs its steps run; only those that run these very tests are not."""
     tested = (Path(__file__).parent / "test_steps.py").read_text()
     tested = set(re.findall(r'\.job\(\s*"(\w+)", "(\w+)"', tested))
-    assert {(name, job) for name in names() for job in load(name)[0]["jobs"]} - tested == {("test", "test")}
+    assert {(name, job) for name in names() for job in load(name)[0]["jobs"]} - tested == {("test", "test"), ("nightly", "tests")}
 
 
 def test_every_pin_is_used():

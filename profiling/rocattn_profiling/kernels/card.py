@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn.gpu.arch import TESTED
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.compare import Change, Comparison, Finding
     from rocattn_profiling.kernels.facts import KernelFacts
 
-_MOST_ROWS, _MOST_KERNELS, _MOST_NAMED, _MOST_LINES, _MOST_OTHERS = 12, 2, 3, 3, 2
+_MOST_ROWS, _MOST_KERNELS, _MOST_NAMED, _MOST_LINES, _MOST_OTHERS = 12, 2, 3, 2, 2
 _LOG_WIDTH = 1000
 _NAME = 34  # characters of a variant or a file
 _COLUMNS = {
@@ -49,7 +50,7 @@ class CardRow(NamedTuple):
     """What happened to the variants of a kernel on one architecture.
 
     Attributes:
-        kernel: Its name without the variant.
+        kernel: Its name without the variant; kernels of one of our sources are one.
         arch: The architecture.
         severity: Of the gravest finding.
         findings: Of the variant with the gravest one, the gravest first.
@@ -76,7 +77,7 @@ def rows_of(comparison: Comparison, audit: Audit, *, notes: bool = False) -> lis
         audit: Of now, for the names of kernels.
         notes: Whether changes without consequence get rows as well.
     """
-    names = {facts.name: facts.kernel for facts in audit.kernels}
+    names = {(facts.name, facts.file): _family(facts) for facts in audit.kernels}
     by_variant: dict[Variant, list[Finding]] = {}
     for finding in comparison.findings:
         by_variant.setdefault(_variant(finding), []).append(finding)
@@ -85,9 +86,8 @@ def rows_of(comparison: Comparison, audit: Audit, *, notes: bool = False) -> lis
         findings.sort(key=_gravity)
         severity, name = findings[0].severity, findings[0].kernel
         if notes or severity != "note":
-            groups.setdefault((names.get(name, name.partition(" ")[0]), findings[0].arch, severity), []).append(
-                findings
-            )
+            family = names.get((name, findings[0].file), name.partition(" ")[0])
+            groups.setdefault((family, findings[0].arch, severity), []).append(findings)
     rows = [
         CardRow(*key, findings=min(variants, key=lambda findings: _gravity(findings[0])), variants=len(variants))
         for key, variants in groups.items()
@@ -96,6 +96,12 @@ def rows_of(comparison: Comparison, audit: Audit, *, notes: bool = False) -> lis
     for row in rows:
         worst[row.kernel] = min(worst.get(row.kernel, (99, 0, 0.0)), _gravity(row.findings[0]))
     return sorted(rows, key=lambda row: (worst[row.kernel], row.kernel, _place(row.arch), _gravity(row.findings[0])))
+
+
+def _family(facts: KernelFacts) -> str:
+    """Return the name under which a kernel is counted: what one source of ours makes shares its causes."""
+    source = PurePath(facts.file)
+    return source.stem if source.suffix == ".hip" and facts.kernel.startswith(source.stem) else facts.kernel
 
 
 def _variant(of: Finding | Change | KernelFacts) -> Variant:
@@ -177,7 +183,7 @@ def _print_rows(console: Console, rows: Sequence[CardRow], comparison: Compariso
     """Print a table for each kernel, with the columns that moved in it, as many as the width has room for."""
     changes = {_variant(change): change for change in comparison.changes}
     known = {_variant(facts): facts for facts in audit.kernels}
-    total = Counter((facts.kernel, facts.arch) for facts in audit.kernels)
+    total = Counter((_family(facts), facts.arch) for facts in audit.kernels)
     total.update((problem.kernel.partition(" ")[0], problem.arch) for problem in audit.problems)
     left = _MOST_ROWS
     for kernel in dict.fromkeys(row.kernel for row in rows):
@@ -226,7 +232,7 @@ def _print_table(
 def _variant_name(row: CardRow) -> str:
     """Return what tells the shown variant from the kernel's others: its types and sizes, or its file."""
     finding = row.findings[0]
-    name = finding.file if finding.names_file else finding.kernel.removeprefix(row.kernel).strip()
+    name = finding.file if finding.names_file else finding.kernel.removeprefix(row.kernel).strip(" _")
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from rocattn_profiling.kernels.audit import AuditFileError, read_audit
+from rocattn_profiling.kernels.card import rows_of
 from rocattn_profiling.kernels.compare import compare
 from rocattn_profiling.kernels.model.cost import LineCost
 from rocattn_profiling.kernels.shipped import Problem
@@ -34,6 +35,18 @@ def test_new_spill_and_its_scratch_are_one_finding():
     assert "scratch" not in {metric for _, metric in kinds}
     assert "flash_attention f16 D=128 on gfx1100: 12 VGPRs are spilled, 0 -> 52 bytes of scratch a lane" in text
     assert "its hot loop accesses scratch with 6 instructions an iteration" in text
+
+
+def test_what_one_source_makes_is_one_kernel_of_the_card():
+    """Packed rows and pages share their causes; of other people's files each kernel stands for itself."""
+    for file, kernels in (("hip/flash_attention.hip", 1), ("theirs.hsaco", 2)):
+        both = [facts(kernel=name, file=file) for name in ("flash_attention", "flash_attention_paged")]
+        worse = [msgspec.structs.replace(each, spills=facts(vgpr_spills=9).spills) for each in both]
+        now = audit(*worse)
+        rows = rows_of(compare(audit(*both, subject="base"), now), now)
+        assert [(row.kernel, row.variants) for row in rows] == [
+            ("flash_attention", 3 - kernels), ("flash_attention_paged", 1)
+        ][:kernels]  # fmt: skip
 
 
 def spilled(of, instructions):

@@ -37,6 +37,7 @@ class QuickKernels:
     """One kernel on one architecture: each number is a process of its own in the gate and in the site's history."""
 
     version = "1"
+    deterministic = True
     timeout = 300
     params = [["gfx942"], KERNELS[:1]]
     param_names = ["arch", "kernel"]

@@ -82,6 +82,13 @@ def track_size():
     return 7
 track_size.unit = "bytes"
 
+class Exact:
+    deterministic = True
+    def track_number(self):
+        return 7
+    def time_it(self):
+        pass
+
 def track_skips():
     from asv_runner.benchmarks.mark import SkipNotImplemented
     raise SkipNotImplemented("not on this machine")
@@ -148,6 +155,8 @@ def test_discovery_lists_names_types_units_and_params(listed):
     found = {benchmark.name: benchmark for benchmark in listed.benchmarks}
     assert found["bench.Params.time_it"].params == [["10", "20"], ["'x'", "'y'", "'z'"]]
     assert found["bench.Params.time_it"].param_names == ["n", "kind"]
+    exact = {name for name, benchmark in found.items() if benchmark.deterministic}
+    assert exact == {"bench.Exact.track_number"}
     assert (found["bench.track_size"].type, found["bench.track_size"].unit) == ("track", "bytes")
     assert (found["bench.time_environment"].timeout, found["bench.track_size"].timeout) == (70.0, None)
     assert found["bench.peakmem_list"].type == "peakmemory"

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -333,6 +334,43 @@ def test_steps_are_reported_with_the_look_at_hand(project, offline):
     assert {(step.done, step.total) for step in measured} == {(0, 1)}
     assert "round 5 of at most 12" in measured[-1].what
     assert all(step.left_s is not None for step in measured)
+
+
+TWO = """
+import tinylib
+class Suite:
+    def timer():
+        return tinylib.TICKS * 1e-6
+    timer = staticmethod(timer)
+    number, repeat = 1, 3
+    def time_changed(self):
+        tinylib.work(300)
+    def time_other(self):
+        tinylib.other(300)
+"""
+BOTH = COUNTING + "def other(n):\n    global TICKS\n    TICKS += n\n"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="functions have no qualified names to trace")
+def test_what_does_not_run_the_change_is_measured_once(project, offline, capsys):
+    """Both import the file that changed, and one calls the function: that is decided by its times, the other passes."""
+    project.commit("two", **{"benchmarks/bench_work.py": TWO, "tinylib/__init__.py": BOTH})
+    project.commit("slower", **{"tinylib/__init__.py": BOTH.replace("+= n", "+= 2 * n", 1)})
+    status, result = gate(project, "--quick")
+    of = {entry.label.rpartition("_")[2]: entry for entry in result.entries}
+    assert (status, of["changed"].status, of["other"].status) == (1, "regression", "pass")
+    assert (len(of["changed"].base_launches), len(of["other"].base_launches)) == (5, 1)
+    assert len(of["other"].head_launches) == 1
+    assert (of["changed"].decision.untouched, of["other"].decision.untouched) == (False, True)
+    assert result.launches == 12
+    planned = gate(project, "--quick")[1].budget.estimate_s  # by the first run's times
+    capsys.readouterr()
+    project.commit("words", **{"tinylib/__init__.py": BOTH.replace("+= n", "+= 2 * n  # twice", 1)})
+    status, result = gate(project, "--quick", "--strict")
+    assert (status, result.launches) == (0, 4)
+    assert result.sentence == "2 benchmarks run nothing that changed"
+    assert result.budget.estimate_s[1] < planned[0] / 2
+    assert capsys.readouterr().out.startswith("PASS: 2 benchmarks run nothing that changed\n")
 
 
 def test_a_list_says_how_long_and_how_far(project, offline, capsys):

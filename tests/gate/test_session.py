@@ -227,38 +227,119 @@ def test_orders_are_balanced_and_come_from_the_seed():
     assert 160 < firsts.count("base") < 240
 
 
+class Scattering(Spells):
+    """Launches that scatter so much that they decide nothing."""
+
+    def run(self, case, request, **options):
+        """Answer as a process would."""
+        self.slow, self.slowness = range(1000), (1.0, 1.4, 1.1, 1.3)[self.runs % 4]
+        outcome = super().run(case, request, **options)
+        return msgspec.structs.replace(outcome, canary_ns=1.5e5)
+
+    def end_server(self):
+        """Nothing was forked."""
+
+
+def traced_session(folder, shown, import_s=0.0, launchers=None, fresh=True):
+    """Measure scattering benchmarks, of which a trace shows what it is told; return the traced ones, steps, result."""
+    cases = [
+        Case(benchmark=Benchmark(name="m.b", type="time", unit="seconds", version="1", params=[], param_names=[]),
+             param=None, label=label)
+        for label in shown
+    ]  # fmt: skip
+    traced, steps = [], []
+
+    def runs_change(case):
+        traced.append(case.label)
+        return shown[case.label]
+
+    asked = Design(
+        cases=cases, policy=Options(quick=True).policy(), request=Request(), seed=3, pace=Pace({}, {"m": import_s}),
+        runs_change=runs_change,
+    )  # fmt: skip
+    store = LaunchStore(folder / "launches.jsonl", "key", fresh=fresh)
+    sides = launchers or {"base": Scattering(()), "head": Scattering(())}
+    return traced, steps, PairedSession(sides, asked, store, steps.append).run()
+
+
 @pytest.mark.parametrize("ran", [False, True, None])
 @pytest.mark.parametrize("import_s", [0.0, 30.0], ids=["imported fast", "imported slowly"])
-def test_what_runs_nothing_that_differs_needs_one_look(tmp_path, ran, import_s):
+def test_what_runs_nothing_that_differs_needs_one_round(tmp_path, ran, import_s):
     """Launches that scatter leave it undecided; a traced call settles it, and only where it says that nothing ran."""
-
-    class Scattering(Spells):
-        def run(self, case, request, **options):
-            self.slow, self.slowness = range(1000), (1.0, 1.4, 1.1, 1.3)[self.runs % 4]
-            outcome = super().run(case, request, **options)
-            return msgspec.structs.replace(outcome, canary_ns=1.5e5)
-
-        def end_server(self):
-            """Nothing was forked."""
-
-    benchmark = Benchmark(name="m.b", type="time", unit="seconds", version="1", params=[], param_names=[])
-    case = Case(benchmark=benchmark, param=None, label="b")
-    traced = []
-
-    def runs_change(of):
-        traced.append(of.label)
-        return ran
-
-    planned = msgspec.structs.replace(Options(), quick=True).policy()
-    asked = Design(
-        cases=[case], policy=planned, request=Request(), seed=3, pace=Pace({}, {"m": import_s}), runs_change=runs_change
-    )
-    store = LaunchStore(tmp_path / "launches.jsonl", "key")
-    session = PairedSession({"base": Scattering(()), "head": Scattering(())}, asked, store, lambda _: None).run()
+    traced, _, session = traced_session(tmp_path, {"b": ran}, import_s)
     (decision,) = session.decision.decisions
     rounds = {launch.round for launch in session.pairs[0].a.launches}
     assert traced == ["b"]
     if ran is False:
-        assert (decision.verdict, decision.undecided, len(rounds)) == ("pass", None, planned.looks[0])
+        assert (decision.verdict, decision.untouched, decision.undecided, len(rounds)) == ("pass", True, None, 1)
     else:
-        assert (decision.verdict, len(rounds)) == ("inconclusive", planned.looks[-1])
+        assert (decision.verdict, decision.untouched) == ("inconclusive", False)
+        assert len(rounds) == Options(quick=True).policy().looks[-1]
+
+
+def test_what_a_trace_settles_is_no_part_of_the_family(tmp_path):
+    """A change among three that a trace settled needs what a single benchmark needs, and all are in the result."""
+
+    class Slower(Scattering):
+        def run(self, case, request, **options):
+            outcome = super().run(case, request, **options)
+            if case.label != "changed":
+                return outcome
+            launch = msgspec.structs.replace(outcome.launch, samples_ns=[8e6, 8.1e6], cpu_ns=[8e6, 8.1e6])
+            return msgspec.structs.replace(outcome, launch=launch)
+
+    class Steady(Slower):
+        def run(self, case, request, **options):
+            return Spells.run(self, case, request, **options)
+
+    shown = {"x": False, "changed": True, "y": False, "z": False}
+    sides = {"base": Steady(()), "head": Slower(())}
+    traced, steps, session = traced_session(tmp_path, shown, launchers=sides)
+    assert sorted(traced) == sorted(shown)
+    assert {each.id: (each.verdict, each.untouched) for each in session.decision.decisions} == {
+        "x": ("pass", True), "changed": ("regression", False), "y": ("pass", True), "z": ("pass", True),
+    }  # fmt: skip
+    assert [pair.rounds for pair in session.pairs] == [1, 5, 1, 1]
+    assert set(session.decision.levels) == set(shown)
+    assert session.decision.shift == pytest.approx(1.6, rel=0.02)  # of what was compared alone
+    tracing = [step for step in steps if step.what.startswith("tracing")]
+    assert [(step.done, step.total) for step in tracing] == [(n, 4) for n in range(4)]
+    assert all(step.left_s > 0 for step in tracing)
+
+
+def test_a_resumed_run_traces_nothing_twice(tmp_path):
+    """Hundreds of traced calls take minutes; what was shown is stored with the launches, unless it was nothing."""
+    shown = {"x": False, "y": True, "z": None}
+    traced_session(tmp_path, shown)
+    again, _, session = traced_session(tmp_path, shown, fresh=False)
+    assert again == ["z"]
+    assert [decision.untouched for decision in session.decision.decisions] == [True, False, False]
+
+
+def test_without_a_tracer_everything_is_measured(tmp_path):
+    """One commit against itself, and a run that is to learn the noise."""
+    assert [pair.rounds for pair in measured(tmp_path, Spells(()), labels=("a", "b")).pairs] == [5, 5]
+
+
+@pytest.mark.parametrize(("head", "verdict"), [(43.0, "pass"), (44.0, "regression")])
+def test_a_deterministic_value_needs_one_round(tmp_path, head, verdict):
+    """Whether it differs or not; the others go on."""
+
+    class Counting:
+        def __init__(self, value):
+            self.value = value
+
+        def run(self, case, _request, *, pos, **_options):
+            value = self.value if case.benchmark.deterministic else 7.0
+            return Outcome(status="ok", launch=Launch(start_ns=1, pos=pos, number=1, samples_ns=[value]))
+
+    cases = [
+        Case(benchmark=Benchmark(name=name, type="track", unit="registers", version="1", params=[], param_names=[],
+                                 deterministic=name == "exact"), param=None, label=name)
+        for name in ("exact", "any")
+    ]  # fmt: skip
+    sides = {"base": Counting(43.0), "head": Counting(head)}
+    store = LaunchStore(tmp_path / "launches.jsonl", "key")
+    session = PairedSession(sides, design(cases, Options(quick=True)), store, lambda _: None).run()
+    assert [(each.id, each.verdict) for each in session.decision.decisions] == [("exact", verdict), ("any", "pass")]
+    assert [pair.rounds for pair in session.pairs] == [1, 5]

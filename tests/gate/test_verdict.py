@@ -10,7 +10,7 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Benchmark, Case
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.formats import card, markdown, render, sarif
+from rocattn_profiling.gate.formats import card, markdown, page, render, sarif
 from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.rule.pairs import Decision
 
@@ -172,7 +172,7 @@ def test_an_invalid_session_is_inconclusive(entry, result_of):
 def test_a_suite_that_did_not_run_on_both_sides_has_no_ratio(entry, result_of):
     """x1.000 would read as "measured, and nothing changed"; exact metrics are none of its benchmarks."""
     result = result_of([entry("a", "missing", None), entry("k", "pass", metric="audit")], launches=2)
-    assert "all benchmarks together: unknown, as none ran on both sides" in render.suite_ratio(result)
+    assert "all benchmarks together: unknown, as none was compared" in render.suite_ratio(result)
     assert "all benchmarks together: x1.000" in render.suite_ratio(result_of([entry("a", "pass")], launches=2))
 
 
@@ -194,6 +194,26 @@ def test_the_text_is_worst_first_and_shows_what_is_open(entry, result_of):
     assert "ValueError: x" in text
     assert "1 regression, 1 failed, 1 undecided, 1 improvement, 1 pass; 10 processes\n" in text
     assert text.endswith("note: a note\n")
+
+
+def test_what_runs_nothing_that_changed_has_no_ratio(entry, result_of):
+    """It was measured once: the sentence counts it apart, and no form shows a ratio or an interval of it."""
+    decision = Decision(id="a", verdict="pass", reason="nothing that differs runs in it")
+    alone = [entry(f"a{n}", "pass", decision=decision) for n in range(3)]
+    assert result_of(alone).sentence == "3 benchmarks run nothing that changed"
+    assert result_of(alone[:1]).sentence == "1 benchmark runs nothing that changed"
+    assert "unknown, as none was compared" in render.suite_ratio(result_of(alone))
+    mixed = result_of([*alone, entry("b", "pass")])
+    assert mixed.sentence == "all 4 benchmarks pass: 1 within 5 %, 3 run nothing that changed"
+    open_ = result_of([*alone, entry("b", "pass"), entry("c", "inconclusive")])
+    assert open_.sentence == "4 of 5 benchmarks pass: 1 within 5 %, 3 run nothing that changed; 1 undecided"
+    assert result_of([*alone, entry("c", "inconclusive")]).sentence == (
+        "3 of 4 benchmarks run nothing that changed; 1 undecided"
+    )
+    assert render.change(alone[0]) == "2 ms -> 2 ms, runs nothing that changed"
+    fine, untouched = page.view(mixed).quiet
+    assert (len(fine.rows), fine.why, len(untouched.rows), untouched.why) == (1, "", 3, "runs nothing that changed")
+    assert {(row.ratio, row.interval, row.rounds) for row in untouched.rows} == {("", "", 0)}
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
         name, type, unit, version, params, param_names, timeout: As in asv's ``benchmarks.json``; params are reprs.
         setup_cache_key: Names the setup_cache it shares with others; None without one.
         combinations: Label -> the parameters of a case, where they are no product of ``params``: pytest's.
+        deterministic: Whether the same code always gives the same value; a suite says so of a ``track_``.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
     setup_cache_key: str | None = None
     setup_cache_timeout: float | None = None
     combinations: dict[str, dict[str, str]] = {}
+    deterministic: bool = False
 
     @property
     def metric(self) -> str:

@@ -193,6 +193,8 @@ def list_suite(request: Answer) -> Answer:
         facts = {key: getattr(benchmark, key) for key in keys}
         facts["params"] = names_of(benchmark)
         facts["unit"], facts["version"] = str(benchmark.unit), str(benchmark.version)
+        declared = any(getattr(source, "deterministic", False) is True for source in benchmark._attr_sources)
+        facts["deterministic"] = declared and benchmark.type == "track"
         benchmarks.append(facts)
     report("")
     return {"status": "ok", "benchmarks": benchmarks, "broken": broken, "imports": imports}

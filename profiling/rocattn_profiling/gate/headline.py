@@ -63,7 +63,7 @@ def _better(entries: Sequence[Entry], count: dict[Status, int], tolerance: float
     """Conclude when nothing is worse: a pass where most are decided and no open one is likely slower."""
     judged, left = sum(count[status] for status in JUDGED), count["inconclusive"]
     suspects = sum(entry.suspect for entry in entries if entry.status == "inconclusive")
-    parts = [_within(entries, count["pass"], judged, tolerance)]
+    parts = [_passing(entries, count["pass"], judged, tolerance)]
     parts += [f"{count['improvement']} improved"] if count["improvement"] else []
     sentence = ", ".join(parts)
     sentence += f"; {left} undecided" if left else ""
@@ -72,14 +72,24 @@ def _better(entries: Sequence[Entry], count: dict[Status, int], tolerance: float
     return ("inconclusive" if suspects or (2 * left >= judged and left) else "pass"), sentence
 
 
-def _within(entries: Sequence[Entry], passed: int, judged: int, tolerance: float) -> str:
+def _passing(entries: Sequence[Entry], passed: int, judged: int, tolerance: float) -> str:
     """Return how many pass, and what that means for them."""
+    untouched = sum(
+        entry.status == "pass" and entry.decision is not None and entry.decision.untouched for entry in entries
+    )
     exact = any(entry.metric in EXACT for entry in entries)
     noun = "result" if exact else "benchmark"
     what = "no worse" if exact else "within their tolerance" if any(e.rule for e in entries) else ""
     what = what or f"within {100 * tolerance:g} %"
+    every = f"all {judged} {noun}s" if judged > 1 else f"1 {noun}"
+    if untouched and untouched < passed:
+        who = f"{every} pass" if passed == judged else f"{passed} of {_count(judged, noun)} pass"
+        return f"{who}: {passed - untouched} {what}, {untouched} run nothing that changed"
+    if untouched:
+        who = _count(judged, noun) if passed == judged else f"{passed} of {_count(judged, noun)}"
+        return f"{who} run{'s' if passed == 1 else ''} nothing that changed"
     if passed == judged:
-        return f"all {judged} {noun}s are {what}" if judged > 1 else f"1 {noun} is {what}"
+        return f"{every} {'are' if judged > 1 else 'is'} {what}"
     return f"{passed} of {_count(judged, noun)} {what}"
 
 

@@ -13,8 +13,9 @@ there is time for that; then those that the change can reach are measured until 
 Nothing that was measured decides this order but whether a benchmark is decided, and launches are looked at in planned
 rounds only, so that a limit makes no false alarms.
 
-What is undecided after a look is called once more on both sides, traced: a benchmark that runs nothing that differs has
-not changed, and is measured no further.
+After its first round every benchmark is called once more on both sides, traced: one that runs nothing that differs has
+not changed. It passes, is measured no further, and is no part of the family that Holm corrects for. A value that its
+suite declares deterministic is decided by its first round, too.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ from rocattn_profiling.gate.planning.pace import UNDECIDED_SHARE, Pace, TimeLimi
 from rocattn_profiling.gate.rule.constants import SLOW
 from rocattn_profiling.gate.rule.launches import location, usual_canary
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side, no_measurement
-from rocattn_profiling.gate.rule.suite import SuiteDecision, decide_suite
+from rocattn_profiling.gate.rule.suite import SuiteDecision, decide_suite, decide_value, untouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from rocattn_profiling.gate.planning.pace import Tracing
     from rocattn_profiling.gate.rule.pairs import Decision
     from rocattn_profiling.gate.rule.policy import Policy
     from rocattn_profiling.gate.sources import CaseLauncher
@@ -57,13 +59,17 @@ _KNOWN = 6  # launches that are needed to know the usual canary
 TIME_UNITS = {"seconds": "ns"}
 _FIRST_SHARE = 0.5  # of the time limit: if the first round of all takes more, the change's benchmarks go before it
 _BATCH_SHARE = 3  # parts of the time left, one of which is planned at once: estimates may be wrong
+_TRACED_ROUNDS = 2  # that the first round and the traced calls of a benchmark take
 _GPU_MEDIANS = ("mclk_mhz", "power_w", "temperature_c")
 
 
 class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of ``launches.jsonl``: the session's key and its prior knowledge of noise, or a launch."""
+    """One line of ``launches.jsonl``: the session's key and its prior knowledge of noise, a launch, or a trace.
 
-    kind: Literal["session", "launch"]
+    ``runs_change`` is what traced calls of a benchmark showed.
+    """
+
+    kind: Literal["session", "launch", "trace"]
     key: str = ""
     label: str = ""
     side: SideName = "base"
@@ -71,6 +77,7 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeat: int = 0
     outcome: Outcome | None = None
     began_with: EarlierNoise | None = None
+    runs_change: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +93,9 @@ class Design:
         steps: Label -> how many calls away from the benchmark the change is; without those that it does not reach.
         pace: What launches are expected to take.
         limit: When to end; by default never.
-        runs_change: Says of a benchmark whether it runs anything that differs; None where that is not known.
+        runs_change: Says of a benchmark whether it runs anything that differs, or None where that is not known. None
+            where every benchmark is to be measured.
+        tracing: What it is expected to say.
     """
 
     cases: Sequence[Case]
@@ -97,7 +106,8 @@ class Design:
     steps: Mapping[str, int] = field(default_factory=dict)
     pace: Pace = field(default_factory=Pace)
     limit: TimeLimit = field(default_factory=lambda: TimeLimit.begin(0.0))
-    runs_change: Callable[[Case], bool | None] = lambda _: None
+    runs_change: Callable[[Case], bool | None] | None = None
+    tracing: Tracing | None = None
 
     def policy_of(self, case: Case) -> Policy:
         """Return the policy of one case."""
@@ -107,6 +117,11 @@ class Design:
     def looks(self) -> list[int]:
         """The rounds after which any case is looked at."""
         return sorted({look for policy in (self.policy, *self.policies.values()) for look in policy.looks})
+
+    @property
+    def likely(self) -> list[Case]:
+        """The cases that may run the change, as far as the sources show."""
+        return list(self.cases if self.tracing is None else self.tracing.most)
 
 
 class SessionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,11 +172,13 @@ class LaunchStore:
         self._final, self.path = path, path.with_name(f"{path.stem}-{key}{path.suffix}")
         self.began_with = began_with or EarlierNoise()
         self._known: dict[tuple[str, SideName, int, int], Outcome] = {}
+        self._traced: dict[str, bool | None] = {}
         if not fresh and self._load(key):
             self.resumed = len(self._known)
             return
         self.resumed = 0
         self._known.clear()
+        self._traced.clear()
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -187,6 +204,8 @@ class LaunchStore:
             if line.kind == "session":
                 matches = line.key == key
                 began_with = line.began_with or EarlierNoise()
+            elif line.kind == "trace":
+                self._traced[line.label] = line.runs_change
             elif line.outcome is not None:
                 self._known[line.label, line.side, line.round, line.repeat] = line.outcome
         if matches:
@@ -202,6 +221,19 @@ class LaunchStore:
         line = LaunchLine(kind="launch", label=case.label, side=side, round=round_, repeat=repeat, outcome=outcome)
         append_line(self.path, msgspec.json.encode(line))
         self._known[case.label, side, round_, repeat] = outcome
+
+    def traced(self, case: Case, trace: Callable[[Case], bool | None]) -> bool | None:
+        """Return what traced calls show of a case, which they are made for once a session."""
+        if case.label not in self._traced:
+            shown = self._traced[case.label] = trace(case)
+            if shown is not None:  # else the time limit may have cut it off
+                line = LaunchLine(kind="trace", label=case.label, runs_change=shown)
+                append_line(self.path, msgspec.json.encode(line))
+        return self._traced[case.label]
+
+    def is_traced(self, case: Case) -> bool:
+        """Whether a case has been traced."""
+        return case.label in self._traced
 
     def finish(self) -> None:
         """Replace the last finished session's launches by these; the next run then measures anew."""
@@ -236,7 +268,9 @@ class PairedSession:
         self._canaries: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._done = self._repeated = 0
         self._open: set[str] = {case.label for case in design.cases}  # undecided so far
-        self._traced: dict[str, bool | None] = {}  # whether what was undecided runs anything that differs
+        self._settled: dict[str, Decision] = {}  # by the first round
+        self._untraced: Sequence[Case] = ()  # that are about to be
+        self._likely = {case.label for case in design.likely}
         self._share = UNDECIDED_SHARE[0]  # of the benchmarks, that the last look left undecided
         self._step = Step(done=0, total=0, what="")
         self._current: tuple[Sequence[Case], int, int] = (), 0, 0  # cases of the round, its number, the next look
@@ -247,6 +281,7 @@ class PairedSession:
         try:
             with suppress(_TimeUpError):
                 self._measure()
+            self._settle(self.design.cases)  # where the limit came before that, and it takes no time
         finally:
             self._end_servers()
         cases = self.design.cases
@@ -272,8 +307,7 @@ class PairedSession:
         design, looks = self.design, self.design.looks
         order = self._ordered()
         if not design.limit.limited:
-            self._round(order, 0, looks[0])
-            self._advance(self._running(order), 1, looks)
+            self._advance(order, 0, looks)
             return
         near = [case for case in order if case.label in design.steps]
         far = [case for case in order if case.label not in design.steps]
@@ -282,8 +316,8 @@ class PairedSession:
             far.sort(key=design.pace.launch_s)
         else:
             done = 1
-            self._round(order, 0, looks[0])
-            near, far = ([case for case in cases if self._reached(case)] for cases in (near, far))
+            self._first_round(order, looks[0])
+            near, far = ([case for case in cases if self._is_open(case)] for cases in (near, far))
         self._in_batches(near, done, looks)
         rest = self._in_batches(far, done, looks[:1])
         self._in_batches(rest, looks[0], looks[1:])
@@ -304,7 +338,8 @@ class PairedSession:
                 module = self.design.pace.shared_module(case)
                 seconds = self.design.pace.round_s([case])
                 seconds -= 2 * self.design.pace.import_s(module) if module in modules else 0.0
-                takes = (looks[0] - done) * seconds
+                # What the change cannot reach has one round, and the traced calls.
+                takes = (looks[0] - done if done or case.label in self._likely else _TRACED_ROUNDS) * seconds
                 imported = bool(module) and module in modules  # whoever shares an import goes with the first
                 if needed + takes <= (left if imported or not batch else left / _BATCH_SHARE):
                     batch, needed, modules = [*batch, case], needed + takes, modules | {module}
@@ -323,14 +358,13 @@ class PairedSession:
             looks: The rounds after which to look.
         """
         active = list(cases)
+        if not done:
+            done, active = 1, self._first_round(active, looks[0])
         for look in looks:
             for round_ in range(done, look):
                 self._round(active, round_, look)
-            done, active = look, [case for case in self._running(active) if self._reached(case)]
-            decision = self._decided([case for case in self._running(cases) if self._reached(case)])
-            inconclusive = {each.id for each in decision.decisions if each.verdict == "inconclusive"}
-            self._trace([case for case in active if case.label in inconclusive])
-            undecided = set(decision.undecided) - self._untouched
+            done, active = look, [case for case in active if self._is_open(case)]
+            undecided = set(self._decided([case for case in cases if self._is_open(case)]).undecided)
             self._open -= {case.label for case in active} - undecided
             before, active = active, [case for case in active if self._goes_on(case, look, case.label in undecided)]
             self._share = len(active) / len(before) if before else self._share
@@ -343,22 +377,51 @@ class PairedSession:
         own = self.design.policy_of(case).looks
         return look < own[-1] and (undecided or look not in own)
 
+    def _first_round(self, cases: Sequence[Case], look: int) -> list[Case]:
+        """Measure the first round and settle what needs no other; return the rest."""
+        self._untraced = cases if self._calls else ()
+        self._round(cases, 0, look)
+        self._settle(cases)
+        return [case for case in cases if self._is_open(case)]
+
+    def _settle(self, cases: Sequence[Case]) -> None:
+        """Settle what one round decides: deterministic values, and what runs nothing that differs."""
+        for case in cases:
+            if case.benchmark.deterministic and self._is_open(case):
+                self._close(case, decide_value(self._pair(case), self.design.policy_of(case)))
+        self._trace([case for case in cases if self._is_open(case)])
+
     def _trace(self, cases: Sequence[Case]) -> None:
-        """Note of cases whether they run anything that differs, of each once, while there is time."""
-        left = self._by_import([case for case in cases if case.label not in self._traced])
-        pace, imported = self.design.pace, ""
+        """Settle the cases that run nothing that differs, by a traced call each, while there is time."""
+        if self.design.runs_change is None:
+            return
+        left, pace, imported = self._by_import(cases), self.design.pace, ""
         for done, case in enumerate(left):
             module = pace.shared_module(case)
             needed = pace.launch_s(case) + (pace.import_s(module) if module != imported else 0.0)
-            if len(SIDES) * needed > self.design.limit.launches_left_s():
+            known = not self._calls or self.store.is_traced(case)
+            if not known and len(SIDES) * needed > self.design.limit.launches_left_s():
                 continue  # one that imports less may fit
-            imported, what = module, "tracing whether what is undecided runs the change"
-            self.on_step(Step(done=done, total=len(left), what=what, left_s=self._left_s(), of=case.label))
-            self._traced[case.label] = self.design.runs_change(case)
+            if not known:
+                imported, self._untraced = module, left[done:]
+                what = "tracing which benchmarks run the change"
+                self.on_step(Step(done=done, total=len(left), what=what, left_s=self._left_s(), of=case.label))
+            if self.store.traced(case, self.design.runs_change) is False:
+                self._close(case, untouched(case.label))
+        self._untraced = ()
 
     @property
-    def _untouched(self) -> set[str]:
-        return {label for label, ran in self._traced.items() if ran is False}
+    def _calls(self) -> bool:
+        """Whether tracing takes calls: not where the sides have the same code."""
+        return self.design.runs_change is not None and (self.design.tracing is None or self.design.tracing.calls)
+
+    def _close(self, case: Case, decision: Decision) -> None:
+        self._settled[case.label] = decision
+        self._open.discard(case.label)
+
+    def _is_open(self, case: Case) -> bool:
+        """Whether a case ran on both sides and is not settled."""
+        return self._reached(case) and not self._failed(case) and case.label not in self._settled
 
     def _running(self, cases: Sequence[Case]) -> list[Case]:
         """Return the cases that have not failed so far."""
@@ -388,7 +451,7 @@ class PairedSession:
                 pair = self._pair(case)
                 # Between planned looks nothing is looked at: the launches after the last one wait for the next.
                 pairs.append(pair.first(max((look for look in looks if look <= pair.rounds), default=0)))
-            elif not alone and not self._failed(case):
+            elif not alone and not self._failed(case) and case.label not in self._settled:
                 pairs.append(Pair(id=case.label, a=Side(launches=[]), b=Side(launches=[])))
         return decide_suite(pairs, self.design.policy, self.design.policies)
 
@@ -398,17 +461,14 @@ class PairedSession:
         # what is reached. That undecided benchmarks take longer adds no false alarms: by simulated p-values of equal
         # code, limits that reach 5, 6, 10 and 25 of 300 make 11, 11, 14 and 16 % of runs red, whole suites of 4, 6, 10
         # and 25 benchmarks 13, 14, 15 and 15 %. (The rule's own p-values are far more careful.)
-        decision = self._decided(running, alone=True)
+        decision = self._decided([case for case in running if case.label not in self._settled], alone=True)
+        verdicts = {each.id: each for each in decision.decisions} | self._settled
         levels, decisions, open_ = dict(decision.levels), [], []
-        for case, verdict in zip(running, decision.decisions, strict=True):
-            own, pair = self.design.policy_of(case).looks, self._pair(case)
-            untouched = case.label in self._untouched and verdict.verdict == "inconclusive"
-            stopped = case.label in decision.undecided and verdict.rounds_used < own[-1] and not untouched
+        for case in running:
+            own, pair, verdict = self.design.policy_of(case).looks, self._pair(case), verdicts[case.label]
+            stopped = case.label in decision.undecided and verdict.rounds_used < own[-1]
             open_ += [case.label] if stopped else []
-            if untouched:
-                decisions.append(_untouched(verdict))
-            else:
-                decisions.append(_out_of_time(verdict, pair.rounds, own) if stopped else verdict)
+            decisions.append(_out_of_time(verdict, pair.rounds, own) if stopped else verdict)
             a, b = (location(side.launches) for side in (pair.a, pair.b))
             if a is not None and b is not None:
                 levels.setdefault(case.label, (a, b))
@@ -537,7 +597,13 @@ class PairedSession:
     def _left_s(self) -> float:
         """Return the expected seconds of these cases, and of the share of them that goes on after the next look."""
         pace, (cases, round_, look) = self.design.pace, self._current
-        left = pace.rest_s(cases, round_, [later for later in self.design.looks if later >= look], self._share)
+        looks = [later for later in self.design.looks if later >= look]
+        if round_ or self.design.runs_change is None:
+            left = pace.rest_s(cases, round_, looks, self._share)
+        else:
+            labels = self._likely - self._settled.keys()
+            likely = [case for case in cases if case.label in labels]
+            left = pace.round_s(cases) + pace.round_s(self._untraced) + pace.rest_s(likely, 1, looks, self._share)
         left -= pace.round_s(cases[: self._finished])
         return max(0.0, min(left, self.design.limit.launches_left_s()))
 
@@ -565,12 +631,6 @@ class PairedSession:
             sides[side] = Side(benchmark=case.label, side=side, unit=unit, number=number, launches=launches)
         history = self.store.began_with.history(case.label, self._sampling[case.label].count)
         return Pair(id=case.label, a=msgspec.structs.replace(sides["base"], history=history), b=sides["head"])
-
-
-def _untouched(decision: Decision) -> Decision:
-    """Return the decision on a benchmark that runs nothing that differs."""
-    reason = f"nothing that differs runs in it: a traced call on both sides shows that ({decision.reason})"
-    return msgspec.structs.replace(decision, verdict="pass", reason=reason, undecided=None, rounds_needed=0)
 
 
 def _out_of_time(decision: Decision, rounds: int, looks: Sequence[int]) -> Decision:

@@ -104,8 +104,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def equal_code_passes(self) -> bool:
-        """Whether a benchmark passes that its launches leave undecided, but that runs nothing that differs."""
-        return True
+        """Whether a benchmark that runs nothing that differs passes after one round: the record learns from more."""
+        return not self.learn
 
     def unchanged_sides(self) -> tuple[SideName, ...]:
         """Return the sides whose launches the record of noise may learn from: base does not depend on the change."""

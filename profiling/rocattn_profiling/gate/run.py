@@ -18,7 +18,7 @@ from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import stamp
 from rocattn_profiling.gate import noise_record, result, verdict, waivers
 from rocattn_profiling.gate.explain.causes import add_causes
-from rocattn_profiling.gate.explain.reach import Reach
+from rocattn_profiling.gate.explain.reach import reach_of
 from rocattn_profiling.gate.formats import outputs
 from rocattn_profiling.gate.measure import SIDES, Design, LaunchStore, PairedSession
 from rocattn_profiling.gate.options import Options
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Case
+    from rocattn_profiling.gate.explain.reach import Reach
     from rocattn_profiling.gate.measure import SessionResult
     from rocattn_profiling.gate.planning.pace import Pace
     from rocattn_profiling.gate.planning.plan import RunPlan
@@ -90,12 +91,13 @@ def run_gate(
             if not cases and not entries:
                 raise SuiteError(result.nothing(suites.sides, options))
             entries += result.removed(suites.before, suites.sides, options)
-            plan = Plan(context, suites, cases, request, policy)
+            reach = reach_of(context)
+            plan = Plan(context, suites, cases, request, policy, reach)
             say(plan.line(options.max_time_s))
             plugin = plugin_of(context)
             with plugin_errors(plugin):
                 plugin.prepare([case.label for case in cases])
-            design, key = _design(context, plan, limit)
+            design, key = _design(context, plan, limit, reach)
             record = noise_record.NoiseHistory(context, design.request)
             store = LaunchStore(out / "launches.jsonl", key, fresh=options.fresh, began_with=record.known(cases))
             if store.resumed:
@@ -133,7 +135,7 @@ def list_run(
         cases = chosen(suites, context)
         if not cases:
             raise SuiteError(result.nothing(suites.sides, options))
-        return Plan(context, suites, cases, request, policy).listed()
+        return Plan(context, suites, cases, request, policy, reach_of(context)).listed()
 
 
 def _request(options: Options) -> Request:
@@ -162,7 +164,7 @@ def _of(path: Path) -> str:
     return f", of {' and '.join(sides)}"
 
 
-def _design(context: Context, plan: Plan, limit: TimeLimit) -> tuple[Design, str]:
+def _design(context: Context, plan: Plan, limit: TimeLimit, reach: Reach | None) -> tuple[Design, str]:
     """Return what to measure and how, and the key of the session.
 
     The same key means the same revisions, environments, settings and benchmarks.
@@ -181,20 +183,22 @@ def _design(context: Context, plan: Plan, limit: TimeLimit) -> tuple[Design, str
     seed = options.seed or int(key[:8], 16)
     design = Design(
         cases=cases, policy=policy, policies=policies, request=_request(options), seed=seed, steps=plan.steps,
-        pace=plan.pace, limit=limit, runs_change=_change_tracer(context, plan.pace, limit),
+        pace=plan.pace, limit=limit, tracing=plan.tracing,
+        runs_change=None if reach is None else _change_tracer(context, reach, plan.pace, limit),
     )  # fmt: skip
     return design, key
 
 
-def _change_tracer(context: Context, pace: Pace, limit: TimeLimit) -> Callable[[Case], bool | None]:
+def _change_tracer(context: Context, reach: Reach, pace: Pace, limit: TimeLimit) -> Callable[[Case], bool | None]:
     """Return what says of a benchmark whether it runs anything that differs; None where sources do not show that."""
-    if not context.options.equal_code_passes or not context.trees or context.differing:
-        return lambda _: None
-    reach = Reach(context.changes)
 
     def runs_change(case: Case) -> bool | None:
+        if case.benchmark.name in context.options.commands:
+            return None  # a command may read any file, and is no single Python
         if reach.nothing_differs:
             return False
+        if case.benchmark.setup_cache_key is not None:
+            return None  # what filled the cache is not traced
         name, module = case.benchmark.name, pace.shared_module(case)
         loaded = (
             context.launchers[side].loaded(name, case.label, reach.files, module=module, within_s=limit.cut_s())

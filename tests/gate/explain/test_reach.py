@@ -1,12 +1,15 @@
 """How far benchmarks are from a change by the names that their sources call, and whether they run it."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from rocattn_profiling.asv.launch import Benchmark, Case, Launcher
 from rocattn_profiling.gate.explain.files import FileChange
-from rocattn_profiling.gate.explain.reach import Reach, difference, distances
+from rocattn_profiling.gate.explain.reach import Reach, difference, distances, reach_of
+from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.selftest import SelftestOptions
 
 LIBRARY = """
 \"\"\"A library.\"\"\"
@@ -192,3 +195,28 @@ def test_a_cause_is_located_in_a_function_that_ran(trees):
     assert change.cause([lines]).location.line in lines
     assert LIBRARY.splitlines()[change.cause([lines]).location.line - 1].strip() == "self.x = LIMIT"
     assert reach.started_in(other, *sides) is None
+
+
+def test_some_runs_measure_everything(trees):
+    """One commit against itself, one that learns, and what calls do not show; equal code needs no calls."""
+
+    def reach(change, options=None, *, same=False, python="3.12.1", differing=(), kept=("base", "head")):
+        shas = ("a", "a") if same else ("a", "b")
+        return reach_of(SimpleNamespace(
+            options=options or Options(), trees={side: trees / side for side in kept}, differing=differing,
+            revisions={side: SimpleNamespace(tree=sha) for side, sha in zip(kept, shas, strict=False)},
+            facts={side: SimpleNamespace(python=python) for side in ("base", "head")}, changes={change.path: change},
+        ))  # fmt: skip
+
+    comment = changed(trees, "def outer(x):", "# words\ndef outer(x):  # more")
+    assert reach(comment).nothing_differs
+    assert reach(comment, python="3.10.13").nothing_differs
+    assert reach(comment, same=True) is None
+    assert reach(comment, Options(learn=True)) is None
+    assert reach(comment, SelftestOptions()) is None
+    assert reach(comment, differing={"numpy": ("1", "2")}) is None
+    assert reach(comment, kept=()) is None
+    code = changed(trees, "return x + 1", "return x + 1.0")
+    assert not reach(code).nothing_differs
+    assert reach(code, python="3.10.13") is None
+    assert reach(FileChange("x.c", trees / "base/x.c", trees / "head/x.c")) is None

@@ -86,7 +86,7 @@ def slow_suite(tmp_path, cache, monkeypatch):
         said, steps = [], []
         variables = {"GO_ON": str(go_on)}
         context = SimpleNamespace(
-            options=Options(), repo=tmp_path, suite="suite", list_base=lambda: None,
+            options=Options(), repo=tmp_path, suite="suite", trees={}, list_base=lambda: None,
             launchers={side: Launcher(sys.executable, folder, tmp_path / side, variables) for side in ("base", "head")},
             say=lambda line: (said.append(line), go_on.touch()),
         )  # fmt: skip

@@ -10,7 +10,7 @@ from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.measure import Design, LaunchStore, PairedSession
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning import pace
-from rocattn_profiling.gate.planning.pace import Pace, TimeLimit
+from rocattn_profiling.gate.planning.pace import Pace, TimeLimit, Tracing
 from rocattn_profiling.gate.result import budget_of
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.measure.records import Launch
@@ -68,7 +68,13 @@ def session(tmp_path, monkeypatch):
         slower=(),
         spells_from=math.inf,
         on_step=lambda _: None,
+        runs_change=None,
+        calls=True,
     ):
+        def traced(label):
+            clock.now += 2.0 if calls else 0.0
+            return runs_change(label)
+
         cases = [
             Case(benchmark=Benchmark(name=label, type="time", unit="seconds", version="1", params=[], param_names=[]),
                  param=None, label=label)
@@ -77,6 +83,8 @@ def session(tmp_path, monkeypatch):
         design = Design(
             cases=cases, policy=Options(quick=True).policy(), request=Request(), seed=3, steps=steps or {},
             pace=Pace(known if known is not None else dict.fromkeys(labels, 1.0)), limit=TimeLimit.begin(limit_s),
+            runs_change=runs_change and (lambda case: traced(case.label)),
+            tracing=runs_change and Tracing([], [case for case in cases if case.label in (steps or {})], calls),
         )  # fmt: skip
         launchers = {
             "base": Taking(clock, seconds or {}), "head": Taking(clock, seconds or {}, slower, spells_from),
@@ -121,6 +129,43 @@ def test_the_near_ones_go_before_a_round_that_is_too_long(session):
     assert statuses.count("regression") == 1
     assert statuses.count("unreached") == len(found.unreached) == 40 - len(set(ran))
     assert [decision.id for decision in found.decision.decisions] == [pair.id for pair in found.pairs]
+
+
+def test_traced_calls_take_their_part_of_the_limit(session):
+    """Forty benchmarks, one of which runs the change: all have a round and a call, and only that one has more."""
+    labels = [f"b{n:02}" for n in range(40)]
+    one = {"runs_change": "b07".__eq__, "steps": {"b07": 1}, "slower": ("b07",)}
+    _, found, ran, took = session(labels, 200, **one)
+    assert (found.stopped, ran[40:], took) == (False, ["b07"] * 4, 40 * 4 + 8)
+    verdicts = {decision.id: decision.verdict for decision in found.decision.decisions}
+    assert verdicts == dict.fromkeys(labels, "pass") | {"b07": "regression"}
+
+
+def test_what_the_limit_leaves_untraced_is_undecided(session):
+    """Time for a round and a call of some: they pass, and nothing else does."""
+    labels = [f"c{n:02}" for n in range(40)]
+    traced = []
+
+    def runs_change(label):
+        traced.append(label)
+        return False
+
+    _, found, _, took = session(labels, 110, runs_change=runs_change)
+    assert took <= 110
+    assert 20 < len(traced) < 40
+    passed = {decision.id for decision in found.decision.decisions if decision.verdict == "pass"}
+    assert passed == set(traced)
+    assert sorted([*passed, *found.open, *found.unreached]) == labels
+
+
+def test_equal_code_passes_though_the_first_round_is_cut_off(session):
+    """Where both sides have the same code there is nothing to call: each that ran on both sides is decided."""
+    labels = [f"d{n:02}" for n in range(40)]
+    _, found, ran, _ = session(labels, 40, runs_change=lambda _: False, calls=False)
+    assert 10 < len(ran) < 40
+    assert not found.open
+    assert {decision.verdict for decision in found.decision.decisions} == {"pass"}
+    assert len(found.unreached) == 40 - len(found.decision.decisions)
 
 
 def test_a_limit_makes_no_looks_of_its_own(session):
@@ -218,6 +263,14 @@ def test_estimates_follow_imports_records_and_launches():
     assert known.launch_s(slow) == 2.0
     low, high = guessed.estimate_s([slow, fast], (5, 8, 12))
     assert 0 < low < high
+    looks = (5, 8, 12)
+    nothing, some = Tracing([], [], calls=False), Tracing([fast], [fast, slow], calls=True)
+    both = guessed.round_s([slow, fast])
+    assert guessed.estimate_s([slow, fast], looks, traced=nothing) == pytest.approx((0.6 * both, 1.8 * both))
+    few, many = guessed.rest_s([fast], 1, looks, 0.1), guessed.rest_s([fast, slow], 1, looks, 0.5)
+    assert guessed.estimate_s([slow, fast], looks, traced=some) == pytest.approx(
+        (0.6 * (2 * both + few), 1.8 * (2 * both + many))
+    )
     low, high = known.estimate_s([slow], (5, 8, 12))
     assert low <= 2 * 5 * 2.0 * 1.2 <= high
 

@@ -8,7 +8,7 @@ import pytest
 from rocattn_profiling.gate.formats import card, markdown
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
-from rocattn_profiling.gate.rule.suite import decide, decide_suite
+from rocattn_profiling.gate.rule.suite import decide, decide_suite, decide_value
 
 
 def pair_of(a, b, unit="misses", name="c"):
@@ -86,3 +86,27 @@ def test_the_verdict_says_it_without_a_ratio(entry, result_of):
     assert "0 things -> 5 things  ratio unknown" in card.text(result)
     rows = [line for line in markdown.comment(result).splitlines() if line.startswith("| <code>")]
     assert rows[0].startswith("| <code>a</code> | **regression** | 0 things | 5 things | unknown |  |")
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "unit", "verdict", "ratio"),
+    [
+        (43, 43, "registers", "pass", 1.0),
+        (0, 0, "registers", "pass", 1.0),
+        (100, 103, "registers", "regression", 1.03),
+        (100, 101, "registers", "pass", 1.01),
+        (100, 90, "registers", "improvement", 0.9),
+        (0, 5, "registers", "regression", None),
+        (5, 0, "registers", "improvement", None),
+        (2**20, 2**20 + 9000, "bytes", "pass", (2**20 + 9000) / 2**20),
+        (2**20, 2**22, "bytes", "regression", 4.0),
+    ],
+)
+def test_a_deterministic_value_is_decided_by_one_launch(base, head, unit, verdict, ratio):
+    """It has no noise: the sizes of the rule decide, and the ratio is exact."""
+    decision = decide_value(pair_of([base], [head], unit), Policy())
+    assert (decision.verdict, decision.rounds_used, decision.untouched) == (verdict, 1, False)
+    assert decision.p == float(verdict == "pass")
+    assert decision.has_ratio == (ratio is not None)
+    if ratio is not None:
+        assert decision.ratio == decision.ratio_low == decision.ratio_high == pytest.approx(ratio)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.asv.launch import Case, Loaded
     from rocattn_profiling.gate.explain.files import FileChange
+    from rocattn_profiling.gate.sides import Context
 
 SETUP_CALLS = 1
 """Calls that a set-up counts as: it prepares what is timed, and is not timed itself."""
@@ -28,6 +29,7 @@ _INERT = frozenset({".md", ".rst", ".txt", ".lock", ".png", ".svg", ".yml", ".ya
 _DOCUMENTS = frozenset({".md", ".rst"})
 _PAGES = frozenset({".github", "doc", "docs"})
 _MOST_BYTES = 2_000_000  # a larger file is generated
+_TRACEABLE = (3, 11)  # a code object's qualified name
 _IMPORT = "<module>"  # the name of the code that an import runs
 
 
@@ -173,27 +175,47 @@ def distances(
     return {case.label: calls[case.benchmark.name] for case in cases}
 
 
+def reach_of(context: Context) -> Reach | None:
+    """Return what tells which benchmarks of a run need one round; None where all are to be measured.
+
+    That is where one commit is compared with itself, where the run is to learn the noise, and where calls do not show
+    what differs: other packages, other files than Python sources, or Pythons before 3.11.
+    """
+    if not context.options.equal_code_passes or not context.trees or context.differing:
+        return None
+    if len({revision.tree for revision in context.revisions.values()}) == 1:
+        return None
+    reach = Reach(context.changes)
+    if not reach.known:
+        return None
+    versions = [tuple(map(int, facts.python.split(".")[:2])) for facts in context.facts.values()]
+    return reach if reach.nothing_differs or min(versions) >= _TRACEABLE else None
+
+
 class Reach:
     """Tells from traced calls whether benchmarks run anything that differs.
+
+    Attributes:
+        known: Whether calls show everything that differs: not compiled sources, data and settings.
 
     Args:
         changes: The files that differ, by path, without the suite's.
     """
 
     def __init__(self, changes: Mapping[str, FileChange]) -> None:
-        self._known = True
+        self.known = True
         self._differences: dict[str, tuple[FileChange, SourceDifference]] = {}
         for path, change in changes.items():
             differing = difference(change)
             if differing is not None and any(differing):
                 self._differences[path] = change, differing
             elif differing is None and Path(path).suffix not in _DOCUMENTS and not _PAGES & set(Path(path).parts[:-1]):
-                self._known = False  # compiled sources, data and settings act without being called
+                self.known = False
 
     @property
     def nothing_differs(self) -> bool:
         """Whether both sides have the same code, but for comments and documents."""
-        return self._known and not self._differences
+        return self.known and not self._differences
 
     @property
     def files(self) -> list[str]:
@@ -203,7 +225,7 @@ class Reach:
 
     def ran(self, base: Loaded | None, head: Loaded | None) -> bool | None:
         """Return whether a benchmark starts anything that differs on either side; None where that is not known."""
-        if not self._known or base is None or head is None or base.ran is None or head.ran is None:
+        if not self.known or base is None or head is None or base.ran is None or head.ran is None:
             return None
         return any(self._started(path, base, head) for path in self._differences)
 

@@ -157,13 +157,17 @@ def _row(entry: Entry) -> str:
 
 
 def _ratio(decision: Decision) -> str:
+    if decision.untouched:
+        return ""
     return render.ratio(decision.ratio) if decision.has_ratio else "unknown"
 
 
 def _status(entry: Entry) -> str:
     waived = f": {markdown(entry.waiver, 200)}" if entry.waiver else ""
     rule = f" (rule: {markdown(entry.rule, 200)})" if entry.rule else ""
-    return f"{'undecided' if entry.status == 'inconclusive' else entry.status}{waived}{rule}"
+    untouched = entry.decision is not None and entry.decision.untouched
+    how = f": {render.UNTOUCHED}" if untouched else ""
+    return f"{'undecided' if entry.status == 'inconclusive' else entry.status}{how}{waived}{rule}"
 
 
 def _block(result: GateResult, group: CauseGroup) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rocattn_profiling.gate.rule.launches import Column
-    from rocattn_profiling.gate.rule.pairs import PairLaunch
+    from rocattn_profiling.gate.rule.pairs import Decision, PairLaunch
     from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
 
 FILE = "index.html"
@@ -146,7 +146,7 @@ def view(result: GateResult) -> GateView:
             ),
         ],
         listed=[part for status in _LISTED for part in _of(result, status)],
-        quiet=[part for status in ("pass", "ungated") for part in _of(result, status)],
+        quiet=[*_passes(result), *_of(result, "ungated")],
     )
 
 
@@ -183,6 +183,16 @@ def _of(result: GateResult, status: str, *, is_open: bool = False) -> Iterable[G
         yield GatePart(render.word(status), TONES.get(status, ""), _rows(entries), is_open=is_open)
 
 
+def _passes(result: GateResult) -> Iterable[GatePart]:
+    """Yield what was shown to be fine, then what runs nothing that changed."""
+    passed = [(entry, entry.decision) for entry in result.entries if entry.status == "pass"]
+    untouched = [entry for entry, decision in passed if decision is not None and decision.untouched]
+    shown = [entry for entry, decision in passed if decision is None or not decision.untouched]
+    for entries, why in ((shown, ""), (untouched, render.UNTOUCHED)):
+        if entries:
+            yield GatePart(render.word("pass"), TONES["pass"], _rows(entries), why=why)
+
+
 def _rows(entries: Sequence[Entry], common: int = 0) -> list[GateRow]:
     return [_row(entry, common) for entry in entries]
 
@@ -196,7 +206,7 @@ def _row(entry: Entry, common: int) -> GateRow:
         label=render.title(entry)[common:] or render.title(entry),
         base=_value(entry, entry.base),
         head=_value(entry, entry.head),
-        ratio="" if decision is None else render.ratio(decision.ratio) if decision.has_ratio else "ratio unknown",
+        ratio=_ratio(decision),
         interval=render.interval(entry),
         rounds=decision.rounds_used if decision else 0,
         reasons=render.reasons(entry),
@@ -205,6 +215,12 @@ def _row(entry: Entry, common: int) -> GateRow:
         rule=entry.rule,
         strip=strip([(name, [v * factor for v in _locations(launches, column)]) for name, launches in sides], unit),
     )
+
+
+def _ratio(decision: Decision | None) -> str:
+    if decision is None or decision.untouched:
+        return ""
+    return render.ratio(decision.ratio) if decision.has_ratio else "ratio unknown"
 
 
 def _column(entry: Entry) -> Column:

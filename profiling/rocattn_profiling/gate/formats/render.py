@@ -17,6 +17,7 @@ _SCALES = {
     "ns": ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")),
     "bytes": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
 }
+UNTOUCHED = "runs nothing that changed"
 SUSPECT = "likely slower (nine in ten of those marked so are)"
 _NAME = 160  # characters of a label, as in the comment; the JSON has it whole
 _INDENT = 24  # of a changed line; more says nothing
@@ -43,8 +44,8 @@ def headline(result: GateResult) -> str:
 
 def suite_ratio(result: GateResult) -> str:
     """Return what the suite as a whole did: the machine and not the code, if the canary did the same."""
-    if not any(entry.decision is not None and entry.metric not in EXACT for entry in result.entries):
-        return "all benchmarks together: unknown, as none ran on both sides"
+    if not any(_is_compared(entry) for entry in result.entries):
+        return "all benchmarks together: unknown, as none was compared"
     return f"all benchmarks together: {ratio(result.suite_shift)}; canary: {ratio(result.canary_shift)}"
 
 
@@ -52,12 +53,17 @@ def known_beforehand(entries: Sequence[Entry], source: NoiseSource) -> str:
     """Return in one line how much was known of the noise before the run, and from where."""
     if source.why_not:
         return f"noise of earlier sessions: {source.why_not}"
-    measured = [entry for entry in entries if entry.decision is not None and entry.metric not in EXACT]
+    measured = [entry for entry in entries if _is_compared(entry)]
     known = [entry.noise for entry in measured if entry.noise is not None]
     sessions = span([noise.sessions for noise in known])
     about = f", {sessions} session{'' if sessions == '1' else 's'} each" if known else ""
     where = f" ({source.path})" if source.path else ""
     return f"noise of earlier sessions: known of {len(known)} of {len(measured)} benchmarks{about}{where}"
+
+
+def _is_compared(entry: Entry) -> bool:
+    """Whether the launches of both sides of a benchmark were compared."""
+    return entry.decision is not None and entry.metric not in EXACT and not entry.decision.untouched
 
 
 def span(numbers: Sequence[int]) -> str:
@@ -152,10 +158,12 @@ def change(entry: Entry) -> str:
     decision = entry.decision
     if decision is None:
         return values
+    if decision.untouched:
+        return f"{values}, {UNTOUCHED}"
     if not decision.rounds_used:  # an exact metric: it has no interval
         return f"{values}, {ratio(decision.ratio)}"
     shown = f"{ratio(decision.ratio)} {interval(entry)}" if decision.has_ratio else "ratio unknown"
-    return f"{values}, {shown} after {decision.rounds_used} rounds"
+    return f"{values}, {shown} after {decision.rounds_used} round{'' if decision.rounds_used == 1 else 's'}"
 
 
 def ratio(value: float) -> str:

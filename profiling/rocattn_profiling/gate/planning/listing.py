@@ -24,6 +24,7 @@ from rocattn_profiling.asv.launch import Benchmark, Suite
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import write_bytes
 from rocattn_profiling.gate import result
+from rocattn_profiling.gate.explain.reach import reach_of
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.planning import pace
 from rocattn_profiling.gate.planning.plan import how_to_shorten
@@ -186,7 +187,10 @@ class _FirstPlan:
         cases = result.chosen_cases(suite, context.options)
         times = pace.recorded(pace.record_path(context.repo, context.suite, quick=context.options.quick))
         expected = pace.Pace(times, imports, self._request.budget_ns / 1e9)
-        span = pace.span(expected.estimate_s(cases, self._policy.looks))
+        reach = reach_of(context)  # how much of the suite runs the change is not known yet
+        some = [] if reach is not None and reach.nothing_differs else cases
+        traced = None if reach is None else pace.Tracing([], some, calls=bool(some))
+        span = pace.span(expected.estimate_s(cases, self._policy.looks, traced=traced))
         if not cases:
             return ""
         basis = "as listed by an earlier run"

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -42,6 +42,19 @@ _CUT_BY = 0.97  # ends one that takes longer than expected
 _CAUSES_BY = 1.04
 _UNITS = {"h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0, "": 1.0}
 _LIMIT = re.compile(r"(?:\d+(?:\.\d+)?(?:h|min|m|s)\s*)+|\d+(?:\.\d+)?", re.ASCII)
+
+
+class Tracing(NamedTuple):
+    """What traced calls after the first round are expected to show.
+
+    Attributes:
+        fewest, most: The benchmarks that may run the change: only they are measured further.
+        calls: Whether it takes calls to know; not where both sides have the same code.
+    """
+
+    fewest: Sequence[Case]
+    most: Sequence[Case]
+    calls: bool
 
 
 class LaunchTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,19 +128,25 @@ class Pace:
         """Return the seconds of a module's own import; 0 for none."""
         return self._imports.get(module, 0.0) if module else 0.0
 
-    def estimate_s(self, cases: Sequence[Case], looks: Sequence[int]) -> tuple[float, float]:
+    def estimate_s(
+        self, cases: Sequence[Case], looks: Sequence[int], *, traced: Tracing | None = None
+    ) -> tuple[float, float]:
         """Return the expected seconds of a whole run, low and high end.
 
         Args:
             cases: The benchmarks.
             looks: The rounds after which a part of them is decided.
+            traced: What traced calls are expected to show; None without such calls.
         """
         certain = [case for case in cases if case.label in self.known or case.label in self._seen]
         sure = self.round_s(certain) / (self.round_s(cases) or 1.0)
+        # All have one round, and a traced call takes about as long as a launch.
+        first_s = 0.0 if traced is None else (1 + traced.calls) * self.round_s(cases)
+        further = (cases, cases) if traced is None else (traced.fewest, traced.most)
         ends = []
-        for share, measured, guessed in zip(UNDECIDED_SHARE, _MEASURED, _GUESSED, strict=True):
+        for share, measured, guessed, some in zip(UNDECIDED_SHARE, _MEASURED, _GUESSED, further, strict=True):
             factor = sure * measured + (1 - sure) * guessed
-            ends.append(factor * self.rest_s(cases, 0, looks, share))
+            ends.append(factor * (first_s + self.rest_s(some, 0 if traced is None else 1, looks, share)))
         return ends[0], ends[1]
 
     def rest_s(self, cases: Iterable[Case], done: int, looks: Sequence[int], share: float) -> float:

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.asv.launch import Case, Request
+    from rocattn_profiling.gate.explain.reach import Reach
     from rocattn_profiling.gate.planning.listing import ListedSuites
     from rocattn_profiling.gate.rule.policy import Policy
     from rocattn_profiling.gate.sides import Context
+
+
+_LIKELY_CALLS = 4
+"""Calls, by name, up to which a benchmark likely runs the change: longer paths mostly join functions of one name."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,20 +62,38 @@ class Plan:
         cases: Those to measure.
         request: How a launch samples.
         policy: When to look.
+        reach: What tells which benchmarks run the change; None where all are measured.
     """
 
     def __init__(
-        self, context: Context, suites: ListedSuites, cases: Sequence[Case], request: Request, policy: Policy
+        self,
+        context: Context,
+        suites: ListedSuites,
+        cases: Sequence[Case],
+        request: Request,
+        policy: Policy,
+        reach: Reach | None = None,
     ) -> None:
         self.cases = cases
         self.record = pace.record_path(context.repo, context.suite, quick=context.options.quick)
         imports = suites.sides["head"].imports
         self.pace = pace.Pace(pace.recorded(self.record), imports, request.budget_ns / 1e9)
-        self.estimate_s = self.pace.estimate_s(cases, policy.looks)
         self._distances: dict[str, int | None] | None = None
         shared = context.launchers["head"].shared
         if context.trees and len(shared) == 1 and shared[0].is_dir():  # one asv suite: tests and commands have no names
             self._distances = distances(context.changes.values(), context.trees["head"], shared[0], cases)
+        self.tracing = None if reach is None else self._tracing(reach)
+        self.estimate_s = self.pace.estimate_s(cases, policy.looks, traced=self.tracing)
+
+    def _tracing(self, reach: Reach) -> pace.Tracing:
+        """Return what traced calls are likely to show."""
+        if reach.nothing_differs:
+            return pace.Tracing([], [], calls=False)
+        if self._distances is None:
+            return pace.Tracing([], self.cases, calls=True)
+        most = [case for case in self.cases if case.label in self.steps]
+        near = [case for case in most if self.steps[case.label] <= _LIKELY_CALLS]
+        return pace.Tracing(near, most, calls=True)
 
     @property
     def steps(self) -> dict[str, int]:

@@ -122,7 +122,7 @@ def by_rank(pair: Pair, policy: Policy) -> Interim:
     """
     a, b = ([low_quantile(launch.samples) for launch in side.launches] for side in (pair.a, pair.b))
     medians = (median(a), median(b))
-    least = max(_floor(pair, policy), math.expm1(policy.log_called) * min(medians))
+    least = max(absolute_floor(pair, policy), math.expm1(policy.log_called) * min(medians))
     p_value = 1 / math.comb(len(a) + len(b), len(a)) if abs(medians[1] - medians[0]) >= least else 1.0
     up, down = (p_value if apart else 1.0 for apart in (min(b) > max(a), max(b) < min(a)))
     excuse = Reason("zero", "a value of 0 has no ratio to compare")
@@ -182,7 +182,7 @@ def _quantity(pair: Pair, *, cpu: bool) -> Quantity:
     return "value" if single and pair.a.unit not in TIMES else "wall time"
 
 
-def _floor(pair: Pair, policy: Policy) -> float:
+def absolute_floor(pair: Pair, policy: Policy) -> float:
     """Return the absolute change of one call that is too small to matter, in the pair's unit."""
     return max(pair.floor, policy.floor / TIMES.get(pair.a.unit, 1.0))
 
@@ -220,7 +220,7 @@ def _pass_steps(pair: Pair, selection: Selection, fitted: Fit, disturbance: _Dis
 
 def _p_pass(pair: Pair, fitted: Fit, policy: Policy, drifted: float) -> float:
     """Return the probability that the change, up or down, is at least what matters."""
-    least = max(policy.log_tolerance, math.log1p(_floor(pair, policy) / fitted.level)) - drifted
+    least = max(policy.log_tolerance, math.log1p(absolute_floor(pair, policy) / fitted.level)) - drifted
     return max(fitted.posterior.p_above(least), fitted.posterior.p_below(-least)) if least > 0 else 1.0
 
 
@@ -248,7 +248,7 @@ def _veto(pair: Pair, selection: Selection, fitted: Fit, interim: Interim, polic
     shift = fitted.posterior.shift
     if abs(shift) < policy.log_called:
         return "small"
-    if abs(math.expm1(shift)) * interim.base < _floor(pair, policy):
+    if abs(math.expm1(shift)) * interim.base < absolute_floor(pair, policy):
         return "floor"
     if selection.wall and guards.wall_contradicts(selection.wall, shift, policy.log_margin):
         return "wall_time"

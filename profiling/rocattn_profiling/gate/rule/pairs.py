@@ -175,3 +175,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     def has_ratio(self) -> bool:
         """Whether a ratio is known: 0 against 5 has none, and 1 would read as "no change"."""
         return (self.ratio, self.ratio_low, self.ratio_high) != (1.0, 0.0, None)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether it passes because nothing that differs runs in the benchmark: it was measured once, to see it run."""
+        return self.verdict == "pass" and not self.rounds_used and not self.has_ratio

@@ -24,7 +24,7 @@ from rocattn_profiling.gate.rule.constants import (
     SESSION_WITHIN,
 )
 from rocattn_profiling.gate.rule.guards import canary_change
-from rocattn_profiling.gate.rule.interim import Interim, by_rank, examine, has_zero, identical
+from rocattn_profiling.gate.rule.interim import Interim, absolute_floor, by_rank, examine, has_zero, identical
 from rocattn_profiling.gate.rule.launches import location
 from rocattn_profiling.gate.rule.pairs import Decision, Pair
 from rocattn_profiling.gate.rule.policy import Policy
@@ -56,6 +56,9 @@ class SuiteDecision(NamedTuple):
     listed: Sequence[str] = ()
 
 
+_UNTOUCHED = "nothing that differs runs in it: a traced call on both sides shows that"
+
+
 class PairSequence(Protocol):
     """Pairs by their index."""
 
@@ -74,6 +77,29 @@ def decide(pair: Pair, policy: Policy | None = None) -> Decision:
     """
     (benchmark,) = _analysed([pair], stored(policy or Policy(), pair.rounds), {})
     return benchmark.decision(None)  # one pair cannot tell whether the machine changed speed
+
+
+def untouched(id_: str) -> Decision:
+    """Return the decision on a benchmark that runs nothing that differs."""
+    return Decision(id=id_, verdict="pass", reason=_UNTOUCHED)
+
+
+def decide_value(pair: Pair, policy: Policy) -> Decision:
+    """Decide a value that the same code always gives, by one launch a side: there is no noise to exceed.
+
+    The sizes of the rule apply: the least relative change that is called, and the absolute floor.
+    """
+    base, head = (side.launches[0].samples[0] for side in (pair.a, pair.b))
+    called = abs(head - base) >= max(absolute_floor(pair, policy), policy.called * min(base, head)) and base != head
+    verdict = ("regression" if head > base else "improvement") if called else "pass"
+    ratio = head / base if base and head else 1.0
+    low = 0.0 if ratio == 1 and base != head else ratio  # 0 against 5 has no ratio
+    change = f"{base:g} on both sides" if base == head else f"from {base:g} to {head:g}"
+    size = "" if called or base == head else ", too small a change to matter"
+    return Decision(
+        id=pair.id, verdict=verdict, ratio=ratio, ratio_low=low, ratio_high=low or None, p=float(not called),
+        rounds_used=1, reason=f"{change}{size}: a deterministic value",
+    )  # fmt: skip
 
 
 def stored(policy: Policy, rounds: int) -> Policy:

@@ -17,10 +17,10 @@ BASE = "from rocattn_profiling.gate.plugin import Plugin as Base\nclass Plugin(B
 def gated(project, offline, monkeypatch):
     """Return a function that commits files, gates that commit, and gives the status and the verdict."""
 
-    def commit_and_gate(**files):
+    def commit_and_gate(*arguments, **files):
         project.commit("change", **files)
         monkeypatch.chdir(project.root)
-        status = main(["gate", "run", "--quick", "--rounds", "5"])
+        status = main(["gate", "run", "--quick", "--rounds", "5", *arguments])
         path = project.root / "out/gate/verdict.json"
         return status, verdict.read(path) if path.is_file() else None
 
@@ -64,3 +64,12 @@ def test_a_plugin_that_cannot_be_used_is_one_line(gated, capsys, text, said):
     status, result = gated(**{FILE: text})
     assert (status, result) == (4, None)
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_what_a_plugin_prepares_takes_none_of_the_time(gated):
+    """It may be a build: a limit that is shorter than that still leaves time to measure."""
+    text = f"{BASE}    def prepare(self, labels):\n        import time\n        time.sleep(6)\n"
+    status, result = gated("--max-time", "5s", **{FILE: text, "tinylib/more.py": "x = 1\n"})
+    assert (status, result.verdict, result.budget.stopped) == (0, "pass", False)
+    assert result.budget.measured_s < 5

@@ -153,7 +153,8 @@ class TimeBudget(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         limit_s: The limit of ``--max-time``; 0 without one.
         estimate_s: The estimate before measuring, low and high end, in seconds; 0 and 0 where there was none.
-        measured_s: Seconds from the end of the builds to the verdict, of this run alone (not of one it resumed).
+        measured_s: Seconds from the end of the builds to the verdict, without preparations, of this run alone (not of
+            one it resumed).
         benchmarks: How many were to be measured.
         stopped: Whether the limit ended the run; the same command then goes on with the rest.
         unreached: Benchmarks that were not measured once on both sides.

@@ -189,7 +189,7 @@ class TimeLimit:
 
     Attributes:
         limit_s: Seconds from the start; infinite without a limit.
-        start: When both sides were built.
+        start: When both sides were built, later by what preparations took since.
     """
 
     limit_s: float
@@ -199,6 +199,10 @@ class TimeLimit:
     def begin(cls, limit_s: float) -> TimeLimit:
         """Return a limit that starts now; 0 seconds are none."""
         return cls(limit_s or math.inf, time.monotonic())
+
+    def extended(self, seconds: float) -> TimeLimit:
+        """Return the limit without seconds that do not count."""
+        return TimeLimit(self.limit_s, self.start + seconds)
 
     @property
     def limited(self) -> bool:

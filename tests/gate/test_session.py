@@ -316,6 +316,20 @@ def test_a_resumed_run_traces_nothing_twice(tmp_path):
     assert [decision.untouched for decision in session.decision.decisions] == [True, False, False]
 
 
+def test_what_a_trace_settles_is_not_repeated(tmp_path):
+    """A launch that met a slow spell in the first round is repeated only of what goes on."""
+
+    class Slow(Spells):
+        def end_server(self):
+            """Nothing was forked."""
+
+    labels = [f"b{n}" for n in range(8)]
+    for shown, repeats in ((False, 0), (True, 2)):
+        sides = {"base": Slow(range(6, 8)), "head": Slow(())}
+        _, _, session = traced_session(tmp_path / str(shown), dict.fromkeys(labels, shown), launchers=sides)
+        assert session.repeated == repeats
+
+
 def test_without_a_tracer_everything_is_measured(tmp_path):
     """One commit against itself, and a run that is to learn the noise."""
     assert [pair.rounds for pair in measured(tmp_path, Spells(()), labels=("a", "b")).pairs] == [5, 5]

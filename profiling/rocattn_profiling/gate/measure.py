@@ -381,7 +381,6 @@ class PairedSession:
         """Measure the first round and settle what needs no other; return the rest."""
         self._untraced = cases if self._calls else ()
         self._round(cases, 0, look)
-        self._settle(cases)
         return [case for case in cases if self._is_open(case)]
 
     def _settle(self, cases: Sequence[Case]) -> None:
@@ -495,6 +494,8 @@ class PairedSession:
                         self._again(case, side, round_, what, repeat)
                 elif self._outcomes[case.label] or self._fits(case):  # a shorter one may fit
                     self._begin(case, side, self._launch(case, side, 0, what))
+            if not round_ and not repeat:
+                self._settle(cases)  # of these no launch needs to be repeated
             to_do = [(case, side) for case, side in to_do if self._met_slow_spell(case, side, round_)]
             what = f"{self._what(round_)}, repeating what met a slow spell"
 
@@ -545,7 +546,7 @@ class PairedSession:
     def _met_slow_spell(self, case: Case, side: SideName, round_: int) -> bool:
         """Whether the canary was slow. Values other than times do not depend on the machine's speed."""
         outcome = self._kept[case.label, side].get(round_)
-        if outcome is None or self._failed(case) or case.benchmark.type != "time" or not outcome.canary_ns:
+        if outcome is None or not self._is_open(case) or case.benchmark.type != "time" or not outcome.canary_ns:
             return False
         if self.design.pace.shared_module(case):  # a repeat would cost another import
             return False

@@ -362,6 +362,7 @@ def test_what_does_not_run_the_change_is_measured_once(project, offline, capsys)
     assert (len(of["changed"].base_launches), len(of["other"].base_launches)) == (5, 1)
     assert len(of["other"].head_launches) == 1
     assert (of["changed"].decision.untouched, of["other"].decision.untouched) == (False, True)
+    assert of["other"].decision.reason.endswith("a traced call on both sides shows that")
     assert result.launches == 12
     planned = gate(project, "--quick")[1].budget.estimate_s  # by the first run's times
     capsys.readouterr()
@@ -369,6 +370,9 @@ def test_what_does_not_run_the_change_is_measured_once(project, offline, capsys)
     status, result = gate(project, "--quick", "--strict")
     assert (status, result.launches) == (0, 4)
     assert result.sentence == "2 benchmarks run nothing that changed"
+    assert {entry.decision.reason for entry in result.entries} == {
+        "nothing that differs runs in it: only comments, docstrings and documents differ"
+    }
     assert result.budget.estimate_s[1] < planned[0] / 2
     assert capsys.readouterr().out.startswith("PASS: 2 benchmarks run nothing that changed\n")
 

@@ -406,7 +406,7 @@ class PairedSession:
                 what = "tracing which benchmarks run the change"
                 self.on_step(Step(done=done, total=len(left), what=what, left_s=self._left_s(), of=case.label))
             if self.store.traced(case, self.design.runs_change) is False:
-                self._close(case, untouched(case.label))
+                self._close(case, untouched(case.label, traced=self._calls))
         self._untraced = ()
 
     @property

@@ -57,6 +57,7 @@ class SuiteDecision(NamedTuple):
 
 
 _UNTOUCHED = "nothing that differs runs in it: a traced call on both sides shows that"
+_SAME_CODE = "nothing that differs runs in it: only comments, docstrings and documents differ"
 
 
 class PairSequence(Protocol):
@@ -79,9 +80,9 @@ def decide(pair: Pair, policy: Policy | None = None) -> Decision:
     return benchmark.decision(None)  # one pair cannot tell whether the machine changed speed
 
 
-def untouched(id_: str) -> Decision:
-    """Return the decision on a benchmark that runs nothing that differs."""
-    return Decision(id=id_, verdict="pass", reason=_UNTOUCHED)
+def untouched(id_: str, *, traced: bool) -> Decision:
+    """Return the decision on a benchmark that runs nothing that differs, by traced calls or for want of such code."""
+    return Decision(id=id_, verdict="pass", reason=_UNTOUCHED if traced else _SAME_CODE)
 
 
 def decide_value(pair: Pair, policy: Policy) -> Decision:

@@ -118,11 +118,6 @@ class Design:
         """The rounds after which any case is looked at."""
         return sorted({look for policy in (self.policy, *self.policies.values()) for look in policy.looks})
 
-    @property
-    def likely(self) -> list[Case]:
-        """The cases that may run the change, as far as the sources show."""
-        return list(self.cases if self.tracing is None else self.tracing.most)
-
 
 class SessionResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a session measured.
@@ -270,7 +265,10 @@ class PairedSession:
         self._open: set[str] = {case.label for case in design.cases}  # undecided so far
         self._settled: dict[str, Decision] = {}  # by the first round
         self._untraced: Sequence[Case] = ()  # that are about to be
-        self._likely = {case.label for case in design.likely}
+        may_run = (
+            (design.cases, design.cases) if design.tracing is None else (design.tracing.fewest, design.tracing.most)
+        )
+        self._likely, self._possible = ({case.label for case in cases} for cases in may_run)
         self._share = UNDECIDED_SHARE[0]  # of the benchmarks, that the last look left undecided
         self._step = Step(done=0, total=0, what="")
         self._current: tuple[Sequence[Case], int, int] = (), 0, 0  # cases of the round, its number, the next look
@@ -339,7 +337,7 @@ class PairedSession:
                 seconds = self.design.pace.round_s([case])
                 seconds -= 2 * self.design.pace.import_s(module) if module in modules else 0.0
                 # What the change cannot reach has one round, and the traced calls.
-                takes = (looks[0] - done if done or case.label in self._likely else _TRACED_ROUNDS) * seconds
+                takes = (looks[0] - done if done or case.label in self._possible else _TRACED_ROUNDS) * seconds
                 imported = bool(module) and module in modules  # whoever shares an import goes with the first
                 if needed + takes <= (left if imported or not batch else left / _BATCH_SHARE):
                     batch, needed, modules = [*batch, case], needed + takes, modules | {module}

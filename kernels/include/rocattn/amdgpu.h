@@ -178,12 +178,18 @@ ROCATTN_INLINE Vector<T, 4> lds_load_transposed(const T* address, Where = Where:
     return __builtin_bit_cast(Vector<T, 4>, __builtin_amdgcn_ds_read_tr16_b64_v4i16((Local*)address));
 }
 
-// global_load_lds_dwordx4: lane l has 16 bytes from its address written to `lds` + 16 l, which is the same in all lanes.
-// The compiler lets reads of an LDS array wait for such loads of that array alone.
+// global_load_lds_dwordx4: lane l has 16 bytes, `offset` bytes from `base`, written to `lds` + 16 l; base and lds are the
+// same in all lanes.
+//
+// As assembly: behind the builtin the compiler has every read of that LDS array wait for the load, although two tiles of
+// an array take turns here and loads_arrived() is the wait. It leaves hazards to us: a wait state behind a write of M0.
 template <typename T>
-ROCATTN_INLINE void load_to_lds(const T* address, T* lds, Where = Where::here()) {
-    auto* global = (__attribute__((address_space(1))) void*)address;
-    __builtin_amdgcn_global_load_lds(global, (__attribute__((address_space(3))) void*)lds, VECTOR_BYTES, 0, 0);
+ROCATTN_INLINE void load_to_lds(const T* base, u32 offset, T* lds, Where = Where::here()) {
+    const auto at = static_cast<u32>(reinterpret_cast<u64>(lds));  // the low half of a generic address of LDS
+    auto* global = (__attribute__((address_space(1))) const void*)base;
+    asm volatile("s_mov_b32 m0, %2\n\ts_nop 0\n\tglobal_load_lds_dwordx4 %0, %1" ::"v"(offset), "s"(global),
+                 "s"(__builtin_amdgcn_readfirstlane(at))
+                 : "memory");
 }
 // Waits until all that this wave loaded so has arrived (s_waitcnt vmcnt(0)).
 ROCATTN_INLINE void loads_arrived(Where = Where::here()) { __builtin_amdgcn_s_waitcnt(0x0f70); }

@@ -19,45 +19,65 @@ struct DirectLayout {
     // What the chunks of a block's row are exchanged by.
     static ROCATTN_INLINE u32 exchange(u32 row) { return (4 - row / 4) % 4; }
 
+    // This lane's place in the blocks that read() and read_transposed() (of even and odd f) read.
+    static ROCATTN_INLINE u32 place() {
+        const u32 row = lane_id() % 16;
+        return row * 32 + (lane_id() / 16 ^ exchange(row)) * 8;
+    }
+    static ROCATTN_INLINE u32 place_transposed(u32 f) {
+        const u32 row = lane_id() / 4, chunk = (lane_id() % 4 / 2 ^ exchange(row)) ^ f % 2 * 2;
+        return row * 32 + chunk * 8 + lane_id() % 2 * 4;
+    }
+
     // A of 16 rows, from row 16 t on, over 32 columns from column 32 d on.
     template <typename A>
-    static ROCATTN_INLINE A read(const T* tile, u32 t, u32 d, Where where = Where::here()) {
-        const u32 row = lane_id() % 16, chunk = lane_id() / 16 ^ exchange(row);
-        return lds_load<T, 8>(tile + ((t * ACROSS + d) * BLOCK + row * 32 + chunk * 8), where);
+    static ROCATTN_INLINE A read(const T* tile, u32 place, u32 t, u32 d, Where where = Where::here()) {
+        return lds_load<T, 8>(tile + ((t * ACROSS + d) * BLOCK + place), where);
     }
 #if defined(__gfx950__)
     // A of features 16 f ... by the 32 rows from row 32 c on, in the order of Matrix::chain_row.
     template <typename A>
-    static ROCATTN_INLINE A read_transposed(const T* tile, u32 c, u32 f, Where where = Where::here()) {
-        const u32 row = lane_id() / 4, chunk = (lane_id() % 4 / 2 ^ exchange(row)) ^ f % 2 * 2;
-        // One addition to the tile's address: through more of them the compiler does not see which array it is.
-        const u32 lane = row * 32 + chunk * 8 + lane_id() % 2 * 4, block = 2 * c * ACROSS + f / 2;
-        const auto low = lds_load_transposed(tile + (block * BLOCK + lane), where);
-        const auto high = lds_load_transposed(tile + ((block + ACROSS) * BLOCK + lane), where);
+    static ROCATTN_INLINE A read_transposed(const T* tile, u32 place, u32 c, u32 f, Where where = Where::here()) {
+        const u32 block = 2 * c * ACROSS + f / 2;
+        const auto low = lds_load_transposed(tile + (block * BLOCK + place), where);
+        const auto high = lds_load_transposed(tile + ((block + ACROSS) * BLOCK + place), where);
         return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
     }
 
-    // Issues this wave's loads, of BLOCK_WAVES waves, of a tile of which `rows` rows exist (FULL: all; else the last one
-    // stands for others). They are there after arrived() and a barrier.
-    template <u32 BLOCK_WAVES, bool FULL>
-    static ROCATTN_INLINE void fetch(const Rows<T>& matrix, u32 rows, T* tile, Where where = Where::here()) {
-        const u32 wave = uniform(wave_id()), row = lane_id() / 4;
-        const u32 column = (lane_id() % 4 ^ exchange(row)) * 8;
-        const u32 offset = matrix.template offset<16>(row) + column * static_cast<u32>(sizeof(T));
+    // What a wave of BLOCK_WAVES loads: some blocks. KEEPS: where they are in a full tile, in bytes from its lowest
+    // address, is kept in registers.
+    template <u32 BLOCK_WAVES, bool KEEPS>
+    struct Share {
+        static constexpr u32 LOADS = (BLOCKS + BLOCK_WAVES - 1) / BLOCK_WAVES;
+        u32 wave, offsets[LOADS];
+
+        ROCATTN_INLINE explicit Share(const Rows<T>& matrix) : wave(uniform(wave_id())) {
+            settle_scalar(wave);
 #pragma unroll
-        for (u32 i = 0; i < (BLOCKS + BLOCK_WAVES - 1) / BLOCK_WAVES; ++i) {
-            const u32 block = wave + i * BLOCK_WAVES, first = block / ACROSS * 16;
-            if (BLOCKS % BLOCK_WAVES != 0 && block >= BLOCKS) continue;
-            const Rows<T> part = matrix.from(first);
-            const u32 columns = block % ACROSS * 32;
-            if constexpr (FULL) {
-                load_to_lds(lane_address(part.template low<16>() + columns, offset), tile + block * BLOCK, where);
-            } else {
-                const T* mine = matrix.base + smaller(first + row, rows - 1) * matrix.stride;
-                load_to_lds(mine + columns + column, tile + block * BLOCK, where);
+            for (u32 i = 0; i < LOADS; ++i)
+                if constexpr (KEEPS) settle(offsets[i] = offset(matrix, i, ROWS));
+        }
+
+        // Issues the loads of a tile of which `rows` rows exist (FULL: all; else the last one stands for others). They
+        // are there after arrived() and a barrier.
+        template <bool FULL>
+        ROCATTN_INLINE void fetch(const Rows<T>& matrix, u32 rows, T* tile, Where where = Where::here()) const {
+#pragma unroll
+            for (u32 i = 0; i < LOADS; ++i) {
+                if (BLOCKS % BLOCK_WAVES != 0 && block(i) >= BLOCKS) continue;
+                const u32 at = FULL && KEEPS ? offsets[i] : offset(matrix, i, FULL ? ROWS : rows);
+                load_to_lds(matrix.template low<ROWS>(), at, tile + block(i) * BLOCK, where);
             }
         }
-    }
+
+    private:
+        ROCATTN_INLINE u32 block(u32 i) const { return wave + i * BLOCK_WAVES; }
+        ROCATTN_INLINE u32 offset(const Rows<T>& matrix, u32 i, u32 rows) const {
+            const u32 row = lane_id() / 4, column = block(i) % ACROSS * 32 + (lane_id() % 4 ^ exchange(row)) * 8;
+            return matrix.template offset<ROWS>(smaller(block(i) / ACROSS * 16 + row, rows - 1)) +
+                   column * static_cast<u32>(sizeof(T));
+        }
+    };
     static ROCATTN_INLINE void arrived(Where where = Where::here()) { loads_arrived(where); }
 #endif
 

@@ -112,11 +112,11 @@ struct FlashShape {
     using VTile = ChainedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP>;
 
     // Whether K and V go to LDS directly, the next tile to a second array of it: K | V, where Q passes through, and
-    // K | V. Two arrays, as the compiler tells loads to LDS apart by array. Not with tiles of 64 keys, where the two
-    // halves of the loop would spill; not above 64 KiB, which static LDS does not exceed here.
+    // K | V. Not at D = 64, where staging registers are few and the order of the loop is better with them.
 #if defined(__gfx950__)
-    static constexpr bool DIRECT = DIRECT_ && !PAGED && sizeof(T) == 2 && STEP == 0 && TILE_SLICES == 1 && TILE_KEYS == 32 &&
-                                   D % 32 == 0 && DV % 32 == 0 && D + DV <= 256 && !KEEPS_Q_IN_LDS;
+    static constexpr bool DIRECT = DIRECT_ && !PAGED && sizeof(T) == 2 && STEP == 0 && TILE_SLICES == 1 &&
+                                   TILE_KEYS <= 64 && D % 32 == 0 && DV % 32 == 0 && D + DV > 128 && D + DV <= 256 &&
+                                   !KEEPS_Q_IN_LDS;
 #else
     static constexpr bool DIRECT = false;
 #endif
@@ -171,6 +171,7 @@ class FlashForward {
     float reference[Q_FRAGMENTS];  // in units of the scores; 0 if there is none yet
     C start[PLAIN ? Q_FRAGMENTS : 1];  // PLAIN: -reference, where the products start, so that they give scores less the
                              // reference; see restarts()
+    u32 k_place, v_places[2];  // DIRECT: this lane's in a tile
     Vector<float, 2> sum[Q_FRAGMENTS];  // of this lane's keys, in two parts that are added side by side
 
 public:
@@ -245,26 +246,35 @@ private:
             pass_through_registers(k_rows, v_rows, first, stop);
     }
 
-    // Two arrays of LDS take turns: while one is used, the next tile is on its way to the other.
+    // Two arrays of LDS take turns: while one is used, the next tile is on its way to the other. One copy of the loop's
+    // body for both, as with two some registers would be spilled.
     ROCATTN_INLINE void pass_directly(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
         const u32 end = stop * S::TILE_KEYS;
+        // Once for all tiles: what is added to a place becomes an instruction's offset, but only where the compiler
+        // does not know the place's bits.
+        settle(k_place = S::KLayout::place());
+        settle(v_places[0] = S::VDirectLayout::place_transposed(0));
+        settle(v_places[1] = S::VDirectLayout::place_transposed(1));
+        const typename S::KLayout::template Share<S::BLOCK_WAVES, (S::PARTS > 1)> k_share(k_rows);
+        const typename S::VDirectLayout::template Share<S::BLOCK_WAVES, (S::PARTS > 1)> v_share(v_rows);
         const auto fetch_tile = [&](Element* tile, u32 key, const Rows<T>& k, const Rows<T>& v) {
             const u32 rows = block.seq_k - key;
             if (rows >= S::TILE_KEYS) {
-                S::KLayout::template fetch<S::BLOCK_WAVES, true>(k, rows, tile);
-                S::VDirectLayout::template fetch<S::BLOCK_WAVES, true>(v, rows, tile + S::KLayout::ELEMENTS);
+                k_share.template fetch<true>(k, rows, tile);
+                v_share.template fetch<true>(v, rows, tile + S::KLayout::ELEMENTS);
                 keep_branch<1>();
             } else {
-                S::KLayout::template fetch<S::BLOCK_WAVES, false>(k, rows, tile);
-                S::VDirectLayout::template fetch<S::BLOCK_WAVES, false>(v, rows, tile + S::KLayout::ELEMENTS);
+                k_share.template fetch<false>(k, rows, tile);
+                v_share.template fetch<false>(v, rows, tile + S::KLayout::ELEMENTS);
                 keep_branch<2>();
             }
         };
         const auto step = [&](u32 key, Element* tile, Element* next) {
             S::KLayout::arrived();
             block_barrier();  // for all waves, and all are done with what `next` held before
-            if (key + S::TILE_KEYS < end)
-                fetch_tile(next, key + S::TILE_KEYS, k_rows.from(S::TILE_KEYS), v_rows.from(S::TILE_KEYS));
+            k_rows = k_rows.from(S::TILE_KEYS);
+            v_rows = v_rows.from(S::TILE_KEYS);
+            if (key + S::TILE_KEYS < end) fetch_tile(next, key + S::TILE_KEYS, k_rows, v_rows);
             const bool hides = scores.block_hides(key);
             if (hides) {
                 const bool found = S::VDirectLayout::template clear_nonfinite<S::THREADS>(tile + S::KLayout::ELEMENTS);
@@ -273,17 +283,14 @@ private:
             }
             if (scores.wave_sees(key)) {
                 compute(key, tile);
-                if (hides && any_flag()) add_nonfinite(v_rows, key);
+                if (hides && any_flag()) add_nonfinite(v_rows.before(S::TILE_KEYS), key);
             }
-            k_rows = k_rows.from(S::TILE_KEYS);
-            v_rows = v_rows.from(S::TILE_KEYS);
         };
         block_barrier();  // Q has passed, and a pass before this one is over
         fetch_tile(block.lds, first * S::TILE_KEYS, k_rows, v_rows);
-        for (u32 key = first * S::TILE_KEYS; key < end; key += 2 * S::TILE_KEYS) {
-            step(key, block.lds, block.next_lds);
-            if (key + S::TILE_KEYS < end) step(key + S::TILE_KEYS, block.next_lds, block.lds);
-        }
+        bool odd = false;
+        for (u32 key = first * S::TILE_KEYS; key < end; key += S::TILE_KEYS, odd = !odd)
+            step(key, odd ? block.next_lds : block.lds, odd ? block.lds : block.next_lds);
     }
 
     ROCATTN_INLINE void pass_through_registers(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
@@ -564,7 +571,7 @@ private:
     ROCATTN_INLINE void read_key(const Element* tile, u32 part, u32 n, Fragments& a) const {
         const u32 t = part * S::PART_FRAGMENTS + n % S::PART_FRAGMENTS, d = n / S::PART_FRAGMENTS;
         if constexpr (S::DIRECT)
-            a[0] = S::KLayout::template read<typename M::A>(tile, t, d);
+            a[0] = S::KLayout::template read<typename M::A>(tile, k_place, t, d);
         else
             read_a<M>(tile + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
     }
@@ -573,7 +580,8 @@ private:
         const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS), f = n / S::GROUPS % S::FEATURE_FRAGMENTS;
         const u32 position = c * CHAIN_ROWS<M> + n % S::GROUPS * GROUP_DEPTH<M>;
         if constexpr (S::DIRECT)
-            a[0] = S::VDirectLayout::template read_transposed<typename M::A>(tile + S::KLayout::ELEMENTS, c, f);
+            a[0] = S::VDirectLayout::template read_transposed<typename M::A>(tile + S::KLayout::ELEMENTS,
+                                                                             v_places[f % 2], c, f);
         else
             S::VLayout::read(tile + S::K_ELEMENTS + S::VLayout::at(16 * f), position, a);
     }

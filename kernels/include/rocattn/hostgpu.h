@@ -268,9 +268,10 @@ ROCATTN_INLINE Vector<T, 4> lds_load_transposed(const T* address, Where where = 
 }
 
 template <typename T>
-ROCATTN_INLINE void load_to_lds(const T* address, T* lds, Where where = Where::here()) {
+ROCATTN_INLINE void load_to_lds(const T* base, u32 offset, T* lds, Where where = Where::here()) {
+    uniform(static_cast<u32>(reinterpret_cast<u64>(base)), where);
     uniform(static_cast<u32>(reinterpret_cast<u64>(lds)), where);
-    detail::runtime->load_to_lds(address, lds, alignof(T), where);
+    detail::runtime->load_to_lds(reinterpret_cast<const char*>(base) + offset, lds, alignof(T), where);
 }
 ROCATTN_INLINE void loads_arrived(Where where = Where::here()) { detail::runtime->loads_arrived(where); }
 #endif

@@ -63,7 +63,7 @@ ROCATTN_KERNEL(transposed, WAVE, (const DTYPE* tile, DTYPE* out)) {
 
 ROCATTN_KERNEL(direct, WAVE, (const u32* from, u32* out)) {
     ROCATTN_LDS(u32, words, WAVE * 4);
-    load_to_lds(from + (WAVE - 1 - lane_id()) * 4, words);
+    load_to_lds(from, (WAVE - 1 - lane_id()) * 16, words);
 #ifdef ARRIVED
     loads_arrived();
 #endif

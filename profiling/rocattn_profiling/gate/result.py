@@ -166,7 +166,10 @@ def _remedy(design: Design, session: SessionResult) -> str:
     if session.stopped:
         left, rounds = [cases[label] for label in session.unreached], {p.id: p.rounds for p in session.pairs}
         seconds = pace.rest_s(left, 0, looks, UNDECIDED_SHARE[1])
-        seconds += sum(pace.rest_s([cases[label]], rounds[label], looks, UNDECIDED_SHARE[1]) for label in session.open)
+        by_rounds: dict[int, list[Case]] = {}  # together, since those of one module share its import
+        for label in session.open:
+            by_rounds.setdefault(rounds[label], []).append(cases[label])
+        seconds += sum(pace.rest_s(each, done, looks, UNDECIDED_SHARE[1]) for done, each in by_rounds.items())
         counts = [f"{len(left)} not measured"] if left else []
         counts += [f"{len(session.open)} undecided for lack of time"] if session.open else []
         return f"{', '.join(counts)}: the same command goes on where it stopped (about {duration(seconds)} more)"

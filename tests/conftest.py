@@ -60,13 +60,15 @@ def pytest_collection_modifyitems(config, items):
     And where files are shared out among processes, begin with those that have slow tests: none is left at the end.
     """
     lines = (Path(__file__).parent / "exhaustive.txt").read_text().splitlines()
-    unused = {line: re.compile(line) for line in lines if line and not line.startswith("#")}
-    for line, pattern in list(unused.items()):
-        for item in items:
-            if pattern.fullmatch(item.nodeid):
+    patterns = {line: re.compile(line) for line in lines if line and not line.startswith("#")}
+    used = set()
+    for item in items:
+        name = item.nodeid
+        for line, pattern in patterns.items():
+            if pattern.fullmatch(name):
                 item.add_marker("exhaustive")
-                unused.pop(line, None)
-    config.stash[UNUSED] = list(unused)
+                used.add(line)
+    config.stash[UNUSED] = [line for line in patterns if line not in used]
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)

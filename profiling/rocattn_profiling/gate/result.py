@@ -165,7 +165,10 @@ def _remedy(design: Design, session: SessionResult) -> str:
     cases = {case.label: case for case in design.cases}
     if session.stopped:
         left, rounds = [cases[label] for label in session.unreached], {p.id: p.rounds for p in session.pairs}
-        seconds = pace.rest_s(left, 0, looks, UNDECIDED_SHARE[1])
+        traced = None if design.runs_change is None else design.tracing
+        may_run = {case.label for case in traced.most} if traced else set()
+        further = [case for case in left if case.label in may_run]
+        seconds = pace.whole_s(left, looks, UNDECIDED_SHARE[1], traced, further)
         by_rounds: dict[int, list[Case]] = {}  # together, since those of one module share its import
         for label in session.open:
             by_rounds.setdefault(rounds[label], []).append(cases[label])

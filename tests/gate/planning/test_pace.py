@@ -199,6 +199,21 @@ def test_a_run_says_what_would_decide_the_rest(session):
     )
 
 
+def test_what_is_left_needs_few_rounds_beside_the_change(session):
+    """Of two benchmarks that were not reached: a round and a traced call each, and the rest of the rounds of one."""
+    cases, found, _, _ = session("ab", 0)
+    found = msgspec.structs.replace(found, unreached=["a", "b"], open=[], pairs=[])
+    said = []
+    for most in ([], cases[:1]):
+        design = Design(
+            cases=cases, policy=Options(quick=True).policy(), request=Request(), seed=3,
+            pace=Pace({"a": 1.0, "b": 1.0}), runs_change=lambda _: None, tracing=Tracing([], most, calls=True),
+        )  # fmt: skip
+        said.append(budget_of(design, found, (1.0, 2.0)).remedy)
+    assert said[0] == "2 not measured: the same command goes on where it stopped (about 8 s more)"
+    assert 8 + 2 * 4 <= int(said[1].split("about ")[1].split(" s")[0]) <= 8 + 2 * 11
+
+
 @pytest.mark.parametrize(("limit_s", "repeated"), [(16, 2), (11, 0)])
 def test_the_next_look_goes_before_repeats(session, limit_s, repeated):
     """A launch that met a slow spell is repeated only where the rounds until the look still fit."""

@@ -140,14 +140,29 @@ class Pace:
         """
         certain = [case for case in cases if case.label in self.known or case.label in self._seen]
         sure = self.round_s(certain) / (self.round_s(cases) or 1.0)
-        # All have one round, and a traced call takes about as long as a launch.
-        first_s = 0.0 if traced is None else (1 + traced.calls) * self.round_s(cases)
         further = (cases, cases) if traced is None else (traced.fewest, traced.most)
         ends = []
         for share, measured, guessed, some in zip(UNDECIDED_SHARE, _MEASURED, _GUESSED, further, strict=True):
             factor = sure * measured + (1 - sure) * guessed
-            ends.append(factor * (first_s + self.rest_s(some, 0 if traced is None else 1, looks, share)))
+            ends.append(factor * self.whole_s(cases, looks, share, traced, some))
         return ends[0], ends[1]
+
+    def whole_s(
+        self, cases: Sequence[Case], looks: Sequence[int], share: float, traced: Tracing | None, further: Sequence[Case]
+    ) -> float:
+        """Return the expected seconds of cases from their first round on.
+
+        Args:
+            cases: The benchmarks.
+            looks: All planned looks.
+            share: Expected share of them that each look leaves undecided.
+            traced: What traced calls are expected to show; None without such calls.
+            further: With such calls, those of the cases that are measured on.
+        """
+        if traced is None:
+            return self.rest_s(cases, 0, looks, share)
+        # All have one round, and a traced call takes about as long as a launch.
+        return (1 + traced.calls) * self.round_s(cases) + self.rest_s(further, 1, looks, share)
 
     def rest_s(self, cases: Iterable[Case], done: int, looks: Sequence[int], share: float) -> float:
         """Return the expected seconds until cases are decided or out of rounds.

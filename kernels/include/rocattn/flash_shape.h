@@ -1,0 +1,113 @@
+// What the forward kernels know of their work at compile time, and what a kernel hands to the core in flash.h.
+#pragma once
+
+#include <rocattn/direct_tile.h>
+#include <rocattn/flash_sequences.h>
+
+namespace rocattn {
+
+// The largest number up to `limit` that divides both.
+constexpr u32 divisor_up_to(u32 limit, u32 a, u32 b) {
+    return a % limit == 0 && b % limit == 0 ? limit : divisor_up_to(limit - 1, a, b);
+}
+
+// What is known at compile time. D, DV: padded head dimensions.
+template <typename T_, u32 D_, u32 DV_, u32 WAVES_, u32 Q_FRAGMENTS_, u32 TILE_KEYS_, u32 TILE_SLICES_,
+          bool KEEPS_Q_IN_LDS_, u32 STEP_, bool DIRECT_ = false, u32 PARTS_ = 1>
+struct FlashShape {
+    using T = T_;
+    using M = Matrix<T>;
+    using Element = typename M::Element;
+    static constexpr u32 D = D_, DV = DV_, BLOCK_WAVES = WAVES_;
+    static constexpr u32 Q_FRAGMENTS = Q_FRAGMENTS_;  // of a wave, 16 query rows each
+    static constexpr u32 TILE_KEYS = TILE_KEYS_;      // of a K and V tile in LDS
+    // 1: the next tile is fetched ahead; else tiles are fetched slice by slice when they are needed.
+    static constexpr u32 TILE_SLICES = TILE_SLICES_;
+    static constexpr bool KEEPS_Q_IN_LDS = KEEPS_Q_IN_LDS_;
+    static constexpr u32 STEP = STEP_;  // of columns: divides the head dimensions; 0: they are D and DV
+    // Of the keys of a tile; 1: nothing runs beside anything.
+    static constexpr u32 PARTS = PARTS_;
+    static constexpr u32 THREADS = BLOCK_WAVES * WAVE;
+    static constexpr u32 WAVE_ROWS = 16 * Q_FRAGMENTS, BLOCK_ROWS = BLOCK_WAVES * WAVE_ROWS;
+    static constexpr u32 DEPTH = round_up(D, GROUP_DEPTH<M>);  // of the first product; zeros beyond D
+    static constexpr u32 DEPTHS = DEPTH / GROUP_DEPTH<M>;
+    static constexpr u32 K_FRAGMENTS = TILE_KEYS / 16, FEATURE_FRAGMENTS = DV / 16;
+    static constexpr u32 CHAINS = TILE_KEYS / CHAIN_ROWS<M>;              // groups of the second product
+    static constexpr u32 CHAIN_FRAGMENTS = CHAIN_ROWS<M> / 16;       // of S, in one group
+    static constexpr u32 CHAIN_PRODUCTS = CHAIN_ROWS<M> / M::DEPTH;  // fragments of B in one group
+    // Whether O takes so many registers that only a few fragments can be on their way from LDS.
+    static constexpr bool FULL_OF_SUMS = Q_FRAGMENTS * DV * 16 / WAVE >= 128;
+    static constexpr u32 GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;     // reads of A in one group
+    static_assert(D % 16 == 0 && DV % 16 == 0 && TILE_KEYS % CHAIN_ROWS<M> == 0, "whole tiles");
+    static constexpr u32 PART_FRAGMENTS = K_FRAGMENTS / PARTS, PART_KEYS = 16 * PART_FRAGMENTS;
+    static_assert(K_FRAGMENTS % PARTS == 0 && PART_KEYS % M::CHAIN == 0, "whole groups");
+    static constexpr u32 PART_READS = PART_FRAGMENTS * DEPTHS;                  // of K
+    static constexpr u32 VALUE_READS = CHAINS * FEATURE_FRAGMENTS * GROUPS;  // of V
+    static constexpr u32 FETCHED = TILE_KEYS * (D + DV) * sizeof(T) / 4 / THREADS;  // registers of the next tiles
+    // Fragments of K and V that are waited for together, having been read from LDS while those before were used; 0:
+    // each is read where it is used. With several PARTS they are read together, too. Else they roll, and AHEAD more are
+    // on their way: on gfx11, where a fragment takes 8 registers, two are as many as fit beside 16 rows. A wait is for
+    // WAITED products.
+#if defined(__GFX11__)
+    static constexpr bool ROLLS = sizeof(T) == 2 && !KEEPS_Q_IN_LDS && Q_FRAGMENTS == 1 &&
+                                  (D + DV < 256 || FETCHED <= 16);
+    static constexpr u32 AHEAD = 2, WAITED = SEQUENCES == 3 ? 2 : 4;  // pages of its own rows take registers, too
+    static constexpr bool SHORT = DV > 64 || DV <= 32;
+#elif defined(__GFX12__)
+    static constexpr bool ROLLS = sizeof(T) == 2 && !KEEPS_Q_IN_LDS;
+    static constexpr bool SHORT = (DV > 64 && DV <= 96) || DV <= 32;
+    static constexpr u32 AHEAD = Q_FRAGMENTS > 1 ? 2 : DV > 64 && SHORT ? 3 : 8, WAITED = 4;
+#else
+    static constexpr bool ROLLS = false, SHORT = false;
+    static constexpr u32 AHEAD = 0, WAITED = 4;
+#endif
+    static constexpr u32 AT_MOST = ROLLS ? WAITED / Q_FRAGMENTS : PARTS == 1 ? 0 : WAITED;
+    static constexpr u32 BATCH = AT_MOST == 0 ? 0 : divisor_up_to(AT_MOST, PART_READS, VALUE_READS);
+    static constexpr u32 HELD = ROLLS ? BATCH + AHEAD : most(2 * BATCH, 2);  // in registers at once
+    // Of V, those that are read before the softmax. None where the registers that they keep cost a wave, or leave the
+    // compiler no way to pass those of K round without spilling Q.
+    static constexpr u32 EARLY = SHORT ? 0 : BATCH;
+
+    // LDS, in elements: K | V | Q. Without KEEPS_Q_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
+    static constexpr u32 STRIDE = row_stride<Element>(DEPTH);
+    static constexpr u32 K_ELEMENTS = TILE_KEYS * STRIDE;
+    using VLayout = ChainedLayout<M, TILE_KEYS, DV>;
+    static constexpr u32 V_ELEMENTS = VLayout::ELEMENTS;
+    static constexpr u32 Q_ELEMENTS = BLOCK_WAVES * 16 * STRIDE * (KEEPS_Q_IN_LDS ? Q_FRAGMENTS : 1);
+    static constexpr u32 LDS_ELEMENTS = KEEPS_Q_IN_LDS ? K_ELEMENTS + V_ELEMENTS + Q_ELEMENTS
+                                        : K_ELEMENTS + V_ELEMENTS > Q_ELEMENTS ? K_ELEMENTS + V_ELEMENTS : Q_ELEMENTS;
+
+    static constexpr u32 K_COLUMNS = D / TILE_SLICES, V_COLUMNS = DV / TILE_SLICES;  // of a slice
+    static_assert(D % TILE_SLICES == 0 && DV % (8 * TILE_SLICES) == 0, "whole slices");
+    using KTile = RowTile<T, Element, TILE_KEYS, K_COLUMNS, THREADS, STEP>;
+    using VTile = ChainedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP>;
+
+    // Whether K and V go to LDS directly, the next tile to a second array of it: K | V, where Q passes through, and
+    // K | V. Not at D = 64, where staging registers are few and the order of the loop is better with them.
+#if defined(__gfx950__)
+    static constexpr bool DIRECT = DIRECT_ && !PAGED && sizeof(T) == 2 && STEP == 0 && TILE_SLICES == 1 &&
+                                   TILE_KEYS <= 64 && D % 32 == 0 && DV % 32 == 0 && D + DV > 128 && D + DV <= 256 &&
+                                   !KEEPS_Q_IN_LDS;
+#else
+    static constexpr bool DIRECT = false;
+#endif
+    using KLayout = DirectLayout<T, TILE_KEYS, round_up(D, 32)>;
+    using VDirectLayout = DirectLayout<T, TILE_KEYS, round_up(DV, 32)>;
+    static constexpr u32 NEXT_ELEMENTS = DIRECT ? KLayout::ELEMENTS + VDirectLayout::ELEMENTS : 1;
+    static constexpr u32 FIRST_ELEMENTS = DIRECT ? most(NEXT_ELEMENTS, Q_ELEMENTS) : LDS_ELEMENTS;
+};
+
+// What a kernel hands over: one head's K and V, and LDS.
+template <typename S>
+struct FlashBlock {
+    Rows<typename S::T> k, v;
+    u32 seq_k, head_dim, head_dim_v;
+    typename S::Element* lds;       // S::FIRST_ELEMENTS
+    typename S::Element* next_lds;  // S::NEXT_ELEMENTS, if S::DIRECT
+    u32* flags;                     // S::BLOCK_WAVES words
+#if SEQUENCES >= 2
+    Pages pages;                    // k and v begin with their first page
+#endif
+};
+
+}  // namespace rocattn

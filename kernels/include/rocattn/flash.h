@@ -30,7 +30,7 @@
 #pragma once
 
 #include <rocattn/bias.h>
-#include <rocattn/flash_shape.h>
+#include <rocattn/flash_fragments.h>
 
 namespace rocattn {
 
@@ -43,7 +43,8 @@ class FlashForward {
     using C = typename M::C;
     static constexpr u32 Q_FRAGMENTS = S::Q_FRAGMENTS, FRAGS = FRAGMENTS<M>;
     static constexpr bool PLAIN = Scores::PLAIN;
-    static constexpr u32 BATCH = S::BATCH, HELD = S::HELD;
+    static constexpr u32 BATCH = S::BATCH;
+    using InFlight = FlashFragments<S>;
     static constexpr bool ACCURATE = !PLAIN && sizeof(T) == 4;  // natural units lose digits on their way to log2 ones
     // How far a score may exceed the reference, in the units of P's exponent.
     static constexpr float SLACK = PLAIN ? 8.0f : 8.0f * LN_2;
@@ -66,7 +67,7 @@ class FlashForward {
     float reference[Q_FRAGMENTS];  // in units of the scores; 0 if there is none yet
     C start[PLAIN ? Q_FRAGMENTS : 1];  // PLAIN: -reference, where the products start, so that they give scores less the
                              // reference; see restarts()
-    u32 k_place, v_places[2];  // DIRECT: this lane's in a tile
+    InFlight fragments;
     Vector<float, 2> sum[Q_FRAGMENTS];  // of this lane's keys, in two parts that are added side by side
 
 public:
@@ -145,11 +146,7 @@ private:
     // body for both, as with two some registers would be spilled.
     ROCATTN_INLINE void pass_directly(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
         const u32 end = stop * S::TILE_KEYS;
-        // Once for all tiles: what is added to a place becomes an instruction's offset, but only where the compiler
-        // does not know the place's bits.
-        settle(k_place = S::KLayout::place());
-        settle(v_places[0] = S::VDirectLayout::place_transposed(0));
-        settle(v_places[1] = S::VDirectLayout::place_transposed(1));
+        fragments.find_places();
         const typename S::KLayout::template Share<S::BLOCK_WAVES, (S::PARTS > 1)> k_share(k_rows);
         const typename S::VDirectLayout::template Share<S::BLOCK_WAVES, (S::PARTS > 1)> v_share(v_rows);
         const auto fetch_tile = [&](Element* tile, u32 key, const Rows<T>& k, const Rows<T>& v) {
@@ -305,14 +302,8 @@ private:
     // As words: what branches leave behind is copied element by element otherwise.
     using Words = Vector<u32, sizeof(B) / 4>;
     using Weights = Words[Q_FRAGMENTS][S::TILE_KEYS / M::DEPTH];
-    using Fragments = typename M::A[FRAGS];
-    // Fragments of K and after them V in registers, the n-th at n % HELD; in two batches where they are read so.
-    static constexpr u32 OF_BATCH = S::ROLLS ? HELD : HELD / 2;
-    using Held = Fragments[S::ROLLS ? 1 : 2][OF_BATCH];
-    static ROCATTN_INLINE Fragments& at(Held& a, u32 n) { return a[n % HELD / OF_BATCH][n % OF_BATCH]; }
+    using Held = typename InFlight::Held;
     using Sums = Vector<float, 2>[Q_FRAGMENTS];
-    static constexpr u32 STEP_PRODUCTS = Q_FRAGMENTS * FRAGS;  // that a fragment read from LDS is good for
-    static constexpr u32 PART_SCORES = Q_FRAGMENTS * S::PART_FRAGMENTS * M::C_ROWS;  // of a lane
 
     // A tile of keys, `tile` being K | V in LDS. Each part but the last is weighed before it is known whether the
     // references are good for all of the tile: if they are not, these parts are weighed again.
@@ -323,9 +314,9 @@ private:
         Sums fresh;  // of weights that may have to be found again
         float top[Q_FRAGMENTS];
         if constexpr (S::ROLLS)
-            read_rolling<0, FIRST_READS>(tile, a);
+            fragments.template read_rolling<0, InFlight::FIRST_READS>(tile, a);
         else if constexpr (BATCH != 0)
-            read_batch(tile, 0, a);
+            fragments.read_batch(tile, 0, a);
 #pragma unroll
         for (u32 part = 0; part < S::PARTS; ++part) {
             multiply_queries(tile, part, a, s);
@@ -335,11 +326,11 @@ private:
             }
             if constexpr (BATCH != 0) {
                 if (part == 0)
-                    arrange_keys<0, S::PARTS == 1>();
+                    fragments.template arrange_keys<0, S::PARTS == 1>();
                 else if (part + 1 < S::PARTS)
-                    arrange_keys<PART_SCORES * 17 / 4, false>();
+                    fragments.template arrange_keys<InFlight::PART_SCORES * 17 / 4, false>();
                 else
-                    arrange_keys<PART_SCORES * 17 / 4, true>();
+                    fragments.template arrange_keys<InFlight::PART_SCORES * 17 / 4, true>();
             }
             if (part > 0) settle_weights(part - 1, p, fresh);
             finish(part, s, key);
@@ -358,127 +349,7 @@ private:
         }
         weigh(S::PARTS - 1, s, p, fresh);
         multiply_values(tile, a, p);
-        if constexpr (BATCH != 0) arrange_values();
-    }
-
-    // The order of a part's instructions: its products, the reads of the batches behind them, and VECTORS instructions
-    // of the part before beside them; without any also the read of the tile's first batch.
-    template <u32 VECTORS, bool LAST>
-    ROCATTN_INLINE void arrange_keys() const {
-        if constexpr (S::ROLLS) {
-            arrange_rolling<FIRST_READS, S::PART_READS, S::PART_READS + S::EARLY>();
-            return;
-        }
-        if constexpr (VECTORS == 0) arrange_reads<KEY_LOADS>();
-#pragma unroll
-        for (u32 b = 1; b < S::PART_READS / BATCH; ++b) {
-            arrange_reads<KEY_LOADS>();
-            arrange_products<VECTORS, S::PART_READS>();
-        }
-        arrange_reads<LAST ? VALUE_LOADS : KEY_LOADS>();
-        arrange_products<VECTORS, S::PART_READS>();
-    }
-    // The same of the products with V.
-    ROCATTN_INLINE void arrange_values() const {
-        if constexpr (S::ROLLS) {
-            arrange_rolling<LATE_READS, S::VALUE_READS, S::VALUE_READS>();
-            return;
-        }
-#pragma unroll
-        for (u32 b = 0; b < S::VALUE_READS / BATCH; ++b) {
-            if (b + 1 < S::VALUE_READS / BATCH) arrange_reads<VALUE_LOADS>();
-            arrange_products<PART_SCORES * 15 / 4, S::VALUE_READS>();
-        }
-    }
-    // Where fragments roll: FIRST of them, then the products of COUNT, and behind each the read that follows, up to END.
-    template <u32 FIRST, u32 COUNT, u32 END>
-    ROCATTN_INLINE void arrange_rolling() const {
-        schedule<Kind::LDS_READ, FIRST * KEY_LOADS>();
-#pragma unroll
-        for (u32 n = 0; n < COUNT; ++n) {
-            schedule<Kind::MATRIX, STEP_PRODUCTS>();
-            if (n + HELD < END) schedule<Kind::LDS_READ, KEY_LOADS>();
-        }
-    }
-    // Those that are read before the first product of a tile, and just before the first one with V.
-    static constexpr u32 FIRST_READS = least(HELD, S::PART_READS + S::EARLY);
-    static constexpr u32 LATE_READS = least(HELD, S::VALUE_READS) - S::EARLY;
-    // Instructions that read a fragment.
-    static constexpr u32 KEY_LOADS = sizeof(Fragments) / VECTOR_BYTES;
-    static constexpr u32 VALUE_LOADS = KEY_LOADS * (S::VLayout::TRANSPOSES_READS ? 2 : 1);
-    template <u32 COUNT>
-    ROCATTN_INLINE void arrange_reads() const {
-        schedule<Kind::LDS_READ, BATCH * COUNT>();
-    }
-    // Those of a batch, with their share of VECTORS instructions beside READS reads' products.
-    template <u32 VECTORS, u32 READS>
-    ROCATTN_INLINE void arrange_products() const {
-        if constexpr (VECTORS == 0) {
-            schedule<Kind::MATRIX, BATCH * STEP_PRODUCTS>();
-        } else {
-#pragma unroll
-            for (u32 n = 0; n < BATCH * STEP_PRODUCTS; ++n) {
-                schedule<Kind::MATRIX, 1>();
-                schedule<Kind::VECTOR, (VECTORS - 1) / (READS * STEP_PRODUCTS) + 1>();
-            }
-        }
-    }
-
-    // Batch b of the fragments. What is used first comes last: one wait is for all of them.
-    ROCATTN_INLINE void read_batch(const Element* tile, u32 b, Held& a) const {
-#pragma unroll
-        for (u32 j = BATCH; j-- > 0;) read_fragment(tile, b * BATCH + j, a);
-    }
-
-    // Fragments FIRST ... END - 1.
-    template <u32 FIRST, u32 END>
-    ROCATTN_INLINE void read_rolling(const Element* tile, Held& a) const {
-#pragma unroll
-        for (u32 n = FIRST; n < END; ++n) read_fragment(tile, n, a);
-    }
-
-    // What comes before the products of batch b: the reads of the next; or the one wait where fragments roll, as this
-    // asks for the fragment first that was read last.
-    ROCATTN_INLINE void begin_batch(const Element* tile, u32 b, Held& a) const {
-        if constexpr (S::ROLLS) {
-#pragma unroll
-            for (u32 j = BATCH; j-- > 0;) settle(at(a, b * BATCH + j)[0]);
-        } else {
-            read_batch(tile, b + 1, a);
-        }
-    }
-
-    // What comes behind the products of fragment n: the read of the next one that has its registers, if it is below
-    // `end`.
-    ROCATTN_INLINE void roll(const Element* tile, u32 n, u32 end, Held& a) const {
-        if constexpr (S::ROLLS)
-            if (n + HELD < end) read_fragment(tile, n + HELD, a);
-    }
-
-    ROCATTN_INLINE void read_fragment(const Element* tile, u32 n, Held& a) const {
-        if (n < S::PARTS * S::PART_READS)
-            read_key(tile, n / S::PART_READS, n % S::PART_READS, at(a, n));
-        else if (n < S::PARTS * S::PART_READS + S::VALUE_READS)
-            read_value(tile, n - S::PARTS * S::PART_READS, at(a, n));
-        keep_order();
-    }
-
-    ROCATTN_INLINE void read_key(const Element* tile, u32 part, u32 n, Fragments& a) const {
-        const u32 t = part * S::PART_FRAGMENTS + n % S::PART_FRAGMENTS, d = n / S::PART_FRAGMENTS;
-        if constexpr (S::DIRECT)
-            a[0] = S::KLayout::template read<typename M::A>(tile, k_place, t, d);
-        else
-            read_a<M>(tile + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
-    }
-
-    ROCATTN_INLINE void read_value(const Element* tile, u32 n, Fragments& a) const {
-        const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS), f = n / S::GROUPS % S::FEATURE_FRAGMENTS;
-        const u32 position = c * CHAIN_ROWS<M> + n % S::GROUPS * GROUP_DEPTH<M>;
-        if constexpr (S::DIRECT)
-            a[0] = S::VDirectLayout::template read_transposed<typename M::A>(tile + S::KLayout::ELEMENTS,
-                                                                             v_places[f % 2], c, f);
-        else
-            S::VLayout::read(tile + S::K_ELEMENTS + S::VLayout::at(16 * f), position, a);
+        if constexpr (BATCH != 0) fragments.arrange_values();
     }
 
     ROCATTN_INLINE void multiply_queries(const Element* tile, u32 part, Held& a, Tile& s) const {
@@ -490,7 +361,7 @@ private:
             constexpr u32 BATCHES = S::PART_READS / BATCH;
 #pragma unroll
             for (u32 b = part * BATCHES; b < (part + 1) * BATCHES; ++b) {
-                begin_batch(tile, b, a);
+                fragments.begin_batch(tile, b, a);
 #pragma unroll
                 for (u32 f = 0; f < FRAGS; ++f)
 #pragma unroll
@@ -499,8 +370,8 @@ private:
                         const u32 t = of_part % S::PART_FRAGMENTS, d = of_part / S::PART_FRAGMENTS;
 #pragma unroll
                         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
-                            s[i][part][t] = M::multiply(at(a, b * BATCH + j)[f], q[i][d][f], s[i][part][t]);
-                        roll(tile, b * BATCH + j, S::PART_READS + S::EARLY, a);
+                            s[i][part][t] = M::multiply(InFlight::at(a, b * BATCH + j)[f], q[i][d][f], s[i][part][t]);
+                        fragments.roll(tile, b * BATCH + j, S::PART_READS + S::EARLY, a);
                     }
             }
             return;
@@ -527,8 +398,8 @@ private:
             }
 #pragma unroll
             for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) {
-                Fragments one;
-                read_key(tile, part, d * S::PART_FRAGMENTS + t, one);
+                typename InFlight::Fragments one;
+                fragments.read_key(tile, part, d * S::PART_FRAGMENTS + t, one);
 #pragma unroll
                 for (u32 f = 0; f < FRAGS; ++f)
 #pragma unroll
@@ -683,13 +554,16 @@ private:
 
     ROCATTN_INLINE void multiply_values(const Element* tile, Held& a, const Weights& p) {
         constexpr u32 COUNT = BATCH == 0 ? 1 : BATCH, BEFORE = BATCH == 0 ? 0 : S::PARTS * S::PART_READS;
-        if constexpr (S::ROLLS) read_rolling<BEFORE + S::EARLY, BEFORE + S::EARLY + LATE_READS>(tile, a);
+        if constexpr (S::ROLLS) {
+            constexpr u32 READ = BEFORE + S::EARLY;
+            fragments.template read_rolling<READ, READ + InFlight::LATE_READS>(tile, a);
+        }
 #pragma unroll
         for (u32 batch = 0; batch < S::VALUE_READS / COUNT; ++batch) {
             if constexpr (BATCH == 0)
-                read_value(tile, batch, at(a, batch));
+                fragments.read_value(tile, batch, InFlight::at(a, batch));
             else
-                begin_batch(tile, BEFORE / COUNT + batch, a);
+                fragments.begin_batch(tile, BEFORE / COUNT + batch, a);
 #pragma unroll
             for (u32 e = 0; e < FRAGS; ++e)
 #pragma unroll
@@ -700,9 +574,9 @@ private:
                         const u32 n = batch * COUNT + j, g = n % S::GROUPS, f = n / S::GROUPS % S::FEATURE_FRAGMENTS;
                         const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS);
                         const auto b = __builtin_bit_cast(B, p[i][c * S::CHAIN_PRODUCTS + g * FRAGS + e]);
-                        o[i][f] = M::multiply(at(a, BEFORE + n)[e], b, o[i][f]);
+                        o[i][f] = M::multiply(InFlight::at(a, BEFORE + n)[e], b, o[i][f]);
                         if (S::ROLLS && i + 1 == Q_FRAGMENTS) {
-                            roll(tile, BEFORE + n, BEFORE + S::VALUE_READS, a);
+                            fragments.roll(tile, BEFORE + n, BEFORE + S::VALUE_READS, a);
                             if (j + 1 == COUNT) settle(o[i][f]);  // else the next batch is waited for before it
                         }
                     }

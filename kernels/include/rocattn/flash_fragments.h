@@ -1,0 +1,158 @@
+// The fragments of K and V that a wave of the forward kernels has in registers: which of a tile, when each is read from
+// LDS, and the order of these reads, the products and what runs beside them. See flash.h.
+#pragma once
+
+#include <rocattn/flash_shape.h>
+
+namespace rocattn {
+
+template <typename S>
+class FlashFragments {
+    using M = typename S::M;
+    using Element = typename S::Element;
+    static constexpr u32 BATCH = S::BATCH, HELD = S::HELD;
+    u32 k_place, v_places[2];  // DIRECT: this lane's in a tile
+
+public:
+    using Fragments = typename M::A[FRAGMENTS<M>];
+    // Fragments of K and after them V, the n-th at n % HELD; in two batches where they are read so.
+    static constexpr u32 OF_BATCH = S::ROLLS ? HELD : HELD / 2;
+    using Held = Fragments[S::ROLLS ? 1 : 2][OF_BATCH];
+    static ROCATTN_INLINE Fragments& at(Held& a, u32 n) { return a[n % HELD / OF_BATCH][n % OF_BATCH]; }
+    static constexpr u32 PART_SCORES = S::Q_FRAGMENTS * S::PART_FRAGMENTS * M::C_ROWS;  // of a lane
+    // Those that are read before the first product of a tile, and just before the first one with V.
+    static constexpr u32 FIRST_READS = least(HELD, S::PART_READS + S::EARLY);
+    static constexpr u32 LATE_READS = least(HELD, S::VALUE_READS) - S::EARLY;
+
+    // DIRECT. Once for all tiles: what is added to a place becomes an instruction's offset, but only where the compiler
+    // does not know the place's bits.
+    ROCATTN_INLINE void find_places() {
+        settle(k_place = S::KLayout::place());
+        settle(v_places[0] = S::VDirectLayout::place_transposed(0));
+        settle(v_places[1] = S::VDirectLayout::place_transposed(1));
+    }
+
+    // Batch b of the fragments. What is used first comes last: one wait is for all of them.
+    ROCATTN_INLINE void read_batch(const Element* tile, u32 b, Held& a) const {
+#pragma unroll
+        for (u32 j = BATCH; j-- > 0;) read_fragment(tile, b * BATCH + j, a);
+    }
+
+    // Fragments FIRST ... END - 1.
+    template <u32 FIRST, u32 END>
+    ROCATTN_INLINE void read_rolling(const Element* tile, Held& a) const {
+#pragma unroll
+        for (u32 n = FIRST; n < END; ++n) read_fragment(tile, n, a);
+    }
+
+    // What comes before the products of batch b: the reads of the next; or the one wait where fragments roll, as this
+    // asks for the fragment first that was read last.
+    ROCATTN_INLINE void begin_batch(const Element* tile, u32 b, Held& a) const {
+        if constexpr (S::ROLLS) {
+#pragma unroll
+            for (u32 j = BATCH; j-- > 0;) settle(at(a, b * BATCH + j)[0]);
+        } else {
+            read_batch(tile, b + 1, a);
+        }
+    }
+
+    // What comes behind the products of fragment n: the read of the next one that has its registers, if it is below
+    // `end`.
+    ROCATTN_INLINE void roll(const Element* tile, u32 n, u32 end, Held& a) const {
+        if constexpr (S::ROLLS)
+            if (n + HELD < end) read_fragment(tile, n + HELD, a);
+    }
+
+    ROCATTN_INLINE void read_key(const Element* tile, u32 part, u32 n, Fragments& a) const {
+        const u32 t = part * S::PART_FRAGMENTS + n % S::PART_FRAGMENTS, d = n / S::PART_FRAGMENTS;
+        if constexpr (S::DIRECT)
+            a[0] = S::KLayout::template read<typename M::A>(tile, k_place, t, d);
+        else
+            read_a<M>(tile + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
+    }
+
+    ROCATTN_INLINE void read_value(const Element* tile, u32 n, Fragments& a) const {
+        const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS), f = n / S::GROUPS % S::FEATURE_FRAGMENTS;
+        const u32 position = c * CHAIN_ROWS<M> + n % S::GROUPS * GROUP_DEPTH<M>;
+        if constexpr (S::DIRECT)
+            a[0] = S::VDirectLayout::template read_transposed<typename M::A>(tile + S::KLayout::ELEMENTS,
+                                                                             v_places[f % 2], c, f);
+        else
+            S::VLayout::read(tile + S::K_ELEMENTS + S::VLayout::at(16 * f), position, a);
+    }
+
+    // The order of a part's instructions: its products, the reads of the batches behind them, and VECTORS instructions
+    // of the part before beside them; without any also the read of the tile's first batch.
+    template <u32 VECTORS, bool LAST>
+    ROCATTN_INLINE void arrange_keys() const {
+        if constexpr (S::ROLLS) {
+            arrange_rolling<FIRST_READS, S::PART_READS, S::PART_READS + S::EARLY>();
+            return;
+        }
+        if constexpr (VECTORS == 0) arrange_reads<KEY_LOADS>();
+#pragma unroll
+        for (u32 b = 1; b < S::PART_READS / BATCH; ++b) {
+            arrange_reads<KEY_LOADS>();
+            arrange_products<VECTORS, S::PART_READS>();
+        }
+        arrange_reads<LAST ? VALUE_LOADS : KEY_LOADS>();
+        arrange_products<VECTORS, S::PART_READS>();
+    }
+    // The same of the products with V.
+    ROCATTN_INLINE void arrange_values() const {
+        if constexpr (S::ROLLS) {
+            arrange_rolling<LATE_READS, S::VALUE_READS, S::VALUE_READS>();
+            return;
+        }
+#pragma unroll
+        for (u32 b = 0; b < S::VALUE_READS / BATCH; ++b) {
+            if (b + 1 < S::VALUE_READS / BATCH) arrange_reads<VALUE_LOADS>();
+            arrange_products<PART_SCORES * 15 / 4, S::VALUE_READS>();
+        }
+    }
+
+private:
+    ROCATTN_INLINE void read_fragment(const Element* tile, u32 n, Held& a) const {
+        if (n < S::PARTS * S::PART_READS)
+            read_key(tile, n / S::PART_READS, n % S::PART_READS, at(a, n));
+        else if (n < S::PARTS * S::PART_READS + S::VALUE_READS)
+            read_value(tile, n - S::PARTS * S::PART_READS, at(a, n));
+        keep_order();
+    }
+
+    static constexpr u32 STEP_PRODUCTS = S::Q_FRAGMENTS * FRAGMENTS<M>;  // that a fragment is good for
+    // Instructions that read a fragment.
+    static constexpr u32 KEY_LOADS = sizeof(Fragments) / VECTOR_BYTES;
+    static constexpr u32 VALUE_LOADS = KEY_LOADS * (S::VLayout::TRANSPOSES_READS ? 2 : 1);
+
+    // Where fragments roll: FIRST of them, then the products of COUNT, and behind each the read that follows, up to END.
+    template <u32 FIRST, u32 COUNT, u32 END>
+    ROCATTN_INLINE void arrange_rolling() const {
+        schedule<Kind::LDS_READ, FIRST * KEY_LOADS>();
+#pragma unroll
+        for (u32 n = 0; n < COUNT; ++n) {
+            schedule<Kind::MATRIX, STEP_PRODUCTS>();
+            if (n + HELD < END) schedule<Kind::LDS_READ, KEY_LOADS>();
+        }
+    }
+
+    template <u32 COUNT>
+    ROCATTN_INLINE void arrange_reads() const {
+        schedule<Kind::LDS_READ, BATCH * COUNT>();
+    }
+    // Those of a batch, with their share of VECTORS instructions beside READS reads' products.
+    template <u32 VECTORS, u32 READS>
+    ROCATTN_INLINE void arrange_products() const {
+        if constexpr (VECTORS == 0) {
+            schedule<Kind::MATRIX, BATCH * STEP_PRODUCTS>();
+        } else {
+#pragma unroll
+            for (u32 n = 0; n < BATCH * STEP_PRODUCTS; ++n) {
+                schedule<Kind::MATRIX, 1>();
+                schedule<Kind::VECTOR, (VECTORS - 1) / (READS * STEP_PRODUCTS) + 1>();
+            }
+        }
+    }
+};
+
+}  // namespace rocattn

@@ -1,4 +1,4 @@
-"""Gradients over prompts: the inference grid."""
+"""Gradients over prompts: the inference and odd grids."""
 
 from .common import GRIDS, BackwardCase, configs_of
 
@@ -22,6 +22,16 @@ class Inference(BackwardCase):
     number = 1
     configs = configs_of("inference", "backward", lambda c: c.seq_q <= 512)
     params = [GRIDS["inference"].backends, list(configs)]
+
+    def time_attention_backward(self, *_):
+        self.call()
+
+
+class Odd(BackwardCase):
+    """Sizes that no tile fits."""
+
+    configs = configs_of("odd", "backward")
+    params = [["cpu-flash"], list(configs)]
 
     def time_attention_backward(self, *_):
         self.call()

@@ -1,6 +1,6 @@
-"""Forward attention over prompts: the inference and square grids."""
+"""Forward attention over prompts: the inference, square, gemma, odd and varlen grids."""
 
-from .common import GRIDS, ForwardCase, configs_of
+from .common import GRIDS, ForwardCase, VarlenCase, configs_of
 
 
 class QuickForward(ForwardCase):
@@ -40,6 +40,26 @@ class Gemma(ForwardCase):
     number = 1
     configs = configs_of("gemma", only=lambda c: c.batch == 1 and c.seq_q == 512)
     params = [GRIDS["gemma"].backends, list(configs)]
+
+    def time_attention(self, *_):
+        self.call()
+
+
+class Odd(ForwardCase):
+    """Sizes that no tile fits."""
+
+    configs = configs_of("odd")
+    params = [["cpu-flash"], list(configs)]
+
+    def time_attention(self, *_):
+        self.call()
+
+
+class Varlen(VarlenCase):
+    """Sequences of lengths of their own, packed and in pages."""
+
+    configs = configs_of("varlen")
+    params = [["cpu-flash"], list(configs)]
 
     def time_attention(self, *_):
         self.call()

@@ -97,6 +97,7 @@ class Timed:
 class ForwardCase(Timed):
     """One call of `rocattn.attention`, checks and dispatch included: what a user waits for."""
 
+    function = "attention"
     configs: dict = {}
     param_names = ["backend", "config"]
 
@@ -106,13 +107,19 @@ class ForwardCase(Timed):
         able_backend(backend, config)
         inputs = inputs_for(config)
         self.call = functools.partial(
-            needed("rocattn").attention,
+            getattr(needed("rocattn"), self.function),
             inputs.q,
             inputs.k,
             inputs.v,
             backend=backend,
             **inputs.options(config),
         )
+
+
+class VarlenCase(ForwardCase):
+    """One call of `rocattn.attention_varlen`."""
+
+    function = "attention_varlen"
 
 
 class BackwardCase(Timed):

@@ -11,14 +11,6 @@
 namespace rocattn {
 namespace amx {
 
-// Subnormal results are 0 in this scope: they take 150 cycles, and below 2^-126 a weight is 0.
-struct FlushToZero {
-  const unsigned before = _mm_getcsr();
-  FlushToZero() { _mm_setcsr(before | _MM_FLUSH_ZERO_ON); }
-  ~FlushToZero() { _mm_setcsr(before); }
-  FlushToZero(const FlushToZero&) = delete;
-};
-
 // As exponentiate (forward.h), for up to 32 keys, into PARTS parts of pairs of keys
 // P[part][vector][pair of keys][lane]. One part alone is of bf16: then what it holds is summed too, by which the output
 // is divided. Parts of 16-bit outputs are cut off, not rounded: that sum takes the bias out, and two parts have little.

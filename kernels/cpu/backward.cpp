@@ -6,7 +6,7 @@
 //   dQ += dS K                                                          A = dS rows, B = K
 // so five products, all on the register tile of gemm.h, whatever the number of threads. dQ is shared by the key
 // blocks of a head: each waits for its predecessor to have added its part of a query block, which keeps the order of
-// additions, and so the bits, fixed. Items start in ascending order of key blocks, all heads first, so a predecessor
+// additions, and so the bits, fixed. Items start in ascending order of a head's key blocks, so a predecessor
 // has always started and seldom is waited for; with causal the first blocks are the heavy ones.
 //
 // Beyond 2^14 the rounding of an fp32 LSE shows in P (at 1e10 it is off by 512, and P is 0 or inf). For query blocks
@@ -50,6 +50,7 @@ struct Buffers {
 struct Backward {
   Problem p;
   int64_t Dp, Dvp, key_blocks, query_blocks, scratch_bytes;
+  int64_t together;           // heads whose items stand side by side: one a thread
   bool sums;          // 16-bit dq is summed in fp32 first
   bool amx = false;   // products in the matrix unit
   bool far;           // rows of q, dout and dq do not stay in a core's own cache from one key block to the next
@@ -70,6 +71,7 @@ struct Backward {
 #endif
     far = p.heads * p.R * (2 * a.D + a.Dv) * p.element() > kNear;
     key_blocks = ceil_div(a.Sk, KB), query_blocks = ceil_div(p.R, QB);
+    together = max2<int64_t>(1, min2<int64_t>(a.threads, p.heads));
     Scratch needed{};
     take(needed);
     if (a.dtype == kFloat16) GradientUnit<F16, QB, KB>(amx, needed, a);
@@ -92,6 +94,14 @@ struct Backward {
     x.staging = scratch.take<float>(VL);
     x.rows = scratch.take<Row>(QB);
     return x;
+  }
+  // Items go through a few heads at a time, key block by key block: those heads' rows of q, dout and dq stay in L2.
+  int64_t group_of(int64_t item) const { return item / (together * key_blocks); }
+  int64_t heads_of(int64_t group) const { return min2(together, p.heads - group * together); }
+  int64_t block_of(int64_t item) const { return item % (together * key_blocks) / heads_of(group_of(item)); }
+  int64_t head_of(int64_t item) const {
+    const int64_t group = group_of(item);
+    return group * together + item % (together * key_blocks) % heads_of(group);
   }
   int64_t rows() const { return p.heads * p.R; }
   int64_t shared_bytes() const {
@@ -251,7 +261,7 @@ struct Item {
   bool k_bad, packed = false;
 
   Item(const Backward& f, int64_t item, int worker)
-      : f(f), p(f.p), a(*p.a), block(item / p.heads), head(item % p.heads), b(head / a.Hkv), kv(head % a.Hkv),
+      : f(f), p(f.p), a(*p.a), block(f.block_of(item)), head(f.head_of(item)), b(head / a.Hkv), kv(head % a.Hkv),
         k0(block * KB), n(min2<int64_t>(KB, a.Sk - k0)), scratch{f.scratch + worker * f.scratch_bytes},
         buffers(f.take(scratch)), unit(f.amx, scratch, a), registers(f.amx) {
     for (int64_t j = 0; j < n; j++) {

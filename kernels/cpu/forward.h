@@ -223,10 +223,11 @@ static void exponentiate(const Panel& panel, int64_t n, float* S, float c) {
     m[v] = select(m[v] == set1(-kInf), vf{}, -m[v]);
     l[v] = vf{};
   }
+  [[maybe_unused]] const FlushToZero scope;
   for (int64_t j = 0; j < n; j++)
 #pragma GCC unroll 4
     for (int v = 0; v < NC; v++) {
-      vf e = exp2v(exponent<LARGE>(load(S + j * PW + v * VL), c, m[v], low[v]));
+      vf e = exp2_flushed<6>(exponent<LARGE>(load(S + j * PW + v * VL), c, m[v], low[v]));
       l[v] += e;
       store(S + j * PW + v * VL, e);
     }
@@ -251,12 +252,13 @@ static void exponentiate_pairs(const Panel& panel, int64_t n, float* S, float c)
   const __m512i order = (__m512i)(__attribute__((vector_size(64))) short){
       0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const FlushToZero scope;
   for (int64_t j = 0; j < n; j += 2)
 #pragma GCC unroll 4
     for (int v = 0; v < NC; v++) {
       const float* s = S + j * PW + v * VL;
-      vf e0 = exp2v(exponent<LARGE>(load(s), c, m[v], low[v]));
-      vf e1 = j + 1 < n ? exp2v(exponent<LARGE>(load(s + PW), c, m[v], low[v])) : vf{};
+      vf e0 = exp2_flushed<5>(exponent<LARGE>(load(s), c, m[v], low[v]));
+      vf e1 = j + 1 < n ? exp2_flushed<5>(exponent<LARGE>(load(s + PW), c, m[v], low[v])) : vf{};
       l[v] += e0;
       l[v] += e1;
       __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)e1, (__m512)e0);

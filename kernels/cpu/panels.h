@@ -143,9 +143,9 @@ static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first,
   const bool past = past_caches<T>(p);
   for (int64_t l0 = 0; l0 < rows; l0 += VL) {
     const vf factor = load(inverse + l0);
-    for (int64_t d = 0; d < a.Dv; d += VL) {
+    for (int64_t next = 0; next < a.Dv; next += VL) {
       vf r[VL];
-      const int64_t width = min2<int64_t>(VL, a.Dv - d);
+      const int64_t d = vector_start(next, a.Dv), width = min2<int64_t>(VL, a.Dv - d);
       for (int64_t e = 0; e < VL; e++) r[e] = e < width ? load(o + (d + e) * PW + l0) * factor : vf{};
       transpose(r);
       for (int64_t e = 0; e < min2<int64_t>(VL, rows - l0); e++) {

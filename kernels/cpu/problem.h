@@ -196,25 +196,37 @@ RA_NOINLINE bool any_nonfinite(const void* first, int64_t row, int64_t rows, int
   return rest != rest;
 }
 
+// Where the vector at element d of n starts: the last one overlaps the one before it, so that no element is left over.
+RA_INLINE int64_t vector_start(int64_t d, int64_t n) { return n < VL ? d : min2<int64_t>(d, n - VL); }
+
 // Converts n elements to float, times a factor if given, and pads with zeros to `padded`.
 template <class T>
 RA_INLINE void convert_row(const void* source, float* to, int64_t n, int64_t padded, Factor factor) {
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) store(to + i, T::get_vector(source, i) * factor);
+  for (; n >= VL && i < n; i += VL) {
+    const int64_t start = vector_start(i, n);
+    store(to + start, T::get_vector(source, start) * factor);
+  }
   for (; i < n; i++) to[i] = T::get(source, i) * factor;
-  for (; i < padded; i++) to[i] = 0;
+  for (i = n; i < padded; i++) to[i] = 0;
 }
 template <class T>
 RA_INLINE void convert_row(const void* source, float* to, int64_t n, int64_t padded) {
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) store(to + i, T::get_vector(source, i));
+  for (; n >= VL && i < n; i += VL) {
+    const int64_t start = vector_start(i, n);
+    store(to + start, T::get_vector(source, start));
+  }
   for (; i < n; i++) to[i] = T::get(source, i);
-  for (; i < padded; i++) to[i] = 0;
+  for (i = n; i < padded; i++) to[i] = 0;
 }
 template <class T>
 RA_INLINE void write_row(void* target, const float* from, int64_t n, float factor) {
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) T::put_vector(target, i, load(from + i) * factor);
+  for (; n >= VL && i < n; i += VL) {
+    const int64_t start = vector_start(i, n);
+    T::put_vector(target, start, load(from + start) * factor);
+  }
   for (; i < n; i++) T::put(target, i, from[i] * factor);
 }
 // to[d][lane], ld PW: transposes `rows` rows of n elements, given by pointers, into the lanes; missing lanes become 0.
@@ -222,10 +234,9 @@ template <class T>
 static void pack_transposed(const char* const* sources, int64_t rows, int64_t n, float* to, int64_t ld, int64_t lanes,
                             Factor factor, float* staging) {
   for (int64_t l0 = 0; l0 < lanes; l0 += VL) {
-    int64_t d = 0;
-    for (; d < n; d += VL) {
+    for (int64_t next = 0; next < n; next += VL) {
       vf r[VL];
-      const int64_t width = min2<int64_t>(VL, n - d);
+      const int64_t d = vector_start(next, n), width = min2<int64_t>(VL, n - d);
       for (int64_t l = 0; l < VL; l++) {
         if (l0 + l >= rows) r[l] = vf{};
         else if (width == VL) r[l] = T::get_vector(sources[l0 + l], d) * factor;

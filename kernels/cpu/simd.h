@@ -110,14 +110,6 @@ RA_INLINE vf exp2_polynomial(vf f) {
   p = fma(p, f, set1(6.9314700e-1f));
   return fma(p, f, set1(1.0f));
 }
-#if defined(__AVX512DQ__)
-// exp2v where subnormal results become 0 by themselves (FlushToZero).
-template <int DEGREE>
-RA_INLINE vf exp2_flushed(vf x) {
-  const vf p = exp2_polynomial<DEGREE>((vf)_mm512_reduce_ps((__m512)x, 1));  // x - floor(x)
-  return (vf)_mm512_scalef_ps((__m512)p, (__m512)x);
-}
-#endif
 RA_INLINE vf exp2v(vf x) {
 #if defined(__AVX512DQ__)
   // Left out, not computed: a subnormal result takes Intel's cores 150 cycles, and what is hidden would give one.
@@ -134,6 +126,26 @@ RA_INLINE vf exp2v(vf x) {
 #endif
 }
 RA_INLINE float exp2s(float x) { return exp2v(set1(x))[0]; }
+
+#if defined(__AVX512DQ__)
+// Subnormal results are 0 in this scope: they take Intel's cores 150 cycles, and below 2^-126 a weight is 0.
+struct FlushToZero {
+  const unsigned before = _mm_getcsr();
+  FlushToZero() { _mm_setcsr(before | _MM_FLUSH_ZERO_ON); }
+  ~FlushToZero() { _mm_setcsr(before); }
+  FlushToZero(const FlushToZero&) = delete;
+};
+// exp2v in that scope: nothing is compared.
+template <int DEGREE>
+RA_INLINE vf exp2_flushed(vf x) {
+  const vf p = exp2_polynomial<DEGREE>((vf)_mm512_reduce_ps((__m512)x, 1));  // x - floor(x)
+  return (vf)_mm512_scalef_ps((__m512)p, (__m512)x);
+}
+#else
+struct FlushToZero {};
+template <int>
+RA_INLINE vf exp2_flushed(vf x) { return exp2v(x); }
+#endif
 
 // tanh to about 1 ulp: Cephes' odd polynomial below 0.625, 1 - 2 / (e^2x + 1) above.
 RA_INLINE vf tanhv(vf x) {

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "profiling")]
 
-GROUPS = ("inference", "gemma", "reduced", "decode", "backward", "peak")
+GROUPS = ("inference", "gemma", "reduced", "decode", "backward", "peak", "random", "random-bf16", "random-backward")
+RANDOM_PROBLEMS, RANDOM_GFLOP = 60, 20  # so many of at most this size
 TARGETS = {  # floor and aim
     "fp32 forward": (1.6, 2.0),
     "fp32 forward, worst": (1.1, 1.4),
@@ -42,6 +43,12 @@ TARGETS = {  # floor and aim
     "share of FMA peak, worst": (0.65, 0.80),
     "share of read bandwidth": (0.70, 0.85),
     "share of read bandwidth, worst": (0.70, 0.85),
+    "random": (1.4, 2.0),
+    "random, worst": (1.0, 1.4),
+    "random-bf16": (2.5, 3.0),
+    "random-bf16, worst": (1.2, 1.5),
+    "random-backward": (1.3, 1.6),
+    "random-backward, worst": (1.0, 1.2),
 }
 
 
@@ -101,10 +108,33 @@ def _configs(group: str, quick: bool) -> list[Any]:
             AttentionConfig(batch=1, num_heads=32, num_kv_heads=8, seq_q=1, seq_k=n, head_dim=128, dtype=dtype)
             for dtype in ("float32", "bfloat16") for n in sizes
         ]  # fmt: skip
+    if group.startswith("random"):
+        return _random(group)[: 20 if quick else None]
     if group == "backward":
         return [c for c in get_grid("inference").configs(quick, "backward") if quick or c.batch == 1]
     sizes = (1024,) if quick else (1024, 2048)
     return [AttentionConfig(batch=1, num_heads=8, seq_q=n, seq_k=n, head_dim=128) for n in sizes]
+
+
+def _random(group: str) -> list[Any]:
+    """Return seeded draws of the sizes that people use, odd ones too: nothing here was tuned for them."""
+    from rocattn.config import AttentionConfig
+
+    rng, found = np.random.default_rng(29), []
+    while len(found) < RANDOM_PROBLEMS:
+        seq, dim = int(2 ** rng.uniform(6, 12)), int(rng.choice([int(rng.integers(16, 257)), 32, 64, 80, 96, 128, 256]))
+        batch, kv_heads, group_size = (int(2 ** rng.integers(0, n)) for n in (4, 4, 3))
+        if rng.random() < 0.5:
+            seq = -(-seq // 64) * 64
+        config = AttentionConfig(
+            batch=batch, num_heads=kv_heads * group_size, num_kv_heads=kv_heads, seq_q=seq, seq_k=seq, head_dim=dim,
+            causal=bool(rng.random() < 0.5), layout=str(rng.choice(["BSHD", "BHSD"])),
+            dtype="bfloat16" if group == "random-bf16" else "float32",
+            direction="backward" if group == "random-backward" else "forward",
+        )  # fmt: skip
+        if batch * config.num_heads <= 64 and config.flops <= RANDOM_GFLOP * 1e9:
+            found.append(config)
+    return found
 
 
 class Probe:
@@ -145,7 +175,7 @@ def _timed(function: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _arrays(config: Any, seed: int) -> dict[str, np.ndarray]:
-    """Return q, k, v, dout as numpy arrays [B, S, H, D], seeded normal: memory as this library's users bring it."""
+    """Return q, k, v, dout as numpy arrays, seeded normal: memory as this library's users bring it."""
     from rocattn_profiling.workloads.inputs import numpy_dtype
 
     rng = np.random.default_rng(seed)
@@ -155,6 +185,8 @@ def _arrays(config: Any, seed: int) -> dict[str, np.ndarray]:
         "v": (config.batch, config.seq_k, config.num_kv_heads, config.head_dim_v),
         "dout": (config.batch, config.seq_q, config.num_heads, config.head_dim_v),
     }
+    if config.layout == "BHSD":
+        shapes = {name: (b, h, s, d) for name, (b, s, h, d) in shapes.items()}
     return {
         name: rng.standard_normal(shape, np.float32).astype(numpy_dtype(config.dtype))
         for name, shape in shapes.items() if name != "dout" or config.direction == "backward"
@@ -178,6 +210,11 @@ def _array(tensor: Any) -> np.ndarray:
     if tensor.dtype == torch.bfloat16:
         return tensor.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.detach().numpy()
+
+
+def _rows_first(array: np.ndarray) -> np.ndarray:
+    """Return a view of [B, H, S, D] as [B, S, H, D], or the other way round."""
+    return array.swapaxes(1, 2)
 
 
 def _sampled_error(config: Any, arrays: dict[str, np.ndarray], out: np.ndarray) -> float:
@@ -204,22 +241,25 @@ def measure(group: str, config: Any, probe: Probe, seconds: float) -> Row:
     from rocattn import attention, attention_backward
 
     arrays = _arrays(config, 0)
-    heads_first = {name: _tensor(array).transpose(1, 2) for name, array in arrays.items()}
+    by_rows = config.layout == "BSHD"
+    heads_first = {
+        name: _tensor(array).transpose(1, 2) if by_rows else _tensor(array) for name, array in arrays.items()
+    }
     q, k, v = (heads_first[name] for name in "qkv")
     grouped = config.num_heads != config.num_kv_heads
+    options = {"causal": config.causal, "backend": "cpu-flash", "layout": config.layout}
 
     def theirs() -> Any:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=config.causal, enable_gqa=grouped)
 
     def ours() -> Any:
-        return attention(arrays["q"], arrays["k"], arrays["v"], causal=config.causal, backend="cpu-flash")
+        return attention(arrays["q"], arrays["k"], arrays["v"], **options)
 
     def step(k: np.ndarray, v: np.ndarray) -> Any:
         return attention(arrays["q"], k, v, backend="cpu-flash")
 
     backward = config.direction == "backward"
     if backward:
-        options = {"causal": config.causal, "backend": "cpu-flash"}
         out, lse = attention(arrays["q"], arrays["k"], arrays["v"], return_lse=True, **options)
         for tensor in (q, k, v):
             tensor.requires_grad_()
@@ -234,12 +274,15 @@ def measure(group: str, config: Any, probe: Probe, seconds: float) -> Row:
     first, their_result = _timed(theirs)
     _, our_result = _timed(ours)
     if backward:
-        pairs = zip(our_result, their_result, strict=True)
-        error = max(float(np.abs(a.astype(np.float64) - _array(t).swapaxes(1, 2)).max()) for a, t in pairs)
+        pairs = [
+            (a, _rows_first(_array(t)) if by_rows else _array(t)) for a, t in zip(our_result, their_result, strict=True)
+        ]
+        error = max(float(np.abs(a.astype(np.float64) - t).max()) for a, t in pairs)
         torch_error = math.nan  # gradients: compared with PyTorch's
     else:
-        error = _sampled_error(config, arrays, our_result)
-        torch_error = _sampled_error(config, arrays, _array(their_result).swapaxes(1, 2))
+        rows = {name: array if by_rows else _rows_first(array) for name, array in arrays.items()}
+        error = _sampled_error(config, rows, our_result if by_rows else _rows_first(our_result))
+        torch_error = _sampled_error(config, rows, _rows_first(_array(their_result)))
     turns = max(3, min(25, int(seconds / max(first, 1e-5))))
     times: tuple[list[float], list[float]] = ([], [])
     peaks, colds, reads = [], [], []
@@ -277,6 +320,9 @@ def summary(rows: list[Row]) -> dict[str, float]:
         "share of read bandwidth": _mean([row.read_share for row in of("decode")]),
         "share of read bandwidth, worst": min((row.read_share for row in of("decode")), default=math.nan),
     }
+    for group in ("random", "random-bf16", "random-backward"):
+        found[group] = _mean([row.ratio for row in of(group)])
+        found[f"{group}, worst"] = min((row.ratio for row in of(group)), default=math.nan)
     return {name: value for name, value in found.items() if not math.isnan(value)}
 
 

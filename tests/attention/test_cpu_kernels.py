@@ -20,7 +20,7 @@ from rocattn.sources import kernel_root
 from rocattn.toolchain.host import compile_host, host_isa
 from rocattn_profiling.workloads.inputs import make_inputs, numpy_dtype
 
-from . import sanitize_cpu_kernels
+from .builds import neon, sanitized
 from .random_problems import DTYPES, judged, random_problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -394,12 +394,22 @@ def test_sanitizers_find_nothing():
 
     With AVX-512 one build has both, the vectors and a stand-in for the matrix unit.
     """
-    missing = sanitize_cpu_kernels.missing()
+    missing = sanitized.missing()
     if missing:
         pytest.skip(missing)
     isa = "amx" if host_isa().startswith(("avx512", "amx")) else host_isa()
     done = subprocess.run(
-        [sys.executable, sanitize_cpu_kernels.__file__, "--isa", isa, "--problems", "8"],
+        [sys.executable, sanitized.__file__, "--isa", isa, "--problems", "8"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_neon_keeps_the_rule():
+    """Random problems with the library for aarch64, in an emulator: right, not timed."""
+    if missing := neon.missing():
+        pytest.skip(missing)
+    command = [sys.executable, "-m", "tests.attention.builds.neon", "--problems", "4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -105,9 +105,10 @@ def test_timings_state_how_they_are_sampled(suite):
 
 def test_parameters_are_backend_and_config_label(suite):
     """asv's pages show parameters as they are: names of backends, labels of configs, no objects."""
-    for benchmark in running(suite):
+    for name, benchmark in ((name, suite[name]) for name in suite if suite[name] in running(suite)):
         assert benchmark["param_names"] == ["backend", "config"]
-        assert benchmark["params"][0] == ["'cpu'", "'cpu-flash'"]
+        only = {"Odd", "Varlen"} & set(name.split("."))  # sizes that cpu-flash is held to
+        assert benchmark["params"][0] == (["'cpu-flash'"] if only else ["'cpu'", "'cpu-flash'"])
         assert all(re.fullmatch(r"'b\d+-h\d+(x\d+)?-q\d+-k\d+-d\d+[\w.-]*'", value) for value in benchmark["params"][1])
 
 

@@ -36,7 +36,7 @@ def test_json_has_a_stable_form(capsys):
         assert sum(row[chosen] for row in found["compilers"]) == any(not row[reason] for row in found["compilers"])
     assert found["gpu"].keys() == {"devices", "reason", "runtime", "bindings"}
     assert {frozenset(row) for row in found["backends"]} == {
-        frozenset({"name", "available", "supports", "works", "reason", "is_stand_in"})
+        frozenset({"name", "available", "supports", "works", "reason", "is_stand_in", "ms"})
     }
 
 
@@ -52,6 +52,9 @@ def test_every_registered_backend_is_listed(report):
 
     assert [row.name for row in report.backends] == [backend.name for backend in BACKENDS]
     assert next(row for row in report.backends if row.name == "cpu").works
+    times = {row.name: row.ms for row in report.backends if row.works}
+    assert min(times["cpu-flash"], times["cpu"]) > 0  # what the path costs that is taken
+    assert times.get("gpu") is None
 
 
 def test_the_table_says_the_status_in_words():

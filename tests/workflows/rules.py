@@ -28,7 +28,7 @@ WRITES = {
 # What a `run:` may call; logic lives in what is tested elsewhere.
 COMMANDS = (
     r"bash \.ci/run", r"python3 dev\.py (rocattn|wheel|lint|test|docs)\b.*", r"python3 \.github/scripts/\w+\.py\b.*",
-    r"bash \.github/scripts/\w+\.sh\b.*",
+    r"bash \.github/scripts/\w+\.sh\b.*", r"sudo apt-get install --yes [\w-]+",
 )  # fmt: skip
 OURS, FORK = "we/rocattn", "they/rocattn"
 

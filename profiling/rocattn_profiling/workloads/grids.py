@@ -88,6 +88,26 @@ def _decode() -> Iterator[AttentionConfig]:
         yield AttentionConfig(batch=1, num_heads=32, num_kv_heads=8, seq_q=1, seq_k=2**exponent, head_dim=128)
 
 
+def _odd() -> Iterator[AttentionConfig]:
+    """Sizes that no tile fits: what is slowest beside PyTorch on a CPU, by research/peers/against_torch.py."""
+    for batch, heads, kv_heads, seq, dim, causal, layout in (
+        (4, 1, 1, 128, 32, True, "BHSD"),
+        (4, 8, 8, 128, 64, False, "BSHD"),
+        (1, 16, 8, 160, 75, False, "BHSD"),
+        (8, 8, 4, 177, 164, False, "BSHD"),
+        (1, 8, 8, 200, 80, False, "BSHD"),
+        (2, 8, 2, 128, 256, False, "BHSD"),
+        (8, 8, 4, 312, 80, False, "BSHD"),
+        (2, 8, 4, 525, 107, True, "BSHD"),
+        (2, 12, 12, 640, 64, False, "BSHD"),
+        (1, 8, 8, 896, 32, False, "BSHD"),
+    ):
+        yield AttentionConfig(
+            batch=batch, num_heads=heads, num_kv_heads=kv_heads, seq_q=seq, seq_k=seq, head_dim=dim, causal=causal,
+            layout=layout,
+        )  # fmt: skip
+
+
 def _varlen() -> Iterator[AttentionConfig]:
     """Lengths by a rule, not drawn: the same in every process without numpy."""
     heads = {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "causal": True}
@@ -168,6 +188,12 @@ GRIDS: dict[str, Grid] = {
             directions=("forward",),
         ),
         *_varlen_grid(),
+        Grid(
+            "odd",
+            "sizes that no tile fits: Sq = Sk 128 to 896, D 32 to 256 (75, 107, 164, …), grouped heads, both layouts",
+            tuple(_odd()),
+            lambda c: (c.seq_q, c.head_dim) in {(128, 32), (177, 164), (200, 80)},
+        ),
     )
 }
 

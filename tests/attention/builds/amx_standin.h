@@ -1,5 +1,5 @@
 // Intel's matrix unit (AMX, bf16) in AVX-512, for machines without one: put before the kernels by the compiler's
-// -include (see sanitize_cpu_kernels.py). What the unit does: Intel's instruction set reference, TDPBF16PS. Sums of
+// -include (see sanitized.py). What the unit does: Intel's instruction set reference, TDPBF16PS. Sums of
 // even and odd elements apart, subnormal numbers as 0; slow, and seen by sanitizers, which the real loads are not.
 #pragma once
 #include <immintrin.h>

@@ -1,6 +1,6 @@
 """Build the CPU kernels with AddressSanitizer and UBSan (system g++) and run random problems through them.
 
-    python tests/attention/sanitize_cpu_kernels.py [--isa portable|avx2|avx512|avx512bf16|amx] [--problems 60]
+    python tests/attention/builds/sanitized.py [--isa portable|avx2|avx512|avx512bf16|amx] [--problems 60]
 
 The matrix unit of ``amx`` is a stand-in in AVX-512 (``amx_standin.h``): it runs where there is none, and every load and
 store of it is one that the sanitizers see. The problems then run twice, with the unit and, as if Linux refused it, with
@@ -18,7 +18,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STANDIN = Path(__file__).with_name("amx_standin.h")
 # Unoptimised: no access is optimised away, and as g++ takes most of the time, all of it takes half as long as with -O1.
 OPTIONS = (

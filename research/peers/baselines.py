@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gguf import GGUFWriter
 
@@ -25,7 +27,11 @@ from rocattn_profiling.cli import main as rocattn
 from rocattn_profiling.measure.records import Record, read_records
 from rocattn_profiling.measure.stats import newest, summarize
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "baselines.md"
+BACKENDS = ("cpu", "cpu-flash")
 ORIGINAL_NS = {32: 33.5e3, 64: 264e3, 128: 2.59e6, 256: 22.3e6, 512: 349e6}
 MODELS: dict[str, tuple[str, dict[str, int | float]]] = {
     "llama-2-7b": ("llama", {
@@ -41,9 +47,7 @@ MODELS: dict[str, tuple[str, dict[str, int | float]]] = {
 
 def measured(out: Path, *words: str) -> list[Record]:
     """Bench afresh into a folder and return the records that have samples."""
-    if status := rocattn(
-        ["bench", *words, "--backend", "cpu", "cpu-flash", "--fresh", "--no-store", "--out", str(out)]
-    ):
+    if status := rocattn(["bench", *words, "--backend", *BACKENDS, "--fresh", "--no-store", "--out", str(out)]):
         sys.exit(status)
     return [record for record in newest(read_records(out / "records.jsonl")) if record.launches]
 
@@ -51,34 +55,35 @@ def measured(out: Path, *words: str) -> list[Record]:
 def square(out: Path) -> str:
     """Return the original suite's table."""
     lines = [
-        "| [1, n, n] | backend | average | median | tokens/s | ops/s | max error | original average |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| n | average: `cpu` | `cpu-flash` | original | tokens/s: `cpu` | `cpu-flash` | max error |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     records = measured(out, "--grid", "square")
-    for record in records:
-        n, summary = record.config["seq_q"], summarize(record)
-        average_ns = summary.mean_ns
-        rates = f"{count(n * 1e9 / average_ns)} | {count(1e9 / average_ns)} | {error_of(record)}"
-        times = f"{duration(average_ns)}{mark(record)} | {duration(summary.p50_ns)}"
-        lines.append(f"| {n} | `{record.backend}` | {times} | {rates} | {duration(ORIGINAL_NS[n])} |")
+    for n, row in side_by_side(records, lambda record: record.config["seq_q"]):
+        average_ns = [summarize(record).mean_ns for record in row]
+        times = [duration(ns) + mark(record) for ns, record in zip(average_ns, row, strict=True)]
+        rates = [count(n * 1e9 / ns) for ns in average_ns]
+        lines.append(f"| {' | '.join([str(n), *times, duration(ORIGINAL_NS[n]), *rates, error_of(row)])} |")
     return "\n".join([*lines, "", conditions(records)])
 
 
 def modules(out: Path) -> str:
     """Return the table of attention modules."""
-    lines = ["| suite | Sq | Sk | backend | median | tokens/s | max error |", "|---|---:|---:|---|---:|---:|---:|"]
+    lines = ["| module | Sq | Sk | `cpu` | `cpu-flash` | max error |", "|---|---:|---:|---:|---:|---:|"]
     records = measured(out, "--modules", "standard", "gemma", "gemma_fast", "--quick")
-    for record in records:
-        config, summary = AttentionConfig.from_dict(record.config), summarize(record)
-        where = f"`{record.suite}` | {config.seq_q} | {config.seq_k} | `{record.backend}`"
-        rates = f"{count(summary.tokens_per_s)} | {error_of(record)}"
-        lines.append(f"| {where} | {duration(summary.p50_ns)}{mark(record)} | {rates} |")
+    for (suite, config), row in side_by_side(records, lambda one: (one.suite, AttentionConfig.from_dict(one.config))):
+        where = [suite.removeprefix("module-"), str(config.seq_q), str(config.seq_k)]
+        times = [duration(summarize(record).p50_ns) + mark(record) for record in row]
+        lines.append(f"| {' | '.join([*where, *times, error_of(row)])} |")
     return "\n".join([*lines, "", conditions(records)])
 
 
 def models(out: Path) -> str:
     """Return the table of the two models' attention layers."""
-    lines = ["| model | tokens | backend | time to first token | decoding, tokens/s |", "|---|---:|---|---:|---:|"]
+    lines = [
+        "| model | tokens | first token: `cpu` | `cpu-flash` | decoding, tokens/s: `cpu` | `cpu-flash` |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     records = []
     for name, (architecture, sizes) in MODELS.items():
         path = out / f"{name}.gguf"
@@ -86,11 +91,13 @@ def models(out: Path) -> str:
         found = measured(out / name, "--model", str(path), "--quick")
         records += found
         made = {(one.length, one.backend, one.step): one for one in passes(found)}
-        for length, backend in sorted({(length, backend) for length, backend, _ in made}):
-            prompt, step = (made.get((length, backend, of_step)) for of_step in (False, True))
-            first = duration(prompt.p50_ns) + " !" * prompt.disturbed if prompt else "not all layers"
-            rate = count(step.tokens_per_s) + " !" * step.disturbed if step else "not all layers"
-            lines.append(f"| {name} | {length} | `{backend}` | {first} | {rate} |")
+        for length in sorted({length for length, _, _ in made}):
+            prompts, steps = (
+                [made.get((length, backend, of_step)) for backend in BACKENDS] for of_step in (False, True)
+            )
+            cells = [duration(one.p50_ns) + " !" * one.disturbed if one else "not all layers" for one in prompts]
+            cells += [count(one.tokens_per_s) + " !" * one.disturbed if one else "not all layers" for one in steps]
+            lines.append(f"| {name} | {length} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", conditions(records)])
 
 
@@ -114,20 +121,29 @@ def mark(record: Record) -> str:
     return " !" if summarize(record).disturbed_launches else ""
 
 
-def error_of(record: Record) -> str:
-    """Return the largest error against float64."""
-    return f"{record.check.max_abs_error:.1e}" if record.check else "not checked"
+def side_by_side(records: list[Record], key: Callable[[Record], Any]) -> Iterator[tuple[Any, list[Record]]]:
+    """Yield what two records of different backends share, and both in the order of `BACKENDS`."""
+    rows: dict[Any, dict[str, Record]] = {}
+    for record in records:
+        rows.setdefault(key(record), {})[record.backend] = record
+    for shared, row in rows.items():
+        yield shared, [row[backend] for backend in BACKENDS]
+
+
+def error_of(row: list[Record]) -> str:
+    """Return the largest error of either backend against float64."""
+    return f"{max(record.check.max_abs_error for record in row if record.check):.1e}"
 
 
 def conditions(records: list[Record]) -> str:
-    """Return a line that says where, when and under what load."""
+    """Return a sentence that says where, when and under what load."""
     machine, loads = records[0].machine, sorted(launch.load for record in records for launch in record.launches)
     disturbed = sum(summarize(record).disturbed_launches for record in records)
-    return (
+    return textwrap.fill(
         f"{machine.cpu}, {machine.cores} cores, Python {machine.python}, numpy {machine.numpy}, {machine.compiler}; "
         f"{records[0].threads} threads, float32; {time.strftime('%d %B %Y', time.gmtime())}. "
-        f"Load average while measuring: {loads[0]:.1f} to {loads[-1]:.1f}; {disturbed} of {len(loads)} launches lost "
-        "the CPU to other processes over and over (marked !: too long)."
+        f"Load average {loads[0]:.1f} to {loads[-1]:.1f}; {disturbed} of {len(loads)} launches were disturbed (!).",
+        100,
     )
 
 

@@ -83,17 +83,16 @@ def test_verbs_import_each_other_in_no_circle():
         assert all(verbs.index(other) < verbs.index(verb) for other in others), verb
 
 
-def test_contributing_shows_the_same_table():
-    """CONTRIBUTING.md has the table of `structure.toml`, line by line."""
-    kit = [
-        f"| `{name}/` | {text} | {', '.join(f'`{one}`' for one in KIT[: KIT.index(name)]) or 'nothing'} |"
-        for name, text in STRUCTURE["kit"].items()
-    ]
+def test_contributing_shows_the_same_tables():
+    """CONTRIBUTING.md has the tables of `structure.toml`, line by line."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    kit = [f"| `{name}/` | {text} |" for name, text in STRUCTURE["kit"].items()]
     verbs = [
-        f"| `{verb}/` | {VERBS[verb]} | the kit{''.join(f', `{one}`' for one in others)} |"
-        for verb, others in STRUCTURE["verbs"].items()
-    ]
-    assert "\n".join([*kit, *verbs]) in (ROOT / "CONTRIBUTING.md").read_text()
+        f"| `{verb}` | {', '.join(f'`{one}`' for one in others)} |"
+        for verb, others in STRUCTURE["verbs"].items() if others
+    ]  # fmt: skip
+    for table in (kit, verbs):
+        assert "|---|---|\n" + "\n".join(table) + "\n\n" in page
 
 
 @pytest.mark.parametrize("name", {**modules(LIBRARY), **modules(TOOLKIT)})

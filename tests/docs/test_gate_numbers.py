@@ -68,7 +68,7 @@ def test_the_table_of_results_is_that_of_the_recordings(recorded):
         assert not wrong, name
 
 
-def test_the_pairs_called_the_opposite_are_those_of_the_recordings(recorded):
+def test_the_pairs_called_the_opposite_are_the_recordings(recorded):
     """The sum over the table's recordings, launches as they came."""
     rows = [recorded[name, GATE, "5"] for name in LABELS.values()]
     opposite = sum(int(row["called_the_opposite"]) for row in rows)

@@ -94,3 +94,9 @@ class Kernels(QuickKernels):
         return self.facts.code_bytes
 
     track_code_bytes.unit = "bytes"
+
+
+class KernelsOf8Bits(Kernels):
+    """Decode from pages of 8-bit K and V, in the format that the GPU has an instruction for."""
+
+    params = [["gfx942"], ["flash_decode_paged_fp8 f16 D=128 KV_DTYPE=e4m3fnuz"]]

@@ -49,6 +49,8 @@ class Operands(NamedTuple):
             None without one.
         alibi_slopes: [B, H], float32 (float64 if q is); None without them.
         sinks: [H], float32 (float64 if q is): one more logit per head; None without them.
+        k_scale: [B, Hkv], float32 (float64 if q is), with any strides: what 8-bit k are multiplied by; None for 1.
+        v_scale: The same of v.
     """
 
     q: Array
@@ -57,6 +59,8 @@ class Operands(NamedTuple):
     mask: Array | None = None
     alibi_slopes: Array | None = None
     sinks: Array | None = None
+    k_scale: Array | None = None
+    v_scale: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +107,11 @@ class Sequences:
             size = k.shape[2]
             pages = self.block_table[index, : -(-keys.stop // size)]
             k, v = (x[pages].swapaxes(0, 1).reshape(1, x.shape[1], len(pages) * size, x.shape[3]) for x in (k, v))
-        slopes = None if operands.alibi_slopes is None else operands.alibi_slopes[index : index + 1]
+        per_sequence = (operands.alibi_slopes, operands.k_scale, operands.v_scale)
+        slopes, k_scale, v_scale = (None if x is None else x[index : index + 1] for x in per_sequence)
         single = config.replace(batch=1, seq_q=rows.stop - rows.start, seq_k=keys.stop - keys.start, varlen=None)
         q = operands.q[:, :, rows]
-        return single, Operands(q, k[:, :, keys], v[:, :, keys], None, slopes, operands.sinks)
+        return single, Operands(q, k[:, :, keys], v[:, :, keys], None, slopes, operands.sinks, k_scale, v_scale)
 
 
 class Backend(ABC):
@@ -116,11 +121,13 @@ class Backend(ABC):
         name: What users pass as ``backend=``.
         priority: Higher is chosen first among the able ones; read when an order is first needed.
         is_stand_in: Whether it runs on something in place of the hardware it is for, so that its times mean nothing.
+        takes_fp8: Whether it is asked about configs with 8-bit k and v at all (`AttentionConfig.kv_dtype`).
     """
 
     name: str
     priority: int = 0
     is_stand_in: bool = False
+    takes_fp8: bool = False
 
     def available(self) -> Support:
         """Whether this machine can run the backend at all."""
@@ -199,6 +206,8 @@ def support(backend: Backend, config: AttentionConfig) -> Support:
     Raises:
         ConfigError: When it answers something else than a `Support`.
     """
+    if config.kv_dtype is not None and not backend.takes_fp8:
+        return Support(ok=False, reason=f"{backend.name} takes no 8-bit keys and values, here {config.kv_dtype}")
     return checked(backend, (backend.supports if config.varlen is None else backend.supports_varlen)(config))
 
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from rocattn.errors import ConfigError
 
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+FP8_DTYPES = ("float8_e4m3fn", "float8_e4m3fnuz")
+"""What k and v may be stored in, of one byte an element: OCP's E4M3, and CDNA 3's; the names are those of ml_dtypes."""
 LAYOUTS = ("BSHD", "BHSD", "BSE")
 LARGEST = 1e30
 """The largest scale, softcap, reciprocal of a softcap, ALiBi slope and sink: kernels multiply by them in float32."""
@@ -93,6 +95,8 @@ class AttentionConfig:
         seq_q, seq_k: Sq and Sk, in tokens; may be 0.
         head_dim, head_dim_v: D of q and k, Dv of v and out.
         dtype: "float16", "bfloat16", "float32" or "float64", shared by q, k, v and out.
+        kv_dtype: Of k and v where they are stored in 8 bits, one of `FP8_DTYPES`; None: in ``dtype``. Forward only.
+        k_scale, v_scale: Whether factors of 8-bit k and v are given.
         layout: "BSHD", "BHSD" or "BSE" ([B, S, H*D]).
         causal: Row i sees keys j <= i + Sk - Sq (bottom-right alignment).
         window: (left, right) keys beside the diagonal i + Sk - Sq that a row sees; -1 is open.
@@ -130,6 +134,9 @@ class AttentionConfig:
     return_lse: bool = False
     direction: Direction = "forward"
     varlen: VarlenShape | None = None
+    kv_dtype: str | None = None
+    k_scale: bool = False
+    v_scale: bool = False
 
     def __post_init__(self) -> None:
         """Fill in what defaults to another field, then check that all of them fit together."""
@@ -157,19 +164,27 @@ class AttentionConfig:
             )
         for name, allowed in (
             ("dtype", tuple(DTYPE_BYTES)),
+            ("kv_dtype", (None, *FP8_DTYPES)),
             ("layout", LAYOUTS),
             ("mask", ("none", "bool", "additive")),
             ("direction", ("forward", "backward")),
         ):
             if getattr(self, name) not in allowed:
-                return f"{name} {getattr(self, name)!r} is not supported: use one of {', '.join(allowed)}"
-        for name in ("causal", "alibi", "sinks", "return_lse"):
+                return f"{name} {getattr(self, name)!r} is not supported: use one of {', '.join(map(str, allowed))}"
+        for name in ("causal", "alibi", "sinks", "return_lse", "k_scale", "v_scale"):
             if not isinstance(value := getattr(self, name), bool):
                 return f"{name} is {value!r}: it must be True or False"
         for name in ("softcap", "scale"):
             if (value := getattr(self, name)) is not None and not _is_number(value):
                 return f"{name} is {value!r}: it must be a number, or None"
-        return self._band_problem() or self._mask_problem() or self._varlen_problem()
+        return self._storage_problem() or self._band_problem() or self._mask_problem() or self._varlen_problem()
+
+    def _storage_problem(self) -> str:
+        if self.kv_dtype is None and (self.k_scale or self.v_scale):
+            return f"k_scale and v_scale are factors of 8-bit k and v ({', '.join(FP8_DTYPES)}), not of {self.dtype}"
+        if self.kv_dtype is not None and self.direction == "backward":
+            return f"there are no gradients of {self.kv_dtype} keys and values: train in 16 or 32 bits"
+        return ""
 
     def _band_problem(self) -> str:
         if self.window is not None and (
@@ -229,8 +244,13 @@ class AttentionConfig:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element of q, k, v and out."""
+        """Bytes of one element of q and out, and of k and v unless `kv_itemsize` is less."""
         return DTYPE_BYTES[self.dtype]
+
+    @property
+    def kv_itemsize(self) -> int:
+        """Bytes of one element of k and v."""
+        return self.itemsize if self.kv_dtype is None else 1
 
     @property
     def band(self) -> tuple[int, int] | None:
@@ -287,7 +307,7 @@ class AttentionConfig:
     def kv_bytes(self) -> int:
         """Bytes of k and v together."""
         rows = self.batch * self.seq_k if self.varlen is None else sum(single.seq_k for single in self.sequences)
-        return rows * self.num_kv_heads * (self.head_dim + self.head_dim_v) * self.itemsize
+        return rows * self.num_kv_heads * (self.head_dim + self.head_dim_v) * self.kv_itemsize
 
     @property
     def out_bytes(self) -> int:
@@ -318,7 +338,9 @@ class AttentionConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON-ready values."""
         values: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        if self.varlen is None:  # so that keys of other problems are those of commits that did not know it
+        if self.kv_dtype is None:  # so that keys of other problems are those of commits that did not know it
+            del values["kv_dtype"], values["k_scale"], values["v_scale"]
+        if self.varlen is None:  # as above
             del values["varlen"]
         else:
             values["varlen"]["lengths"] = [list(pair) for pair in self.varlen.lengths]
@@ -355,8 +377,9 @@ class AttentionConfig:
         if self.mask_shape is not None:
             parts += [f"{self.mask}mask" + "".join("1" if m == 1 else "x" for m in self.mask_shape)]
         parts += [f"softcap{self.softcap:g}"] if self.softcap is not None else []
-        parts += [name for name in ("alibi", "sinks") if getattr(self, name)]
+        parts += [name for name in ("alibi", "sinks", "k_scale", "v_scale") if getattr(self, name)]
         parts += [f"scale{self.scale:g}"] if self.scale is not None else []
         parts += ["lse"] * self.return_lse + [self.layout] * (self.layout != "BSHD")
         parts += ["bwd"] * (self.direction == "backward")
+        parts += [] if self.kv_dtype is None else [self.kv_dtype]
         return "-".join([*parts, self.dtype])

@@ -2,7 +2,7 @@
 
 For query row i and key j of a batch and head, with t = i + Sk - Sq the key on the row's diagonal::
 
-    s = scale * q_i . k_j                             scale: 1 / sqrt(D) unless given
+    s = scale * q_i . k_j                             scale: 1 / sqrt(D) unless given; 8-bit k_j times k_scale
     s = softcap * tanh(s / softcap)                   if softcap
     s = s - slope * |t - j|                           if alibi_slopes
     s = s + mask                                      if mask is floating
@@ -10,7 +10,7 @@ For query row i and key j of a batch and head, with t = i + Sk - Sq the key on t
            or  window and not t - left <= j <= t + right     -1: open
            or  mask is bool and False, or floating and -inf
     p = exp(s) / (sum of exp(s) over visible keys [+ exp(sink)])
-    out_i = sum of p * v_j,  LSE_i = natural log of that denominator
+    out_i = sum of p * v_j (8-bit v_j times v_scale),  LSE_i = natural log of that denominator
 
 A row without a visible key has output 0, LSE -inf and gradient 0; with sinks the sink is then all there is: output 0,
 LSE = sink, gradient 0. A hidden key has no influence at all, even when its K or V row holds NaN or inf.
@@ -27,7 +27,7 @@ import numpy as np
 
 from rocattn.backend import Operands
 from rocattn.backends import BACKENDS
-from rocattn.config import DTYPE_BYTES, LARGEST, AttentionConfig
+from rocattn.config import DTYPE_BYTES, FP8_DTYPES, LARGEST, AttentionConfig
 from rocattn.errors import ConfigError
 from rocattn.layouts import empty_in_layout, heads_view, mask_view
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 # Everything is compared by value, and only normalised values get here: True, 1 and 1.0 are never taken for each other.
 _CONFIGS: dict[tuple[object, ...], AttentionConfig] = {}
 _MOST_CONFIGS = 256
+_LARGEST_KV_SCALE = 1e8  # times the largest scale it is a float32 still
 
 
 def attention(
@@ -55,6 +56,8 @@ def attention(
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
     scale: float | None = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
     layout: str = "BSHD",
     num_heads: int | None = None,
     num_kv_heads: int | None = None,
@@ -68,7 +71,8 @@ def attention(
             (`ml_dtypes.bfloat16`), float32 or float64. Any strides, read-only or not: no copy is made for the layout.
             Or a tensor on an AMD GPU (torch's ROCm build, DLPack): then all arrays are such tensors with a contiguous
             last axis, ALiBi slopes and sinks are float32, and so are the outputs' kind and device.
-        k: The same with Sk and Hkv, where H is a multiple of Hkv: each KV head serves H / Hkv query heads.
+        k: The same with Sk and Hkv, where H is a multiple of Hkv: each KV head serves H / Hkv query heads. K and V may
+            be stored in 8 bits: ml_dtypes' ``float8_e4m3fn`` or ``float8_e4m3fnuz``, torch's on a GPU.
         v: As k, but its head dimension Dv may differ from D.
         causal: Row i sees keys j <= i + Sk - Sq.
         mask: bool (True = may attend) or floating (q's dtype or float32; added to the scaled scores; -inf hides);
@@ -79,6 +83,9 @@ def attention(
             FlashAttention; ``scale`` does not multiply a slope.
         sinks: [H], floating: one more logit per head in the softmax's denominator and in the LSE; -inf is no sink.
         scale: Factor on q.k; None is 1 / sqrt(D).
+        k_scale: What 8-bit k are multiplied by (k_descale of FlashAttention-3): a number, [1], [Hkv] or [B, Hkv],
+            floating, magnitude at most 1e8; on a GPU a float32 tensor. None is 1.
+        v_scale: The same of v.
         layout: "BSHD", "BHSD" or "BSE".
         num_heads: H; needed by "BSE", else checked if given.
         num_kv_heads: Hkv; ``num_heads`` if None.
@@ -95,16 +102,19 @@ def attention(
     """
     device = None
     if not isinstance(q, np.ndarray):
-        given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
+        given = {
+            "q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks, "k_scale": k_scale,
+            "v_scale": v_scale,
+        }  # fmt: skip
         device = device_call(given, backend)
         if device is not None:
-            q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
+            q, k, v, mask, alibi_slopes, sinks, k_scale, v_scale = (device.shadow(name) for name in given)
     elif isinstance(k, np.ndarray):
         BACKENDS.expect(backend, k.nbytes)  # before the checks: threads wake meanwhile
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, return_lse=return_lse,
-        readable=device is None,
+        readable=device is None, k_scale=k_scale, v_scale=v_scale,
     )  # fmt: skip
     if device is not None:
         return device.forward(config, operands)
@@ -215,6 +225,8 @@ def describe(
     direction: Direction = "forward",
     readable: bool = True,
     packed: tuple[VarlenShape, int, int, int] | None = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
 ) -> tuple[AttentionConfig, Operands]:
     """Check the arguments of `attention` and return the config and the views that a backend takes.
 
@@ -227,7 +239,7 @@ def describe(
     require_array("q", q)
     require_array("k", k)
     require_array("v", v)
-    dtype = _common_dtype(q.dtype, k.dtype, v.dtype)
+    dtype, kv_dtype = _common_dtype(q.dtype, k.dtype, v.dtype)
     kv_heads = num_heads if num_kv_heads is None and layout == "BSE" else num_kv_heads
     q_view = heads_view(q, layout, num_heads, "q")
     k_view, v_view = heads_view(k, layout, kv_heads, "k"), heads_view(v, layout, kv_heads, "v")
@@ -242,7 +254,7 @@ def describe(
     mask_shape, alibi, sink = None if mask is None else mask.shape, alibi_slopes is not None, sinks is not None
     key = (
         q_view.shape, k_view.shape, v_view.shape, dtype, layout, causal, window, kind, mask_shape, softcap, alibi, sink,
-        scale, return_lse, direction, packed,
+        scale, return_lse, direction, packed, kv_dtype, k_scale is not None, v_scale is not None,
     )  # fmt: skip
     config = _CONFIGS.get(key)
     if config is None:
@@ -255,7 +267,8 @@ def describe(
             batch=batch, num_heads=heads, num_kv_heads=heads_k, seq_q=seq_q, seq_k=seq_k, head_dim=dim,
             head_dim_v=dim_v, dtype=dtype, layout=layout, causal=causal, window=window, mask=kind,
             mask_shape=mask_shape, softcap=softcap, alibi=alibi, sinks=sink, scale=scale, return_lse=return_lse,
-            direction=direction, varlen=varlen,
+            direction=direction, varlen=varlen, kv_dtype=kv_dtype, k_scale=k_scale is not None,
+            v_scale=v_scale is not None,
         )  # fmt: skip
         if len(_CONFIGS) >= _MOST_CONFIGS:
             _CONFIGS.clear()
@@ -266,16 +279,26 @@ def describe(
         alibi_slopes = np.broadcast_to(_per_head("alibi_slopes", alibi_slopes, config, (rows[1:], rows), lowest), rows)
     if sinks is not None:
         sinks = _per_head("sinks", sinks, config, ((config.num_heads,),), -math.inf if readable else None)
-    return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks)  # by position: half the time
+    if kv_dtype is None:
+        return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks)  # by position: half the time
+    k_factors, v_factors = (
+        None if given is None else _kv_scale(name, given, config, readable=readable)
+        for name, given in (("k_scale", k_scale), ("v_scale", v_scale))
+    )
+    return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks, k_factors, v_factors)
 
 
 @functools.lru_cache(maxsize=64)
-def _common_dtype(q: np.dtype[Any], k: np.dtype[Any], v: np.dtype[Any]) -> str:
-    """Return the name of the dtype that all three have, if it is one that attention takes."""
+def _common_dtype(q: np.dtype[Any], k: np.dtype[Any], v: np.dtype[Any]) -> tuple[str, str | None]:
+    """Return the name of the dtype that all three have, and of the one that k and v have instead if it is of 8 bits."""
     _check_dtype("q", q)
+    if _name(k) in FP8_DTYPES:
+        if _name(v) != _name(k):
+            raise ConfigError(f"k has dtype {_name(k)} and v {_name(v)}: both must be stored alike")
+        return _name(q), _name(k)
     for name, dtype in (("k", k), ("v", v)):
         _check_dtype(name, dtype, _name(q))
-    return _name(q)
+    return _name(q), None
 
 
 def device_call(given: dict[str, Any], backend: str | None) -> DeviceCall | None:
@@ -402,6 +425,23 @@ def _per_head(
     if lowest is not None:
         _check_range(name, values, lowest)
     return values.astype(np.float64 if config.dtype == "float64" else np.float32, copy=False)
+
+
+def _kv_scale(name: str, given: Any, config: AttentionConfig, *, readable: bool) -> Array:
+    """Return factors of 8-bit k or v as [B, Hkv] in the compute dtype, the strides of what is repeated being 0."""
+    kind = np.float64 if config.dtype == "float64" else np.float32
+    values = given if isinstance(given, np.ndarray) else np.array(_number(name, given), kind)
+    require_array(name, values)
+    if _name(values.dtype) not in DTYPE_BYTES:
+        raise ConfigError(f"{name} has dtype {_name(values.dtype)}: it must be floating")
+    rows = config.batch, config.num_kv_heads
+    if values.shape not in {(), (1,), rows[1:], rows}:
+        raise ConfigError(
+            f"{name} has shape {values.shape}: it must be a number, [1], {list(rows[1:])} (KV heads) or {list(rows)}"
+        )
+    if readable and not (abs(values.astype(np.float64)) <= _LARGEST_KV_SCALE).all():
+        raise ConfigError(f"{name} must be finite and at most {_LARGEST_KV_SCALE:g} in magnitude")
+    return np.broadcast_to(values.astype(kind, copy=False), rows)
 
 
 def _check_range(name: str, values: Array, lowest: float) -> None:

@@ -1,6 +1,7 @@
 """KV caches that grow without copying: keys and values of past tokens, in reserved memory or in blocks.
 
-Both hold numpy arrays; their sizes are fixed when they are made.
+Both hold numpy arrays; their sizes are fixed when they are made. With an 8-bit dtype (``"float8_e4m3fn"`` or
+``"float8_e4m3fnuz"``) they store tokens divided by a scale (`quantised`), which `attend` multiplies by again.
 
 `KVCache` reserves room for its capacity at once (memory that nothing was written to costs address space only) and
 hands out views. `PagedKVCache` takes blocks of a pool as sequences grow, so that sequences of any length share it
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rocattn.config import DTYPE_BYTES
+from rocattn.config import DTYPE_BYTES, FP8_DTYPES
 from rocattn.errors import ConfigError
 from rocattn.functional import attention, require_array
 from rocattn.varlen import attend_pages, attention_varlen
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
     from rocattn.backend import Array
     from rocattn.gpu.pages import DevicePages
+
+_QUANTISED = ("float16", "bfloat16", "float32")
+"""What a cache of 8 bits takes beside its own dtype."""
 
 
 class KVCache:
@@ -42,7 +46,9 @@ class KVCache:
         head_dim: D of k.
         capacity: Tokens to reserve for.
         head_dim_v: Dv of v; as ``head_dim`` if None.
-        dtype: Of k and v.
+        dtype: Of k and v, as they are kept.
+        k_scale: Of an 8-bit dtype: what kept k are multiplied by, a positive number or [Hkv].
+        v_scale: The same of v.
 
     Raises:
         ConfigError: When a size is negative or no whole number, attention does not take the dtype, or memory is short.
@@ -50,13 +56,14 @@ class KVCache:
 
     def __init__(
         self, batch: int, num_kv_heads: int, head_dim: int, *, capacity: int, head_dim_v: int | None = None,
-        dtype: DTypeLike = np.float32,
+        dtype: DTypeLike = np.float32, k_scale: Array | float = 1.0, v_scale: Array | float = 1.0,
     ) -> None:  # fmt: skip
         head_dim_v = head_dim if head_dim_v is None else head_dim_v
         self.length, self.capacity, kept = 0, _count("capacity", capacity), _kept_dtype(dtype)
         rows = _count("batch", batch), self.capacity, _count("num_kv_heads", num_kv_heads)
         self._k = _reserved((*rows, _count("head_dim", head_dim)), kept)
         self._v = _reserved((*rows, _count("head_dim_v", head_dim_v)), kept)
+        self._scales = _kept_scales(kept, k_scale, v_scale, rows[2])
 
     @property
     def keys(self) -> Array:
@@ -71,10 +78,12 @@ class KVCache:
     def append(self, k: Array, v: Array) -> None:
         """Keep the next tokens: k [B, S, Hkv, D] and v [B, S, Hkv, Dv] in the cache's dtype.
 
+        A cache of 8 bits takes float16, bfloat16 and float32, too, and stores them `quantised`.
+
         Raises:
             ConfigError: When shapes or dtypes differ from the cache's, or there is no room.
         """
-        _check_tokens(k, v, self._k, self._v, len(self._k))
+        k, v = _kept_tokens(k, v, self._k, self._v, len(self._k), self._scales)
         end = self.length + k.shape[1]
         if end > self.capacity:
             raise ConfigError(f"{end} tokens do not fit into a cache of {self.capacity}: reserve more")
@@ -97,7 +106,7 @@ class KVCache:
         """
         if (layout := options.get("layout", "BSHD")) != "BSHD":  # the kept K would be read with heads for tokens
             raise ConfigError(f"layout is {layout!r}: the cache keeps [B, S, Hkv, D], so q must be BSHD")
-        return attention(q, self.keys, self.values, **options)
+        return attention(q, self.keys, self.values, **(options | self._scales))
 
 
 class PagedKVCache:
@@ -115,7 +124,9 @@ class PagedKVCache:
         num_blocks: Blocks in the pool.
         block_size: Tokens a block.
         head_dim_v: Dv of v; as ``head_dim`` if None.
-        dtype: Of k and v.
+        dtype: Of k and v, as they are kept.
+        k_scale: Of an 8-bit dtype: what kept k are multiplied by, a positive number or [Hkv].
+        v_scale: The same of v.
         device: HIP's index of a device in whose memory the blocks are; None: in host memory. `append` and `attend`
             take numpy arrays either way, and copy no more than those to and from a device.
 
@@ -127,13 +138,15 @@ class PagedKVCache:
 
     def __init__(
         self, batch: int, num_kv_heads: int, head_dim: int, *, num_blocks: int, block_size: int = 64,
-        head_dim_v: int | None = None, dtype: DTypeLike = np.float32, device: int | None = None,
+        head_dim_v: int | None = None, dtype: DTypeLike = np.float32, k_scale: Array | float = 1.0,
+        v_scale: Array | float = 1.0, device: int | None = None,
     ) -> None:  # fmt: skip
         head_dim_v = head_dim if head_dim_v is None else head_dim_v
         self.block_size, batch = _count("block_size", block_size, least=1), _count("batch", batch)
         num_blocks, kept = _count("num_blocks", num_blocks), _kept_dtype(dtype)
         rows = num_blocks, self.block_size, _count("num_kv_heads", num_kv_heads)
         k, v = (*rows, _count("head_dim", head_dim)), (*rows, _count("head_dim_v", head_dim_v))
+        self._scales = _kept_scales(kept, k_scale, v_scale, rows[2])
         self._pages: DevicePages | None = None
         if device is None:
             self._k, self._v = _reserved(k, kept), _reserved(v, kept)
@@ -175,12 +188,14 @@ class PagedKVCache:
     def append(self, k: Array, v: Array, *, sequence: int | None = None) -> None:
         """Keep the next tokens of every sequence, or of one: k [B or 1, S, Hkv, D] and v [B or 1, S, Hkv, Dv].
 
+        A cache of 8 bits takes float16, bfloat16 and float32, too, and stores them `quantised`.
+
         Raises:
             ConfigError: When shapes or dtypes differ from the cache's, or the pool has too few free blocks; then
                 nothing was kept.
         """
         chosen = self._chosen(sequence)
-        _check_tokens(k, v, self._k, self._v, len(chosen))
+        k, v = _kept_tokens(k, v, self._k, self._v, len(chosen), self._scales)
         ends = [self.lengths[index] + k.shape[1] for index in chosen]
         wanted = [-(-end // self.block_size) - len(self.tables[index]) for index, end in zip(chosen, ends, strict=True)]
         if sum(wanted) > len(self._free):
@@ -221,7 +236,7 @@ class PagedKVCache:
         """Return `rocattn.attention_varlen` of q [B, Sq, H, D] over what is kept of each sequence.
 
         Args:
-            q: Queries of the newest Sq tokens of each sequence, in the cache's dtype.
+            q: Queries of the newest Sq tokens of each sequence, in the cache's dtype; any other to a cache of 8 bits.
             options: As `rocattn.attention_varlen` takes them.
 
         Returns:
@@ -236,7 +251,7 @@ class PagedKVCache:
             raise ConfigError(f"q has shape {q.shape}: [B, Sq, H, D] with B = {batch} is needed")
         starts = np.arange(batch + 1, dtype=np.int32) * np.int32(q.shape[1])
         packed, table = q.reshape(batch * q.shape[1], *q.shape[2:]), self.block_table
-        options |= {"seqlens_k": self.seqlens, "block_table": table}
+        options |= {"seqlens_k": self.seqlens, "block_table": table, **self._scales}
         if self._pages is None:
             result = attention_varlen(packed, self._k, self._v, starts, **options)
         else:
@@ -293,26 +308,70 @@ def _kept_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """Return the dtype to keep, also by the name that configs use: numpy alone does not know "bfloat16"."""
     import ml_dtypes
 
+    names = (*DTYPE_BYTES, *FP8_DTYPES)
+    own = isinstance(dtype, str) and dtype in {"bfloat16", *FP8_DTYPES}
     try:
-        kept = np.dtype(ml_dtypes.bfloat16 if isinstance(dtype, str) and dtype == "bfloat16" else dtype)
+        kept = np.dtype(getattr(ml_dtypes, str(dtype)) if own else dtype)
     except TypeError:
-        raise ConfigError(f"dtype is {dtype!r}: use one of {', '.join(DTYPE_BYTES)}") from None
-    if kept.name not in DTYPE_BYTES or not kept.isnative:
-        raise ConfigError(f"dtype is {kept.str}: use one of {', '.join(DTYPE_BYTES)}, in this machine's byte order")
+        raise ConfigError(f"dtype is {dtype!r}: use one of {', '.join(names)}") from None
+    if kept.name not in names or not kept.isnative:
+        raise ConfigError(f"dtype is {kept.str}: use one of {', '.join(names)}, in this machine's byte order")
     return kept
 
 
-def _check_tokens(k: Array, v: Array, keys: Array, values: Array, batch: int) -> None:
-    """Raise unless k and v are the same number of tokens in the form and dtype of the stored ones [., ., Hkv, D]."""
+def quantised(values: Array, scale: Array | float, dtype: np.dtype[Any]) -> Array:
+    """Return values divided by a scale, in float32, then rounded to the nearest 8-bit float, ties to even.
+
+    What is beyond its range becomes its largest number; a NaN stays one. Attention takes the same scale as ``k_scale``
+    or ``v_scale``: the largest magnitude there is, over 448 (``float8_e4m3fn``) or 240 (``float8_e4m3fnuz``), say.
+
+    Args:
+        values: [..., Hkv, D], float16, bfloat16 or float32.
+        scale: A number or [Hkv].
+        dtype: ml_dtypes' float8_e4m3fn or float8_e4m3fnuz.
+    """
+    import ml_dtypes
+
+    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]  # ml_dtypes has no annotations
+    wide = values.astype(np.float32) / np.asarray(scale, np.float32)[..., None]
+    narrow: Array = np.clip(wide, -largest, largest, out=wide).astype(dtype)
+    return narrow
+
+
+def _kept_scales(kept: np.dtype[Any], k_scale: Any, v_scale: Any, heads: int) -> dict[str, Array]:
+    """Return the scales of a cache by name, [] or [Hkv]; none of a cache that keeps what it is given."""
+    scales = {"k_scale": np.asarray(k_scale, np.float32), "v_scale": np.asarray(v_scale, np.float32)}
+    for name, scale in scales.items():
+        if scale.shape not in {(), (heads,)} or not (np.isfinite(scale) & (scale > 0)).all():
+            raise ConfigError(f"{name} must be a positive number, or [{heads}] of them, one a KV head")
+    if kept.name in FP8_DTYPES:
+        return scales
+    if any((scale != 1).any() for scale in scales.values()):
+        raise ConfigError(f"k_scale and v_scale are for caches of {' or '.join(FP8_DTYPES)}, not of {kept.name}")
+    return {}
+
+
+def _kept_tokens(
+    k: Array, v: Array, keys: Array, values: Array, batch: int, scales: dict[str, Array]
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return k and v as they are kept; scales are those of a cache of 8 bits.
+
+    Raises:
+        ConfigError: When they are not the same number of tokens in the form [., ., Hkv, D] of the stored ones, and in
+            their dtype or one that is quantised.
+    """
     for name, array, stored in (("k", k, keys), ("v", v, values)):
         require_array(name, array)
         if array.ndim != 4 or array.shape[0] != batch or array.shape[2:] != stored.shape[2:]:
             wanted = f"[{batch}, S, {stored.shape[2]}, {stored.shape[3]}]"
             raise ConfigError(f"{name} has shape {array.shape}: the cache takes {wanted}")
-        if array.dtype != stored.dtype:
+        if array.dtype != stored.dtype and not (scales and array.dtype.name in _QUANTISED):
             raise ConfigError(f"{name} has dtype {array.dtype.name}: the cache keeps {stored.dtype.name}")
     if k.shape[1] != v.shape[1]:
         raise ConfigError(f"k has {k.shape[1]} tokens and v {v.shape[1]}")
+    k = k if k.dtype == keys.dtype else quantised(k, scales["k_scale"], keys.dtype)
+    v = v if v.dtype == values.dtype else quantised(v, scales["v_scale"], values.dtype)
+    return k, v
 
 
 def _checked_length(length: int, kept: int) -> int:

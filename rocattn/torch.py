@@ -1,11 +1,11 @@
 """Attention in PyTorch: ``scaled_dot_product_attention`` with PyTorch's signature, and the operators that it calls.
 
-``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, *, causal=False, window=None,
-softcap=None, scale=None) -> (out, lse)`` has the options and meanings of `rocattn.attention` in the layout BHSD:
-tensors [B, H, S, D] of any strides, on the CPU or on an AMD GPU. ``torch.ops.rocattn.attention_backward(dout, query,
-key, value, out, lse, mask=None, …) -> (dq, dk, dv)`` has those of `rocattn.attention_backward`. Autograd,
-``torch.compile`` and fake tensors know both. Query, key and value have gradients; a mask, slopes or sinks that ask for
-one are refused, and the LSE is not differentiable.
+``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None,
+*, causal=False, window=None, softcap=None, scale=None) -> (out, lse)`` has the options and meanings of
+`rocattn.attention` in the layout BHSD: tensors [B, H, S, D] of any strides, on the CPU or on an AMD GPU.
+``torch.ops.rocattn.attention_backward(dout, query, key, value, out, lse, mask=None, …) -> (dq, dk, dv)`` has those of
+`rocattn.attention_backward`. Autograd, ``torch.compile`` and fake tensors know both. Query, key and value have
+gradients; a mask, slopes or sinks that ask for one are refused, and the LSE is not differentiable.
 
 CPU tensors are used in place, by ``torch.get_num_threads()`` threads unless ``ROCATTN_NUM_THREADS`` says
 otherwise. Outputs lie in memory as the query does: where its heads lie within its tokens ([B, S, H, D]), theirs do.
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from rocattn.backend import Array
 
 _CONSTANTS = ("mask", "alibi_slopes", "sinks")
-_FORWARD = ("q", "k", "v", *_CONSTANTS)
+_SCALES = ("k_scale", "v_scale")
+_FORWARD = ("q", "k", "v", *_CONSTANTS, *_SCALES)
 _BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_CONSTANTS)
+_FP8 = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e4m3fnuz: ml_dtypes.float8_e4m3fnuz}
 _IN_LAYOUT = {"q", "k", "v", "out", "dout"}
 _KINDS = ("cpu", "cuda")  # of devices; the second is PyTorch's name of AMD's, too
 # Tensors are positional: `torch.library.register_autograd` takes no others.
-_OPTIONS = (
-    "Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, "
-    "bool causal=False, SymInt[]? window=None, float? softcap=None, float? scale=None"
-)
+_CONSTANT_TENSORS = "Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None"
+_OPTIONS = "*, bool causal=False, SymInt[]? window=None, float? softcap=None, float? scale=None"
 
 
 def scaled_dot_product_attention(
@@ -255,6 +255,9 @@ def _arguments(names: Sequence[str], tensors: Sequence[Tensor | None], layout: s
 def _array(tensor: Tensor) -> Array:
     """Return a CPU tensor's memory as an array."""
     tensor = tensor.detach()
+    if tensor.dtype in _FP8:
+        stored: Array = tensor.view(torch.uint8).numpy()
+        return stored.view(_FP8[tensor.dtype])
     if tensor.dtype != torch.bfloat16:
         array: Array = tensor.numpy()
         return array
@@ -264,7 +267,7 @@ def _array(tensor: Tensor) -> Array:
 
 def _on_gpu(name: str, tensor: Tensor) -> Tensor:
     """Return a tensor as the gpu backend's kernels can read it, copied only if they cannot."""
-    if name in {"alibi_slopes", "sinks", "lse"}:
+    if name in {"alibi_slopes", "sinks", "lse", *_SCALES}:
         return tensor.float().contiguous()
     return tensor if name == "mask" or tensor.stride(-1) == 1 else tensor.contiguous()
 
@@ -296,11 +299,11 @@ def _attention_backward(*tensors: Any, **options: Any) -> tuple[Tensor, ...]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
     for name, needed in zip(_FORWARD, ctx.needs_input_grad, strict=False):
-        if needed and name in _CONSTANTS:
+        if needed and name in {*_CONSTANTS, *_SCALES}:
             raise ConfigError(
                 f"{name} requires a gradient, which is not computed: detach it, or use PyTorch's attention"
             )
-    query, key, value, *constants = inputs
+    query, key, value, *constants = inputs[: -len(_SCALES)]  # 8-bit keys, which have them, have no gradients
     out, lse = output
     ctx.mark_non_differentiable(lse)
     ctx.save_for_backward(query, key, value, out, lse, *constants)
@@ -310,7 +313,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any]
 def _differentiate(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
     del dlse
     gradients = _OPERATORS.attention_backward.default(dout, *ctx.saved_tensors, **ctx.options)
-    return (*gradients, None, None, None)
+    return (*gradients, *(None,) * (len(_FORWARD) - 3))
 
 
 def _refuse_second(ctx: Any, *gradients: Tensor) -> None:
@@ -321,10 +324,14 @@ def _refuse_second(ctx: Any, *gradients: Tensor) -> None:
 def _register() -> None:
     """Make the operators known to PyTorch."""
     library, three = torch.library, "(Tensor query, Tensor key, Tensor value, "
-    library.define("rocattn::attention", f"{three}{_OPTIONS}) -> (Tensor out, Tensor lse)")
+    scales = "Tensor? k_scale=None, Tensor? v_scale=None"
+    library.define(
+        "rocattn::attention", f"{three}{_CONSTANT_TENSORS}, {scales}, {_OPTIONS}) -> (Tensor out, Tensor lse)"
+    )
     library.define(
         "rocattn::attention_backward",
-        f"(Tensor dout, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, {_OPTIONS}) "
+        "(Tensor dout, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+        f"{_CONSTANT_TENSORS}, {_OPTIONS}) "
         "-> (Tensor dq, Tensor dk, Tensor dv)",
     )
     library.impl("rocattn::attention", _KINDS, _attention)

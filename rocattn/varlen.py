@@ -41,6 +41,8 @@ def attention_varlen(
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
     scale: float | None = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
     return_lse: bool = False,
     backend: str | None = None,
 ) -> Any:
@@ -68,6 +70,8 @@ def attention_varlen(
         alibi_slopes: [H] or [B, H]; see `rocattn.attention`.
         sinks: [H]; see `rocattn.attention`.
         scale: See `rocattn.attention`.
+        k_scale: Of 8-bit k; see `rocattn.attention`.
+        v_scale: Of 8-bit v.
         return_lse: Also return the LSE.
         backend: The backend's name; None selects (`BackendRegistry.select`).
 
@@ -80,7 +84,8 @@ def attention_varlen(
     """
     given: dict[str, Any] = {
         "q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqlens_k": seqlens_k,
-        "block_table": block_table, "alibi_slopes": alibi_slopes, "sinks": sinks,
+        "block_table": block_table, "alibi_slopes": alibi_slopes, "sinks": sinks, "k_scale": k_scale,
+        "v_scale": v_scale,
     }  # fmt: skip
     device = None if isinstance(q, np.ndarray) else device_call(given, backend)
     if device is not None:

@@ -23,7 +23,8 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace).
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace); SEQUENCES and KV_DTYPE
+// (flash_sequences.h), which have arguments of their own.
 //
 // Kernel arguments (240 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -45,12 +46,13 @@ using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KE
                          COLUMN_STEP, true>;
 
 ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
-               (const DTYPE* q, const DTYPE* k, const DTYPE* v, DTYPE* out, float* lse, const void* mask,
-                const float* alibi_slopes, const float* sinks, i64 q_stride_b, i64 q_stride_h, i64 q_stride_s,
-                i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h, i64 v_stride_s,
-                i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, i64 mask_stride_b, i64 mask_stride_h,
-                i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k, u32 num_heads, u32 group, u32 head_dim,
-                u32 head_dim_v, u32 batch, u32 mask_kind, i32 window_left, i32 window_right, f32 scale, f32 softcap ROCATTN_SEQUENCES)) {
+               (const DTYPE* q, const Stored<DTYPE>* k, const Stored<DTYPE>* v, DTYPE* out, float* lse,
+                const void* mask, const float* alibi_slopes, const float* sinks, i64 q_stride_b, i64 q_stride_h,
+                i64 q_stride_s, i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h,
+                i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, i64 mask_stride_b,
+                i64 mask_stride_h, i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k, u32 num_heads,
+                u32 group, u32 head_dim, u32 head_dim_v, u32 batch, u32 mask_kind, i32 window_left, i32 window_right,
+                f32 scale, f32 softcap ROCATTN_SEQUENCES ROCATTN_SCALES)) {
     ROCATTN_LDS(Shape::Element, lds, Shape::FIRST_ELEMENTS);
     ROCATTN_LDS(Shape::Element, next_lds, Shape::NEXT_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
@@ -60,9 +62,10 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                                           {ROCATTN_BATCH_STRIDE(k), k_stride_h, k_stride_s},
                                           {ROCATTN_BATCH_STRIDE(v), v_stride_h, v_stride_s},
                                           {ROCATTN_BATCH_STRIDE(out), out_stride_h, out_stride_s},
-                                          seq_q, seq_k, num_heads, group, head_dim, head_dim_v ROCATTN_OF_SEQUENCE};
+                                          seq_q, seq_k, num_heads, group, head_dim, head_dim_v ROCATTN_OF_SEQUENCE,
+                                          ROCATTN_SCALE(v_scale, place.batch, scalar(place.head / group))};
     ScoreOptions options{mask, mask_stride_k, mask_kind, window_left, window_right,
-                               scale, softcap, seq_q, seq_k};
+                         scale * ROCATTN_SCALE(k_scale, place.batch, scalar(place.head / group)), softcap, seq_q, seq_k};
     options.settle(alibi_slopes != nullptr);
     // With a band the last rows usually see most keys: their blocks start first.
     const QueryRows<Shape> rows(tiles - 1 - place.tile);

@@ -19,7 +19,8 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; SEQUENCES and KV_DTYPE (flash_sequences.h), which have
+// arguments of their own.
 //
 // Kernel arguments (264 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -44,13 +45,14 @@ using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KE
                          COLUMN_STEP>;
 
 ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
-               (const DTYPE* q, const DTYPE* k, const DTYPE* v, float* partial_out, float* partial_ends, DTYPE* out,
-                float* lse, const void* mask, const float* alibi_slopes, const float* sinks, i64 q_stride_b,
-                i64 q_stride_h, i64 q_stride_s, i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b,
-                i64 v_stride_h, i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s,
-                i64 mask_stride_b, i64 mask_stride_h, i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k,
-                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 batch, u32 mask_kind, u32 first_key,
-                u32 keys_per_split, i32 window_left, i32 window_right, f32 scale, f32 softcap ROCATTN_SEQUENCES)) {
+               (const DTYPE* q, const Stored<DTYPE>* k, const Stored<DTYPE>* v, float* partial_out,
+                float* partial_ends, DTYPE* out, float* lse, const void* mask, const float* alibi_slopes,
+                const float* sinks, i64 q_stride_b, i64 q_stride_h, i64 q_stride_s, i64 k_stride_b, i64 k_stride_h,
+                i64 k_stride_s, i64 v_stride_b, i64 v_stride_h, i64 v_stride_s, i64 out_stride_b, i64 out_stride_h,
+                i64 out_stride_s, i64 mask_stride_b, i64 mask_stride_h, i64 mask_stride_q, i64 mask_stride_k,
+                u32 seq_q, u32 seq_k, u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 batch,
+                u32 mask_kind, u32 first_key, u32 keys_per_split, i32 window_left, i32 window_right, f32 scale,
+                f32 softcap ROCATTN_SEQUENCES ROCATTN_SCALES)) {
     ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
 #if SEQUENCES
@@ -77,7 +79,8 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
     const auto head_of = [&](u32 packed) { return kv_head * group + packed / seq_q; };
 
     ScoreOptions options{mask, mask_stride_k, mask_kind, window_left, window_right,
-                               scale, softcap, seq_q, seq_k};
+                         scale * ROCATTN_SCALE(k_scale, block_z(), kv_head), softcap, seq_q, seq_k};
+    const float v_scale = ROCATTN_SCALE(v_scale, block_z(), kv_head);
     options.settle(alibi_slopes != nullptr);
     const BandRange band(options, 0, seq_q - 1);
     OptionScores<Shape> scores{options, band, band, {}};
@@ -154,12 +157,12 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
         if (is_part) {
             // Whole vectors of 4: features beyond Dv are copies of others.
             constexpr u32 STEP = COLUMN_STEP == 0 ? 0 : most(COLUMN_STEP, 4);
-            const float factor = total == 0.0f ? 0.0f : 1.0f / total;
+            const float factor = total == 0.0f ? 0.0f : v_scale / total;
             write_row<Shape, float, STEP>(forward, i, static_cast<float*>(rows[i].out), columns, factor);
             if (first_lane) store<float, 2>(ends + rows[i].at * 2, Vector<float, 2>{reference, total});
         } else {
             const RowEnd end = end_row<false>(reference, total, rows[i].sink);
-            write_row<Shape, DTYPE>(forward, i, static_cast<DTYPE*>(rows[i].out), head_dim_v, end.factor);
+            write_row<Shape, DTYPE>(forward, i, static_cast<DTYPE*>(rows[i].out), head_dim_v, end.factor * v_scale);
             if (ends && first_lane) store(ends + rows[i].at, end.lse);
         }
     }

@@ -64,8 +64,8 @@ def softmax_block(
     q *= q.dtype.type(query_factor(config))
     count = q.shape[2]
     q = q.reshape(nb, nh, group * count, config.head_dim)
-    k = operands.k[heads.batch, heads.kv].astype(dtype, copy=False)
-    v = operands.v[heads.batch, heads.kv].astype(dtype, copy=False)
+    k = computed(operands.k, operands.k_scale, heads, dtype)
+    v = computed(operands.v, operands.v_scale, heads, dtype)
     scores = np.matmul(q, k.swapaxes(-1, -2))
     by_head = scores.reshape(nb, nh * group, count, config.seq_k)
     tanh = np.empty_like(by_head) if keep_tanh and config.softcap is not None else None
@@ -85,6 +85,14 @@ def softmax_block(
     scores /= np.where(total == 0, 1, total)[..., None]
     curve = None if tanh is None else tanh.reshape(scores.shape)
     return Softmax(scores, lse, hidden, curve, q, k, v)
+
+
+def computed(stored: Array, scale: Array | None, heads: Heads, dtype: DTypeLike) -> Array:
+    """Return K or V of some heads in the compute dtype; of 8-bit ones, which come with a scale, the values meant."""
+    values = stored[heads.batch, heads.kv].astype(dtype, copy=False)
+    if scale is not None:
+        values *= scale[heads.batch, heads.kv, None, None].astype(dtype, copy=False)
+    return values
 
 
 def gradients_block(
@@ -144,6 +152,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
     priority = 0
+    takes_fp8 = True
 
     def supports(self, config: AttentionConfig) -> Support:  # noqa: ARG002 - every config is supported
         """Say yes: this backend is the reference for all of the contract."""
@@ -169,7 +178,7 @@ class CpuBackend(Backend):
         q, k = group * config.seq_q * config.head_dim, config.seq_k * config.head_dim
         v, out = config.seq_k * config.head_dim_v, group * config.seq_q * config.head_dim_v
         rows = 6 * group * config.seq_q
-        operands = q + rows + (k + v) * (config.itemsize != item)
+        operands = q + rows + (k + v) * (config.kv_itemsize != item)
         resting = scores * (1 + (backward and config.softcap is not None))
         masking = masking_bytes(config, nb, nh * group, item)
         working = nb * nh * item * (out + q + k + v) + scores if backward else nb * nh * item * out

@@ -40,6 +40,7 @@ class GpuBackend(Backend):
     """
 
     name = "gpu"
+    takes_fp8 = True
 
     def __init__(self) -> None:
         self.use_flash_attention = os.environ.get(VARIABLE, "1").lower() not in {"0", "false", "no", "off"}
@@ -155,10 +156,8 @@ class GpuBackend(Backend):
     ) -> None:  # fmt: skip
         from rocattn.gpu.driver import open_hip
 
-        arrays = {"q": operands.q, "k": operands.k, "v": operands.v} | more
-        for name in ("mask", "alibi_slopes", "sinks"):
-            if (array := getattr(operands, name)) is not None:
-                arrays[name] = array
+        given = {name: array for name, array in operands._asdict().items() if array is not None}
+        arrays = {"q": operands.q, "k": operands.k, "v": operands.v} | more | given
         mask_dtype = None if operands.mask is None else operands.mask.dtype.name
         with open_hip().keep_device():
             prepared = self.prepare(self.runtime(device), config, mask_dtype=mask_dtype)

@@ -48,6 +48,16 @@ def device_target(target: str) -> str:
     return target if is_nvidia(target) else processor(target)
 
 
+def fp8_dtype(arch: str) -> str | None:
+    """Return the 8-bit dtype that a target, without features, converts by an instruction (v_cvt_pk_f32_fp8).
+
+    Elements of the other dtype, and of both on other targets, are converted by integer arithmetic.
+    """
+    if arch == "gfx942":
+        return "float8_e4m3fnuz"
+    return "float8_e4m3fn" if arch == "gfx950" or arch.startswith("gfx12") else None
+
+
 def has_kernels(target: str) -> bool:
     """Whether there are kernels for a target, whatever its features."""
     try:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 KERNEL_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 """The kernels' names of dtypes."""
+KV_TYPES = {"float8_e4m3fn": "e4m3fn", "float8_e4m3fnuz": "e4m3fnuz"}
+"""The kernels' names of what k and v may be stored in beside those."""
 MASK_KINDS = {"bool": 1, "float32": 2, "float16": 3, "bfloat16": 4}
 """The value of ``mask_kind`` by the mask's dtype; 0 is no mask."""
 MAX_GRID_YZ = 65535
@@ -93,7 +95,7 @@ def stride_problem(names: Iterable[str], rows: int, buffers: dict[str, Buffer]) 
     """
     for name in names:
         stride = buffers[name].strides[2]
-        if abs(stride) * rows * DTYPE_BYTES[buffers[name].dtype] >= 1 << 32:
+        if abs(stride) * rows * DTYPE_BYTES.get(buffers[name].dtype, 1) >= 1 << 32:
             return f"{name} has rows {stride} elements apart: {rows} of them must span less than 4 GiB"
     return ""
 
@@ -110,6 +112,19 @@ def sequence_args(config: AttentionConfig, buffers: dict[str, Buffer], splits: i
         u32("sequences", config.batch), u32("total_q", varlen.total_q),
         u32("table_width", 0 if table is None else table.strides[0]), u32("page_size", varlen.page_size),
         bits32("page_factor", factor), u32("page_shift", shift), u32("splits", splits),
+    ]  # fmt: skip
+
+
+def scale_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Arg]:
+    """Return the arguments of kernels for 8-bit K and V, after all others; none without them."""
+    if config.kv_dtype is None:
+        return []
+    names = ("k_scale", "v_scale")
+    strides = [buffers[name].strides if name in buffers else (0, 0) for name in names]
+    return [
+        *(pointer(name, buffers) for name in names),
+        *(u32(f"{name}_stride_{axis}", step[at]) for name, step in zip(names, strides, strict=True)
+          for at, axis in enumerate("bh")),
     ]  # fmt: skip
 
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rocattn.backend import YES, Support
-from rocattn.gpu.arch import blocks_a_unit, default_compute_units, wave_size, xcds
+from rocattn.gpu.arch import blocks_a_unit, default_compute_units, fp8_dtype, wave_size, xcds
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
+    KV_TYPES,
     MAX_GRID_YZ,
     KernelVariant,
     f32,
@@ -26,6 +27,7 @@ from rocattn.gpu.arguments import (
     mask_strides,
     pointer,
     row_strides,
+    scale_args,
     sequence_args,
     size_problem,
     stride_problem,
@@ -78,15 +80,19 @@ BUILT_SEQUENCES = {
     "flash_decode": ("paged", "small_pages"),
 }
 """Kernel -> the kinds of `SEQUENCES` that `variants` lists: packed prompts, prompts and decode from a paged cache."""
+BUILT_FP8 = ("flash_attention", "flash_decode", "flash_decode_paged")
+"""Of which symbols `variants` lists those for K and V of 8 bits, where a target has an instruction for them."""
 _LOG2_E = math.log2(math.e)
 
 
-def can_use_flash_attention(config: AttentionConfig, arch: str, buffers: dict[str, Buffer] | None = None) -> Support:
+def can_use_flash_attention(
+    config: AttentionConfig, arch: str = "", buffers: dict[str, Buffer] | None = None
+) -> Support:  # fmt: skip
     """Say whether the flash kernels compute this config, or why not.
 
     Args:
         config: The problem.
-        arch: Target, without features.
+        arch: Target, without features; only asked for with buffers.
         buffers: As `flash_launches` takes them; None: rows of k and v are taken to lie close enough.
     """
     reason = ""
@@ -110,6 +116,7 @@ def can_use_flash_attention(config: AttentionConfig, arch: str, buffers: dict[st
 def select_kernel(config: AttentionConfig) -> str:
     """Return the kernel of the prefill for a config that `can_use_flash_attention` accepts."""
     plain = config.mask == "none" and config.softcap is None and not config.alibi and not config.sinks
+    plain = plain and config.kv_dtype is None  # whose scale is not known before the launch
     # The plain kernels work on q.k / scale: the scale must be positive and have a float32 reciprocal.
     if plain and 1e-30 < config.softmax_scale < 1e30:
         if config.band is None:
@@ -149,7 +156,7 @@ def flash_launches(
     dims = _padded(config)
     tile = _tile(config, arch)
     args = _plain_args(config, buffers) if kernel != "flash_attention" else _option_args(config, buffers)
-    args += sequence_args(config, buffers)
+    args += sequence_args(config, buffers) + scale_args(config, buffers)
     grid = (-(-config.seq_q // tile.rows), config.num_heads, config.batch)
     if config.varlen is not None:  # each sequence has whole tiles of its own
         grid = (config.varlen.total_q // tile.rows + config.batch, config.num_heads, 1)
@@ -195,7 +202,7 @@ def split_keys(config: AttentionConfig, arch: str, compute_units: int) -> KeySpl
     rows = min(tile.rows, _packed_rows(config))
     partial_bytes = 2 * 4 * rows * (config.head_dim_v + 2)
     least = max(
-        MIN_SPLIT_KEYS, PARTIAL_SHARE * partial_bytes // ((config.head_dim + config.head_dim_v) * config.itemsize)
+        MIN_SPLIT_KEYS, PARTIAL_SHARE * partial_bytes // ((config.head_dim + config.head_dim_v) * config.kv_itemsize)
     )
     most = max(1, min(MAX_SPLITS, tiles * tile.keys_per_tile // least))
     blocks = config.batch * config.num_kv_heads * _row_tiles(config, tile)
@@ -262,8 +269,11 @@ def variants(arch: str) -> tuple[KernelVariant, ...]:
                     compilation = _on_dies(compilation, arch, default_compute_units(arch))
                 compilations.append(compilation)
                 if (dim, dtype) == (128, "f16"):  # of kernels that differ in where rows are, one size stands for all
-                    kinds = BUILT_SEQUENCES.get(kernel, ())
-                    compilations += [_of_sequences(compilation, kind) for kind in kinds]
+                    kinds = [_of_sequences(compilation, kind) for kind in BUILT_SEQUENCES.get(kernel, ())]
+                    compilations += kinds
+                    if (stored := fp8_dtype(arch)) is not None:
+                        small = [each for each in (compilation, *kinds) if each.symbol in BUILT_FP8]
+                        compilations += [_of_fp8(each, stored) for each in small]
     return tuple(compilations)
 
 
@@ -284,7 +294,7 @@ def _decode(
         *_pointers(("out", "lse", "mask", "alibi_slopes", "sinks"), buffers),
         *_strides(("q", "k", "v", "out"), buffers), *mask_strides(buffers), *_sizes(config), mask_kind(buffers),
         u32("first_key", splits.first_key), u32("keys_per_split", splits.keys), *_score_options(config),
-        *sequence_args(config, buffers, splits.count),
+        *sequence_args(config, buffers, splits.count), *scale_args(config, buffers),
     ]  # fmt: skip
     grid = (splits.count, config.num_kv_heads * _row_tiles(config, tile), config.batch)
     variant = _variant("flash_decode", config, _padded(config), tile)
@@ -325,7 +335,9 @@ def _padded(config: AttentionConfig) -> tuple[int, int]:
 
 def _variant(kernel: str, config: AttentionConfig, dims: tuple[int, int], tile: FlashTile) -> KernelVariant:
     compiled = _compiled(kernel, KERNEL_TYPES[config.dtype], dims, tile, _step(config))
-    return compiled if config.varlen is None else _of_sequences(compiled, _sequences(config, tile))
+    if config.varlen is not None:
+        compiled = _of_sequences(compiled, _sequences(config, tile))
+    return compiled if config.kv_dtype is None else _of_fp8(compiled, config.kv_dtype)
 
 
 SEQUENCES = {"varlen": 1, "paged": 2, "small_pages": 3}
@@ -343,6 +355,12 @@ def _of_sequences(variant: KernelVariant, kind: str) -> KernelVariant:
     """Return the compilation of a kernel for sequences of different lengths."""
     name = f"{variant.symbol}_{kind}"
     return replace(variant, kernel=name, symbol=name, defines=variant.defines | {"SEQUENCES": SEQUENCES[kind]})
+
+
+def _of_fp8(variant: KernelVariant, kv_dtype: str) -> KernelVariant:
+    """Return the compilation of a kernel for K and V in 8 bits."""
+    name = f"{variant.symbol}_fp8"
+    return replace(variant, kernel=name, symbol=name, defines=variant.defines | {"KV_DTYPE": KV_TYPES[kv_dtype]})
 
 
 def _step(config: AttentionConfig) -> int:

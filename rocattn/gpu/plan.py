@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from rocattn.backend import YES, Support
-from rocattn.config import DTYPE_BYTES
+from rocattn.config import DTYPE_BYTES, FP8_DTYPES
 from rocattn.errors import ConfigError
 from rocattn.gpu.arch import default_compute_units, device_target
 from rocattn.gpu.arguments import MAX_GRID_YZ, size_problem
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _GRID_LIMIT = 1 << 32  # hipModuleLaunchKernel: threads along one dimension stay below it
 _COUNT_LIMIT = 1 << 31  # loops over 32-bit counts step beyond their end
-ELEMENT_BYTES = DTYPE_BYTES | {"bool": 1, "int32": 4}
+ELEMENT_BYTES = DTYPE_BYTES | dict.fromkeys(FP8_DTYPES, 1) | {"bool": 1, "int32": 4}
 """Of what a buffer of a plan may hold."""
 Role = Literal["input", "output"]
 Path = Literal["flash", "standard"]
@@ -77,14 +77,15 @@ def _launches(
 
         return "flash", "", backward_launches(config, arch, buffers)
     reason = "switched off"
-    if use_flash_attention or config.varlen is not None:
+    only_flash = config.varlen is not None or config.kv_dtype is not None
+    if use_flash_attention or only_flash:
         from rocattn.gpu.flash import can_use_flash_attention, flash_launches
 
         answer = can_use_flash_attention(config, arch, buffers)
         if answer:
             return "flash", "", flash_launches(config, arch, buffers, units)
         reason = answer.reason
-        if config.varlen is not None:
+        if only_flash:
             raise ConfigError(f"no GPU kernels for {config.label}: {reason}")
     from rocattn.gpu.standard import standard_launches
 
@@ -101,6 +102,10 @@ def supports(config: AttentionConfig) -> Support:
         from rocattn.gpu.backward import can_use_backward
 
         return can_use_backward(config)
+    if config.kv_dtype is not None:
+        from rocattn.gpu.flash import can_use_flash_attention
+
+        return can_use_flash_attention(config)
     return YES  # what the flash kernels cannot do, the standard path can
 
 
@@ -128,7 +133,8 @@ def describe_buffers(
     if backward:
         heads += [("dout", out, "input"), ("dq", q, "output"), ("dk", k, "output"), ("dv", v, "output")]
     for name, shape, role in heads:
-        buffers[name] = Buffer(shape, layout_strides(shape, c.layout), dtype, role)
+        stored = c.kv_dtype or dtype if name in {"k", "v"} else dtype
+        buffers[name] = Buffer(shape, layout_strides(shape, c.layout), stored, role)
     rows = (batch, c.num_heads, seq_q)
     if backward or c.return_lse:
         buffers["lse"] = Buffer(rows, contiguous(rows), "float32", "input" if backward else "output")
@@ -141,11 +147,14 @@ def describe_buffers(
         buffers["alibi_slopes"] = Buffer((c.batch, c.num_heads), (c.num_heads, 1), "float32", "input")
     if c.sinks:
         buffers["sinks"] = Buffer((c.num_heads,), (1,), "float32", "input")
+    for name, given in (("k_scale", c.k_scale), ("v_scale", c.v_scale)):
+        if given:
+            buffers[name] = Buffer((c.batch, c.num_kv_heads), (c.num_kv_heads, 1), "float32", "input")
     buffers |= _sequence_buffers(c)
-    for name, given in strides.items():
+    for name, steps in strides.items():
         if name not in buffers:
             raise ConfigError(f"strides are given for {name!r}: this problem has {', '.join(buffers)}")
-        buffers[name] = replace(buffers[name], strides=_checked(name, buffers[name], tuple(given)))
+        buffers[name] = replace(buffers[name], strides=_checked(name, buffers[name], tuple(steps)))
     return buffers
 
 
@@ -210,10 +219,11 @@ def used_buffers(prepared: LaunchPlan) -> set[str]:
 def _checked(name: str, buffer: Buffer, strides: tuple[int, ...]) -> tuple[int, ...]:
     if len(strides) != len(buffer.shape):
         raise ConfigError(f"{name} has {len(buffer.shape)} axes, not {len(strides)} strides")
-    needed = name != "mask" and buffer.shape[-1] > 1
+    broadcast = name in {"mask", "k_scale", "v_scale"}
+    needed = not broadcast and buffer.shape[-1] > 1
     if needed and strides[-1] != 1:
         raise ConfigError(f"{name}'s last axis has stride {strides[-1]}: the kernels need it contiguous: copy it")
-    if name == "mask":  # an axis of 1 is broadcast: its own stride means nothing
+    if broadcast:  # an axis of 1 is broadcast: its own stride means nothing
         return tuple(0 if n == 1 else step for n, step in zip(buffer.shape, strides, strict=True))
     if name == "block_table":
         return (strides[0], 1)

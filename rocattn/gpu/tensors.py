@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from rocattn.config import FP8_DTYPES
 from rocattn.errors import ConfigError
 from rocattn.gpu.plan import contiguous
 from rocattn.layouts import stored_shape
@@ -33,10 +34,10 @@ _ROCM = 10
 _DEVICES = {1: "host memory", 2: "a CUDA device", 3: "pinned CUDA host memory", 11: "pinned ROCm host memory",
            13: "CUDA managed memory"}  # fmt: skip
 _CAPSULE = b"dltensor"
-_INT, _FLOAT, _BFLOAT, _UINT, _BOOL = 0, 2, 4, 1, 6
+_INT, _FLOAT, _BFLOAT, _UINT, _BOOL, _E4M3FN, _E4M3FNUZ = 0, 2, 4, 1, 6, 10, 11  # the last two are of version 1.1
 _DTYPES = {
     (_FLOAT, 16): "float16", (_FLOAT, 32): "float32", (_FLOAT, 64): "float64", (_BFLOAT, 16): "bfloat16",
-    (_BOOL, 8): "bool", (_INT, 32): "int32",
+    (_BOOL, 8): "bool", (_INT, 32): "int32", (_E4M3FN, 8): "float8_e4m3fn", (_E4M3FNUZ, 8): "float8_e4m3fnuz",
 }  # fmt: skip
 _CODES = {name: code for code, name in _DTYPES.items()}
 
@@ -228,10 +229,10 @@ def _from_dlpack(name: str, value: Any) -> DeviceTensor:
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
-    if name == "bfloat16":
+    if name == "bfloat16" or name in FP8_DTYPES:
         import ml_dtypes
 
-        return cast("np.dtype[Any]", np.dtype(ml_dtypes.bfloat16))
+        return cast("np.dtype[Any]", np.dtype(getattr(ml_dtypes, name)))
     try:
         return np.dtype(name)
     except TypeError:
@@ -266,7 +267,7 @@ class DeviceCall:
         for name, tensor in self._tensors.items():
             if tensor.device != self._q.device:
                 raise ConfigError(f"{name} is on device {tensor.device}, q on device {self._q.device}")
-            if name in {"alibi_slopes", "sinks"} and tensor.dtype != "float32":
+            if name in {"alibi_slopes", "sinks", "k_scale", "v_scale"} and tensor.dtype != "float32":
                 raise ConfigError(f"{name} has dtype {tensor.dtype}: on a device it must be float32")
 
     def shadow(self, name: str) -> Any:
@@ -343,8 +344,7 @@ class DeviceCall:
 
 def _views(operands: Operands) -> dict[str, Array]:
     """Return the operands that are given, by buffer name."""
-    named = {name: getattr(operands, name) for name in ("q", "k", "v", "mask", "alibi_slopes", "sinks")}
-    return {name: view for name, view in named.items() if view is not None}
+    return {name: view for name, view in operands._asdict().items() if view is not None}
 
 
 def _where(sequences: Sequences) -> dict[str, Array]:

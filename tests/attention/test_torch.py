@@ -258,6 +258,27 @@ def test_second_derivatives_are_refused():
         gradient.sum().backward()
 
 
+@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.float8_e4m3fnuz], ids=str)
+@pytest.mark.parametrize("order", ["BHSD", "BSHD"])
+def test_keys_and_values_of_8_bits_are_taken(stored, order):
+    """PyTorch's two types are ml_dtypes' in the same memory; scales are tensors; the query alone has no gradient."""
+    query, key, value = normal(2, 4, 5, 16).half(), normal(2, 2, 7, 16).to(stored), normal(2, 2, 7, 16).to(stored)
+    if order == "BSHD":
+        query, key, value = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (query, key, value))
+    scales = {"k_scale": torch.tensor(0.5), "v_scale": torch.tensor([0.5, 2.0])}
+    out, lse = OPERATORS.attention(query, key, value, **scales, causal=True)
+    meant = key.double() * 0.5, value.double() * scales["v_scale"][None, :, None, None]
+    right, right_lse = OPERATORS.attention(query.double(), *meant, causal=True)
+    torch.testing.assert_close(out.double(), right, rtol=0, atol=4e-3)
+    torch.testing.assert_close(lse, right_lse)
+    torch.library.opcheck(  # its other tests multiply what they are given, which PyTorch cannot in 8 bits
+        OPERATORS.attention.default, (query, key, value), scales, test_utils=["test_faketensor"]
+    )
+    out, _ = OPERATORS.attention(query.requires_grad_(), key, value)
+    with pytest.raises(ConfigError, match="no gradients of float8_e4m3fn"):
+        out.sum().backward()
+
+
 def refusals():
     """Calls that must end with one line, and words of it."""
     q = normal(2, 3, 5, 16)

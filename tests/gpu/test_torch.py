@@ -88,6 +88,33 @@ print(json.dumps(found))
     assert found == {order: expected | {"copies": [shape]} for order, shape in turned.items()}
 
 
+def test_keys_and_values_of_8_bits_are_read_in_place(hostgpu):
+    """PyTorch's two types; scales for all, for KV heads, and for each sequence, whatever their strides."""
+    code = """
+found = {}
+q = torch.randn(2, 3, 4, 32).half()
+for stored in (torch.float8_e4m3fn, torch.float8_e4m3fnuz):
+    k, v = (torch.randn(2, 700, 2, 32).to(stored) for _ in range(2))
+    for name, k_scale, v_scale in (("one", torch.tensor(0.5), torch.tensor([2.0])),
+                                   ("heads", torch.tensor([0.5, 2.0]), torch.rand(4)[::2] + 0.5),
+                                   ("all", torch.rand(2, 2) + 0.5, (torch.rand(2, 2) + 0.5).T)):
+        turned = [x.transpose(1, 2) for x in (q, k, v)]
+        right, _ = torch.ops.rocattn.attention(*turned, k_scale=k_scale, v_scale=v_scale)
+        strided = to_gpu(torch.stack([v_scale, v_scale], -1))[..., 0]  # every second element
+        out = rocattn.attention(to_gpu(q), to_gpu(k), to_gpu(v), k_scale=to_gpu(k_scale), v_scale=strided)
+        found[f"{stored} {name}"] = near(out, right.transpose(1, 2))
+try:
+    rocattn.attention(to_gpu(q), to_gpu(k), to_gpu(v), k_scale=0.5)
+except rocattn.ConfigError as error:
+    found["refused"] = str(error)
+print(json.dumps(found))
+"""
+    found = hostgpu(PRELUDE + code)
+    assert found.pop("refused") == "k_scale is a float, but q is a device tensor: use one kind for all"
+    assert found == dict.fromkeys(found, True)
+    assert len(found) == 6
+
+
 def test_the_operators_have_kernels_for_gpu_tensors():
     """PyTorch calls AMD's devices "cuda", too."""
     import torch

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from rocattn.config import AttentionConfig
-from rocattn.gpu.arch import default_compute_units
+from rocattn.config import FP8_DTYPES, AttentionConfig
+from rocattn.gpu.arch import default_compute_units, fp8_dtype
 from rocattn.gpu.arguments import KERNEL_TYPES
 from rocattn.gpu.flash import (
+    BUILT_FP8,
     BUILT_HEAD_DIMS,
     BUILT_SEQUENCES,
     can_use_flash_attention,
@@ -40,6 +41,8 @@ SAMPLED = [
     ("gfx1100", "flash_attention_causal_small_pages", "float16", 128),
     ("gfx1100", "flash_decode_paged", "float16", 128),
     ("gfx942", "flash_attention_causal_paged", "float16", 128), ("gfx942", "flash_decode_small_pages", "float16", 128),
+    *((arch, kernel, "float16", 128) for arch in ("gfx942", "gfx950", "gfx1201")
+      for kernel in ("flash_attention_fp8", "flash_decode_fp8", "flash_decode_paged_fp8")),
 ]  # fmt: skip
 MATRIX = re.compile(r"\s+v_(?:wmma|mfma)_f32_16x16x(\d+)")
 VECTOR = re.compile(r"\s+v_(?!wmma|mfma)\w+")
@@ -144,8 +147,9 @@ def test_both_products_of_the_main_loop_are_matrix_instructions(arch, dtype, hea
 @pytest.mark.usefixtures("kernel_cache")
 @pytest.mark.parametrize("changes", [
     {}, {"causal": True}, {"mask": "bool", "mask_shape": (1, 1, 1, 900), "alibi": True, "sinks": True},
-    {"seq_q": 1, "sinks": True},
-], ids=["nocausal", "causal", "options", "decode"])  # fmt: skip
+    {"seq_q": 1, "sinks": True}, {"kv_dtype": FP8_DTYPES[0], "k_scale": True},
+    {"kv_dtype": FP8_DTYPES[1], "v_scale": True, "seq_q": 1},
+], ids=["nocausal", "causal", "options", "decode", "fp8", "fp8-decode"])  # fmt: skip
 def test_launches_and_code_objects_agree(changes):
     """Every argument has the offset, size and kind that the compiled kernel says; block and wave size fit."""
     config = AttentionConfig(
@@ -160,7 +164,8 @@ def test_the_build_grid_holds_what_launches_ask_for():
     for arch in (*MATRIX_ARCHS, "gfx1030"):
         listed = [(each.source, each.defines) for each in variants(arch)]
         of_sequences = sum(len(kinds) for kinds in BUILT_SEQUENCES.values())
-        assert len(listed) == 3 + 3 * len(BUILT_HEAD_DIMS) * 4 + of_sequences
+        of_8_bits = 0 if fp8_dtype(arch) is None else len(BUILT_FP8)
+        assert len(listed) == 3 + 3 * len(BUILT_HEAD_DIMS) * 4 + of_sequences + of_8_bits
         for dtype in KERNEL_TYPES:
             for changes in ({}, {"causal": True}, {"window": (5, 5)}, {"seq_q": 1}):
                 sizes = {"batch": 1, "num_heads": 2, "seq_q": 600, "seq_k": 600, "head_dim": 96} | changes

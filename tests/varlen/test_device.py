@@ -50,9 +50,11 @@ CACHE = """
 from rocattn import PagedKVCache
 from rocattn.errors import ConfigError
 told = {}
-for dtype, block_size in ((np.float16, 16), (np.float32, 7)):
-    host, device = (PagedKVCache(3, 2, 32, num_blocks=40, block_size=block_size, head_dim_v=16, dtype=dtype, device=d)
-                    for d in (None, 0))
+SCALES = {"k_scale": np.array([0.01, 0.02], np.float32), "v_scale": 0.015}
+for stored, block_size in (("float16", 16), ("float32", 7), ("float8_e4m3fn", 16), ("float8_e4m3fnuz", 7)):
+    dtype, scales = (np.float16, SCALES) if stored.startswith("float8") else (np.dtype(stored), {})
+    host, device = (PagedKVCache(3, 2, 32, num_blocks=40, block_size=block_size, head_dim_v=16, dtype=stored, device=d,
+                                 **scales) for d in (None, 0))
     cache = None  # the last one of the round before
     before = runtime.pool.current_bytes
     for at, count in enumerate((23, 1, 1, 30)):
@@ -64,13 +66,13 @@ for dtype, block_size in ((np.float16, 16), (np.float32, 7)):
         q = normal(3, min(count, 9), 4, 32).astype(dtype)
         right, right_lse = host.attend(q, causal=True, sinks=np.ones(4, np.float32), return_lse=True, backend="cpu")
         out, lse = device.attend(q, causal=True, sinks=np.ones(4, np.float32), return_lse=True)
-        told[f"{np.dtype(dtype)} {at}"] = close(out, right) and close(lse, right_lse)
-    told[f"{np.dtype(dtype)} kept"] = runtime.pool.current_bytes - before  # pages alone are on the device all the time
+        told[f"{stored} {at}"] = close(out, right) and close(lse, right_lse)
+    told[f"{stored} kept"] = runtime.pool.current_bytes - before  # pages alone are on the device all the time
     for cache in (host, device):
         cache.truncate(11, sequence=1)
         cache.append(k[:, :5], v[:, :5], sequence=1)
     q = normal(3, 1, 4, 32).astype(dtype)
-    told[f"{np.dtype(dtype)} again"] = close(device.attend(q), host.attend(q, backend="cpu"))
+    told[f"{stored} again"] = close(device.attend(q), host.attend(q, backend="cpu"))
 try:
     device.attend(q, backend="cpu")
 except ConfigError as error:
@@ -83,6 +85,7 @@ def test_a_cache_keeps_its_pages_on_a_device(hostgpu):  # noqa: F811
     """Growth, truncation and attention are those of a cache in host memory; calls leave nothing else behind."""
     told = hostgpu(PRELUDE + CACHE)
     assert told.pop("refused") == "the pages are on a device: the gpu backend reads those, not 'cpu'"
-    assert [told.pop(f"{dtype} kept") for dtype in ("float16", "float32")] == [0, 0]
+    kept = [told.pop(f"{dtype} kept") for dtype in ("float16", "float32", "float8_e4m3fn", "float8_e4m3fnuz")]
+    assert kept == [0, 0, 0, 0]
     assert told == dict.fromkeys(told, True)
-    assert len(told) == 10
+    assert len(told) == 20

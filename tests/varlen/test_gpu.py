@@ -53,6 +53,8 @@ def pages(size):
         ("gfx1100", {"seq_q": 1, **pages(16)}, "flash_decode_paged"),
         ("gfx942", {"seq_q": 1, **pages(16)}, "flash_decode_small_pages"),
         ("gfx942", {"seq_q": 1}, "flash_decode_varlen"),
+        ("gfx942", {"seq_q": 1, "kv_dtype": "float8_e4m3fnuz", **pages(64)}, "flash_decode_paged_fp8"),
+        ("gfx1100", {"kv_dtype": "float8_e4m3fn", **pages(16)}, "flash_attention_small_pages_fp8"),
     ],
 )
 def test_the_page_size_chooses_the_kernel(arch, changes, kernel):

@@ -16,6 +16,7 @@ CONFIG = AttentionConfig(
     batch=2, num_heads=4, num_kv_heads=2, seq_q=23, seq_k=37, head_dim=16, head_dim_v=12, dtype="float32",
     return_lse=True,
 )  # fmt: skip
+SMALL = {"kv_dtype": "float8_e4m3fn", "k_scale": True, "v_scale": True}
 BLANK = "the LSE of a row that sees nothing is not -inf"
 
 
@@ -45,6 +46,9 @@ def named(config, view, lse, *, inputs=None, what="out"):
         ({"head_dim_v": 9}, Twist(value_stride=512), "rows of V are read 512 elements apart in memory; they are 18"),
         ({"dtype": "float64", "mask": "additive", "mask_shape": (2, 1, 23, 37)}, Twist(mask="bfloat16"),
          "the values of an additive mask are rounded to bfloat16"),
+        (SMALL, Twist(k_scale=False), "k_scale is ignored"),
+        (SMALL, Twist(v_scale=False), "v_scale is ignored"),
+        (SMALL, Twist(other_format=True), "8-bit keys and values are read in the other of the two formats"),
     ],
     ids=str,
 )  # fmt: skip

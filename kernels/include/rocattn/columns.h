@@ -1,6 +1,7 @@
 // Vectors of a row in global memory whose last columns may not exist, and rows on their way to LDS.
 #pragma once
 
+#include <rocattn/fp8.h>
 #include <rocattn/fragments.h>
 
 namespace rocattn {

@@ -37,6 +37,7 @@ namespace rocattn {
 template <typename S, typename Scores>
 class FlashForward {
     using T = typename S::T;
+    using KV = typename S::KV;
     using M = typename S::M;
     using Element = typename S::Element;
     using B = typename M::B;
@@ -111,7 +112,7 @@ public:
     // Key tiles [first, stop), the same for the whole block.
     ROCATTN_INLINE void run(u32 first, u32 stop) {
         if (first >= stop) return;
-        Rows<T> k_rows = block.k.from(first * S::TILE_KEYS), v_rows = block.v.from(first * S::TILE_KEYS);
+        Rows<KV> k_rows = block.k.from(first * S::TILE_KEYS), v_rows = block.v.from(first * S::TILE_KEYS);
         do {
             keep_order();  // else the two loops become one, which copies O in each iteration
             // Opaque, and back from the end: else what the first tile needs, and the start of all rows, stay in scalar
@@ -135,7 +136,7 @@ private:
     }
 
     // Key tiles [first, stop); k_rows and v_rows: of the first, then behind the last.
-    ROCATTN_INLINE void pass(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
+    ROCATTN_INLINE void pass(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
         if constexpr (S::DIRECT)
             pass_directly(k_rows, v_rows, first, stop);
         else
@@ -144,12 +145,12 @@ private:
 
     // Two arrays of LDS take turns: while one is used, the next tile is on its way to the other. One copy of the loop's
     // body for both, as with two some registers would be spilled.
-    ROCATTN_INLINE void pass_directly(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
+    ROCATTN_INLINE void pass_directly(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
         const u32 end = stop * S::TILE_KEYS;
         fragments.find_places();
         const typename S::KLayout::template Share<S::BLOCK_WAVES, (S::PARTS > 1)> k_share(k_rows);
         const typename S::VDirectLayout::template Share<S::BLOCK_WAVES, (S::PARTS > 1)> v_share(v_rows);
-        const auto fetch_tile = [&](Element* tile, u32 key, const Rows<T>& k, const Rows<T>& v) {
+        const auto fetch_tile = [&](Element* tile, u32 key, const Rows<KV>& k, const Rows<KV>& v) {
             const u32 rows = block.seq_k - key;
             if (rows >= S::TILE_KEYS) {
                 k_share.template fetch<true>(k, rows, tile);
@@ -185,7 +186,7 @@ private:
             step(key, odd ? block.next_lds : block.lds, odd ? block.lds : block.next_lds);
     }
 
-    ROCATTN_INLINE void pass_through_registers(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
+    ROCATTN_INLINE void pass_through_registers(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
         typename S::KTile k(block.k, thread_id(), block.head_dim);
         typename S::VTile v(block.v, thread_id(), block.head_dim_v);
 #if SEQUENCES >= 2
@@ -218,8 +219,8 @@ private:
     }
 
     // Issues the loads of a slice of the tile at `key`, whose rows are given.
-    ROCATTN_INLINE void fetch(typename S::KTile& k, typename S::VTile& v, [[maybe_unused]] Rows<T> k_rows,
-                              [[maybe_unused]] Rows<T> v_rows, u32 key, u32 slice) {
+    ROCATTN_INLINE void fetch(typename S::KTile& k, typename S::VTile& v, [[maybe_unused]] Rows<KV> k_rows,
+                              [[maybe_unused]] Rows<KV> v_rows, u32 key, u32 slice) {
         const u32 k_first = slice * S::K_COLUMNS, v_first = slice * S::V_COLUMNS;
 #if SEQUENCES >= 2
         if (key + S::TILE_KEYS <= block.seq_k) {
@@ -268,8 +269,8 @@ private:
         if constexpr (PAGES_OF_TILES) {
             const i64 page = scalar(tile_page);
             const u32 row = pages.row(key);
-            auto k_rows = Rows<T>{block.k.base + page * pages.k_stride, block.k.stride}.from(row);
-            auto v_rows = Rows<T>{block.v.base + page * pages.v_stride, block.v.stride}.from(row);
+            auto k_rows = Rows<KV>{block.k.base + page * pages.k_stride, block.k.stride}.from(row);
+            auto v_rows = Rows<KV>{block.v.base + page * pages.v_stride, block.v.stride}.from(row);
             if constexpr (S::TILE_SLICES > 1) {  // in whose loop the compiler makes vectors of them
                 k_rows.base = scalar(k_rows.base);
                 v_rows.base = scalar(v_rows.base);
@@ -277,7 +278,7 @@ private:
             k.template fetch<FULL>(k_rows, rows, k_first);
             v.template fetch<FULL>(v_rows, rows, v_first);
         } else {
-            const auto row_of = [&](const Rows<T>& matrix, const u32* found, i64 page_stride, u32 key) {
+            const auto row_of = [&](const Rows<KV>& matrix, const u32* found, i64 page_stride, u32 key) {
                 const u32 at = smaller(key, last), page = FINDS_AHEAD ? *found : pages.of(at);
                 return matrix.base + (static_cast<i64>(page) * page_stride + pages.row(at) * matrix.stride);
             };
@@ -602,10 +603,10 @@ private:
     }
 
     // Rare, so it reads V again. A visible p > 0 times an infinity or NaN is just that infinity or NaN.
-    ROCATTN_INLINE void add_nonfinite(Rows<T> v_rows, u32 first) {
+    ROCATTN_INLINE void add_nonfinite(Rows<KV> v_rows, u32 first) {
         const u32 stop = smaller(first + S::TILE_KEYS, block.seq_k);
         for (u32 key = first; key < stop; ++key, v_rows = v_rows.from(1)) {
-            const T* row = v_rows.base;
+            const KV* row = v_rows.base;
 #if SEQUENCES >= 2
             const i64 page = scalar(block.pages.of(key));
             row = block.v.base + (page * block.pages.v_stride + block.pages.row(key) * block.v.stride);
@@ -625,7 +626,7 @@ private:
                 for (u32 r = 0; r < M::C_ROWS; ++r) {
                     u32 column = 16 * f + M::row_step(r) + lane_column;
                     if (S::STEP != 0 && column >= block.head_dim_v) column = 0;  // a feature that no one writes out
-                    const float value = to_float(load(lane_address(row, column * u32{sizeof(T)})));
+                    const float value = to_float(load(lane_address(row, column * u32{sizeof(KV)})));
                     // Infinity less the largest number is infinity, and finite values become 0. No comparisons: their
                     // results would take two scalars each.
                     const float excess = value - __builtin_fminf(__builtin_fmaxf(value, -LARGEST), LARGEST);

@@ -87,7 +87,8 @@ struct Strides {
 
 template <typename T>
 struct FlashArguments {
-    const T *q, *k, *v;
+    const T* q;
+    const Stored<T> *k, *v;
     T* out;
     float* lse;
     Strides q_strides, k_strides, v_strides, out_strides;
@@ -98,6 +99,7 @@ struct FlashArguments {
 #if SEQUENCES >= 2
     Pages pages;
 #endif
+    float v_scale = 1.0f;
 };
 
 // The block's query rows: [first, first + BLOCK_ROWS) of one head.
@@ -150,7 +152,7 @@ ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const 
         const u32 row = rows.lane_row(i, lane);
         const RowEnd end = end_row<Scores::PLAIN>(forward.reference_of(i), forward.total(i), sink);
         T* out_row = row < a.seq_q ? out + row * a.out_strides.s : nullptr;
-        write_row<S>(forward, i, out_row, a.head_dim_v, end.factor, lane);
+        write_row<S>(forward, i, out_row, a.head_dim_v, end.factor * a.v_scale, lane);
         if (lse && row < a.seq_q && S::M::part(lane) == 0) store(lse + row, end.lse);
     }
 }

@@ -1,4 +1,6 @@
-// Sequences of different lengths in the forward kernels, by the compile-time define SEQUENCES:
+// Where K and V of the forward kernels come from: sequences of different lengths, by the compile-time define SEQUENCES,
+// and storage in 8 bits, by KV_DTYPE (below).
+//
 //
 //   0  all sequences have one length: nothing here is used
 //   1  packed: the rows of q, and of k and v, of all sequences lie one after the other        symbol <kernel>_varlen
@@ -23,21 +25,25 @@
 
 // A kernel's symbol says what it takes: profilers show it.
 #if SEQUENCES == 1
-#define flash_attention flash_attention_varlen
-#define flash_attention_causal flash_attention_causal_varlen
-#define flash_attention_nocausal flash_attention_nocausal_varlen
-#define flash_decode flash_decode_varlen
+#define ROCATTN_KIND _varlen
 #elif SEQUENCES == 2
-#define flash_attention flash_attention_paged
-#define flash_attention_causal flash_attention_causal_paged
-#define flash_attention_nocausal flash_attention_nocausal_paged
-#define flash_decode flash_decode_paged
+#define ROCATTN_KIND _paged
 #elif SEQUENCES == 3
-#define flash_attention flash_attention_small_pages
-#define flash_attention_causal flash_attention_causal_small_pages
-#define flash_attention_nocausal flash_attention_nocausal_small_pages
-#define flash_decode flash_decode_small_pages
+#define ROCATTN_KIND _small_pages
+#else
+#define ROCATTN_KIND
 #endif
+#ifdef KV_DTYPE
+#define ROCATTN_STORAGE _fp8
+#else
+#define ROCATTN_STORAGE
+#endif
+#define ROCATTN_JOIN(name, kind, storage) name##kind##storage
+#define ROCATTN_SYMBOL(name, kind, storage) ROCATTN_JOIN(name, kind, storage)
+#define flash_attention ROCATTN_SYMBOL(flash_attention, ROCATTN_KIND, ROCATTN_STORAGE)
+#define flash_attention_causal ROCATTN_SYMBOL(flash_attention_causal, ROCATTN_KIND, ROCATTN_STORAGE)
+#define flash_attention_nocausal ROCATTN_SYMBOL(flash_attention_nocausal, ROCATTN_KIND, ROCATTN_STORAGE)
+#define flash_decode ROCATTN_SYMBOL(flash_decode, ROCATTN_KIND, ROCATTN_STORAGE)
 
 #if SEQUENCES
 #pragma clang diagnostic ignored "-Wunused-parameter"  // all kinds have the arguments of each
@@ -46,6 +52,22 @@
         u32 total_q, u32 table_width, u32 page_size, u32 page_factor, u32 page_shift, u32 splits
 #else
 #define ROCATTN_SEQUENCES
+#endif
+
+// K and V in 8 bits: KV_DTYPE is e4m3fn or e4m3fnuz (fp8.h), the symbol <kernel>..._fp8; flash_attention and flash_decode
+// alone. What an element stands for is it times a scale. These arguments follow all others:
+//   const float* k_scales, v_scales: by strides broadcast to [B, Hkv], B counting sequences; null: 1
+//   u32 k_scale_stride_b, _h, v_scale_stride_b, _h
+// The scale of K becomes one of the scores, the scale of V one of the output.
+#ifdef KV_DTYPE
+#define ROCATTN_SCALES                                                                                                \
+    , const float *k_scales, const float *v_scales, u32 k_scale_stride_b, u32 k_scale_stride_h, u32 v_scale_stride_b, \
+        u32 v_scale_stride_h
+#define ROCATTN_SCALE(name, batch, kv_head) \
+    (name##s ? load(name##s + ((batch) * name##_stride_b + (kv_head) * name##_stride_h)) : 1.0f)
+#else
+#define ROCATTN_SCALES
+#define ROCATTN_SCALE(name, batch, kv_head) 1.0f
 #endif
 
 namespace rocattn {

@@ -11,11 +11,20 @@ constexpr u32 divisor_up_to(u32 limit, u32 a, u32 b) {
     return a % limit == 0 && b % limit == 0 ? limit : divisor_up_to(limit - 1, a, b);
 }
 
+// K and V as they lie in memory.
+template <typename T>
+#ifdef KV_DTYPE
+using Stored = KV_DTYPE;
+#else
+using Stored = T;
+#endif
+
 // What is known at compile time. D, DV: padded head dimensions.
 template <typename T_, u32 D_, u32 DV_, u32 WAVES_, u32 Q_FRAGMENTS_, u32 TILE_KEYS_, u32 TILE_SLICES_,
           bool KEEPS_Q_IN_LDS_, u32 STEP_, bool DIRECT_ = false, u32 PARTS_ = 1>
 struct FlashShape {
     using T = T_;
+    using KV = Stored<T>;
     using M = Matrix<T>;
     using Element = typename M::Element;
     static constexpr u32 D = D_, DV = DV_, BLOCK_WAVES = WAVES_;
@@ -43,7 +52,7 @@ struct FlashShape {
     static_assert(K_FRAGMENTS % PARTS == 0 && PART_KEYS % M::CHAIN == 0, "whole groups");
     static constexpr u32 PART_READS = PART_FRAGMENTS * DEPTHS;                  // of K
     static constexpr u32 VALUE_READS = CHAINS * FEATURE_FRAGMENTS * GROUPS;  // of V
-    static constexpr u32 FETCHED = TILE_KEYS * (D + DV) * sizeof(T) / 4 / THREADS;  // registers of the next tiles
+    static constexpr u32 FETCHED = TILE_KEYS * (D + DV) * sizeof(KV) / 4 / THREADS;  // registers of the next tiles
     // Fragments of K and V that are waited for together, having been read from LDS while those before were used; 0:
     // each is read where it is used. With several PARTS they are read together, too. Else they roll, and AHEAD more are
     // on their way: on gfx11, where a fragment takes 8 registers, two are as many as fit beside 16 rows. A wait is for
@@ -79,13 +88,13 @@ struct FlashShape {
 
     static constexpr u32 K_COLUMNS = D / TILE_SLICES, V_COLUMNS = DV / TILE_SLICES;  // of a slice
     static_assert(D % TILE_SLICES == 0 && DV % (8 * TILE_SLICES) == 0, "whole slices");
-    using KTile = RowTile<T, Element, TILE_KEYS, K_COLUMNS, THREADS, STEP>;
-    using VTile = ChainedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP>;
+    using KTile = RowTile<T, Element, TILE_KEYS, K_COLUMNS, THREADS, STEP, KV>;
+    using VTile = ChainedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP, KV>;
 
     // Whether K and V go to LDS directly, the next tile to a second array of it: K | V, where Q passes through, and
     // K | V. Not at D = 64, where staging registers are few and the order of the loop is better with them.
 #if defined(__gfx950__)
-    static constexpr bool DIRECT = DIRECT_ && !PAGED && sizeof(T) == 2 && STEP == 0 && TILE_SLICES == 1 &&
+    static constexpr bool DIRECT = DIRECT_ && !PAGED && sizeof(KV) == 2 && STEP == 0 && TILE_SLICES == 1 &&
                                    TILE_KEYS <= 64 && D % 32 == 0 && DV % 32 == 0 && D + DV > 128 && D + DV <= 256 &&
                                    !KEEPS_Q_IN_LDS;
 #else
@@ -100,7 +109,7 @@ struct FlashShape {
 // What a kernel hands over: one head's K and V, and LDS.
 template <typename S>
 struct FlashBlock {
-    Rows<typename S::T> k, v;
+    Rows<typename S::KV> k, v;
     u32 seq_k, head_dim, head_dim_v;
     typename S::Element* lds;       // S::FIRST_ELEMENTS
     typename S::Element* next_lds;  // S::NEXT_ELEMENTS, if S::DIRECT

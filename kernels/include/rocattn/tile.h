@@ -76,14 +76,14 @@ struct NonFinite {
     static constexpr u32 BYTES = sizeof(T);
     static constexpr u32 EXPONENT = BYTES == 4 ? 0x7f800000u : is_f16<T> ? 0x7c007c00u : 0x7f807f80u;
     static constexpr u32 EXPONENT_UNIT = BYTES == 4 ? 0x00800000u : is_f16<T> ? 0x04000400u : 0x00800080u;
-    static constexpr u32 CARRY = BYTES == 4 ? 0x80000000u : 0x80008000u;
+    static constexpr u32 CARRY = BYTES == 4 ? 0x80000000u : BYTES == 2 ? 0x80008000u : 0x80808080u;
 
     // Gathers in `found`, which begins as 0, whether there are some in a vector; in the end is_set says so.
     template <typename V>
     static ROCATTN_INLINE void find(const V& x, u32& found) {
         const auto words = __builtin_bit_cast(Words<V>, x);
 #pragma unroll
-        for (u32 w = 0; w < sizeof(V) / 4; ++w) found |= (words[w] & EXPONENT) + EXPONENT_UNIT;
+        for (u32 w = 0; w < sizeof(V) / 4; ++w) found |= carries(words[w]);
     }
     static ROCATTN_INLINE bool is_set(u32 found) { return (found & CARRY) != 0; }
     // Makes them 0.
@@ -92,7 +92,7 @@ struct NonFinite {
         auto words = __builtin_bit_cast(Words<V>, x);
 #pragma unroll
         for (u32 w = 0; w < sizeof(V) / 4; ++w) {
-            const u32 carry = ((words[w] & EXPONENT) + EXPONENT_UNIT) & CARRY;
+            const u32 carry = carries(words[w]) & CARRY;
             words[w] &= ~(carry | (carry - (carry >> (8 * BYTES - 1))));  // all bits of such an element
         }
         x = __builtin_bit_cast(V, words);
@@ -101,6 +101,12 @@ struct NonFinite {
 private:
     template <typename V>
     using Words = Vector<u32, sizeof(V) / 4>;
+    static ROCATTN_INLINE u32 carries(u32 word) {
+        if constexpr (is_fp8<T>)
+            return T::nans(word);
+        else
+            return (word & EXPONENT) + EXPONENT_UNIT;
+    }
 };
 
 // The chunk at column `at` of a row's columns from `first` on, as the tiles' fetch loads it.
@@ -117,11 +123,13 @@ ROCATTN_INLINE Vector<T, WIDTH> load_chunk(const T* row, u32 first, u32 at, u32 
 // on (if it has several such tiles side by side). STEP divides `columns`; 0: all columns exist and none is ever
 // checked. fetch<true> takes a tile whose rows all exist; fetch<false> gives zeros for rows from `rows` on. A thread
 // without a chunk of its own reads another's, since a branch would cost a copy of every register that it skips.
+//
+// Elements are Stored in memory and in registers, and become T and then Element on their way to LDS.
 
-template <typename T, typename Element, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP>
+template <typename T, typename Element, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP, typename Stored = T>
 struct RowTile {
     static constexpr u32 WIDTH = VECTOR_BYTES / sizeof(T);
-    static constexpr u32 BYTES = sizeof(T);
+    static constexpr u32 BYTES = sizeof(Stored);
     static constexpr u32 CHUNKS = COLUMNS / WIDTH;  // a thread moves WIDTH elements at a time
     static constexpr u32 LANES = lanes_a_row(CHUNKS, ROWS, THREADS);
     static constexpr u32 ACROSS = (CHUNKS + LANES - 1) / LANES;
@@ -129,20 +137,20 @@ struct RowTile {
     static constexpr u32 DOWN = (ROWS + ROW_STEP - 1) / ROW_STEP;
     static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % ROW_STEP == 0;  // each has a chunk
     static_assert(ALL_ROWS || DOWN == 1, "a thread's row exists in all rounds or in none");
-    using P = Pieces<T, WIDTH, STEP>;
+    using P = Pieces<Stored, WIDTH, STEP>;
 
     u32 row, column, columns;
     u32 offset[ACROSS][P::COUNT];  // addresses of this thread's first chunks, in bytes from the tile's lowest row
-    Vector<T, WIDTH> x[DOWN][ACROSS];
+    Vector<Stored, WIDTH> x[DOWN][ACROSS];
 
-    ROCATTN_INLINE RowTile(const Rows<T>& matrix, u32 thread, u32 columns)
+    ROCATTN_INLINE RowTile(const Rows<Stored>& matrix, u32 thread, u32 columns)
         : row(thread / LANES), column(thread % LANES * WIDTH), columns(columns) {
         locate(matrix, 0);
     }
 
     template <bool FULL>
-    ROCATTN_INLINE void fetch(const Rows<T>& tile, u32 rows, u32 first = 0, Where where = Where::here()) {
-        const T* low = tile.template low<ROWS>();
+    ROCATTN_INLINE void fetch(const Rows<Stored>& tile, u32 rows, u32 first = 0, Where where = Where::here()) {
+        const Stored* low = tile.template low<ROWS>();
         if constexpr (STEP == 0 || STEP == ANY_COLUMNS)
             low += first;
         else
@@ -156,7 +164,7 @@ struct RowTile {
                 if (!FULL && row_at + d * ROW_STEP >= rows)
                     x[d][a] = {};
                 else if constexpr (STEP == ANY_COLUMNS)
-                    x[d][a] = load_some<T, WIDTH>(lane_address(low, offset[a][0]), left(first, a), where);
+                    x[d][a] = load_some<Stored, WIDTH>(lane_address(low, offset[a][0]), left(first, a), where);
                 else
                     x[d][a] = P::load_all([&](u32 p) { return lane_address(low, offset[a][p]); }, where);
             }
@@ -170,14 +178,14 @@ struct RowTile {
     ROCATTN_INLINE void fetch_rows(const RowAt& row_at, u32 rows, u32 first = 0, Where where = Where::here()) {
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d) {
-            const T* from = row_at(d);
+            const Stored* from = row_at(d);
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a) {
                 const u32 at = column + a * LANES * WIDTH, mine = ALL_COLUMNS || at < COLUMNS ? at : 0;
                 if (!FULL && row + d * ROW_STEP >= rows)
                     x[d][a] = {};
                 else
-                    x[d][a] = load_chunk<T, WIDTH, STEP>(from, first, mine, columns, where);
+                    x[d][a] = load_chunk<Stored, WIDTH, STEP>(from, first, mine, columns, where);
             }
         }
     }
@@ -188,8 +196,8 @@ struct RowTile {
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d)
 #pragma unroll
-            for (u32 a = 0; a < ACROSS; ++a) NonFinite<T>::find(x[d][a], found);
-        return NonFinite<T>::is_set(found);
+            for (u32 a = 0; a < ACROSS; ++a) NonFinite<Stored>::find(x[d][a], found);
+        return NonFinite<Stored>::is_set(found);
     }
 
     // Makes those 0.
@@ -197,7 +205,7 @@ struct RowTile {
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d)
 #pragma unroll
-            for (u32 a = 0; a < ACROSS; ++a) NonFinite<T>::clear(x[d][a]);
+            for (u32 a = 0; a < ACROSS; ++a) NonFinite<Stored>::clear(x[d][a]);
     }
 
     // `stride`: LDS elements from row to row.
@@ -212,7 +220,8 @@ struct RowTile {
                 const u32 from = column + a * LANES * WIDTH;
                 if ((!ALL_COLUMNS && from >= COLUMNS) || (!ALL_ROWS && row >= ROWS)) continue;
                 constexpr bool WHOLE = STEP == 0 || STEP == ANY_COLUMNS;
-                const auto chunk = WHOLE ? x[d][a] : P::existing(x[d][a], first + from, columns);
+                auto chunk = as_computed<T, Stored, WIDTH>(x[d][a]);
+                if constexpr (!WHOLE) chunk = Pieces<T, WIDTH, STEP>::existing(chunk, first + from, columns);
                 put_elements<Element, T, WIDTH>(tile + (row + d * ROW_STEP) * stride + from, chunk, where);
             }
     }
@@ -223,7 +232,7 @@ private:
         const u32 at = first + column + a * LANES * WIDTH;
         return columns > at ? columns - at : 0;
     }
-    ROCATTN_INLINE void locate(const Rows<T>& matrix, u32 first) {
+    ROCATTN_INLINE void locate(const Rows<Stored>& matrix, u32 first) {
         const u32 start = matrix.template offset<ROWS>(ALL_ROWS ? row : smaller(row, ROWS - 1));
 #pragma unroll
         for (u32 a = 0; a < ACROSS; ++a)
@@ -244,10 +253,10 @@ private:
 // 16 consecutive lanes write 8 bytes each at a time (16-bit elements). All at one position would need 16 LDS rows in
 // different banks, and rows of 16-byte chunks have 8: so RUN lanes have neighbouring columns, the next RUN the next
 // position.
-template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP>
+template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP, typename Stored = T>
 struct TransposedTile {
     using Element = typename M::Element;
-    static constexpr u32 BYTES = sizeof(T), WIDEST = VECTOR_BYTES / BYTES;
+    static constexpr u32 BYTES = sizeof(Stored), WIDEST = VECTOR_BYTES / sizeof(T);
     static constexpr bool ENOUGH = ROWS / 4 * (COLUMNS / WIDEST) >= THREADS;  // work for all threads
     static constexpr u32 WIDTH = WIDEST == 8 && !ENOUGH ? 4 : WIDEST;
     static constexpr u32 CHUNKS = COLUMNS / WIDTH;
@@ -262,13 +271,13 @@ struct TransposedTile {
     static constexpr u32 RUN = SPREADS ? least(LANES, SERVED_CROSSWISE<Element> && WIDTH == 8 ? 4 : 8) : LANES;
     static constexpr u32 POSITIONS = SPREADS ? least(16 / RUN, THREADS / LANES) : 1;  // of 16 lanes
     using Layout = ChainedLayout<M, ROWS, COLUMNS>;
-    using P = Pieces<T, WIDTH, STEP>;
+    using P = Pieces<Stored, WIDTH, STEP>;
 
     u32 position, column, columns;
     u32 offset[DOWN][ACROSS][P::COUNT];
-    Vector<T, WIDTH> x[DOWN][ACROSS][4];
+    Vector<Stored, WIDTH> x[DOWN][ACROSS][4];
 
-    ROCATTN_INLINE TransposedTile(const Rows<T>& matrix, u32 thread, u32 columns)
+    ROCATTN_INLINE TransposedTile(const Rows<Stored>& matrix, u32 thread, u32 columns)
         : TransposedTile(thread, columns) {
         locate(matrix, 0);
     }
@@ -306,8 +315,8 @@ struct TransposedTile {
     }
 
     template <bool FULL>
-    ROCATTN_INLINE void fetch(const Rows<T>& tile, u32 rows, u32 first = 0, Where where = Where::here()) {
-        const T* low = tile.template low<ROWS>();
+    ROCATTN_INLINE void fetch(const Rows<Stored>& tile, u32 rows, u32 first = 0, Where where = Where::here()) {
+        const Stored* low = tile.template low<ROWS>();
         if constexpr (STEP == 0 || STEP == ANY_COLUMNS)
             low += first;
         else
@@ -327,7 +336,7 @@ struct TransposedTile {
                     if (!FULL && row_at[d] + i * CHAIN_STEP<M> >= rows)
                         x[d][a][i] = {};
                     else if constexpr (STEP == ANY_COLUMNS)
-                        x[d][a][i] = load_some<T, WIDTH>(lane_address(low, offset[d][a][0]), left(first, a), where);
+                        x[d][a][i] = load_some<Stored, WIDTH>(lane_address(low, offset[d][a][0]), left(first, a), where);
                     else
                         x[d][a][i] = P::load_all([&](u32 p) { return lane_address(low, offset[d][a][p]); }, where);
                 }
@@ -340,14 +349,14 @@ struct TransposedTile {
     ROCATTN_INLINE void fetch_rows(const RowAt& row_at, u32 rows, u32 first = 0, Where where = Where::here()) {
 #pragma unroll
         for (u32 n = 0; n < OWN_ROWS; ++n) {
-            const T* from = row_at(n);
+            const Stored* from = row_at(n);
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a) {
                 const u32 at = column + a * LANES * WIDTH, mine = ALL_COLUMNS || at < COLUMNS ? at : 0;
                 if (!FULL && own_row(n) >= rows)
                     x[n / 4][a][n % 4] = {};
                 else
-                    x[n / 4][a][n % 4] = load_chunk<T, WIDTH, STEP>(from, first, mine, columns, where);
+                    x[n / 4][a][n % 4] = load_chunk<Stored, WIDTH, STEP>(from, first, mine, columns, where);
             }
         }
     }
@@ -360,8 +369,8 @@ struct TransposedTile {
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a)
 #pragma unroll
-                for (u32 i = 0; i < 4; ++i) NonFinite<T>::find(x[d][a][i], found);
-        return NonFinite<T>::is_set(found);
+                for (u32 i = 0; i < 4; ++i) NonFinite<Stored>::find(x[d][a][i], found);
+        return NonFinite<Stored>::is_set(found);
     }
 
     // Makes those 0.
@@ -371,7 +380,7 @@ struct TransposedTile {
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a)
 #pragma unroll
-                for (u32 i = 0; i < 4; ++i) NonFinite<T>::clear(x[d][a][i]);
+                for (u32 i = 0; i < 4; ++i) NonFinite<Stored>::clear(x[d][a][i]);
     }
 
     // `before`: how many features of the layout come before the tile's; the order within a row depends on it.
@@ -386,8 +395,11 @@ struct TransposedTile {
                 const u32 first = column + a * LANES * WIDTH;
                 if ((!ALL_COLUMNS && first >= COLUMNS) || (!ALL_ROWS && position >= ROWS)) continue;
                 Element* start = tile + Layout::at(first);
+                Vector<T, WIDTH> rows[4];
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) rows[i] = as_computed<T, Stored, WIDTH>(x[d][a][i]);
                 Vector<T, 4> columns[WIDTH];
-                transpose(x[d][a], columns);
+                transpose(rows, columns);
 #pragma unroll
                 for (u32 e = 0; e < WIDTH; ++e) {
                     const u32 feature = in_front + (LANES * WIDTH % 16 == 0 ? column : first) + e / 4 * 4;  // of 16
@@ -408,7 +420,7 @@ private:
         const u32 at = (ALL_ROWS ? position : smaller(position, ROWS - 4)) + d * ROW_STEP;
         return at / CHAIN_ROWS<M> * CHAIN_ROWS<M> + chain_group_row<M>(at % CHAIN_ROWS<M>);
     }
-    ROCATTN_INLINE void locate(const Rows<T>& matrix, u32 first) {
+    ROCATTN_INLINE void locate(const Rows<Stored>& matrix, u32 first) {
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d) {
             const u32 start = matrix.template offset<ROWS>(row(d));
@@ -427,10 +439,10 @@ private:
 
 // The tile from which a chained product reads its A, and how it gets to LDS: a slice from column `first` on of a room
 // for `Layout`.
-template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP>
+template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP, typename Stored = T>
 using ChainedTile = typename detail::Select<ChainedLayout<M, ROWS, COLUMNS>::TRANSPOSES_READS,
-                                            RowTile<T, typename M::Element, ROWS, COLUMNS, THREADS, STEP>,
-                                            TransposedTile<T, M, ROWS, COLUMNS, THREADS, STEP>>::type;
+                                            RowTile<T, typename M::Element, ROWS, COLUMNS, THREADS, STEP, Stored>,
+                                            TransposedTile<T, M, ROWS, COLUMNS, THREADS, STEP, Stored>>::type;
 
 template <typename Layout, typename Tile>
 ROCATTN_INLINE void put_chained(const Tile& tile, typename Layout::Element* room, u32 first,

@@ -15,7 +15,7 @@ from rocattn_profiling.bench.session import SuiteFacts
 from rocattn_profiling.workloads.grids import get_grid
 from rocattn_profiling.workloads.models import read_model
 from rocattn_profiling.workloads.modules import extra_work, of_module
-from rocattn_profiling.workloads.options import config_of, flag, given
+from rocattn_profiling.workloads.options import STORAGE, config_of, flag, given
 
 if TYPE_CHECKING:
     import argparse
@@ -66,7 +66,7 @@ def parts_of(arguments: argparse.Namespace) -> list[SuitePart]:
         )
     if mode in {"modules", "model"}:
         return _module_parts(arguments) if arguments.modules else _model_parts(arguments)
-    changes = {name: value for name in ("layout", "dtype") if (value := getattr(arguments, name)) is not None}
+    changes = given(arguments, STORAGE)
     if shape:
         return [SuitePart(CUSTOM, [config_of(shape | changes, arguments.direction)], [])]
     parts = []
@@ -84,8 +84,9 @@ def _module_parts(arguments: argparse.Namespace) -> list[SuitePart]:
         ConfigError: When there is no such module.
         CommandError: When options are given that modules do not have.
     """
-    if arguments.layout:
-        raise CommandError("modules have a layout of their own: leave out --layout")
+    for name in ("layout", "kv_dtype"):
+        if getattr(arguments, name):
+            raise CommandError(f"modules have a layout of their own and no cache: leave out {flag(name)}")
     if arguments.direction != "forward":
         raise CommandError("modules are measured forward only: leave out --direction backward")
     if arguments.data != "normal":
@@ -120,7 +121,7 @@ def _model_parts(arguments: argparse.Namespace) -> list[SuitePart]:
     model = read_model(Path(arguments.model))
     lengths = _lengths(arguments, model)
     _say_what_it_is(model)
-    changes = {name: value for name in ("layout",) if (value := getattr(arguments, name)) is not None}
+    changes = given(arguments, ("layout", "kv_dtype"))
     counts: dict[str, int] = {}
     configs: list[AttentionConfig] = []
     for length in lengths:

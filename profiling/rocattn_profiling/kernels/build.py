@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import rocattn
-from rocattn.config import AttentionConfig, VarlenShape
+from rocattn.config import FP8_DTYPES, AttentionConfig, VarlenShape
 from rocattn.errors import ConfigError, ToolchainError
 from rocattn.gpu.arch import processor
 from rocattn.gpu.build import arg_type, code_object_name, code_problem
@@ -174,6 +174,9 @@ _COVERING: tuple[dict[str, Any], ...] = (
         {"seq_q": seq_q, "seq_k": 1 << 12, "causal": True, "varlen": VarlenShape(total_q=2000, page_size=size)}
         for seq_q, size in product((2000, 1), (768, 24))
     ),
+    {"seq_q": 200, "seq_k": 200, "kv_dtype": FP8_DTYPES[0]},
+    {"seq_q": 1, "seq_k": 1 << 16, "kv_dtype": FP8_DTYPES[0]},
+    {"seq_q": 1, "seq_k": 1 << 12, "varlen": VarlenShape(total_q=1, page_size=768), "kv_dtype": FP8_DTYPES[0]},
     {"seq_q": 200, "seq_k": 200, "direction": "backward"},
     {"seq_q": 200, "seq_k": 200, "direction": "backward", "causal": True},
     {"seq_q": 200, "seq_k": 200, "direction": "backward", "mask": "bool", "mask_shape": (1, 1, 200, 200)},

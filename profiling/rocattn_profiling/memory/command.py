@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.console import add_common, emit_json, print_table, progress, say
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
-from rocattn_profiling.workloads.options import add_sizes, add_storage, config_of, given, positive, thread_number
+from rocattn_profiling.workloads.options import (
+    STORAGE,
+    add_sizes,
+    add_storage,
+    config_of,
+    given,
+    positive,
+    thread_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,7 +138,7 @@ def _config(arguments: argparse.Namespace) -> tuple[AttentionConfig, bool]:
         raise CommandError("the number of keys is what varies: name the numbers with --lengths, not --seq-k")
     if "num_heads" not in fields and "num_kv_heads" not in fields:
         fields |= {"num_heads": 8, "num_kv_heads": 1}
-    fields |= {name: value for name in ("layout", "dtype") if (value := getattr(arguments, name)) is not None}
+    fields |= given(arguments, STORAGE)
     return config_of(fields, arguments.direction), "seq_q" in fields
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.base.console import add_common, emit_json, print_table, say
 from rocattn_profiling.base.status import OK, CommandError
-from rocattn_profiling.workloads.options import BAND, SIZES, add_sizes, add_storage, config_of, given, positive
+from rocattn_profiling.workloads.options import (
+    BAND,
+    SIZES,
+    STORAGE,
+    add_sizes,
+    add_storage,
+    config_of,
+    given,
+    positive,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -49,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the plan."""
     from rocattn.gpu.plan import plan
 
-    fields = given(arguments, (*SIZES, *BAND, "scale", "layout", "dtype"))
+    fields = given(arguments, (*SIZES, *BAND, *STORAGE, "scale"))
     fields |= {name: True for name in ("alibi", "sinks", "return_lse") if getattr(arguments, name)}
     config = config_of(fields, arguments.direction)
     if arguments.mask is None and (arguments.mask_shape or arguments.mask_dtype):

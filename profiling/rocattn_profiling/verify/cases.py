@@ -12,10 +12,10 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from rocattn.config import DTYPE_BYTES, AttentionConfig, VarlenShape
+from rocattn.config import DTYPE_BYTES, FP8_DTYPES, AttentionConfig, VarlenShape
 from rocattn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ FAMILIES = {
     "containment": "NaN and inf in hidden keys",
     "varlen": "sequences of different lengths in packed rows, gradients too; NaN between them",
     "paged": "K and V in pages of any size and order, in prompts, chunks and decode steps; NaN in what is unused",
+    "fp8": "K and V in 8 bits, both formats, with scales of heads: every byte, prompts, decode, packed rows, pages",
     "gradients": "gradients against finite differences in float64",
     "determinism": "the same bits again, on any number of threads, from several threads at once",
 }
@@ -127,7 +128,7 @@ class VerifyCase:
             "causal": c.causal, "window": c.window is not None, "bool mask": c.mask == "bool",
             "additive mask": c.mask == "additive", "softcap": c.softcap is not None, "alibi": c.alibi,
             "sinks": c.sinks, "scale": c.scale is not None, "gqa": c.num_heads != c.num_kv_heads,
-            "head_dim_v": c.head_dim != c.head_dim_v, "empty": not (c.seq_q and c.seq_k),
+            "head_dim_v": c.head_dim != c.head_dim_v, "fp8": c.kv_dtype is not None, "empty": not (c.seq_q and c.seq_k),
         }  # fmt: skip
         return [f"{c.direction}", c.dtype, c.layout, *(name for name, on in used.items() if on)]
 
@@ -182,6 +183,7 @@ def _quick() -> Iterator[VerifyCase]:
     yield _case("containment", "hidden-inf", mask="bool", mask_shape=(1, 1, 1, 131))
     yield from itertools.islice(_varlen(("float32",)), 2)
     yield from itertools.islice(_paged(("float16",)), 4)
+    yield from itertools.islice(_fp8(), 0, 12, 3)  # both formats, both dtypes
     yield from _gradients(("float64",))
     yield _case("determinism", causal=True, direction="backward", dtype="float16")
     yield _case("edges", storage="moat", seq_q=65, seq_k=129, dtype="bfloat16")
@@ -199,6 +201,7 @@ def _core() -> Iterator[VerifyCase]:
     yield from _containment()
     yield from _varlen(_DTYPES)
     yield from _paged(_DTYPES)
+    yield from _fp8()
     yield from _gradients(("float32", *_HALVES))
     yield from _determinism()
 
@@ -371,6 +374,34 @@ def _paged(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
         yield _of_lengths("paged", _PROMPTS, 24, dtype=dtype, **_EVERY)
         yield _of_lengths("paged", _STEPS, 24, dtype=dtype, num_heads=32, window=(600, 0), sinks=True)
         yield _of_lengths("paged", _PROMPTS, 64, dtype=dtype, head_dim=40, head_dim_v=24)
+
+
+def _fp8() -> Iterator[VerifyCase]:
+    scaled: dict[str, Any] = {"k_scale": True, "v_scale": True}
+    decode: dict[str, Any] = {"batch": 2, "num_heads": 8, "seq_q": 1, "seq_k": 1031, "head_dim": 128}
+    options: tuple[tuple[Callable[..., VerifyCase], dict[str, Any]], ...] = (
+        (partial(_case, "fp8", "all-bytes"), decode | scaled),
+        (partial(_of_lengths, "fp8", _STEPS, 16), {"causal": True} | scaled),
+        (partial(_case, "fp8", "all-bytes", "moat"), {"causal": True, "batch": 2} | scaled),
+        (partial(_case, "fp8", "normal", "moat"),
+         decode | {"seq_q": 7, "head_dim": 40, "head_dim_v": 20, "k_scale": True}),
+        (partial(_case, "fp8"),
+         {"layout": "BHSD", "window": (20, 3), "softcap": 9.0, "alibi": True, "sinks": True} | scaled),
+        (partial(_case, "fp8"), {"layout": "BSE", "mask": "bool", "mask_shape": (1, 4, 67, 131), "v_scale": True}),
+        (partial(_case, "fp8", "normal", "reversed"), {"head_dim": 192, "head_dim_v": 128}),
+        (partial(_of_lengths, "fp8", _PROMPTS), {"causal": True} | scaled),
+        (partial(_of_lengths, "fp8", _CHUNKS, 24), {"causal": True} | scaled),
+        (partial(_of_lengths, "fp8", _PROMPTS, 64), {"head_dim": 40, "head_dim_v": 24} | scaled),
+        (partial(_case, "fp8", "positions"), {"seq_k": 61}),
+        (partial(_case, "containment", "hidden-nan"), {"causal": True} | scaled),
+        (partial(_case, "containment", "hidden-nan"),
+         decode | {"mask": "bool", "mask_shape": (1, 1, 1, 1031)} | scaled),
+    )  # fmt: skip
+    kinds = tuple(zip((*FP8_DTYPES, *FP8_DTYPES), (*_HALVES, *reversed(_HALVES)), strict=True))
+    for (case, sizes), (kv_dtype, dtype) in itertools.product(options, kinds):
+        yield case(**sizes, dtype=dtype, kv_dtype=kv_dtype)
+    for kv_dtype in FP8_DTYPES:  # 2^15, which float16 needs for such scores, is beyond 8 bits
+        yield _case("fp8", "flat-1e10", dtype="bfloat16", kv_dtype=kv_dtype, **scaled)
 
 
 def _gradients(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:

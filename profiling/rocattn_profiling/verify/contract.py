@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rocattn.config import DTYPE_BYTES
+from rocattn.config import DTYPE_BYTES, FP8_DTYPES
 from rocattn.layouts import heads_view
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
@@ -50,6 +50,8 @@ class Twist:
         stale: Which partial result it does not rescale: "output", "sum" or "both".
         value_stride: Elements between rows of V in memory, whatever they are; 0 for the right number.
         value_shift: Row j of the probabilities meets value j + this.
+        k_scale, v_scale: Whether the factor of 8-bit k, of v, is applied.
+        other_format: 8-bit k and v are read as the other of the two formats.
         flushed: Elements of q, k and v below the dtype's smallest normal number are 0.
         lse: "natural", "log2", "negated", "of the scores' sum alone" (without the maximum).
     """
@@ -70,6 +72,9 @@ class Twist:
     stale: str = "both"
     value_stride: int = 0
     value_shift: int = 0
+    k_scale: bool = True
+    v_scale: bool = True
+    other_format: bool = False
     flushed: bool = False
     lse: str = "natural"
 
@@ -110,7 +115,11 @@ def attend(config: AttentionConfig, inputs: Inputs, twist: Twist = RIGHT) -> tup
     group = config.num_heads // config.num_kv_heads
     heads = np.arange(config.num_heads)
     shared = heads % config.num_kv_heads if twist.interleaved else heads // group
-    q, k, v = operands.q.astype(np.float64), operands.k.astype(np.float64), _values(config, inputs, twist)
+    q, k, v = operands.q.astype(np.float64), _wide(operands.k, twist), _values(config, inputs, twist)
+    if operands.k_scale is not None and twist.k_scale:
+        k = k * operands.k_scale.astype(np.float64)[..., None, None]
+    if operands.v_scale is not None and twist.v_scale:
+        v = v * operands.v_scale.astype(np.float64)[..., None, None]
     if twist.flushed:
         q, k, v = (np.where(np.abs(x) < _SMALLEST[config.dtype], 0, x) for x in (q, k, v))
     k, v = k[:, shared], v[:, shared]
@@ -130,7 +139,13 @@ def _values(config: AttentionConfig, inputs: Inputs, twist: Twist) -> Array:
         steps = (batch, head, twist.value_stride, feature)
         where = sum(index * step for index, step in zip(at, steps, strict=True)) % memory.size
         return np.asarray(memory[where])
-    return np.roll(v.astype(np.float64), -twist.value_shift, axis=2)
+    return np.roll(_wide(v, twist), -twist.value_shift, axis=2)
+
+
+def _wide(array: Array, twist: Twist) -> Array:
+    if twist.other_format and array.dtype.name in FP8_DTYPES:
+        array = array.view(numpy_dtype(FP8_DTYPES[1 - FP8_DTYPES.index(array.dtype.name)]))
+    return array.astype(np.float64)
 
 
 def _biased(config: AttentionConfig, inputs: Inputs, scores: Array, twist: Twist) -> Array:

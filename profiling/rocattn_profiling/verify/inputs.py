@@ -116,6 +116,14 @@ def _positions(config: AttentionConfig, inputs: Inputs) -> None:
     q[...] = codes[wanted] * (2000 / max(config.head_dim, 1) / config.softmax_scale)
 
 
+def _all_bytes(_: AttentionConfig, inputs: Inputs) -> None:
+    """8-bit k and v of every byte that is a number: -0, subnormal and the largest ones, as many of each."""
+    for seed, array in enumerate((inputs.k, inputs.v)):
+        numbers = np.arange(256).astype(np.uint8).view(array.dtype)
+        numbers = numbers[np.isfinite(numbers)]
+        array[...] = np.random.default_rng(seed).permutation(np.resize(numbers, array.size)).reshape(array.shape)
+
+
 def _offset(_: AttentionConfig, inputs: Inputs) -> None:
     """Values with a mean far above their spread, which reveal a small error in the denominator."""
     inputs.v[...] = inputs.v.astype(np.float64) + 100
@@ -222,6 +230,7 @@ STRESSES: dict[str, Callable[[AttentionConfig, Inputs], None]] = {
     "faint": _faint,
     "uniform": _uniform,
     "positions": _positions,
+    "all-bytes": _all_bytes,
     "offset": _offset,
     "lowest": _lowest,
     "blank": _blank,

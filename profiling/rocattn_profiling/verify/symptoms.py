@@ -115,6 +115,8 @@ def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
         yield Hypothesis("the boolean mask is inverted", Twist(mask="inverted"))
     yield Hypothesis(_FINITE, Twist(hidden=-1e30))
     yield from _scaling(config)
+    if config.kv_dtype is not None:
+        yield Hypothesis("8-bit keys and values are read in the other of the two formats", Twist(other_format=True))
     if group > 1 and config.num_kv_heads > 1:
         yield Hypothesis("query head h takes KV head h % Hkv, not h // (H / Hkv)", Twist(interleaved=True))
     for stale, words in (
@@ -140,6 +142,10 @@ def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
         yield Hypothesis("ALiBi slopes are multiplied by the scale, too", Twist(alibi=scale))
     if config.sinks:
         yield Hypothesis("sinks are ignored", Twist(sinks=False))
+    if config.k_scale:
+        yield Hypothesis("k_scale is ignored", Twist(k_scale=False))
+    if config.v_scale:
+        yield Hypothesis("v_scale is ignored", Twist(v_scale=False))
     if scale:
         yield Hypothesis("scores are not scaled", Twist(scale=1 / scale))
         yield Hypothesis("scores are scaled twice", Twist(scale=scale))

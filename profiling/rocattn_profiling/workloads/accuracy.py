@@ -126,7 +126,7 @@ def judge_output(
                 for name, part in (("lse", logs), ("exact_lse", exact.lse), ("naive_lse", naive.lse)):
                     compared[name].append(part.astype(np.float64, copy=False))
         joined = {name: np.concatenate(parts) for name, parts in compared.items() if parts}
-        size = _largest(inputs.v)
+        size = _largest(inputs.v) * (1.0 if inputs.v_scale is None else _largest(inputs.v_scale))
         verdicts = [judge_rows("out", joined["out"], joined["exact"], joined["naive"], config, size)]
         if lse is not None:
             verdicts.append(judge_lse(joined["lse"], joined["exact_lse"], joined["naive_lse"]))
@@ -322,12 +322,12 @@ def _gradient_sizes(config: AttentionConfig, inputs: Inputs, largest_lse: float)
 
 
 def _largest(array: Array) -> float:
-    wide = array.astype(np.float32) if array.dtype.itemsize == 2 else array
+    wide = array.astype(np.float32) if array.dtype.itemsize <= 2 else array
     return float(np.max(np.abs(wide), initial=0, where=np.isfinite(wide)))
 
 
 def _typical(array: Array) -> float:
-    wide = array.astype(np.float32) if array.dtype.itemsize == 2 else array
+    wide = array.astype(np.float32) if array.dtype.itemsize <= 2 else array
     return rms(np.where(np.isfinite(wide), wide, 0))
 
 

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from rocattn.backend import Operands, Sequences
+from rocattn.config import FP8_DTYPES
 from rocattn.errors import ConfigError
 from rocattn.layouts import heads_view, stored_shape
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rocattn.config import AttentionConfig, VarlenShape
 
 KINDS = ("normal", "trig")
+_STORED = 16.0  # 8-bit elements with a scale are so many times as large: normal ones lie well within the range
 _CHUNK = 1 << 22  # elements made at a time, so that a large array needs no second one of its size
 
 
@@ -33,10 +35,12 @@ class Inputs:
     """The arrays of one problem.
 
     Attributes:
-        q, k, v: In the config's layout and dtype.
+        q, k, v: In the config's layout and dtype; k and v in its ``kv_dtype`` if it has one.
         mask: bool, or the config's dtype if additive, of the config's ``mask_shape``; None without one.
         alibi_slopes: [H], float32 (float64 for float64): 2^(-8 (h + 1) / H) (Press et al. 2022); None without them.
         sinks: [H], the same dtype, normal; None without them.
+        k_scale, v_scale: [B, Hkv], the same dtype, 2^-5 to 2^-3: what 8-bit k and v are multiplied by, whose elements
+            are 16 times as large; None without them.
         dout: Gradient of the output, in its layout and dtype; None unless the config's direction is "backward".
         sequences: Where sequences of different lengths are in q, k, v and dout; None without them.
         parts: Their own inputs, one for each sequence with rows; NaN is in the arrays wherever none of them is.
@@ -48,6 +52,8 @@ class Inputs:
     mask: Array | None = None
     alibi_slopes: Array | None = None
     sinks: Array | None = None
+    k_scale: Array | None = None
+    v_scale: Array | None = None
     dout: Array | None = None
     sequences: Sequences | None = None
     parts: tuple[Inputs, ...] = ()
@@ -66,7 +72,10 @@ class Inputs:
         }  # fmt: skip
         if config.direction == "forward":
             options["return_lse"] = config.return_lse
-        return options
+        return options | self._scales(config)
+
+    def _scales(self, config: AttentionConfig) -> dict[str, Any]:
+        return {} if config.kv_dtype is None else {"k_scale": self.k_scale, "v_scale": self.v_scale}
 
     def _varlen_options(self, config: AttentionConfig) -> dict[str, Any]:
         where = self.sequences
@@ -78,7 +87,7 @@ class Inputs:
         }  # fmt: skip
         if config.direction == "forward":
             options |= {"block_table": where.block_table, "return_lse": config.return_lse}
-        return options
+        return options | self._scales(config)
 
     def operands(self, config: AttentionConfig) -> Operands:
         """Return the arrays as a backend takes them: [B, H, S, D] views."""
@@ -86,7 +95,7 @@ class Inputs:
         if self.sequences is not None:
             wide = None if slopes is None else np.broadcast_to(slopes, (config.batch, config.num_heads))
             k, v = (x.swapaxes(1, 2) if x.ndim == 4 else rows_view(x) for x in (self.k, self.v))
-            return Operands(rows_view(self.q), k, v, None, wide, self.sinks)
+            return Operands(rows_view(self.q), k, v, None, wide, self.sinks, self.k_scale, self.v_scale)
         return Operands(
             q=heads_view(self.q, config.layout, config.num_heads, "q"),
             k=heads_view(self.k, config.layout, config.num_kv_heads, "k"),
@@ -94,6 +103,8 @@ class Inputs:
             mask=self.mask,
             alibi_slopes=None if slopes is None else np.broadcast_to(slopes, (config.batch, config.num_heads)),
             sinks=self.sinks,
+            k_scale=self.k_scale,
+            v_scale=self.v_scale,
         )
 
 
@@ -103,8 +114,14 @@ def rows_view(array: Array) -> Array:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of a config's ``dtype`` name."""
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    """Return the dtype of a config's ``dtype`` or ``kv_dtype`` name."""
+    return np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" or name in FP8_DTYPES else name)
+
+
+def stored_dtype(config: AttentionConfig, tensor: str) -> np.dtype[Any]:
+    """Return the dtype of "q", "k", "v" or "out"."""
+    stored = config.kv_dtype if tensor in {"k", "v"} else None
+    return numpy_dtype(stored or config.dtype)
 
 
 def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0) -> Inputs:
@@ -126,7 +143,11 @@ def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0)
     rng = np.random.default_rng([seed, int(config.key, 16)])
     dtype = numpy_dtype(config.dtype)
     names = ["q", "k", "v"] + ["out"] * (config.direction == "backward")
-    arrays = [_fill(stored_shape(config, name), dtype, _source(data, name, seed, rng)) for name in names]
+    larger = {"k": _STORED if config.k_scale else 1, "v": _STORED if config.v_scale else 1}
+    arrays = []
+    for name in names:
+        source = _source(data, name, seed, rng)
+        arrays.append(_fill(stored_shape(config, name), stored_dtype(config, name), source, larger.get(name, 1)))
     wide = np.dtype(np.float64 if config.dtype == "float64" else np.float32)
     heads = np.arange(1, config.num_heads + 1)
     return Inputs(
@@ -136,8 +157,15 @@ def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0)
         mask=_mask(config, dtype, rng),
         alibi_slopes=np.exp2(-8.0 * heads / config.num_heads).astype(wide) if config.alibi else None,
         sinks=rng.standard_normal(config.num_heads).astype(wide) if config.sinks else None,
+        k_scale=_kv_scale(config, rng).astype(wide) if config.k_scale else None,
+        v_scale=_kv_scale(config, rng).astype(wide) if config.v_scale else None,
         dout=arrays[3] if config.direction == "backward" else None,
     )
+
+
+def _kv_scale(config: AttentionConfig, rng: np.random.Generator) -> Array:
+    scale: Array = np.exp2(rng.uniform(-1, 1, (config.batch, config.num_kv_heads))) / _STORED
+    return scale
 
 
 def _varlen_inputs(config: AttentionConfig, varlen: VarlenShape, data: str, seed: int) -> Inputs:
@@ -150,7 +178,7 @@ def _varlen_inputs(config: AttentionConfig, varlen: VarlenShape, data: str, seed
     starts = np.zeros((2, len(lengths) + 1), np.int32)
     starts[:, 1:] = np.array(lengths, np.int64).reshape(-1, 2).cumsum(axis=0).T
     names = {"q": "q", "k": "k", "v": "v"} | ({"dout": "out"} if config.direction == "backward" else {})
-    arrays = {n: np.full(stored_shape(config, t), np.nan, numpy_dtype(config.dtype)) for n, t in names.items()}
+    arrays = {n: np.full(stored_shape(config, t), np.nan, stored_dtype(config, t)) for n, t in names.items()}
     counts = [-(-k // varlen.page_size) if varlen.paged else 0 for _, k in lengths]
     order, table = np.random.default_rng(seed).permutation(varlen.num_pages), None
     if varlen.paged:
@@ -167,8 +195,13 @@ def _varlen_inputs(config: AttentionConfig, varlen: VarlenShape, data: str, seed
                 first = starts[int(name in {"k", "v"}), index]
                 arrays[name][first : first + len(rows)] = rows
     keys = np.array([k for _, k in lengths], np.int32) if varlen.paged else None
+    k_scale, v_scale = (
+        np.concatenate([getattr(part, name) for part in parts]) if given and parts else None
+        for name, given in (("k_scale", config.k_scale), ("v_scale", config.v_scale))
+    )
     return Inputs(
         q=arrays["q"], k=arrays["k"], v=arrays["v"], alibi_slopes=slopes, sinks=sinks, dout=arrays.get("dout"),
+        k_scale=k_scale, v_scale=v_scale,
         sequences=Sequences(starts[0], None if varlen.paged else starts[1], keys, table),
         parts=tuple(part for part, (rows, _) in zip(parts, lengths, strict=True) if rows),
     )  # fmt: skip
@@ -188,12 +221,12 @@ def _source(data: str, name: str, seed: int, rng: np.random.Generator) -> Callab
     return ramp
 
 
-def _fill(shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[int, int], Array]) -> Array:
+def _fill(shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[int, int], Array], larger: float) -> Array:
     array = np.empty(shape, dtype)
     flat = array.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
-        part[...] = source(start, part.size)
+        part[...] = larger * source(start, part.size)
     return array
 
 

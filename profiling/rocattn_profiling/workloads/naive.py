@@ -3,7 +3,7 @@
 The naive program is flash-attention's ``attention_ref(upcast=False, reorder_ops=True)``: standard attention whose
 tensors all have the dtype of the inputs (the products q.k, the finished scores, the probabilities, the output), with
 the scale applied to k instead of q. Products and sums inside one operation are float32, as they are in BLAS and in
-every GPU framework.
+every GPU framework. K and V of 8 bits are the numbers that they stand for, in float32.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rocattn.backends.cpu import Softmax, compute_dtype, gradients_block, softmax_block
+from rocattn.backends.cpu import Softmax, compute_dtype, computed, gradients_block, softmax_block
 from rocattn.backends.scores import Heads, finish_scores, product, query_factor
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
@@ -152,7 +152,8 @@ def _naive_softmax(
     group = config.num_heads // config.num_kv_heads
     q = operands.q[heads.batch, heads.query][:, :, rows].astype(wide, order="C")
     q = q.reshape(1, 1, group * len(rows), config.head_dim)
-    k, v = (x[heads.batch, heads.kv].astype(wide) for x in (operands.k, operands.v))
+    k = computed(operands.k, operands.k_scale, heads, wide)
+    v = computed(operands.v, operands.v_scale, heads, wide)
     scores = _rounded(np.matmul(q, _rounded(k * wide.type(query_factor(config)), kept).swapaxes(-1, -2)), kept)
     by_head = scores.reshape(1, group, len(rows), config.seq_k)
     tanh = np.empty_like(by_head) if config.softcap is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rocattn.config import DTYPE_BYTES, LAYOUTS, AttentionConfig
+from rocattn.config import DTYPE_BYTES, FP8_DTYPES, LAYOUTS, AttentionConfig
 
 SIZES = {
     "batch": "sequences (default 1)",
@@ -17,6 +17,7 @@ SIZES = {
     "head_dim_v": "D of v and out (default: as head_dim)",
 }
 BAND = ("causal", "window", "softcap")
+STORAGE = ("layout", "dtype", "kv_dtype")
 MOST_THREADS = 4096
 MOST_SECONDS = 1e7
 
@@ -59,10 +60,11 @@ def flag(name: str) -> str:
 
 
 def add_storage(group: argparse._ArgumentGroup) -> None:
-    """Add ``--direction``, ``--layout`` and ``--dtype``."""
+    """Add ``--direction``, ``--layout``, ``--dtype`` and ``--kv-dtype``."""
     group.add_argument("--direction", choices=("forward", "backward"), default="forward", help="(default forward)")
     group.add_argument("--layout", choices=LAYOUTS, help="memory layout (default BSHD)")
     group.add_argument("--dtype", choices=tuple(DTYPE_BYTES), help="element type (default float32)")
+    group.add_argument("--kv-dtype", choices=FP8_DTYPES, help="8-bit element type of k and v (default: the dtype)")
 
 
 def add_sizes(group: argparse._ArgumentGroup) -> None:

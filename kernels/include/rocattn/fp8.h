@@ -1,0 +1,125 @@
+// 8-bit floats in which K and V may be stored, with 4 exponent and 3 mantissa bits: as OCP defines them (e4m3fn: bias 7,
+// up to 448, 0x7f and 0xff are NaN) and as CDNA 3 computes with (e4m3fnuz: bias 8, up to 240, 0x80 is NaN, so there is no
+// -0). Neither has infinities. Each value is one of f16 and of bf16, too: tiles become these on their way to LDS, and
+// nothing is rounded.
+#pragma once
+
+#include <rocattn/matrix.h>
+
+namespace rocattn {
+
+struct e4m3fn {
+    u8 bits;
+    static constexpr float UNIT = 0x1p120f;  // of a float with these exponent and mantissa bits: 2^(127 - bias)
+    // Whether a byte without its sign (0 to 127), or with it, is NaN.
+    static constexpr __device__ bool is_nan(u32 byte) { return (byte & 0x7fu) == 0x7fu; }
+    // The highest bit of each byte of a word that is NaN; other bits mean nothing.
+    static constexpr __device__ u32 nans(u32 word) { return (word & 0x7f7f7f7fu) + 0x01010101u; }
+};
+
+struct e4m3fnuz {
+    u8 bits;
+    static constexpr float UNIT = 0x1p119f;
+    static constexpr __device__ bool is_nan(u32 byte) { return (byte & 0xffu) == 0x80u; }
+    static constexpr __device__ u32 nans(u32 word) { return (0x80808080u - (word & 0x7f7f7f7fu)) & word; }
+};
+
+namespace detail {
+template <>
+struct RawOf<e4m3fn> {
+    using type = u8;
+};
+template <>
+struct RawOf<e4m3fnuz> {
+    using type = u8;
+};
+}  // namespace detail
+
+template <typename T>
+constexpr bool is_fp8 = __is_same(T, e4m3fn) || __is_same(T, e4m3fnuz);
+
+// The lowest byte of a word as a float. Its subnormals are a float's subnormals before the product.
+template <typename T>
+ROCATTN_INLINE float fp8_to_float(u32 byte) {
+    const float size = __builtin_bit_cast(float, (byte & 0x7fu) << 20) * T::UNIT;
+    const u32 bits = T::is_nan(byte) ? 0x7fc00000u : __builtin_bit_cast(u32, size);
+    return __builtin_bit_cast(float, bits | (byte & 0x80u) << 24);
+}
+ROCATTN_INLINE float to_float(e4m3fn x) { return fp8_to_float<e4m3fn>(x.bits); }
+ROCATTN_INLINE float to_float(e4m3fnuz x) { return fp8_to_float<e4m3fnuz>(x.bits); }
+
+namespace detail {
+
+// The format that the target has an instruction for (v_cvt_pk_f32_fp8).
+#if defined(__AMDGCN__) && defined(__gfx942__)
+template <typename T>
+constexpr bool CONVERTS = __is_same(T, e4m3fnuz);
+#elif defined(__AMDGCN__) && (defined(__gfx950__) || defined(__GFX12__))
+template <typename T>
+constexpr bool CONVERTS = __is_same(T, e4m3fn);
+#else
+template <typename T>
+constexpr bool CONVERTS = false;
+#endif
+
+// The lower (HALF 0) or upper two bytes of a word as floats.
+template <typename T, u32 HALF>
+ROCATTN_INLINE Vector<float, 2> fp8_pair(u32 word) {
+#if defined(__gfx942__) || defined(__gfx950__) || defined(__GFX12__)
+#ifdef __AMDGCN__
+    if constexpr (CONVERTS<T>) {
+        typedef float Two __attribute__((ext_vector_type(2)));
+        return __builtin_bit_cast(Two, __builtin_amdgcn_cvt_pk_f32_fp8(static_cast<int>(word), HALF != 0));
+    }
+#endif
+#endif
+    return {fp8_to_float<T>(word >> 16 * HALF), fp8_to_float<T>(word >> (16 * HALF + 8))};
+}
+
+// Two floats that are values of T as a word.
+template <typename T>
+ROCATTN_INLINE u32 exact_pair(Vector<float, 2> x) {
+    if constexpr (__is_same(T, bf16)) {
+        const auto words = __builtin_bit_cast(Vector<u32, 2>, x);
+        return high_halves(words[0], words[1]);
+    } else {
+#ifdef __AMDGCN__
+        return __builtin_bit_cast(u32, __builtin_amdgcn_cvt_pkrtz(x[0], x[1]));
+#else
+        return __builtin_bit_cast(u32, (Vector<f16, 2>{static_cast<f16>(x[0]), static_cast<f16>(x[1])}));
+#endif
+    }
+}
+
+}  // namespace detail
+
+// Elements as they are stored, as T; N is a multiple of 4 if they differ.
+template <typename T, typename Stored, u32 N>
+ROCATTN_INLINE Vector<T, N> as_computed(Vector<Stored, N> x) {
+    if constexpr (__is_same(T, Stored)) {
+        return x;
+    } else {
+        static_assert(is_fp8<Stored>, "the storage of K and V");
+        const auto words = __builtin_bit_cast(Vector<u32, N / 4>, x);
+        Vector<u32, N * sizeof(T) / 4> made;
+#pragma unroll
+        for (u32 w = 0; w < N / 4; ++w) {
+            const auto low = detail::fp8_pair<Stored, 0>(words[w]), high = detail::fp8_pair<Stored, 1>(words[w]);
+            if constexpr (sizeof(T) == 2) {
+                made[2 * w] = detail::exact_pair<T>(low);
+                made[2 * w + 1] = detail::exact_pair<T>(high);
+            } else {
+                const auto first = __builtin_bit_cast(Vector<u32, 2>, low);
+                const auto second = __builtin_bit_cast(Vector<u32, 2>, high);
+#pragma unroll
+                for (u32 i = 0; i < 2; ++i) {
+                    made[4 * w + i] = first[i];
+                    made[4 * w + 2 + i] = second[i];
+                }
+            }
+        }
+        return __builtin_bit_cast(Vector<T, N>, made);
+    }
+}
+
+}  // namespace rocattn

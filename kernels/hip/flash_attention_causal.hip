@@ -6,10 +6,12 @@
 // Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
 // LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as fragments.h
 //           says; Q where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (19.3 with 64 keys a tile, on CDNA; gfx950 20.0),
-//           34.0 at D = 128 (gfx12 51.0; 36.5 on CDNA; gfx950 68.0, with the next tile, or 36.0 of pages).
+//           34.0 at D = 128 (gfx12 51.0; 36.5 on CDNA; gfx950 68.0, with the next tile, or 36.0 of pages; gfx942 28.5,
+//           with the next tile of K, or 36.5 of pages).
 // Registers At D = 128: O 64, Q 64, S 16, fragments 48, next tiles 16 of at most 240 VGPRs on gfx11 (16 rows a
 //           wave); O 64, Q 32, S 32, fragments 32, next tiles 16 (gfx950: in LDS) of at most 256 on CDNA (32 rows,
-//           wave64). No scratch, no spills.
+//           wave64); gfx942, not of pages: O 96, Q 48, S 24, fragments 32, next tile of V 8 (48 rows). No scratch, no
+//           spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
 //           takes P from the registers (rocattn/flash.h; rocattn/matrix.h has the fragments of every architecture).
 // Tiles     Tiles on the diagonal are masked, by those waves alone whose rows they cross; waves that see nothing of a
@@ -44,15 +46,23 @@ struct Causal {
     static constexpr bool PLAIN = true;
     float scale_log2;
     i32 block_end, wave_end, wave_last;
-    i32 last[QUERY_FRAGMENTS];
+    i32 wave_first, end;
+    i32 only_last;  // of one query fragment; those of several would take too many registers
+
+    // The last key that this lane's row of query fragment i sees.
+    ROCATTN_INLINE i32 last(u32 i) const {
+        if constexpr (QUERY_FRAGMENTS == 1) return only_last;
+        const i32 key = wave_first + static_cast<i32>(16 * i + Shape::M::column(Shape::late_lane()));
+        return key < end ? key : end;
+    }
 
     ROCATTN_INLINE float scale() const { return scale_log2; }
     ROCATTN_INLINE bool block_hides(u32 key) const { return static_cast<i32>(key + KEYS_PER_TILE) - 1 > block_end; }
     ROCATTN_INLINE bool wave_sees(u32 key) const { return static_cast<i32>(key) <= wave_last; }
-    ROCATTN_INLINE bool sees(u32 i, u32 key) const { return static_cast<i32>(key) <= last[i]; }
+    ROCATTN_INLINE bool sees(u32 i, u32 key) const { return static_cast<i32>(key) <= last(i); }
     template <typename S>
     ROCATTN_INLINE void apply(u32 i, Shape::M::C (&s)[S::PART_FRAGMENTS], u32 key) const {
-        if (static_cast<i32>(key + S::PART_KEYS) - 1 > wave_end) hide_after<S>(s, key, last[i]);
+        if (static_cast<i32>(key + S::PART_KEYS) - 1 > wave_end) hide_after<S>(s, key, last(i));
     }
 };
 
@@ -85,8 +95,9 @@ ROCATTN_KERNEL(flash_attention_causal, WAVES* ROCATTN_WAVE,
     scores.block_end = last_key(rows.first);
     scores.wave_end = last_key(rows.wave_first);
     scores.wave_last = last_key(rows.wave_first + Shape::WAVE_ROWS - 1);
-#pragma unroll
-    for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) scores.last[i] = last_key(rows.lane_row(i));
+    scores.wave_first = static_cast<i32>(rows.wave_first) + shift;
+    scores.end = end;
+    scores.only_last = last_key(rows.lane_row(0));
     const i32 block_last = last_key(rows.first + Shape::BLOCK_ROWS - 1);
     const u32 stop = block_last < 0 ? 0 : static_cast<u32>(block_last) / KEYS_PER_TILE + 1;
     flash_prefill<Shape>(arguments, place, rows, scores, 0, stop, -INF, lds, next_lds, flags);

@@ -151,7 +151,7 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
 
 #pragma unroll
     for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) {
-        const float reference = forward.reference_of(i), total = forward.total(i);
+        const float reference = forward.reference_of(i), total = forward.total(i, lane_id());
         if constexpr (!EARLY) locate(i, unknown_zero());
         const bool first_lane = rows[i].out && Shape::M::part() == 0;
         if (is_part) {

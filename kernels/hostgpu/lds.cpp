@@ -22,10 +22,11 @@ unsigned count;
 uint64_t end;  // of the arrays and their guards
 uint64_t bytes_used;
 
-constexpr unsigned kMaxLoads = 64, kLoadBytes = 16;
+constexpr unsigned kMaxLoads = 64, kMostLoadBytes = 16;
 struct Load {  // from global memory, on its way
   uint8_t* to;
-  uint8_t bytes[kLoadBytes];
+  unsigned count;
+  uint8_t bytes[kMostLoadBytes];
   Where where;
 };
 struct Loads {
@@ -212,19 +213,20 @@ void begin_loads_to_lds() {
 }
 
 // What is not waited for does not arrive: on a GPU it may not have.
-void load_to_lds(const void* from, void* to, unsigned align, Where where) {
+void load_to_lds(const void* from, void* to, unsigned bytes, unsigned align, Where where) {
   Loads& mine = loads[runtime.thread];
   if (mine.count == kMaxLoads) loads_arrived(where);
   Load& load = mine.load[mine.count++];
-  load.to = (uint8_t*)to + running.lane * kLoadBytes;
+  load.to = (uint8_t*)to + running.lane * bytes;
+  load.count = bytes;
   load.where = where;
-  runtime.read(load.bytes, from, kLoadBytes, align, where);
+  runtime.read(load.bytes, from, bytes, align, where);
 }
 
 void loads_arrived(Where) {
   Loads& mine = loads[runtime.thread];
   for (Load* load = mine.load; load < mine.load + mine.count; load++)
-    runtime.lds_write(load->to, load->bytes, kLoadBytes, kLoadBytes, load->where);
+    runtime.lds_write(load->to, load->bytes, load->count, load->count, load->where);
   mine.count = 0;
 }
 

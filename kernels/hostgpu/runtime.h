@@ -202,7 +202,7 @@ void lds_read(void* to, const void* from, unsigned bytes, unsigned align, Where 
 void lds_write(void* to, const void* from, unsigned bytes, unsigned align, Where where);
 uint64_t lds_offset(const void* p);
 void begin_loads_to_lds();  // of a block
-void load_to_lds(const void* from, void* to, unsigned align, Where where);
+void load_to_lds(const void* from, void* to, unsigned bytes, unsigned align, Where where);
 void loads_arrived(Where where);
 void lds_read_unchecked(void* to, const void* from, unsigned bytes, unsigned align, Where where);
 void lds_write_unchecked(void* to, const void* from, unsigned bytes, unsigned align, Where where);

@@ -421,6 +421,9 @@ CORRECTIONS = (
             Case("gfx950", "global_store_dwordx4 v0, v[4:7], s[2:3]\ns_waitcnt vmcnt(0)\ns_mov_b32 m0, 0x400\n"
                  "global_load_lds_dwordx4 v0, s[2:3]\ns_waitcnt vmcnt(0)\nds_read_b32 v8, v0 offset:0x404",
                  {0: _LANE * 16, 4: _LANE, 5: _LANE + 100, 6: _LANE, 7: _LANE}, {"v8": _LANE + 100}),
+            Case("gfx942", "global_store_dword v0, v4, s[2:3]\ns_waitcnt vmcnt(0)\ns_mov_b32 m0, 0x400\n"
+                 "global_load_lds_dword v0, s[2:3]\ns_waitcnt vmcnt(0)\nds_read_b32 v8, v0 offset:0x400",
+                 {0: _LANE * 4, 4: _LANE + 100}, {"v8": _LANE + 100}),
         ),
     ),
     Correction(

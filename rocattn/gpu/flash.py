@@ -259,22 +259,27 @@ def variants(arch: str) -> tuple[KernelVariant, ...]:
     for name, dtype in KERNEL_TYPES.items():
         for dim in BUILT_HEAD_DIMS:
             for kernel in ("flash_attention", "flash_attention_causal", "flash_attention_nocausal", "flash_decode"):
-                tile = (
-                    decode_tile(arch, dim, dim, name)
-                    if kernel == "flash_decode"
-                    else flash_tile(arch, dim, dim, name, options=kernel == "flash_attention")
-                )
-                compilation = _compiled(kernel, dtype, (dim, dim), tile, 0)
-                if kernel != "flash_decode":
-                    compilation = _on_dies(compilation, arch, default_compute_units(arch))
+                compilation = _built(arch, kernel, name, dim)
                 compilations.append(compilation)
                 if (dim, dtype) == (128, "f16"):  # of kernels that differ in where rows are, one size stands for all
-                    kinds = [_of_sequences(compilation, kind) for kind in BUILT_SEQUENCES.get(kernel, ())]
+                    kinds = [
+                        _of_sequences(_built(arch, kernel, name, dim, paged=kind != "varlen"), kind)
+                        for kind in BUILT_SEQUENCES.get(kernel, ())
+                    ]
                     compilations += kinds
                     if (stored := fp8_dtype(arch)) is not None:
                         small = [each for each in (compilation, *kinds) if each.symbol in BUILT_FP8]
                         compilations += [_of_fp8(each, stored) for each in small]
     return tuple(compilations)
+
+
+def _built(arch: str, kernel: str, dtype: str, dim: int, *, paged: bool = False) -> KernelVariant:
+    """Return the compilation of a kernel for D = Dv = `dim`; see `flash_tile`."""
+    if kernel == "flash_decode":
+        return _compiled(kernel, KERNEL_TYPES[dtype], (dim, dim), decode_tile(arch, dim, dim, dtype), 0)
+    tile = flash_tile(arch, dim, dim, dtype, options=kernel == "flash_attention", paged=paged)
+    compiled = _compiled(kernel, KERNEL_TYPES[dtype], (dim, dim), tile, 0)
+    return _on_dies(compiled, arch, default_compute_units(arch))
 
 
 def _decode(
@@ -383,7 +388,8 @@ def _tile(config: AttentionConfig, arch: str) -> FlashTile:
     if uses_decode(config):
         return _decode_tile(config, arch)
     step, options = _step(config), select_kernel(config) == "flash_attention"
-    return flash_tile(arch, *_padded(config), config.dtype, step=step, options=options)
+    paged = config.varlen is not None and config.varlen.paged
+    return flash_tile(arch, *_padded(config), config.dtype, step=step, options=options, paged=paged)
 
 
 def _decode_tile(config: AttentionConfig, arch: str) -> FlashTile:

@@ -151,8 +151,22 @@ _WITH_OPTIONS: _Table = {
 }  # fmt: skip
 
 
+# Where K goes to LDS directly (gfx942, `DIRECT_K` in flash_shape.h).
+_DIRECT_K = FlashTile(4, 3, 32, q_in_lds=False, slices=1, min_waves=2, key_parts=2, reason=(
+    "48 rows a wave read a third less of LDS for a product than 32; O 96, Q 48, S 24 and two batches of fragments 32 "
+    "of 256 VGPRs leave none for K on its way. 32 keys let two blocks, each with two tiles of K, share a unit's LDS"
+))  # fmt: skip
+
+
 def flash_tile(
-    arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: int = 0, options: bool = False
+    arch: str,
+    head_dim: int,
+    head_dim_v: int,
+    dtype: str,
+    *,
+    step: int = 0,
+    options: bool = False,
+    paged: bool = False,
 ) -> FlashTile:
     """Return the tile of the prefill kernels for padded head dimensions.
 
@@ -163,7 +177,11 @@ def flash_tile(
         dtype: numpy's name.
         step: `column_step` of the sizes as they are.
         options: Whether for the kernel with masks and biases, which need registers for each query fragment.
+        paged: Whether K and V are pages of a cache, which do not go to LDS directly.
     """
+    direct = head_dim == head_dim_v == 128 and step == 0 and not options and not paged
+    if arch == "gfx942" and family(arch, dtype) == "cdna" and direct:
+        return _DIRECT_K
     # Loads of one or two elements take a register or an address each: too many for a tile ahead.
     table = (_WITH_OPTIONS if options and family(arch, dtype) in _WITH_OPTIONS else _FORWARD)[family(arch, dtype)]
     tile = _chosen(table, head_dim, head_dim_v, ahead=step not in {1, 2})

@@ -51,14 +51,15 @@ def test_a_transposing_read_gives_columns(standin):
     assert ["transposing read", 8, 1, 2, 2] in rows
 
 
-def test_loads_to_lds_arrive_when_waited_for(standin):
-    """Lane l's 16 bytes are at 16 l then; before that they may be anywhere, so they are nowhere."""
-    device, words = standin("gfx950"), np.arange(256, dtype=np.uint32)
+@pytest.mark.parametrize(("arch", "width"), [("gfx942", 1), ("gfx950", 1), ("gfx950", 4)])
+def test_loads_to_lds_arrive_when_waited_for(standin, arch, width):
+    """Lane l's bytes, 4 or 16, are at that many times l then; before that they may be anywhere, so they are nowhere."""
+    device, words = standin(arch), np.arange(64 * width, dtype=np.uint32)
     pointers = [device.upload(words), device.empty(words.nbytes)]
-    ran = device.run("lds.hip", "direct", (1,), (64,), *pointers, ARRIVED=1, WIDTH=1, DTYPE="f16")
+    ran = device.run("lds.hip", "direct", (1,), (64,), *pointers, ARRIVED=1, WIDTH=width, DTYPE="f16")
     assert ran == (SUCCESS, "")
-    assert (device.download(pointers[1], (64, 4), np.uint32) == words.reshape(64, 4)[::-1]).all()
-    status, report = device.run("lds.hip", "direct", (1,), (64,), *pointers, WIDTH=1, DTYPE="f16")
+    assert (device.download(pointers[1], (64, width), np.uint32) == words.reshape(64, width)[::-1]).all()
+    status, report = device.run("lds.hip", "direct", (1,), (64,), *pointers, WIDTH=width, DTYPE="f16")
     assert status == LAUNCH_FAILURE
     assert report.startswith("rocattn hostgpu: uninitialised LDS read")
 

@@ -91,13 +91,22 @@ def test_v_is_neither_transposed_nor_written_by_lanes_on_gfx950(kernel, chains):
 
 
 @pytest.mark.usefixtures("kernel_cache")
-@pytest.mark.parametrize("kernel", ["flash_attention", "flash_attention_causal", "flash_attention_nocausal"])
-def test_loads_to_lds_keep_their_wait_states(kernel):
+@pytest.mark.parametrize(
+    ("arch", "kernel", "load"),
+    [
+        ("gfx942", "flash_attention_causal", "dword"),
+        ("gfx942", "flash_attention_nocausal", "dword"),
+        ("gfx950", "flash_attention", "dwordx4"),
+        ("gfx950", "flash_attention_causal", "dwordx4"),
+        ("gfx950", "flash_attention_nocausal", "dwordx4"),
+    ],
+)
+def test_loads_to_lds_keep_their_wait_states(arch, kernel, load):
     """The compiler sees no hazards of assembly: one wait state behind M0, five behind a lane that gives the address."""
-    _, code = compiled("gfx950", kernel, "float16", 128)
+    _, code = compiled(arch, kernel, "float16", 128)
     lines = [line.split(";")[0].strip() for line in code.assembly.splitlines()]
     lines = [line for line in lines if line and not line.startswith((".", ";", "//"))]
-    loads = [at for at, line in enumerate(lines) if line.startswith("global_load_lds_dwordx4")]
+    loads = [at for at, line in enumerate(lines) if line.startswith(f"global_load_lds_{load} ")]
     assert loads
     for at in loads:
         assert lines[at - 1] == "s_nop 0"

@@ -178,18 +178,26 @@ ROCATTN_INLINE Vector<T, 4> lds_load_transposed(const T* address, Where = Where:
     return __builtin_bit_cast(Vector<T, 4>, __builtin_amdgcn_ds_read_tr16_b64_v4i16((Local*)address));
 }
 
-// global_load_lds_dwordx4: lane l has 16 bytes, `offset` bytes from `base`, written to `lds` + 16 l; base and lds are the
-// same in all lanes.
+#endif
+
+#if defined(__gfx942__) || defined(__gfx950__)
+// global_load_lds_dword, and dwordx4 on gfx950: lane l has BYTES, 4 or 16, `offset` bytes from `base`, written to
+// `lds` + BYTES * l; base and lds are the same in all lanes.
 //
 // As assembly: behind the builtin the compiler has every read of that LDS array wait for the load, although two tiles of
 // an array take turns here and loads_arrived() is the wait. It leaves hazards to us: a wait state behind a write of M0.
-template <typename T>
+template <u32 BYTES, typename T>
 ROCATTN_INLINE void load_to_lds(const T* base, u32 offset, T* lds, Where = Where::here()) {
-    const auto at = static_cast<u32>(reinterpret_cast<u64>(lds));  // the low half of a generic address of LDS
     auto* global = (__attribute__((address_space(1))) const void*)base;
-    asm volatile("s_mov_b32 m0, %2\n\ts_nop 0\n\tglobal_load_lds_dwordx4 %0, %1" ::"v"(offset), "s"(global),
-                 "s"(__builtin_amdgcn_readfirstlane(at))
-                 : "memory");
+    // The low half of a generic address of LDS.
+    const u32 at = __builtin_amdgcn_readfirstlane(static_cast<u32>(reinterpret_cast<u64>(lds)));
+#define ROCATTN_LOAD_TO_LDS(name) \
+    asm volatile("s_mov_b32 m0, %2\n\ts_nop 0\n\t" name " %0, %1" ::"v"(offset), "s"(global), "s"(at) : "memory")
+    if constexpr (BYTES == 4)
+        ROCATTN_LOAD_TO_LDS("global_load_lds_dword");
+    else
+        ROCATTN_LOAD_TO_LDS("global_load_lds_dwordx4");
+#undef ROCATTN_LOAD_TO_LDS
 }
 // Waits until all that this wave loaded so has arrived (s_waitcnt vmcnt(0)).
 ROCATTN_INLINE void loads_arrived(Where = Where::here()) { __builtin_amdgcn_s_waitcnt(0x0f70); }

@@ -1,8 +1,9 @@
 // Tiles of a [rows, columns] matrix of 16-bit elements that go from global memory to LDS without passing through
-// registers: CDNA 4's global_load_lds_dwordx4, by which a wave writes 64 x 16 consecutive bytes.
+// registers: by CDNA 4's global_load_lds_dwordx4, by which a wave writes 64 x 16 consecutive bytes, or CDNA 3's
+// global_load_lds_dword, of 64 x 4 bytes.
 //
-// Each such load is a block of 16 rows and 32 columns, 64 bytes a row. What a lane loads is free, so the four chunks of
-// a row change places with its number: no bank conflict when fragments are read, by rows (ds_read_b128) or transposed
+// Each load of CDNA 4 is a block of 16 rows and 32 columns, 64 bytes a row. What a lane loads is free, so the four chunks
+// of a row change places with its number: no bank conflict when fragments are read, by rows (ds_read_b128) or transposed
 // (ds_read_b64_tr_b16), and no padding. The four lanes of a row's block load 64 neighbouring bytes.
 #pragma once
 
@@ -66,7 +67,7 @@ struct DirectLayout {
             for (u32 i = 0; i < LOADS; ++i) {
                 if (BLOCKS % BLOCK_WAVES != 0 && block(i) >= BLOCKS) continue;
                 const u32 at = FULL && KEEPS ? offsets[i] : offset(matrix, i, FULL ? ROWS : rows);
-                load_to_lds(matrix.template low<ROWS>(), at, tile + block(i) * BLOCK, where);
+                load_to_lds<16>(matrix.template low<ROWS>(), at, tile + block(i) * BLOCK, where);
             }
         }
 
@@ -97,5 +98,38 @@ struct DirectLayout {
         return any_lane(NonFinite<T>::is_set(any), where);
     }
 };
+
+#if defined(__gfx942__)
+// A tile of rows of 256 bytes, STRIDE elements apart, that waves load row by row: CDNA 3's global_load_lds_dword.
+template <typename T, u32 ROWS, u32 STRIDE, u32 BLOCK_WAVES>
+struct DirectRowTile {
+    static constexpr u32 LOADS = ROWS / BLOCK_WAVES;
+    static_assert(ROWS % BLOCK_WAVES == 0, "as many rows for each wave");
+    u32 first, offset;
+    T *now, *next;  // the tile that has arrived, and where the next one goes
+
+    ROCATTN_INLINE DirectRowTile(T* now, T* next, u32 wave)
+        : first(wave * LOADS), offset(lane_late() * 4), now(now), next(next) {}
+
+    // Issues the loads to `next` of a tile of which `rows` rows exist (FULL: all; else the last one stands for others).
+    template <bool FULL>
+    ROCATTN_INLINE void fetch(const Rows<T>& matrix, u32 rows, u32 = 0, Where where = Where::here()) const {
+        const T* row = matrix.from(FULL ? first : smaller(first, rows - 1)).base;
+#pragma unroll
+        for (u32 i = 0; i < LOADS; ++i) {
+            load_to_lds<4>(row, offset, next + (first + i) * STRIDE, where);
+            if (FULL || first + i + 1 < rows) row += matrix.stride;
+        }
+    }
+
+    // Waits for them, as a tile that came through registers would be written: behind a barrier it is `now`.
+    ROCATTN_INLINE void put(const T*, u32, u32, Where where = Where::here()) {
+        loads_arrived(where);
+        T* const before = now;
+        now = next;
+        next = before;
+    }
+};
+#endif
 
 }  // namespace rocattn

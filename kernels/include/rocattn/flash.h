@@ -46,6 +46,7 @@ class FlashForward {
     static constexpr bool PLAIN = Scores::PLAIN;
     static constexpr u32 BATCH = S::BATCH;
     using InFlight = FlashFragments<S>;
+    using LdsTile = typename InFlight::Tile;
     static constexpr bool ACCURATE = !PLAIN && sizeof(T) == 4;  // natural units lose digits on their way to log2 ones
     // How far a score may exceed the reference, in the units of P's exponent.
     static constexpr float SLACK = PLAIN ? 8.0f : 8.0f * LN_2;
@@ -69,10 +70,12 @@ class FlashForward {
     C start[PLAIN ? Q_FRAGMENTS : 1];  // PLAIN: -reference, where the products start, so that they give scores less the
                              // reference; see restarts()
     InFlight fragments;
+    u32 wave;  // DIRECT_K: this one's number, as a scalar
     Vector<float, 2> sum[Q_FRAGMENTS];  // of this lane's keys, in two parts that are added side by side
 
 public:
     ROCATTN_INLINE FlashForward(const FlashBlock<S>& block, const Scores& scores) : block(block), scores(scores) {
+        if constexpr (S::DIRECT_K) wave = uniform(wave_id());
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
             limit[i] = -INF;
@@ -117,6 +120,7 @@ public:
             keep_order();  // else the two loops become one, which copies O in each iteration
             // Opaque, and back from the end: else what the first tile needs, and the start of all rows, stay in scalar
             // registers for the next time.
+            if constexpr (S::PARTS > 1) clear_features();
             pass(k_rows, v_rows, PLAIN ? first + unknown_zero() : first, stop);
             k_rows = k_rows.before((stop - first) * S::TILE_KEYS);
             v_rows = v_rows.before((stop - first) * S::TILE_KEYS);
@@ -125,7 +129,7 @@ public:
 
     // The results of query fragment i, in this lane's column: the row's sum, its reference (as P's exponent has it)
     // and features 16 f + C_ROWS * (l / 16) + ... of the output, not divided by the sum yet; `lane`: l.
-    ROCATTN_INLINE float total(u32 i) const { return column_sum<M>(sum[i][0] + sum[i][1]); }
+    ROCATTN_INLINE float total(u32 i, u32 lane) const { return column_sum<M>(sum[i][0] + sum[i][1], lane); }
     ROCATTN_INLINE float reference_of(u32 i) const { return limit[i] == -INF ? -INF : reference[i] * unit() - lift(); }
     ROCATTN_INLINE C features(u32 i, u32 f, u32 lane) const { return contiguous_rows<M>(o[i][f], lane); }
 
@@ -175,7 +179,7 @@ private:
                 block_barrier();
             }
             if (scores.wave_sees(key)) {
-                compute(key, tile);
+                compute(key, {tile, tile + S::KLayout::ELEMENTS});
                 if (hides && any_flag()) add_nonfinite(v_rows.before(S::TILE_KEYS), key);
             }
         };
@@ -187,7 +191,7 @@ private:
     }
 
     ROCATTN_INLINE void pass_through_registers(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
-        typename S::KTile k(block.k, thread_id(), block.head_dim);
+        typename S::KTile k = k_tile();
         typename S::VTile v(block.v, thread_id(), block.head_dim_v);
 #if SEQUENCES >= 2
         find_pages(k, v, first * S::TILE_KEYS);
@@ -210,12 +214,25 @@ private:
                 if (const u32 next = key + S::TILE_KEYS; next < end)
                     fetch(k, v, k_rows.from(S::TILE_KEYS), v_rows.from(S::TILE_KEYS), next, 0);
             if (scores.wave_sees(key)) {
-                compute(key, block.lds);
+                compute(key, {k_in_lds(k), block.lds + S::K_ELEMENTS});
                 if (hides && any_flag()) add_nonfinite(v_rows, key);
             }
             k_rows = k_rows.from(S::TILE_KEYS);
             v_rows = v_rows.from(S::TILE_KEYS);
         }
+    }
+
+    ROCATTN_INLINE typename S::KTile k_tile() const {
+        if constexpr (S::DIRECT_K)
+            return {block.lds, block.next_lds, wave};
+        else
+            return {block.k, thread_id(), block.head_dim};
+    }
+    ROCATTN_INLINE const Element* k_in_lds([[maybe_unused]] const typename S::KTile& k) const {
+        if constexpr (S::DIRECT_K)
+            return k.now;
+        else
+            return block.lds;
     }
 
     // Issues the loads of a slice of the tile at `key`, whose rows are given.
@@ -308,7 +325,7 @@ private:
 
     // A tile of keys, `tile` being K | V in LDS. Each part but the last is weighed before it is known whether the
     // references are good for all of the tile: if they are not, these parts are weighed again.
-    ROCATTN_INLINE void compute(u32 key, const Element* tile) {
+    ROCATTN_INLINE void compute(u32 key, const LdsTile& tile) {
         Tile s;
         Weights p;
         Held a;
@@ -333,7 +350,7 @@ private:
                 else
                     fragments.template arrange_keys<InFlight::PART_SCORES * 17 / 4, true>();
             }
-            if (part > 0) settle_weights(part - 1, p, fresh);
+            if (part > 0) settle_weights(part - 1, p, fresh, top);
             finish(part, s, key);
         }
         find_top(S::PARTS - 1, s, top);
@@ -345,7 +362,7 @@ private:
 #pragma unroll
             for (u32 part = 0; part + 1 < S::PARTS; ++part) {
                 weigh(part, s, p, fresh);
-                settle_weights(part, p, fresh);
+                settle_weights(part, p, fresh, top);
             }
         }
         weigh(S::PARTS - 1, s, p, fresh);
@@ -353,7 +370,7 @@ private:
         if constexpr (BATCH != 0) fragments.arrange_values();
     }
 
-    ROCATTN_INLINE void multiply_queries(const Element* tile, u32 part, Held& a, Tile& s) const {
+    ROCATTN_INLINE void multiply_queries(const LdsTile& tile, u32 part, Held& a, Tile& s) const {
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
@@ -364,9 +381,10 @@ private:
             for (u32 b = part * BATCHES; b < (part + 1) * BATCHES; ++b) {
                 fragments.begin_batch(tile, b, a);
 #pragma unroll
-                for (u32 f = 0; f < FRAGS; ++f)
+                for (u32 outer = 0; outer < (S::BY_FRAGMENT ? BATCH : FRAGS); ++outer)
 #pragma unroll
-                    for (u32 j = 0; j < BATCH; ++j) {
+                    for (u32 inner = 0; inner < (S::BY_FRAGMENT ? FRAGS : BATCH); ++inner) {
+                        const u32 j = S::BY_FRAGMENT ? outer : inner, f = S::BY_FRAGMENT ? inner : outer;
                         const u32 of_part = b * BATCH + j - part * S::PART_READS;
                         const u32 t = of_part % S::PART_FRAGMENTS, d = of_part / S::PART_FRAGMENTS;
 #pragma unroll
@@ -434,14 +452,16 @@ private:
 
     // Moves all references up to the maxima so far, of which `top` has this lane's.
     ROCATTN_INLINE void move_references(Tile& s, const float (&top)[Q_FRAGMENTS]) {
-        const bool distant = PLAIN && any_lane(limit[0] == -LARGEST);
+        const u32 lane = S::late_lane();
+        const float none = S::late(-INF), largest = S::late(LARGEST);
+        const bool distant = PLAIN && any_lane(limit[0] == -largest);
         bool too_far = false;
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
-            const float before = limit[i] == -INF ? -INF : reference[i];
+            const float before = limit[i] == none ? none : reference[i];
             const float base = PLAIN && !distant ? reference[i] : 0.0f;
-            const float now = __builtin_fmaxf(before, column_max<M>(top[i]) + base);
-            const float moved = now == -INF ? 0.0f : now;
+            const float now = __builtin_fmaxf(before, column_max<M>(top[i], lane) + base);
+            const float moved = now == none ? 0.0f : now;
             if constexpr (PLAIN) {
 #pragma unroll
                 for (u32 part = 0; part < S::PARTS; ++part)
@@ -452,9 +472,12 @@ private:
             }
             reference[i] = moved;
             float scale = unit();
-            settle_if_short<T>(scale);  // else the quotient is kept from before the loop on
-            const float room = distant ? -LARGEST : SLACK * reciprocal_fast(scale);
-            limit[i] = now == -INF ? -INF : PLAIN ? room : now + SLACK;
+            if constexpr (S::PARTS > 1)
+                settle(scale);
+            else
+                settle_if_short<T>(scale);  // else the quotient is kept from before the loop on
+            const float room = distant ? -largest : SLACK * reciprocal_fast(scale);
+            limit[i] = now == none ? none : PLAIN ? room : now + SLACK;
             const float by = before - moved;
             const float factor = ACCURATE ? exp_accurate(by) : exp2_fast(by * (PLAIN ? unit() : LOG2_E));
             sum[i] *= factor;
@@ -487,14 +510,22 @@ private:
             limit[i] = reference[i] = -LARGEST;
             sum[i] = {};
             settle(start[PLAIN ? i : 0] = C{});
+        }
+        if constexpr (S::PARTS == 1) clear_features();
+        return true;
+    }
+
+    // O = 0: before a pass with several PARTS, where O and the zeros would otherwise be in registers together. Without,
+    // before a pass is repeated, since what zeros would be kept before the loop costs more.
+    ROCATTN_INLINE void clear_features() {
+#pragma unroll
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
             for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
                 o[i][f] = C{};
                 // Else registers with zeros for it are kept from before the loop on; on RDNA, O would be spilled for it.
-                if constexpr (WAVE == 64 && M::DEPTH > 4) settle(o[i][f]);
+                if constexpr (S::PARTS == 1 && WAVE == 64 && M::DEPTH > 4) settle(o[i][f]);
             }
-        }
-        return true;
     }
 
     // LIFT in the units of reference_of().
@@ -532,11 +563,12 @@ private:
     }
 
     // Else the compiler moves them behind the branches that follow, to where they are used.
-    ROCATTN_INLINE void settle_weights(u32 part, Weights& p, Sums& fresh) const {
+    ROCATTN_INLINE void settle_weights(u32 part, Weights& p, Sums& fresh, float (&top)[Q_FRAGMENTS]) const {
         constexpr u32 COUNT = S::PART_KEYS / M::DEPTH;
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
             settle(fresh[i]);
+            settle(top[i]);
 #pragma unroll
             for (u32 n = 0; n < COUNT; ++n) settle(p[i][part * COUNT + n]);
         }
@@ -553,7 +585,7 @@ private:
         return s;
     }
 
-    ROCATTN_INLINE void multiply_values(const Element* tile, Held& a, const Weights& p) {
+    ROCATTN_INLINE void multiply_values(const LdsTile& tile, Held& a, const Weights& p) {
         constexpr u32 COUNT = BATCH == 0 ? 1 : BATCH, BEFORE = BATCH == 0 ? 0 : S::PARTS * S::PART_READS;
         if constexpr (S::ROLLS) {
             constexpr u32 READ = BEFORE + S::EARLY;
@@ -611,8 +643,9 @@ private:
             const i64 page = scalar(block.pages.of(key));
             row = block.v.base + (page * block.pages.v_stride + block.pages.row(key) * block.v.stride);
 #endif
+            const float largest = S::late(LARGEST);
             u32 seen[Q_FRAGMENTS];  // as a mask of bits, so that no branch gathers the additions at the end
-            u32 lane_column = M::c_row(0, lane_again<T>());
+            u32 lane_column = M::c_row(0, S::PARTS > 1 ? lane_late() : lane_again<T>());
             settle(lane_column);  // else the comparisons of all columns are kept in SGPRs from before the loop on
 #pragma unroll
             for (u32 i = 0; i < Q_FRAGMENTS; ++i) seen[i] = scores.sees(i, key) ? ~0u : 0u;
@@ -629,7 +662,7 @@ private:
                     const float value = to_float(load(lane_address(row, column * u32{sizeof(KV)})));
                     // Infinity less the largest number is infinity, and finite values become 0. No comparisons: their
                     // results would take two scalars each.
-                    const float excess = value - __builtin_fminf(__builtin_fmaxf(value, -LARGEST), LARGEST);
+                    const float excess = value - __builtin_fminf(__builtin_fmaxf(value, -largest), largest);
 #pragma unroll
                     for (u32 i = 0; i < Q_FRAGMENTS; ++i)
                         o[i][f][r] += __builtin_bit_cast(float, __builtin_bit_cast(u32, excess) & seen[i]);

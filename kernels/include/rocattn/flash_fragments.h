@@ -14,6 +14,9 @@ class FlashFragments {
     u32 k_place, v_places[2];  // DIRECT: this lane's in a tile
 
 public:
+    struct Tile {  // where K and V of a tile lie in LDS
+        const Element *k, *v;
+    };
     using Fragments = typename M::A[FRAGMENTS<M>];
     // Fragments of K and after them V, the n-th at n % HELD; in two batches where they are read so.
     static constexpr u32 OF_BATCH = S::ROLLS ? HELD : HELD / 2;
@@ -33,21 +36,21 @@ public:
     }
 
     // Batch b of the fragments. What is used first comes last: one wait is for all of them.
-    ROCATTN_INLINE void read_batch(const Element* tile, u32 b, Held& a) const {
+    ROCATTN_INLINE void read_batch(const Tile& tile, u32 b, Held& a) const {
 #pragma unroll
         for (u32 j = BATCH; j-- > 0;) read_fragment(tile, b * BATCH + j, a);
     }
 
     // Fragments FIRST ... END - 1.
     template <u32 FIRST, u32 END>
-    ROCATTN_INLINE void read_rolling(const Element* tile, Held& a) const {
+    ROCATTN_INLINE void read_rolling(const Tile& tile, Held& a) const {
 #pragma unroll
         for (u32 n = FIRST; n < END; ++n) read_fragment(tile, n, a);
     }
 
     // What comes before the products of batch b: the reads of the next; or the one wait where fragments roll, as this
     // asks for the fragment first that was read last.
-    ROCATTN_INLINE void begin_batch(const Element* tile, u32 b, Held& a) const {
+    ROCATTN_INLINE void begin_batch(const Tile& tile, u32 b, Held& a) const {
         if constexpr (S::ROLLS) {
 #pragma unroll
             for (u32 j = BATCH; j-- > 0;) settle(at(a, b * BATCH + j)[0]);
@@ -58,27 +61,26 @@ public:
 
     // What comes behind the products of fragment n: the read of the next one that has its registers, if it is below
     // `end`.
-    ROCATTN_INLINE void roll(const Element* tile, u32 n, u32 end, Held& a) const {
+    ROCATTN_INLINE void roll(const Tile& tile, u32 n, u32 end, Held& a) const {
         if constexpr (S::ROLLS)
             if (n + HELD < end) read_fragment(tile, n + HELD, a);
     }
 
-    ROCATTN_INLINE void read_key(const Element* tile, u32 part, u32 n, Fragments& a) const {
+    ROCATTN_INLINE void read_key(const Tile& tile, u32 part, u32 n, Fragments& a) const {
         const u32 t = part * S::PART_FRAGMENTS + n % S::PART_FRAGMENTS, d = n / S::PART_FRAGMENTS;
         if constexpr (S::DIRECT)
-            a[0] = S::KLayout::template read<typename M::A>(tile, k_place, t, d);
+            a[0] = S::KLayout::template read<typename M::A>(tile.k, k_place, t, d);
         else
-            read_a<M>(tile + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
+            read_a<M>(tile.k + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
     }
 
-    ROCATTN_INLINE void read_value(const Element* tile, u32 n, Fragments& a) const {
+    ROCATTN_INLINE void read_value(const Tile& tile, u32 n, Fragments& a) const {
         const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS), f = n / S::GROUPS % S::FEATURE_FRAGMENTS;
         const u32 position = c * CHAIN_ROWS<M> + n % S::GROUPS * GROUP_DEPTH<M>;
         if constexpr (S::DIRECT)
-            a[0] = S::VDirectLayout::template read_transposed<typename M::A>(tile + S::KLayout::ELEMENTS,
-                                                                             v_places[f % 2], c, f);
+            a[0] = S::VDirectLayout::template read_transposed<typename M::A>(tile.v, v_places[f % 2], c, f);
         else
-            S::VLayout::read(tile + S::K_ELEMENTS + S::VLayout::at(16 * f), position, a);
+            S::VLayout::read(tile.v + S::VLayout::at(16 * f), position, a);
     }
 
     // The order of a part's instructions: its products, the reads of the batches behind them, and VECTORS instructions
@@ -94,6 +96,12 @@ public:
         for (u32 b = 1; b < S::PART_READS / BATCH; ++b) {
             arrange_reads<KEY_LOADS>();
             arrange_products<VECTORS, S::PART_READS>();
+        }
+        if constexpr (S::BY_FRAGMENT && VECTORS > 0) {  // the reads have the registers of the first fragment
+            arrange_products<VECTORS, S::PART_READS, 1>();
+            arrange_reads<LAST ? VALUE_LOADS : KEY_LOADS>();
+            arrange_products<VECTORS, S::PART_READS, BATCH - 1>();
+            return;
         }
         arrange_reads<LAST ? VALUE_LOADS : KEY_LOADS>();
         arrange_products<VECTORS, S::PART_READS>();
@@ -112,7 +120,7 @@ public:
     }
 
 private:
-    ROCATTN_INLINE void read_fragment(const Element* tile, u32 n, Held& a) const {
+    ROCATTN_INLINE void read_fragment(const Tile& tile, u32 n, Held& a) const {
         if (n < S::PARTS * S::PART_READS)
             read_key(tile, n / S::PART_READS, n % S::PART_READS, at(a, n));
         else if (n < S::PARTS * S::PART_READS + S::VALUE_READS)
@@ -140,14 +148,14 @@ private:
     ROCATTN_INLINE void arrange_reads() const {
         schedule<Kind::LDS_READ, BATCH * COUNT>();
     }
-    // Those of a batch, with their share of VECTORS instructions beside READS reads' products.
-    template <u32 VECTORS, u32 READS>
+    // Those of so many fragments, with their share of VECTORS instructions beside READS reads' products.
+    template <u32 VECTORS, u32 READS, u32 COUNT = BATCH>
     ROCATTN_INLINE void arrange_products() const {
         if constexpr (VECTORS == 0) {
-            schedule<Kind::MATRIX, BATCH * STEP_PRODUCTS>();
+            schedule<Kind::MATRIX, COUNT * STEP_PRODUCTS>();
         } else {
 #pragma unroll
-            for (u32 n = 0; n < BATCH * STEP_PRODUCTS; ++n) {
+            for (u32 n = 0; n < COUNT * STEP_PRODUCTS; ++n) {
                 schedule<Kind::MATRIX, 1>();
                 schedule<Kind::VECTOR, (VECTORS - 1) / (READS * STEP_PRODUCTS) + 1>();
             }

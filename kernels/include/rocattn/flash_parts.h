@@ -22,17 +22,19 @@ ROCATTN_INLINE void for_each_score(typename S::M::C (&s)[S::PART_FRAGMENTS], con
 // Hides the keys of a tile (at `key`) that lie after `last`, in this lane's row.
 template <typename S>
 ROCATTN_INLINE void hide_after(typename S::M::C (&s)[S::PART_FRAGMENTS], u32 key, i32 last) {
-    i32 room = last - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0));
+    i32 room = last - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0, S::late_lane()));
     settle(room);  // else what two query fragments compute alike moves out of both branches, into tiles without either
-    for_each_score<S>(s, [&](float score, u32 offset) { return static_cast<i32>(offset) > room ? -INF : score; });
+    const float hidden = S::late(-INF);
+    for_each_score<S>(s, [&](float score, u32 offset) { return static_cast<i32>(offset) > room ? hidden : score; });
 }
 
 // The same for keys before `first`.
 template <typename S>
 ROCATTN_INLINE void hide_before(typename S::M::C (&s)[S::PART_FRAGMENTS], u32 key, i32 first) {
-    i32 room = first - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0));
+    i32 room = first - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0, S::late_lane()));
     settle(room);
-    for_each_score<S>(s, [&](float score, u32 offset) { return static_cast<i32>(offset) < room ? -INF : score; });
+    const float hidden = S::late(-INF);
+    for_each_score<S>(s, [&](float score, u32 offset) { return static_cast<i32>(offset) < room ? hidden : score; });
 }
 
 // A row's sum and reference as they end: its LSE in natural units, and the factor on its features.

@@ -145,12 +145,12 @@ ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const 
         return at < a.seq_q ? q + at * a.q_strides.s : nullptr;
     });
     forward.run(first, stop);
-    const u32 lane = lane_again<T>();
+    const u32 lane = S::PARTS > 1 ? lane_late() : lane_again<T>();
 
 #pragma unroll
     for (u32 i = 0; i < S::Q_FRAGMENTS; ++i) {
         const u32 row = rows.lane_row(i, lane);
-        const RowEnd end = end_row<Scores::PLAIN>(forward.reference_of(i), forward.total(i), sink);
+        const RowEnd end = end_row<Scores::PLAIN>(forward.reference_of(i), forward.total(i, lane), sink);
         T* out_row = row < a.seq_q ? out + row * a.out_strides.s : nullptr;
         write_row<S>(forward, i, out_row, a.head_dim_v, end.factor * a.v_scale, lane);
         if (lse && row < a.seq_q && S::M::part(lane) == 0) store(lse + row, end.lse);

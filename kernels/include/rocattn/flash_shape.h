@@ -73,6 +73,9 @@ struct FlashShape {
     static constexpr u32 AT_MOST = ROLLS ? WAITED / Q_FRAGMENTS : PARTS == 1 ? 0 : WAITED;
     static constexpr u32 BATCH = AT_MOST == 0 ? 0 : divisor_up_to(AT_MOST, PART_READS, VALUE_READS);
     static constexpr u32 HELD = ROLLS ? BATCH + AHEAD : most(2 * BATCH, 2);  // in registers at once
+    // Whether the products of a fragment of K follow each other, so that its registers are free early. Not where a
+    // part has several: the products of the same scores would follow each other too closely.
+    static constexpr bool BY_FRAGMENT = PARTS > 1 && PART_FRAGMENTS == 1;
     // Of V, those that are read before the softmax. None where the registers that they keep cost a wave, or leave the
     // compiler no way to pass those of K round without spilling Q.
     static constexpr u32 EARLY = SHORT ? 0 : BATCH;
@@ -88,11 +91,11 @@ struct FlashShape {
 
     static constexpr u32 K_COLUMNS = D / TILE_SLICES, V_COLUMNS = DV / TILE_SLICES;  // of a slice
     static_assert(D % TILE_SLICES == 0 && DV % (8 * TILE_SLICES) == 0, "whole slices");
-    using KTile = RowTile<T, Element, TILE_KEYS, K_COLUMNS, THREADS, STEP, KV>;
     using VTile = ChainedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP, KV>;
 
-    // Whether K and V go to LDS directly, the next tile to a second array of it: K | V, where Q passes through, and
-    // K | V. Not at D = 64, where staging registers are few and the order of the loop is better with them.
+    // DIRECT: K and V go to LDS directly, the next tile to a second array of it: K | V, where Q passes through, and
+    // K | V. Not at D = 64, where staging registers are few and the order of the loop is better with them. DIRECT_K: K
+    // alone does, and the second array is of K.
 #if defined(__gfx950__)
     static constexpr bool DIRECT = DIRECT_ && !PAGED && sizeof(KV) == 2 && STEP == 0 && TILE_SLICES == 1 &&
                                    TILE_KEYS <= 64 && D % 32 == 0 && DV % 32 == 0 && D + DV > 128 && D + DV <= 256 &&
@@ -100,10 +103,27 @@ struct FlashShape {
 #else
     static constexpr bool DIRECT = false;
 #endif
+#if defined(__gfx942__)
+    static constexpr bool DIRECT_K = DIRECT_ && !PAGED && sizeof(KV) == 2 && STEP == 0 && TILE_SLICES == 1 &&
+                                     D * sizeof(KV) == WAVE * 4 && Q_FRAGMENTS == 3 && !KEEPS_Q_IN_LDS;
+    using DirectKTile = DirectRowTile<T, TILE_KEYS, STRIDE, BLOCK_WAVES>;
+#else
+    static constexpr bool DIRECT_K = false;
+    using DirectKTile = void;
+#endif
+    using KTile = typename detail::Select<DIRECT_K, DirectKTile,
+                                          RowTile<T, Element, TILE_KEYS, K_COLUMNS, THREADS, STEP, KV>>::type;
     using KLayout = DirectLayout<T, TILE_KEYS, round_up(D, 32)>;
     using VDirectLayout = DirectLayout<T, TILE_KEYS, round_up(DV, 32)>;
-    static constexpr u32 NEXT_ELEMENTS = DIRECT ? KLayout::ELEMENTS + VDirectLayout::ELEMENTS : 1;
+    static constexpr u32 NEXT_ELEMENTS = DIRECT   ? KLayout::ELEMENTS + VDirectLayout::ELEMENTS
+                                         : DIRECT_K ? K_ELEMENTS
+                                                    : 1;
     static constexpr u32 FIRST_ELEMENTS = DIRECT ? most(NEXT_ELEMENTS, Q_ELEMENTS) : LDS_ELEMENTS;
+
+    // With several PARTS registers are scarce: a lane's number and constants that take none before they are used.
+    // Without, the compiler would order the loop for another wave's sake, and hide less of it.
+    static ROCATTN_INLINE u32 late_lane() { return PARTS > 1 ? lane_late() : lane_id(); }
+    static ROCATTN_INLINE float late(float constant) { return PARTS > 1 ? constant_late(constant) : constant; }
 };
 
 // What a kernel hands over: one head's K and V, and LDS.
@@ -112,7 +132,7 @@ struct FlashBlock {
     Rows<typename S::KV> k, v;
     u32 seq_k, head_dim, head_dim_v;
     typename S::Element* lds;       // S::FIRST_ELEMENTS
-    typename S::Element* next_lds;  // S::NEXT_ELEMENTS, if S::DIRECT
+    typename S::Element* next_lds;  // S::NEXT_ELEMENTS, if S::DIRECT or S::DIRECT_K
     u32* flags;                     // S::BLOCK_WAVES words
 #if SEQUENCES >= 2
     Pages pages;                    // k and v begin with their first page

@@ -229,21 +229,25 @@ ROCATTN_INLINE typename M::C contiguous_rows(typename M::C c, [[maybe_unused]] u
     }
 }
 
-// The maximum (sum) over the lanes that have other rows of the same column of C.
+// The maximum (sum) over the lanes that have other rows of the same column of C. `lane`: this one's number.
 template <typename M>
-ROCATTN_INLINE float column_max(float value, Where where = Where::here()) {
+ROCATTN_INLINE float column_max(float value, [[maybe_unused]] u32 lane = lane_id(), Where where = Where::here()) {
     if constexpr (M::PAIRED) return __builtin_fmaxf(value, shuffle_xor(value, 2, where));
-    value = __builtin_fmaxf(value, exchange_halves(value, where));
-    if constexpr (WAVE == 64) value = __builtin_fmaxf(value, shuffle_xor(value, 32, where));
-    return value;
+    if constexpr (WAVE == 64) {
+        value = __builtin_fmaxf(value, shuffle(value, lane ^ 16, where));
+        return __builtin_fmaxf(value, shuffle(value, lane ^ 32, where));
+    }
+    return __builtin_fmaxf(value, exchange_halves(value, where));
 }
 
 template <typename M>
-ROCATTN_INLINE float column_sum(float value, Where where = Where::here()) {
+ROCATTN_INLINE float column_sum(float value, [[maybe_unused]] u32 lane = lane_id(), Where where = Where::here()) {
     if constexpr (M::PAIRED) return value + shuffle_xor(value, 2, where);
-    value += exchange_halves(value, where);
-    if constexpr (WAVE == 64) value += shuffle_xor(value, 32, where);
-    return value;
+    if constexpr (WAVE == 64) {
+        value += shuffle(value, lane ^ 16, where);
+        return value + shuffle(value, lane ^ 32, where);
+    }
+    return value + exchange_halves(value, where);
 }
 
 }  // namespace rocattn

@@ -107,6 +107,15 @@ ROCATTN_INLINE void settle_if_short([[maybe_unused]] V& value) {
 #endif
 }
 
+// 0, which the compiler does not know: what is computed from it is computed here, not moved out of a loop.
+ROCATTN_INLINE u32 unknown_zero() {
+    u32 zero = 0;
+#ifdef __AMDGCN__
+    asm volatile("" : "+s"(zero));
+#endif
+    return zero;
+}
+
 // This lane's number, computed from the thread's here: what follows from it takes no register till then.
 template <typename T>
 ROCATTN_INLINE u32 lane_again() {
@@ -115,13 +124,22 @@ ROCATTN_INLINE u32 lane_again() {
     return thread % WAVE;
 }
 
-// 0, which the compiler does not know: what is computed from it is computed here, not moved out of a loop.
-ROCATTN_INLINE u32 unknown_zero() {
-    u32 zero = 0;
-#ifdef __AMDGCN__
-    asm volatile("" : "+s"(zero));
+// The same on CDNA, without the thread's number: not even that takes a register till then.
+ROCATTN_INLINE u32 lane_late() {
+#if defined(__AMDGCN__) && defined(__GFX9__)
+    return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, unknown_zero()));
+#else
+    return lane_id();
 #endif
-    return zero;
+}
+
+// A constant that takes no register before it is used, on CDNA.
+ROCATTN_INLINE float constant_late(float value) {
+#if defined(__AMDGCN__) && defined(__GFX9__)
+    return __builtin_bit_cast(float, __builtin_bit_cast(u32, value) | unknown_zero());
+#else
+    return value;
+#endif
 }
 
 // Kinds of instructions, as the scheduler's masks; vector ones are transcendental, too.

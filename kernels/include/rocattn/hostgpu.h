@@ -266,12 +266,14 @@ ROCATTN_INLINE Vector<T, 4> lds_load_transposed(const T* address, Where where = 
     detail::runtime->lds_read_transposed(&value, address, where);
     return value;
 }
+#endif
 
-template <typename T>
+#if defined(__gfx942__) || defined(__gfx950__)
+template <u32 BYTES, typename T>
 ROCATTN_INLINE void load_to_lds(const T* base, u32 offset, T* lds, Where where = Where::here()) {
     uniform(static_cast<u32>(reinterpret_cast<u64>(base)), where);
     uniform(static_cast<u32>(reinterpret_cast<u64>(lds)), where);
-    detail::runtime->load_to_lds(reinterpret_cast<const char*>(base) + offset, lds, alignof(T), where);
+    detail::runtime->load_to_lds(reinterpret_cast<const char*>(base) + offset, lds, BYTES, alignof(T), where);
 }
 ROCATTN_INLINE void loads_arrived(Where where = Where::here()) { detail::runtime->loads_arrived(where); }
 #endif

@@ -51,8 +51,8 @@ struct Runtime {
     void (*lds_read)(void* to, const void* from, unsigned bytes, unsigned align, Where);
     void (*lds_write)(void* to, const void* from, unsigned bytes, unsigned align, Where);
     void (*lds_read_transposed)(void* to, const void* from, Where);  // 8 bytes, of 4 elements
-    // 16 bytes to `to` + 16 lane, which are there when the thread has called loads_arrived.
-    void (*load_to_lds)(const void* from, void* to, unsigned align, Where);
+    // `bytes`, 4 or 16, to `to` + bytes * lane, which are there when the thread has called loads_arrived.
+    void (*load_to_lds)(const void* from, void* to, unsigned bytes, unsigned align, Where);
     void (*loads_arrived)(Where);
     void* (*lds_declare)(unsigned long long bytes, const char* name, Where);
     void (*barrier)(Collective, Where);  // BLOCK_BARRIER or WAVE_BARRIER

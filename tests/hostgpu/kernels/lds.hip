@@ -60,14 +60,16 @@ ROCATTN_KERNEL(transposed, WAVE, (const DTYPE* tile, DTYPE* out)) {
     wave_barrier();
     store<DTYPE, 4>(out + lane_id() * 4, lds_load_transposed(rows + lane_id() / 4 * 16 + lane_id() % 4 * 4));
 }
+#endif
 
+#if defined(__gfx942__) || defined(__gfx950__)
 ROCATTN_KERNEL(direct, WAVE, (const u32* from, u32* out)) {
-    ROCATTN_LDS(u32, words, WAVE * 4);
-    load_to_lds(from, (WAVE - 1 - lane_id()) * 16, words);
+    ROCATTN_LDS(u32, words, WAVE * WIDTH);
+    load_to_lds<4 * WIDTH>(from, (WAVE - 1 - lane_id()) * 4 * WIDTH, words);
 #ifdef ARRIVED
     loads_arrived();
 #endif
     wave_barrier();
-    store<u32, 4>(out + lane_id() * 4, lds_load<u32, 4>(words + lane_id() * 4));
+    store<u32, WIDTH>(out + lane_id() * WIDTH, lds_load<u32, WIDTH>(words + lane_id() * WIDTH));
 }
 #endif

@@ -36,13 +36,16 @@ from rocattn.gpu.arguments import (
 )
 from rocattn.gpu.launch import WorkspaceArg
 from rocattn.gpu.tiles import (
+    MAX_VALUE_DIM,
     FlashTile,
     column_step,
     decode_tile,
     flash_tile,
     is_narrow,
+    largest_head_dim,
     lds_bytes,
     padded_head_dim,
+    value_parts,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +54,6 @@ if TYPE_CHECKING:
     from rocattn.config import AttentionConfig
     from rocattn.gpu.launch import Arg, Buffer, KernelLaunch
 
-MAX_HEAD_DIM = 256
 DECODE_ROWS = 128
 """Query rows of a KV head (Sq times the heads that share it) up to which the decode kernel is taken: those of its
 largest tile. The prefill kernels would read K and V once for each of the heads."""
@@ -74,6 +76,8 @@ _ROUNDS = 16  # looked at, from the fewest on
 _BLOCK_COST, _COMBINE_COST = 32, 64  # in keys of a split; estimates, not measured
 BUILT_HEAD_DIMS = (32, 64, 80, 96, 128, 256)
 """Head dimensions that `variants` lists; others are compiled when they are first used."""
+LATENT_DIMS = (576, MAX_VALUE_DIM)
+"""D and Dv of the decode kernel of multi-head latent attention (576, 512), which `variants` lists for 128 rows, too."""
 BUILT_SEQUENCES = {
     "flash_attention_causal": ("varlen", "paged", "small_pages"),
     "flash_attention_nocausal": ("varlen",),
@@ -92,7 +96,7 @@ def can_use_flash_attention(
 
     Args:
         config: The problem.
-        arch: Target, without features; only asked for with buffers.
+        arch: Target, without features; "": one with matrix units.
         buffers: As `flash_launches` takes them; None: rows of k and v are taken to lie close enough.
     """
     reason = ""
@@ -100,16 +104,17 @@ def can_use_flash_attention(
         reason = "these are the kernels of the forward pass"
     elif config.dtype not in KERNEL_TYPES:
         reason = f"flash kernels take {', '.join(KERNEL_TYPES)}, not {config.dtype}"
-    elif max(config.head_dim, config.head_dim_v) > MAX_HEAD_DIM:
+    elif max(config.head_dim, config.head_dim_v) > (most := largest_head_dim(arch or "gfx942", config.dtype)):
+        dims = f"{config.head_dim} and {config.head_dim_v}"
         reason = (
-            f"flash kernels take head dimensions up to {MAX_HEAD_DIM}, not {config.head_dim} and {config.head_dim_v}"
+            f"flash kernels take head dimensions up to {most} in {config.dtype}{f' on {arch}' * bool(arch)}, not {dims}"
         )
     elif not config.head_dim or not config.head_dim_v:
         reason = "flash kernels read column 0 for columns that are not there: head dimensions must be 1 or more"
     elif too_large := size_problem(config):
         reason = too_large
     elif buffers is not None:
-        reason = stride_problem(("k", "v"), _tile(config, arch).keys_per_tile, buffers)
+        reason = stride_problem(("k", "v"), _tile(_parts(config)[0][1], arch).keys_per_tile, buffers)
     return Support(ok=False, reason=reason) if reason else YES
 
 
@@ -148,6 +153,28 @@ def flash_launches(
     if not config.batch * config.num_heads * config.rows_q:
         return ()
     units = compute_units or default_compute_units(arch)
+    launches: list[KernelLaunch] = []
+    for first, part in _parts(config):
+        # Each part of v's features computes the scores anew; the first one writes the LSE.
+        own = {name: buffer for name, buffer in buffers.items() if first == 0 or name != "lse"}
+        at = {"v": first * config.kv_itemsize, "out": first * config.itemsize}
+        launches += [_at(launch, at) for launch in _launches(part, arch, own, units)]
+    return tuple(launches)
+
+
+def _parts(config: AttentionConfig) -> list[tuple[int, AttentionConfig]]:
+    """Return (first feature of v, the problem of the features from there on) of each launch; mostly one."""
+    return [(first, config.replace(head_dim_v=count)) for first, count in value_parts(config.head_dim_v)]
+
+
+def _at(launch: KernelLaunch, offsets: dict[str, int]) -> KernelLaunch:
+    """Return a launch whose buffers begin some bytes later."""
+    args = (replace(arg, offset_bytes=offsets.get(arg.name, 0)) if arg.kind == "buffer" else arg for arg in launch.args)
+    return replace(launch, args=tuple(args))
+
+
+def _launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer], units: int) -> tuple[KernelLaunch, ...]:
+    """Return the launches of a problem whose Dv one launch computes."""
     if uses_decode(config):
         return _decode(config, arch, buffers, split_keys(config, arch, units))
     if (splits := split_prefill(config, arch, units)) is not None:
@@ -270,6 +297,9 @@ def variants(arch: str) -> tuple[KernelVariant, ...]:
                     if (stored := fp8_dtype(arch)) is not None:
                         small = [each for each in (compilation, *kinds) if each.symbol in BUILT_FP8]
                         compilations += [_of_fp8(each, stored) for each in small]
+        if largest_head_dim(arch, name) >= LATENT_DIMS[0]:
+            tile = decode_tile(arch, *LATENT_DIMS, name, rows=DECODE_ROWS)
+            compilations.append(_compiled("flash_decode", dtype, LATENT_DIMS, tile, 0))
     return tuple(compilations)
 
 

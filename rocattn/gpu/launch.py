@@ -34,10 +34,11 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class BufferArg:
-    """The address of a buffer of the plan."""
+    """The address of a buffer of the plan, or of an element of it: ``offset_bytes`` behind its first."""
 
     name: str
     kind: Literal["buffer"] = "buffer"
+    offset_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ def _size3(entry: list[int]) -> Size3:
 def _arg(entry: dict[str, Any]) -> Arg:
     kind = entry["kind"]
     if kind == "buffer":
-        return BufferArg(str(entry["name"]))
+        return BufferArg(str(entry["name"]), offset_bytes=int(entry.get("offset_bytes", 0)))
     if kind == "workspace":
         return WorkspaceArg(str(entry["name"]), int(entry["bytes"]))
     if kind != "scalar" or entry["type"] not in {"u32", "i32", "u64", "i64", "f32", "bytes"}:

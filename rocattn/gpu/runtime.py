@@ -290,7 +290,10 @@ class _Call:
         kind = _structure(tuple((arg_type(arg), size) for arg, (_, size) in zip(launch.args, arg_layout(launch.args),
                                                                                 strict=True)))  # fmt: skip
         self._arguments = kind()
-        self._pointers = [(f"a{index}", arg.name) for index, arg in enumerate(launch.args) if arg.kind != "scalar"]
+        self._pointers = [
+            (f"a{index}", arg.name, arg.offset_bytes if arg.kind == "buffer" else 0)
+            for index, arg in enumerate(launch.args) if arg.kind != "scalar"
+        ]  # fmt: skip
         for arg, (offset, size) in zip(launch.args, arg_layout(launch.args), strict=True):
             if arg.kind == "scalar":
                 ctypes.memmove(ctypes.addressof(self._arguments) + offset, pack_scalar(arg), size)
@@ -301,8 +304,8 @@ class _Call:
         )  # fmt: skip
 
     def bind(self, addresses: Mapping[str, int]) -> None:
-        for field, name in self._pointers:
-            setattr(self._arguments, field, addresses[name])
+        for field, name, offset in self._pointers:
+            setattr(self._arguments, field, addresses[name] + offset)
 
     def launch(self, hip: Any, stream: int) -> None:
         try:

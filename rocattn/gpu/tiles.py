@@ -14,7 +14,9 @@ from rocattn.gpu.arch import Family, family
 
 _MOST_DECODE_WAVES = 8
 _BLOCK_LDS_BYTES = 64 << 10
-PADDED_HEAD_DIMS = (32, 64, 80, 96, 128, 160, 192, 256)
+PADDED_HEAD_DIMS = (32, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512, 576)
+MAX_VALUE_DIM = 256
+"""The most features of v that a kernel computes, of which O takes half of a wave's registers; more are in parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +63,28 @@ class FlashTile:
 
 
 def padded_head_dim(head_dim: int, *, narrow: bool = False) -> int:
-    """Return the compiled head dimension for a head dimension of at most 256.
+    """Return the compiled head dimension for a head dimension of at most 576.
 
     Args:
         head_dim: In elements.
         narrow: See `is_narrow`. Such tiles have a power of two of columns, which divide evenly among threads: that no
-            thread is left over saves the registers that say so.
+            thread is left over saves the registers that say so. Beyond 256 Q leaves no room to choose.
     """
-    return next(padded for padded in PADDED_HEAD_DIMS if padded >= head_dim and not (narrow and padded & (padded - 1)))
+    return next(
+        padded
+        for padded in PADDED_HEAD_DIMS
+        if padded >= head_dim and not (narrow and padded & (padded - 1) and padded <= MAX_VALUE_DIM)
+    )
+
+
+def value_parts(head_dim_v: int) -> list[tuple[int, int]]:
+    """Return (first, count) of the features of v that a launch computes at a time: all of up to `MAX_VALUE_DIM`.
+
+    Parts of nearly equal size: 512 are 256 and 256, 576 three times 192.
+    """
+    parts = -(-head_dim_v // MAX_VALUE_DIM)
+    width = -(-head_dim_v // parts) if parts == 1 else -(-head_dim_v // parts // 32) * 32
+    return [(first, min(width, head_dim_v - first)) for first in range(0, head_dim_v, width)]
 
 
 def is_narrow(step: int, dtype: str) -> bool:
@@ -100,6 +116,9 @@ _FORWARD: _Table = {
             "O alone takes 128 VGPRs: Q stays in LDS, tiles are not fetched ahead, and 16 keys keep LDS at 54 KiB; 8 "
             "fragments at a time are read from LDS, so that nothing is spilled"
         ))),
+        (576, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason=(
+            "Q of 16 rows takes 18 KiB of LDS at D = 576, and a tile 27: 45 of 64 KiB for one wave"
+        ))),
     ),
     "gfx12": (
         (64, FlashTile(4, 2, 32, q_in_lds=False, slices=1, min_waves=6, reason=(
@@ -110,6 +129,7 @@ _FORWARD: _Table = {
             "and 48 keys are work for all"
         ))),
         (256, FlashTile(4, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
+        (576, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
     ),
     "cdna": (
         (64, FlashTile(4, 3, 64, q_in_lds=False, slices=1, min_waves=2, key_parts=2, reason=(
@@ -123,11 +143,16 @@ _FORWARD: _Table = {
         (256, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason=(
             "32 keys are the fewest that the chained product takes: 37 KiB of LDS, so 16 rows a wave do"
         ))),
+        (576, FlashTile(2, 1, 32, q_in_lds=False, slices=4, min_waves=0, reason=(
+            "a tile takes 58 KiB of LDS at D = 576, through which Q of two waves passes; it is not fetched ahead, "
+            "which would take 208 VGPRs beside 72 of Q and 64 of O"
+        ))),
     ),
     "nvidia": (
         (64, FlashTile(4, 2, 32, q_in_lds=False, slices=1, min_waves=0, reason="as gfx11, whose waves are as wide")),
         (128, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason="as gfx11")),
         (256, FlashTile(4, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
+        (576, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
     ),
     "vector": (
         (64, FlashTile(2, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason=(
@@ -147,6 +172,7 @@ _WITH_OPTIONS: _Table = {
         (64, FlashTile(4, 1, 64, q_in_lds=False, slices=1, min_waves=3, reason="16 rows a wave; 18.1 KiB of LDS")),
         (128, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=2, reason="16 rows a wave; 18.8 KiB of LDS")),
         (256, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason="as without options")),
+        (576, FlashTile(2, 1, 32, q_in_lds=False, slices=4, min_waves=0, reason="as without options")),
     ),
 }  # fmt: skip
 
@@ -193,21 +219,21 @@ _DECODE: _Table = {
         (128, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason=(
             "one wave fetches a whole tile ahead: 64 VGPRs for 16 keys at D = 128, and O takes 64; 14.8 KiB of LDS"
         ))),
-        (256, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="O takes 128 VGPRs")),
+        (576, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="O takes 128 VGPRs")),
     ),
     "gfx12": (
         (128, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason="as gfx11")),
-        (256, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
+        (576, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
     ),
     "cdna": (
         (128, FlashTile(1, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason=(
             "32 keys are the fewest that the chained product takes: 64 VGPRs in flight at D = 128, 19.5 KiB of LDS"
         ))),
-        (256, FlashTile(1, 1, 32, q_in_lds=False, slices=4, min_waves=0, reason="a tile ahead would take 128 VGPRs")),
+        (576, FlashTile(1, 1, 32, q_in_lds=False, slices=4, min_waves=0, reason="a tile ahead would take 128 VGPRs")),
     ),
     "nvidia": (
         (128, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason="as gfx11")),
-        (256, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
+        (576, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
     ),
     "vector": (
         (64, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason="64 VGPRs in flight on waves of 32")),
@@ -237,17 +263,19 @@ def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: 
     waves = 1
     while 16 * waves < rows and waves < _MOST_DECODE_WAVES:
         waves *= 2
-    if waves < 4:
-        return replace(tile, waves=waves)
-    if kind == "cdna" and max(head_dim, head_dim_v) <= 128 and tile.slices == 1:
-        return replace(tile, waves=waves // 2, query_fragments=2)
-    if (
-        kind in {"gfx11", "gfx12", "nvidia"} and tile.slices == 1
-    ):  # fewer barriers; Q fits into registers beside a shared tile
-        tile = replace(tile, keys_per_tile=32, q_in_lds=False)
-    while lds_bytes(replace(tile, waves=waves), arch, head_dim, head_dim_v, dtype) > _BLOCK_LDS_BYTES:
+    if waves >= 4 and tile.slices == 1:
+        if kind == "cdna" and max(head_dim, head_dim_v) <= 128:
+            return replace(tile, waves=waves // 2, query_fragments=2)
+        if kind in {"gfx11", "gfx12", "nvidia"}:  # fewer barriers; Q fits into registers beside a shared tile
+            tile = replace(tile, keys_per_tile=32, q_in_lds=False)
+    while lds_bytes(replace(tile, waves=waves), arch, head_dim, head_dim_v, dtype) > _BLOCK_LDS_BYTES and waves > 1:
         waves //= 2
     return replace(tile, waves=waves)
+
+
+def largest_head_dim(arch: str, dtype: str) -> int:
+    """Return the most elements of q and k that flash kernels take: float32 fills LDS earlier."""
+    return max(limit for limit, _ in _DECODE[family(arch, dtype)])
 
 
 def lds_bytes(tile: FlashTile, arch: str, head_dim: int, head_dim_v: int, dtype: str) -> int:

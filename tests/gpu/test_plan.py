@@ -54,8 +54,32 @@ def test_the_json_has_the_documented_shape():
     }  # fmt: skip
     kinds = {arg["kind"]: arg.keys() for launch in made["launches"] for arg in launch["args"]}
     assert kinds == {
-        "buffer": {"kind", "name"}, "scalar": {"kind", "name", "type", "value"}, "workspace": {"kind", "name", "bytes"}
+        "buffer": {"kind", "name", "offset_bytes"}, "scalar": {"kind", "name", "type", "value"},
+        "workspace": {"kind", "name", "bytes"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("head_dim_v", "parts"),
+    [
+        (256, [(0, 256)]),
+        (512, [(0, 256), (256, 256)]),
+        (576, [(0, 192), (192, 192), (384, 192)]),
+        (257, [(0, 160), (160, 97)]),
+    ],
+)
+def test_wide_v_is_computed_in_parts(head_dim_v, parts):
+    """Each part is a launch that begins within v and out; the first writes the LSE, and all see the sinks."""
+    made = plan(config(head_dim=576, head_dim_v=head_dim_v, sinks=True, return_lse=True), "gfx942")
+    found = []
+    for launch in made.launches:
+        args = {arg.name: arg for arg in launch.args}
+        found.append((args["v"].offset_bytes // 2, args["head_dim_v"].value))
+        assert args["out"].offset_bytes == args["v"].offset_bytes
+        assert args["q"].offset_bytes == args["k"].offset_bytes == 0
+        assert isinstance(args["lse"], BufferArg) == (found[-1][0] == 0)
+        assert isinstance(args["sinks"], BufferArg)
+    assert (made.path, found) == ("flash", parts)
 
 
 @pytest.mark.parametrize(
@@ -150,9 +174,9 @@ def test_the_path_and_its_reason_are_told():
     off = plan(config(), "gfx1100", use_flash_attention=False)
     assert (off.path, off.reason) == ("standard", "switched off")
     assert [launch.kernel for launch in off.launches] == ["qk_matmul", "scale", "mask", "softmax", "pv_matmul"]
-    large = plan(config(head_dim=300, head_dim_v=300), "gfx1100")
+    large = plan(config(head_dim=600, head_dim_v=300), "gfx1100")
     assert large.path == "standard"
-    assert "300" in large.reason
+    assert "600" in large.reason
 
 
 @pytest.mark.parametrize(

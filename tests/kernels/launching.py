@@ -78,7 +78,7 @@ class Arrays:
 
     def _argument(self, arg, workspaces):
         if arg.kind == "buffer":
-            return self.pointers[arg.name]
+            return ctypes.c_void_p((self.pointers[arg.name].value or 0) + arg.offset_bytes)
         if arg.kind == "workspace":
             if arg.name not in workspaces:
                 workspaces[arg.name] = self.device.empty(max(arg.bytes, 1))

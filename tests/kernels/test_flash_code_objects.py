@@ -12,6 +12,7 @@ from rocattn.gpu.flash import (
     BUILT_FP8,
     BUILT_HEAD_DIMS,
     BUILT_SEQUENCES,
+    LATENT_DIMS,
     can_use_flash_attention,
     flash_launches,
     select_kernel,
@@ -20,6 +21,7 @@ from rocattn.gpu.flash import (
     variants,
 )
 from rocattn.gpu.plan import describe_buffers, plan
+from rocattn.gpu.tiles import largest_head_dim
 from rocattn.toolchain import compile_hip
 from rocattn.toolchain.code_object import kernels_of
 from rocattn_profiling.base.gpus import architecture, product, products
@@ -174,7 +176,8 @@ def test_the_build_grid_holds_what_launches_ask_for():
         listed = [(each.source, each.defines) for each in variants(arch)]
         of_sequences = sum(len(kinds) for kinds in BUILT_SEQUENCES.values())
         of_8_bits = 0 if fp8_dtype(arch) is None else len(BUILT_FP8)
-        assert len(listed) == 3 + 3 * len(BUILT_HEAD_DIMS) * 4 + of_sequences + of_8_bits
+        latent = sum(largest_head_dim(arch, dtype) >= LATENT_DIMS[0] for dtype in KERNEL_TYPES)
+        assert len(listed) == 3 + 3 * len(BUILT_HEAD_DIMS) * 4 + of_sequences + of_8_bits + latent
         for dtype in KERNEL_TYPES:
             for changes in ({}, {"causal": True}, {"window": (5, 5)}, {"seq_q": 1}):
                 sizes = {"batch": 1, "num_heads": 2, "seq_q": 600, "seq_k": 600, "head_dim": 96} | changes
@@ -198,7 +201,8 @@ def test_the_kernel_follows_from_the_options(changes, kernel):
 
 
 @pytest.mark.parametrize(("changes", "reason"), [
-    ({"head_dim": 257}, "up to 256, not 257"), ({"head_dim_v": 300}, "300"), ({"dtype": "float64"}, "float64"),
+    ({"head_dim": 577}, "up to 576 in float16 on gfx942, not 577"), ({"head_dim_v": 600}, "600"),
+    ({"head_dim": 257, "dtype": "float32"}, "up to 256 in float32"), ({"dtype": "float64"}, "float64"),
     ({"head_dim": 0}, "must be 1 or more"), ({"head_dim_v": 0}, "must be 1 or more"),
     ({"direction": "backward"}, "forward"), ({"batch": 70000}, "65535"), ({"seq_k": 1 << 30}, "2\\^30"),
 ])  # fmt: skip

@@ -94,6 +94,19 @@ def test_uneven_head_dimensions_agree_with_float64(standin, arch, dtype, head_di
     assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
 
 
+@pytest.mark.parametrize(("head_dim", "head_dim_v", "changes"), [
+    (576, 512, {"num_heads": 20, "seq_q": 1, "seq_k": 1100, "sinks": True}), (576, 512, {"causal": True}),
+    (320, 320, {"seq_q": 3, "seq_k": 530, "alibi": True}), (301, 277, {"window": (20, 5), "softcap": 5.0}),
+    (540, 530, {"causal": True}), (64, 576, {}),
+], ids=["latent decode", "latent prompt", "320", "301", "540", "wide v"])  # fmt: skip
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx942", "gfx90a", "gfx950", "gfx1201"])
+def test_wide_heads_agree_with_float64(standin, arch, head_dim, head_dim_v, changes):
+    """Up to 576: v's features in parts of at most 256, each with the scores of all of q and k; one LSE."""
+    config, inputs = problem("float16", **{"batch": 2, "num_heads": 2, "num_kv_heads": 1} | changes,
+                             head_dim=head_dim, head_dim_v=head_dim_v)  # fmt: skip
+    assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
+
+
 @pytest.mark.parametrize("seq_k", [0, 1, 31, 32, 33, 64])
 @pytest.mark.parametrize("seq_q", [1, 64, 65])
 def test_tile_edges_agree_with_float64(standin, seq_q, seq_k):

@@ -112,7 +112,7 @@ def _defines(defines: dict[str, Any]) -> str:
 
 def _arg(arg: Arg) -> str:
     if arg.kind == "buffer":
-        return arg.name
+        return f"{arg.name} + {arg.offset_bytes} bytes" if arg.offset_bytes else arg.name
     if arg.kind == "workspace":
         return f"{arg.name} (workspace)"
     value = f"{arg.value:g}" if isinstance(arg.value, float) else str(arg.value)

@@ -258,8 +258,12 @@ def _edges() -> Iterator[VerifyCase]:
             yield _case("edges", storage="moat", seq_q=seq_q, seq_k=seq_k, dtype=dtype, causal=seq_q == edge)
         both: dict[str, Any] = {"seq_q": edge + 1, "seq_k": edge + 1, "direction": "backward", "causal": True}
         yield _case("edges", storage="moat", dtype=_DTYPES[index % 3], **both)
-    for index, dim in enumerate((1, 15, 16, 63, 65, 72, 127, 128)):
+    for index, dim in enumerate((1, 15, 16, 63, 65, 72, 127, 128, 257, 320)):
         yield _case("edges", storage="moat", head_dim=dim, seq_q=17, seq_k=65, dtype=_DTYPES[index % 3])
+    latent: dict[str, Any] = {"head_dim": 576, "head_dim_v": 512, "num_heads": 20, "num_kv_heads": 1, "causal": True}
+    for dtype in ("float16", "bfloat16"):  # multi-head latent attention: a decode step, speculative tokens, a prompt
+        for seq_q, seq_k in ((1, 700), (3, 531), (40, 70)):
+            yield _case("edges", storage="moat", seq_q=seq_q, seq_k=seq_k, dtype=dtype, **latent)
 
 
 def _layouts() -> Iterator[VerifyCase]:

@@ -88,6 +88,15 @@ def _decode() -> Iterator[AttentionConfig]:
         yield AttentionConfig(batch=1, num_heads=32, num_kv_heads=8, seq_q=1, seq_k=2**exponent, head_dim=128)
 
 
+def _latent() -> Iterator[AttentionConfig]:
+    """DeepSeek's decode: 128 heads on one latent of 512 features and 64 of position; Dv 512."""
+    for seq_q, seq_k in ((1, 1024), (1, 4096), (1, 16384), (2, 4096)):
+        yield AttentionConfig(
+            batch=1, num_heads=128, num_kv_heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=576, head_dim_v=512,
+            causal=True, dtype="bfloat16",
+        )  # fmt: skip
+
+
 def _odd() -> Iterator[AttentionConfig]:
     """Sizes that no tile fits: what is slowest beside PyTorch on a CPU, by research/peers/against_torch.py."""
     for batch, heads, kv_heads, seq, dim, causal, layout in (
@@ -188,6 +197,13 @@ GRIDS: dict[str, Grid] = {
             directions=("forward",),
         ),
         *_varlen_grid(),
+        Grid(
+            "latent",
+            "multi-head latent attention: Sq 1 and 2, Sk 1024 to 16384, 128 heads of one KV head, D 576, Dv 512",
+            tuple(_latent()),
+            lambda c: c.seq_k == 4096,
+            directions=("forward",),
+        ),
         Grid(
             "odd",
             "sizes that no tile fits: Sq = Sk 128 to 896, D 32 to 256 (75, 107, 164, …), grouped heads, both layouts",

@@ -106,10 +106,11 @@ def attribute(table: pd.DataFrame, ran: Sequence[tuple[LaunchPlan, int]]) -> Att
     expected: dict[Key, list[tuple[AttentionConfig, str, int]]] = defaultdict(list)
     for plan, times in ran:
         config = AttentionConfig.from_dict(plan.config)
+        whole = sum(launch.kernel in _WHOLE for launch in plan.launches) == 1  # else each has some features of v
         for launch in plan.launches:
             block = prod(launch.block)
             key = (launch.symbol, prod(launch.grid) * block % _GRIDS, block)
-            expected[key].append((config, launch.kernel, times))
+            expected[key].append((config, launch.kernel if whole else "", times))
     counts = {key: sum(times for _, _, times in runs) for key, runs in expected.items()}
     measured: dict[Key, int] = defaultdict(int)
     keys = [

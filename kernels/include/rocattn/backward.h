@@ -272,8 +272,10 @@ private:
     // thread moves the one at its number: whether it is a base, and of which streamed row.
     static ROCATTN_INLINE bool moves_base(u32 thread) { return thread % (2 * S::RUN) < S::RUN; }
     static ROCATTN_INLINE u32 statistics_row(u32 thread) {
-        const u32 position = thread / (2 * S::RUN) * S::RUN + thread % S::RUN;
-        return position / CHAIN_ROWS<M> * CHAIN_ROWS<M> + chain_group_row<M>(position % CHAIN_ROWS<M>);
+        const u32 position = thread / (2 * S::RUN) * S::RUN + thread % S::RUN, in_group = position % CHAIN_ROWS<M>;
+        u32 row = chain_group_row<M>(in_group);
+        if constexpr (M::PAIRED) row = in_group / S::RUN * 4 + M::row_step(in_group % S::RUN);  // positions are rows there
+        return position / CHAIN_ROWS<M> * CHAIN_ROWS<M> + row;
     }
 
     // Whether some pair of the tile at `row` and the block is hidden: then zeros must not meet NaN in it. Rows beyond

@@ -43,7 +43,7 @@ def test_a_scale_is_a_factor_of_what_is_stored(stored, dtype, kind):
     np.testing.assert_allclose(lse, right_lse, rtol=1e-5)
 
 
-def test_sequences_of_different_lengths_have_scales_of_their_own():
+def test_packed_sequences_have_scales_of_their_own():
     """Packed rows and pages: [B, Hkv] counts sequences."""
     rng = np.random.default_rng(1)
     stored, lengths = FORMATS[0], (7, 12)

@@ -13,7 +13,7 @@ def backends() -> str:
     steps = [  # a question of two lines, the answer that ends it, and where it leads
         ("A GPU that is able to do", "what the call asks for?", "no", (("cpu-flash", code), ("else cpu", small))),
         ("The backward", "pass?", "yes", (("backward", code), ("flash kernels", small))),
-        ("Flash kernels off, D above", "256, or huge strides?", "yes", (("standard", code), ("five kernels", small))),
+        ("Flash kernels off, D above", "576, or huge strides?", "yes", (("standard", code), ("five kernels", small))),
         ("≤ 32 queries, ≤ 128 rows", "a KV head, ≥ 512 keys?", "yes", (("flash_decode", code), ("split keys", small))),
         ("Causal,", "and nothing else?", "yes", (("flash_attention", small), ("_causal", code))),
         ("No mask, window", "or option?", "yes", (("flash_attention", small), ("_nocausal", code))),

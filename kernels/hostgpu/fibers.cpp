@@ -76,6 +76,7 @@ constexpr uint64_t kStack = 256 << 10, kGuardPage = 4096;
 constexpr uint64_t kSpread = 64 * 5, kSpreads = 97;
 
 uint8_t* stacks;
+unsigned guarded;  // those with a guard page: each is two mappings, of which Linux allows a process 65530
 void* saved[kMaxThreads];  // stack pointers of fibers that do not run
 void* main_saved;
 const Kernel* kernel;
@@ -148,7 +149,6 @@ bool ready_fibers() {
   constexpr uint64_t kWhole = kMaxThreads * (kStack + kGuardPage);
   auto* p = (uint8_t*)mmap(nullptr, kWhole, 3, 0x4022, -1, 0);  // read and write; private, anonymous, no reserve
   if (p == (uint8_t*)-1) return false;
-  for (unsigned t = 0; t < kMaxThreads; t++) mprotect(p + t * (kStack + kGuardPage), kGuardPage, 0);
   stacks = p;
   return true;
 }
@@ -169,6 +169,7 @@ void run_block(const Kernel& of, const void* arguments) {
     wave.present = wave.runnable = ~0ull >> (64 - lanes);
     wave.waiting = wave.at_barrier = wave.returned = wave.epoch = 0;
   }
+  for (; guarded < runtime.block_threads; guarded++) mprotect(stacks + guarded * (kStack + kGuardPage), kGuardPage, 0);
   for (unsigned t = 0; t < runtime.block_threads; t++) prepare(t);
   become(0);
   running.in_fiber = true;

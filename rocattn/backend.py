@@ -51,6 +51,7 @@ class Operands(NamedTuple):
         sinks: [H], float32 (float64 if q is): one more logit per head; None without them.
         k_scale: [B, Hkv], float32 (float64 if q is), with any strides: what 8-bit k are multiplied by; None for 1.
         v_scale: The same of v.
+        q_scale: The same of 8-bit q, for all query heads of a KV head.
     """
 
     q: Array
@@ -61,6 +62,7 @@ class Operands(NamedTuple):
     sinks: Array | None = None
     k_scale: Array | None = None
     v_scale: Array | None = None
+    q_scale: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,11 @@ class Sequences:
             size = k.shape[2]
             pages = self.block_table[index, : -(-keys.stop // size)]
             k, v = (x[pages].swapaxes(0, 1).reshape(1, x.shape[1], len(pages) * size, x.shape[3]) for x in (k, v))
-        per_sequence = (operands.alibi_slopes, operands.k_scale, operands.v_scale)
-        slopes, k_scale, v_scale = (None if x is None else x[index : index + 1] for x in per_sequence)
+        per_sequence = (operands.alibi_slopes, operands.k_scale, operands.v_scale, operands.q_scale)
+        slopes, *scales = (None if x is None else x[index : index + 1] for x in per_sequence)
         single = config.replace(batch=1, seq_q=rows.stop - rows.start, seq_k=keys.stop - keys.start, varlen=None)
         q = operands.q[:, :, rows]
-        return single, Operands(q, k[:, :, keys], v[:, :, keys], None, slopes, operands.sinks, k_scale, v_scale)
+        return single, Operands(q, k[:, :, keys], v[:, :, keys], None, slopes, operands.sinks, *scales)
 
 
 class Backend(ABC):
@@ -121,7 +123,7 @@ class Backend(ABC):
         name: What users pass as ``backend=``.
         priority: Higher is chosen first among the able ones; read when an order is first needed.
         is_stand_in: Whether it runs on something in place of the hardware it is for, so that its times mean nothing.
-        takes_fp8: Whether it is asked about configs with 8-bit k and v at all (`AttentionConfig.kv_dtype`).
+        takes_fp8: Whether it is asked about configs with 8-bit q, k or v at all (`AttentionConfig.kv_dtype`).
     """
 
     name: str

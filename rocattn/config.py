@@ -96,7 +96,8 @@ class AttentionConfig:
         head_dim, head_dim_v: D of q and k, Dv of v and out.
         dtype: "float16", "bfloat16", "float32" or "float64", shared by q, k, v and out.
         kv_dtype: Of k and v where they are stored in 8 bits, one of `FP8_DTYPES`; None: in ``dtype``. Forward only.
-        k_scale, v_scale: Whether factors of 8-bit k and v are given.
+        q_dtype: Of q where it is stored in 8 bits, too: ``kv_dtype``; None: in ``dtype``.
+        q_scale, k_scale, v_scale: Whether factors of 8-bit q, k and v are given.
         layout: "BSHD", "BHSD" or "BSE" ([B, S, H*D]).
         causal: Row i sees keys j <= i + Sk - Sq (bottom-right alignment).
         window: (left, right) keys beside the diagonal i + Sk - Sq that a row sees; -1 is open.
@@ -137,6 +138,8 @@ class AttentionConfig:
     kv_dtype: str | None = None
     k_scale: bool = False
     v_scale: bool = False
+    q_dtype: str | None = None
+    q_scale: bool = False
 
     def __post_init__(self) -> None:
         """Fill in what defaults to another field, then check that all of them fit together."""
@@ -165,13 +168,14 @@ class AttentionConfig:
         for name, allowed in (
             ("dtype", tuple(DTYPE_BYTES)),
             ("kv_dtype", (None, *FP8_DTYPES)),
+            ("q_dtype", (None, *FP8_DTYPES)),
             ("layout", LAYOUTS),
             ("mask", ("none", "bool", "additive")),
             ("direction", ("forward", "backward")),
         ):
             if getattr(self, name) not in allowed:
                 return f"{name} {getattr(self, name)!r} is not supported: use one of {', '.join(map(str, allowed))}"
-        for name in ("causal", "alibi", "sinks", "return_lse", "k_scale", "v_scale"):
+        for name in ("causal", "alibi", "sinks", "return_lse", "q_scale", "k_scale", "v_scale"):
             if not isinstance(value := getattr(self, name), bool):
                 return f"{name} is {value!r}: it must be True or False"
         for name in ("softcap", "scale"):
@@ -182,6 +186,10 @@ class AttentionConfig:
     def _storage_problem(self) -> str:
         if self.kv_dtype is None and (self.k_scale or self.v_scale):
             return f"k_scale and v_scale are factors of 8-bit k and v ({', '.join(FP8_DTYPES)}), not of {self.dtype}"
+        if self.q_dtype is None and self.q_scale:
+            return f"q_scale is a factor of 8-bit q ({', '.join(FP8_DTYPES)}), not of {self.dtype}"
+        if self.q_dtype is not None and self.q_dtype != self.kv_dtype:
+            return f"q is stored in {self.q_dtype}, k and v in {self.kv_dtype or self.dtype}: 8-bit q needs all three alike"
         if self.kv_dtype is not None and self.direction == "backward":
             return f"there are no gradients of {self.kv_dtype} keys and values: train in 16 or 32 bits"
         return ""
@@ -244,7 +252,7 @@ class AttentionConfig:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element of q and out, and of k and v unless `kv_itemsize` is less."""
+        """Bytes of one element of out, and of q, k and v unless they are stored in 8 bits."""
         return DTYPE_BYTES[self.dtype]
 
     @property
@@ -301,7 +309,7 @@ class AttentionConfig:
     @property
     def q_bytes(self) -> int:
         """Bytes of q."""
-        return self.rows_q * self.num_heads * self.head_dim * self.itemsize
+        return self.rows_q * self.num_heads * self.head_dim * (self.itemsize if self.q_dtype is None else 1)
 
     @property
     def kv_bytes(self) -> int:
@@ -340,6 +348,8 @@ class AttentionConfig:
         values: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         if self.kv_dtype is None:  # so that keys of other problems are those of commits that did not know it
             del values["kv_dtype"], values["k_scale"], values["v_scale"]
+        if self.q_dtype is None:  # as above
+            del values["q_dtype"], values["q_scale"]
         if self.varlen is None:  # as above
             del values["varlen"]
         else:
@@ -377,9 +387,9 @@ class AttentionConfig:
         if self.mask_shape is not None:
             parts += [f"{self.mask}mask" + "".join("1" if m == 1 else "x" for m in self.mask_shape)]
         parts += [f"softcap{self.softcap:g}"] if self.softcap is not None else []
-        parts += [name for name in ("alibi", "sinks", "k_scale", "v_scale") if getattr(self, name)]
+        parts += [name for name in ("alibi", "sinks", "q_scale", "k_scale", "v_scale") if getattr(self, name)]
         parts += [f"scale{self.scale:g}"] if self.scale is not None else []
         parts += ["lse"] * self.return_lse + [self.layout] * (self.layout != "BSHD")
         parts += ["bwd"] * (self.direction == "backward")
-        parts += [] if self.kv_dtype is None else [self.kv_dtype]
+        parts += [] if self.kv_dtype is None else [f"q{self.kv_dtype}" if self.q_dtype else self.kv_dtype]
         return "-".join([*parts, self.dtype])

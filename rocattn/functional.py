@@ -2,7 +2,7 @@
 
 For query row i and key j of a batch and head, with t = i + Sk - Sq the key on the row's diagonal::
 
-    s = scale * q_i . k_j                             scale: 1 / sqrt(D) unless given; 8-bit k_j times k_scale
+    s = scale * q_i . k_j                             scale: 1 / sqrt(D) unless given; 8-bit q_i, k_j times their scale
     s = softcap * tanh(s / softcap)                   if softcap
     s = s - slope * |t - j|                           if alibi_slopes
     s = s + mask                                      if mask is floating
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 # Everything is compared by value, and only normalised values get here: True, 1 and 1.0 are never taken for each other.
 _CONFIGS: dict[tuple[object, ...], AttentionConfig] = {}
 _MOST_CONFIGS = 256
-_LARGEST_KV_SCALE = 1e8  # times the largest scale it is a float32 still
+_LARGEST_SCALE = 1e8  # of 8 bits; times the largest scale of scores it is a float32 still
+_WIDE_DTYPES = (None, "bfloat16", "float16", "float32")  # that the output of 8-bit q may have
 
 
 def attention(
@@ -56,8 +57,10 @@ def attention(
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
     scale: float | None = None,
+    q_scale: Array | float | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
+    out_dtype: str | None = None,
     layout: str = "BSHD",
     num_heads: int | None = None,
     num_kv_heads: int | None = None,
@@ -68,7 +71,8 @@ def attention(
 
     Args:
         q: [B, Sq, H, D] for layout "BSHD", [B, H, Sq, D] for "BHSD", [B, Sq, H*D] for "BSE"; float16, bfloat16
-            (`ml_dtypes.bfloat16`), float32 or float64. Any strides, read-only or not: no copy is made for the layout.
+            (`ml_dtypes.bfloat16`), float32 or float64; with 8-bit k also their dtype. Any strides, read-only or not: no
+            copy is made for the layout.
             Or a tensor on an AMD GPU (torch's ROCm build, DLPack): then all arrays are such tensors with a contiguous
             last axis, ALiBi slopes and sinks are float32, and so are the outputs' kind and device.
         k: The same with Sk and Hkv, where H is a multiple of Hkv: each KV head serves H / Hkv query heads. K and V may
@@ -83,9 +87,11 @@ def attention(
             FlashAttention; ``scale`` does not multiply a slope.
         sinks: [H], floating: one more logit per head in the softmax's denominator and in the LSE; -inf is no sink.
         scale: Factor on q.k; None is 1 / sqrt(D).
+        q_scale: The same of 8-bit q as k_scale: one for all query heads of a KV head. Times k_scale at most 1e8.
         k_scale: What 8-bit k are multiplied by (k_descale of FlashAttention-3): a number, [1], [Hkv] or [B, Hkv],
             floating, magnitude at most 1e8; on a GPU a float32 tensor. None is 1.
         v_scale: The same of v.
+        out_dtype: The name of the output's dtype where q is of 8 bits: "float16", "bfloat16" (None) or "float32".
         layout: "BSHD", "BHSD" or "BSE".
         num_heads: H; needed by "BSE", else checked if given.
         num_kv_heads: Hkv; ``num_heads`` if None.
@@ -103,23 +109,23 @@ def attention(
     device = None
     if not isinstance(q, np.ndarray):
         given = {
-            "q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks, "k_scale": k_scale,
-            "v_scale": v_scale,
+            "q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks, "q_scale": q_scale,
+            "k_scale": k_scale, "v_scale": v_scale,
         }  # fmt: skip
         device = device_call(given, backend)
         if device is not None:
-            q, k, v, mask, alibi_slopes, sinks, k_scale, v_scale = (device.shadow(name) for name in given)
+            q, k, v, mask, alibi_slopes, sinks, q_scale, k_scale, v_scale = (device.shadow(name) for name in given)
     elif isinstance(k, np.ndarray):
         BACKENDS.expect(backend, k.nbytes)  # before the checks: threads wake meanwhile
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, return_lse=return_lse,
-        readable=device is None, k_scale=k_scale, v_scale=v_scale,
+        readable=device is None, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, out_dtype=out_dtype,
     )  # fmt: skip
     if device is not None:
         return device.forward(config, operands)
     chosen = BACKENDS.select(config, backend)
-    out, view = empty_in_layout(out_shape(config), layout, q.dtype)
+    out, view = empty_in_layout(out_shape(config), layout, out_dtype_of(config, q))
     lse = np.empty((config.batch, config.num_heads, config.seq_q), np.float32) if return_lse else None
     chosen.forward(config, operands, view, lse)
     return out if lse is None else (out, lse)
@@ -225,8 +231,10 @@ def describe(
     direction: Direction = "forward",
     readable: bool = True,
     packed: tuple[VarlenShape, int, int, int] | None = None,
+    q_scale: Array | float | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
+    out_dtype: str | None = None,
 ) -> tuple[AttentionConfig, Operands]:
     """Check the arguments of `attention` and return the config and the views that a backend takes.
 
@@ -239,7 +247,7 @@ def describe(
     require_array("q", q)
     require_array("k", k)
     require_array("v", v)
-    dtype, kv_dtype = _common_dtype(q.dtype, k.dtype, v.dtype)
+    dtype, q_dtype, kv_dtype = _common_dtype(q.dtype, k.dtype, v.dtype, out_dtype)
     kv_heads = num_heads if num_kv_heads is None and layout == "BSE" else num_kv_heads
     q_view = heads_view(q, layout, num_heads, "q")
     k_view, v_view = heads_view(k, layout, kv_heads, "k"), heads_view(v, layout, kv_heads, "v")
@@ -254,7 +262,8 @@ def describe(
     mask_shape, alibi, sink = None if mask is None else mask.shape, alibi_slopes is not None, sinks is not None
     key = (
         q_view.shape, k_view.shape, v_view.shape, dtype, layout, causal, window, kind, mask_shape, softcap, alibi, sink,
-        scale, return_lse, direction, packed, kv_dtype, k_scale is not None, v_scale is not None,
+        scale, return_lse, direction, packed, q_dtype, kv_dtype, q_scale is not None, k_scale is not None,
+        v_scale is not None,
     )  # fmt: skip
     config = _CONFIGS.get(key)
     if config is None:
@@ -267,8 +276,8 @@ def describe(
             batch=batch, num_heads=heads, num_kv_heads=heads_k, seq_q=seq_q, seq_k=seq_k, head_dim=dim,
             head_dim_v=dim_v, dtype=dtype, layout=layout, causal=causal, window=window, mask=kind,
             mask_shape=mask_shape, softcap=softcap, alibi=alibi, sinks=sink, scale=scale, return_lse=return_lse,
-            direction=direction, varlen=varlen, kv_dtype=kv_dtype, k_scale=k_scale is not None,
-            v_scale=v_scale is not None,
+            direction=direction, varlen=varlen, q_dtype=q_dtype, kv_dtype=kv_dtype, q_scale=q_scale is not None,
+            k_scale=k_scale is not None, v_scale=v_scale is not None,
         )  # fmt: skip
         if len(_CONFIGS) >= _MOST_CONFIGS:
             _CONFIGS.clear()
@@ -281,24 +290,35 @@ def describe(
         sinks = _per_head("sinks", sinks, config, ((config.num_heads,),), -math.inf if readable else None)
     if kv_dtype is None:
         return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks)  # by position: half the time
-    k_factors, v_factors = (
-        None if given is None else _kv_scale(name, given, config, readable=readable)
-        for name, given in (("k_scale", k_scale), ("v_scale", v_scale))
+    q_factors, k_factors, v_factors = (
+        None if given is None else _scale_of_8_bits(name, given, config, readable=readable)
+        for name, given in (("q_scale", q_scale), ("k_scale", k_scale), ("v_scale", v_scale))
     )
-    return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks, k_factors, v_factors)
+    if readable and q_factors is not None and k_factors is not None:
+        _check_scale("q_scale times k_scale", q_factors * k_factors)
+    return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks, k_factors, v_factors, q_factors)
 
 
 @functools.lru_cache(maxsize=64)
-def _common_dtype(q: np.dtype[Any], k: np.dtype[Any], v: np.dtype[Any]) -> tuple[str, str | None]:
-    """Return the name of the dtype that all three have, and of the one that k and v have instead if it is of 8 bits."""
+def _common_dtype(
+    q: np.dtype[Any], k: np.dtype[Any], v: np.dtype[Any], out_dtype: str | None
+) -> tuple[str, str | None, str | None]:
+    """Return the names of the output's dtype, and of those that q, and k and v, have instead if they are of 8 bits."""
+    small = _name(k) if _name(k) in FP8_DTYPES else None
+    if small is not None and _name(v) != small:
+        raise ConfigError(f"k has dtype {small} and v {_name(v)}: both must be stored alike")
+    if small is not None and _name(q) == small:
+        if out_dtype not in _WIDE_DTYPES:
+            raise ConfigError(f"out_dtype is {out_dtype!r}: use one of {', '.join(map(str, _WIDE_DTYPES))}")
+        return out_dtype or _WIDE_DTYPES[1], small, small
     _check_dtype("q", q)
-    if _name(k) in FP8_DTYPES:
-        if _name(v) != _name(k):
-            raise ConfigError(f"k has dtype {_name(k)} and v {_name(v)}: both must be stored alike")
-        return _name(q), _name(k)
+    if out_dtype not in {None, _name(q)}:
+        raise ConfigError(f"out_dtype is {out_dtype!r}: it is a choice with 8-bit q alone, and q has {_name(q)}")
+    if small is not None:
+        return _name(q), None, small
     for name, dtype in (("k", k), ("v", v)):
         _check_dtype(name, dtype, _name(q))
-    return _name(q), None
+    return _name(q), None, None
 
 
 def device_call(given: dict[str, Any], backend: str | None) -> DeviceCall | None:
@@ -314,6 +334,15 @@ def device_call(given: dict[str, Any], backend: str | None) -> DeviceCall | None
 def out_shape(config: AttentionConfig) -> tuple[int, int, int, int]:
     """Return [B, H, Sq, Dv]."""
     return config.batch, config.num_heads, config.seq_q, config.head_dim_v
+
+
+def out_dtype_of(config: AttentionConfig, q: Array) -> np.dtype[Any]:
+    """Return the dtype of the output."""
+    if config.q_dtype is None:
+        return q.dtype
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16 if config.dtype == "bfloat16" else config.dtype)
 
 
 @functools.lru_cache(maxsize=64)
@@ -427,8 +456,8 @@ def _per_head(
     return values.astype(np.float64 if config.dtype == "float64" else np.float32, copy=False)
 
 
-def _kv_scale(name: str, given: Any, config: AttentionConfig, *, readable: bool) -> Array:
-    """Return factors of 8-bit k or v as [B, Hkv] in the compute dtype, the strides of what is repeated being 0."""
+def _scale_of_8_bits(name: str, given: Any, config: AttentionConfig, *, readable: bool) -> Array:
+    """Return factors of 8-bit q, k or v as [B, Hkv] in the compute dtype, the strides of what is repeated being 0."""
     kind = np.float64 if config.dtype == "float64" else np.float32
     values = given if isinstance(given, np.ndarray) else np.array(_number(name, given), kind)
     require_array(name, values)
@@ -439,9 +468,14 @@ def _kv_scale(name: str, given: Any, config: AttentionConfig, *, readable: bool)
         raise ConfigError(
             f"{name} has shape {values.shape}: it must be a number, [1], {list(rows[1:])} (KV heads) or {list(rows)}"
         )
-    if readable and not (abs(values.astype(np.float64)) <= _LARGEST_KV_SCALE).all():
-        raise ConfigError(f"{name} must be finite and at most {_LARGEST_KV_SCALE:g} in magnitude")
+    if readable:
+        _check_scale(name, values)
     return np.broadcast_to(values.astype(kind, copy=False), rows)
+
+
+def _check_scale(name: str, values: Array) -> None:
+    if not (abs(values.astype(np.float64)) <= _LARGEST_SCALE).all():
+        raise ConfigError(f"{name} must be finite and at most {_LARGEST_SCALE:g} in magnitude")
 
 
 def _check_range(name: str, values: Array, lowest: float) -> None:

@@ -1,7 +1,7 @@
 """Attention in PyTorch: ``scaled_dot_product_attention`` with PyTorch's signature, and the operators that it calls.
 
-``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None,
-*, causal=False, window=None, softcap=None, scale=None) -> (out, lse)`` has the options and meanings of
+``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, q_scale=None, k_scale=None,
+v_scale=None, *, causal=False, window=None, softcap=None, scale=None, out_dtype=None) -> (out, lse)`` has the options and meanings of
 `rocattn.attention` in the layout BHSD: tensors [B, H, S, D] of any strides, on the CPU or on an AMD GPU.
 ``torch.ops.rocattn.attention_backward(dout, query, key, value, out, lse, mask=None, …) -> (dq, dk, dv)`` has those of
 `rocattn.attention_backward`. Autograd, ``torch.compile`` and fake tensors know both. Query, key and value have
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rocattn.backend import Array
 
 _CONSTANTS = ("mask", "alibi_slopes", "sinks")
-_SCALES = ("k_scale", "v_scale")
+_SCALES = ("q_scale", "k_scale", "v_scale")
 _FORWARD = ("q", "k", "v", *_CONSTANTS, *_SCALES)
 _BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_CONSTANTS)
 _FP8 = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e4m3fnuz: ml_dtypes.float8_e4m3fnuz}
@@ -212,11 +212,11 @@ def _turned(tensor: Tensor, layout: str) -> Tensor:
     return tensor.transpose(1, 2) if layout == "BSHD" else tensor
 
 
-def _empty(query: Tensor, heads: int, tokens: int, width: int) -> Tensor:
+def _empty(query: Tensor, heads: int, tokens: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
     """Return [B, heads, tokens, width] without content, in memory as outputs are."""
     batch, layout = query.shape[0], _layout(query)
     shape = (batch, tokens, heads, width) if layout == "BSHD" else (batch, heads, tokens, width)
-    return _turned(query.new_empty(shape), layout)
+    return _turned(query.new_empty(shape, dtype=dtype), layout)
 
 
 def _check_devices(*tensors: Tensor | None) -> None:
@@ -227,11 +227,12 @@ def _check_devices(*tensors: Tensor | None) -> None:
 
 
 def _fake_attention(
-    query: Tensor, key: Tensor, value: Tensor, *constants: Tensor | None, **_: Any
+    query: Tensor, key: Tensor, value: Tensor, *constants: Tensor | None, out_dtype: torch.dtype | None = None, **_: Any
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     _check_devices(query, key, value, *constants)
     batch, heads, tokens, _ = query.shape
-    return _empty(query, heads, tokens, value.shape[3]), query.new_empty((batch, heads, tokens), dtype=torch.float32)
+    dtype = (out_dtype or torch.bfloat16) if query.dtype in _FP8 else query.dtype
+    return _empty(query, heads, tokens, value.shape[3], dtype), query.new_empty((batch, heads, tokens), dtype=torch.float32)
 
 
 def _fake_backward(
@@ -284,6 +285,8 @@ def _tensor(result: Any) -> Tensor:
 def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
     layout = _layout(tensors[0])
     given = _arguments(_FORWARD, tensors, layout)
+    if (dtype := options.pop("out_dtype", None)) is not None:
+        options["out_dtype"] = str(dtype).removeprefix("torch.")
     with threads_from_caller(torch.get_num_threads()):
         out, lse = attention(**given, **options, layout=layout, return_lse=True)
     return _turned(_tensor(out), layout), _tensor(lse)
@@ -307,7 +310,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any]
     out, lse = output
     ctx.mark_non_differentiable(lse)
     ctx.save_for_backward(query, key, value, out, lse, *constants)
-    ctx.options = keyword_only_inputs
+    ctx.options = {name: value for name, value in keyword_only_inputs.items() if name != "out_dtype"}
 
 
 def _differentiate(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
@@ -324,10 +327,9 @@ def _refuse_second(ctx: Any, *gradients: Tensor) -> None:
 def _register() -> None:
     """Make the operators known to PyTorch."""
     library, three = torch.library, "(Tensor query, Tensor key, Tensor value, "
-    scales = "Tensor? k_scale=None, Tensor? v_scale=None"
-    library.define(
-        "rocattn::attention", f"{three}{_CONSTANT_TENSORS}, {scales}, {_OPTIONS}) -> (Tensor out, Tensor lse)"
-    )
+    scales = "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None"
+    options = f"{_CONSTANT_TENSORS}, {scales}, {_OPTIONS}, ScalarType? out_dtype=None"
+    library.define("rocattn::attention", f"{three}{options}) -> (Tensor out, Tensor lse)")
     library.define(
         "rocattn::attention_backward",
         "(Tensor dout, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "

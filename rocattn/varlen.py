@@ -16,7 +16,7 @@ from rocattn.backend import Operands, Sequences
 from rocattn.backends import BACKENDS
 from rocattn.config import VarlenShape
 from rocattn.errors import ConfigError
-from rocattn.functional import check_array, describe, device_call, require_array
+from rocattn.functional import check_array, describe, device_call, out_dtype_of, require_array
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
@@ -41,8 +41,10 @@ def attention_varlen(
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
     scale: float | None = None,
+    q_scale: Array | float | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
+    out_dtype: str | None = None,
     return_lse: bool = False,
     backend: str | None = None,
 ) -> Any:
@@ -70,8 +72,10 @@ def attention_varlen(
         alibi_slopes: [H] or [B, H]; see `rocattn.attention`.
         sinks: [H]; see `rocattn.attention`.
         scale: See `rocattn.attention`.
-        k_scale: Of 8-bit k; see `rocattn.attention`.
+        q_scale: Of 8-bit q; see `rocattn.attention`.
+        k_scale: Of 8-bit k.
         v_scale: Of 8-bit v.
+        out_dtype: See `rocattn.attention`.
         return_lse: Also return the LSE.
         backend: The backend's name; None selects (`BackendRegistry.select`).
 
@@ -84,20 +88,20 @@ def attention_varlen(
     """
     given: dict[str, Any] = {
         "q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqlens_k": seqlens_k,
-        "block_table": block_table, "alibi_slopes": alibi_slopes, "sinks": sinks, "k_scale": k_scale,
-        "v_scale": v_scale,
+        "block_table": block_table, "alibi_slopes": alibi_slopes, "sinks": sinks, "q_scale": q_scale,
+        "k_scale": k_scale, "v_scale": v_scale,
     }  # fmt: skip
     device = None if isinstance(q, np.ndarray) else device_call(given, backend)
     if device is not None:
         given = {name: device.shadow(name) for name in given}
     config, operands, sequences = _describe(
         **given, longest=(max_seqlen_q, max_seqlen_k), direction="forward", readable=device is None, causal=causal,
-        window=window, softcap=softcap, scale=scale, return_lse=return_lse,
+        window=window, softcap=softcap, scale=scale, return_lse=return_lse, out_dtype=out_dtype,
     )  # fmt: skip
     if device is not None:
         return device.forward_varlen(config, operands, sequences)
     chosen = BACKENDS.select(config, backend)
-    out = np.empty((len(q), config.num_heads, config.head_dim_v), q.dtype)
+    out = np.empty((len(q), config.num_heads, config.head_dim_v), out_dtype_of(config, q))
     lse = np.empty((config.num_heads, len(q)), np.float32) if return_lse else None
     chosen.forward_varlen(config, operands, sequences, _heads(out), None if lse is None else lse[None])
     return out if lse is None else (out, lse)
@@ -120,7 +124,7 @@ def attend_pages(
         q, k, v, cu_seqlens_q, None, seqlens_k, block_table, longest, "forward", return_lse=return_lse, **options
     )
     BACKENDS.select(config, "gpu")
-    out = np.empty((len(q), config.num_heads, config.head_dim_v), q.dtype)
+    out = np.empty((len(q), config.num_heads, config.head_dim_v), out_dtype_of(config, q))
     lse = np.empty((config.num_heads, len(q)), np.float32) if return_lse else None
     pages.attend(config, operands, sequences, _heads(out), None if lse is None else lse[None])
     return out if lse is None else (out, lse)

@@ -23,7 +23,7 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace); SEQUENCES and KV_DTYPE
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace); SEQUENCES, KV_DTYPE and Q_DTYPE
 // (flash_sequences.h), which have arguments of their own.
 //
 // Kernel arguments (240 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
@@ -46,7 +46,7 @@ using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KE
                          COLUMN_STEP, true>;
 
 ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
-               (const DTYPE* q, const Stored<DTYPE>* k, const Stored<DTYPE>* v, DTYPE* out, float* lse,
+               (const StoredQ<DTYPE>* q, const Stored<DTYPE>* k, const Stored<DTYPE>* v, DTYPE* out, float* lse,
                 const void* mask, const float* alibi_slopes, const float* sinks, i64 q_stride_b, i64 q_stride_h,
                 i64 q_stride_s, i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h,
                 i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, i64 mask_stride_b,
@@ -65,7 +65,7 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                                           seq_q, seq_k, num_heads, group, head_dim, head_dim_v ROCATTN_OF_SEQUENCE,
                                           ROCATTN_SCALE(v_scale, place.batch, scalar(place.head / group))};
     ScoreOptions options{mask, mask_stride_k, mask_kind, window_left, window_right,
-                         scale * ROCATTN_SCALE(k_scale, place.batch, scalar(place.head / group)), softcap, seq_q, seq_k};
+                         scale * ROCATTN_SCORE_SCALE(place.batch, scalar(place.head / group)), softcap, seq_q, seq_k};
     options.settle(alibi_slopes != nullptr);
     // With a band the last rows usually see most keys: their blocks start first.
     const QueryRows<Shape> rows(tiles - 1 - place.tile);

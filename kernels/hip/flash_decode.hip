@@ -19,8 +19,8 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; SEQUENCES and KV_DTYPE (flash_sequences.h), which have
-// arguments of their own.
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; SEQUENCES, KV_DTYPE and Q_DTYPE (flash_sequences.h), which
+// have arguments of their own.
 //
 // Kernel arguments (264 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -45,7 +45,7 @@ using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KE
                          COLUMN_STEP>;
 
 ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
-               (const DTYPE* q, const Stored<DTYPE>* k, const Stored<DTYPE>* v, float* partial_out,
+               (const StoredQ<DTYPE>* q, const Stored<DTYPE>* k, const Stored<DTYPE>* v, float* partial_out,
                 float* partial_ends, DTYPE* out, float* lse, const void* mask, const float* alibi_slopes,
                 const float* sinks, i64 q_stride_b, i64 q_stride_h, i64 q_stride_s, i64 k_stride_b, i64 k_stride_h,
                 i64 k_stride_s, i64 v_stride_b, i64 v_stride_h, i64 v_stride_s, i64 out_stride_b, i64 out_stride_h,
@@ -79,7 +79,7 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
     const auto head_of = [&](u32 packed) { return kv_head * group + packed / seq_q; };
 
     ScoreOptions options{mask, mask_stride_k, mask_kind, window_left, window_right,
-                         scale * ROCATTN_SCALE(k_scale, block_z(), kv_head), softcap, seq_q, seq_k};
+                         scale * ROCATTN_SCORE_SCALE(block_z(), kv_head), softcap, seq_q, seq_k};
     const float v_scale = ROCATTN_SCALE(v_scale, block_z(), kv_head);
     options.settle(alibi_slopes != nullptr);
     const BandRange band(options, 0, seq_q - 1);
@@ -128,7 +128,7 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
     }
 
     FlashForward<Shape, OptionScores<Shape>> forward(block, scores);
-    forward.load_queries([&](u32 at) -> const DTYPE* {
+    forward.load_queries([&](u32 at) -> const StoredQ<DTYPE>* {
         const u32 row = first_row + at;
         if (row >= packed_rows) return nullptr;
         return q + b * q_stride_b + head_of(row) * q_stride_h + row % seq_q * q_stride_s;

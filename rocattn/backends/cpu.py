@@ -64,6 +64,8 @@ def softmax_block(
     q *= q.dtype.type(query_factor(config))
     count = q.shape[2]
     q = q.reshape(nb, nh, group * count, config.head_dim)
+    if operands.q_scale is not None:
+        q *= operands.q_scale[heads.batch, heads.kv, None, None].astype(dtype, copy=False)
     k = computed(operands.k, operands.k_scale, heads, dtype)
     v = computed(operands.v, operands.v_scale, heads, dtype)
     scores = np.matmul(q, k.swapaxes(-1, -2))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 KERNEL_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 """The kernels' names of dtypes."""
-KV_TYPES = {"float8_e4m3fn": "e4m3fn", "float8_e4m3fnuz": "e4m3fnuz"}
-"""The kernels' names of what k and v may be stored in beside those."""
+FP8_TYPES = {"float8_e4m3fn": "e4m3fn", "float8_e4m3fnuz": "e4m3fnuz"}
+"""The kernels' names of what q, k and v may be stored in beside those."""
 MASK_KINDS = {"bool": 1, "float32": 2, "float16": 3, "bfloat16": 4}
 """The value of ``mask_kind`` by the mask's dtype; 0 is no mask."""
 MAX_GRID_YZ = 65535
@@ -116,10 +116,10 @@ def sequence_args(config: AttentionConfig, buffers: dict[str, Buffer], splits: i
 
 
 def scale_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Arg]:
-    """Return the arguments of kernels for 8-bit K and V, after all others; none without them."""
+    """Return the arguments of kernels for 8-bit K and V (and Q), after all others; none without them."""
     if config.kv_dtype is None:
         return []
-    names = ("k_scale", "v_scale")
+    names = ("q_scale", "k_scale", "v_scale")
     strides = [buffers[name].strides if name in buffers else (0, 0) for name in names]
     return [
         *(pointer(name, buffers) for name in names),

@@ -18,7 +18,7 @@ from rocattn.backend import YES, Support
 from rocattn.gpu.arch import blocks_a_unit, default_compute_units, fp8_dtype, wave_size, xcds
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
-    KV_TYPES,
+    FP8_TYPES,
     MAX_GRID_YZ,
     KernelVariant,
     f32,
@@ -372,7 +372,9 @@ def _variant(kernel: str, config: AttentionConfig, dims: tuple[int, int], tile: 
     compiled = _compiled(kernel, KERNEL_TYPES[config.dtype], dims, tile, _step(config))
     if config.varlen is not None:
         compiled = _of_sequences(compiled, _sequences(config, tile))
-    return compiled if config.kv_dtype is None else _of_fp8(compiled, config.kv_dtype)
+    if config.kv_dtype is None:
+        return compiled
+    return _of_fp8(compiled, config.kv_dtype, of_q=config.q_dtype is not None)
 
 
 SEQUENCES = {"varlen": 1, "paged": 2, "small_pages": 3}
@@ -392,10 +394,11 @@ def _of_sequences(variant: KernelVariant, kind: str) -> KernelVariant:
     return replace(variant, kernel=name, symbol=name, defines=variant.defines | {"SEQUENCES": SEQUENCES[kind]})
 
 
-def _of_fp8(variant: KernelVariant, kv_dtype: str) -> KernelVariant:
-    """Return the compilation of a kernel for K and V in 8 bits."""
-    name = f"{variant.symbol}_fp8"
-    return replace(variant, kernel=name, symbol=name, defines=variant.defines | {"KV_DTYPE": KV_TYPES[kv_dtype]})
+def _of_fp8(variant: KernelVariant, stored: str, *, of_q: bool = False) -> KernelVariant:
+    """Return the compilation of a kernel for K and V in 8 bits, and perhaps Q."""
+    name = f"{variant.symbol}_fp8{'_q' * of_q}"
+    kinds = {"KV_DTYPE": FP8_TYPES[stored]} | ({"Q_DTYPE": FP8_TYPES[stored]} if of_q else {})
+    return replace(variant, kernel=name, symbol=name, defines=variant.defines | kinds)
 
 
 def _step(config: AttentionConfig) -> int:

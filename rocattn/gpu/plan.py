@@ -133,7 +133,7 @@ def describe_buffers(
     if backward:
         heads += [("dout", out, "input"), ("dq", q, "output"), ("dk", k, "output"), ("dv", v, "output")]
     for name, shape, role in heads:
-        stored = c.kv_dtype or dtype if name in {"k", "v"} else dtype
+        stored = {"q": c.q_dtype, "k": c.kv_dtype, "v": c.kv_dtype}.get(name) or dtype
         buffers[name] = Buffer(shape, layout_strides(shape, c.layout), stored, role)
     rows = (batch, c.num_heads, seq_q)
     if backward or c.return_lse:
@@ -147,7 +147,7 @@ def describe_buffers(
         buffers["alibi_slopes"] = Buffer((c.batch, c.num_heads), (c.num_heads, 1), "float32", "input")
     if c.sinks:
         buffers["sinks"] = Buffer((c.num_heads,), (1,), "float32", "input")
-    for name, given in (("k_scale", c.k_scale), ("v_scale", c.v_scale)):
+    for name, given in (("q_scale", c.q_scale), ("k_scale", c.k_scale), ("v_scale", c.v_scale)):
         if given:
             buffers[name] = Buffer((c.batch, c.num_kv_heads), (c.num_kv_heads, 1), "float32", "input")
     buffers |= _sequence_buffers(c)
@@ -219,7 +219,7 @@ def used_buffers(prepared: LaunchPlan) -> set[str]:
 def _checked(name: str, buffer: Buffer, strides: tuple[int, ...]) -> tuple[int, ...]:
     if len(strides) != len(buffer.shape):
         raise ConfigError(f"{name} has {len(buffer.shape)} axes, not {len(strides)} strides")
-    broadcast = name in {"mask", "k_scale", "v_scale"}
+    broadcast = name in {"mask", "q_scale", "k_scale", "v_scale"}
     needed = not broadcast and buffer.shape[-1] > 1
     if needed and strides[-1] != 1:
         raise ConfigError(f"{name}'s last axis has stride {strides[-1]}: the kernels need it contiguous: copy it")

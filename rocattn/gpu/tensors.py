@@ -267,7 +267,7 @@ class DeviceCall:
         for name, tensor in self._tensors.items():
             if tensor.device != self._q.device:
                 raise ConfigError(f"{name} is on device {tensor.device}, q on device {self._q.device}")
-            if name in {"alibi_slopes", "sinks", "k_scale", "v_scale"} and tensor.dtype != "float32":
+            if name in {"alibi_slopes", "sinks", "q_scale", "k_scale", "v_scale"} and tensor.dtype != "float32":
                 raise ConfigError(f"{name} has dtype {tensor.dtype}: on a device it must be float32")
 
     def shadow(self, name: str) -> Any:

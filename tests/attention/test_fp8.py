@@ -1,4 +1,4 @@
-"""K and V of 8 bits in the public functions and caches: what is meant, what is refused, and how caches round."""
+"""Q, K and V of 8 bits in the public functions and caches: what is meant, what is refused, and how caches round."""
 
 import ml_dtypes
 import numpy as np
@@ -43,6 +43,29 @@ def test_a_scale_is_a_factor_of_what_is_stored(stored, dtype, kind):
     np.testing.assert_allclose(lse, right_lse, rtol=1e-5)
 
 
+@pytest.mark.parametrize("stored", FORMATS)
+@pytest.mark.parametrize("out_dtype", [None, "float16", "float32"])
+@pytest.mark.parametrize("kind", SCALES)
+def test_q_of_8_bits_has_a_scale_and_an_output_of_its_own_dtype(stored, out_dtype, kind):
+    """The scale of a KV head is that of all its query heads; the output is bfloat16 unless another dtype is named."""
+    scale, (q, k, v) = SCALES[kind], problem(stored, stored)
+    wide = np.broadcast_to(1.0 if scale is None else np.asarray(scale, np.float64), (B, HKV))
+    meant = q.astype(np.float64) * wide.repeat(H // HKV, axis=1)[:, None, :, None]
+    options = {"causal": True, "scale": 2.0**-4, "k_scale": 0.0625, "v_scale": 0.0625, "return_lse": True}
+    right, right_lse = rocattn.attention(
+        meant, *(x.astype(np.float64) * 0.0625 for x in (k, v)), causal=True, scale=2.0**-4, return_lse=True
+    )
+    out, lse = rocattn.attention(q, k, v, q_scale=scale, out_dtype=out_dtype, **options)
+    assert out.dtype.name == out_dtype or out.dtype == ml_dtypes.bfloat16
+    unit = float(ml_dtypes.finfo(out.dtype).eps)
+    np.testing.assert_allclose(out.astype(np.float64), right, rtol=0, atol=8 * unit * abs(right).max())
+    np.testing.assert_allclose(lse, right_lse, rtol=1e-5)
+    starts = np.array([0, 5, 10], np.int32), np.array([0, 33, 66], np.int32)
+    packed = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
+    same, _ = rocattn.attention_varlen(*packed, *starts, q_scale=scale, out_dtype=out_dtype, **options)
+    np.testing.assert_array_equal(same.reshape(out.shape), out)
+
+
 def test_packed_sequences_have_scales_of_their_own():
     """Packed rows and pages: [B, Hkv] counts sequences."""
     rng = np.random.default_rng(1)
@@ -73,7 +96,12 @@ def test_what_makes_no_sense_is_refused():
     for told, arguments, options in (
         ("k has dtype float8_e4m3fn and v float8_e4m3fnuz", (q, k, v.astype(np.float32).astype(FORMATS[1])), {}),
         ("v has dtype float8_e4m3fn, but float16 is needed", (q, k.astype(np.float16), v), {}),
-        ("q has dtype float8_e4m3fn: use one of", (k, k, v), {}),
+        ("q has dtype float8_e4m3fn: use one of", (k, k.astype(q.dtype), v.astype(q.dtype)), {}),
+        ("q has dtype float8_e4m3fnuz: use one of", (q.astype(FORMATS[1]), k, v), {}),
+        ("q_scale is a factor of 8-bit q", (q, k, v), {"q_scale": 2.0}),
+        ("out_dtype is 'float64': use one of None, bfloat16", (k, k, v), {"out_dtype": "float64"}),
+        ("out_dtype is 'bfloat16': it is a choice with 8-bit q alone", (q, k, v), {"out_dtype": "bfloat16"}),
+        ("q_scale times k_scale must be finite and at most 1e", (k, k, v), {"q_scale": 1e5, "k_scale": 1e5}),
         ("factors of 8-bit k and v", (q, k.astype(q.dtype), v.astype(q.dtype)), {"k_scale": 2.0}),
         (r"k_scale has shape \(3,\)", (q, k, v), {"k_scale": np.ones(3, np.float32)}),
         ("v_scale has dtype int64", (q, k, v), {"v_scale": np.ones(HKV, np.int64)}),
@@ -111,11 +139,18 @@ def test_only_backends_that_know_8_bits_are_asked():
 def test_a_config_without_8_bits_keeps_its_key():
     """Records of earlier commits are found again; with them the config survives JSON."""
     plain = AttentionConfig(batch=1, num_heads=1, seq_q=1, seq_k=9, head_dim=8)
-    assert not {"kv_dtype", "k_scale", "v_scale"} & plain.to_dict().keys()
+    assert not {"q_dtype", "kv_dtype", "q_scale", "k_scale", "v_scale"} & plain.to_dict().keys()
     small = plain.replace(dtype="bfloat16", kv_dtype=FP8_DTYPES[1], k_scale=True)
     assert AttentionConfig.from_dict(small.to_dict()) == small
     assert small.label == "b1-h1-q1-k9-d8-k_scale-float8_e4m3fnuz-bfloat16"
     assert small.kv_bytes == 2 * 9 * 8
+    assert not {"q_dtype", "q_scale"} & small.to_dict().keys()
+    all_small = small.replace(q_dtype=FP8_DTYPES[1], q_scale=True)
+    assert AttentionConfig.from_dict(all_small.to_dict()) == all_small
+    assert all_small.label == "b1-h1-q1-k9-d8-q_scale-k_scale-qfloat8_e4m3fnuz-bfloat16"
+    assert (all_small.q_bytes, all_small.out_bytes) == (8, 16)
+    with pytest.raises(ConfigError, match="q is stored in float8_e4m3fn, k and v in float8_e4m3fnuz"):
+        small.replace(q_dtype=FP8_DTYPES[0])
     with pytest.raises(ConfigError, match="kv_dtype 'float8_e5m2' is not supported"):
         plain.replace(kv_dtype="float8_e5m2")
 
@@ -169,6 +204,9 @@ def test_caches_of_8_bits_attend_to_what_they_kept(stored, dtype):
         cache.append(k[:, 15:], kept[1][:, 15:])
         assert cache.keys.dtype.name == stored
         np.testing.assert_array_equal(cache.attend(q, causal=True), right)
+        q8 = quantised(q, 0.02, kind)
+        same = rocattn.attention(q8, *kept, causal=True, q_scale=0.02, **scales)
+        np.testing.assert_array_equal(cache.attend(q8, causal=True, q_scale=0.02), same)
         with pytest.raises(ConfigError, match="float64: the cache keeps float8"):
             cache.append(k[:, :1].astype(np.float64), v[:, :1])
 

@@ -260,7 +260,7 @@ def test_second_derivatives_are_refused():
 
 @pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.float8_e4m3fnuz], ids=str)
 @pytest.mark.parametrize("order", ["BHSD", "BSHD"])
-def test_keys_and_values_of_8_bits_are_taken(stored, order):
+def test_tensors_of_8_bits_are_taken(stored, order):
     """PyTorch's two types are ml_dtypes' in the same memory; scales are tensors; the query alone has no gradient."""
     query, key, value = normal(2, 4, 5, 16).half(), normal(2, 2, 7, 16).to(stored), normal(2, 2, 7, 16).to(stored)
     if order == "BSHD":
@@ -274,6 +274,17 @@ def test_keys_and_values_of_8_bits_are_taken(stored, order):
     torch.library.opcheck(  # its other tests multiply what they are given, which PyTorch cannot in 8 bits
         OPERATORS.attention.default, (query, key, value), scales, test_utils=["test_faketensor"]
     )
+    small = query.to(stored)
+    scales["q_scale"] = torch.tensor([0.5, 1.0])
+    right, _ = OPERATORS.attention(small.double() * scales["q_scale"].repeat_interleave(2)[:, None, None], *meant)
+    for dtype, options in ((torch.bfloat16, {}), (torch.float16, {"out_dtype": torch.float16})):
+        out, _ = OPERATORS.attention(small, key, value, **scales, **options)
+        assert out.dtype == dtype
+        assert out.stride() == query.stride()
+        torch.testing.assert_close(out.double(), right, rtol=0, atol=4 * torch.finfo(dtype).eps)
+        torch.library.opcheck(
+            OPERATORS.attention.default, (small, key, value), scales | options, test_utils=["test_faketensor"]
+        )
     out, _ = OPERATORS.attention(query.requires_grad_(), key, value)
     with pytest.raises(ConfigError, match="no gradients of float8_e4m3fn"):
         out.sum().backward()

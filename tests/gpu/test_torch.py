@@ -103,6 +103,11 @@ for stored in (torch.float8_e4m3fn, torch.float8_e4m3fnuz):
         strided = to_gpu(torch.stack([v_scale, v_scale], -1))[..., 0]  # every second element
         out = rocattn.attention(to_gpu(q), to_gpu(k), to_gpu(v), k_scale=to_gpu(k_scale), v_scale=strided)
         found[f"{stored} {name}"] = near(out, right.transpose(1, 2))
+    scales = {"q_scale": torch.tensor([0.5, 2.0]), "k_scale": torch.tensor(0.5)}
+    small = q.to(stored)
+    right, _ = torch.ops.rocattn.attention(*(x.transpose(1, 2) for x in (small, k, v)), **scales)
+    out = rocattn.attention(to_gpu(small), to_gpu(k), to_gpu(v), **{n: to_gpu(x) for n, x in scales.items()})
+    found[f"{stored} q"] = out.dtype == torch.bfloat16 and near(out, right.transpose(1, 2))
 try:
     rocattn.attention(to_gpu(q), to_gpu(k), to_gpu(v), k_scale=0.5)
 except rocattn.ConfigError as error:
@@ -112,7 +117,7 @@ print(json.dumps(found))
     found = hostgpu(PRELUDE + code)
     assert found.pop("refused") == "k_scale is a float, but q is a device tensor: use one kind for all"
     assert found == dict.fromkeys(found, True)
-    assert len(found) == 6
+    assert len(found) == 8
 
 
 def test_the_operators_have_kernels_for_gpu_tensors():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rocattn.gpu.arch import TESTED, fp8_dtype
-from rocattn.gpu.arguments import KV_TYPES
+from rocattn.gpu.arguments import FP8_TYPES
 from rocattn.gpu.flash import BUILT_FP8, variants
 from rocattn.toolchain import compile_hip
 from rocattn_profiling.workloads.inputs import numpy_dtype
@@ -51,7 +51,7 @@ def value_of(byte, kv_dtype):
     return -size if sign else size
 
 
-@pytest.mark.parametrize("kv_dtype", KV_TYPES)
+@pytest.mark.parametrize("kv_dtype", FP8_TYPES)
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950", "gfx1201", "gfx1100"])
 def test_every_byte_becomes_its_value(standin, tmp_path, arch, kv_dtype):
     """All 256 in f16, bf16 and f32, with the sign of 0, as ml_dtypes has them; NaN alone is found and cleared."""
@@ -70,7 +70,7 @@ def test_every_byte_becomes_its_value(standin, tmp_path, arch, kv_dtype):
         outputs = {name: device.upload(np.zeros(256, dtype)) for name, dtype in dtypes.items()}
         found = device.upload(np.zeros((64, 2), np.uint32))
         arguments = given, *outputs.values(), found
-        answer = device.run(source, "values", (1, 1, 1), (32, 1, 1), *arguments, STORED=KV_TYPES[kv_dtype])
+        answer = device.run(source, "values", (1, 1, 1), (32, 1, 1), *arguments, STORED=FP8_TYPES[kv_dtype])
         assert answer == (0, "")
         for name, dtype in dtypes.items():
             got = device.download(outputs[name], (256,), np.dtype(dtype)).astype(np.float64)
@@ -89,7 +89,7 @@ def test_every_byte_becomes_its_value(standin, tmp_path, arch, kv_dtype):
 @pytest.mark.parametrize("arch", [arch for arch in TESTED if fp8_dtype(arch)])
 def test_bytes_are_converted_by_instructions(arch):
     """Each shipped kernel for 8 bits converts its tiles two elements at a time, and loads them by 8 bytes."""
-    stored = KV_TYPES[fp8_dtype(arch)]
+    stored = FP8_TYPES[fp8_dtype(arch)]
     built = [variant for variant in variants(arch) if "KV_DTYPE" in variant.defines]
     assert {variant.symbol for variant in built} == {f"{symbol}_fp8" for symbol in BUILT_FP8}
     for variant in built:

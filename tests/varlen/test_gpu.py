@@ -55,6 +55,7 @@ def pages(size):
         ("gfx942", {"seq_q": 1}, "flash_decode_varlen"),
         ("gfx942", {"seq_q": 1, "kv_dtype": "float8_e4m3fnuz", **pages(64)}, "flash_decode_paged_fp8"),
         ("gfx1100", {"kv_dtype": "float8_e4m3fn", **pages(16)}, "flash_attention_small_pages_fp8"),
+        ("gfx942", {"kv_dtype": "float8_e4m3fnuz", "q_dtype": "float8_e4m3fnuz"}, "flash_attention_varlen_fp8_q"),
     ],
 )
 def test_the_page_size_chooses_the_kernel(arch, changes, kernel):
@@ -97,5 +98,5 @@ def test_keys_are_divided_by_the_page_size_without_a_division(divisor):
 
 def test_what_the_kernels_cannot_do_is_refused_with_its_reason():
     """No standard path stands behind packed rows."""
-    with pytest.raises(ConfigError, match="head dimensions up to 256"):
-        plan(config(head_dim=320), "gfx1100")
+    with pytest.raises(ConfigError, match="head dimensions up to 576"):
+        plan(config(head_dim=640), "gfx1100")

@@ -48,7 +48,8 @@ def named(config, view, lse, *, inputs=None, what="out"):
          "the values of an additive mask are rounded to bfloat16"),
         (SMALL, Twist(k_scale=False), "k_scale is ignored"),
         (SMALL, Twist(v_scale=False), "v_scale is ignored"),
-        (SMALL, Twist(other_format=True), "8-bit keys and values are read in the other of the two formats"),
+        (SMALL | {"q_dtype": "float8_e4m3fn", "q_scale": True}, Twist(q_scale=False), "q_scale is ignored"),
+        (SMALL, Twist(other_format=True), "8-bit tensors are read in the other of the two formats"),
     ],
     ids=str,
 )  # fmt: skip

@@ -157,23 +157,24 @@ ROCATTN_INLINE void transpose(const V (&rows)[4], C (&columns)[N]) {
 }
 
 // 16 rows of T, one wave's share, into a row-major LDS tile with COLUMNS columns; columns from `columns` (a multiple of
-// STEP) on, and rows whose pointer is null, become 0. row_at(row) is the address of a row.
-template <typename T, typename Element, u32 COLUMNS, u32 STEP, typename RowAt>
+// STEP) on, and rows whose pointer is null, become 0. row_at(row) is the address of a row, as it is stored.
+template <typename T, typename Element, u32 COLUMNS, u32 STEP, typename Stored = T, typename RowAt>
 ROCATTN_INLINE void stage_rows(Element* tile, const RowAt& row_at, u32 columns, Where where = Where::here()) {
     constexpr u32 WIDTH = VECTOR_BYTES / sizeof(T), CHUNKS = COLUMNS / WIDTH;
-    using P = Pieces<T, WIDTH, STEP>;
+    using P = Pieces<Stored, WIDTH, STEP>;
     for (u32 unit = lane_id(); unit < 16 * CHUNKS; unit += WAVE) {
-        const T* row = row_at(unit / CHUNKS);
+        const Stored* row = row_at(unit / CHUNKS);
         const u32 column = unit % CHUNKS * WIDTH;
-        Vector<T, WIDTH> x = {};
+        Vector<Stored, WIDTH> x = {};
         if (!row) {
         } else if constexpr (STEP == ANY_COLUMNS) {
-            x = load_columns<T, WIDTH>(row, column, columns, where);
+            x = load_columns<Stored, WIDTH>(row, column, columns, where);
         } else {
             x = P::load_all([&](u32 p) { return row + P::column(p, column, columns); }, where);
             x = P::existing(x, column, columns);
         }
-        put_elements<Element, T, WIDTH>(tile + unit / CHUNKS * row_stride<Element>(COLUMNS) + column, x, where);
+        Element* place = tile + unit / CHUNKS * row_stride<Element>(COLUMNS) + column;
+        put_elements<Element, T, WIDTH>(place, as_computed<T, Stored, WIDTH>(x), where);
     }
 }
 

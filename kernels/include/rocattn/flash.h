@@ -95,7 +95,7 @@ public:
         for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
             Element* tile = S::KEEPS_Q_IN_LDS ? query_fragment(i) : mine;
             const auto tile_row_at = [&](u32 row) { return row_at(i * 16 + row); };
-            stage_rows<T, Element, S::DEPTH, S::STEP>(tile, tile_row_at, block.head_dim);
+            stage_rows<T, Element, S::DEPTH, S::STEP, StoredQ<T>>(tile, tile_row_at, block.head_dim);
             wave_barrier();
             if constexpr (!S::KEEPS_Q_IN_LDS) {
 #pragma unroll

@@ -87,7 +87,7 @@ struct Strides {
 
 template <typename T>
 struct FlashArguments {
-    const T* q;
+    const StoredQ<T>* q;
     const Stored<T> *k, *v;
     T* out;
     float* lse;
@@ -129,7 +129,7 @@ ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const 
                               , a.pages
 #endif
     };
-    const T* q = a.q + batch * a.q_strides.b + head * a.q_strides.h;
+    const StoredQ<T>* q = a.q + batch * a.q_strides.b + head * a.q_strides.h;
     // Computed before the loop, so that not all that they are computed from takes scalar registers in it.
     T* out = a.out + batch * a.out_strides.b + head * a.out_strides.h;
 #if SEQUENCES

@@ -33,7 +33,9 @@
 #else
 #define ROCATTN_KIND
 #endif
-#ifdef KV_DTYPE
+#ifdef Q_DTYPE
+#define ROCATTN_STORAGE _fp8_q
+#elif defined(KV_DTYPE)
 #define ROCATTN_STORAGE _fp8
 #else
 #define ROCATTN_STORAGE
@@ -55,19 +57,24 @@
 #endif
 
 // K and V in 8 bits: KV_DTYPE is e4m3fn or e4m3fnuz (fp8.h), the symbol <kernel>..._fp8; flash_attention and flash_decode
-// alone. What an element stands for is it times a scale. These arguments follow all others:
-//   const float* k_scales, v_scales: by strides broadcast to [B, Hkv], B counting sequences; null: 1
-//   u32 k_scale_stride_b, _h, v_scale_stride_b, _h
-// The scale of K becomes one of the scores, the scale of V one of the output.
+// alone. With Q_DTYPE, which is the same, Q is stored so, too: <kernel>..._fp8_q. What an element stands for is it times
+// a scale. These arguments follow all others:
+//   const float* q_scales, k_scales, v_scales: by strides broadcast to [B, Hkv], B counting sequences; null: 1
+//   u32 q_scale_stride_b, _h, k_scale_stride_b, _h, v_scale_stride_b, _h
+// The scales of Q and K become one of the scores, the scale of V one of the output.
 #ifdef KV_DTYPE
 #define ROCATTN_SCALES                                                                                                \
-    , const float *k_scales, const float *v_scales, u32 k_scale_stride_b, u32 k_scale_stride_h, u32 v_scale_stride_b, \
+    , const float *q_scales, const float *k_scales, const float *v_scales, u32 q_scale_stride_b,  \
+        u32 q_scale_stride_h, u32 k_scale_stride_b, u32 k_scale_stride_h, u32 v_scale_stride_b,                        \
         u32 v_scale_stride_h
 #define ROCATTN_SCALE(name, batch, kv_head) \
     (name##s ? load(name##s + ((batch) * name##_stride_b + (kv_head) * name##_stride_h)) : 1.0f)
+#define ROCATTN_SCORE_SCALE(batch, kv_head) \
+    (ROCATTN_SCALE(q_scale, batch, kv_head) * ROCATTN_SCALE(k_scale, batch, kv_head))
 #else
 #define ROCATTN_SCALES
 #define ROCATTN_SCALE(name, batch, kv_head) 1.0f
+#define ROCATTN_SCORE_SCALE(batch, kv_head) 1.0f
 #endif
 
 namespace rocattn {

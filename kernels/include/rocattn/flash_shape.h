@@ -11,12 +11,20 @@ constexpr u32 divisor_up_to(u32 limit, u32 a, u32 b) {
     return a % limit == 0 && b % limit == 0 ? limit : divisor_up_to(limit - 1, a, b);
 }
 
-// K and V as they lie in memory.
-template <typename T>
+// K and V, and Q, as they lie in memory.
 #ifdef KV_DTYPE
+template <typename T>
 using Stored = KV_DTYPE;
 #else
+template <typename T>
 using Stored = T;
+#endif
+#ifdef Q_DTYPE
+template <typename T>
+using StoredQ = Q_DTYPE;
+#else
+template <typename T>
+using StoredQ = T;
 #endif
 
 // What is known at compile time. D, DV: padded head dimensions.

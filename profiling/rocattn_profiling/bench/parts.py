@@ -84,7 +84,7 @@ def _module_parts(arguments: argparse.Namespace) -> list[SuitePart]:
         ConfigError: When there is no such module.
         CommandError: When options are given that modules do not have.
     """
-    for name in ("layout", "kv_dtype"):
+    for name in ("layout", "q_dtype", "kv_dtype"):
         if getattr(arguments, name):
             raise CommandError(f"modules have a layout of their own and no cache: leave out {flag(name)}")
     if arguments.direction != "forward":
@@ -121,7 +121,7 @@ def _model_parts(arguments: argparse.Namespace) -> list[SuitePart]:
     model = read_model(Path(arguments.model))
     lengths = _lengths(arguments, model)
     _say_what_it_is(model)
-    changes = given(arguments, ("layout", "kv_dtype"))
+    changes = given(arguments, ("layout", "q_dtype", "kv_dtype"))
     counts: dict[str, int] = {}
     configs: list[AttentionConfig] = []
     for length in lengths:

@@ -177,6 +177,8 @@ _COVERING: tuple[dict[str, Any], ...] = (
     {"seq_q": 200, "seq_k": 200, "kv_dtype": FP8_DTYPES[0]},
     {"seq_q": 1, "seq_k": 1 << 16, "kv_dtype": FP8_DTYPES[0]},
     {"seq_q": 1, "seq_k": 1 << 12, "varlen": VarlenShape(total_q=1, page_size=768), "kv_dtype": FP8_DTYPES[0]},
+    {"seq_q": 200, "seq_k": 200, "kv_dtype": FP8_DTYPES[0], "q_dtype": FP8_DTYPES[0]},
+    {"seq_q": 1, "seq_k": 1 << 16, "kv_dtype": FP8_DTYPES[0], "q_dtype": FP8_DTYPES[0]},
     {"seq_q": 200, "seq_k": 200, "direction": "backward"},
     {"seq_q": 200, "seq_k": 200, "direction": "backward", "causal": True},
     {"seq_q": 200, "seq_k": 200, "direction": "backward", "mask": "bool", "mask_shape": (1, 1, 200, 200)},

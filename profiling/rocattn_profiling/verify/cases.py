@@ -37,7 +37,7 @@ FAMILIES = {
     "containment": "NaN and inf in hidden keys",
     "varlen": "sequences of different lengths in packed rows, gradients too; NaN between them",
     "paged": "K and V in pages of any size and order, in prompts, chunks and decode steps; NaN in what is unused",
-    "fp8": "K and V in 8 bits, both formats, with scales of heads: every byte, prompts, decode, packed rows, pages",
+    "fp8": "K and V, and Q, in 8 bits, both formats, with scales of heads: every byte, prompts, decode, packed rows, pages",
     "gradients": "gradients against finite differences in float64",
     "determinism": "the same bits again, on any number of threads, from several threads at once",
 }
@@ -404,6 +404,15 @@ def _fp8() -> Iterator[VerifyCase]:
     kinds = tuple(zip((*FP8_DTYPES, *FP8_DTYPES), (*_HALVES, *reversed(_HALVES)), strict=True))
     for (case, sizes), (kv_dtype, dtype) in itertools.product(options, kinds):
         yield case(**sizes, dtype=dtype, kv_dtype=kv_dtype)
+    of_q = scaled | {"q_scale": True}
+    small_q: tuple[tuple[Callable[..., VerifyCase], dict[str, Any]], ...] = (
+        (partial(_case, "fp8", "all-bytes"), {"causal": True} | of_q),
+        (partial(_case, "fp8", "normal", "moat"), decode | {"seq_q": 7, "head_dim": 40, "head_dim_v": 20} | of_q),
+        (partial(_of_lengths, "fp8", _CHUNKS, 24), {"causal": True, "head_dim": 80} | of_q),
+        (partial(_of_lengths, "fp8", _PROMPTS), {"softcap": 9.0, "alibi": True, "sinks": True}),
+    )
+    for (case, sizes), (kv_dtype, dtype) in itertools.product(small_q, kinds):
+        yield case(**sizes, dtype=dtype, kv_dtype=kv_dtype, q_dtype=kv_dtype)
     for kv_dtype in FP8_DTYPES:  # 2^15, which float16 needs for such scores, is beyond 8 bits
         yield _case("fp8", "flat-1e10", dtype="bfloat16", kv_dtype=kv_dtype, **scaled)
 

@@ -50,8 +50,8 @@ class Twist:
         stale: Which partial result it does not rescale: "output", "sum" or "both".
         value_stride: Elements between rows of V in memory, whatever they are; 0 for the right number.
         value_shift: Row j of the probabilities meets value j + this.
-        k_scale, v_scale: Whether the factor of 8-bit k, of v, is applied.
-        other_format: 8-bit k and v are read as the other of the two formats.
+        q_scale, k_scale, v_scale: Whether the factor of 8-bit q, of k, of v, is applied.
+        other_format: 8-bit q, k and v are read as the other of the two formats.
         flushed: Elements of q, k and v below the dtype's smallest normal number are 0.
         lse: "natural", "log2", "negated", "of the scores' sum alone" (without the maximum).
     """
@@ -72,6 +72,7 @@ class Twist:
     stale: str = "both"
     value_stride: int = 0
     value_shift: int = 0
+    q_scale: bool = True
     k_scale: bool = True
     v_scale: bool = True
     other_format: bool = False
@@ -115,7 +116,9 @@ def attend(config: AttentionConfig, inputs: Inputs, twist: Twist = RIGHT) -> tup
     group = config.num_heads // config.num_kv_heads
     heads = np.arange(config.num_heads)
     shared = heads % config.num_kv_heads if twist.interleaved else heads // group
-    q, k, v = operands.q.astype(np.float64), _wide(operands.k, twist), _values(config, inputs, twist)
+    q, k, v = _wide(operands.q, twist), _wide(operands.k, twist), _values(config, inputs, twist)
+    if operands.q_scale is not None and twist.q_scale:
+        q = q * operands.q_scale.astype(np.float64)[:, heads // group, None, None]
     if operands.k_scale is not None and twist.k_scale:
         k = k * operands.k_scale.astype(np.float64)[..., None, None]
     if operands.v_scale is not None and twist.v_scale:

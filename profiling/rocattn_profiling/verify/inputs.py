@@ -116,9 +116,9 @@ def _positions(config: AttentionConfig, inputs: Inputs) -> None:
     q[...] = codes[wanted] * (2000 / max(config.head_dim, 1) / config.softmax_scale)
 
 
-def _all_bytes(_: AttentionConfig, inputs: Inputs) -> None:
-    """8-bit k and v of every byte that is a number: -0, subnormal and the largest ones, as many of each."""
-    for seed, array in enumerate((inputs.k, inputs.v)):
+def _all_bytes(config: AttentionConfig, inputs: Inputs) -> None:
+    """8-bit tensors of every byte that is a number: -0, subnormal and the largest ones, as many of each."""
+    for seed, array in enumerate((inputs.k, inputs.v, *([inputs.q] if config.q_dtype else []))):
         numbers = np.arange(256).astype(np.uint8).view(array.dtype)
         numbers = numbers[np.isfinite(numbers)]
         array[...] = np.random.default_rng(seed).permutation(np.resize(numbers, array.size)).reshape(array.shape)

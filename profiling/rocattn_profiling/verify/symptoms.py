@@ -116,7 +116,7 @@ def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
     yield Hypothesis(_FINITE, Twist(hidden=-1e30))
     yield from _scaling(config)
     if config.kv_dtype is not None:
-        yield Hypothesis("8-bit keys and values are read in the other of the two formats", Twist(other_format=True))
+        yield Hypothesis("8-bit tensors are read in the other of the two formats", Twist(other_format=True))
     if group > 1 and config.num_kv_heads > 1:
         yield Hypothesis("query head h takes KV head h % Hkv, not h // (H / Hkv)", Twist(interleaved=True))
     for stale, words in (
@@ -142,6 +142,8 @@ def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
         yield Hypothesis("ALiBi slopes are multiplied by the scale, too", Twist(alibi=scale))
     if config.sinks:
         yield Hypothesis("sinks are ignored", Twist(sinks=False))
+    if config.q_scale:
+        yield Hypothesis("q_scale is ignored", Twist(q_scale=False))
     if config.k_scale:
         yield Hypothesis("k_scale is ignored", Twist(k_scale=False))
     if config.v_scale:

@@ -35,12 +35,12 @@ class Inputs:
     """The arrays of one problem.
 
     Attributes:
-        q, k, v: In the config's layout and dtype; k and v in its ``kv_dtype`` if it has one.
+        q, k, v: In the config's layout and dtype; of 8 bits where it has a ``q_dtype`` or ``kv_dtype``.
         mask: bool, or the config's dtype if additive, of the config's ``mask_shape``; None without one.
         alibi_slopes: [H], float32 (float64 for float64): 2^(-8 (h + 1) / H) (Press et al. 2022); None without them.
         sinks: [H], the same dtype, normal; None without them.
-        k_scale, v_scale: [B, Hkv], the same dtype, 2^-5 to 2^-3: what 8-bit k and v are multiplied by, whose elements
-            are 16 times as large; None without them.
+        q_scale, k_scale, v_scale: [B, Hkv], the same dtype, 2^-5 to 2^-3: what 8-bit q, k and v are multiplied by,
+            whose elements are 16 times as large; None without them.
         dout: Gradient of the output, in its layout and dtype; None unless the config's direction is "backward".
         sequences: Where sequences of different lengths are in q, k, v and dout; None without them.
         parts: Their own inputs, one for each sequence with rows; NaN is in the arrays wherever none of them is.
@@ -52,6 +52,7 @@ class Inputs:
     mask: Array | None = None
     alibi_slopes: Array | None = None
     sinks: Array | None = None
+    q_scale: Array | None = None
     k_scale: Array | None = None
     v_scale: Array | None = None
     dout: Array | None = None
@@ -75,7 +76,8 @@ class Inputs:
         return options | self._scales(config)
 
     def _scales(self, config: AttentionConfig) -> dict[str, Any]:
-        return {} if config.kv_dtype is None else {"k_scale": self.k_scale, "v_scale": self.v_scale}
+        scales = {} if config.kv_dtype is None else {"k_scale": self.k_scale, "v_scale": self.v_scale}
+        return scales if config.q_dtype is None else scales | {"q_scale": self.q_scale, "out_dtype": config.dtype}
 
     def _varlen_options(self, config: AttentionConfig) -> dict[str, Any]:
         where = self.sequences
@@ -95,7 +97,7 @@ class Inputs:
         if self.sequences is not None:
             wide = None if slopes is None else np.broadcast_to(slopes, (config.batch, config.num_heads))
             k, v = (x.swapaxes(1, 2) if x.ndim == 4 else rows_view(x) for x in (self.k, self.v))
-            return Operands(rows_view(self.q), k, v, None, wide, self.sinks, self.k_scale, self.v_scale)
+            return Operands(rows_view(self.q), k, v, None, wide, self.sinks, self.k_scale, self.v_scale, self.q_scale)
         return Operands(
             q=heads_view(self.q, config.layout, config.num_heads, "q"),
             k=heads_view(self.k, config.layout, config.num_kv_heads, "k"),
@@ -105,6 +107,7 @@ class Inputs:
             sinks=self.sinks,
             k_scale=self.k_scale,
             v_scale=self.v_scale,
+            q_scale=self.q_scale,
         )
 
 
@@ -114,14 +117,14 @@ def rows_view(array: Array) -> Array:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of a config's ``dtype`` or ``kv_dtype`` name."""
+    """Return the dtype of a config's ``dtype``, ``q_dtype`` or ``kv_dtype`` name."""
     return np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" or name in FP8_DTYPES else name)
 
 
 def stored_dtype(config: AttentionConfig, tensor: str) -> np.dtype[Any]:
     """Return the dtype of "q", "k", "v" or "out"."""
-    stored = config.kv_dtype if tensor in {"k", "v"} else None
-    return numpy_dtype(stored or config.dtype)
+    stored = {"q": config.q_dtype, "k": config.kv_dtype, "v": config.kv_dtype}
+    return numpy_dtype(stored.get(tensor) or config.dtype)
 
 
 def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0) -> Inputs:
@@ -143,11 +146,11 @@ def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0)
     rng = np.random.default_rng([seed, int(config.key, 16)])
     dtype = numpy_dtype(config.dtype)
     names = ["q", "k", "v"] + ["out"] * (config.direction == "backward")
-    larger = {"k": _STORED if config.k_scale else 1, "v": _STORED if config.v_scale else 1}
+    scaled = {"q": config.q_scale, "k": config.k_scale, "v": config.v_scale}
     arrays = []
     for name in names:
         source = _source(data, name, seed, rng)
-        arrays.append(_fill(stored_shape(config, name), stored_dtype(config, name), source, larger.get(name, 1)))
+        arrays.append(_fill(stored_shape(config, name), stored_dtype(config, name), source, _STORED if scaled.get(name) else 1))
     wide = np.dtype(np.float64 if config.dtype == "float64" else np.float32)
     heads = np.arange(1, config.num_heads + 1)
     return Inputs(
@@ -157,13 +160,14 @@ def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0)
         mask=_mask(config, dtype, rng),
         alibi_slopes=np.exp2(-8.0 * heads / config.num_heads).astype(wide) if config.alibi else None,
         sinks=rng.standard_normal(config.num_heads).astype(wide) if config.sinks else None,
-        k_scale=_kv_scale(config, rng).astype(wide) if config.k_scale else None,
-        v_scale=_kv_scale(config, rng).astype(wide) if config.v_scale else None,
+        k_scale=_scale(config, rng).astype(wide) if config.k_scale else None,
+        v_scale=_scale(config, rng).astype(wide) if config.v_scale else None,
+        q_scale=_scale(config, rng).astype(wide) if config.q_scale else None,
         dout=arrays[3] if config.direction == "backward" else None,
     )
 
 
-def _kv_scale(config: AttentionConfig, rng: np.random.Generator) -> Array:
+def _scale(config: AttentionConfig, rng: np.random.Generator) -> Array:
     scale: Array = np.exp2(rng.uniform(-1, 1, (config.batch, config.num_kv_heads))) / _STORED
     return scale
 
@@ -195,13 +199,13 @@ def _varlen_inputs(config: AttentionConfig, varlen: VarlenShape, data: str, seed
                 first = starts[int(name in {"k", "v"}), index]
                 arrays[name][first : first + len(rows)] = rows
     keys = np.array([k for _, k in lengths], np.int32) if varlen.paged else None
-    k_scale, v_scale = (
-        np.concatenate([getattr(part, name) for part in parts]) if given and parts else None
-        for name, given in (("k_scale", config.k_scale), ("v_scale", config.v_scale))
+    q_scale, k_scale, v_scale = (
+        np.concatenate([getattr(part, name) for part in parts]) if getattr(config, name) and parts else None
+        for name in ("q_scale", "k_scale", "v_scale")
     )
     return Inputs(
         q=arrays["q"], k=arrays["k"], v=arrays["v"], alibi_slopes=slopes, sinks=sinks, dout=arrays.get("dout"),
-        k_scale=k_scale, v_scale=v_scale,
+        q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
         sequences=Sequences(starts[0], None if varlen.paged else starts[1], keys, table),
         parts=tuple(part for part, (rows, _) in zip(parts, lengths, strict=True) if rows),
     )  # fmt: skip

@@ -152,6 +152,8 @@ def _naive_softmax(
     group = config.num_heads // config.num_kv_heads
     q = operands.q[heads.batch, heads.query][:, :, rows].astype(wide, order="C")
     q = q.reshape(1, 1, group * len(rows), config.head_dim)
+    if operands.q_scale is not None:
+        q *= operands.q_scale[heads.batch, heads.kv, None, None].astype(wide)
     k = computed(operands.k, operands.k_scale, heads, wide)
     v = computed(operands.v, operands.v_scale, heads, wide)
     scores = _rounded(np.matmul(q, _rounded(k * wide.type(query_factor(config)), kept).swapaxes(-1, -2)), kept)

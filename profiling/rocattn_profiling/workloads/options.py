@@ -17,7 +17,7 @@ SIZES = {
     "head_dim_v": "D of v and out (default: as head_dim)",
 }
 BAND = ("causal", "window", "softcap")
-STORAGE = ("layout", "dtype", "kv_dtype")
+STORAGE = ("layout", "dtype", "q_dtype", "kv_dtype")
 MOST_THREADS = 4096
 MOST_SECONDS = 1e7
 
@@ -60,10 +60,11 @@ def flag(name: str) -> str:
 
 
 def add_storage(group: argparse._ArgumentGroup) -> None:
-    """Add ``--direction``, ``--layout``, ``--dtype`` and ``--kv-dtype``."""
+    """Add ``--direction``, ``--layout``, ``--dtype``, ``--q-dtype`` and ``--kv-dtype``."""
     group.add_argument("--direction", choices=("forward", "backward"), default="forward", help="(default forward)")
     group.add_argument("--layout", choices=LAYOUTS, help="memory layout (default BSHD)")
     group.add_argument("--dtype", choices=tuple(DTYPE_BYTES), help="element type (default float32)")
+    group.add_argument("--q-dtype", choices=FP8_DTYPES, help="8-bit element type of q, with the same --kv-dtype")
     group.add_argument("--kv-dtype", choices=FP8_DTYPES, help="8-bit element type of k and v (default: the dtype)")
 
 

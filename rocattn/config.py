@@ -189,7 +189,8 @@ class AttentionConfig:
         if self.q_dtype is None and self.q_scale:
             return f"q_scale is a factor of 8-bit q ({', '.join(FP8_DTYPES)}), not of {self.dtype}"
         if self.q_dtype is not None and self.q_dtype != self.kv_dtype:
-            return f"q is stored in {self.q_dtype}, k and v in {self.kv_dtype or self.dtype}: 8-bit q needs all three alike"
+            stored = self.kv_dtype or self.dtype
+            return f"q is stored in {self.q_dtype}, k and v in {stored}: 8-bit q needs all three alike"
         if self.kv_dtype is not None and self.direction == "backward":
             return f"there are no gradients of {self.kv_dtype} keys and values: train in 16 or 32 bits"
         return ""

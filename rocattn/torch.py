@@ -1,8 +1,8 @@
 """Attention in PyTorch: ``scaled_dot_product_attention`` with PyTorch's signature, and the operators that it calls.
 
 ``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, q_scale=None, k_scale=None,
-v_scale=None, *, causal=False, window=None, softcap=None, scale=None, out_dtype=None) -> (out, lse)`` has the options and meanings of
-`rocattn.attention` in the layout BHSD: tensors [B, H, S, D] of any strides, on the CPU or on an AMD GPU.
+v_scale=None, *, causal=False, window=None, softcap=None, scale=None, out_dtype=None) -> (out, lse)`` has the options
+and meanings of `rocattn.attention` in the layout BHSD: tensors [B, H, S, D] of any strides, on the CPU or an AMD GPU.
 ``torch.ops.rocattn.attention_backward(dout, query, key, value, out, lse, mask=None, …) -> (dq, dk, dv)`` has those of
 `rocattn.attention_backward`. Autograd, ``torch.compile`` and fake tensors know both. Query, key and value have
 gradients; a mask, slopes or sinks that ask for one are refused, and the LSE is not differentiable.
@@ -232,7 +232,8 @@ def _fake_attention(
     _check_devices(query, key, value, *constants)
     batch, heads, tokens, _ = query.shape
     dtype = (out_dtype or torch.bfloat16) if query.dtype in _FP8 else query.dtype
-    return _empty(query, heads, tokens, value.shape[3], dtype), query.new_empty((batch, heads, tokens), dtype=torch.float32)
+    lse = query.new_empty((batch, heads, tokens), dtype=torch.float32)
+    return _empty(query, heads, tokens, value.shape[3], dtype), lse
 
 
 def _fake_backward(

@@ -6,8 +6,9 @@
 //   v_wmma_f32_16x16x16 gfx12   A, B: VGPR v, half h is k = 8 (v / 2) + 4 g + 2 (v % 2) + h; C, D: row 8 g + r
 //   v_mfma_f32_16x16x16         A, B: k = 4 g + e; C, D: row 4 g + r
 //   v_mfma_f32_16x16x32 gfx950  A, B: k = 8 g + e; C, D: row 4 g + r
+//   ..._fp8_fp8                 A, B: gfx12 VGPR v, byte i is k = 8 v + 4 g + i; gfx942, gfx950 k = 8 g + e; C, D as above
 //
-// Products of two 16-bit values are exact in float; they are added to C in the order of k, rounding each time. CDNA 2
+// Products of two such values are exact in float; they are added to C in the order of k, rounding each time. CDNA 2
 // (gfx90a) takes subnormal 16-bit inputs for 0 and gives 0 for subnormal results (MIOpen's documentation: "MI200 MFMA
 // behavior specifics").
 #include "runtime.h"
@@ -34,7 +35,23 @@ float from_bf16(uint16_t bits) {
   return x;
 }
 
-float read_element(uint16_t bits, bool f16, bool zero_subnormals) {
+// 4 exponent bits of the given bias and 3 mantissa bits. OCP's (bias 7) has NaN where all but the sign is 1, CDNA 3's
+// (bias 8) in place of -0.
+float from_e4m3(uint8_t byte, int bias) {
+  if (bias == 7 ? (byte & 0x7f) == 0x7f : byte == 0x80) return __builtin_nanf("");
+  const uint32_t bits = (uint32_t)(byte & 0x7f) << 20;
+  float size;
+  memcpy(&size, &bits, 4);
+  size *= bias == 7 ? 0x1p120f : 0x1p119f;  // the exponents' biases differ; subnormals become normal
+  return byte & 0x80 ? -size : size;
+}
+
+// Element `e` of an operand.
+float read_element(const void* operand, unsigned e, Element kind, bool zero_subnormals) {
+  if (kind == Element::E4M3FN || kind == Element::E4M3FNUZ)
+    return from_e4m3(((const uint8_t*)operand)[e], kind == Element::E4M3FN ? 7 : 8);
+  const bool f16 = kind == Element::F16;
+  uint16_t bits = ((const uint16_t*)operand)[e];
   if (zero_subnormals && (bits & (f16 ? 0x7c00 : 0x7f80)) == 0) bits &= 0x8000;
   return f16 ? from_f16(bits) : from_bf16(bits);
 }
@@ -51,14 +68,10 @@ void gather(Tile& t, const Wave& wave, unsigned lanes, Depth depth_of) {
   const bool zeroes = zeroes_subnormals();
   for (unsigned l = 0; l < lanes; l++) {
     const MatrixOperands& operands = *wave.operands[l];
-    uint16_t a[16], b[16];
-    memcpy(a, operands.a, 2 * t.elements);
-    memcpy(b, operands.b, 2 * t.elements);
-    const bool f16 = operands.element == Element::F16;
     for (unsigned e = 0; e < t.elements; e++) {
       const unsigned k = depth_of(l / 16, e);
-      t.a[l % 16][k] = read_element(a[e], f16, zeroes);
-      t.b[k][l % 16] = read_element(b[e], f16, zeroes);
+      t.a[l % 16][k] = read_element(operands.a, e, operands.element, zeroes);
+      t.b[k][l % 16] = read_element(operands.b, e, operands.element, zeroes);
     }
   }
 }
@@ -103,6 +116,7 @@ void multiply(Wave& wave) {
       run(t, wave, [](unsigned g, unsigned r) { return 2 * r + g; });
       return;
     case Collective::WMMA_GFX12:
+    case Collective::WMMA_GFX12_FP8:
       t.depth = 16, t.elements = 8, t.registers = 8;
       gather(t, wave, 32, [](unsigned g, unsigned e) { return 8 * (e / 4) + 4 * g + e % 4; });  // e = 2 v + h
       run(t, wave, [](unsigned g, unsigned r) { return 8 * g + r; });

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from rocattn.backend import YES, Support
 from rocattn.gpu.arch import blocks_a_unit, default_compute_units, fp8_dtype, wave_size, xcds
 from rocattn.gpu.arguments import (
-    KERNEL_TYPES,
     FP8_TYPES,
+    KERNEL_TYPES,
     MAX_GRID_YZ,
     KernelVariant,
     f32,
@@ -85,7 +85,8 @@ BUILT_SEQUENCES = {
 }
 """Kernel -> the kinds of `SEQUENCES` that `variants` lists: packed prompts, prompts and decode from a paged cache."""
 BUILT_FP8 = ("flash_attention", "flash_decode", "flash_decode_paged")
-"""Of which symbols `variants` lists those for K and V of 8 bits, where a target has an instruction for them."""
+BUILT_FP8_Q = ("flash_attention", "flash_decode")
+"""Of which symbols `variants` lists those for K and V, and also Q, of 8 bits, where a target computes with them."""
 _LOG2_E = math.log2(math.e)
 
 
@@ -297,6 +298,8 @@ def variants(arch: str) -> tuple[KernelVariant, ...]:
                     if (stored := fp8_dtype(arch)) is not None:
                         small = [each for each in (compilation, *kinds) if each.symbol in BUILT_FP8]
                         compilations += [_of_fp8(each, stored) for each in small]
+                        of_q = [each for each in small if each.symbol in BUILT_FP8_Q]
+                        compilations += [_of_fp8(each, stored, of_q=True) for each in of_q]
         if largest_head_dim(arch, name) >= LATENT_DIMS[0]:
             tile = decode_tile(arch, *LATENT_DIMS, name, rows=DECODE_ROWS)
             compilations.append(_compiled("flash_decode", dtype, LATENT_DIMS, tile, 0))
@@ -397,8 +400,8 @@ def _of_sequences(variant: KernelVariant, kind: str) -> KernelVariant:
 def _of_fp8(variant: KernelVariant, stored: str, *, of_q: bool = False) -> KernelVariant:
     """Return the compilation of a kernel for K and V in 8 bits, and perhaps Q."""
     name = f"{variant.symbol}_fp8{'_q' * of_q}"
-    kinds = {"KV_DTYPE": FP8_TYPES[stored]} | ({"Q_DTYPE": FP8_TYPES[stored]} if of_q else {})
-    return replace(variant, kernel=name, symbol=name, defines=variant.defines | kinds)
+    defines = variant.defines | dict.fromkeys(("KV_DTYPE", "Q_DTYPE")[: 1 + of_q], FP8_TYPES[stored])
+    return replace(variant, kernel=name, symbol=name, defines=defines)
 
 
 def _step(config: AttentionConfig) -> int:

@@ -69,6 +69,35 @@ def test_whole_products_follow_the_documented_layout(execute, arch, dtype):
     np.testing.assert_array_equal(d, (a @ b + c)[rows])
 
 
+@pytest.mark.parametrize(
+    ("arch", "stored", "depth"), [("gfx942", "e4m3fnuz", 32), ("gfx950", "e4m3fn", 32), ("gfx1201", "e4m3fn", 16)]
+)
+def test_products_of_8_bits_follow_the_documented_layout(standin, arch, stored, depth):
+    """Every byte that is a number, in exact sums of powers of two apart; a NaN reaches its row and column alone."""
+    device, dtype = standin(arch), getattr(ml_dtypes, f"float8_{stored}")
+    lane, element = np.mgrid[: 32 if arch == "gfx1201" else 64, :8]
+    k = element // 4 * 8 + lane // 16 * 4 + element % 4 if arch == "gfx1201" else lane // 16 * 8 + element
+    rng, rows = np.random.default_rng(8), sum_index(arch)
+    numbers = np.arange(256).astype(np.uint8).view(dtype)
+    numbers = rng.permutation(np.resize(numbers[np.isfinite(numbers)], 16 * depth)).reshape(16, depth)
+    a, b = numbers, (2.0 ** rng.integers(-3, 4, (depth, 16))).astype(dtype)
+    c = rng.integers(-100, 101, (16, 16)).astype(np.float32)
+    for poisoned in (False, True):
+        if poisoned:
+            a = a.copy()
+            a[3, 5] = np.nan
+        pointers = [device.upload(np.ascontiguousarray(x)) for x in (a[lane % 16, k], b[k, lane % 16], c[rows])]
+        pointers.append(device.empty(c.nbytes))
+        grid = ("matrix.hip", "instruction", (1,), (len(lane),))
+        assert device.run(*grid, *pointers, DTYPE=stored, FRAGMENTS=1, UNCHAINED=1) == (SUCCESS, "")
+        d = device.download(pointers[3], c[rows].shape, np.float32)
+        right = (a.astype(np.float64) @ b.astype(np.float64) + c)[rows]
+        np.testing.assert_allclose(d, right, rtol=1e-6, atol=1e-4)
+        assert np.isnan(right).any() == poisoned
+        for pointer in pointers:
+            device.free(pointer)
+
+
 @pytest.mark.parametrize("arch", SHAPES)
 def test_each_register_element_has_its_own_place(execute, arch):
     """One-hot fragments: element e of lane l of A meets exactly row l % 16, and depth by depth the row of B."""

@@ -10,6 +10,7 @@ from rocattn.gpu.arch import default_compute_units, fp8_dtype
 from rocattn.gpu.arguments import KERNEL_TYPES
 from rocattn.gpu.flash import (
     BUILT_FP8,
+    BUILT_FP8_Q,
     BUILT_HEAD_DIMS,
     BUILT_SEQUENCES,
     LATENT_DIMS,
@@ -44,7 +45,8 @@ SAMPLED = [
     ("gfx1100", "flash_decode_paged", "float16", 128),
     ("gfx942", "flash_attention_causal_paged", "float16", 128), ("gfx942", "flash_decode_small_pages", "float16", 128),
     *((arch, kernel, "float16", 128) for arch in ("gfx942", "gfx950", "gfx1201")
-      for kernel in ("flash_attention_fp8", "flash_decode_fp8", "flash_decode_paged_fp8")),
+      for kernel in ("flash_attention_fp8", "flash_decode_fp8", "flash_decode_paged_fp8", "flash_attention_fp8_q",
+                     "flash_decode_fp8_q")),
 ]  # fmt: skip
 MATRIX = re.compile(r"\s+v_(?:wmma|mfma)_f32_16x16x(\d+)")
 VECTOR = re.compile(r"\s+v_(?!wmma|mfma)\w+")
@@ -159,7 +161,7 @@ def test_both_products_of_the_main_loop_are_matrix_instructions(arch, dtype, hea
 @pytest.mark.parametrize("changes", [
     {}, {"causal": True}, {"mask": "bool", "mask_shape": (1, 1, 1, 900), "alibi": True, "sinks": True},
     {"seq_q": 1, "sinks": True}, {"kv_dtype": FP8_DTYPES[0], "k_scale": True},
-    {"kv_dtype": FP8_DTYPES[1], "v_scale": True, "seq_q": 1},
+    {"kv_dtype": FP8_DTYPES[1], "v_scale": True, "seq_q": 1, "q_dtype": FP8_DTYPES[1], "q_scale": True},
 ], ids=["nocausal", "causal", "options", "decode", "fp8", "fp8-decode"])  # fmt: skip
 def test_launches_and_code_objects_agree(changes):
     """Every argument has the offset, size and kind that the compiled kernel says; block and wave size fit."""
@@ -175,7 +177,7 @@ def test_the_build_grid_holds_what_launches_ask_for():
     for arch in (*MATRIX_ARCHS, "gfx1030"):
         listed = [(each.source, each.defines) for each in variants(arch)]
         of_sequences = sum(len(kinds) for kinds in BUILT_SEQUENCES.values())
-        of_8_bits = 0 if fp8_dtype(arch) is None else len(BUILT_FP8)
+        of_8_bits = 0 if fp8_dtype(arch) is None else len(BUILT_FP8 + BUILT_FP8_Q)
         latent = sum(largest_head_dim(arch, dtype) >= LATENT_DIMS[0] for dtype in KERNEL_TYPES)
         assert len(listed) == 3 + 3 * len(BUILT_HEAD_DIMS) * 4 + of_sequences + of_8_bits + latent
         for dtype in KERNEL_TYPES:

@@ -9,7 +9,7 @@ import pytest
 
 from rocattn.gpu.arch import TESTED, fp8_dtype
 from rocattn.gpu.arguments import FP8_TYPES
-from rocattn.gpu.flash import BUILT_FP8, variants
+from rocattn.gpu.flash import BUILT_FP8, BUILT_FP8_Q, variants
 from rocattn.toolchain import compile_hip
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
@@ -88,18 +88,23 @@ def test_every_byte_becomes_its_value(standin, tmp_path, arch, kv_dtype):
 @pytest.mark.usefixtures("kernel_cache")
 @pytest.mark.parametrize("arch", [arch for arch in TESTED if fp8_dtype(arch)])
 def test_bytes_are_converted_by_instructions(arch):
-    """Each shipped kernel for 8 bits converts its tiles two elements at a time, and loads them by 8 bytes."""
+    """Each shipped kernel converts its tiles two elements at a time; with Q of 8 bits, K is multiplied as it is."""
     stored = FP8_TYPES[fp8_dtype(arch)]
     built = [variant for variant in variants(arch) if "KV_DTYPE" in variant.defines]
-    assert {variant.symbol for variant in built} == {f"{symbol}_fp8" for symbol in BUILT_FP8}
+    symbols = [*(f"{symbol}_fp8" for symbol in BUILT_FP8), *(f"{symbol}_fp8_q" for symbol in BUILT_FP8_Q)]
+    assert sorted(variant.symbol for variant in built) == sorted(symbols)
     for variant in built:
-        assert variant.defines["KV_DTYPE"] == stored
         defines = variant.defines
+        kinds = {name: stored for name in ("KV_DTYPE", "Q_DTYPE") if name in defines}
+        assert {name: defines[name] for name in kinds} == kinds
         code = compile_hip(variant.source, arch, defines=defines)
         conversions = len(re.findall(r"\sv_cvt_pk_f32_fp8", code.assembly))
         lanes = defines["WAVES"] * (64 if arch.startswith("gfx9") else 32)
-        elements = defines["KEYS_PER_TILE"] * (defines["HEAD_DIM"] + defines["HEAD_DIM_V"]) // lanes
-        assert conversions == elements // 2
+        columns = defines["HEAD_DIM_V"] + defines["HEAD_DIM"] * ("Q_DTYPE" not in defines)
+        assert conversions == defines["KEYS_PER_TILE"] * columns // lanes // 2
+        depth = 32 if arch.startswith("gfx9") else 16
+        products = defines["KEYS_PER_TILE"] // 16 * defines["HEAD_DIM"] // depth * defines["QUERY_FRAGMENTS"]
+        assert len(re.findall(r"\sv_(?:mfma|wmma)\w*_fp8_fp8", code.assembly)) == products * ("Q_DTYPE" in defines)
         other = {"e4m3fn": "e4m3fnuz", "e4m3fnuz": "e4m3fn"}[stored]
-        code = compile_hip(variant.source, arch, defines=defines | {"KV_DTYPE": other})
-        assert "v_cvt_pk_f32_fp8" not in code.assembly
+        code = compile_hip(variant.source, arch, defines=defines | dict.fromkeys(kinds, other))
+        assert "_fp8" not in code.assembly.replace(variant.symbol, "")

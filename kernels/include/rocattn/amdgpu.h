@@ -223,6 +223,10 @@ ROCATTN_INLINE f32x8 wmma_gfx12(Vector<f16, 8> a, Vector<f16, 8> b, f32x8 c, Whe
 ROCATTN_INLINE f32x8 wmma_gfx12(Vector<bf16, 8> a, Vector<bf16, 8> b, f32x8 c, Where = Where::here()) {
     return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(a, b, c);
 }
+ROCATTN_INLINE f32x8 multiply_fp8(Vector<u32, 2> a, Vector<u32, 2> b, f32x8 c, Where = Where::here()) {
+    const auto first = __builtin_bit_cast(Vector<i32, 2>, a), second = __builtin_bit_cast(Vector<i32, 2>, b);
+    return __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12(first, second, c);
+}
 #elif defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
 ROCATTN_INLINE f32x4 mfma_16x16x16(Vector<f16, 4> a, Vector<f16, 4> b, f32x4 c, Where = Where::here()) {
     return __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);
@@ -230,6 +234,12 @@ ROCATTN_INLINE f32x4 mfma_16x16x16(Vector<f16, 4> a, Vector<f16, 4> b, f32x4 c, 
 ROCATTN_INLINE f32x4 mfma_16x16x16(Vector<bf16, 4> a, Vector<bf16, 4> b, f32x4 c, Where = Where::here()) {
     return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0);
 }
+#if defined(__gfx942__) || defined(__gfx950__)
+ROCATTN_INLINE f32x4 multiply_fp8(Vector<u32, 2> a, Vector<u32, 2> b, f32x4 c, Where = Where::here()) {
+    const long first = __builtin_bit_cast(long, a), second = __builtin_bit_cast(long, b);
+    return __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(first, second, c, 0, 0, 0);
+}
+#endif
 #if defined(__gfx950__)
 ROCATTN_INLINE f32x4 mfma_16x16x32(Vector<f16, 8> a, Vector<f16, 8> b, f32x4 c, Where = Where::here()) {
     return __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, 0, 0, 0);

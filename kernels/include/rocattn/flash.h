@@ -40,9 +40,11 @@ class FlashForward {
     using KV = typename S::KV;
     using M = typename S::M;
     using Element = typename S::Element;
+    using KM = typename S::KM;  // of the scores
+    using KElement = typename S::KElement;
     using B = typename M::B;
     using C = typename M::C;
-    static constexpr u32 Q_FRAGMENTS = S::Q_FRAGMENTS, FRAGS = FRAGMENTS<M>;
+    static constexpr u32 Q_FRAGMENTS = S::Q_FRAGMENTS, FRAGS = FRAGMENTS<M>, K_FRAGS = FRAGMENTS<KM>;
     static constexpr bool PLAIN = Scores::PLAIN;
     static constexpr u32 BATCH = S::BATCH;
     using InFlight = FlashFragments<S>;
@@ -64,7 +66,7 @@ class FlashForward {
     const FlashBlock<S>& block;
     const Scores& scores;
     C o[Q_FRAGMENTS][S::FEATURE_FRAGMENTS];
-    B q[S::KEEPS_Q_IN_LDS ? 1 : Q_FRAGMENTS][S::KEEPS_Q_IN_LDS ? 1 : S::DEPTHS][FRAGS];
+    typename KM::B q[S::KEEPS_Q_IN_LDS ? 1 : Q_FRAGMENTS][S::KEEPS_Q_IN_LDS ? 1 : S::DEPTHS][K_FRAGS];
     float limit[Q_FRAGMENTS];      // scores beyond it move the reference; -inf: there is none yet; see restarts()
     float reference[Q_FRAGMENTS];  // in units of the scores; 0 if there is none yet
     C start[PLAIN ? Q_FRAGMENTS : 1];  // PLAIN: -reference, where the products start, so that they give scores less the
@@ -90,17 +92,17 @@ public:
     // Q of the wave's rows; row_at(r): address of row r of the wave, null: no such row.
     template <typename RowAt>
     ROCATTN_INLINE void load_queries(const RowAt& row_at) {
-        Element* mine = query_fragment(0);
+        KElement* mine = query_fragment(0);
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
-            Element* tile = S::KEEPS_Q_IN_LDS ? query_fragment(i) : mine;
+            KElement* tile = S::KEEPS_Q_IN_LDS ? query_fragment(i) : mine;
             const auto tile_row_at = [&](u32 row) { return row_at(i * 16 + row); };
-            stage_rows<T, Element, S::DEPTH, S::STEP, StoredQ<T>>(tile, tile_row_at, block.head_dim);
+            stage_rows<typename S::KT, KElement, S::DEPTH, S::STEP, StoredQ<T>>(tile, tile_row_at, block.head_dim);
             wave_barrier();
             if constexpr (!S::KEEPS_Q_IN_LDS) {
 #pragma unroll
                 for (u32 d = 0; d < S::DEPTHS; ++d)
-                    read_b<M>(tile + d * GROUP_DEPTH<M>, S::STRIDE, q[i][d]);
+                    read_b<KM>(tile + d * GROUP_DEPTH<KM>, S::STRIDE, q[i][d]);
                 wave_barrier();
             }
         }
@@ -108,7 +110,7 @@ public:
             block_barrier();
             constexpr u32 EXTRA = S::DEPTH - S::D;
             for (u32 i = thread_id(); i < S::TILE_KEYS * EXTRA; i += S::THREADS)
-                lds_store(block.lds + i / EXTRA * S::STRIDE + S::D + i % EXTRA, Element{});
+                lds_store(k_room() + i / EXTRA * S::STRIDE + S::D + i % EXTRA, KElement{});
         }
     }
 
@@ -134,9 +136,10 @@ public:
     ROCATTN_INLINE C features(u32 i, u32 f, u32 lane) const { return contiguous_rows<M>(o[i][f], lane); }
 
 private:
-    ROCATTN_INLINE Element* query_fragment(u32 i) const {
+    ROCATTN_INLINE KElement* k_room() const { return reinterpret_cast<KElement*>(block.lds); }
+    ROCATTN_INLINE KElement* query_fragment(u32 i) const {
         Element* all = block.lds + (S::KEEPS_Q_IN_LDS ? S::K_ELEMENTS + S::V_ELEMENTS : 0);
-        return all + (wave_id() * (S::KEEPS_Q_IN_LDS ? Q_FRAGMENTS : 1) + i) * 16 * S::STRIDE;
+        return reinterpret_cast<KElement*>(all) + (wave_id() * (S::KEEPS_Q_IN_LDS ? Q_FRAGMENTS : 1) + i) * 16 * S::STRIDE;
     }
 
     // Key tiles [first, stop); k_rows and v_rows: of the first, then behind the last.
@@ -205,7 +208,7 @@ private:
             for (u32 slice = 0; slice < S::TILE_SLICES; ++slice) {
                 if constexpr (S::TILE_SLICES > 1) fetch(k, v, k_rows, v_rows, key, slice);
                 if (hides) found = keep_finite(v) || found;
-                k.put(block.lds + slice * S::K_COLUMNS, S::STRIDE, slice * S::K_COLUMNS);
+                k.put(k_room() + slice * S::K_COLUMNS, S::STRIDE, slice * S::K_COLUMNS);
                 put_chained<typename S::VLayout>(v, block.lds + S::K_ELEMENTS, slice * S::V_COLUMNS);
             }
             if (hides && lane_id() == 0) lds_store(block.flags + wave_id(), static_cast<u32>(found));
@@ -228,11 +231,11 @@ private:
         else
             return {block.k, thread_id(), block.head_dim};
     }
-    ROCATTN_INLINE const Element* k_in_lds([[maybe_unused]] const typename S::KTile& k) const {
+    ROCATTN_INLINE const KElement* k_in_lds([[maybe_unused]] const typename S::KTile& k) const {
         if constexpr (S::DIRECT_K)
             return k.now;
         else
-            return block.lds;
+            return k_room();
     }
 
     // Issues the loads of a slice of the tile at `key`, whose rows are given.
@@ -377,20 +380,22 @@ private:
             for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) s[i][part][t] = PLAIN ? start[i] : C{};
         if constexpr (BATCH != 0) {
             constexpr u32 BATCHES = S::PART_READS / BATCH;
+            constexpr bool BY_FRAGMENT = S::BY_FRAGMENT || S::ROLLS;
 #pragma unroll
             for (u32 b = part * BATCHES; b < (part + 1) * BATCHES; ++b) {
                 fragments.begin_batch(tile, b, a);
 #pragma unroll
-                for (u32 outer = 0; outer < (S::BY_FRAGMENT ? BATCH : FRAGS); ++outer)
+                for (u32 outer = 0; outer < (BY_FRAGMENT ? BATCH : K_FRAGS); ++outer)
 #pragma unroll
-                    for (u32 inner = 0; inner < (S::BY_FRAGMENT ? FRAGS : BATCH); ++inner) {
-                        const u32 j = S::BY_FRAGMENT ? outer : inner, f = S::BY_FRAGMENT ? inner : outer;
+                    for (u32 inner = 0; inner < (BY_FRAGMENT ? K_FRAGS : BATCH); ++inner) {
+                        const u32 j = BY_FRAGMENT ? outer : inner, f = BY_FRAGMENT ? inner : outer;
                         const u32 of_part = b * BATCH + j - part * S::PART_READS;
                         const u32 t = of_part % S::PART_FRAGMENTS, d = of_part / S::PART_FRAGMENTS;
 #pragma unroll
                         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
-                            s[i][part][t] = M::multiply(InFlight::at(a, b * BATCH + j)[f], q[i][d][f], s[i][part][t]);
-                        fragments.roll(tile, b * BATCH + j, S::PART_READS + S::EARLY, a);
+                            s[i][part][t] = KM::multiply(InFlight::template get<KM>(InFlight::at(a, b * BATCH + j), f),
+                                                         q[i][d][f], s[i][part][t]);
+                        if (f + 1 == K_FRAGS) fragments.roll(tile, b * BATCH + j, S::PART_READS + S::EARLY, a);
                     }
             }
             return;
@@ -405,14 +410,14 @@ private:
 #pragma unroll
                     for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) settle(s[i][part][t]);
             }
-            B mine[Q_FRAGMENTS][FRAGS];
+            typename KM::B mine[Q_FRAGMENTS][K_FRAGS];
 #pragma unroll
             for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
                 if constexpr (S::KEEPS_Q_IN_LDS) {
-                    read_b<M>(query_fragment(i) + d * GROUP_DEPTH<M>, S::STRIDE, mine[i]);
+                    read_b<KM>(query_fragment(i) + d * GROUP_DEPTH<KM>, S::STRIDE, mine[i]);
                 } else {
 #pragma unroll
-                    for (u32 f = 0; f < FRAGS; ++f) mine[i][f] = q[i][d][f];
+                    for (u32 f = 0; f < K_FRAGS; ++f) mine[i][f] = q[i][d][f];
                 }
             }
 #pragma unroll
@@ -420,10 +425,10 @@ private:
                 typename InFlight::Fragments one;
                 fragments.read_key(tile, part, d * S::PART_FRAGMENTS + t, one);
 #pragma unroll
-                for (u32 f = 0; f < FRAGS; ++f)
+                for (u32 f = 0; f < K_FRAGS; ++f)
 #pragma unroll
                     for (u32 i = 0; i < Q_FRAGMENTS; ++i)
-                        s[i][part][t] = M::multiply(one[f], mine[i][f], s[i][part][t]);
+                        s[i][part][t] = KM::multiply(InFlight::template get<KM>(one, f), mine[i][f], s[i][part][t]);
             }
             if ((S::FULL_OF_SUMS || S::KEEPS_Q_IN_LDS) && d % 4 == 3) keep_order();
         }
@@ -607,7 +612,7 @@ private:
                         const u32 n = batch * COUNT + j, g = n % S::GROUPS, f = n / S::GROUPS % S::FEATURE_FRAGMENTS;
                         const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS);
                         const auto b = __builtin_bit_cast(B, p[i][c * S::CHAIN_PRODUCTS + g * FRAGS + e]);
-                        o[i][f] = M::multiply(InFlight::at(a, BEFORE + n)[e], b, o[i][f]);
+                        o[i][f] = M::multiply(InFlight::template get<M>(InFlight::at(a, BEFORE + n), e), b, o[i][f]);
                         if (S::ROLLS && i + 1 == Q_FRAGMENTS) {
                             fragments.roll(tile, BEFORE + n, BEFORE + S::VALUE_READS, a);
                             if (j + 1 == COUNT) settle(o[i][f]);  // else the next batch is waited for before it

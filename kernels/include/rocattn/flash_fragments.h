@@ -9,15 +9,30 @@ namespace rocattn {
 template <typename S>
 class FlashFragments {
     using M = typename S::M;
+    using KM = typename S::KM;
     using Element = typename S::Element;
+    using KElement = typename S::KElement;
     static constexpr u32 BATCH = S::BATCH, HELD = S::HELD;
     u32 k_place, v_places[2];  // DIRECT: this lane's in a tile
 
 public:
     struct Tile {  // where K and V of a tile lie in LDS
-        const Element *k, *v;
+        const KElement* k;
+        const Element* v;
     };
-    using Fragments = typename M::A[FRAGMENTS<M>];
+    // 16 bytes of a lane, or a fragment; where K and V differ in their products, words.
+    using Fragments = typename detail::Select<S::BYTE_SCORES, Vector<u32, 4>[1], typename M::A[FRAGMENTS<M>]>::type;
+    // The f-th fragment of what was read.
+    template <typename Matrix>
+    static ROCATTN_INLINE typename Matrix::A get(const Fragments& a, u32 f) {
+        if constexpr (!S::BYTE_SCORES) {
+            return a[f];
+        } else if constexpr (FRAGMENTS<Matrix> == 2) {
+            return __builtin_bit_cast(typename Matrix::A, (Vector<u32, 2>{a[0][2 * f], a[0][2 * f + 1]}));
+        } else {
+            return __builtin_bit_cast(typename Matrix::A, a[0]);
+        }
+    }
     // Fragments of K and after them V, the n-th at n % HELD; in two batches where they are read so.
     static constexpr u32 OF_BATCH = S::ROLLS ? HELD : HELD / 2;
     using Held = Fragments[S::ROLLS ? 1 : 2][OF_BATCH];
@@ -71,7 +86,9 @@ public:
         if constexpr (S::DIRECT)
             a[0] = S::KLayout::template read<typename M::A>(tile.k, k_place, t, d);
         else
-            read_a<M>(tile.k + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
+            put<KM>(a, [&](auto& fragments) {
+                read_a<KM>(tile.k + t * 16 * S::STRIDE + d * GROUP_DEPTH<KM>, S::STRIDE, fragments);
+            });
     }
 
     ROCATTN_INLINE void read_value(const Tile& tile, u32 n, Fragments& a) const {
@@ -80,7 +97,7 @@ public:
         if constexpr (S::DIRECT)
             a[0] = S::VDirectLayout::template read_transposed<typename M::A>(tile.v, v_places[f % 2], c, f);
         else
-            S::VLayout::read(tile.v + S::VLayout::at(16 * f), position, a);
+            put<M>(a, [&](auto& fragments) { S::VLayout::read(tile.v + S::VLayout::at(16 * f), position, fragments); });
     }
 
     // The order of a part's instructions: its products, the reads of the batches behind them, and VECTORS instructions
@@ -88,38 +105,48 @@ public:
     template <u32 VECTORS, bool LAST>
     ROCATTN_INLINE void arrange_keys() const {
         if constexpr (S::ROLLS) {
-            arrange_rolling<FIRST_READS, S::PART_READS, S::PART_READS + S::EARLY>();
+            arrange_rolling<FIRST_READS, S::PART_READS, S::PART_READS + S::EARLY, KEY_PRODUCTS>();
             return;
         }
         if constexpr (VECTORS == 0) arrange_reads<KEY_LOADS>();
 #pragma unroll
         for (u32 b = 1; b < S::PART_READS / BATCH; ++b) {
             arrange_reads<KEY_LOADS>();
-            arrange_products<VECTORS, S::PART_READS>();
+            arrange_products<VECTORS, S::PART_READS, KEY_PRODUCTS>();
         }
         if constexpr (S::BY_FRAGMENT && VECTORS > 0) {  // the reads have the registers of the first fragment
-            arrange_products<VECTORS, S::PART_READS, 1>();
+            arrange_products<VECTORS, S::PART_READS, KEY_PRODUCTS, 1>();
             arrange_reads<LAST ? VALUE_LOADS : KEY_LOADS>();
-            arrange_products<VECTORS, S::PART_READS, BATCH - 1>();
+            arrange_products<VECTORS, S::PART_READS, KEY_PRODUCTS, BATCH - 1>();
             return;
         }
         arrange_reads<LAST ? VALUE_LOADS : KEY_LOADS>();
-        arrange_products<VECTORS, S::PART_READS>();
+        arrange_products<VECTORS, S::PART_READS, KEY_PRODUCTS>();
     }
     // The same of the products with V.
     ROCATTN_INLINE void arrange_values() const {
         if constexpr (S::ROLLS) {
-            arrange_rolling<LATE_READS, S::VALUE_READS, S::VALUE_READS>();
+            arrange_rolling<LATE_READS, S::VALUE_READS, S::VALUE_READS, VALUE_PRODUCTS>();
             return;
         }
 #pragma unroll
         for (u32 b = 0; b < S::VALUE_READS / BATCH; ++b) {
             if (b + 1 < S::VALUE_READS / BATCH) arrange_reads<VALUE_LOADS>();
-            arrange_products<PART_SCORES * 15 / 4, S::VALUE_READS>();
+            arrange_products<PART_SCORES * 15 / 4, S::VALUE_READS, VALUE_PRODUCTS>();
         }
     }
 
 private:
+    template <typename Matrix, typename Read>
+    static ROCATTN_INLINE void put(Fragments& a, const Read& read) {
+        if constexpr (!S::BYTE_SCORES) {
+            read(a);
+        } else {
+            typename Matrix::A fragments[FRAGMENTS<Matrix>];
+            read(fragments);
+            a[0] = __builtin_bit_cast(Vector<u32, 4>, fragments);
+        }
+    }
     ROCATTN_INLINE void read_fragment(const Tile& tile, u32 n, Held& a) const {
         if (n < S::PARTS * S::PART_READS)
             read_key(tile, n / S::PART_READS, n % S::PART_READS, at(a, n));
@@ -128,18 +155,19 @@ private:
         keep_order();
     }
 
-    static constexpr u32 STEP_PRODUCTS = S::Q_FRAGMENTS * FRAGMENTS<M>;  // that a fragment is good for
+    // That a fragment is good for.
+    static constexpr u32 KEY_PRODUCTS = S::Q_FRAGMENTS * FRAGMENTS<KM>, VALUE_PRODUCTS = S::Q_FRAGMENTS * FRAGMENTS<M>;
     // Instructions that read a fragment.
     static constexpr u32 KEY_LOADS = sizeof(Fragments) / VECTOR_BYTES;
     static constexpr u32 VALUE_LOADS = KEY_LOADS * (S::VLayout::TRANSPOSES_READS ? 2 : 1);
 
     // Where fragments roll: FIRST of them, then the products of COUNT, and behind each the read that follows, up to END.
-    template <u32 FIRST, u32 COUNT, u32 END>
+    template <u32 FIRST, u32 COUNT, u32 END, u32 PRODUCTS>
     ROCATTN_INLINE void arrange_rolling() const {
         schedule<Kind::LDS_READ, FIRST * KEY_LOADS>();
 #pragma unroll
         for (u32 n = 0; n < COUNT; ++n) {
-            schedule<Kind::MATRIX, STEP_PRODUCTS>();
+            schedule<Kind::MATRIX, PRODUCTS>();
             if (n + HELD < END) schedule<Kind::LDS_READ, KEY_LOADS>();
         }
     }
@@ -149,15 +177,15 @@ private:
         schedule<Kind::LDS_READ, BATCH * COUNT>();
     }
     // Those of so many fragments, with their share of VECTORS instructions beside READS reads' products.
-    template <u32 VECTORS, u32 READS, u32 COUNT = BATCH>
+    template <u32 VECTORS, u32 READS, u32 PRODUCTS, u32 COUNT = BATCH>
     ROCATTN_INLINE void arrange_products() const {
         if constexpr (VECTORS == 0) {
-            schedule<Kind::MATRIX, COUNT * STEP_PRODUCTS>();
+            schedule<Kind::MATRIX, COUNT * PRODUCTS>();
         } else {
 #pragma unroll
-            for (u32 n = 0; n < COUNT * STEP_PRODUCTS; ++n) {
+            for (u32 n = 0; n < COUNT * PRODUCTS; ++n) {
                 schedule<Kind::MATRIX, 1>();
-                schedule<Kind::VECTOR, (VECTORS - 1) / (READS * STEP_PRODUCTS) + 1>();
+                schedule<Kind::VECTOR, (VECTORS - 1) / (READS * PRODUCTS) + 1>();
             }
         }
     }

@@ -35,6 +35,15 @@ struct FlashShape {
     using KV = Stored<T>;
     using M = Matrix<T>;
     using Element = typename M::Element;
+    // Q and K of 8 bits stay bytes where the target multiplies them. A slice is whole chunks of 16.
+#ifdef Q_DTYPE
+    static constexpr bool BYTE_SCORES = MULTIPLIES<KV> && sizeof(T) == 2 && D_ / TILE_SLICES_ % 16 == 0;
+#else
+    static constexpr bool BYTE_SCORES = false;
+#endif
+    using KT = typename detail::Select<BYTE_SCORES, KV, T>::type;  // what Q and K are multiplied as
+    using KM = Matrix<KT>;
+    using KElement = typename KM::Element;
     static constexpr u32 D = D_, DV = DV_, BLOCK_WAVES = WAVES_;
     static constexpr u32 Q_FRAGMENTS = Q_FRAGMENTS_;  // of a wave, 16 query rows each
     static constexpr u32 TILE_KEYS = TILE_KEYS_;      // of a K and V tile in LDS
@@ -46,8 +55,8 @@ struct FlashShape {
     static constexpr u32 PARTS = PARTS_;
     static constexpr u32 THREADS = BLOCK_WAVES * WAVE;
     static constexpr u32 WAVE_ROWS = 16 * Q_FRAGMENTS, BLOCK_ROWS = BLOCK_WAVES * WAVE_ROWS;
-    static constexpr u32 DEPTH = round_up(D, GROUP_DEPTH<M>);  // of the first product; zeros beyond D
-    static constexpr u32 DEPTHS = DEPTH / GROUP_DEPTH<M>;
+    static constexpr u32 DEPTH = round_up(D, GROUP_DEPTH<KM>);  // of the first product; zeros beyond D
+    static constexpr u32 DEPTHS = DEPTH / GROUP_DEPTH<KM>;
     static constexpr u32 K_FRAGMENTS = TILE_KEYS / 16, FEATURE_FRAGMENTS = DV / 16;
     static constexpr u32 CHAINS = TILE_KEYS / CHAIN_ROWS<M>;              // groups of the second product
     static constexpr u32 CHAIN_FRAGMENTS = CHAIN_ROWS<M> / 16;       // of S, in one group
@@ -89,11 +98,12 @@ struct FlashShape {
     static constexpr u32 EARLY = SHORT ? 0 : BATCH;
 
     // LDS, in elements: K | V | Q. Without KEEPS_Q_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
-    static constexpr u32 STRIDE = row_stride<Element>(DEPTH);
-    static constexpr u32 K_ELEMENTS = TILE_KEYS * STRIDE;
+    static constexpr u32 STRIDE = row_stride<KElement>(DEPTH);  // of K and Q, in theirs
+    static constexpr u32 K_ELEMENTS = TILE_KEYS * STRIDE * sizeof(KElement) / sizeof(Element);
     using VLayout = ChainedLayout<M, TILE_KEYS, DV>;
     static constexpr u32 V_ELEMENTS = VLayout::ELEMENTS;
-    static constexpr u32 Q_ELEMENTS = BLOCK_WAVES * 16 * STRIDE * (KEEPS_Q_IN_LDS ? Q_FRAGMENTS : 1);
+    static constexpr u32 Q_ELEMENTS = BLOCK_WAVES * 16 * STRIDE * (KEEPS_Q_IN_LDS ? Q_FRAGMENTS : 1) *
+                                      sizeof(KElement) / sizeof(Element);
     static constexpr u32 LDS_ELEMENTS = KEEPS_Q_IN_LDS ? K_ELEMENTS + V_ELEMENTS + Q_ELEMENTS
                                         : K_ELEMENTS + V_ELEMENTS > Q_ELEMENTS ? K_ELEMENTS + V_ELEMENTS : Q_ELEMENTS;
 
@@ -120,7 +130,7 @@ struct FlashShape {
     using DirectKTile = void;
 #endif
     using KTile = typename detail::Select<DIRECT_K, DirectKTile,
-                                          RowTile<T, Element, TILE_KEYS, K_COLUMNS, THREADS, STEP, KV>>::type;
+                                          RowTile<KT, KElement, TILE_KEYS, K_COLUMNS, THREADS, STEP, KV>>::type;
     using KLayout = DirectLayout<T, TILE_KEYS, round_up(D, 32)>;
     using VDirectLayout = DirectLayout<T, TILE_KEYS, round_up(DV, 32)>;
     static constexpr u32 NEXT_ELEMENTS = DIRECT   ? KLayout::ELEMENTS + VDirectLayout::ELEMENTS

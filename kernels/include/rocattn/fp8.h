@@ -1,7 +1,7 @@
 // 8-bit floats in which K and V may be stored, with 4 exponent and 3 mantissa bits: as OCP defines them (e4m3fn: bias 7,
 // up to 448, 0x7f and 0xff are NaN) and as CDNA 3 computes with (e4m3fnuz: bias 8, up to 240, 0x80 is NaN, so there is no
 // -0). Neither has infinities. Each value is one of f16 and of bf16, too: tiles become these on their way to LDS, and
-// nothing is rounded.
+// nothing is rounded. Where Q has 8 bits as well and the target multiplies the format (`MULTIPLIES`), Q and K stay bytes.
 #pragma once
 
 #include <rocattn/matrix.h>
@@ -48,15 +48,23 @@ ROCATTN_INLINE float fp8_to_float(u32 byte) {
 ROCATTN_INLINE float to_float(e4m3fn x) { return fp8_to_float<e4m3fn>(x.bits); }
 ROCATTN_INLINE float to_float(e4m3fnuz x) { return fp8_to_float<e4m3fnuz>(x.bits); }
 
+// The format that the target computes with: v_cvt_pk_f32_fp8 converts it, matrix instructions multiply it.
+#if defined(__gfx942__)
+template <typename T>
+constexpr bool MULTIPLIES = __is_same(T, e4m3fnuz);
+#elif defined(__gfx950__) || defined(__GFX12__)
+template <typename T>
+constexpr bool MULTIPLIES = __is_same(T, e4m3fn);
+#else
+template <typename T>
+constexpr bool MULTIPLIES = false;
+#endif
+
 namespace detail {
 
-// The format that the target has an instruction for (v_cvt_pk_f32_fp8).
-#if defined(__AMDGCN__) && defined(__gfx942__)
+#ifdef __AMDGCN__
 template <typename T>
-constexpr bool CONVERTS = __is_same(T, e4m3fnuz);
-#elif defined(__AMDGCN__) && (defined(__gfx950__) || defined(__GFX12__))
-template <typename T>
-constexpr bool CONVERTS = __is_same(T, e4m3fn);
+constexpr bool CONVERTS = MULTIPLIES<T>;
 #else
 template <typename T>
 constexpr bool CONVERTS = false;
@@ -92,6 +100,38 @@ ROCATTN_INLINE u32 exact_pair(Vector<float, 2> x) {
 }
 
 }  // namespace detail
+
+// The product of 8-bit elements, for the scores: nothing chains from it. A lane has 8 of A and of B, C as of 16 bits:
+//   gfx942, gfx950   v_mfma 16x16x32
+//   gfx12            v_wmma 16x16x16
+#if defined(__gfx942__) || defined(__gfx950__) || defined(__GFX12__)
+template <typename T>
+struct Fp8Matrix : detail::LanePlace {
+    using Element = T;
+    static constexpr u32 DEPTH = Matrix<f16>::C_ROWS == 4 ? 32 : 16, C_ROWS = Matrix<f16>::C_ROWS;
+    using A = Vector<T, 8>;
+    using B = Vector<T, 8>;
+    using C = Vector<float, C_ROWS>;
+
+    static ROCATTN_INLINE u32 c_row(u32 r, u32 lane = lane_id()) { return Matrix<f16>::c_row(r, lane); }
+    static ROCATTN_INLINE A a_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
+        return detail::contiguous_fragment<T, 8, true>(tile, stride, where);
+    }
+    static ROCATTN_INLINE B b_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
+        return a_from_lds(tile, stride, where);
+    }
+    static ROCATTN_INLINE C multiply(A a, B b, C c, Where where = Where::here()) {
+        return multiply_fp8(__builtin_bit_cast(Vector<u32, 2>, a), __builtin_bit_cast(Vector<u32, 2>, b), c, where);
+    }
+};
+#if defined(__gfx942__)
+template <>
+struct Matrix<e4m3fnuz> : Fp8Matrix<e4m3fnuz> {};
+#else
+template <>
+struct Matrix<e4m3fn> : Fp8Matrix<e4m3fn> {};
+#endif
+#endif
 
 // Elements as they are stored, as T; N is a multiple of 4 if they differ.
 template <typename T, typename Stored, u32 N>

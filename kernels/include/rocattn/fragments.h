@@ -9,7 +9,7 @@ namespace rocattn {
 // ---- fragments -----------------------------------------------------------------------------------------------------
 
 // Products whose A and B a lane reads together from LDS, 16 bytes of each: two where a fragment has only 8 bytes.
-// Within such a group the depth is permuted, the same way for A and B: lane part l / 16 has 8 neighbouring elements.
+// Within such a group the depth is permuted, the same way for A and B: lane part l / 16 has 16 neighbouring bytes.
 template <typename M>
 constexpr u32 FRAGMENTS = sizeof(typename M::B) == 8 ? 2 : 1;
 
@@ -28,7 +28,7 @@ constexpr u32 round_up(u32 value, u32 multiple) { return (value + multiple - 1) 
 
 template <typename Element>
 #if defined(__GFX9__)
-constexpr bool SERVED_CROSSWISE = sizeof(Element) == 2;
+constexpr bool SERVED_CROSSWISE = sizeof(Element) <= 2;
 #else
 constexpr bool SERVED_CROSSWISE = false;
 #endif
@@ -40,7 +40,7 @@ constexpr u32 CHUNK = VECTOR_BYTES / sizeof(Element);  // elements of 16 bytes
 template <typename Element>
 constexpr u32 row_stride(u32 columns) {
     if (!SERVED_CROSSWISE<Element>) return columns + CHUNK<Element>;
-    return columns / 16 % 2 == 0 ? columns + 16 : columns;
+    return columns / (2 * CHUNK<Element>) % 2 == 0 ? columns + 2 * CHUNK<Element> : columns;
 }
 
 // The first LDS row that this lane reads of a 16-row A or B tile.
@@ -55,7 +55,11 @@ ROCATTN_INLINE u32 first_a_row() {
 // What a lane reads at once, as the fragments of a group.
 template <typename Both, typename Fragment, u32 N>
 ROCATTN_INLINE void split(Both both, Fragment (&fragments)[N]) {
-    if constexpr (N == 2) {
+    if constexpr (N == 2 && sizeof(both[0]) == 1) {
+        const auto words = __builtin_bit_cast(Vector<u32, 4>, both);
+        fragments[0] = __builtin_bit_cast(Fragment, (Vector<u32, 2>{words[0], words[1]}));
+        fragments[1] = __builtin_bit_cast(Fragment, (Vector<u32, 2>{words[2], words[3]}));
+    } else if constexpr (N == 2) {
         fragments[0] = __builtin_shufflevector(both, both, 0, 1, 2, 3);
         fragments[1] = __builtin_shufflevector(both, both, 4, 5, 6, 7);
     } else {
@@ -69,7 +73,8 @@ ROCATTN_INLINE void read_a(const typename M::Element* tile, u32 stride, typename
                            Where where = Where::here()) {
     if constexpr (FRAGMENTS<M> == 2) {
         using T = typename M::Element;
-        split(lds_load<T, 8>(tile + lane_id() % 16 * stride + lane_id() / 16 * 8, where), a);
+        constexpr u32 N = CHUNK<T>;
+        split(lds_load<T, N>(tile + lane_id() % 16 * stride + lane_id() / 16 * N, where), a);
     } else {
         a[0] = M::a_from_lds(tile, stride, where);
     }

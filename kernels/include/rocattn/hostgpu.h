@@ -284,9 +284,8 @@ using f32x4 = Vector<float, 4>;
 using f32x8 = Vector<float, 8>;
 
 namespace detail {
-template <typename T, hostgpu::Collective INSTRUCTION, typename Operand, typename Sum>
+template <hostgpu::Element ELEMENT, hostgpu::Collective INSTRUCTION, typename Operand, typename Sum>
 ROCATTN_INLINE Sum matrix(Operand a, Operand b, Sum c, Where where) {
-    constexpr auto ELEMENT = __is_same(T, f16) ? hostgpu::Element::F16 : hostgpu::Element::BF16;
     Sum d ROCATTN_SET_BY_CALL;
     runtime->matrix(INSTRUCTION, {&a, &b, reinterpret_cast<float*>(&c), reinterpret_cast<float*>(&d), ELEMENT}, where);
     return d;
@@ -295,7 +294,8 @@ ROCATTN_INLINE Sum matrix(Operand a, Operand b, Sum c, Where where) {
 
 #define ROCATTN_MATRIX_INSTRUCTION(T, name, instruction, elements, Sum)                                            \
     ROCATTN_INLINE Sum name(Vector<T, elements> a, Vector<T, elements> b, Sum c, Where where = Where::here()) {    \
-        return detail::matrix<T, hostgpu::Collective::instruction>(a, b, c, where);                                \
+        constexpr auto ELEMENT = __is_same(T, f16) ? hostgpu::Element::F16 : hostgpu::Element::BF16;               \
+        return detail::matrix<ELEMENT, hostgpu::Collective::instruction>(a, b, c, where);                          \
     }
 #if defined(__GFX11__)
 ROCATTN_MATRIX_INSTRUCTION(f16, wmma_gfx11, WMMA_GFX11, 16, f32x8)
@@ -312,5 +312,20 @@ ROCATTN_MATRIX_INSTRUCTION(bf16, mfma_16x16x32, MFMA_16X16X32, 8, f32x4)
 #endif
 #endif
 #undef ROCATTN_MATRIX_INSTRUCTION
+
+#if defined(__GFX12__)
+ROCATTN_INLINE f32x8 multiply_fp8(Vector<u32, 2> a, Vector<u32, 2> b, f32x8 c, Where where = Where::here()) {
+    return detail::matrix<hostgpu::Element::E4M3FN, hostgpu::Collective::WMMA_GFX12_FP8>(a, b, c, where);
+}
+#elif defined(__gfx942__) || defined(__gfx950__)
+ROCATTN_INLINE f32x4 multiply_fp8(Vector<u32, 2> a, Vector<u32, 2> b, f32x4 c, Where where = Where::here()) {
+#if defined(__gfx942__)
+    constexpr auto ELEMENT = hostgpu::Element::E4M3FNUZ;
+#else
+    constexpr auto ELEMENT = hostgpu::Element::E4M3FN;
+#endif
+    return detail::matrix<ELEMENT, hostgpu::Collective::MFMA_16X16X32_FP8>(a, b, c, where);
+}
+#endif
 
 }  // namespace rocattn

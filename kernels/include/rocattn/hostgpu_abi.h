@@ -3,7 +3,7 @@
 
 namespace rocattn::hostgpu {
 
-constexpr unsigned ABI = 2;  // changes with anything in this file
+constexpr unsigned ABI = 3;  // changes with anything in this file
 
 // A place in a kernel's source. As a default argument `Where::here()` is the place of the call.
 struct Where {
@@ -26,10 +26,12 @@ enum class Collective : unsigned {
     WMMA_GFX12,
     MFMA_16X16X16,
     MFMA_16X16X32,
+    WMMA_GFX12_FP8,
+    MFMA_16X16X32_FP8,
     TRANSPOSING_READ,
 };
 
-enum class Element : unsigned { F16, BF16 };
+enum class Element : unsigned { F16, BF16, E4M3FN, E4M3FNUZ };
 
 // A matrix instruction's operands, as the lane's registers hold them.
 struct MatrixOperands {

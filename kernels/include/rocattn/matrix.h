@@ -5,6 +5,7 @@
 //   gfx12, 16-bit     v_wmma 16x16x16        16     8                  8 (l / 16) + r
 //   gfx90a, gfx942    v_mfma 16x16x16        16     4                  4 (l / 16) + r
 //   gfx950, 16-bit    v_mfma 16x16x32        32     8                  4 (l / 16) + r
+//   8-bit             see fp8.h
 //   sm_80 on, 16-bit  2 x mma.m16n8k16       16     8, of two rows     see there
 //   all others, f32   v_fma                  4      see VectorMatrix   (16 / (WAVE / 16)) (l / 16) + r
 //

@@ -37,7 +37,7 @@ FAMILIES = {
     "containment": "NaN and inf in hidden keys",
     "varlen": "sequences of different lengths in packed rows, gradients too; NaN between them",
     "paged": "K and V in pages of any size and order, in prompts, chunks and decode steps; NaN in what is unused",
-    "fp8": "K and V, and Q, in 8 bits, both formats, with scales of heads: every byte, prompts, decode, packed rows, pages",
+    "fp8": "8-bit K and V, and Q, in both formats, with scales: all bytes, prompts, decode, packed rows, pages",
     "gradients": "gradients against finite differences in float64",
     "determinism": "the same bits again, on any number of threads, from several threads at once",
 }

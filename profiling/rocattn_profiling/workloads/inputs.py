@@ -149,8 +149,8 @@ def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0)
     scaled = {"q": config.q_scale, "k": config.k_scale, "v": config.v_scale}
     arrays = []
     for name in names:
-        source = _source(data, name, seed, rng)
-        arrays.append(_fill(stored_shape(config, name), stored_dtype(config, name), source, _STORED if scaled.get(name) else 1))
+        source, larger = _source(data, name, seed, rng), _STORED if scaled.get(name) else 1
+        arrays.append(_fill(stored_shape(config, name), stored_dtype(config, name), source, larger))
     wide = np.dtype(np.float64 if config.dtype == "float64" else np.float32)
     heads = np.arange(1, config.num_heads + 1)
     return Inputs(

@@ -4,7 +4,7 @@
 // product:     d = c + a * b with a [16][DEPTH], b [16][DEPTH] (by columns), c and d [16][16].
 // chained:     out = v * narrow(s), with s = k * q of CHAIN rows: k [CHAIN][DEPTH], q [16][DEPTH] (by columns),
 //              v [16][CHAIN], out [16][16]: the two products of attention.
-#include <rocattn/matrix.h>
+#include <rocattn/fp8.h>
 
 using namespace rocattn;
 
@@ -47,6 +47,7 @@ ROCATTN_KERNEL(product, WAVE, (const DTYPE* a, const DTYPE* b, const float* c, f
     for (u32 r = 0; r < M::C_ROWS; ++r) store(d + M::c_row(r) * 16 + lane_id() % 16, sum[r]);
 }
 
+#ifndef UNCHAINED  // products of 8 bits are
 ROCATTN_KERNEL(chained, WAVE, (const DTYPE* k, const DTYPE* q, const DTYPE* v, float* out)) {
     ROCATTN_LDS(M::Element, k_tile, M::CHAIN * STRIDE);
     ROCATTN_LDS(M::Element, q_tile, 16 * STRIDE);
@@ -68,3 +69,4 @@ ROCATTN_KERNEL(chained, WAVE, (const DTYPE* k, const DTYPE* q, const DTYPE* v, f
         sum = M::multiply(M::a_from_lds(v_tile + i * M::DEPTH, STRIDE), p[i], sum);
     for (u32 r = 0; r < M::C_ROWS; ++r) store(out + M::c_row(r) * 16 + lane_id() % 16, sum[r]);
 }
+#endif

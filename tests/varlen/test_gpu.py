@@ -97,5 +97,5 @@ def test_keys_are_divided_by_the_page_size_without_a_division(divisor):
 
 def test_what_the_kernels_cannot_do_is_refused_with_its_reason():
     """No standard path stands behind packed rows."""
-    with pytest.raises(ConfigError, match="head dimensions up to 256"):
-        plan(config(head_dim=320), "gfx1100")
+    with pytest.raises(ConfigError, match="head dimensions up to 576"):
+        plan(config(head_dim=577), "gfx1100")

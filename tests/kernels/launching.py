@@ -119,8 +119,9 @@ def _add_options(arrays, config, inputs):
     if inputs.alibi_slopes is not None:
         slopes = np.broadcast_to(inputs.alibi_slopes, (config.batch, config.num_heads))
         arrays.add_plain("alibi_slopes", np.ascontiguousarray(slopes))
-    if inputs.sinks is not None:
-        arrays.add_plain("sinks", inputs.sinks)
+    for name in ("sinks", "k_scale", "v_scale"):
+        if (array := getattr(inputs, name)) is not None:
+            arrays.add_plain(name, array)
 
 
 def check_arguments(launches, arch):

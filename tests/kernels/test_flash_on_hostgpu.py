@@ -4,6 +4,7 @@ Every array stands in memory of its own with NaN after each row, and outputs sta
 the output without a visible key must be exactly 0, and their LSE -inf (`check_output`).
 """
 
+import ctypes
 import dataclasses
 
 import numpy as np
@@ -81,6 +82,12 @@ def test_every_head_dimension_agrees_with_float64(standin, arch, dtype, head_dim
     config, inputs = problem(dtype, batch=1, num_heads=1, num_kv_heads=1, head_dim=head_dim, head_dim_v=head_dim_v,
                              causal=True)  # fmt: skip
     assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
+
+
+def test_columns_beyond_the_head_dimension_are_zeros(standin):
+    """gfx950 multiplies 32 columns at a time: for D = 80 there are 16 in LDS that no row of K fills."""
+    config, inputs = problem("float16", seq_q=1, seq_k=530, head_dim=80)
+    assert check_output(config, inputs, *run(standin("gfx950"), config, inputs)).ok
 
 
 @pytest.mark.parametrize("changes", [
@@ -217,11 +224,14 @@ def test_a_hidden_key_never_leaks(standin, arch, changes, value):
     assert not np.isfinite(after[0][:, visible].astype(np.float32)).all(axis=(0, 2, 3)).any()
 
 
-@pytest.mark.parametrize("arch", ["gfx1100", "gfx1201", "gfx942", "gfx1030"])
-def test_infinite_value_reaches_only_rows_that_see_its_key(standin, arch):
+# On gfx950, which alone has V in LDS as in memory, the key is in a thread's second row.
+@pytest.mark.parametrize(("arch", "back"), [
+    ("gfx1100", 20), ("gfx1201", 20), ("gfx942", 20), ("gfx1030", 20), ("gfx950", 10),
+])  # fmt: skip
+def test_infinite_value_reaches_only_rows_that_see_its_key(standin, arch, back):
     """V alone is infinite at one feature: rows that see the key become that infinity there and nowhere else."""
     config, inputs = problem("float16", causal=True)
-    key = config.seq_k - 20
+    key = config.seq_k - back
     v = inputs.v.copy()
     v[:, key, :, 5], v[:, key, :, 6] = -np.inf, np.nan
     visible = visible_rows(config, inputs, key)
@@ -231,6 +241,68 @@ def test_infinite_value_reaches_only_rows_that_see_its_key(standin, arch):
     assert np.isnan(after[:, visible, :, 6]).all()
     after[:, visible, :, 5:7] = before[:, visible, :, 5:7]
     np.testing.assert_array_equal(after, before)
+
+
+def test_rows_may_descend(standin):
+    """K and V with negative strides, as a reversed array has them."""
+    config, inputs = problem("float16", layout="BHSD")
+    arrays = forward_arrays(standin("gfx1100"), config, inputs)
+    begins = {}
+    for name in ("k", "v"):
+        memory = np.ascontiguousarray(getattr(inputs, name)[:, :, ::-1])
+        arrays.device.free(arrays.pointers[name])
+        arrays.add_view(name, memory, memory[:, :, ::-1])
+        begins[name] = arrays.pointers[name]
+        last_row = (config.seq_k - 1) * memory.strides[2]
+        arrays.pointers[name] = ctypes.c_void_p(begins[name].value + last_row)
+    arrays.run(flash_launches(config, "gfx1100", arrays.buffers))
+    assert check_output(config, inputs, arrays.result("out"), arrays.result("lse")).ok
+    arrays.pointers |= begins
+    arrays.free()
+
+
+def test_a_split_without_a_visible_key_adds_nothing(standin):
+    """A mask may hide all keys of a split from all of its rows: its part is 0, not 0 / 0."""
+    config, inputs = problem("float16", seq_q=3, seq_k=600, mask="bool", mask_shape=(1, 1, 3, 600))
+    mask = np.zeros_like(inputs.mask)
+    mask[..., 500:] = True
+    inputs = dataclasses.replace(inputs, mask=mask)
+    assert check_output(config, inputs, *run(standin("gfx1100"), config, inputs)).ok
+
+
+def test_decode_has_slopes_for_each_batch(standin):
+    """[B, H] slopes: the second batch falls off a quarter as steeply as the first."""
+    config, inputs = problem("float16", seq_q=3, seq_k=530, alibi=True)
+    slopes = inputs.alibi_slopes * np.float32([[1], [0.25]])
+    inputs = dataclasses.replace(inputs, alibi_slopes=slopes)
+    assert check_output(config, inputs, *run(standin("gfx1100"), config, inputs)).ok
+
+
+def test_decode_without_an_lse_writes_none(standin):
+    """Nobody gave room for it: a store to it would be to address 0. The window leaves keys for one split."""
+    config = AttentionConfig(**SIZES | {"seq_q": 2, "seq_k": 600}, window=(90, 0), dtype="float16")
+    inputs = make_inputs(config)
+    arrays = forward_arrays(standin("gfx1100"), config, inputs)
+    arrays.run(flash_launches(config, "gfx1100", arrays.buffers))
+    assert check_output(config, inputs, arrays.result("out"), None).ok
+    arrays.free()
+
+
+@pytest.mark.parametrize("window", [None, (90, 0)], ids=["splits", "one split"])
+def test_decode_multiplies_by_the_scales_of_8_bits(standin, window):
+    """K and V of 8 bits with a factor for each batch and KV head, in a part of the keys and in all of them."""
+    config, inputs = problem("float16", seq_q=2, seq_k=600, window=window, kv_dtype="float8_e4m3fn", k_scale=True,
+                             v_scale=True)  # fmt: skip
+    assert check_output(config, inputs, *run(standin("gfx1100"), config, inputs)).ok
+
+
+def test_a_score_of_minus_infinity_weighs_nothing(standin):
+    """A visible key that is infinite where q is below 0: columns beyond D = 40 are zeros, not copies of that one."""
+    config, inputs = problem("float16")
+    q, k = inputs.q.copy(), inputs.k.copy()
+    q[..., 0], k[:, 50, :, 0] = -1, np.inf
+    inputs = dataclasses.replace(inputs, q=q, k=k)
+    assert check_output(config, inputs, *run(standin("gfx1100"), config, inputs)).ok
 
 
 def visible_rows(config, inputs, key):

@@ -54,12 +54,15 @@ def packed_rows(arrays, dtype):
     return moat(np.concatenate([array[0] for array in arrays]).astype(dtype))[1]
 
 
-def paged_rows(seed, arrays, page_size, *, shuffled=True, shared=0):
-    """Return pages of [1, S, heads, D] arrays and the table; of the first ``shared`` pages, full ones are shared."""
+def paged_rows(seed, arrays, page_size, *, shuffled=True, shared=0, spare=2):
+    """Return pages of [1, S, heads, D] arrays and the table; of the first ``shared`` pages, full ones are shared.
+
+    The table has ``spare`` columns more than the longest sequence has pages.
+    """
     counts = [-(-array.shape[1] // page_size) for array in arrays]
     total = sum(counts) + 3
     order = np.random.default_rng(seed).permutation(total) if shuffled else np.arange(total)
-    table = np.full((len(arrays), max(counts) + 2), -7, np.int32)
+    table = np.full((len(arrays), max(counts) + spare), -7, np.int32)
     pages = np.full((total, page_size, *arrays[0].shape[2:]), np.nan, arrays[0].dtype)
     taken = 0
     for index, (array, count) in enumerate(zip(arrays, counts, strict=True)):
@@ -75,9 +78,12 @@ def paged_rows(seed, arrays, page_size, *, shuffled=True, shared=0):
 
 def problem(
     lengths, dtype, *, heads=4, kv_heads=2, dim=64, dim_v=None, page_size=0, shared=0, seed=0, shuffled=True,
-    direction="forward", unused=0, **options,
+    direction="forward", unused=0, spare=2, **options,
 ):  # fmt: skip
-    """Return the problem of sequences of these (Sq, Sk); ``unused``: rows of packed k after those of each sequence."""
+    """Return the problem of sequences of these (Sq, Sk).
+
+    ``unused``: rows of packed k after those of each sequence; ``spare``: columns of the table beyond all pages.
+    """
     configs = [
         AttentionConfig(
             batch=1, num_heads=heads, num_kv_heads=kv_heads, seq_q=seq_q, seq_k=seq_k, head_dim=dim,
@@ -102,8 +108,8 @@ def problem(
     stored = numpy_dtype(dtype)
     q = packed_rows([x.q for x in inputs], stored)
     if page_size:
-        k, table = paged_rows(seed, [x.k for x in inputs], page_size, shared=shared, shuffled=shuffled)
-        v, _ = paged_rows(seed, [x.v for x in inputs], page_size, shared=shared, shuffled=shuffled)
+        k, table = paged_rows(seed, [x.k for x in inputs], page_size, shared=shared, shuffled=shuffled, spare=spare)
+        v, _ = paged_rows(seed, [x.v for x in inputs], page_size, shared=shared, shuffled=shuffled, spare=spare)
         where |= {"block_table": table, "seqlens_k": np.array([n for _, n in lengths], np.int32)}
     else:
         blank = [np.full((1, unused, *x.k.shape[2:]), np.nan, stored) for x in inputs]

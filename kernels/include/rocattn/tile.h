@@ -266,6 +266,7 @@ struct TransposedTile {
     static constexpr u32 DOWN = (ROWS + ROW_STEP - 1) / ROW_STEP;
     static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % ROW_STEP == 0;
     static_assert(ALL_ROWS || DOWN == 1, "a thread's rows exist in all rounds or in none");
+    static_assert(STEP != ANY_COLUMNS, "columns exist in pieces");
     // Not where columns are checked: registers that it takes would be spilled there.
     static constexpr bool SPREADS = sizeof(Element) == 2 && STEP == 0;
     static constexpr u32 RUN = SPREADS ? least(LANES, SERVED_CROSSWISE<Element> && WIDTH == 8 ? 4 : 8) : LANES;
@@ -317,7 +318,7 @@ struct TransposedTile {
     template <bool FULL>
     ROCATTN_INLINE void fetch(const Rows<Stored>& tile, u32 rows, u32 first = 0, Where where = Where::here()) {
         const Stored* low = tile.template low<ROWS>();
-        if constexpr (STEP == 0 || STEP == ANY_COLUMNS)
+        if constexpr (STEP == 0)
             low += first;
         else
             locate(tile, first);
@@ -335,8 +336,6 @@ struct TransposedTile {
                 for (u32 a = 0; a < ACROSS; ++a) {
                     if (!FULL && row_at[d] + i * CHAIN_STEP<M> >= rows)
                         x[d][a][i] = {};
-                    else if constexpr (STEP == ANY_COLUMNS)
-                        x[d][a][i] = load_some<Stored, WIDTH>(lane_address(low, offset[d][a][0]), left(first, a), where);
                     else
                         x[d][a][i] = P::load_all([&](u32 p) { return lane_address(low, offset[d][a][p]); }, where);
                 }
@@ -410,11 +409,6 @@ struct TransposedTile {
     }
 
 private:
-    // Elements from the chunk's first on.
-    ROCATTN_INLINE u32 left(u32 first, u32 a) const {
-        const u32 at = first + column + a * LANES * WIDTH;
-        return columns > at ? columns - at : 0;
-    }
     // The first of this thread's 4 rows in round d; the others follow CHAIN_STEP apart.
     ROCATTN_INLINE u32 row(u32 d) const {
         const u32 at = (ALL_ROWS ? position : smaller(position, ROWS - 4)) + d * ROW_STEP;
@@ -429,7 +423,7 @@ private:
 #pragma unroll
                 for (u32 p = 0; p < P::COUNT; ++p) {
                     const u32 at = column + a * LANES * WIDTH;
-                    u32 from = STEP == 0 || STEP == ANY_COLUMNS ? at : P::column(p, first + at, columns);
+                    u32 from = STEP == 0 ? at : P::column(p, first + at, columns);
                     if (!ALL_COLUMNS && at >= COLUMNS) from = 0;
                     offset[d][a][p] = start + from * BYTES;
                 }

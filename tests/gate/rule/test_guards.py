@@ -42,6 +42,13 @@ def test_a_drift_from_one_side_to_the_other_is_no_regression(rounds):
     assert all("all launches of one side ran before the other's" in decision.reason for decision in found)
 
 
+def test_a_drift_that_may_hide_a_change_is_no_pass():
+    """Head is as fast as base was, after a drift of 5 %: without it head would have been faster."""
+    found = decide(drifting(np.random.default_rng(40), 10, 0.005, -0.05))
+    assert found.ratio == pytest.approx(1, abs=0.01)
+    assert found.verdict == "inconclusive"
+
+
 def test_a_drift_is_the_extrapolated_trend_and_its_error():
     """Two straight lines carry their slope alone; what scatters around them adds two standard errors of it."""
     starts = [np.arange(5.0), np.arange(10.0, 15.0)]
@@ -100,6 +107,15 @@ def test_more_gpu_time_in_equal_cycles_is_the_clock(make_pair):
     assert throttled.reason.startswith("clock, not code: the time changed by +1")
     assert decide(with_clock(slower, 2100.0, 2100.0, scaled=False)).verdict == "regression"
     assert decide(with_clock(slower, 2100.0, 1850.0, scaled=True)).verdict == "regression"
+
+
+def test_cycles_must_bear_a_change_out(make_pair):
+    """Fewer cycles are an improvement; 5 % more time in 2.5 % more cycles is as uncertain as the cycles are."""
+    faster = make_pair(np.random.default_rng(43), 5, slowdown=-0.15, noise=0.004)
+    assert decide(with_clock(faster, 2100.0, 2100.0, scaled=False)).verdict == "improvement"
+    slower = make_pair(np.random.default_rng(29), 5, slowdown=0.05, noise=0.014)
+    assert decide(with_clock(slower, 2100.0, 2100.0, scaled=False)).verdict == "regression"
+    assert decide(with_clock(slower, 2100.0, 2050.0, scaled=False)).verdict == "inconclusive"
 
 
 def test_a_clock_that_reads_zero_gives_no_cycles(make_pair):

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate.rule.constants import FULL_LOOKS, QUICK_LOOKS
+from rocattn_profiling.gate.rule.constants import FULL_LOOKS, LISTED, QUICK_LOOKS
 from rocattn_profiling.gate.rule.launches import location
 from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
@@ -75,10 +75,29 @@ def test_a_pass_is_a_statement_of_equivalence(make_pair):
     assert verdicts(make_pair, 16, 100, 5)["pass"] >= 90
 
 
+def test_a_precise_slowdown_of_3_percent_is_a_regression(make_pair):
+    """3 % without noise is called although it is shown to be below 5 %: the regression comes first."""
+    assert decide(make_pair(np.random.default_rng(3), 5, slowdown=0.03, noise=0.002)).verdict == "regression"
+
+
+def test_a_passed_slowdown_is_not_listed(make_pair):
+    """3 % is shown to be below 5 % before it is significant: nobody has to look at it."""
+    found = decide_suite([make_pair(np.random.default_rng(1), 10, slowdown=0.03, noise=0.003)], Policy())
+    assert (found.decisions[0].verdict, found.listed) == ("pass", [])
+    assert found.decisions[0].p < LISTED
+
+
 def test_noise_that_hides_the_answer_is_inconclusive(make_pair):
     """With 30 % launch noise, five rounds say neither pass nor regression."""
     found = verdicts(make_pair, 17, 60, 5, noise=0.3)
     assert found["inconclusive"] >= 58
+
+
+def test_an_open_pair_says_what_a_verdict_would_take(make_pair):
+    """The limit of its own p-value is named, and the rounds that would reach it are few."""
+    found = decide_suite([make_pair(np.random.default_rng(1), 5, slowdown=0.05, noise=0.03)], Policy()).decisions[0]
+    assert "a regression needs p = 2.5 % (now 3.31 %)" in found.reason
+    assert found.rounds_needed == 6
 
 
 def test_the_same_launches_give_the_same_decision(make_pair):
@@ -121,10 +140,11 @@ def test_rounds_between_two_looks_are_used(make_pair):
     assert decide(pair).rounds_used == 7
 
 
-def test_only_a_time_is_called_slower_or_faster():
-    """The reason speaks of what was measured."""
+@pytest.mark.parametrize("samples", [1, 2])
+def test_only_a_time_is_called_slower_or_faster(samples):
+    """The reason speaks of what was measured, however often a launch measured it."""
     few, many = (
-        Side(launches=[PairLaunch(round=number, samples=[value]) for number in range(5)], unit="registers")
+        Side(launches=[PairLaunch(round=number, samples=[value] * samples) for number in range(5)], unit="registers")
         for value in (4000.0, 4400.0)
     )
     up, down = decide(Pair(id="p", a=few, b=many)), decide(Pair(id="p", a=many, b=few))
@@ -132,6 +152,7 @@ def test_only_a_time_is_called_slower_or_faster():
     assert up.reason.startswith("larger by 10.0 % in value")
     assert down.reason.startswith("smaller by 9.1 % in value")
     assert decide(Pair(id="p", a=few, b=many).first(1)).reason.startswith("1 launch a side is too few")
+    assert decide(constant(1e6, 1.1e6, samples=samples)).reason.startswith("slower by 10.0 % in wall time")
 
 
 def test_identical_constants_pass_and_different_ones_are_judged():
@@ -184,16 +205,26 @@ def test_cpu_time_decides_where_every_sample_was_interrupted(make_pair):
     assert found.ratio == pytest.approx(1.2, rel=0.03)
 
 
+def waiting(pair):
+    """The pair with a CPU time that is still, half of its wall time, and launches that nothing interrupted."""
+    sides = [
+        Side(launches=[msgspec.structs.replace(x, cpu=[5e5] * 10, nivcsw=[0] * 10) for x in side.launches])
+        for side in (pair.a, pair.b)
+    ]
+    return Pair(id=pair.id, a=sides[0], b=sides[1])
+
+
 def test_code_that_waits_is_judged_by_wall_time(make_pair):
     """Where CPU time is half of an undisturbed wall time, a change in wall time counts, however still the CPU time."""
-    pair = make_pair(np.random.default_rng(33), 5, slowdown=0.2)
-
-    def waiting(side, cpu):
-        return Side(launches=[msgspec.structs.replace(x, cpu=[cpu] * 10, nivcsw=[0] * 10) for x in side.launches])
-
-    found = decide(Pair(id="x", a=waiting(pair.a, 5e5), b=waiting(pair.b, 5e5)))
+    found = decide(waiting(make_pair(np.random.default_rng(33), 5, slowdown=0.2)))
     assert found.verdict == "regression"
     assert "wall time" in found.reason
+
+
+def test_only_interruptions_that_nobody_recorded_cost_a_quarter(make_pair):
+    """The same wall time with and without the record that nothing interrupted it."""
+    pair = make_pair(np.random.default_rng(33), 5, slowdown=0.1)
+    assert decide(pair).p == pytest.approx(1.25 * decide(waiting(pair)).p)
 
 
 def test_contradicting_wall_time_vetoes_cpu_time(make_pair):
@@ -260,21 +291,48 @@ def test_the_canary_adjusts_a_spell_of_most_launches(make_pair):
     assert [judged(change, (most, one)) for change in (0.0, 0.3)] == ["inconclusive", "regression"]
 
 
-def test_a_session_that_moved_with_the_machine_is_invalid(make_pair):
-    """All benchmarks up by 12 % and the canary by 6 %: the regressions are withdrawn, and the reason says why."""
+def slower_with_the_canary(make_pair, slowdowns, canary=1055.0):
+    """A benchmark for each slowdown, and a canary that takes 1000 on base, and on head so long."""
     rng = np.random.default_rng(25)
     pairs = []
-    for index in range(6):
-        pair = make_pair(rng, 5, slowdown=0.12, name=str(index), noise=0.004)
+    for index, slowdown in enumerate(slowdowns):
+        pair = make_pair(rng, 5, slowdown=slowdown, name=str(index), noise=0.004)
         sides = [
             Side(launches=[msgspec.structs.replace(x, canary=value) for x in side.launches])
-            for side, value in ((pair.a, 1000.0), (pair.b, 1055.0))
+            for side, value in ((pair.a, 1000.0), (pair.b, canary))
         ]
         pairs.append(Pair(id=pair.id, a=sides[0], b=sides[1]))
-    found = decide_suite(pairs, Policy(looks=(5,)))
+    return pairs
+
+
+def test_a_session_that_moved_with_the_machine_is_invalid(make_pair):
+    """All benchmarks up by 12 % and the canary by 6 %: the regressions are withdrawn, and the reason says why."""
+    found = decide_suite(slower_with_the_canary(make_pair, [0.12] * 6), Policy(looks=(5,)))
     assert "the machine, not the code" in found.invalid
     assert found.invalid.endswith("and the canary by +5.5 %")
     assert {decision.verdict for decision in found.decisions} == {"inconclusive"}
+
+
+def test_a_pass_stands_in_an_invalid_session(make_pair):
+    """What the machine's change of speed did not move is still shown to be the same."""
+    found = decide_suite(slower_with_the_canary(make_pair, [0.12] * 5 + [0.0]), Policy(looks=(5,)))
+    assert found.invalid
+    assert [decision.verdict for decision in found.decisions] == ["inconclusive"] * 5 + ["pass"]
+
+
+def test_benchmarks_that_moved_apart_are_the_code(make_pair):
+    """2 to 50 % in one session, median 12 %: a machine that changed speed moves most benchmarks alike."""
+    found = decide_suite(slower_with_the_canary(make_pair, [0.02, 0.03, 0.12, 0.13, 0.4, 0.5]), Policy(looks=(5,)))
+    assert not found.invalid
+    assert [decision.verdict for decision in found.decisions[2:]] == ["regression"] * 4
+
+
+@pytest.mark.parametrize("canary", [945.0, 1010.0])
+def test_a_canary_that_went_elsewhere_explains_nothing(make_pair, canary):
+    """All benchmarks up by 12 %, and the canary down, or up by a tenth of that: the code did it."""
+    found = decide_suite(slower_with_the_canary(make_pair, [0.12] * 6, canary), Policy(looks=(5,)))
+    assert not found.invalid
+    assert {decision.verdict for decision in found.decisions} == {"regression"}
 
 
 def test_a_slower_suite_with_a_still_canary_is_a_regression(make_pair):
@@ -299,7 +357,7 @@ def test_a_larger_suite_demands_more(make_pair):
 
 
 def test_only_undecided_pairs_go_on(make_pair):
-    """A clear regression and a clear pass are done after the first look; a doubtful pair is not."""
+    """A clear regression and a clear pass are done after the first look; a doubtful pair is done after the last."""
     rng = np.random.default_rng(27)
     pairs = [
         make_pair(rng, 5, slowdown=0.5, name="slow"),
@@ -307,6 +365,7 @@ def test_only_undecided_pairs_go_on(make_pair):
         make_pair(rng, 5, name="doubtful", noise=0.2),
     ]
     assert decide_suite(pairs, Policy(looks=FULL_LOOKS)).undecided == ["doubtful"]
+    assert decide_suite(pairs, Policy(looks=(5,))).undecided == []
 
 
 def test_no_pairs_are_no_decisions():
@@ -347,6 +406,13 @@ def test_the_looks_share_the_alpha_of_a_pass(looks):
     assert policy.pass_alpha(0) == 0.0125
 
 
+def test_a_later_look_passes_less_than_the_first(make_pair):
+    """What the first look has spent is gone: a p-value of 0.7 % passes at a first look and not at a second."""
+    pair = make_pair(np.random.default_rng(3), 10, noise=0.03)
+    assert decide_suite([pair], Policy(looks=(10,))).decisions[0].verdict == "pass"
+    assert decide_suite([pair], Policy(looks=FULL_LOOKS)).decisions[0].verdict == "inconclusive"
+
+
 def test_only_the_last_look_is_lenient():
     """Looks that others follow keep the level, and three or four launches are never enough for more."""
     policy = Policy(looks=FULL_LOOKS)
@@ -363,6 +429,7 @@ def test_the_end_of_stored_launches_is_their_last_look(make_pair):
     alone, running = decide(pair), decide_suite([pair], Policy(looks=FULL_LOOKS)).decisions[0]
     assert alone.p < running.p
     assert (alone.verdict, running.verdict) == ("regression", "inconclusive")
+    assert stored(Policy(), 5).looks == (5,)
     assert stored(Policy(), 12).looks == (5, 10, 12)
     assert stored(Policy(), 50).looks == (5, 10, 15, 50)
     assert stored(Policy(), 0).looks == (1,)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.gate.formats import card, markdown
+from rocattn_profiling.gate.rule.interim import launch_noise
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.rule.suite import decide, decide_suite, decide_value
@@ -52,6 +53,17 @@ def test_the_absolute_floor_holds_here_too(unit, a, b):
     assert decide(pair_of([a] * 5, [b * 1000] * 5, unit)).verdict == "regression"
 
 
+def test_a_change_of_just_the_floor_counts():
+    """The floor is the least change that matters, not the largest that does not."""
+    assert decide(pair_of([0] * 5, [2**20] * 5, "bytes")).verdict == "regression"
+    assert decide(pair_of([0] * 5, [2**20 - 1] * 5, "bytes")).verdict == "inconclusive"
+
+
+def test_zeros_have_no_noise_in_logs():
+    """The self-test asks for the noise of whatever was recorded."""
+    assert launch_noise(pair_of([0, 7, 0, 9, 0], [7, 3, 9, 4, 5]), Policy()) == 0
+
+
 def test_one_launch_at_zero_makes_no_small_change_count():
     """Where the middles of both sides have a ratio, the change must be as large as any other must."""
     a = [0, 100, 100, 100, 100]
@@ -66,6 +78,22 @@ def test_a_large_suite_asks_for_more_rounds():
     early = decide_suite([*others, changed.first(5)], Policy())
     assert (early.decisions[-1].verdict, early.undecided) == ("inconclusive", ["c"])
     assert decide_suite([*others, changed], Policy()).decisions[-1].verdict == "regression"
+
+
+def test_slowdowns_that_are_certain_ask_less_of_the_rest():
+    """Holm's step-down: each of twenty is judged among the twenty, not among the twelve as well."""
+    certain = [pair_of([0] * 10, [5] * 10, name=f"certain{i}") for i in range(12)]
+    others = [pair_of([0] * 5, [5] * 5, name=f"other{i}") for i in range(20)]
+    found = decide_suite([*certain, *others], Policy(looks=(10,)))
+    assert {decision.verdict for decision in found.decisions} == {"regression"}
+
+
+def test_slowdowns_vouch_for_each_other_in_the_list():
+    """Benjamini and Hochberg: what chance does to one of a hundred benchmarks is worth showing if it befalls two."""
+    same = [pair_of([1] * 5, [1] * 5, name=str(i)) for i in range(98)]
+    one, two = (pair_of([0] * 5, [5] * 5, name=name) for name in ("one", "two"))
+    assert decide_suite([one, *same, pair_of([1] * 5, [1] * 5)], Policy(looks=(5,))).listed == []
+    assert decide_suite([one, *same, two], Policy(looks=(5,))).listed == ["one", "two"]
 
 
 def test_equal_counts_are_rarely_called_changed():
@@ -99,6 +127,7 @@ def test_the_verdict_says_it_without_a_ratio(entry, result_of):
         (0, 5, "registers", "regression", None),
         (5, 0, "registers", "improvement", None),
         (2**20, 2**20 + 9000, "bytes", "pass", (2**20 + 9000) / 2**20),
+        (2**20, 2**21, "bytes", "regression", 2.0),  # just the floor
         (2**20, 2**22, "bytes", "regression", 4.0),
     ],
 )

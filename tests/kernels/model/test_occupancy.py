@@ -199,6 +199,8 @@ def simulated(chip, wave_size, vgprs, sgprs, lds, block, wgp_mode):
     wave = [1, next(size for size in granules if size >= vgprs), 0]
     if chip.sgprs:
         wave[2] = next(size for size in range(16, 10**4, 16) if size >= sgprs) + 16
+    if lds > chip.lds_block_bytes:
+        return 0  # in WGP mode two CUs have more than one block may take
     lds = next(size for size in range(0, 10**6, chip.lds_granule_bytes) if size >= lds)
     blocks = 0
     while True:

@@ -127,9 +127,10 @@ def test_agents_are_found_by_number_and_by_node(tmp_path):
 
 def test_a_gpu_that_no_file_describes_has_its_number(tmp_path):
     """Nothing is guessed about it."""
-    profile = ingest.read([g.v3_counters(tmp_path / "a.csv", g.launches(2, agent=5))])
-    assert profile.agents["number"].tolist() == [5]
-    assert profile.agents["cus"].isna().all()
+    for generation in ("7.0", "6.4"):
+        profile = ingest.read([g.v3_counters(tmp_path / "a.csv", g.launches(2, agent=5), generation)])
+        assert profile.agents["number"].tolist() == [5]
+        assert profile.agents["cus"].isna().all()
 
 
 @pytest.mark.parametrize("kind", ["json", "db"])

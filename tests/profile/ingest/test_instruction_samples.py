@@ -76,6 +76,26 @@ def test_a_run_that_wrote_two_formats_is_counted_once(tmp_path):
     assert [source.kind for source in profile.provenance if source.skipped] == ["PC samples (stochastic)"]
 
 
+def test_launches_stay_where_samples_are_another_file_s(tmp_path):
+    """The database lacks the instructions that the JSON has, and is the one that the launches are read from."""
+    samples.rocpd(tmp_path / "r_4711_results.db", MADE, texts=False)
+    samples.v3_json(tmp_path / "r_4711_results.json", made=MADE)
+    profile = ingest.read([tmp_path])
+    assert int(profile.samples["count"].sum()) == 1000
+    assert profile.dispatches["pass"].tolist() == ["r"] * 3
+    assert [source.kind for source in profile.provenance if source.skipped] == ["results JSON"]
+
+
+def test_counters_beside_samples_keep_their_launches(tmp_path):
+    """Only times are better from a run that was not sampled."""
+    made = [g.replace(each, counters={"SQ_WAVES": 1.0}) for each in MADE]
+    samples.csv(tmp_path / "sampled" / "9_pc_sampling_stochastic.csv")
+    g.v3_counters(tmp_path / "sampled" / "9_counter_collection.csv", made)
+    g.v3_trace(tmp_path / "timed" / "8_kernel_trace.csv", MADE)
+    table = ingest.read([tmp_path]).tidy(["kernel", "pass"])
+    assert table.loc[table["counter"].notna(), ["kernel", "pass"]].values.tolist() == [["attn", "sampled/9"]] * 3
+
+
 def test_a_sample_belongs_to_the_kernel_it_lies_in(tmp_path):
     """Without a kernel trace the code object's symbols say which it was."""
     path = samples.v3_json(tmp_path / "1_results.json", kernels=(("tail", 0x1100), ("attn", 0x1000), ("far", 0x2000)))

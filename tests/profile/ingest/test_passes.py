@@ -98,6 +98,14 @@ def test_a_trace_completes_the_counters_of_its_run(tmp_path):
     assert held(profile, columns) == truth(made[:2] + alone, columns)
 
 
+def test_a_trace_replaces_no_time_of_the_counters(tmp_path):
+    """7.0 counters have times of their own, which were taken while counting."""
+    made = g.launches(3)
+    g.v3_counters(tmp_path / "r_counter_collection.csv", made)
+    g.v3_trace(tmp_path / "r_kernel_trace.csv", g.later(made), "6.4")
+    assert held(ingest.read([tmp_path])) == truth(made)
+
+
 def test_a_trace_that_names_no_process_is_given_to_none_of_two(tmp_path):
     """Counters of two processes, and times that could be either's: they stay launches of their own."""
     both = [launch for pid in (71, 72) for launch in g.launches(2, process=pid)]
@@ -126,6 +134,14 @@ def test_traces_name_their_process_by_their_file(tmp_path):
     profile = ingest.read([tmp_path])
     assert passes(profile) == ["run"]
     assert profile.dispatches["process"].tolist() == [71, 71, 72, 72]
+
+
+def test_a_name_of_many_digits_is_no_process(tmp_path):
+    """A date is longer than a process id may be."""
+    g.v3_trace(tmp_path / "20261127035013_kernel_trace.csv", g.launches(2, counters=()))
+    profile = ingest.read([tmp_path])
+    assert passes(profile) == ["20261127035013"]
+    assert whats(profile) == []
 
 
 def test_one_run_in_several_formats_counts_once(tmp_path):
@@ -347,6 +363,16 @@ def test_machines_keep_their_gpus(tmp_path):
     profile = ingest.read([tmp_path / "one", tmp_path / "two"])
     assert passes(profile) == ["one/r", "two/r"]
     assert profile.agents.loc[profile.dispatches["agent"].astype(int), "cus"].tolist() == [304, 80]
+
+
+def test_a_gpu_that_every_pass_describes_is_one(tmp_path):
+    """Each pass has a file of its own about the same GPU: all launches are of one row."""
+    for name in ("p1", "p2"):
+        g.v3_agents(tmp_path / name / "r_agent_info.csv")
+        g.v3_counters(tmp_path / name / "r_counter_collection.csv", g.launches(1))
+    profile = ingest.read([tmp_path])
+    assert len(profile.agents) == 1
+    assert profile.dispatches["agent"].tolist() == [0, 0]
 
 
 def test_the_same_process_twice_in_a_pass(tmp_path):

@@ -178,8 +178,7 @@ def _quantity(pair: Pair, *, cpu: bool) -> Quantity:
     """Return what is compared; ``cpu`` says whether it is CPU time."""
     if cpu:
         return "CPU time"
-    single = all(len(x.samples) == 1 for side in (pair.a, pair.b) for x in side.launches)
-    return "value" if single and pair.a.unit not in TIMES else "wall time"
+    return "wall time" if pair.a.unit in TIMES else "value"
 
 
 def absolute_floor(pair: Pair, policy: Policy) -> float:

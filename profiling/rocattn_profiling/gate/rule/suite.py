@@ -168,8 +168,7 @@ class _Benchmark:
         leniency: Of the last look.
         limits: Verdict -> the p-value that it needed at the last look.
         rounds: Launches a side at the last look.
-        last: The last analysis.
-        decisive: The analysis that the verdict rests on.
+        last: The last analysis; what a verdict rests on, as nothing is analysed after it.
     """
 
     def __init__(self, pairs: PairSequence, index: int, policies: Mapping[str, Policy], suite: Policy) -> None:
@@ -185,7 +184,6 @@ class _Benchmark:
         self.limits = {"regression": 0.0, "improvement": 0.0, "pass": 0.0}
         self.rounds = 0
         self.last: Interim | None = None
-        self.decisive: Interim | None = None
 
     @property
     def pair(self) -> Pair:
@@ -207,28 +205,23 @@ class _Benchmark:
         self.p_regression = min(self.p_regression, self.last.p_regression / self.leniency)
         self.p_improvement = min(self.p_improvement, self.last.p_improvement / self.leniency)
 
-    def settle(self, verdict: str) -> None:
-        """Fix the verdict at the last analysis."""
-        self.verdict, self.decisive = verdict, self.last
-
     def settle_pass(self, limit: float) -> None:
         """Stop at a pass once the change is shown to be smaller than the tolerance."""
         self.limits["pass"] = limit
         if not self.verdict and self.last is not None and self.last.p_pass <= limit:
-            self.settle("pass")
+            self.verdict = "pass"
 
     def levels(self) -> tuple[float, float] | None:
         """Return the values that the sides are quoted as; None without launches."""
-        interim = self.decisive or self.last
-        if interim is not None and interim.change is not None:
-            return interim.base, interim.base * math.exp(interim.change.shift)
+        if self.last is not None and self.last.change is not None:
+            return self.last.base, self.last.base * math.exp(self.last.change.shift)
         pair = self.pair
         a, b = (location(side.launches) for side in (pair.a, pair.b))
         return None if a is None or b is None else (a, b)
 
     def decision(self, invalid: Reason | None) -> Decision:
         """Return the verdict with its numbers and reasons; ``invalid`` says why the session does not count."""
-        interim = self.decisive or self.last
+        interim = self.last
         if self.constant:
             return self._decided("pass", self.constant, ratio_low=1.0, ratio_high=1.0)
         if interim is None:
@@ -297,12 +290,12 @@ def _holm(benchmarks: list[_Benchmark], policy: Policy) -> None:
                     remaining.limits[verdict] = limit
                 break
             if not benchmark.verdict:
-                benchmark.settle(verdict)
+                benchmark.verdict = verdict
 
 
 def _mean_ratio(benchmarks: Sequence[_Benchmark]) -> float:
     """Return the geometric mean of the ratios of the pairs that have one; 1 without any."""
-    lasts = (benchmark.last for benchmark in benchmarks if not benchmark.constant)
+    lasts = (benchmark.last for benchmark in benchmarks)
     shifts = [last.change.shift for last in lasts if last is not None and last.change is not None]
     return math.exp(math.fsum(shifts) / len(shifts)) if shifts else 1.0
 

@@ -55,10 +55,10 @@ class Case:
 
 CASES = {
     "verify": Case(
-        "verify --family basics --quick --backend cpu --out OUT --junit OUT/junit.xml",
+        "verify --family positions --quick --backend cpu --out OUT --junit OUT/junit.xml",
         {
             "verify --backend nosuch --out OUT": 4,
-            "verify --family basics --quick --backend gpu --out OUT": 3,
+            "verify --family positions --quick --backend gpu --out OUT": 3,
             "verify --case nosuch --out OUT": 4,
         },
     ),

@@ -40,7 +40,7 @@ if __name__ == "faulty":
 """
 MINE = "--backend-module mine"
 FAULTY = "--backend-module faulty"
-VERIFY = "verify --family basics --quick --out OUT"
+VERIFY = "verify --family positions --quick --out OUT"
 MEMORY = "memory --lengths 64 128 --threads 1 --out OUT"
 PLAN = "plan --arch gfx942 --seq-q 64 --head-dim 64"
 OCCUPANCY = "kernels occupancy --arch gfx942 --vgprs 64"

@@ -1,6 +1,7 @@
 """Programs without a limit in seconds: what works may go on on a machine however busy, and what hangs is ended."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -51,3 +52,24 @@ def test_what_computes_for_ever_is_ended(status):
     """Unless it shows in between that it gets on."""
     assert status(COMPUTES.format(60), cpu_s=0.3) is None
     assert status(APPENDS, cpu_s=0.3) == 0
+
+
+def test_a_signal_while_a_program_starts_leaves_none(monkeypatch):
+    """A handler's exception may come before Popen returns, when the program runs already."""
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            assert reader.readline() == b"here\n"
+            raise SystemExit(9)
+
+        def __del__(self):
+            self.wait()
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    ends = os.pipe()
+    code = "import signal; print('here', flush=True); signal.pause()"
+    with os.fdopen(ends[0], "rb") as reader:
+        with os.fdopen(ends[1], "wb") as held, pytest.raises(SystemExit):
+            run_group([sys.executable, "-c", code], env={}, cwd=None, stdout=held, stderr=held, timeout_s=60)
+        assert reader.read() == b""

@@ -155,18 +155,20 @@ def running(
     """
     before, word = _processes(), secrets.token_hex(16)
     marked = {**env, MARK: f"{env.get(MARK, '')} {word}".strip()}
+    process: subprocess.Popen[bytes] | None = None
     try:
-        process = subprocess.Popen(
-            list(argv), env=marked, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=tuple(pass_fds),
-            start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        raise StartError(argv[0], error.strerror or str(error)) from error
-    try:
+        try:
+            process = subprocess.Popen(
+                list(argv), env=marked, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=tuple(pass_fds),
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise StartError(argv[0], error.strerror or str(error)) from error
         yield process
-    finally:
-        _signal(process, signal.SIGKILL)
-        process.wait()
+    finally:  # where a signal's exception comes before Popen returns, the program may be there already
+        if process is not None:
+            _signal(process, signal.SIGKILL)
+            process.wait()
         end_marked(word, before)
 
 

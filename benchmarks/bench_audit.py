@@ -97,6 +97,12 @@ class Kernels(QuickKernels):
 
 
 class KernelsOf8Bits(Kernels):
-    """Decode from pages of 8-bit K and V, in the format that the GPU has an instruction for."""
+    """Decode from pages of 8-bit K and V, and prompts of 8-bit Q, K and V, in the format that the GPU computes with."""
 
-    params = [["gfx942"], ["flash_decode_paged_fp8 f16 D=128 KV_DTYPE=e4m3fnuz"]]
+    params = [
+        ["gfx942"],
+        [
+            "flash_decode_paged_fp8 f16 D=128 KV_DTYPE=e4m3fnuz",
+            "flash_attention_fp8_q f16 D=128 KV_DTYPE=e4m3fnuz Q_DTYPE=e4m3fnuz",
+        ],
+    ]

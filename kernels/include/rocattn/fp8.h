@@ -1,6 +1,6 @@
-// 8-bit floats in which Q, K and V may be stored, with 4 exponent and 3 mantissa bits: as OCP defines them (e4m3fn: bias 7,
-// up to 448, 0x7f and 0xff are NaN) and as CDNA 3 computes with (e4m3fnuz: bias 8, up to 240, 0x80 is NaN, so there is no
-// -0). Neither has infinities. Each value is one of f16 and of bf16, too: tiles become these on their way to LDS, and
+// 8-bit floats in which Q, K and V may be stored, with 4 exponent and 3 mantissa bits: as OCP defines them (e4m3fn: bias
+// 7, up to 448, 0x7f and 0xff are NaN) and as CDNA 3 computes with (e4m3fnuz: bias 8, up to 240, 0x80 is NaN, so there is
+// no -0). Neither has infinities. Each value is one of f16 and of bf16, too: tiles become these on their way to LDS, and
 // nothing is rounded. Where Q has 8 bits as well and the target multiplies the format (`MULTIPLIES`), Q and K stay bytes.
 #pragma once
 

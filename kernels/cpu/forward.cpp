@@ -305,8 +305,14 @@ void Forward::plan(int threads) {
   value_pairs = pairs && a.Dv >= kRoundedWeights;
   amx = false, keys = TK;
 #if defined(__AMX_BF16__)
-  // Three parts of all keys cost more than 32 rows save: measured.
-  amx = amx::allowed() && (a.dtype != kFloat32 || p.R > 32);
+  // Cutting fp32 into three parts costs more than the unit saves where rows, keys or features are few; features count in
+  // steps of 32. Measured on a Xeon, from 0.7 (long, D >= 96) to 1.9 times (D = 16) the time of vectors.
+#if defined(RA_UNIT_FOR_ALL_FEATURES)  // tests/attention/builds/amx_standin.h
+  const bool many = true;
+#else
+  const bool many = a.D > 48 && a.D * a.Sk >= 1 << 14;
+#endif
+  amx = amx::allowed() && (a.dtype != kFloat32 || (p.R > 32 && many));
   if (amx) {
     keys = a.dtype == kFloat32 ? 64 : 128;  // longer tiles wake the unit less often, three parts leave L1
     input_parts = a.dtype == kFloat32 ? amx::kParts<F32> : a.dtype == kFloat16 ? amx::kParts<F16> : amx::kParts<BF16>;

@@ -3,12 +3,15 @@
 //
 // Grid      (splits, Hkv * row tiles, B); the rows of a KV head's group, Sq of each head, are packed into tiles of
 //           16 QUERY_FRAGMENTS WAVES, so that K and V are read once for the group.
-// Block     WAVES waves; one where 16 rows are all: no barrier, no merge. A wave has a key tile in LDS and the next one
-//           on its way into registers (16 KiB at D = 128 on CDNA, 8 KiB on RDNA). Three such blocks a CU of 64 KiB LDS,
-//           eight a WGP, keep 48 KiB and 64 KiB in flight, where latency times bandwidth asks for about 17 and 16.
-//           Splits give the grid its blocks (rocattn/gpu/flash.py).
-// LDS       As flash_attention: 19.5 KiB at D = 128 on CDNA (gfx950 18.0); 14.8 KiB on RDNA (16 keys a tile, Q in LDS).
-// Registers At most 256 VGPRs on RDNA; LDS limits the waves before registers do.
+// Block     WAVES waves; one where 16 rows are all: no barrier, no merge. On CDNA and gfx12, with D and Dv 64 or 128,
+//           such a wave loads K and V as fragments of its products, without LDS: 16 KiB at D = 128 (gfx12 8 KiB), half
+//           of which stays on its way while the other half is waited for. Elsewhere it has a key tile in LDS and the
+//           next one on its way into registers. Eight such blocks a CU, 16 a WGP (gfx11 eight) keep 128 KiB (gfx11 64)
+//           in flight, where latency times bandwidth asks for about 17 (16). Splits give the grid its blocks
+//           (rocattn/gpu/flash.py).
+// LDS       With fragments Q alone passes through it: 4.5 KiB at D = 128. Else as flash_attention: on gfx11 14.8 KiB
+//           (16 keys a tile, Q in LDS).
+// Registers At most 256 VGPRs. With fragments they limit the waves, else LDS does before.
 // Layout    As flash_attention, through the same core.
 // Writes    A split of several: normalised rows, their references and sums in float32; zeros and a reference of -inf
 //           for a row that sees nothing of it. The only split: the output and the LSE.
@@ -125,6 +128,8 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
         scores.row[i] = {options.first_key(row), options.last_key(row), options.diagonal(row),
                          alibi_slopes ? load(alibi_slopes + slopes_of * num_heads + head) : 0.0f,
                          b * mask_stride_b + head * mask_stride_h + row * mask_stride_q};
+        // Here: in the loop the wait would be one for the keys on their way, too.
+        if constexpr (Shape::LOADS_FRAGMENTS) settle(scores.row[i].slope);
     }
 
     FlashForward<Shape, OptionScores<Shape>> forward(block, scores);

@@ -33,6 +33,7 @@ class FlashTile:
         min_waves: Waves a SIMD that the registers must leave room for; 0 lets the compiler choose.
         reason: Why.
         key_parts: Parts of a tile's keys: a part's softmax runs beside the next part's products.
+        fragments: Whether K and V are loaded as fragments of the products, not through LDS.
     """
 
     waves: int
@@ -43,6 +44,7 @@ class FlashTile:
     min_waves: int
     reason: str
     key_parts: int = 1
+    fragments: bool = False
 
     @property
     def rows(self) -> int:
@@ -270,7 +272,12 @@ def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: 
             tile = replace(tile, keys_per_tile=32, q_in_lds=False)
     while lds_bytes(replace(tile, waves=waves), arch, head_dim, head_dim_v, dtype) > _BLOCK_LDS_BYTES and waves > 1:
         waves //= 2
-    return replace(tile, waves=waves)
+    tile = replace(tile, waves=waves)
+    # LOADS_FRAGMENTS in flash_shape.h: without K and V on their way through LDS, Q fits into registers, too.
+    whole = step == 0 and head_dim % 64 == head_dim_v % 64 == 0
+    if kind in {"cdna", "gfx12"} and waves == tile.slices == 1 and whole:
+        return replace(tile, q_in_lds=False, fragments=True)
+    return tile
 
 
 def largest_head_dim(arch: str, dtype: str) -> int:
@@ -296,6 +303,8 @@ def lds_bytes(tile: FlashTile, arch: str, head_dim: int, head_dim_v: int, dtype:
     transposed = head_dim_v * (keys + padding) + head_dim_v // 8 * skip
     k_and_v = keys * stride + (keys * row(head_dim_v) if kind == "cdna" and arch == "gfx950" else transposed)
     q = 16 * tile.waves * stride * (tile.query_fragments if tile.q_in_lds else 1)
+    if tile.fragments:
+        k_and_v = 0
     return element * (k_and_v + q if tile.q_in_lds else max(k_and_v, q)) + 4 * tile.waves
 
 

@@ -7,7 +7,8 @@
 //
 // A wave has Q_FRAGMENTS * 16 query rows of its own; the waves of a block share the K and V tiles in LDS (one buffer
 // each). The loads of the next tile are issued before the compute of this one and wait in registers; or they go to a
-// second buffer without passing through registers (S::DIRECT).
+// second buffer without passing through registers (S::DIRECT). A wave that is a block of its own has no one to share
+// with: its loads from global memory are the fragments (S::LOADS_FRAGMENTS).
 //
 // With several PARTS the compiler is given an order of instructions: a part's softmax stands between the products of
 // the next part (the last part's between those with V), and fragments are read from LDS a batch ahead of their use. On
@@ -48,7 +49,7 @@ class FlashForward {
     static constexpr bool PLAIN = Scores::PLAIN;
     static constexpr u32 BATCH = S::BATCH;
     using InFlight = FlashFragments<S>;
-    using LdsTile = typename InFlight::Tile;
+    using KeyTile = typename InFlight::Tile;
     static constexpr bool ACCURATE = !PLAIN && sizeof(T) == 4;  // natural units lose digits on their way to log2 ones
     // How far a score may exceed the reference, in the units of P's exponent.
     static constexpr float SLACK = PLAIN ? 8.0f : 8.0f * LN_2;
@@ -130,10 +131,27 @@ public:
     }
 
     // The results of query fragment i, in this lane's column: the row's sum, its reference (as P's exponent has it)
-    // and features 16 f + C_ROWS * (l / 16) + ... of the output, not divided by the sum yet; `lane`: l.
+    // and C_ROWS features of the output, the f-th of its groups, not divided by the sum yet; `lane`: l.
     ROCATTN_INLINE float total(u32 i, u32 lane) const { return column_sum<M>(sum[i][0] + sum[i][1], lane); }
     ROCATTN_INLINE float reference_of(u32 i) const { return limit[i] == -INF ? -INF : reference[i] * unit() - lift(); }
-    ROCATTN_INLINE C features(u32 i, u32 f, u32 lane) const { return contiguous_rows<M>(o[i][f], lane); }
+    ROCATTN_INLINE C features(u32 i, u32 f, u32 lane) const {
+        if constexpr (S::LOADS_FRAGMENTS) {
+            C some;
+#pragma unroll
+            for (u32 r = 0; r < M::C_ROWS; ++r) {
+                const u32 n = f * M::C_ROWS + r;
+                some[r] = o[i][n % S::FEATURE_FRAGMENTS][n / S::FEATURE_FRAGMENTS];
+            }
+            return some;
+        } else {
+            return contiguous_rows<M>(o[i][f], lane);
+        }
+    }
+    // The first of them.
+    static ROCATTN_INLINE u32 first_feature(u32 f, u32 lane) {
+        if constexpr (S::LOADS_FRAGMENTS) return (M::part(lane) * S::FEATURE_FRAGMENTS + f) * M::C_ROWS;
+        return 16 * f + M::part(lane) * M::C_ROWS;
+    }
 
 private:
     ROCATTN_INLINE KElement* k_room() const { return reinterpret_cast<KElement*>(block.lds); }
@@ -144,7 +162,9 @@ private:
 
     // Key tiles [first, stop); k_rows and v_rows: of the first, then behind the last.
     ROCATTN_INLINE void pass(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
-        if constexpr (S::DIRECT)
+        if constexpr (S::LOADS_FRAGMENTS)
+            pass_as_fragments(k_rows, v_rows, first, stop);
+        else if constexpr (S::DIRECT)
             pass_directly(k_rows, v_rows, first, stop);
         else
             pass_through_registers(k_rows, v_rows, first, stop);
@@ -191,6 +211,36 @@ private:
         bool odd = false;
         for (u32 key = first * S::TILE_KEYS; key < end; key += S::TILE_KEYS, odd = !odd)
             step(key, odd ? block.next_lds : block.lds, odd ? block.lds : block.next_lds);
+    }
+
+    // The loads of the next tile of K are issued behind the products with this one, those of V likewise: while one of
+    // them is waited for the other is on its way. Behind the last tile a row of K is loaded again, as often: so many
+    // loads are always behind those of V, and the compiler has the wait for V leave them in flight.
+    ROCATTN_INLINE void pass_as_fragments(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
+        typename S::KTile k(block.k);
+        typename S::VTile v(block.v);
+#if SEQUENCES >= 2
+        find_pages(k, v, first * S::TILE_KEYS);
+#endif
+        const u32 rows = block.seq_k - first * S::TILE_KEYS;
+        fetch_fragments<true>(k, k_rows, first * S::TILE_KEYS, rows);
+        fetch_fragments<false>(v, v_rows, first * S::TILE_KEYS, rows);
+        const u32 end = stop * S::TILE_KEYS;
+        for (u32 key = first * S::TILE_KEYS;;) {
+            const bool found = scores.block_hides(key) && keep_finite(v);
+            const u32 next = key + S::TILE_KEYS;
+            compute(key, {k, v}, [&] {
+                const bool more = next < end;
+                fetch_fragments<true>(k, k_rows.from(more ? S::TILE_KEYS : 0), more ? next : key,
+                                      more ? block.seq_k - next : 1);
+            });
+            if (found) add_nonfinite(v_rows, key);
+            k_rows = k_rows.from(S::TILE_KEYS);
+            v_rows = v_rows.from(S::TILE_KEYS);
+            if (next >= end) break;
+            fetch_fragments<false>(v, v_rows, next, block.seq_k - next);
+            key = next;
+        }
     }
 
     ROCATTN_INLINE void pass_through_registers(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
@@ -265,6 +315,43 @@ private:
 #endif
     }
 
+    template <bool KEYS>
+    using KeysOrValues = typename detail::Select<KEYS, typename S::KTile, typename S::VTile>::type;
+    // The same of the fragments of K, or of V; `rows` of the tile exist. Which pages hold the tile behind it is asked
+    // before the loads, so that the wait for the answer is not one for them, too.
+    template <bool KEYS>
+    ROCATTN_INLINE void fetch_fragments(KeysOrValues<KEYS>& tile, Rows<KV> from, [[maybe_unused]] u32 key, u32 rows) {
+#if SEQUENCES >= 2
+        const Pages& pages = block.pages;
+        const Rows<KV>& all = KEYS ? block.k : block.v;
+        const i64 page_stride = KEYS ? pages.k_stride : pages.v_stride;
+        const u32 last = block.seq_k - 1, next = key + S::TILE_KEYS;
+        if constexpr (!PAGES_OF_TILES) {
+            constexpr u32 OWN_ROWS = KeysOrValues<KEYS>::OWN_ROWS;
+            u32* const found = KEYS ? k_pages : v_pages;
+            const KV* row[OWN_ROWS];
+#pragma unroll
+            for (u32 n = 0; n < OWN_ROWS; ++n) {
+                const u32 at = key + smaller(tile.own_row(n), rows - 1);
+                const i64 page = FINDS_AHEAD ? found[n] : pages.of(at);
+                row[n] = all.base + (page * page_stride + pages.row(at) * all.stride);
+            }
+            if constexpr (FINDS_AHEAD) {
+#pragma unroll
+                for (u32 n = 0; n < OWN_ROWS; ++n) found[n] = pages.of(smaller(next + tile.own_row(n), last));
+            }
+            tile.fetch_rows(row);
+            return;
+        }
+        if constexpr (KEYS) {  // before V, which is in the same page
+            page_now = scalar(tile_page);
+            tile_page = pages.of(smaller(next, last));
+        }
+        from = Rows<KV>{all.base + page_now * page_stride, all.stride}.from(pages.row(key));
+#endif
+        tile.fetch(from, rows);
+    }
+
 #if SEQUENCES >= 2
     // Loads which pages hold the tile at `key`; of keys that are not there, the last one's.
     ROCATTN_INLINE void find_pages(const typename S::KTile& k, const typename S::VTile& v, u32 key) {
@@ -315,7 +402,9 @@ private:
 
     // Whether this thread keeps the pages of its rows of the next tile. A single wave of 32 has no registers for it.
     static constexpr bool FINDS_AHEAD = SEQUENCES == 3 && (WAVE == 64 || S::KTile::OWN_ROWS + S::VTile::OWN_ROWS <= 8);
-    u32 tile_page;  // PAGES_OF_TILES: of the tile that is fetched next
+    // PAGES_OF_TILES: of the tile that is fetched next; LOADS_FRAGMENTS: of that of which K has been.
+    u32 tile_page;
+    i64 page_now;
     u32 k_pages[FINDS_AHEAD ? S::KTile::OWN_ROWS : 1], v_pages[FINDS_AHEAD ? S::VTile::OWN_ROWS : 1];
 #endif
 
@@ -326,9 +415,14 @@ private:
     using Held = typename InFlight::Held;
     using Sums = Vector<float, 2>[Q_FRAGMENTS];
 
-    // A tile of keys, `tile` being K | V in LDS. Each part but the last is weighed before it is known whether the
+    // A tile of keys, `tile` being where K and V are. Each part but the last is weighed before it is known whether the
     // references are good for all of the tile: if they are not, these parts are weighed again.
-    ROCATTN_INLINE void compute(u32 key, const LdsTile& tile) {
+    ROCATTN_INLINE void compute(u32 key, const KeyTile& tile) {
+        compute(key, tile, [] {});
+    }
+    // behind_keys() comes behind the products with K.
+    template <typename BehindKeys>
+    ROCATTN_INLINE void compute(u32 key, const KeyTile& tile, const BehindKeys& behind_keys) {
         Tile s;
         Weights p;
         Held a;
@@ -341,6 +435,7 @@ private:
 #pragma unroll
         for (u32 part = 0; part < S::PARTS; ++part) {
             multiply_queries(tile, part, a, s);
+            if (part + 1 == S::PARTS) behind_keys();
             if (part > 0) {
                 find_top(part - 1, s, top);
                 weigh(part - 1, s, p, fresh);
@@ -373,7 +468,7 @@ private:
         if constexpr (BATCH != 0) fragments.arrange_values();
     }
 
-    ROCATTN_INLINE void multiply_queries(const LdsTile& tile, u32 part, Held& a, Tile& s) const {
+    ROCATTN_INLINE void multiply_queries(const KeyTile& tile, u32 part, Held& a, Tile& s) const {
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
@@ -590,7 +685,7 @@ private:
         return s;
     }
 
-    ROCATTN_INLINE void multiply_values(const LdsTile& tile, Held& a, const Weights& p) {
+    ROCATTN_INLINE void multiply_values(const KeyTile& tile, Held& a, const Weights& p) {
         constexpr u32 COUNT = BATCH == 0 ? 1 : BATCH, BEFORE = BATCH == 0 ? 0 : S::PARTS * S::PART_READS;
         if constexpr (S::ROLLS) {
             constexpr u32 READ = BEFORE + S::EARLY;
@@ -662,7 +757,8 @@ private:
                 }
 #pragma unroll
                 for (u32 r = 0; r < M::C_ROWS; ++r) {
-                    u32 column = 16 * f + M::row_step(r) + lane_column;
+                    u32 column = S::LOADS_FRAGMENTS ? f + S::FEATURE_FRAGMENTS * (M::row_step(r) + lane_column)
+                                                    : 16 * f + M::row_step(r) + lane_column;
                     if (S::STEP != 0 && column >= block.head_dim_v) column = 0;  // a feature that no one writes out
                     const float value = to_float(load(lane_address(row, column * u32{sizeof(KV)})));
                     // Infinity less the largest number is infinity, and finite values become 0. No comparisons: their

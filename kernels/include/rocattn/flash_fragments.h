@@ -16,10 +16,15 @@ class FlashFragments {
     u32 k_place, v_places[2];  // DIRECT: this lane's in a tile
 
 public:
-    struct Tile {  // where K and V of a tile lie in LDS
+    struct TileInLds {  // where K and V lie
         const KElement* k;
         const Element* v;
     };
+    struct TileInRegisters {  // LOADS_FRAGMENTS
+        const typename S::KTile& k;
+        const typename S::VTile& v;
+    };
+    using Tile = typename detail::Select<S::LOADS_FRAGMENTS, TileInRegisters, TileInLds>::type;
     // 16 bytes of a lane, or a fragment; where K and V differ in their products, words.
     using Fragments = typename detail::Select<S::BYTE_SCORES, Vector<u32, 4>[1], typename M::A[FRAGMENTS<M>]>::type;
     // The f-th fragment of what was read.
@@ -83,7 +88,9 @@ public:
 
     ROCATTN_INLINE void read_key(const Tile& tile, u32 part, u32 n, Fragments& a) const {
         const u32 t = part * S::PART_FRAGMENTS + n % S::PART_FRAGMENTS, d = n / S::PART_FRAGMENTS;
-        if constexpr (S::DIRECT)
+        if constexpr (S::LOADS_FRAGMENTS)
+            put<KM>(a, [&](auto& fragments) { tile.k.read(t, d, fragments); });
+        else if constexpr (S::DIRECT)
             a[0] = S::KLayout::template read<typename M::A>(tile.k, k_place, t, d);
         else
             put<KM>(a, [&](auto& fragments) {
@@ -94,7 +101,12 @@ public:
     ROCATTN_INLINE void read_value(const Tile& tile, u32 n, Fragments& a) const {
         const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS), f = n / S::GROUPS % S::FEATURE_FRAGMENTS;
         const u32 position = c * CHAIN_ROWS<M> + n % S::GROUPS * GROUP_DEPTH<M>;
-        if constexpr (S::DIRECT)
+        if constexpr (S::LOADS_FRAGMENTS)
+            put<M>(a, [&](auto& fragments) {
+#pragma unroll
+                for (u32 e = 0; e < FRAGMENTS<M>; ++e) fragments[e] = tile.v.read(position / M::DEPTH + e, f);
+            });
+        else if constexpr (S::DIRECT)
             a[0] = S::VDirectLayout::template read_transposed<typename M::A>(tile.v, v_places[f % 2], c, f);
         else
             put<M>(a, [&](auto& fragments) { S::VLayout::read(tile.v + S::VLayout::at(16 * f), position, fragments); });

@@ -65,7 +65,7 @@ ROCATTN_INLINE void write_row(const Forward& forward, u32 i, Out* row, u32 colum
 #pragma unroll
     for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
         const auto features = forward.features(i, f, lane) * factor;
-        const u32 column = 16 * f + M::part(lane) * M::C_ROWS;
+        const u32 column = Forward::first_feature(f, lane);
         if (!row) continue;
         if constexpr (STEP == 0)
             store<Out, M::C_ROWS>(row + column, rounded<Out, M::C_ROWS>(features));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <rocattn/direct_tile.h>
+#include <rocattn/fragment_tile.h>
 #include <rocattn/flash_sequences.h>
 
 namespace rocattn {
@@ -70,6 +71,14 @@ struct FlashShape {
     static constexpr u32 PART_READS = PART_FRAGMENTS * DEPTHS;                  // of K
     static constexpr u32 VALUE_READS = CHAINS * FEATURE_FRAGMENTS * GROUPS;  // of V
     static constexpr u32 FETCHED = TILE_KEYS * (D + DV) * sizeof(KV) / 4 / THREADS;  // registers of the next tiles
+    // A wave on its own loads K and V as its fragments: they are in no LDS.
+#if defined(__GFX9__) || defined(__GFX12__)
+    static constexpr bool LOADS_FRAGMENTS = BLOCK_WAVES == 1 && sizeof(T) == 2 && STEP == 0 && TILE_SLICES == 1 &&
+                                            !KEEPS_Q_IN_LDS && D % 64 == 0 && DV % 64 == 0;
+#else
+    static constexpr bool LOADS_FRAGMENTS = false;
+#endif
+
     // Fragments of K and V that are waited for together, having been read from LDS while those before were used; 0:
     // each is read where it is used. With several PARTS they are read together, too. Else they roll, and AHEAD more are
     // on their way: on gfx11, where a fragment takes 8 registers, two are as many as fit beside 16 rows. A wait is for
@@ -80,7 +89,7 @@ struct FlashShape {
     static constexpr u32 AHEAD = 2, WAITED = SEQUENCES == 3 ? 2 : 4;  // pages of its own rows take registers, too
     static constexpr bool SHORT = DV > 64 || DV <= 32;
 #elif defined(__GFX12__)
-    static constexpr bool ROLLS = sizeof(T) == 2 && !KEEPS_Q_IN_LDS;
+    static constexpr bool ROLLS = sizeof(T) == 2 && !KEEPS_Q_IN_LDS && !LOADS_FRAGMENTS;
     static constexpr bool SHORT = (DV > 64 && DV <= 96) || DV <= 32;
     static constexpr u32 AHEAD = Q_FRAGMENTS > 1 ? 2 : DV > 64 && SHORT ? 3 : 8, WAITED = 4;
 #else
@@ -104,12 +113,14 @@ struct FlashShape {
     static constexpr u32 V_ELEMENTS = VLayout::ELEMENTS;
     static constexpr u32 Q_ELEMENTS = BLOCK_WAVES * 16 * STRIDE * (KEEPS_Q_IN_LDS ? Q_FRAGMENTS : 1) *
                                       sizeof(KElement) / sizeof(Element);
-    static constexpr u32 LDS_ELEMENTS = KEEPS_Q_IN_LDS ? K_ELEMENTS + V_ELEMENTS + Q_ELEMENTS
+    static constexpr u32 LDS_ELEMENTS = LOADS_FRAGMENTS  ? Q_ELEMENTS
+                                        : KEEPS_Q_IN_LDS ? K_ELEMENTS + V_ELEMENTS + Q_ELEMENTS
                                         : K_ELEMENTS + V_ELEMENTS > Q_ELEMENTS ? K_ELEMENTS + V_ELEMENTS : Q_ELEMENTS;
 
     static constexpr u32 K_COLUMNS = D / TILE_SLICES, V_COLUMNS = DV / TILE_SLICES;  // of a slice
     static_assert(D % TILE_SLICES == 0 && DV % (8 * TILE_SLICES) == 0, "whole slices");
-    using VTile = ChainedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP, KV>;
+    using VTile = typename detail::Select<LOADS_FRAGMENTS, ValueFragments<T, M, TILE_KEYS, DV, KV>,
+                                          ChainedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP, KV>>::type;
 
     // DIRECT: K and V go to LDS directly, the next tile to a second array of it: K | V, where Q passes through, and
     // K | V. Not at D = 64, where staging registers are few and the order of the loop is better with them. DIRECT_K: K
@@ -129,8 +140,10 @@ struct FlashShape {
     static constexpr bool DIRECT_K = false;
     using DirectKTile = void;
 #endif
-    using KTile = typename detail::Select<DIRECT_K, DirectKTile,
-                                          RowTile<KT, KElement, TILE_KEYS, K_COLUMNS, THREADS, STEP, KV>>::type;
+    using KRowTile = RowTile<KT, KElement, TILE_KEYS, K_COLUMNS, THREADS, STEP, KV>;
+    using KTile = typename detail::Select<
+        LOADS_FRAGMENTS, KeyFragments<KT, KM, TILE_KEYS, D, KV>,
+        typename detail::Select<DIRECT_K, DirectKTile, KRowTile>::type>::type;
     using KLayout = DirectLayout<T, TILE_KEYS, round_up(D, 32)>;
     using VDirectLayout = DirectLayout<T, TILE_KEYS, round_up(DV, 32)>;
     static constexpr u32 NEXT_ELEMENTS = DIRECT   ? KLayout::ELEMENTS + VDirectLayout::ELEMENTS

@@ -58,10 +58,12 @@ private:
 #pragma unroll
         for (u32 line = 0; line < GROUPS; line += OF_LINE)
 #pragma unroll
-            for (u32 n = 0; n < OWN_ROWS; ++n)
+            for (u32 n = 0; n < OWN_ROWS; ++n) {
 #pragma unroll
                 for (u32 d = line; d < line + OF_LINE; ++d)
                     x[n][d] = load<Stored, WIDTH>(row_at(n) + d * GROUP_DEPTH<M>, where);
+                keep_order();  // else what is used first comes last, and one wait is for all
+            }
     }
 };
 

@@ -708,6 +708,7 @@ private:
                         const u32 c = n / (S::GROUPS * S::FEATURE_FRAGMENTS);
                         const auto b = __builtin_bit_cast(B, p[i][c * S::CHAIN_PRODUCTS + g * FRAGS + e]);
                         o[i][f] = M::multiply(InFlight::template get<M>(InFlight::at(a, BEFORE + n), e), b, o[i][f]);
+                        if constexpr (S::SETTLES_SUMS) settle(o[i][f]);
                         if (S::ROLLS && i + 1 == Q_FRAGMENTS) {
                             fragments.roll(tile, BEFORE + n, BEFORE + S::VALUE_READS, a);
                             if (j + 1 == COUNT) settle(o[i][f]);  // else the next batch is waited for before it

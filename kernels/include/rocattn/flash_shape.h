@@ -78,6 +78,13 @@ struct FlashShape {
 #else
     static constexpr bool LOADS_FRAGMENTS = false;
 #endif
+    // Whether sums keep their registers. On CDNA 2 fragments that are made where old sums were wait longer for it than
+    // the order costs that this asks for; on CDNA 3 and 4 they do not.
+#if defined(__gfx90a__)
+    static constexpr bool SETTLES_SUMS = LOADS_FRAGMENTS;
+#else
+    static constexpr bool SETTLES_SUMS = false;
+#endif
 
     // Fragments of K and V that are waited for together, having been read from LDS while those before were used; 0:
     // each is read where it is used. With several PARTS they are read together, too. Else they roll, and AHEAD more are

@@ -83,9 +83,27 @@ const Array& array_of(uint64_t offset) {  // of a byte that is in one
 void report_race(Stamp other, uint64_t at, const char* did, const char* doing, Where where) {
   const Array& array = array_of(at);
   const Where by = site_of(other);
-  report("LDS race", where, "%s byte %llu of %s, which thread %u%s %s at %s:%u, with no barrier between", doing,
+  const bool flies = epoch_of(other) == kInFlight;
+  report("LDS race", where, "%s byte %llu of %s, which thread %u%s %s at %s:%u%s", doing,
          (unsigned long long)(at - array.start), array.name, thread_of(other),
-         other & (kSeveral | kSeveralWaves) ? " and others" : "", did, by.file, by.line);
+         other & (kSeveral | kSeveralWaves) ? " and others" : "", flies ? "loads" : did, by.file, by.line,
+         flies ? " and has not waited for" : ", with no barrier between");
+}
+
+// Looks for accesses that have no order with a write.
+void check_write(uint64_t offset, unsigned bytes, Stamp now, Where where) {
+  for (unsigned i = 0; i < bytes; i++) {
+    const Stamp writer = writers[offset + i], reader = readers[offset + i];
+    if (epoch_of(writer) < epoch_of(now) && epoch_of(reader) < epoch_of(now)) continue;
+    const bool by_writer = unordered(writer, now);
+    if (!by_writer && !unordered(reader, now)) continue;
+    report_race(by_writer ? writer : reader, offset + i, by_writer ? "wrote" : "read", "writes", where);
+    return;
+  }
+}
+
+void set_writer(uint64_t offset, unsigned bytes, Stamp writer) {
+  for (unsigned i = 0; i < bytes; i++) writers[offset + i] = writer;
 }
 
 // Readers of a byte as one stamp: whoever a write may clash with.
@@ -196,28 +214,35 @@ void lds_write(void* to, const void* from, unsigned bytes, unsigned align, Where
   if (!check(to, bytes, align, "out-of-bounds LDS write", where)) return;
   const uint64_t offset = offset_in(to);
   const Stamp now = stamp_at(where);
-  for (unsigned i = 0; i < bytes; i++) {
-    const Stamp writer = writers[offset + i], reader = readers[offset + i];
-    if (epoch_of(writer) != epoch_of(now) && epoch_of(reader) != epoch_of(now)) continue;
-    const bool by_writer = unordered(writer, now);
-    if (!by_writer && !unordered(reader, now)) continue;
-    report_race(by_writer ? writer : reader, offset + i, by_writer ? "wrote" : "read", "writes", where);
-    break;
-  }
-  for (unsigned i = 0; i < bytes; i++) writers[offset + i] = now;
+  check_write(offset, bytes, now, where);
+  set_writer(offset, bytes, now);
   copy_bytes(to, from, bytes);
 }
 
 void begin_loads_to_lds() {
-  for (unsigned t = 0; t < runtime.block_threads; t++) loads[t].count = 0;
+  for (unsigned t = 0; t < runtime.block_threads; t++) {
+    Loads& left = loads[t];  // by the block before
+    if (checks_on())
+      for (unsigned i = 0; i < left.count; i++) set_writer(offset_in(left.load[i].to), left.load[i].count, 0);
+    left.count = 0;
+  }
 }
 
-// What is not waited for does not arrive: on a GPU it may not have.
+// On a GPU the bytes may arrive at any moment from here to the wait. Here they do at the wait, and nobody can tell:
+// until then any access to them is a race, as is an earlier one that has no order with this.
 void load_to_lds(const void* from, void* to, unsigned bytes, unsigned align, Where where) {
   Loads& mine = loads[runtime.thread];
   if (mine.count == kMaxLoads) loads_arrived(where);
+  auto* const own = (uint8_t*)to + running.lane * bytes;
+  if (checks_on()) {
+    if (!check(own, bytes, bytes, "out-of-bounds LDS write", where)) return;
+    const uint64_t offset = offset_in(own);
+    const Stamp now = stamp_at(where);
+    check_write(offset, bytes, now, where);
+    set_writer(offset, bytes, now | kInFlight << kEpochShift);
+  }
   Load& load = mine.load[mine.count++];
-  load.to = (uint8_t*)to + running.lane * bytes;
+  load.to = own;
   load.count = bytes;
   load.where = where;
   runtime.read(load.bytes, from, bytes, align, where);
@@ -225,8 +250,10 @@ void load_to_lds(const void* from, void* to, unsigned bytes, unsigned align, Whe
 
 void loads_arrived(Where) {
   Loads& mine = loads[runtime.thread];
-  for (Load* load = mine.load; load < mine.load + mine.count; load++)
+  for (Load* load = mine.load; load < mine.load + mine.count; load++) {
+    if (checks_on()) set_writer(offset_in(load->to), load->count, running.stamp);
     runtime.lds_write(load->to, load->bytes, load->count, load->count, load->where);
+  }
   mine.count = 0;
 }
 

@@ -31,7 +31,7 @@ Where site_of(Stamp s) {
 }
 
 bool unordered(Stamp old, Stamp now) {
-  if (epoch_of(old) != epoch_of(now)) return false;
+  if (epoch_of(old) != epoch_of(now)) return epoch_of(old) == kInFlight;
   if (old & kSeveralWaves) return true;
   const unsigned was = thread_of(old), is = thread_of(now);
   if (was >> running.wave_shift != is >> running.wave_shift) return true;

@@ -89,6 +89,7 @@ using Stamp = uint64_t;
 constexpr unsigned kEpochShift = 44, kWaveShift = 24, kSiteShift = 12;
 constexpr Stamp kSeveralWaves = 1 << 11, kSeveral = 1 << 10;
 constexpr uint64_t kMaxEpoch = (1 << 20) - 1;
+constexpr uint64_t kInFlight = kMaxEpoch;  // instead of the block epoch: a write that may happen now or later
 
 constexpr uint64_t epoch_of(Stamp s) { return s >> kEpochShift; }
 constexpr uint64_t wave_epoch_of(Stamp s) { return s >> kWaveShift & 0xfffff; }
@@ -108,7 +109,7 @@ extern Running running;
 Stamp stamp_at(Where where);
 Where site_of(Stamp s);
 // Whether an access stamped `now` and an earlier one in the same block and epoch are unordered. `old` may stand for
-// several readers.
+// several readers. With one in flight nothing is ordered.
 bool unordered(Stamp old, Stamp now);
 void forget_sites();
 

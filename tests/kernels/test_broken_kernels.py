@@ -32,6 +32,13 @@ STEP = """
     static ROCATTN_INLINE A a_from_lds("""
 WHOLE = """
             k.template fetch<true>"""
+DONE = """
+            block_barrier();  // for all waves, and all are done with what `next` held before"""
+MOVE = """
+            k_rows = k_rows.from(S::TILE_KEYS);
+            v_rows = v_rows.from(S::TILE_KEYS);"""
+FETCH = """
+            if (key + S::TILE_KEYS < end) fetch_tile(next, key + S::TILE_KEYS, k_rows, v_rows);"""
 LOAD = """            part[n] = load_columns<T, VECTOR>(from.data + row * from.row_stride, column,
                                               """
 
@@ -70,8 +77,16 @@ MISTAKES = {
         "uninitialised LDS read",
     ),
     "loads to LDS that are not waited for": Mistake(
-        "include/rocattn/flash.h", "S::KLayout::arrived();", "", "uninitialised LDS read", arch="gfx950",
+        "include/rocattn/flash.h", "S::KLayout::arrived();", "", "LDS race", arch="gfx950",
         changes={"head_dim": 128, "softcap": 20.0},  # the generic kernel
+    ),
+    "loads to LDS before all have read what it holds": Mistake(
+        "include/rocattn/flash.h", DONE + MOVE + FETCH, MOVE + FETCH + DONE, "LDS race", arch="gfx950",
+        changes={"head_dim": 96, "seq_k": 209},
+    ),
+    "loads to LDS of a single tile of K": Mistake(
+        "include/rocattn/direct_tile.h", "next = before;", "(void)before;", "LDS race", arch="gfx942",
+        changes={"head_dim": 128},
     ),
     "a read past the end": Mistake(
         "include/rocattn/flash.h", "if (key + S::TILE_KEYS <= block.seq_k) {" + WHOLE,
@@ -126,7 +141,7 @@ def broken_root(tmp_path, monkeypatch):
 def outcome(device, path, changes):
     """Run a problem; return the stand-in's finding, "a wrong result", or "" if all is well."""
     direction = "backward" if path == "backward" else "forward"
-    config = AttentionConfig(**SIZES, **changes, return_lse=direction == "forward", direction=direction)
+    config = AttentionConfig(**SIZES | changes, return_lse=direction == "forward", direction=direction)
     inputs = make_inputs(config)
     if path == "backward":
         forward = config.replace(direction="forward", return_lse=True)

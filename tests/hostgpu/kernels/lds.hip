@@ -4,6 +4,9 @@
 // strided:    rows of 16 lanes, of several lengths and widths: the code alone tells the addresses.
 // divergent:  odd lanes read once more than even ones, from the same places in the source.
 // direct:     16 bytes of each lane from memory to LDS, waited for if ARRIVED, and back.
+// turns:      two waves add up STEPS tiles, which go to TILES arrays in turns. Wave LOADER loads each while the one
+//             before is read, or after it has read that itself (READS_FIRST), and waits for the first WAITS. LEFT: it
+//             loads one more than is read. All blocks do the same.
 // transposed: out[lane][0 ... 3] = a transposing read of a 16x16 tile, row l / 4, columns 4 (l % 4) ...
 #include <rocattn/device.h>
 
@@ -72,4 +75,25 @@ ROCATTN_KERNEL(direct, WAVE, (const u32* from, u32* out)) {
     wave_barrier();
     store<u32, WIDTH>(out + lane_id() * WIDTH, lds_load<u32, WIDTH>(words + lane_id() * WIDTH));
 }
+
+#ifdef TILES
+ROCATTN_KERNEL(turns, 2 * WAVE, (const u32* from, u32* out)) {
+    ROCATTN_LDS(u32, words, TILES * WAVE);
+    const auto fetch = [&](u32 step) {
+        if (step == STEPS + LEFT || wave_id() != LOADER) return;
+        load_to_lds<4>(from + step * WAVE, lane_id() * 4, words + step % TILES * WAVE);  // HERE load
+    };
+    fetch(0);
+    u32 sum = 0;
+    for (u32 step = 0; step < STEPS; ++step) {
+        if (step < WAITS) loads_arrived();
+        block_barrier();
+        if (!READS_FIRST) fetch(step + 1);
+        sum += lds_load(words + step % TILES * WAVE + lane_id());  // HERE read
+        if (READS_FIRST) fetch(step + 1);
+        block_barrier();
+    }
+    if (block_x() == 0) store(out + thread_id(), sum);
+}
+#endif
 #endif

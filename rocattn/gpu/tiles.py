@@ -224,12 +224,16 @@ _DECODE: _Table = {
         (576, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="O takes 128 VGPRs")),
     ),
     "gfx12": (
-        (128, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason="as gfx11")),
+        (128, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason=(
+            "as gfx11; at D = 64 and 128 one wave alone loads K and V as fragments and has Q in registers, which "
+            "passed through 4.3 KiB of LDS"
+        ))),
         (576, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
     ),
     "cdna": (
         (128, FlashTile(1, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason=(
-            "32 keys are the fewest that the chained product takes: 64 VGPRs in flight at D = 128, 19.5 KiB of LDS"
+            "32 keys are the fewest that the chained product takes: 64 VGPRs in flight at D = 128, 19.5 KiB of LDS, "
+            "or 4.5 KiB, for Q, where at D = 64 and 128 one wave alone loads K and V as fragments"
         ))),
         (576, FlashTile(1, 1, 32, q_in_lds=False, slices=4, min_waves=0, reason="a tile ahead would take 128 VGPRs")),
     ),

@@ -89,7 +89,7 @@ MISTAKES = {
         changes={"head_dim": 128},
     ),
     "a read past the end": Mistake(
-        "include/rocattn/flash.h", "if (key + S::TILE_KEYS <= block.seq_k) {" + WHOLE,
+        "include/rocattn/flash_loads.h", "if (key + S::TILE_KEYS <= block.seq_k) {" + WHOLE,
         "if (key < block.seq_k) {" + WHOLE,
         "out-of-bounds global read",
     ),

@@ -32,6 +32,7 @@
 
 #include <rocattn/bias.h>
 #include <rocattn/flash_fragments.h>
+#include <rocattn/flash_loads.h>
 
 namespace rocattn {
 
@@ -75,9 +76,11 @@ class FlashForward {
     InFlight fragments;
     u32 wave;  // DIRECT_K: this one's number, as a scalar
     Vector<float, 2> sum[Q_FRAGMENTS];  // of this lane's keys, in two parts that are added side by side
+    FlashLoads<S> loads;
 
 public:
-    ROCATTN_INLINE FlashForward(const FlashBlock<S>& block, const Scores& scores) : block(block), scores(scores) {
+    ROCATTN_INLINE FlashForward(const FlashBlock<S>& block, const Scores& scores)
+        : block(block), scores(scores) {
         if constexpr (S::DIRECT_K) wave = uniform(wave_id());
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
@@ -220,25 +223,25 @@ private:
         typename S::KTile k(block.k);
         typename S::VTile v(block.v);
 #if SEQUENCES >= 2
-        find_pages(k, v, first * S::TILE_KEYS);
+        loads.find_pages(block, k, v, first * S::TILE_KEYS);
 #endif
         const u32 rows = block.seq_k - first * S::TILE_KEYS;
-        fetch_fragments<true>(k, k_rows, first * S::TILE_KEYS, rows);
-        fetch_fragments<false>(v, v_rows, first * S::TILE_KEYS, rows);
+        loads.template fetch_fragments<true>(block, k, k_rows, first * S::TILE_KEYS, rows);
+        loads.template fetch_fragments<false>(block, v, v_rows, first * S::TILE_KEYS, rows);
         const u32 end = stop * S::TILE_KEYS;
         for (u32 key = first * S::TILE_KEYS;;) {
             const bool found = scores.block_hides(key) && keep_finite(v);
             const u32 next = key + S::TILE_KEYS;
             compute(key, {k, v}, [&] {
                 const bool more = next < end;
-                fetch_fragments<true>(k, k_rows.from(more ? S::TILE_KEYS : 0), more ? next : key,
-                                      more ? block.seq_k - next : 1);
+                loads.template fetch_fragments<true>(block, k, k_rows.from(more ? S::TILE_KEYS : 0), more ? next : key,
+                                                     more ? block.seq_k - next : 1);
             });
             if (found) add_nonfinite(v_rows, key);
             k_rows = k_rows.from(S::TILE_KEYS);
             v_rows = v_rows.from(S::TILE_KEYS);
             if (next >= end) break;
-            fetch_fragments<false>(v, v_rows, next, block.seq_k - next);
+            loads.template fetch_fragments<false>(block, v, v_rows, next, block.seq_k - next);
             key = next;
         }
     }
@@ -247,16 +250,16 @@ private:
         typename S::KTile k = k_tile();
         typename S::VTile v(block.v, thread_id(), block.head_dim_v);
 #if SEQUENCES >= 2
-        find_pages(k, v, first * S::TILE_KEYS);
+        loads.find_pages(block, k, v, first * S::TILE_KEYS);
 #endif
-        if constexpr (S::TILE_SLICES == 1) fetch(k, v, k_rows, v_rows, first * S::TILE_KEYS, 0);
+        if constexpr (S::TILE_SLICES == 1) loads.fetch(block, k, v, k_rows, v_rows, first * S::TILE_KEYS, 0);
         const u32 end = stop * S::TILE_KEYS;
         for (u32 key = first * S::TILE_KEYS; key < end; key += S::TILE_KEYS) {
             const bool hides = scores.block_hides(key);
             block_barrier();  // all waves are done with what LDS held before
             bool found = false;
             for (u32 slice = 0; slice < S::TILE_SLICES; ++slice) {
-                if constexpr (S::TILE_SLICES > 1) fetch(k, v, k_rows, v_rows, key, slice);
+                if constexpr (S::TILE_SLICES > 1) loads.fetch(block, k, v, k_rows, v_rows, key, slice);
                 if (hides) found = keep_finite(v) || found;
                 k.put(k_room() + slice * S::K_COLUMNS, S::STRIDE, slice * S::K_COLUMNS);
                 put_chained<typename S::VLayout>(v, block.lds + S::K_ELEMENTS, slice * S::V_COLUMNS);
@@ -265,7 +268,7 @@ private:
             block_barrier();
             if constexpr (S::TILE_SLICES == 1)
                 if (const u32 next = key + S::TILE_KEYS; next < end)
-                    fetch(k, v, k_rows.from(S::TILE_KEYS), v_rows.from(S::TILE_KEYS), next, 0);
+                    loads.fetch(block, k, v, k_rows.from(S::TILE_KEYS), v_rows.from(S::TILE_KEYS), next, 0);
             if (scores.wave_sees(key)) {
                 compute(key, {k_in_lds(k), block.lds + S::K_ELEMENTS});
                 if (hides && any_flag()) add_nonfinite(v_rows, key);
@@ -287,126 +290,6 @@ private:
         else
             return k_room();
     }
-
-    // Issues the loads of a slice of the tile at `key`, whose rows are given.
-    ROCATTN_INLINE void fetch(typename S::KTile& k, typename S::VTile& v, [[maybe_unused]] Rows<KV> k_rows,
-                              [[maybe_unused]] Rows<KV> v_rows, u32 key, u32 slice) {
-        const u32 k_first = slice * S::K_COLUMNS, v_first = slice * S::V_COLUMNS;
-#if SEQUENCES >= 2
-        if (key + S::TILE_KEYS <= block.seq_k) {
-            fetch_paged<true>(k, v, key, k_first, v_first);
-            keep_branch<1>();
-        } else {
-            fetch_paged<false>(k, v, key, k_first, v_first);
-            keep_branch<2>();
-        }
-        // So that no load of keys waits for where they are: the pages of the tile behind it.
-        if (slice + 1 == S::TILE_SLICES) find_pages(k, v, key + S::TILE_KEYS);
-#else
-        if (key + S::TILE_KEYS <= block.seq_k) {
-            k.template fetch<true>(k_rows, S::TILE_KEYS, k_first);
-            v.template fetch<true>(v_rows, S::TILE_KEYS, v_first);
-            keep_branch<1>();
-        } else {
-            k.template fetch<false>(k_rows, block.seq_k - key, k_first);
-            v.template fetch<false>(v_rows, block.seq_k - key, v_first);
-            keep_branch<2>();
-        }
-#endif
-    }
-
-    template <bool KEYS>
-    using KeysOrValues = typename detail::Select<KEYS, typename S::KTile, typename S::VTile>::type;
-    // The same of the fragments of K, or of V; `rows` of the tile exist. Which pages hold the tile behind it is asked
-    // before the loads, so that the wait for the answer is not one for them, too.
-    template <bool KEYS>
-    ROCATTN_INLINE void fetch_fragments(KeysOrValues<KEYS>& tile, Rows<KV> from, [[maybe_unused]] u32 key, u32 rows) {
-#if SEQUENCES >= 2
-        const Pages& pages = block.pages;
-        const Rows<KV>& all = KEYS ? block.k : block.v;
-        const i64 page_stride = KEYS ? pages.k_stride : pages.v_stride;
-        const u32 last = block.seq_k - 1, next = key + S::TILE_KEYS;
-        if constexpr (!PAGES_OF_TILES) {
-            constexpr u32 OWN_ROWS = KeysOrValues<KEYS>::OWN_ROWS;
-            u32* const found = KEYS ? k_pages : v_pages;
-            const KV* row[OWN_ROWS];
-#pragma unroll
-            for (u32 n = 0; n < OWN_ROWS; ++n) {
-                const u32 at = key + smaller(tile.own_row(n), rows - 1);
-                const i64 page = FINDS_AHEAD ? found[n] : pages.of(at);
-                row[n] = all.base + (page * page_stride + pages.row(at) * all.stride);
-            }
-            if constexpr (FINDS_AHEAD) {
-#pragma unroll
-                for (u32 n = 0; n < OWN_ROWS; ++n) found[n] = pages.of(smaller(next + tile.own_row(n), last));
-            }
-            tile.fetch_rows(row);
-            return;
-        }
-        if constexpr (KEYS) {  // before V, which is in the same page
-            page_now = scalar(tile_page);
-            tile_page = pages.of(smaller(next, last));
-        }
-        from = Rows<KV>{all.base + page_now * page_stride, all.stride}.from(pages.row(key));
-#endif
-        tile.fetch(from, rows);
-    }
-
-#if SEQUENCES >= 2
-    // Loads which pages hold the tile at `key`; of keys that are not there, the last one's.
-    ROCATTN_INLINE void find_pages(const typename S::KTile& k, const typename S::VTile& v, u32 key) {
-        const u32 last = block.seq_k - 1;
-        if constexpr (PAGES_OF_TILES) {
-            tile_page = block.pages.of(smaller(key, last));
-        } else if constexpr (FINDS_AHEAD) {
-#pragma unroll
-            for (u32 n = 0; n < S::KTile::OWN_ROWS; ++n)
-                k_pages[n] = block.pages.of(smaller(key + k.own_row(n), last));
-#pragma unroll
-            for (u32 n = 0; n < S::VTile::OWN_ROWS; ++n)
-                v_pages[n] = block.pages.of(smaller(key + v.own_row(n), last));
-        }
-    }
-
-    // The tile at `key`, whose pages have been found.
-    template <bool FULL>
-    ROCATTN_INLINE void fetch_paged(typename S::KTile& k, typename S::VTile& v, u32 key, u32 k_first, u32 v_first) const {
-        const Pages& pages = block.pages;
-        const u32 last = block.seq_k - 1, rows = FULL ? S::TILE_KEYS : block.seq_k - key;
-        if constexpr (PAGES_OF_TILES) {
-            const i64 page = scalar(tile_page);
-            const u32 row = pages.row(key);
-            auto k_rows = Rows<KV>{block.k.base + page * pages.k_stride, block.k.stride}.from(row);
-            auto v_rows = Rows<KV>{block.v.base + page * pages.v_stride, block.v.stride}.from(row);
-            if constexpr (S::TILE_SLICES > 1) {  // in whose loop the compiler makes vectors of them
-                k_rows.base = scalar(k_rows.base);
-                v_rows.base = scalar(v_rows.base);
-            }
-            k.template fetch<FULL>(k_rows, rows, k_first);
-            v.template fetch<FULL>(v_rows, rows, v_first);
-        } else {
-            const auto row_of = [&](const Rows<KV>& matrix, const u32* found, i64 page_stride, u32 key) {
-                const u32 at = smaller(key, last), page = FINDS_AHEAD ? *found : pages.of(at);
-                return matrix.base + (static_cast<i64>(page) * page_stride + pages.row(at) * matrix.stride);
-            };
-            const auto k_row_at = [&](u32 n) {
-                return row_of(block.k, k_pages + (FINDS_AHEAD ? n : 0), pages.k_stride, key + k.own_row(n));
-            };
-            const auto v_row_at = [&](u32 n) {
-                return row_of(block.v, v_pages + (FINDS_AHEAD ? n : 0), pages.v_stride, key + v.own_row(n));
-            };
-            k.template fetch_rows<FULL>(k_row_at, rows, k_first);
-            v.template fetch_rows<FULL>(v_row_at, rows, v_first);
-        }
-    }
-
-    // Whether this thread keeps the pages of its rows of the next tile. A single wave of 32 has no registers for it.
-    static constexpr bool FINDS_AHEAD = SEQUENCES == 3 && (WAVE == 64 || S::KTile::OWN_ROWS + S::VTile::OWN_ROWS <= 8);
-    // PAGES_OF_TILES: of the tile that is fetched next; LOADS_FRAGMENTS: of that of which K has been.
-    u32 tile_page;
-    i64 page_now;
-    u32 k_pages[FINDS_AHEAD ? S::KTile::OWN_ROWS : 1], v_pages[FINDS_AHEAD ? S::VTile::OWN_ROWS : 1];
-#endif
 
     using Tile = C[Q_FRAGMENTS][S::PARTS][S::PART_FRAGMENTS];
     // As words: what branches leave behind is copied element by element otherwise.

@@ -6,8 +6,8 @@
 // Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
 // LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as fragments.h
 //           says; Q where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (19.3 with 64 keys a tile, on CDNA; gfx950 20.0),
-//           34.0 at D = 128 (gfx12 51.0; 36.5 on CDNA; gfx950 68.0, with the next tile, or 36.0 of pages; gfx942 28.5,
-//           with the next tile of K, or 36.5 of pages).
+//           34.0 at D = 128 (gfx12 51.0; 36.5 on CDNA; gfx950 96.0, with the next two tiles, or 36.0 of pages; gfx942
+//           28.5, with the next tile of K, or 36.5 of pages).
 // Registers At D = 128: O 64, Q 64, S 16, fragments 48, next tiles 16 of at most 240 VGPRs on gfx11 (16 rows a
 //           wave); O 64, Q 32, S 32, fragments 32, next tiles 16 (gfx950: in LDS) of at most 256 on CDNA (32 rows,
 //           wave64); gfx942, not of pages: O 96, Q 48, S 24, fragments 32, next tile of V 8 (48 rows). No scratch, no

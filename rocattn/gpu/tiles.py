@@ -292,7 +292,7 @@ def largest_head_dim(arch: str, dtype: str) -> int:
 def lds_bytes(tile: FlashTile, arch: str, head_dim: int, head_dim_v: int, dtype: str) -> int:
     """Return the LDS of a block, as flash_shape.h and fragments.h lay it out; dimensions are padded.
 
-    Of prefill on gfx950 that loads tiles to LDS directly it is that of one of two tiles: waves bound its blocks a unit.
+    Of prefill on gfx950 that loads tiles to LDS directly it is that of one tile of three: waves bound its blocks.
     """
     kind = family(arch, dtype)
     element, depth = {"cdna": (2, 32), "gfx11": (2, 16), "gfx12": (2, 16), "nvidia": (2, 16), "vector": (4, 4)}[kind]

@@ -78,7 +78,7 @@ def test_no_register_is_spilled(caplog, arch, kernel, dtype, head_dim):
     (info,) = kernels_of(code.data)
     assert (info.vgpr_spills, info.sgpr_spills, info.scratch_bytes) == (0, 0, 0)
     assert info.block == defines["WAVES"] * info.wave_size
-    assert info.lds_bytes <= (69 if arch == "gfx950" else 52) << 10  # of 160 KiB a CU, and of 64
+    assert info.lds_bytes <= (97 if arch == "gfx950" else 52) << 10  # of 160 KiB a CU, and of 64
     if dtype != "float32":
         assert info.vgprs <= most_vgprs(arch, kernel)
 

@@ -7,8 +7,9 @@
 //
 // A wave has Q_FRAGMENTS * 16 query rows of its own; the waves of a block share the K and V tiles in LDS (one buffer
 // each). The loads of the next tile are issued before the compute of this one and wait in registers; or they go to a
-// second buffer without passing through registers (S::DIRECT). A wave that is a block of its own has no one to share
-// with: its loads from global memory are the fragments (S::LOADS_FRAGMENTS).
+// second buffer without passing through registers (S::DIRECT), or to two more, where half of the waves are half a tile
+// behind the others (S::STAGGERED). A wave that is a block of its own has no one to share with: its loads from global
+// memory are the fragments (S::LOADS_FRAGMENTS).
 //
 // With several PARTS the compiler is given an order of instructions: a part's softmax stands between the products of
 // the next part (the last part's between those with V), and fragments are read from LDS a batch ahead of their use. On
@@ -25,7 +26,7 @@
 //                              else apply() gives scores in natural units
 //   scale()                    that factor (unused if not PLAIN)
 //   block_hides(key)           whether some (row, key) pair of the block's rows and the tile at `key` may be hidden
-//   wave_sees(key)             whether the wave may see anything of the tile
+//   wave_sees(key)             whether the wave may see anything of the tile; STAGGERED: nothing of it, nothing later
 //   apply(query, s, key)       finishes the scores of query fragment `query` and of one part at `key`; -inf hides
 //   sees(query, key)           whether this lane's row of query fragment `query` sees the key
 #pragma once
@@ -167,6 +168,8 @@ private:
     ROCATTN_INLINE void pass(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
         if constexpr (S::LOADS_FRAGMENTS)
             pass_as_fragments(k_rows, v_rows, first, stop);
+        else if constexpr (S::STAGGERED)
+            pass_staggered(k_rows, v_rows, first, stop);
         else if constexpr (S::DIRECT)
             pass_directly(k_rows, v_rows, first, stop);
         else
@@ -181,16 +184,7 @@ private:
         const typename S::KLayout::template Share<S::BLOCK_WAVES, (S::PARTS > 1)> k_share(k_rows);
         const typename S::VDirectLayout::template Share<S::BLOCK_WAVES, (S::PARTS > 1)> v_share(v_rows);
         const auto fetch_tile = [&](Element* tile, u32 key, const Rows<KV>& k, const Rows<KV>& v) {
-            const u32 rows = block.seq_k - key;
-            if (rows >= S::TILE_KEYS) {
-                k_share.template fetch<true>(k, rows, tile);
-                v_share.template fetch<true>(v, rows, tile + S::KLayout::ELEMENTS);
-                keep_branch<1>();
-            } else {
-                k_share.template fetch<false>(k, rows, tile);
-                v_share.template fetch<false>(v, rows, tile + S::KLayout::ELEMENTS);
-                keep_branch<2>();
-            }
+            fetch_directly(k_share, v_share, tile, key, k, v);
         };
         const auto step = [&](u32 key, Element* tile, Element* next) {
             S::KLayout::arrived();
@@ -214,6 +208,106 @@ private:
         bool odd = false;
         for (u32 key = first * S::TILE_KEYS; key < end; key += S::TILE_KEYS, odd = !odd)
             step(key, odd ? block.next_lds : block.lds, odd ? block.lds : block.next_lds);
+    }
+
+    template <typename KShare, typename VShare>
+    ROCATTN_INLINE void fetch_directly(const KShare& k_share, const VShare& v_share, Element* tile, u32 key,
+                                       const Rows<KV>& k, const Rows<KV>& v) const {
+        const u32 rows = block.seq_k - key;
+        if (rows >= S::TILE_KEYS) {
+            k_share.template fetch<true>(k, rows, tile);
+            v_share.template fetch<true>(v, rows, tile + S::KLayout::ELEMENTS);
+            keep_branch<1>();
+        } else {
+            k_share.template fetch<false>(k, rows, tile);
+            v_share.template fetch<false>(v, rows, tile + S::KLayout::ELEMENTS);
+            keep_branch<2>();
+        }
+    }
+
+    // A second barrier, halfway through each tile, and the late half of the waves half a tile behind: one of the two of
+    // each SIMD, if waves are dealt to SIMDs in turn. So these two are not at the same instructions: products of one
+    // run while the other waits or has none; those with K go first where both want to issue. The barrier and the loads
+    // stand where a simulation of a CU's issue, not calibrated on a GPU, had them cost least.
+    //
+    // Half 2 t is the first one of tile t to the early waves, and the second one of t - 1 to the late ones, which read
+    // V of t until the end of half 2 t + 2. Tile t is loaded in the halves 2 t - 3 and 2 t - 2, when its place has been
+    // free since the end of half 2 t - 4 (t - 3 was there; of two places, t - 2 would still be read), and each wave
+    // waits for its own share before the barriers at the end of 2 t - 2 (early) and 2 t - 1 (late). A tile with hidden
+    // keys takes one more barrier in half 2 t, behind what the early waves do to its V; the late ones meet it among the
+    // products with V of the tile before. Every wave meets all barriers, whatever it skips.
+    ROCATTN_INLINE void pass_staggered(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
+        constexpr u32 KEYS = S::TILE_KEYS, LAST_PLACE = 2 * S::DIRECT_ELEMENTS;
+        const u32 end = stop * KEYS;
+        fragments.find_places();
+        const typename S::KLayout::template Share<S::BLOCK_WAVES, true> k_share(k_rows);
+        const typename S::VDirectLayout::template Share<S::BLOCK_WAVES, true> v_share(v_rows);
+        const bool late = uniform(wave_id()) >= S::BLOCK_WAVES / 2;
+        const auto fetch_next = [&](u32 key, u32 place) {
+            if (key < end) fetch_directly(k_share, v_share, block.lds + place, key, k_rows, v_rows);
+            k_rows = k_rows.from(KEYS);
+            v_rows = v_rows.from(KEYS);
+        };
+        u32 key = first * KEYS, place = 0;
+        block_barrier();  // Q has passed, and a pass before this one is over
+        fetch_next(key, 0);
+        S::KLayout::arrived();
+        fetch_next(key + KEYS, S::DIRECT_ELEMENTS);
+        next_step();
+        if (late) {
+            if (scores.block_hides(key)) next_step();
+            next_step();
+        }
+        const auto begin_tile = [&] {  // the early waves clear for all
+            if (late || !scores.block_hides(key)) return;
+            Element* const v = block.lds + place + S::KLayout::ELEMENTS;
+            const bool found = S::VDirectLayout::template clear_nonfinite<S::THREADS / 2>(v);
+            if (lane_id() == 0) lds_store(flags_of(key) + wave_id(), static_cast<u32>(found));
+            next_step();
+        };
+        const auto halfway = [&] {
+            S::KLayout::arrived();
+            next_step();
+        };
+        const auto fetch = [&] {  // of the tile behind the next: its place is the one before this tile's
+            if (late && key + KEYS < end && scores.block_hides(key + KEYS)) next_step();
+            fetch_next(key + 2 * KEYS, place == 0 ? LAST_PLACE : place - S::DIRECT_ELEMENTS);
+        };
+        const auto end_tile = [&] {
+            key += KEYS;
+            next_step();
+            place = place == LAST_PLACE ? 0 : place + S::DIRECT_ELEMENTS;
+        };
+        while (key < end && scores.wave_sees(key)) {
+            begin_tile();
+            Element* const tile = block.lds + place;
+            compute(key, {tile, tile + S::KLayout::ELEMENTS}, Nothing(), halfway, fetch);
+            if (scores.block_hides(key) && any_flag_of(key)) add_nonfinite(v_rows.before(3 * KEYS), key);
+            end_tile();
+        }
+        while (key < end) {
+            begin_tile();
+            halfway();
+            fetch();
+            end_tile();
+        }
+        if (!late) next_step();
+        k_rows = k_rows.before(2 * KEYS);
+        v_rows = v_rows.before(2 * KEYS);
+    }
+
+    // Where all waves meet, whichever step each comes from: the stand-in wants barriers that meet to be one.
+    ROCATTN_INLINE void next_step() const { block_barrier(); }
+
+    // STAGGERED: where the early waves leave notes on a tile. The late ones read them while those of the next are left.
+    ROCATTN_INLINE u32* flags_of(u32 key) const {
+        return block.flags + key / S::TILE_KEYS % 2 * (S::BLOCK_WAVES / 2);
+    }
+    ROCATTN_INLINE bool any_flag_of(u32 key) const {
+        u32 found = 0;
+#pragma unroll
+        for (u32 w = 0; w < S::BLOCK_WAVES / 2; ++w) found |= lds_load(flags_of(key) + w);
+        return uniform(found) != 0;
     }
 
     // The loads of the next tile of K are issued behind the products with this one, those of V likewise: while one of
@@ -298,19 +392,23 @@ private:
     using Held = typename InFlight::Held;
     using Sums = Vector<float, 2>[Q_FRAGMENTS];
 
+    struct Nothing {
+        ROCATTN_INLINE void operator()() const {}
+    };
+
     // A tile of keys, `tile` being where K and V are. Each part but the last is weighed before it is known whether the
     // references are good for all of the tile: if they are not, these parts are weighed again.
-    ROCATTN_INLINE void compute(u32 key, const KeyTile& tile) {
-        compute(key, tile, [] {});
-    }
-    // behind_keys() comes behind the products with K.
-    template <typename BehindKeys>
-    ROCATTN_INLINE void compute(u32 key, const KeyTile& tile, const BehindKeys& behind_keys) {
+    // behind_keys() comes behind the products with K. STAGGERED: halfway() behind those with the first batch of V,
+    // behind_weights() behind those with the second, where the weights of the last part are known.
+    template <typename BehindKeys = Nothing, typename Halfway = Nothing, typename BehindWeights = Nothing>
+    ROCATTN_INLINE void compute(u32 key, const KeyTile& tile, const BehindKeys& behind_keys = {},
+                                const Halfway& halfway = {}, const BehindWeights& behind_weights = {}) {
         Tile s;
         Weights p;
         Held a;
         Sums fresh;  // of weights that may have to be found again
         float top[Q_FRAGMENTS];
+        if constexpr (S::STAGGERED) set_priority<1>();
         if constexpr (S::ROLLS)
             fragments.template read_rolling<0, InFlight::FIRST_READS>(tile, a);
         else if constexpr (BATCH != 0)
@@ -334,6 +432,7 @@ private:
             if (part > 0) settle_weights(part - 1, p, fresh, top);
             finish(part, s, key);
         }
+        if constexpr (S::STAGGERED) set_priority<0>();
         find_top(S::PARTS - 1, s, top);
         bool beyond = false;
 #pragma unroll
@@ -347,8 +446,24 @@ private:
             }
         }
         weigh(S::PARTS - 1, s, p, fresh);
-        multiply_values(tile, a, p);
-        if constexpr (BATCH != 0) fragments.arrange_values();
+        if constexpr (S::STAGGERED) {
+            constexpr u32 END = S::VALUE_READS / BATCH;
+            multiply_values<0, 1>(tile, a, p);
+#pragma unroll
+            for (u32 i = 0; i < Q_FRAGMENTS; ++i)  // else the compiler puts the barrier among these products
+#pragma unroll
+                for (u32 f = 0; f < BATCH / S::GROUPS; ++f) settle(o[i][f]);
+            halfway();
+            multiply_values<1, 2>(tile, a, p);
+            fragments.template arrange_values<0, 2>();
+            settle_last_weights(p);
+            behind_weights();
+            multiply_values<2, END>(tile, a, p);
+            fragments.template arrange_values<2, END>();
+        } else {
+            multiply_values(tile, a, p);
+            if constexpr (BATCH != 0) fragments.arrange_values();
+        }
     }
 
     ROCATTN_INLINE void multiply_queries(const KeyTile& tile, u32 part, Held& a, Tile& s) const {
@@ -557,6 +672,17 @@ private:
         }
     }
 
+    // The same of the last part, and of the sums, before a branch among the products with V.
+    ROCATTN_INLINE void settle_last_weights(Weights& p) {
+        constexpr u32 COUNT = S::PART_KEYS / M::DEPTH;
+#pragma unroll
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
+#pragma unroll
+            for (u32 n = 0; n < COUNT; ++n) settle(p[i][(S::PARTS - 1) * COUNT + n]);
+            settle(sum[i]);
+        }
+    }
+
     ROCATTN_INLINE C exponential(u32 i, C s) const {
         if constexpr (PLAIN)
             s *= scores.scale();
@@ -568,6 +694,8 @@ private:
         return s;
     }
 
+    // With batches FROM ... TO - 1 of V.
+    template <u32 FROM = 0, u32 TO = S::VALUE_READS / (BATCH == 0 ? 1 : BATCH)>
     ROCATTN_INLINE void multiply_values(const KeyTile& tile, Held& a, const Weights& p) {
         constexpr u32 COUNT = BATCH == 0 ? 1 : BATCH, BEFORE = BATCH == 0 ? 0 : S::PARTS * S::PART_READS;
         if constexpr (S::ROLLS) {
@@ -575,7 +703,7 @@ private:
             fragments.template read_rolling<READ, READ + InFlight::LATE_READS>(tile, a);
         }
 #pragma unroll
-        for (u32 batch = 0; batch < S::VALUE_READS / COUNT; ++batch) {
+        for (u32 batch = FROM; batch < TO; ++batch) {
             if constexpr (BATCH == 0)
                 fragments.read_value(tile, batch, InFlight::at(a, batch));
             else

@@ -135,14 +135,15 @@ public:
         arrange_reads<LAST ? VALUE_LOADS : KEY_LOADS>();
         arrange_products<VECTORS, S::PART_READS, KEY_PRODUCTS>();
     }
-    // The same of the products with V.
+    // The same of the products with batches FROM ... TO - 1 of V.
+    template <u32 FROM = 0, u32 TO = S::VALUE_READS / (BATCH == 0 ? 1 : BATCH)>
     ROCATTN_INLINE void arrange_values() const {
         if constexpr (S::ROLLS) {
             arrange_rolling<LATE_READS, S::VALUE_READS, S::VALUE_READS, VALUE_PRODUCTS>();
             return;
         }
 #pragma unroll
-        for (u32 b = 0; b < S::VALUE_READS / BATCH; ++b) {
+        for (u32 b = FROM; b < TO; ++b) {
             if (b + 1 < S::VALUE_READS / BATCH) arrange_reads<VALUE_LOADS>();
             arrange_products<PART_SCORES * 15 / 4, S::VALUE_READS, VALUE_PRODUCTS>();
         }

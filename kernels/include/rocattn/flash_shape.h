@@ -153,10 +153,13 @@ struct FlashShape {
         typename detail::Select<DIRECT_K, DirectKTile, KRowTile>::type>::type;
     using KLayout = DirectLayout<T, TILE_KEYS, round_up(D, 32)>;
     using VDirectLayout = DirectLayout<T, TILE_KEYS, round_up(DV, 32)>;
-    static constexpr u32 NEXT_ELEMENTS = DIRECT   ? KLayout::ELEMENTS + VDirectLayout::ELEMENTS
-                                         : DIRECT_K ? K_ELEMENTS
-                                                    : 1;
-    static constexpr u32 FIRST_ELEMENTS = DIRECT ? most(NEXT_ELEMENTS, Q_ELEMENTS) : LDS_ELEMENTS;
+    // STAGGERED: half of the waves are half a tile behind the others, see flash.h; tiles take turns in three places.
+    static constexpr bool STAGGERED = DIRECT && PARTS > 1 && BLOCK_WAVES == 8;
+    static constexpr u32 DIRECT_ELEMENTS = KLayout::ELEMENTS + VDirectLayout::ELEMENTS;
+    static constexpr u32 NEXT_ELEMENTS = STAGGERED ? 1 : DIRECT ? DIRECT_ELEMENTS : DIRECT_K ? K_ELEMENTS : 1;
+    static constexpr u32 FIRST_ELEMENTS = STAGGERED ? most(3 * DIRECT_ELEMENTS, Q_ELEMENTS)
+                                          : DIRECT  ? most(DIRECT_ELEMENTS, Q_ELEMENTS)
+                                                    : LDS_ELEMENTS;
 
     // With several PARTS registers are scarce: a lane's number and constants that take none before they are used.
     // Without, the compiler would order the loop for another wave's sake, and hide less of it.

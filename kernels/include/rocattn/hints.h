@@ -154,6 +154,17 @@ ROCATTN_INLINE void schedule() {
 #endif
 }
 
+// Lets this wave's instructions go before those of the SIMD's other waves (PRIORITY 1), or not (0); no instruction
+// passes it.
+template <u32 PRIORITY>
+ROCATTN_INLINE void set_priority() {
+#ifdef __AMDGCN__
+    __builtin_amdgcn_sched_barrier(0);
+    __builtin_amdgcn_s_setprio(PRIORITY);
+    __builtin_amdgcn_sched_barrier(0);
+#endif
+}
+
 // base + bytes, the base being the same in all lanes: one load with a scalar base and a 32-bit offset. Unless the
 // offset is opaque, its widening is moved out of loops, and each load takes two vector additions.
 template <typename T>

@@ -1,7 +1,7 @@
 """A repository with pull requests: one that changes nothing, one with planted slowdowns, one with a planted crash.
 
 It is this project as it lies there, with a small suite: kernel launches of the GPU path, counted (exact on any machine,
-the stand-in GPU included), and one real time of the CPU path.
+the stand-in GPU included), and one real time of the CPU path. Machine code is compared of a few kernels.
 """
 
 import os
@@ -45,6 +45,7 @@ class QuickGpu:
     time_launches.timer = lambda: LAUNCHES[0] * 1e-3 if LAUNCHES else 0.0
 '''
 RUNTIME, CPU = "rocattn/gpu/runtime.py", "rocattn/backends/cpu.py"
+SHIPPED, QUICK = "profiling/rocattn_profiling/kernels/shipped.py", '    return dtype == "f16" and '
 LAUNCH = """        for call in self._calls:
             call.launch(hip, stream)
 """
@@ -103,6 +104,7 @@ class Scenario:
             if path.name != "bench_forward.py":
                 path.unlink()
         (self.tree / "benchmarks" / "bench_launches.py").write_text(SUITE)
+        replace(self.tree / SHIPPED, QUICK, f'{QUICK}"causal" in kernel.kernel and ')
         self.base = self._commit("A small suite")
         git(self.tree, "push", "--quiet", "origin", "HEAD:main")
         self.heads, self.merges = {}, {}

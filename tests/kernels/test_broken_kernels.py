@@ -39,8 +39,14 @@ MOVE = """
             v_rows = v_rows.from(S::TILE_KEYS);"""
 FETCH = """
             if (key + S::TILE_KEYS < end) fetch_tile(next, key + S::TILE_KEYS, k_rows, v_rows);"""
+HALFWAY = """
+        const auto halfway = [&] {
+            """
 LOAD = """            part[n] = load_columns<T, VECTOR>(from.data + row * from.row_stride, column,
                                               """
+# Problems whose K and V are loaded to LDS directly on gfx950: of the generic kernel, and where waves are staggered.
+DIRECT = {"head_dim": 128, "seq_k": 209, "softcap": 20.0}
+STAGGERED = {"head_dim": 128, "seq_q": 256, "seq_k": 337}
 
 
 class Mistake(NamedTuple):
@@ -77,12 +83,20 @@ MISTAKES = {
         "uninitialised LDS read",
     ),
     "loads to LDS that are not waited for": Mistake(
-        "include/rocattn/flash.h", "S::KLayout::arrived();", "", "LDS race", arch="gfx950",
-        changes={"head_dim": 128, "softcap": 20.0},  # the generic kernel
+        "include/rocattn/flash.h", "S::KLayout::arrived();" + DONE, DONE, "LDS race", arch="gfx950",
+        changes=DIRECT,
     ),
     "loads to LDS before all have read what it holds": Mistake(
         "include/rocattn/flash.h", DONE + MOVE + FETCH, MOVE + FETCH + DONE, "LDS race", arch="gfx950",
-        changes={"head_dim": 96, "seq_k": 209},
+        changes=DIRECT,
+    ),
+    "loads to LDS that staggered waves do not wait for": Mistake(
+        "include/rocattn/flash.h", HALFWAY + "S::KLayout::arrived();", HALFWAY, "LDS race", arch="gfx950",
+        changes=STAGGERED,
+    ),
+    "loads to LDS before all staggered waves have read what it holds": Mistake(
+        "include/rocattn/flash.h", "Nothing(), halfway, fetch);", "Nothing(), fetch, halfway);", "LDS race",
+        arch="gfx950", changes=STAGGERED,
     ),
     "loads to LDS of a single tile of K": Mistake(
         "include/rocattn/direct_tile.h", "next = before;", "(void)before;", "LDS race", arch="gfx942",

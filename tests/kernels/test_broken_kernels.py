@@ -83,19 +83,19 @@ MISTAKES = {
         "uninitialised LDS read",
     ),
     "loads to LDS that are not waited for": Mistake(
-        "include/rocattn/flash.h", "S::KLayout::arrived();" + DONE, DONE, "LDS race", arch="gfx950",
+        "include/rocattn/flash_direct.h", "S::KLayout::arrived();" + DONE, DONE, "LDS race", arch="gfx950",
         changes=DIRECT,
     ),
     "loads to LDS before all have read what it holds": Mistake(
-        "include/rocattn/flash.h", DONE + MOVE + FETCH, MOVE + FETCH + DONE, "LDS race", arch="gfx950",
+        "include/rocattn/flash_direct.h", DONE + MOVE + FETCH, MOVE + FETCH + DONE, "LDS race", arch="gfx950",
         changes=DIRECT,
     ),
     "loads to LDS that staggered waves do not wait for": Mistake(
-        "include/rocattn/flash.h", HALFWAY + "S::KLayout::arrived();", HALFWAY, "LDS race", arch="gfx950",
+        "include/rocattn/flash_direct.h", HALFWAY + "S::KLayout::arrived();", HALFWAY, "LDS race", arch="gfx950",
         changes=STAGGERED,
     ),
     "loads to LDS before all staggered waves have read what it holds": Mistake(
-        "include/rocattn/flash.h", "Nothing(), halfway, fetch);", "Nothing(), fetch, halfway);", "LDS race",
+        "include/rocattn/flash_direct.h", "{}, halfway, fetch);", "{}, fetch, halfway);", "LDS race",
         arch="gfx950", changes=STAGGERED,
     ),
     "loads to LDS of a single tile of K": Mistake(

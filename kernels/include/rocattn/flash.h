@@ -7,9 +7,9 @@
 //
 // A wave has Q_FRAGMENTS * 16 query rows of its own; the waves of a block share the K and V tiles in LDS (one buffer
 // each). The loads of the next tile are issued before the compute of this one and wait in registers; or they go to a
-// second buffer without passing through registers (S::DIRECT), or to two more, where half of the waves are half a tile
-// behind the others (S::STAGGERED). A wave that is a block of its own has no one to share with: its loads from global
-// memory are the fragments (S::LOADS_FRAGMENTS).
+// second buffer without passing through registers (S::DIRECT, flash_direct.h), or to two more, where half of the waves
+// are half a tile behind the others (S::STAGGERED). A wave that is a block of its own has no one to share with: its
+// loads from global memory are the fragments (S::LOADS_FRAGMENTS).
 //
 // With several PARTS the compiler is given an order of instructions: a part's softmax stands between the products of
 // the next part (the last part's between those with V), and fragments are read from LDS a batch ahead of their use. On
@@ -32,6 +32,7 @@
 #pragma once
 
 #include <rocattn/bias.h>
+#include <rocattn/flash_direct.h>
 #include <rocattn/flash_fragments.h>
 #include <rocattn/flash_loads.h>
 
@@ -52,6 +53,8 @@ class FlashForward {
     static constexpr u32 BATCH = S::BATCH;
     using InFlight = FlashFragments<S>;
     using KeyTile = typename InFlight::Tile;
+    using Direct = FlashDirect<S, FlashForward>;
+    friend Direct;
     static constexpr bool ACCURATE = !PLAIN && sizeof(T) == 4;  // natural units lose digits on their way to log2 ones
     // How far a score may exceed the reference, in the units of P's exponent.
     static constexpr float SLACK = PLAIN ? 8.0f : 8.0f * LN_2;
@@ -169,145 +172,11 @@ private:
         if constexpr (S::LOADS_FRAGMENTS)
             pass_as_fragments(k_rows, v_rows, first, stop);
         else if constexpr (S::STAGGERED)
-            pass_staggered(k_rows, v_rows, first, stop);
+            Direct::pass_staggered(*this, k_rows, v_rows, first, stop);
         else if constexpr (S::DIRECT)
-            pass_directly(k_rows, v_rows, first, stop);
+            Direct::pass_directly(*this, k_rows, v_rows, first, stop);
         else
             pass_through_registers(k_rows, v_rows, first, stop);
-    }
-
-    // Two arrays of LDS take turns: while one is used, the next tile is on its way to the other. One copy of the loop's
-    // body for both, as with two some registers would be spilled.
-    ROCATTN_INLINE void pass_directly(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
-        const u32 end = stop * S::TILE_KEYS;
-        fragments.find_places();
-        const typename S::KLayout::template Share<S::BLOCK_WAVES, (S::PARTS > 1)> k_share(k_rows);
-        const typename S::VDirectLayout::template Share<S::BLOCK_WAVES, (S::PARTS > 1)> v_share(v_rows);
-        const auto fetch_tile = [&](Element* tile, u32 key, const Rows<KV>& k, const Rows<KV>& v) {
-            fetch_directly(k_share, v_share, tile, key, k, v);
-        };
-        const auto step = [&](u32 key, Element* tile, Element* next) {
-            S::KLayout::arrived();
-            block_barrier();  // for all waves, and all are done with what `next` held before
-            k_rows = k_rows.from(S::TILE_KEYS);
-            v_rows = v_rows.from(S::TILE_KEYS);
-            if (key + S::TILE_KEYS < end) fetch_tile(next, key + S::TILE_KEYS, k_rows, v_rows);
-            const bool hides = scores.block_hides(key);
-            if (hides) {
-                const bool found = S::VDirectLayout::template clear_nonfinite<S::THREADS>(tile + S::KLayout::ELEMENTS);
-                if (lane_id() == 0) lds_store(block.flags + wave_id(), static_cast<u32>(found));
-                block_barrier();
-            }
-            if (scores.wave_sees(key)) {
-                compute(key, {tile, tile + S::KLayout::ELEMENTS});
-                if (hides && any_flag()) add_nonfinite(v_rows.before(S::TILE_KEYS), key);
-            }
-        };
-        block_barrier();  // Q has passed, and a pass before this one is over
-        fetch_tile(block.lds, first * S::TILE_KEYS, k_rows, v_rows);
-        bool odd = false;
-        for (u32 key = first * S::TILE_KEYS; key < end; key += S::TILE_KEYS, odd = !odd)
-            step(key, odd ? block.next_lds : block.lds, odd ? block.lds : block.next_lds);
-    }
-
-    template <typename KShare, typename VShare>
-    ROCATTN_INLINE void fetch_directly(const KShare& k_share, const VShare& v_share, Element* tile, u32 key,
-                                       const Rows<KV>& k, const Rows<KV>& v) const {
-        const u32 rows = block.seq_k - key;
-        if (rows >= S::TILE_KEYS) {
-            k_share.template fetch<true>(k, rows, tile);
-            v_share.template fetch<true>(v, rows, tile + S::KLayout::ELEMENTS);
-            keep_branch<1>();
-        } else {
-            k_share.template fetch<false>(k, rows, tile);
-            v_share.template fetch<false>(v, rows, tile + S::KLayout::ELEMENTS);
-            keep_branch<2>();
-        }
-    }
-
-    // A second barrier, halfway through each tile, and the late half of the waves half a tile behind: one of the two of
-    // each SIMD, if waves are dealt to SIMDs in turn. So these two are not at the same instructions: products of one
-    // run while the other waits or has none; those with K go first where both want to issue. The barrier and the loads
-    // stand where a simulation of a CU's issue, not calibrated on a GPU, had them cost least.
-    //
-    // Half 2 t is the first one of tile t to the early waves, and the second one of t - 1 to the late ones, which read
-    // V of t until the end of half 2 t + 2. Tile t is loaded in the halves 2 t - 3 and 2 t - 2, when its place has been
-    // free since the end of half 2 t - 4 (t - 3 was there; of two places, t - 2 would still be read), and each wave
-    // waits for its own share before the barriers at the end of 2 t - 2 (early) and 2 t - 1 (late). A tile with hidden
-    // keys takes one more barrier in half 2 t, behind what the early waves do to its V; the late ones meet it among the
-    // products with V of the tile before. Every wave meets all barriers, whatever it skips.
-    ROCATTN_INLINE void pass_staggered(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
-        constexpr u32 KEYS = S::TILE_KEYS, LAST_PLACE = 2 * S::DIRECT_ELEMENTS;
-        const u32 end = stop * KEYS;
-        fragments.find_places();
-        const typename S::KLayout::template Share<S::BLOCK_WAVES, true> k_share(k_rows);
-        const typename S::VDirectLayout::template Share<S::BLOCK_WAVES, true> v_share(v_rows);
-        const bool late = uniform(wave_id()) >= S::BLOCK_WAVES / 2;
-        const auto fetch_next = [&](u32 key, u32 place) {
-            if (key < end) fetch_directly(k_share, v_share, block.lds + place, key, k_rows, v_rows);
-            k_rows = k_rows.from(KEYS);
-            v_rows = v_rows.from(KEYS);
-        };
-        u32 key = first * KEYS, place = 0;
-        block_barrier();  // Q has passed, and a pass before this one is over
-        fetch_next(key, 0);
-        S::KLayout::arrived();
-        fetch_next(key + KEYS, S::DIRECT_ELEMENTS);
-        next_step();
-        if (late) {
-            if (scores.block_hides(key)) next_step();
-            next_step();
-        }
-        const auto begin_tile = [&] {  // the early waves clear for all
-            if (late || !scores.block_hides(key)) return;
-            Element* const v = block.lds + place + S::KLayout::ELEMENTS;
-            const bool found = S::VDirectLayout::template clear_nonfinite<S::THREADS / 2>(v);
-            if (lane_id() == 0) lds_store(flags_of(key) + wave_id(), static_cast<u32>(found));
-            next_step();
-        };
-        const auto halfway = [&] {
-            S::KLayout::arrived();
-            next_step();
-        };
-        const auto fetch = [&] {  // of the tile behind the next: its place is the one before this tile's
-            if (late && key + KEYS < end && scores.block_hides(key + KEYS)) next_step();
-            fetch_next(key + 2 * KEYS, place == 0 ? LAST_PLACE : place - S::DIRECT_ELEMENTS);
-        };
-        const auto end_tile = [&] {
-            key += KEYS;
-            next_step();
-            place = place == LAST_PLACE ? 0 : place + S::DIRECT_ELEMENTS;
-        };
-        while (key < end && scores.wave_sees(key)) {
-            begin_tile();
-            Element* const tile = block.lds + place;
-            compute(key, {tile, tile + S::KLayout::ELEMENTS}, Nothing(), halfway, fetch);
-            if (scores.block_hides(key) && any_flag_of(key)) add_nonfinite(v_rows.before(3 * KEYS), key);
-            end_tile();
-        }
-        while (key < end) {
-            begin_tile();
-            halfway();
-            fetch();
-            end_tile();
-        }
-        if (!late) next_step();
-        k_rows = k_rows.before(2 * KEYS);
-        v_rows = v_rows.before(2 * KEYS);
-    }
-
-    // Where all waves meet, whichever step each comes from: the stand-in wants barriers that meet to be one.
-    ROCATTN_INLINE void next_step() const { block_barrier(); }
-
-    // STAGGERED: where the early waves leave notes on a tile. The late ones read them while those of the next are left.
-    ROCATTN_INLINE u32* flags_of(u32 key) const {
-        return block.flags + key / S::TILE_KEYS % 2 * (S::BLOCK_WAVES / 2);
-    }
-    ROCATTN_INLINE bool any_flag_of(u32 key) const {
-        u32 found = 0;
-#pragma unroll
-        for (u32 w = 0; w < S::BLOCK_WAVES / 2; ++w) found |= lds_load(flags_of(key) + w);
-        return uniform(found) != 0;
     }
 
     // The loads of the next tile of K are issued behind the products with this one, those of V likewise: while one of

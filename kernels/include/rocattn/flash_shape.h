@@ -153,7 +153,7 @@ struct FlashShape {
         typename detail::Select<DIRECT_K, DirectKTile, KRowTile>::type>::type;
     using KLayout = DirectLayout<T, TILE_KEYS, round_up(D, 32)>;
     using VDirectLayout = DirectLayout<T, TILE_KEYS, round_up(DV, 32)>;
-    // STAGGERED: half of the waves are half a tile behind the others, see flash.h; tiles take turns in three places.
+    // STAGGERED: half of the waves are half a tile behind the others, tiles take turns in three places: flash_direct.h.
     static constexpr bool STAGGERED = DIRECT && PARTS > 1 && BLOCK_WAVES == 8;
     static constexpr u32 DIRECT_ELEMENTS = KLayout::ELEMENTS + VDirectLayout::ELEMENTS;
     static constexpr u32 NEXT_ELEMENTS = STAGGERED ? 1 : DIRECT ? DIRECT_ELEMENTS : DIRECT_K ? K_ELEMENTS : 1;

@@ -31,12 +31,6 @@ def trees(paths):
     return {path: ast.parse(path.read_text()) for path in paths}
 
 
-@functools.cache
-def nodes(tree):
-    """Return all nodes of a tree; kept, for a walk takes as long as parsing."""
-    return list(ast.walk(tree))
-
-
 def folders_of(paths):
     """Return the modules' names by folder."""
     names = {}
@@ -57,7 +51,7 @@ def shared_prefixes(paths):
 
 def bindings(tree):
     """Return every name that a tree binds: assignments, loops, parameters, handlers, patterns."""
-    for node in nodes(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, ast.arg):
@@ -66,7 +60,7 @@ def bindings(tree):
 
 def definitions(tree):
     """Return the names of a tree's functions and classes."""
-    return [node.name for node in nodes(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
 
 
 def class_names(parsed):
@@ -83,7 +77,7 @@ def with_one_importer(parsed):
     """Return small modules that exactly one module of the same folder imports, and no other."""
     importers = {}
     for path, tree in parsed.items():
-        for node in nodes(tree):
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rocattn"):
                 for name in {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}:
                     importers.setdefault(name, set()).add(path)
@@ -103,7 +97,7 @@ def counted():
     product = trees(modules(*PRODUCT))
     lines = {path: len(path.read_text().splitlines()) for path in product}
     every = modules(*PRODUCT, ROOT / "tests", ROOT / "benchmarks")
-    tests = [name for tree in trees(modules(ROOT / "tests")).values() for name in definitions(tree)]
+    tests = trees(modules(ROOT / "tests"))
     return {
         "modules of the toolkit": modules(TOOLKIT),
         "folders of more than 20 modules": [f for f, names in folders_of(every).items() if len(names) > MOST_MODULES],
@@ -120,7 +114,10 @@ def counted():
             if name.strip("_") in NOT_TERMS
         ],
         "test names of 60 characters": [
-            name for name in tests if re.match("test_", name) and len(name) >= MOST_CHARACTERS
+            name
+            for tree in tests.values()
+            for name in definitions(tree)
+            if re.match("test_", name) and len(name) >= MOST_CHARACTERS
         ],
     }
 

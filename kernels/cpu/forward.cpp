@@ -306,7 +306,7 @@ void Forward::plan(int threads) {
   amx = false, keys = TK;
 #if defined(__AMX_BF16__)
   // Cutting fp32 into three parts costs more than the unit saves where rows, keys or features are few; features count in
-  // steps of 32. Measured on a Xeon, from 0.7 (long, D >= 96) to 1.9 times (D = 16) the time of vectors.
+  // steps of 32. Measured on a Xeon, from 0.7 (long, D >= 96) to 1.8 times (D = 16) the time of vectors.
 #if defined(RA_UNIT_FOR_ALL_FEATURES)  // tests/attention/builds/amx_standin.h
   const bool many = true;
 #else

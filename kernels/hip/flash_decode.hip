@@ -6,9 +6,8 @@
 // Block     WAVES waves; one where 16 rows are all: no barrier, no merge. On CDNA and gfx12, with D and Dv 64 or 128,
 //           such a wave loads K and V as fragments of its products, without LDS: 16 KiB at D = 128 (gfx12 8 KiB), half
 //           of which stays on its way while the other half is waited for. Elsewhere it has a key tile in LDS and the
-//           next one on its way into registers. Eight such blocks a CU, 16 a WGP (gfx11 eight) keep 128 KiB (gfx11 64)
-//           in flight, where latency times bandwidth asks for about 17 (16). Splits give the grid its blocks
-//           (rocattn/gpu/flash.py).
+//           next one on its way into registers. Splits give the grid so many blocks that a CU has 48 KiB in flight
+//           (gfx950 128, a WGP 64), where latency times bandwidth asks for about 17 (31, 16): rocattn/gpu/flash.py.
 // LDS       With fragments Q alone passes through it: 4.5 KiB at D = 128. Else as flash_attention: on gfx11 14.8 KiB
 //           (16 keys a tile, Q in LDS).
 // Registers At most 256 VGPRs. With fragments they limit the waves, else LDS does before.

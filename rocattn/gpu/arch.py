@@ -130,3 +130,12 @@ def blocks_a_unit(arch: str, waves: int, lds_bytes: int) -> int:
         lds, granule = 128 << 10, 1024
         waves_a_simd = 4  # 1024; 5 where there are 1536
     return max(1, min(lds // (-(-lds_bytes // granule) * granule), 4 * waves_a_simd // waves))
+
+
+def bytes_in_flight(arch: str) -> int:
+    """Return how many bytes of K and V on their way keep a compute unit's share of the memory busy, with room to spare.
+
+    Latency times bandwidth is about 17 KiB on gfx942, 31 on gfx950 and 16 for a WGP of RDNA; three to four times that.
+    More blocks would only cut the keys into more pieces that must be joined. Estimates: never measured on a GPU.
+    """
+    return (128 if arch == "gfx950" else 48 if arch.startswith("gfx9") else 64) << 10

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rocattn.backend import YES, Support
-from rocattn.gpu.arch import blocks_a_unit, default_compute_units, fp8_dtype, wave_size, xcds
+from rocattn.gpu.arch import blocks_a_unit, bytes_in_flight, default_compute_units, fp8_dtype, wave_size, xcds
 from rocattn.gpu.arguments import (
     FP8_TYPES,
     KERNEL_TYPES,
@@ -265,8 +265,13 @@ def split_prefill(config: AttentionConfig, arch: str, compute_units: int) -> Key
 
 
 def _slots(config: AttentionConfig, arch: str, compute_units: int, tile: FlashTile) -> int:
-    """Return how many blocks of a tile a GPU holds at once."""
-    return compute_units * blocks_a_unit(arch, tile.waves, lds_bytes(tile, arch, *_padded(config), config.dtype))
+    """Return how many blocks of a tile a GPU holds at once; of those that LDS does not limit, no more than pay."""
+    d, dv = _padded(config)
+    blocks = blocks_a_unit(arch, tile.waves, lds_bytes(tile, arch, d, dv, config.dtype))
+    if tile.fragments:
+        in_flight = tile.keys_per_tile * (d + dv) * config.kv_itemsize
+        blocks = min(blocks, -(-bytes_in_flight(arch) // in_flight))
+    return compute_units * blocks
 
 
 def _seen_keys(config: AttentionConfig) -> tuple[int, int]:

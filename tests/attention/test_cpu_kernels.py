@@ -292,7 +292,7 @@ def test_every_instruction_set_keeps_the_rule(isa, tmp_path, monkeypatch):
     sources = [kernel_root() / "cpu" / name for name in SOURCES]
     library.write_bytes(compile_host(sources, isa=isa, options=("-O0",)))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.attention.random_problems", "--problems", "3", "--seed", "5000"],
+        [sys.executable, "-m", "tests.attention.random_problems", "--problems", "6", "--seed", "5000"],
         env=os.environ | {"ROCATTN_CPU_LIBRARY": str(library)}, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import fields
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from rocattn_profiling.base.gpus import (
     with_reported,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 TABLES = tomllib.loads(files("rocattn_profiling.base").joinpath("gpus.toml").read_text())
 ENTRIES = [(kind, name) for kind in ("arch", "product") for name in TABLES[kind]]
 
@@ -211,3 +213,13 @@ def test_a_report_that_cannot_be_used_is_refused(row, known, reason):
     """With what is wrong with it."""
     with pytest.raises(GpuFactsError, match=reason):
         with_reported(row, product(known) if known else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "ridge"), [("MI210", 110), ("MI300X", 246), ("MI355X", 315), ("RX 7900 XT", 129), ("RX 9070 XT", 304)]
+)
+def test_the_ridges_of_the_documents(name, ridge):
+    """docs/research.md has these FLOPs a byte of fp16."""
+    gpu = product(name)
+    assert round(1000 * gpu.peak_tflops("fp16") / gpu.bandwidth_gbps) == ridge
+    assert f"{ridge} " in (ROOT / "docs/research.md").read_text()

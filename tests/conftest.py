@@ -10,6 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # The stand-in GPU's problems are small: compiling hundreds of kernels for it takes longer than running them.
 os.environ.setdefault("ROCATTN_HOSTGPU_OPTIMIZE", "0")
 
+import gc
 import re
 import sys
 import tempfile
@@ -72,6 +73,11 @@ def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish():
+    """What collecting made lives to the end: collections of garbage no longer go through it."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """One benchmark in one fresh process: everything an asv benchmark may do, and what it may find there."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from rocattn.toolchain import choose_host_compiler
 from rocattn_profiling.asv import worker as asv_worker
 from rocattn_profiling.asv.launch import Launcher, Request, quick_cases
 from rocattn_profiling.revisions.asv_config import SuiteError
+from rocattn_profiling.revisions.build import running_packages
 
 SUITE = '''
 import os, sys, time
@@ -360,6 +362,28 @@ def test_every_environment_uses_this_one_s_compiler(suite, listed, tmp_path, mon
     outcome = launcher.run(case, Request(), seed=0)
     assert outcome.status == "ok", outcome.traceback
     assert outcome.launch.samples_ns == [zlib.crc32(wanted.version.encode())]
+
+
+def test_owners_of_modules_are_those_of_importlib(monkeypatch, tmp_path):
+    """By a list of top-level names, by the record of a folder and of a lone file; a package of another is none."""
+    for file in ("beta/__init__.py", "delta/__init__.py", "gamma.py"):  # one that is missing owns nothing
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    for name, file, text in [
+        ("A", "top_level.txt", "_a\nalpha\n"),
+        ("B-b", "RECORD", "beta/__init__.py,sha256=x,1\nB_b-1.dist-info/RECORD,,\n"),
+        ("C", "RECORD", "gamma.py,,\n../../bin/gamma,,\n"),
+        ("D", "RECORD", "delta/__init__.py,,\n"),
+    ]:
+        folder = tmp_path / f"{name.replace('-', '_')}-1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n\nName: other\n")
+        (folder / file).write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    owners = importlib.metadata.packages_distributions()
+    modules = ["alpha.sub", "beta", "gamma", "other"]
+    assert asv_worker.owners(modules) == [owners[name][0] for name in ("alpha", "beta", "gamma")] == ["A", "B-b", "C"]
+    assert running_packages() == {"a": "1", "b-b": "1", "c": "1", "d": "1"}
 
 
 def test_an_unreadable_suite_is_one_line(tmp_path):

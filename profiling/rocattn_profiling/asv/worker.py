@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -346,13 +346,28 @@ def call(request: Answer, traced: "FunctionTrace | None" = None) -> None:
     if benchmark.setup_cache_key is not None or (benchmark.type == "time" and not hasattr(benchmark, "timer")):
         ran = None
     if "answer" in request:
-        import importlib.metadata  # reads every package's metadata: not for launches that are measured
-
         modules = list(sys.modules.items())
         files = {name: file for name, module in modules if (file := getattr(module, "__file__", None))}
-        owners = importlib.metadata.packages_distributions()
-        packages = {owner for name in files for owner in owners.get(name.partition(".")[0], ())}
-        write(request["answer"], {"modules": files, "packages": sorted(packages), "ran": ran})
+        write(request["answer"], {"modules": files, "packages": owners(files), "ran": ran})
+
+
+def owners(modules: Iterable[str]) -> list[str]:
+    """Return the installed packages that modules belong to, by name.
+
+    As ``importlib.metadata.packages_distributions`` tells it, which takes half a second: it makes a path of every file
+    of every package.
+    """
+    import importlib.metadata  # not for launches that are measured
+
+    tops, owning = {name.partition(".")[0] for name in modules}, set()
+    for package in importlib.metadata.distributions():
+        names = set((package.read_text("top_level.txt") or "").split())
+        if not names and (record := package.read_text("RECORD")):
+            firsts = {line.partition(",")[0].partition("/")[0] for line in record.splitlines()}
+            names = {first.partition(".")[0] for first in firsts}
+        if tops.intersection(names or {file.parts[0].partition(".")[0] for file in package.files or ()}):
+            owning.add(package.metadata["Name"])
+    return sorted(owning)
 
 
 class FunctionTrace:

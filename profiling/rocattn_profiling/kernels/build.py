@@ -126,7 +126,7 @@ def all_variants(archs: Sequence[str]) -> list[Compilation]:
     """
     from rocattn.gpu import backward, flash, standard
 
-    compilations: dict[str, Compilation] = {}
+    compilations: dict[tuple[str, str, frozenset[tuple[str, str | int]]], Compilation] = {}
     for arch in dict.fromkeys(processor(arch) for arch in archs):
         signatures = _signatures(arch)
         for family in (flash, standard, backward):
@@ -136,8 +136,8 @@ def all_variants(archs: Sequence[str]) -> list[Compilation]:
                     raise ConfigError(f"no plan launches {name}: its arguments are unknown")
                 args = signatures[variant.source, variant.symbol]
                 made_from = (variant.kernel, variant.source, variant.symbol, dict(variant.defines))
-                compilation = Compilation(*made_from, arch, args)
-                compilations[compilation.code_object] = compilation
+                key = (arch, variant.source, frozenset(variant.defines.items()))
+                compilations[key] = Compilation(*made_from, arch, args)
     return list(compilations.values())
 
 

@@ -29,13 +29,14 @@ except ImportError:
     distributions = list
 packages, installed, sources = {}, [], []
 for one in distributions():
-    name = one.metadata["Name"]
+    header = one.metadata
+    name, version = header["Name"], header["Version"] or ""
     if not name or name.lower().replace("_", "-") in packages:
         continue
-    packages[name.lower().replace("_", "-")] = one.version or ""
+    packages[name.lower().replace("_", "-")] = version
     path = getattr(one, "_path", None)
     if path is not None:
-        installed.append([name, one.version or "", os.stat(str(path)).st_mtime_ns if os.path.exists(str(path)) else 0])
+        installed.append([name, version, os.stat(str(path)).st_mtime_ns if os.path.exists(str(path)) else 0])
     origin = json.loads(one.read_text("direct_url.json") or "{}")
     if origin.get("dir_info", {}).get("editable") and origin.get("url", "").startswith("file://"):
         sources.append(origin["url"][7:])

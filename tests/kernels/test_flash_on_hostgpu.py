@@ -262,10 +262,11 @@ def test_rows_may_descend(standin):
 
 
 def test_a_split_without_a_visible_key_adds_nothing(standin):
-    """A mask may hide all keys of a split from all of its rows: its part is 0, not 0 / 0."""
-    config, inputs = problem("float16", seq_q=3, seq_k=600, mask="bool", mask_shape=(1, 1, 3, 600))
+    """A mask may hide all keys of a split from all of its rows: its part is 0, not 0 / 0. Each head has its own."""
+    config, inputs = problem("float16", seq_q=3, seq_k=600, mask="bool", mask_shape=(2, 4, 3, 600))
     mask = np.zeros_like(inputs.mask)
     mask[..., 500:] = True
+    mask[0, 1, :, 480:], mask[1, 2, 1, 520:] = True, False
     inputs = dataclasses.replace(inputs, mask=mask)
     assert check_output(config, inputs, *run(standin("gfx1100"), config, inputs)).ok
 

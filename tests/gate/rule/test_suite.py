@@ -313,6 +313,20 @@ def test_a_session_that_moved_with_the_machine_is_invalid(make_pair):
     assert {decision.verdict for decision in found.decisions} == {"inconclusive"}
 
 
+def test_a_machine_that_became_faster_improved_nothing(make_pair):
+    """All benchmarks down by 12 %, the canary by 6 %: what it gave is withdrawn as what it took."""
+    found = decide_suite(slower_with_the_canary(make_pair, [-0.12] * 6, 945.0), Policy(looks=(5,)))
+    assert "the machine, not the code" in found.invalid
+    assert {decision.verdict for decision in found.decisions} == {"inconclusive"}
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(3, "regression"), (4, "inconclusive")])
+def test_fewer_than_four_benchmarks_may_move_together(make_pair, count, verdict):
+    """Three may be slower by the same code, whatever the canary does; four are the machine."""
+    found = decide_suite(slower_with_the_canary(make_pair, [0.12] * count), Policy(looks=(5,)))
+    assert {decision.verdict for decision in found.decisions} == {verdict}
+
+
 def test_a_pass_stands_in_an_invalid_session(make_pair):
     """What the machine's change of speed did not move is still shown to be the same."""
     found = decide_suite(slower_with_the_canary(make_pair, [0.12] * 5 + [0.0]), Policy(looks=(5,)))

@@ -80,6 +80,13 @@ def test_a_precise_slowdown_of_3_percent_is_a_regression(make_pair):
     assert decide(make_pair(np.random.default_rng(3), 5, slowdown=0.03, noise=0.002)).verdict == "regression"
 
 
+def test_less_than_two_percent_is_not_called(make_pair):
+    """1.7 % without noise is beyond what layout may cause, and too small to be called."""
+    pair = make_pair(np.random.default_rng(3), 20, slowdown=0.017, noise=0.0005)
+    decision = decide(pair, Policy(looks=(20,)))
+    assert (decision.verdict, decision.ratio_low > 1.01) == ("pass", True)
+
+
 def test_a_passed_slowdown_is_not_listed(make_pair):
     """3 % is shown to be below 5 % before it is significant: nobody has to look at it."""
     found = decide_suite([make_pair(np.random.default_rng(1), 10, slowdown=0.03, noise=0.003)], Policy())

@@ -97,14 +97,17 @@ def test_neighbouring_scores_keep_their_distance(Sq, backend):
     if backend == "cpu-flash" and host_isa() == "portable":
         pytest.skip("this CPU rounds a product before it adds to it")
     rng = np.random.default_rng(5)
-    q, k = np.zeros((1, 1, Sq, 64)), np.zeros((1, 1, 300, 64))
-    q[..., 0], q[..., 1] = 2.0**20, 4.0
-    k[..., 0], k[..., 1] = 2.0**5, np.arange(300) % 2
     v = rng.standard_normal((1, 1, 300, 64))
-    given = [x.astype(BFLOAT16) for x in (q, k, v)]
-    out = rocattn.attention(*given, layout="BHSD", scale=1.0, backend=backend)
-    wanted, _ = attend(*given, scale=1.0)
-    np.testing.assert_allclose(out.astype(np.float64), wanted, atol=1e-3)
+    odd, late = np.arange(300) % 2, np.arange(300) >= 256  # a range of its own, where few rows see many keys
+    # The last: 56 * 2^50 and the next number have one product with log2(e) in float32, and are 2^32 apart.
+    for power, step, number, above in ((20, 4, 32, odd), (20, 4, 32, odd * ~late), (50, 2**32, 56, late)):
+        q, k = np.zeros((1, 1, Sq, 64)), np.zeros((1, 1, 300, 64))
+        q[..., 0], q[..., 1] = 2.0**power, step
+        k[..., 0], k[..., 1] = number, above
+        given = [x.astype(BFLOAT16) for x in (q, k, v)]
+        out = rocattn.attention(*given, layout="BHSD", scale=1.0, backend=backend)
+        wanted, _ = attend(*given, scale=1.0)
+        np.testing.assert_allclose(out.astype(np.float64), wanted, atol=1e-3)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

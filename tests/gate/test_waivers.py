@@ -231,6 +231,7 @@ def test_a_waiver_that_the_change_added_is_named(tmp_path, entry):
         (GOOD.replace("2026-12-31", '"2026-12-31"'), f"{FILE}:2: expires must be a date without quotes"),
         (GOOD.replace("2026-12-31", "2026-12-31T00:00:00"), f"{FILE}:2: expires must be a date"),
         (GOOD.replace("1.10", "0.9"), f"{FILE}:2: ceiling must be a ratio above 1"),
+        (GOOD.replace("1.10", "1.0"), f"{FILE}:2: ceiling must be a ratio above 1"),
         (GOOD.replace("1.10", "nan"), f"{FILE}:2: ceiling must be a ratio above 1"),
         (GOOD.replace("1.10", "true"), f"{FILE}:2: ceiling must be"),
         (GOOD.replace("1.10", '"1.10"'), f"{FILE}:2: ceiling must be"),
@@ -297,8 +298,9 @@ def test_a_trailer_accepts_for_its_change(entry, message, accepted):
 
 @pytest.mark.parametrize(
     "text",
-    ["x", "x | time | 1.3", "x | time | 0.9 | why", "x | time | 1.2.3 | why", "x | time | | why", "| time | 1.3 | w"],
-)
+    ["x", "x | time | 1.3", "x | time | 0.9 | why", "x | time | 1 | why", "x | time | 1.2.3 | why", "x | time | | why",
+     "| time | 1.3 | w"],
+)  # fmt: skip
 def test_a_trailer_that_cannot_be_read_is_told(text):
     """It accepts nothing, and a note says so; it does not fail, for a merged message cannot be mended."""
     found = waivers.load(None, [("abc1234", f"S\n\nRocattn-Accept: {text}\n")])

@@ -214,8 +214,18 @@ def with_poison(inputs, key, value):
 @pytest.mark.parametrize("arch", ["gfx1100", "gfx942"])
 def test_a_hidden_key_never_leaks(standin, arch, changes, value):
     """Rows that do not see a poisoned key are bit for bit what they were; rows that see it are not finite."""
+    check_poison(standin(arch), value, **changes)
+
+
+def test_a_hidden_key_never_leaks_from_fragments(standin):
+    """The values that a wave loads without LDS, where it is a block of its own and D is that of its tile."""
+    check_poison(standin("gfx942"), np.nan, seq_q=3, seq_k=530, causal=True, head_dim=64, head_dim_v=64)
+
+
+def check_poison(device, value, **changes):
+    """Hold a problem's rows to what they were but where they see a poisoned key."""
     config, inputs = problem("float16", **changes)
-    device, key = standin(arch), config.seq_k - 2
+    key = config.seq_k - 2
     visible = visible_rows(config, inputs, key)
     assert 0 < visible.sum() < config.seq_q
     before, after = run(device, config, inputs), run(device, config, with_poison(inputs, key, value))
@@ -262,10 +272,11 @@ def test_rows_may_descend(standin):
 
 
 def test_a_split_without_a_visible_key_adds_nothing(standin):
-    """A mask may hide all keys of a split from all of its rows: its part is 0, not 0 / 0."""
-    config, inputs = problem("float16", seq_q=3, seq_k=600, mask="bool", mask_shape=(1, 1, 3, 600))
+    """A mask may hide all keys of a split from all of its rows: its part is 0, not 0 / 0. Each head has its own."""
+    config, inputs = problem("float16", seq_q=3, seq_k=600, mask="bool", mask_shape=(2, 4, 3, 600))
     mask = np.zeros_like(inputs.mask)
     mask[..., 500:] = True
+    mask[0, 1, :, 480:], mask[1, 2, 1, 520:] = True, False
     inputs = dataclasses.replace(inputs, mask=mask)
     assert check_output(config, inputs, *run(standin("gfx1100"), config, inputs)).ok
 

@@ -20,7 +20,9 @@ CASES = {
     "options": {"lengths": PROMPTS, "page_size": 16, "dim": 40, "dim_v": 56, **OPTIONS},
     "decode-packed": {"lengths": STEPS, "causal": True},
     "decode-pages": {"lengths": STEPS, "causal": True, "page_size": 64, "shared": 1},
-    "decode-small-pages": {"lengths": STEPS, "page_size": 24, "sinks": True, "window": (600, 0)},
+    "decode-small-pages": {
+        "lengths": STEPS, "page_size": 24, "sinks": True, "window": (600, 0), "alibi": True, "own_slopes": True,
+    },
     # The last entry of the table is the last page's: a tile behind it has none.
     "full-table": {"lengths": [(5, 40), (70, 96)], "causal": True, "page_size": 24, "spare": 0},
     # The splits are planned for the 512 keys from 192 on; those of the other from 129 on reach into one more tile.

@@ -78,11 +78,12 @@ def paged_rows(seed, arrays, page_size, *, shuffled=True, shared=0, spare=2):
 
 def problem(
     lengths, dtype, *, heads=4, kv_heads=2, dim=64, dim_v=None, page_size=0, shared=0, seed=0, shuffled=True,
-    direction="forward", unused=0, spare=2, **options,
+    direction="forward", unused=0, spare=2, own_slopes=False, **options,
 ):  # fmt: skip
     """Return the problem of sequences of these (Sq, Sk).
 
-    ``unused``: rows of packed k after those of each sequence; ``spare``: columns of the table beyond all pages.
+    ``unused``: rows of packed k after those of each sequence; ``spare``: columns of the table beyond all pages;
+    ``own_slopes``: each sequence's are half of those of the one before it.
     """
     configs = [
         AttentionConfig(
@@ -101,7 +102,12 @@ def problem(
                 mine[:, :count] = first[:, :count]
     # One value a head for all sequences.
     slopes, sinks = inputs[0].alibi_slopes, inputs[0].sinks
-    inputs = [Inputs(q=x.q, k=x.k, v=x.v, alibi_slopes=slopes, sinks=sinks, dout=x.dout) for x in inputs]
+    if own_slopes:
+        slopes = np.stack([slopes / np.float32(2**index) for index in range(len(inputs))])
+    inputs = [
+        Inputs(q=x.q, k=x.k, v=x.v, alibi_slopes=slopes[index] if own_slopes else slopes, sinks=sinks, dout=x.dout)
+        for index, x in enumerate(inputs)
+    ]
     starts = np.zeros((2, len(lengths) + 1), np.int32)
     starts[:, 1:] = np.cumsum([(seq_q, seq_k + unused) for seq_q, seq_k in lengths], axis=0).T
     where = {"cu_seqlens_q": starts[0]}

@@ -173,6 +173,15 @@ def test_slow_spells_that_the_canary_missed_raise_p_values(monkeypatch):
     assert decide(pair).verdict == "regression"
 
 
+def test_slow_spells_raise_the_p_value_of_a_pass_too(monkeypatch):
+    """What a spell may have added to a launch of base may hide as much of a change."""
+    pair = pair_of(np.random.default_rng(9), clock=0.0)
+    alone = examine(pair, Policy()).p_pass
+    monkeypatch.setattr(guards, "spell_factor", lambda *_: 3.0)
+    assert examine(pair, Policy()).p_pass == pytest.approx(3 * alone)
+    assert 0 < 3 * alone < 1
+
+
 def test_slow_spells_that_the_canary_explains_cost_nothing():
     """Half of the launches are of a slow spell, and fixed work says by how much: the probabilities are as they were."""
     rng = np.random.default_rng(9)

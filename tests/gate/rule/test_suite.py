@@ -80,6 +80,13 @@ def test_a_precise_slowdown_of_3_percent_is_a_regression(make_pair):
     assert decide(make_pair(np.random.default_rng(3), 5, slowdown=0.03, noise=0.002)).verdict == "regression"
 
 
+def test_less_than_two_percent_is_not_called(make_pair):
+    """1.7 % without noise is beyond what layout may cause, and too small to be called."""
+    pair = make_pair(np.random.default_rng(3), 20, slowdown=0.017, noise=0.0005)
+    decision = decide(pair, Policy(looks=(20,)))
+    assert (decision.verdict, decision.ratio_low > 1.01) == ("pass", True)
+
+
 def test_a_passed_slowdown_is_not_listed(make_pair):
     """3 % is shown to be below 5 % before it is significant: nobody has to look at it."""
     found = decide_suite([make_pair(np.random.default_rng(1), 10, slowdown=0.03, noise=0.003)], Policy())
@@ -311,6 +318,20 @@ def test_a_session_that_moved_with_the_machine_is_invalid(make_pair):
     assert "the machine, not the code" in found.invalid
     assert found.invalid.endswith("and the canary by +5.5 %")
     assert {decision.verdict for decision in found.decisions} == {"inconclusive"}
+
+
+def test_a_machine_that_became_faster_improved_nothing(make_pair):
+    """All benchmarks down by 12 %, the canary by 6 %: what it gave is withdrawn as what it took."""
+    found = decide_suite(slower_with_the_canary(make_pair, [-0.12] * 6, 945.0), Policy(looks=(5,)))
+    assert "the machine, not the code" in found.invalid
+    assert {decision.verdict for decision in found.decisions} == {"inconclusive"}
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(3, "regression"), (4, "inconclusive")])
+def test_fewer_than_four_benchmarks_may_move_together(make_pair, count, verdict):
+    """Three may be slower by the same code, whatever the canary does; four are the machine."""
+    found = decide_suite(slower_with_the_canary(make_pair, [0.12] * count), Policy(looks=(5,)))
+    assert {decision.verdict for decision in found.decisions} == {verdict}
 
 
 def test_a_pass_stands_in_an_invalid_session(make_pair):

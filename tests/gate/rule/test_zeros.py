@@ -88,6 +88,17 @@ def test_slowdowns_that_are_certain_ask_less_of_the_rest():
     assert {decision.verdict for decision in found.decisions} == {"regression"}
 
 
+@pytest.mark.parametrize(("base", "head", "verdict", "others"), [(0, 5, "regression", 11), (5, 0, "improvement", 5)])
+def test_what_an_early_look_found_counts_at_a_later_one(base, head, verdict, others):
+    """Five launches that were just not enough are so once another is certain, whatever the next five say."""
+    policy = Policy(looks=(5, 10, 15))
+    same = [pair_of([1] * 10, [1] * 10, name=str(i)) for i in range(others)]
+    early = pair_of([base] * 10, [head] * 5 + [base] * 5)
+    assert decide_suite([early, *same, pair_of([1] * 10, [1] * 10)], policy).undecided == ["c"]
+    certain = pair_of([base] * 10, [head] * 10)
+    assert [each.verdict for each in decide_suite([early, certain, *same], policy).decisions[:2]] == [verdict] * 2
+
+
 def test_slowdowns_vouch_for_each_other_in_the_list():
     """Benjamini and Hochberg: what chance does to one of a hundred benchmarks is worth showing if it befalls two."""
     same = [pair_of([1] * 5, [1] * 5, name=str(i)) for i in range(98)]
@@ -124,6 +135,7 @@ def test_the_verdict_says_it_without_a_ratio(entry, result_of):
         (100, 103, "registers", "regression", 1.03),
         (100, 101, "registers", "pass", 1.01),
         (100, 90, "registers", "improvement", 0.9),
+        (5000, 4901, "registers", "improvement", 0.9802),  # more than 2 % of the smaller value, less of the larger
         (0, 5, "registers", "regression", None),
         (5, 0, "registers", "improvement", None),
         (2**20, 2**20 + 9000, "bytes", "pass", (2**20 + 9000) / 2**20),

@@ -273,6 +273,7 @@ def test_barriers_never_bind_first():
         ("gfx1100", {"vgprs": 124}, "VGPRs bind at 10 waves of 16: 4 VGPRs over the step to 12 waves"),
         ("gfx1100", {"vgprs": 97}, "VGPRs bind at 12 waves of 16: 1 VGPR over the step to 16 waves"),
         ("gfx1100", {"vgprs": 96}, "registers allow all 16 wave slots of a SIMD"),
+        ("gfx942", {"vgprs": 65}, "VGPRs bind at 7 waves of 8: 1 VGPR over the step to 8 waves"),
         ("gfx942", {"vgprs": 24, "block": 256}, "registers, LDS and block size allow all 8 wave slots of a SIMD"),
         ("gfx942", {"vgprs": 60, "sgprs": 97}, "SGPRs bind at 6 waves of 8: 1 SGPR over the step to 7 waves"),
         ("gfx942", {"vgprs": 60, "block": 768},

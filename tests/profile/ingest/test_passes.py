@@ -376,13 +376,13 @@ def test_a_gpu_that_every_pass_describes_is_one(tmp_path):
 
 
 def test_the_same_process_twice_in_a_pass(tmp_path):
-    """Two hosts may use one process id: their dispatches stay two."""
+    """Hosts may use one process id: the dispatches of each stay its own."""
     made = g.launches(2)
-    for name in ("r", "r_4711"):  # both are the pass "r" once the process id is taken out
+    for name in ("r", "r-4711", "r_4711"):  # all are the pass "r" once the process id is taken out
         g.v3_counters(tmp_path / f"{name}_counter_collection.csv", made)
     profile = ingest.read([tmp_path])
-    assert profile.dispatches["process"].tolist() == [4711, 4711, -2, -2]
-    assert whats(profile) == ["dispatches of process 4711 also occur in another file of this pass"]
+    assert profile.dispatches["process"].tolist() == [4711, 4711, -2, -2, -3, -3]
+    assert whats(profile) == ["dispatches of process 4711 also occur in another file of this pass"] * 2
 
 
 def test_replayed_passes_are_numbered_by_the_file(tmp_path):

@@ -29,8 +29,8 @@ def test_launches_are_joined_per_process(tmp_path):
 
 def test_an_unnumbered_trace_is_matched_by_order(tmp_path):
     """The counters' numbers begin where the range of a filter did: 11 is the trace's first."""
-    made = [replace(launch, dispatch=launch.dispatch + 10) for launch in g.launches(4)]
-    g.v3_counters(tmp_path / "r_counter_collection.csv", made, "6.2.0")
+    made = [replace(launch, dispatch=launch.dispatch + 10, grid=(256, 3, 1)) for launch in g.launches(4)]
+    g.v3_counters(tmp_path / "r_counter_collection.csv", made[::-1], "6.2.0")  # in the order of their ends
     g.v3_trace(tmp_path / "r_kernel_trace.csv", made, "6.2.0")
     columns = ("process", "dispatch", "kernel", "grid", "start_ns", "end_ns", "counter", "value")
     assert held(ingest.read([tmp_path]), columns) == truth(made, columns)
@@ -101,6 +101,7 @@ def test_a_gpu_is_described_by_the_nearest_folder_above(tmp_path):
     g.v3_agents(tmp_path / "pass_2" / "agent_info.csv", Cu_Count=80)
     for number in (1, 2):
         g.v3_counters(tmp_path / f"pass_{number}" / "c_counter_collection.csv", g.launches(1))
+    older.sysinfo(tmp_path / "pass_2", "3")  # which does not say what number its GPU has
     profile = ingest.read([tmp_path])
     assert profile.agents.loc[profile.dispatches["agent"].astype(int), "cus"].tolist() == [304, 80]
 

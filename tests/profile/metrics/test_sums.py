@@ -175,7 +175,10 @@ def test_cycles_of_eight_dies_are_long_only_beyond_eight_clocks(cycles):
 def test_cycles_of_another_pass_are_judged_by_what_was_used():
     """Only launches that the number is made of are counted as short, and counters of two passes say so."""
     long, short = ({"GRBM_GUI_ACTIVE": cycles} for cycles in (1000, 9000))
-    one = profile([[("k", 1000, long | {"SQ_ACTIVE_INST_VALU": 1000}), ("k", 1000, short)]])
+    busy = {"SQ_ACTIVE_INST_VALU": 1000}
+    one = profile([[("k", 1000, long | busy), ("k", 1000, short)]])
     assert kernels(one)["k"].values["valu_busy_pct"].flags == ("of 1 of 2 launches",)
-    mixed = profile([[("k", 1000, {"SQ_ACTIVE_INST_VALU": 1000})], [("k", 1000, short)]])
+    mixed = profile([[("k", 1000, busy)], [("k", 1000, short)]])
     assert kernels(mixed)["k"].values["valu_busy_pct"].flags == (f"in 1 launches {TOO_SHORT}", MIXED)
+    second = profile([[("k", 1000, long | busy)], [("k", 1000, long | busy), ("k", 1000, short | busy)]])
+    assert kernels(second)["k"].values["valu_busy_pct"].flags == (f"in 1 launches {TOO_SHORT}",)

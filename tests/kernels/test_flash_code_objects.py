@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rocattn.config import FP8_DTYPES, AttentionConfig
+from rocattn.config import AttentionConfig
 from rocattn.gpu.arch import bytes_in_flight, default_compute_units, fp8_dtype
 from rocattn.gpu.arguments import KERNEL_TYPES
 from rocattn.gpu.flash import (
@@ -27,8 +27,6 @@ from rocattn.toolchain import compile_hip
 from rocattn.toolchain.code_object import kernels_of
 from rocattn_profiling.base.gpus import architecture, product, products
 from rocattn_profiling.kernels.model.occupancy import occupancy
-
-from .launching import check_arguments
 
 MATRIX_ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 # Head dimensions whose rows are loaded in pieces of 8, 4, 2 and 1 elements.
@@ -155,21 +153,6 @@ def test_both_products_of_the_main_loop_are_matrix_instructions(arch, dtype, hea
     vector = sum(1 for block in blocks for line in block if VECTOR.match(line))
     assert vector / tiles <= (56 if arch.startswith("gfx1") else 17)
     assert not any("scratch_" in line or "ds_bpermute" in line for block in blocks for line in block)
-
-
-@pytest.mark.usefixtures("kernel_cache")
-@pytest.mark.parametrize("changes", [
-    {}, {"causal": True}, {"mask": "bool", "mask_shape": (1, 1, 1, 900), "alibi": True, "sinks": True},
-    {"seq_q": 1, "sinks": True}, {"kv_dtype": FP8_DTYPES[0], "k_scale": True},
-    {"kv_dtype": FP8_DTYPES[1], "v_scale": True, "seq_q": 1, "q_dtype": FP8_DTYPES[1], "q_scale": True},
-], ids=["nocausal", "causal", "options", "decode", "fp8", "fp8-decode"])  # fmt: skip
-def test_launches_and_code_objects_agree(changes):
-    """Every argument has the offset, size and kind that the compiled kernel says; block and wave size fit."""
-    config = AttentionConfig(
-        **{"batch": 2, "num_heads": 4, "num_kv_heads": 2, "seq_q": 70, "seq_k": 900, "head_dim": 64} | changes,
-        dtype="float16", return_lse=True,
-    )  # fmt: skip
-    check_arguments(flash_launches(config, "gfx1100", describe_buffers(config, {})), "gfx1100")
 
 
 def test_the_build_grid_holds_what_launches_ask_for():

@@ -13,19 +13,18 @@ if one survived or ran out of time.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
+
+from rocattn_profiling.base.process import run_group
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 600.0  # of one run of tests
@@ -262,43 +261,33 @@ def environment(folder: Path, copy: Path) -> dict[str, str]:
 
 
 class Tests:
-    """Runs tests in the copy, each run as a process group that ends within a time."""
+    """Runs tests in the copy, each run within a time."""
 
     def __init__(self, folder: Path, seconds: float):
         self.folder, self.seconds = folder, seconds
         self.copy = copy_checkout(folder)
         self.environment = environment(folder, self.copy)
         self.passing: set[str] = set()  # what the unchanged copy has passed
-        status, places, _ = self.run([sys.executable, "-c", PLACES])
+        status, places, _ = self.run(sys.executable, "-c", PLACES)
         elsewhere = [place for place in places.split() if not Path(place).is_relative_to(self.copy)]
         if status or elsewhere:
             raise SystemExit(f"mutants.py: the copy would not be tested, but {places.strip()}")
 
-    def run(self, command: list[str] | tuple[str, ...]) -> tuple[int | None, str, float]:
+    def run(self, *command: str) -> tuple[int | None, str, float]:
         """Return the status (None: out of time), the output and the seconds."""
-        begin = time.monotonic()
-        # A file: whatever outlived its group could keep a pipe open.
         with (self.folder / "output").open("w+b") as output:
-            process = subprocess.Popen(
-                command, cwd=self.copy, env=self.environment, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, start_new_session=True,
+            ended = run_group(
+                command, env=self.environment, cwd=self.copy, stdout=output, stderr=output, timeout_s=self.seconds,
+                grace_s=0.0,
             )  # fmt: skip
-            status = None
-            try:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    status = process.wait(self.seconds)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
             output.seek(0)
-            return status, output.read().decode(errors="replace"), time.monotonic() - begin
+            return ended.status, output.read().decode(errors="replace"), ended.seconds
 
     def require_pass(self, tests: str) -> None:
         """Run tests of the unchanged copy, once; end if they do not pass."""
         if tests in self.passing:
             return
-        status, output, _ = self.run([*PYTEST, *tests.split()])
+        status, output, _ = self.run(*PYTEST, *tests.split())
         if status != 0:
             raise SystemExit(f"{output}\nmutants.py: the unchanged copy does not pass {tests}")
         print(f"unchanged: {tests}: {output.strip().splitlines()[-1]}", flush=True)
@@ -306,7 +295,7 @@ class Tests:
 
     def judge(self, tests: str) -> tuple[str, str, float]:
         """Return a mutant's fate, the test that caught it, and the seconds."""
-        status, output, seconds = self.run([*PYTEST, *tests.split()])
+        status, output, seconds = self.run(*PYTEST, *tests.split())
         failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
         if status is None:
             return "timed out", "", seconds

@@ -49,11 +49,16 @@ def problem(dtype, size, *, H=4, Hkv=4, Sq=67, Sk=131, D=64, stepped=True):
     return tuple(x.astype(dtype) for x in (q, k, v))
 
 
+def parts(name):
+    """The sizes and the options of a shape."""
+    options = dict(SHAPES[name])
+    return {key: options.pop(key) for key in ("H", "Hkv", "Sq", "Sk") if key in options}, options
+
+
 @functools.cache
 def exact(name, dtype, size, stepped):
     """(q, k, v), and the out and lse of a shape: for every backend alike."""
-    options = dict(SHAPES[name])
-    sizes = {key: options.pop(key) for key in ("H", "Hkv", "Sq", "Sk") if key in options}
+    sizes, options = parts(name)
     given = problem(dtype, size, stepped=stepped, **sizes)
     return given, attend(*given, **options)
 
@@ -62,7 +67,7 @@ def exact(name, dtype, size, stepped):
 @pytest.mark.parametrize("name", SHAPES)
 def test_huge_scores_have_the_softmax_of_their_differences(name, backend):
     """No NaN, no weight that vanished: equal scores share the probability, and the largest take it all."""
-    options = {key: value for key, value in SHAPES[name].items() if key not in {"H", "Hkv", "Sq", "Sk"}}
+    _, options = parts(name)
     for dtype, size in SIZES:
         for stepped in (False, True):
             (q, k, v), (wanted, wanted_lse) = exact(name, dtype, size, stepped)
@@ -114,8 +119,7 @@ def test_neighbouring_scores_keep_their_distance(Sq, backend):
 @pytest.mark.parametrize("name", SHAPES)
 def test_gradients_of_huge_scores_are_those_of_float64(name, backend):
     """A probability recomputed from the LSE alone would be off by the LSE's spacing: 1024 at 1e10."""
-    options = dict(SHAPES[name])
-    sizes = {key: options.pop(key) for key in ("H", "Hkv", "Sq", "Sk") if key in options}
+    sizes, options = parts(name)
     for dtype, size in SIZES:
         if dtype == np.float16 and size > 1e9:
             continue  # dk is beyond float16

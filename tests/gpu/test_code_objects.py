@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocattn.config import FP8_DTYPES, AttentionConfig
+from rocattn.config import AttentionConfig
 from rocattn.gpu.arch import TESTED
 from rocattn.gpu.build import LINE_TABLES, arg_layout, argument_problem, code_problem, compile_for_device
 from rocattn.gpu.flash import BUILT_HEAD_DIMS
@@ -29,14 +29,9 @@ PLANS = {
     "causal": ({"causal": True}, True),
     "nocausal": ({"return_lse": True}, True),
     "generic": (MASKED, True),
-    "decode": ({"seq_q": 1, "seq_k": 40_000, "sinks": True}, True),
+    "decode": ({"seq_q": 1, "seq_k": 40_000}, True),
     "standard": (MASKED, False),
     "backward": ({"direction": "backward", "causal": True}, True),
-}
-EIGHT_BITS = {"kv_dtype": FP8_DTYPES[1], "v_scale": True, "q_dtype": FP8_DTYPES[1], "q_scale": True}
-EIGHT_BIT_PLANS = {
-    "fp8": ({"kv_dtype": FP8_DTYPES[0], "k_scale": True}, True),
-    "fp8-decode": (EIGHT_BITS | {"seq_q": 1, "seq_k": 900}, True),
 }
 
 
@@ -83,10 +78,10 @@ def test_every_way_to_contradict_a_plan_is_named(info, words):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kernel_cache")
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
-@pytest.mark.parametrize("case", [*PLANS, *EIGHT_BIT_PLANS])
+@pytest.mark.parametrize("case", PLANS)
 def test_the_metadata_has_the_arguments_of_the_plan(arch, case):
     """Offset, size and kind of each argument are equal, scalars have the plan's names, and none is hidden."""
-    options, flash = (PLANS | EIGHT_BIT_PLANS)[case]
+    options, flash = PLANS[case]
     made = plan(AttentionConfig(**PROBLEM | options), arch, use_flash_attention=flash)
     assert made.launches
     for launch in made.launches:
@@ -97,7 +92,7 @@ def test_the_metadata_has_the_arguments_of_the_plan(arch, case):
         assert {arg.kind for arg in info.args} <= {"global_buffer", "by_value"}
         for have, arg in zip(info.args, launch.args, strict=True):
             assert (have.kind == "global_buffer") == (arg.kind != "scalar" or arg.type == "u64")
-            assert have.kind == "global_buffer" or have.name == arg.name
+            assert arg.kind != "scalar" or have.name == arg.name
         assert info.block == launch.block[0]
         assert info.wave_size == (64 if arch == "gfx942" else 32)
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from rocattn.config import AttentionConfig
+from rocattn.config import FP8_DTYPES, AttentionConfig
 from rocattn.gpu.arch import bytes_in_flight, default_compute_units, fp8_dtype
 from rocattn.gpu.arguments import KERNEL_TYPES
+from rocattn.gpu.build import argument_problem
 from rocattn.gpu.flash import (
     BUILT_FP8,
     BUILT_FP8_Q,
@@ -26,7 +27,10 @@ from rocattn.gpu.tiles import largest_head_dim
 from rocattn.toolchain import compile_hip
 from rocattn.toolchain.code_object import kernels_of
 from rocattn_profiling.base.gpus import architecture, product, products
+from rocattn_profiling.kernels.build import all_variants
 from rocattn_profiling.kernels.model.occupancy import occupancy
+
+from .launching import check_arguments
 
 MATRIX_ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 # Head dimensions whose rows are loaded in pieces of 8, 4, 2 and 1 elements.
@@ -50,13 +54,19 @@ MATRIX = re.compile(r"\s+v_(?:wmma|mfma)_f32_16x16x(\d+)")
 VECTOR = re.compile(r"\s+v_(?!wmma|mfma)\w+")
 
 
-def compiled(arch, kernel, dtype, head_dim):
-    """A variant of the build grid and what it compiles to."""
+def variant_of(arch, kernel, dtype, head_dim):
+    """A variant of the build grid, with the arguments that plans launch it with."""
     wanted = (kernel, KERNEL_TYPES[dtype], head_dim)
     (variant,) = [
-        each for each in variants(arch)
-        if (each.kernel, each.defines["DTYPE"], each.defines.get("HEAD_DIM")) == wanted
+        each for each in all_variants([arch])
+        if (each.kernel, each.defines.get("DTYPE"), each.defines.get("HEAD_DIM")) == wanted
     ]  # fmt: skip
+    return variant
+
+
+def compiled(arch, kernel, dtype, head_dim):
+    """The macros of a variant of the build grid, and what it compiles to."""
+    variant = variant_of(arch, kernel, dtype, head_dim)
     return variant.defines, compile_hip(variant.source, arch, defines=variant.defines)
 
 
@@ -70,10 +80,11 @@ def most_vgprs(arch, kernel):
 @pytest.mark.usefixtures("kernel_cache")
 @pytest.mark.parametrize(("arch", "kernel", "dtype", "head_dim"), SAMPLED)
 def test_no_register_is_spilled(caplog, arch, kernel, dtype, head_dim):
-    """No warning, scratch or spill, at most the VGPRs and the LDS that the tile table counts on."""
+    """No warning, scratch or spill, the VGPRs and LDS of the tile table at most, and the arguments of plans."""
     defines, code = compiled(arch, kernel, dtype, head_dim)
     assert caplog.records == []
     (info,) = kernels_of(code.data)
+    assert argument_problem(info, variant_of(arch, kernel, dtype, head_dim).args) == ""
     assert (info.vgpr_spills, info.sgpr_spills, info.scratch_bytes) == (0, 0, 0)
     assert info.block == defines["WAVES"] * info.wave_size
     assert info.lds_bytes <= (97 if arch == "gfx950" else 52) << 10  # of 160 KiB a CU, and of 64
@@ -153,6 +164,20 @@ def test_both_products_of_the_main_loop_are_matrix_instructions(arch, dtype, hea
     vector = sum(1 for block in blocks for line in block if VECTOR.match(line))
     assert vector / tiles <= (56 if arch.startswith("gfx1") else 17)
     assert not any("scratch_" in line or "ds_bpermute" in line for block in blocks for line in block)
+
+
+@pytest.mark.usefixtures("kernel_cache")
+@pytest.mark.parametrize("changes", [
+    {"kv_dtype": FP8_DTYPES[0], "k_scale": True},
+    {"kv_dtype": FP8_DTYPES[1], "v_scale": True, "seq_q": 1, "q_dtype": FP8_DTYPES[1], "q_scale": True},
+], ids=["fp8", "fp8-decode"])  # fmt: skip
+def test_launches_with_8_bits_and_code_objects_agree(changes):
+    """Every argument has the offset, size and kind that the compiled kernel says, where some scales are given."""
+    config = AttentionConfig(
+        **{"batch": 2, "num_heads": 4, "num_kv_heads": 2, "seq_q": 70, "seq_k": 900, "head_dim": 64} | changes,
+        dtype="float16", return_lse=True,
+    )  # fmt: skip
+    check_arguments(flash_launches(config, "gfx1100", describe_buffers(config, {})), "gfx1100")
 
 
 def test_the_build_grid_holds_what_launches_ask_for():

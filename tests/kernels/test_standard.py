@@ -8,8 +8,11 @@ import pytest
 
 import rocattn
 from rocattn.config import AttentionConfig
+from rocattn.gpu.build import argument_problem
 from rocattn.gpu.standard import standard_launches, variants
 from rocattn.toolchain import compile_hip
+from rocattn.toolchain.code_object import kernels_of
+from rocattn_profiling.kernels.build import all_variants
 from rocattn_profiling.workloads.accuracy import check_output
 from rocattn_profiling.workloads.inputs import make_inputs
 
@@ -148,10 +151,15 @@ MATRIX = {"gfx90a": "v_mfma", "gfx942": "v_mfma", "gfx950": "v_mfma", "gfx1100":
 @pytest.mark.usefixtures("kernel_cache")
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_variant_stays_within_its_budget(read_metadata, caplog, arch):
-    """No warning, scratch or spill; VGPRs and LDS as the headers say; 16-byte accesses, no flat ones; matrix units."""
+    """No warning, scratch or spill; VGPRs and LDS as the headers say; 16-byte accesses, no flat ones; matrix units.
+
+    And the arguments that plans launch them with.
+    """
+    args = {(each.source, each.symbol): each.args for each in all_variants([arch])}
     for variant in variants(arch):
         code = compile_hip(variant.source, arch, defines=variant.defines)
         (kernel,) = read_metadata(code.data)["amdhsa.kernels"]
+        assert argument_problem(*kernels_of(code.data), args[variant.source, variant.symbol]) == "", variant
         assert (kernel[".vgpr_spill_count"], kernel[".sgpr_spill_count"]) == (0, 0), variant
         assert kernel[".private_segment_fixed_size"] == 0, variant
         assert kernel[".vgpr_count"] <= VGPRS[variant.kernel], variant

@@ -354,8 +354,8 @@ def call(request: Answer, traced: "FunctionTrace | None" = None) -> None:
 def owners(modules: Iterable[str]) -> list[str]:
     """Return the installed packages that modules belong to, by name.
 
-    As ``importlib.metadata.packages_distributions`` tells it, which takes half a second: it makes a path of every file
-    of every package.
+    As ``importlib.metadata.packages_distributions`` tells it, which makes a path of every file: 0.3 s for 96 packages,
+    twelve times as long.
     """
     import importlib.metadata  # not for launches that are measured
 
@@ -365,7 +365,7 @@ def owners(modules: Iterable[str]) -> list[str]:
         if not names and (record := package.read_text("RECORD")):
             firsts = {line.partition(",")[0].partition("/")[0] for line in record.splitlines()}
             names = {first.partition(".")[0] for first in firsts}
-        if tops.intersection(names or {file.parts[0].partition(".")[0] for file in package.files or ()}):
+        if tops & names:
             owning.add(package.metadata["Name"])
     return sorted(owning)
 

@@ -57,6 +57,8 @@ RA_EXPORT int32_t rocattn_cpu_forward_varlen(const rocattn::Args* args, const ro
 RA_EXPORT int32_t rocattn_cpu_backward(const rocattn::Args* args);
 // Wakes up to threads - 1 sleeping workers, for a call that follows at once.
 RA_EXPORT void rocattn_cpu_rouse(int32_t threads);
+// Calls run on the threads of an OpenMP runtime from now on, as many as it has: its GOMP_parallel, omp_get_max_threads.
+RA_EXPORT void rocattn_cpu_borrow(void (*parallel)(void (*)(void*), void*, unsigned, unsigned), int (*most)(void));
 // Bytes the call allocates at its peak beside inputs and outputs.
 RA_EXPORT int64_t rocattn_cpu_workspace(const rocattn::Args* args, int32_t backward);
 RA_EXPORT int64_t rocattn_cpu_workspace_varlen(const rocattn::Args* args, const rocattn::Sequences* sequences);

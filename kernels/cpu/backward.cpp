@@ -1,6 +1,6 @@
 // Backward attention: dq, dk, dv from dout, out and the LSE (Dao, "FlashAttention-2", algorithm 2; no score is stored).
 //
-// An item is one block of KB = 64 keys of a KV head; it goes over all packed query rows in blocks of QB = 48 (AMX: 64):
+// An item is one block of KB keys of a KV head; it goes over all packed query rows in blocks of QB = 48 (AMX: 64):
 //   S = Q K^T, P = exp2(c S - LSE), dP = dO V^T, dS = P (dP - delta)    A = Q, dO rows; B = K^T, V^T, packed once
 //   dV += P^T dO, dK += dS^T Q                                          A = columns of P, dS; sums stay in L2
 //   dQ += dS K                                                          A = dS rows, B = K
@@ -13,7 +13,7 @@
 // with such rows the items run twice: first they find each such row's largest score and sum of weights, from the same
 // products as later P = exp2(c (S - largest)) / sum, in the order in which dQ is added up.
 //
-// Cache at D = 128: K^T, V^T, K, dK, dV 160 KiB, a query block 48 KiB + 24 KiB of scores.
+// Cache at D = 128 and 96 keys: K^T, V^T, K, dK, dV 240 KiB, a query block 48 KiB + 36 KiB of scores.
 #include "backward_amx.h"
 #include "gemm.h"
 #include "pool.h"
@@ -25,8 +25,10 @@ namespace {
 #if defined(__AMX_BF16__)
 constexpr int KB = 64, QB = 64;  // whole tiles of the matrix unit
 #else
-constexpr int KB = 64, QB = 48;
+// By 64 keys a block, 3 % more time on a Zen 4: rows of q, dout and dq are gone through more often.
+constexpr int KB = VL == 16 ? 96 : 64, QB = 48;
 #endif
+constexpr int kHalf = QB / 2;  // on the diagonal the first rows of a query block see fewer keys than the others
 
 constexpr float kLargeLse = 0x1p14f;
 
@@ -246,6 +248,7 @@ struct Item {
   struct QueryBlock {
     int64_t index, first, count, lo, hi, seen;
     bool edge, may_hide;  // whether the band hides pairs of the two blocks; whether anything may
+    int64_t early_rows, early_keys;  // so many first rows see fewer keys, and are multiplied apart; or 0 and `seen`
   };
 
   const Backward& f;
@@ -298,16 +301,22 @@ struct Item {
   QueryBlock prepare(int64_t index, int64_t lo, int64_t hi) {
     const int64_t first = index * QB, count = min2<int64_t>(QB, p.R - first), seen = min2(n, hi - k0);
     bool edge = false;
-    for (int64_t i = 0; i < count; i++) {
+    Place place(p, kv, first);
+    for (int64_t i = 0; i < count; i++, place.advance()) {
       Row& row = buffers.rows[i];
-      row.locate(p, b, kv, first + i);
+      row.locate(p, b, place.head, place.position);
       edge |= k0 < row.from || k0 + seen > row.to;
       convert_row<T>(at(a.q, a.qs, b, row.head, row.position, T::bytes), buffers.Q + i * f.Dp, a.D, f.Dp, p.query);
       convert_row<T>(at(a.dout, a.dos, b, row.head, row.position, T::bytes), buffers.dO + i * f.Dvp, a.Dv, f.Dvp);
     }
     if (p.sign == 0)
       for (int64_t i = 0; i < count * f.Dp; i++) buffers.Q[i] = 0;
-    return {index, first, count, lo, hi, seen, edge, edge || a.mask_dtype != kNone};
+    int64_t early_rows = 0, early_keys = seen;
+    if (count > kHalf) {
+      const int64_t keys = max2<int64_t>(buffers.rows[kHalf - 1].to - k0, 0);
+      if (ceil_div(keys, VL) < ceil_div(seen, VL)) early_rows = kHalf, early_keys = keys;
+    }
+    return {index, first, count, lo, hi, seen, edge, edge || a.mask_dtype != kNone, early_rows, early_keys};
   }
 
   // The next block's rows are fetched in three parts, between the products.
@@ -320,8 +329,18 @@ struct Item {
   void pack() {
     if (packed) return;
     packed = true;
-    pack_transposed<T>(k_rows, n, a.D, buffers.Kt, KB, KB, {1, 0}, buffers.staging);
-    pack_transposed<T>(v_rows, n, a.Dv, buffers.Vt, KB, KB, {1, 0}, buffers.staging);
+    pack_transposed<T>(k_rows, n, a.D, buffers.Kt, KB, KB, Unscaled{}, buffers.staging);
+    pack_transposed<T>(v_rows, n, a.Dv, buffers.Vt, KB, KB, Unscaled{}, buffers.staging);
+  }
+
+  // S and dP of some rows of the block and its first `keys` keys, on vectors.
+  void multiply_rows(int64_t first, int64_t count, int64_t keys) const {
+    const float *Q = buffers.Q + first * f.Dp, *dO = buffers.dO + first * f.Dvp;
+    float *S = buffers.S + first * KB, *dP = buffers.dP + first * KB;
+    const int64_t columns = ceil_div(keys, VL);
+    // Summed in the forward pass's order: a score that differs from the one in the LSE is an error of every gradient.
+    product_short<Fp32Op>(Q, f.Dp * 4, buffers.Kt, KB, S, KB, count, columns, a.D, T::bytes == 4);
+    product<Fp32Op, false, false>(dO, f.Dvp * 4, 4, buffers.Vt, KB, dP, KB, count, columns, a.Dv);
   }
 
   // S = Q K^T and dP = dO V^T; says whether the matrix unit computed them.
@@ -333,12 +352,8 @@ struct Item {
       return true;
     }
     pack();
-    const int64_t columns = ceil_div(queries.seen, VL);
-    // Summed in the forward pass's order: a score that differs from the one in the LSE is an error of every gradient.
-    product_short<Fp32Op>(buffers.Q, f.Dp * 4, buffers.Kt, KB, buffers.S, KB, queries.count, columns, a.D,
-                          T::bytes == 4);
-    product<Fp32Op, false, false>(buffers.dO, f.Dvp * 4, 4, buffers.Vt, KB, buffers.dP, KB, queries.count, columns,
-                                  a.Dv);
+    multiply_rows(0, queries.early_rows, queries.early_keys);
+    multiply_rows(queries.early_rows, queries.count - queries.early_rows, queries.seen);
     return false;
   }
 
@@ -383,9 +398,16 @@ struct Item {
       product_hidden<true>(dS, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
       product_hidden<false>(dS, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
     } else {
-      product<Fp32Op, true, true>(P, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
-      product<Fp32Op, true, true>(dS, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
-      product<Fp32Op, false, false>(dS, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
+      const int64_t few = queries.early_rows, keys = queries.early_keys, others = few * KB + keys;
+      product<Fp32Op, true, true>(P, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, keys, columns_v, count);
+      product<Fp32Op, true, true>(P + others, 4, KB * 4, dO + few * f.Dvp, f.Dvp, dV + keys * f.Dvp, f.Dvp, seen - keys,
+                                  columns_v, count - few);
+      product<Fp32Op, true, true>(dS, 4, KB * 4, Q, f.Dp, dK, f.Dp, keys, columns, count);
+      product<Fp32Op, true, true>(dS + others, 4, KB * 4, Q + few * f.Dp, f.Dp, dK + keys * f.Dp, f.Dp, seen - keys,
+                                  columns, count - few);
+      product<Fp32Op, false, false>(dS, KB * 4, 4, K, f.Dp, dQ, f.Dp, few, columns, keys);
+      product<Fp32Op, false, false>(dS + few * KB, KB * 4, 4, K, f.Dp, dQ + few * f.Dp, f.Dp, count - few, columns,
+                                    seen);
     }
   }
 

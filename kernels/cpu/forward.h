@@ -23,7 +23,7 @@
 namespace rocattn {
 
 constexpr int TK = 64;           // keys a tile
-constexpr int kMinChunk = 32;    // keys: below the diagonal's steps, narrower products cost more than they save
+constexpr int kMinChunk = 16;    // keys: fewer cost more below the diagonal's steps than narrower products save
 constexpr int kMaxPanels = 8;    // of one item
 constexpr int64_t kSplitKeys = 1024;
 // From this Dv on bf16 weights are rounded to bf16 for their product with V, which takes half the time then. With fewer
@@ -249,9 +249,6 @@ static void exponentiate_pairs(const Panel& panel, int64_t n, float* S, float c)
     m[v] = select(m[v] == set1(-kInf), vf{}, -m[v]);
     l[v] = w[v] = vf{};
   }
-  const __m512i order = (__m512i)(__attribute__((vector_size(64))) short){
-      0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const FlushToZero scope;
   for (int64_t j = 0; j < n; j += 2)
 #pragma GCC unroll 4
@@ -261,8 +258,7 @@ static void exponentiate_pairs(const Panel& panel, int64_t n, float* S, float c)
       vf e1 = j + 1 < n ? exp2_flushed<5>(exponent<LARGE>(load(s + PW), c, m[v], low[v])) : vf{};
       l[v] += e0;
       l[v] += e1;
-      __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)e1, (__m512)e0);
-      const vu pairs = (vu)_mm512_permutexvar_epi16(order, both);
+      const vu pairs = pair_bf16(e0, e1);
       w[v] += (vf)(pairs << 16);
       w[v] += (vf)(pairs & 0xffff0000u);
       store(S + j / 2 * PW + v * VL, (vf)pairs);

@@ -30,16 +30,23 @@ static void pack_queries(const Forward& f, const Panel& panel, const char* const
     pack_transposed<T>(q_rows, panel.rows, D, panel.q, PW, panel.vectors * VL, p.query, staging);
     return;
   }
-  float* rows = staging;  // pairs keep their bits; the sign is the only factor
-  for (int64_t l = 0; l < panel.rows; l++) copy_pairs(q_rows[l], 0, 1, D, rows + l * f.Dr, f.Dr);
-  const char* pair_rows[PW];
-  for (int64_t l = 0; l < panel.rows; l++) pair_rows[l] = (const char*)(rows + l * f.Dr);
-  if (p.sign != 1)
-    for (int64_t i = 0; i < panel.rows * f.Dr; i++) {
-      uint32_t* x = (uint32_t*)rows + i;
-      *x = p.sign == 0 ? 0 : *x ^ 0x80008000u;
+  // Pairs keep their bits; the sign is the only factor.
+  const int64_t lanes = panel.vectors * VL;
+  if (D % 2 == 0 && f.Dr >= VL) {
+    pack_transposed<F32>(q_rows, panel.rows, f.Dr, panel.q, PW, lanes, Unscaled{}, staging);
+  } else {
+    const char* pair_rows[PW];
+    for (int64_t l = 0; l < panel.rows; l++) {
+      copy_pairs(q_rows[l], 0, 1, D, staging + l * f.Dr, f.Dr);
+      pair_rows[l] = (const char*)(staging + l * f.Dr);
     }
-  pack_transposed<F32>(pair_rows, panel.rows, f.Dr, panel.q, PW, panel.vectors * VL, {1, 0}, staging + PW * f.Dr);
+    pack_transposed<F32>(pair_rows, panel.rows, f.Dr, panel.q, PW, lanes, Unscaled{}, staging + PW * f.Dr);
+  }
+  if (p.sign == 1) return;
+  for (int64_t i = 0; i < f.Dr * PW; i++) {
+    uint32_t* x = (uint32_t*)panel.q + i;
+    *x = p.sign == 0 ? 0 : *x ^ 0x80008000u;
+  }
 }
 
 // Where a panel's query rows are.
@@ -124,6 +131,20 @@ static bool past_caches(const Problem& p) {
   return ((intptr_t)a.o | a.os[0] * 4 | a.os[1] * 4 | a.os[2] * 4) % 64 == 0;
 }
 
+// Writes vectors of up to VL rows. Indices that are variables would keep even those of whole blocks in memory.
+template <class Write>
+RA_INLINE void write_rows(const vf* r, int64_t rows, Write write) {
+  if (rows >= VL) {
+#pragma GCC unroll 16
+    for (int e = 0; e < VL; e++) write(e, r[e]);
+    return;
+  }
+  vf kept[VL];
+#pragma GCC unroll 16
+  for (int e = 0; e < VL; e++) kept[e] = r[e];
+  for (int e = 0; e < rows; e++) write(e, kept[e]);
+}
+
 // Writes a finished panel: divides by the sums, transposes back, converts.
 template <class T>
 static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first, int64_t rows, const float* o,
@@ -143,17 +164,44 @@ static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first,
   const bool past = past_caches<T>(p);
   for (int64_t l0 = 0; l0 < rows; l0 += VL) {
     const vf factor = load(inverse + l0);
-    for (int64_t next = 0; next < a.Dv; next += VL) {
-      vf r[VL];
-      const int64_t d = vector_start(next, a.Dv), width = min2<int64_t>(VL, a.Dv - d);
-      for (int64_t e = 0; e < VL; e++) r[e] = e < width ? load(o + (d + e) * PW + l0) * factor : vf{};
-      transpose(r);
-      for (int64_t e = 0; e < min2<int64_t>(VL, rows - l0); e++) {
-        if (past) stream((float*)out_rows[l0 + e] + d, r[e]);
-        else if (width == VL) T::put_vector(out_rows[l0 + e], d, r[e]);
-        else
-          for (int64_t x = 0; x < width; x++) T::put(out_rows[l0 + e], d + x, r[e][x]);
+    int64_t next = 0;
+#if defined(__AVX512BF16__)
+    if constexpr (Same<T, BF16>::value)  // pairs: half of the shuffles
+      for (; a.Dv - next > VL && a.Dv >= 2 * VL; next += 2 * VL) {
+        vf r[VL];
+        const int64_t d = min2<int64_t>(next, a.Dv - 2 * VL);
+        bool tiny = false;
+#pragma GCC unroll 16
+        for (int e = 0; e < VL; e++) {
+          const vf even = load(o + (d + 2 * e) * PW + l0) * factor, odd = load(o + (d + 2 * e + 1) * PW + l0) * factor;
+          tiny |= any_subnormal(even) | any_subnormal(odd);
+          r[e] = (vf)pair_bf16(even, odd);
+        }
+        if (__builtin_expect(tiny, 0))
+#pragma GCC unroll 16
+          for (int e = 0; e < VL; e++)
+            r[e] = (vf)(BF16::round(load(o + (d + 2 * e) * PW + l0) * factor) |
+                        BF16::round(load(o + (d + 2 * e + 1) * PW + l0) * factor) << 16);
+        transpose(r);
+        write_rows(r, rows - l0, [&](int e, vf x) { store((float*)(out_rows[l0 + e] + 2 * d), x); });
       }
+#endif
+    for (; next < a.Dv; next += VL) {
+      const int64_t d = vector_start(next, a.Dv), width = min2<int64_t>(VL, a.Dv - d);
+      if (width < VL) {
+        vf r[VL];
+        for (int64_t e = 0; e < VL; e++) r[e] = e < width ? load(o + (d + e) * PW + l0) * factor : vf{};
+        transpose(r);
+        for (int64_t e = 0; e < min2<int64_t>(VL, rows - l0); e++)
+          for (int64_t x = 0; x < width; x++) T::put(out_rows[l0 + e], d + x, r[e][x]);
+        continue;
+      }
+      vf r[VL];
+#pragma GCC unroll 16
+      for (int e = 0; e < VL; e++) r[e] = load(o + (d + e) * PW + l0) * factor;
+      transpose(r);
+      if (past) write_rows(r, rows - l0, [&](int e, vf x) { stream((float*)out_rows[l0 + e] + d, x); });
+      else write_rows(r, rows - l0, [&](int e, vf x) { T::put_vector(out_rows[l0 + e], d, x); });
     }
   }
   if (past) end_streams();  // before another thread is told that the item is done

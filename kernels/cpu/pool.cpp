@@ -36,6 +36,15 @@ struct Job {
   int threads;
 };
 
+// The threads of an OpenMP runtime in this process. After PyTorch's operators they look for work for milliseconds; this
+// pool's workers would share their CPUs (two cores: half the speed).
+struct Team {
+  void (*parallel)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel: libgomp, LLVM's and Intel's runtimes
+  int (*most)(void);                                            // omp_get_max_threads
+  int32_t pid;                                                  // a child after fork has no such threads
+};
+Team team;
+
 // Everything the workers share. `control` is (open jobs' generation << 1 | open); `inside` counts workers in the job.
 struct Pool {
   int32_t lock;        // 0 free, 1 held, 2 held with waiters
@@ -71,6 +80,14 @@ void drain(const Job& job, int worker) {
     if (i >= job.items) return;
     job.work(job.ctx, i, worker);
   }
+}
+
+bool borrowed(int threads) { return get(&team.parallel) && team.pid == getpid() && threads <= team.most(); }
+
+// What each thread of the team does, in any order.
+void team_main(void* entered) {
+  const int id = add<int32_t>((int32_t*)entered, 1);
+  if (id < pool.job.threads) drain(pool.job, id);
 }
 
 void* worker_main(void* argument) {
@@ -125,14 +142,20 @@ void run(int64_t items, int threads, Work work, void* ctx) {
     while (get(&pool.pid) != pid) sched_yield();
   }
   acquire();
+  pool.job = {items, work, ctx, threads};
+  set<int64_t>(&pool.next, 0);
+  if (borrowed(threads)) {
+    int32_t entered = 0;
+    team.parallel(team_main, &entered, 0, 0);  // 0: all of them, for a team that changes its size starts threads anew
+    unlock();
+    return;
+  }
   while (pool.workers < threads - 1) {
     unsigned long thread;
     if (pthread_create(&thread, nullptr, worker_main, (void*)(int64_t)(pool.workers + 1)) != 0) break;
     pthread_detach(thread);
     pool.workers++;
   }
-  pool.job = {items, work, ctx, threads};
-  set<int64_t>(&pool.next, 0);
   add<int32_t>(&pool.generation, 1);
   if (get(&pool.sleepers) > 0) wake(&pool.generation, 1 << 30);
   drain(pool.job, 0);
@@ -146,7 +169,7 @@ void run(int64_t items, int threads, Work work, void* ctx) {
 
 // A worker that wakes finds no job and looks for one as after a job; one that is about to sleep is woken by run().
 void rouse(int threads) {
-  if (threads > 1 && get(&pool.sleepers) > 0) wake(&pool.generation, threads - 1);
+  if (threads > 1 && !borrowed(threads) && get(&pool.sleepers) > 0) wake(&pool.generation, threads - 1);
 }
 
 void yield_thread() { sched_yield(); }
@@ -176,6 +199,11 @@ void release(void* p) {
 }  // namespace rocattn
 
 extern "C" void rocattn_cpu_rouse(int32_t threads) { rocattn::rouse(threads); }
+
+extern "C" void rocattn_cpu_borrow(void (*parallel)(void (*)(void*), void*, unsigned, unsigned), int (*most)(void)) {
+  rocattn::team.most = most, rocattn::team.pid = getpid();
+  rocattn::set(&rocattn::team.parallel, parallel);
+}
 
 extern "C" int64_t rocattn_cpu_most_allocated(int32_t reset) {
   const int64_t most = rocattn::get(&rocattn::most_allocated);

@@ -28,6 +28,10 @@ struct Factor {
 RA_INLINE vf operator*(vf x, Factor f) { return fma(x, set1(f.low), x * f.high); }
 RA_INLINE float operator*(float x, Factor f) { return (float)((double)x * ((double)f.high + f.low)); }
 
+struct Unscaled {};  // a factor of 1, which leaves even NaN as it is
+RA_INLINE vf operator*(vf x, Unscaled) { return x; }
+RA_INLINE float operator*(float x, Unscaled) { return x; }
+
 constexpr int64_t kNear = 1 << 20;  // bytes of rows that a cache near the core may still hold when they are read again
 
 struct Problem {
@@ -199,25 +203,15 @@ RA_NOINLINE bool any_nonfinite(const void* first, int64_t row, int64_t rows, int
 // Where the vector at element d of n starts: the last one overlaps the one before it, so that no element is left over.
 RA_INLINE int64_t vector_start(int64_t d, int64_t n) { return n < VL ? d : min2<int64_t>(d, n - VL); }
 
-// Converts n elements to float, times a factor if given, and pads with zeros to `padded`.
-template <class T>
-RA_INLINE void convert_row(const void* source, float* to, int64_t n, int64_t padded, Factor factor) {
+// Converts n elements to float, times a factor, and pads with zeros to `padded`.
+template <class T, class By = Unscaled>
+RA_INLINE void convert_row(const void* source, float* to, int64_t n, int64_t padded, By factor = {}) {
   int64_t i = 0;
   for (; n >= VL && i < n; i += VL) {
     const int64_t start = vector_start(i, n);
     store(to + start, T::get_vector(source, start) * factor);
   }
   for (; i < n; i++) to[i] = T::get(source, i) * factor;
-  for (i = n; i < padded; i++) to[i] = 0;
-}
-template <class T>
-RA_INLINE void convert_row(const void* source, float* to, int64_t n, int64_t padded) {
-  int64_t i = 0;
-  for (; n >= VL && i < n; i += VL) {
-    const int64_t start = vector_start(i, n);
-    store(to + start, T::get_vector(source, start));
-  }
-  for (; i < n; i++) to[i] = T::get(source, i);
   for (i = n; i < padded; i++) to[i] = 0;
 }
 template <class T>
@@ -230,13 +224,22 @@ RA_INLINE void write_row(void* target, const float* from, int64_t n, float facto
   for (; i < n; i++) T::put(target, i, from[i] * factor);
 }
 // to[d][lane], ld PW: transposes `rows` rows of n elements, given by pointers, into the lanes; missing lanes become 0.
-template <class T>
+template <class T, class By>
 static void pack_transposed(const char* const* sources, int64_t rows, int64_t n, float* to, int64_t ld, int64_t lanes,
-                            Factor factor, float* staging) {
+                            By factor, float* staging) {
   for (int64_t l0 = 0; l0 < lanes; l0 += VL) {
     for (int64_t next = 0; next < n; next += VL) {
-      vf r[VL];
       const int64_t d = vector_start(next, n), width = min2<int64_t>(VL, n - d);
+      if (n >= VL && l0 + VL <= rows) {  // in registers alone: no index that is a variable
+        vf r[VL];
+#pragma GCC unroll 16
+        for (int l = 0; l < VL; l++) r[l] = T::get_vector(sources[l0 + l], d) * factor;
+        transpose(r);
+#pragma GCC unroll 16
+        for (int e = 0; e < VL; e++) store(to + (d + e) * ld + l0, r[e]);
+        continue;
+      }
+      vf r[VL];
       for (int64_t l = 0; l < VL; l++) {
         if (l0 + l >= rows) r[l] = vf{};
         else if (width == VL) r[l] = T::get_vector(sources[l0 + l], d) * factor;

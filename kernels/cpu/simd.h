@@ -253,14 +253,26 @@ struct BF16 {
   RA_INLINE float get(const void* p, int64_t i) { return bf16_to_float(((const uint16_t*)p)[i]); }
   RA_INLINE void put(void* p, int64_t i, float x) { ((uint16_t*)p)[i] = float_to_bf16(x); }
   RA_INLINE vf get_vector(const void* p, int64_t i) { return widen_bf16(*(const vh_any*)((const uint16_t*)p + i)); }
-  RA_INLINE void put_vector(void* p, int64_t i, vf x) {
+  RA_INLINE vu round(vf x) {
     vu u = (vu)x;
     vu rounded = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
     vi nan = (vi)(x != x);
-    vu r = nan ? ((u >> 16) | 0x40u) : rounded;
-    *(vh_any*)((uint16_t*)p + i) = __builtin_convertvector(r, vh);
+    return nan ? ((u >> 16) | 0x40u) : rounded;
+  }
+  RA_INLINE void put_vector(void* p, int64_t i, vf x) {
+    *(vh_any*)((uint16_t*)p + i) = __builtin_convertvector(round(x), vh);
   }
 };
+#if defined(__AVX512BF16__)
+// Elements of two vectors, rounded to bf16, side by side: (first[i], second[i]). Subnormals become 0.
+RA_INLINE vu pair_bf16(vf first, vf second) {
+  const __m512i order = (__m512i)(__attribute__((vector_size(64))) short){
+      0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return (vu)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+}
+RA_INLINE bool any_subnormal(vf x) { return _mm512_fpclass_ps_mask((__m512)x, 0x20) != 0; }
+#endif
 
 // ---- shuffles ----
 #if defined(__AVX512F__)

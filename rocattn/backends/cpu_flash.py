@@ -84,6 +84,7 @@ def load_library() -> ctypes.CDLL:
     library.rocattn_cpu_workspace_varlen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     library.rocattn_cpu_workspace_varlen.restype = ctypes.c_int64
     library.rocattn_cpu_rouse.argtypes, library.rocattn_cpu_rouse.restype = [ctypes.c_int32], None
+    library.rocattn_cpu_borrow.argtypes, library.rocattn_cpu_borrow.restype = [ctypes.c_void_p, ctypes.c_void_p], None
     library.rocattn_cpu_workspace.argtypes = [ctypes.c_char_p, ctypes.c_int32]
     library.rocattn_cpu_workspace.restype = ctypes.c_int64
     library.rocattn_cpu_most_allocated.argtypes = [ctypes.c_int32]
@@ -134,6 +135,16 @@ def _library() -> ctypes.CDLL | str:
         return load_library()
     except ToolchainError as error:
         return str(error)
+
+
+def _borrow_threads(library: ctypes.CDLL) -> None:
+    """Let the kernels run on PyTorch's threads, which else spin on the CPUs for milliseconds after its operators."""
+    process = ctypes.CDLL(None)  # PyTorch loads its OpenMP runtime for all
+    try:
+        functions = process.GOMP_parallel, process.omp_get_max_threads
+    except AttributeError:
+        return  # built without one
+    library.rocattn_cpu_borrow(*(ctypes.cast(function, ctypes.c_void_p) for function in functions))
 
 
 def _in_place(array: Array) -> bool:
@@ -269,6 +280,7 @@ class CpuFlashBackend(Backend):
     name = "cpu-flash"
     priority = 10
     _opened: ctypes.CDLL | None = None  # the library, once it has computed something
+    _beside_torch = False  # whether PyTorch has been there
 
     def available(self) -> Support:
         """Say whether the kernels are, or can be, compiled here; the first call may take some seconds."""
@@ -376,9 +388,12 @@ class CpuFlashBackend(Backend):
         """Return the most bytes that the kernels of this process had allocated at one time since the last reset."""
         return int(cls._loaded().rocattn_cpu_most_allocated(int(reset)))
 
-    @staticmethod
-    def _loaded() -> ctypes.CDLL:
+    @classmethod
+    def _loaded(cls) -> ctypes.CDLL:
         library = _library()
         if isinstance(library, str):
             raise ToolchainError(library)
+        if not cls._beside_torch and hasattr(sys.modules.get("torch"), "get_num_threads"):  # imported, all of it
+            _borrow_threads(library)
+            cls._beside_torch = True
         return library

@@ -172,6 +172,37 @@ def test_a_forked_child_has_threads_of_its_own(monkeypatch):
     assert solve() == alone
 
 
+@pytest.mark.parametrize(("team", "borrows"), [(5, True), (1, False)])
+def test_beside_pytorch_its_threads_are_used(team, borrows, tmp_path):
+    """A team that is large enough is taken whole, and never by a forked child; the results stay the same."""
+    runtime = tmp_path / "libopenmp.so"
+    runtime.write_bytes(compile_host([Path(__file__).parent / "builds" / "openmp_standin.cpp"]))
+    script = f"""
+import ctypes, os, sys, types
+from tests.attention.test_cpu_kernels import solve
+os.environ["ROCATTN_NUM_THREADS"] = "1"
+alone = solve()
+os.environ["ROCATTN_NUM_THREADS"] = "3"
+runtime = ctypes.CDLL({str(runtime)!r}, ctypes.RTLD_GLOBAL)
+size, calls, entered = (ctypes.c_int32.in_dll(runtime, name) for name in ("size", "calls", "entered"))
+size.value = {team}
+sys.modules["torch"] = types.ModuleType("torch")  # not imported yet
+assert solve() == alone and calls.value == 0
+sys.modules["torch"].get_num_threads = lambda: size.value
+threads = len(os.listdir("/proc/self/task"))
+assert solve() == alone
+print(calls.value > 0, calls.value * size.value == entered.value, len(os.listdir("/proc/self/task")) == threads)
+before = calls.value
+child = os.fork()
+if child == 0:
+    os._exit(0 if solve() == alone and calls.value == before else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == [str(borrows), "True", "True"]
+
+
 @pytest.mark.parametrize("seq_q", [1, 40])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hidden_keys_do_not_leak(dtype, seq_q):

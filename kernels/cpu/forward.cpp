@@ -11,6 +11,13 @@ extern "C" long syscall(long, ...);
 namespace rocattn {
 namespace {
 
+// O^T = V^T P^T, or += if it holds something.
+template <class Op, int NC>
+void add_values(const Panel& panel, const float* V, int64_t v_row, const float* P, int64_t Dv, int64_t steps) {
+  if (panel.fresh) column_panel<Op, NC, false, true>(V, 4, v_row, P, PW, panel.o, PW, Dv, steps);
+  else column_panel<Op, NC, true, true>(V, 4, v_row, P, PW, panel.o, PW, Dv, steps);
+}
+
 template <class T, class Op, int NC>
 void panel_tile(const Forward& f, const Panel& panel, const char* K, int64_t k_row, const float* V, int64_t v_row,
                 const char* raw_v, int64_t raw_v_row, int64_t k0, int64_t n, float* S, float* M, int* v_finite) {
@@ -32,8 +39,8 @@ void panel_tile(const Forward& f, const Panel& panel, const char* K, int64_t k_r
     if (*v_finite < 0) *v_finite = !any_nonfinite<T>(raw_v, raw_v_row, n, Dv);
     if (!*v_finite) return add_values_hidden<T, NC>(panel, S, raw_v, raw_v_row, n, Dv, f.value_pairs);
   }
-  if (f.value_pairs) column_panel<Op, NC, true, true>(V, 4, v_row, S, PW, panel.o, PW, Dv, (n + 1) / 2);
-  else column_panel<Fp32Op, NC, true, true>(V, 4, v_row, S, PW, panel.o, PW, Dv, n);
+  if (f.value_pairs) add_values<Op, NC>(panel, V, v_row, S, Dv, (n + 1) / 2);
+  else add_values<Fp32Op, NC>(panel, V, v_row, S, Dv, n);
 }
 
 template <class T, class Op>
@@ -181,8 +188,10 @@ struct Item {
       while (skipped < panel.vectors - 1 && panel.top[skipped] <= from) skipped++;
       int64_t end = min2(to, max2(panel.top[skipped], from + kMinChunk));
       end = min2(to, round_up(end, step));
+      if (skipped > 0) clear_output(panel, a.Dv);
       if (vectors) multiply_vectors(tile, panel, skipped, from, end - from);
       else multiply_matrix(tile, panel, skipped, from, end - from);
+      panel.fresh = false;
       from = end;
     }
   }
@@ -198,13 +207,11 @@ struct Item {
                           keys == tile.n ? &tile.v_finite : &part_finite);
   }
 
-  void multiply_matrix([[maybe_unused]] const KeyTile& tile, [[maybe_unused]] Panel& panel,
+  void multiply_matrix([[maybe_unused]] const KeyTile& tile, [[maybe_unused]] const Panel& panel,
                        [[maybe_unused]] int64_t skipped, [[maybe_unused]] int64_t from,
                        [[maybe_unused]] int64_t keys) {
 #if defined(__AMX_BF16__)
-    if (skipped >= 2) clear_output(panel, a.Dv);
     amx::panel_tile<T>(f, skipped < 2 ? panel : panel.without(skipped / 2 * 2), buffers, from - tile.first, from, keys);
-    panel.fresh = false;
 #endif
   }
 

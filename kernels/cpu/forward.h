@@ -287,7 +287,8 @@ static void add_values_hidden(const Panel& panel, const float* P, const char* V,
         }
         acc = select(w != vf{}, fma(w, set1(T::get(V + j * v_row, d)), acc), acc);
       }
-      store(panel.o + d * PW + v * VL, load(panel.o + d * PW + v * VL) + acc);
+      float* o = panel.o + d * PW + v * VL;
+      store(o, panel.fresh ? acc : load(o) + acc);
     }
 }
 

@@ -14,7 +14,7 @@ static void copy_pairs(const char* source, int64_t row, int64_t n, int64_t eleme
   }
 }
 
-// The output begins as 0, unless products have been written there.
+// The output is 0, unless products have been written there.
 static void clear_output(Panel& panel, int64_t Dv) {
   if (panel.fresh)
     for (int64_t i = 0; i < Dv * PW; i++) panel.o[i] = 0;
@@ -72,7 +72,6 @@ static void ready_vectors(const Forward& f, Panel& panel, const Panel* next, int
     }
   }
   panel.packed = true;
-  clear_output(panel, a.Dv);
 }
 
 template <class T>
@@ -84,22 +83,29 @@ static void start_panel(const Forward& f, Panel& panel, Scratch& scratch, int64_
   panel.rows = min2<int64_t>(PW, p.R - panel.first);
   panel.vectors = round_up(ceil_div(panel.rows, VL), f.amx ? 2 : 1);  // the matrix unit takes two at a time
   f.take(scratch, panel);
-  panel.lo = k_last, panel.hi = k_first, panel.inner_lo = k_first, panel.inner_hi = k_last;
-  Place place(p, kv, panel.first);
-  for (int64_t l = 0; l < PW; l++) {  // lanes without a row repeat the last one
-    const int64_t position = place.position, h = place.head;
-    if (l + 1 < panel.rows) place.advance();
-    int64_t from, to;
-    p.visible(position, &from, &to);
-    panel.from[l] = (int32_t)from, panel.to[l] = (int32_t)to;
-    panel.diagonal[l] = (int32_t)(position + p.shift);
-    panel.lo = min2(panel.lo, from), panel.hi = max2(panel.hi, to);
-    panel.inner_lo = max2(panel.inner_lo, from), panel.inner_hi = min2(panel.inner_hi, to);
-    const float sink = a.sinks && split == 0 ? a.sinks[h] * kLog2e : -kInf;
-    panel.m[l] = sink, panel.low[l] = 0;
-    panel.l[l] = panel.w[l] = sink == -kInf ? 0.0f : 1.0f;
-    panel.slope[l] = a.slopes ? a.slopes[b * a.H + h] * kLog2e : 0;
-    panel.mask[l] = a.mask_dtype != kNone ? p.mask_row(b, h, position) : nullptr;
+  for (int64_t l = 0; l < PW; l++) {
+    panel.from[l] = 0, panel.to[l] = (int32_t)a.Sk, panel.diagonal[l] = 0;
+    panel.m[l] = -kInf, panel.low[l] = panel.l[l] = panel.w[l] = panel.slope[l] = 0;
+    panel.mask[l] = nullptr;
+  }
+  panel.lo = panel.inner_lo = k_first, panel.hi = panel.inner_hi = k_last;
+  if (p.banded || p.general || a.sinks) {  // rows differ; lanes without a row repeat the last one
+    panel.lo = k_last, panel.hi = k_first;
+    Place place(p, kv, panel.first);
+    for (int64_t l = 0; l < PW; l++) {
+      const int64_t position = place.position, h = place.head;
+      if (l + 1 < panel.rows) place.advance();
+      int64_t from, to;
+      p.visible(position, &from, &to);
+      panel.from[l] = (int32_t)from, panel.to[l] = (int32_t)to;
+      panel.diagonal[l] = (int32_t)(position + p.shift);
+      panel.lo = min2(panel.lo, from), panel.hi = max2(panel.hi, to);
+      panel.inner_lo = max2(panel.inner_lo, from), panel.inner_hi = min2(panel.inner_hi, to);
+      if (a.sinks && split == 0) panel.m[l] = a.sinks[h] * kLog2e;
+      if (panel.m[l] != -kInf) panel.l[l] = panel.w[l] = 1;
+      if (a.slopes) panel.slope[l] = a.slopes[b * a.H + h] * kLog2e;
+      if (a.mask_dtype != kNone) panel.mask[l] = p.mask_row(b, h, position);
+    }
   }
   int64_t inner = k_last;
   for (int64_t v = PV - 1; v >= 0; v--) {
@@ -122,13 +128,22 @@ static void start_panel(const Forward& f, Panel& panel, Scratch& scratch, int64_
 #endif
 }
 
+// Whether output is written in pairs of bf16.
+#if defined(__AVX512BF16__)
+template <class T> constexpr bool kPairs = Same<T, BF16>::value;
+#else
+template <class T> constexpr bool kPairs = false;
+#endif
+
 // Whether output goes past the caches: there is more than one near the core holds, and it is written in whole lines.
 // Then no line is read first, and K and V stay. Zen 4: 1 to 7 % less time, also where the caller reads it at once.
 template <class T>
 static bool past_caches(const Problem& p) {
   const Args& a = *p.a;
-  if (T::bytes != 4 || VL < 16 || a.Dv % VL || a.B * a.H * a.Sq * a.Dv * T::bytes <= kNear) return false;
-  return ((intptr_t)a.o | a.os[0] * 4 | a.os[1] * 4 | a.os[2] * 4) % 64 == 0;
+  const int64_t bytes = T::bytes;
+  if (VL < 16 || !(bytes == 4 || kPairs<T>) || a.Dv * bytes % 64 || a.B * a.H * a.Sq * a.Dv * bytes <= kNear)
+    return false;
+  return ((intptr_t)a.o | a.os[0] * bytes | a.os[1] * bytes | a.os[2] * bytes) % 64 == 0;
 }
 
 // Writes vectors of up to VL rows. Indices that are variables would keep even those of whole blocks in memory.
@@ -166,7 +181,7 @@ static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first,
     const vf factor = load(inverse + l0);
     int64_t next = 0;
 #if defined(__AVX512BF16__)
-    if constexpr (Same<T, BF16>::value)  // pairs: half of the shuffles
+    if constexpr (kPairs<T>)  // half of the shuffles
       for (; a.Dv - next > VL && a.Dv >= 2 * VL; next += 2 * VL) {
         vf r[VL];
         const int64_t d = min2<int64_t>(next, a.Dv - 2 * VL);
@@ -183,7 +198,8 @@ static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first,
             r[e] = (vf)(BF16::round(load(o + (d + 2 * e) * PW + l0) * factor) |
                         BF16::round(load(o + (d + 2 * e + 1) * PW + l0) * factor) << 16);
         transpose(r);
-        write_rows(r, rows - l0, [&](int e, vf x) { store((float*)(out_rows[l0 + e] + 2 * d), x); });
+        if (past) write_rows(r, rows - l0, [&](int e, vf x) { stream((float*)(out_rows[l0 + e] + 2 * d), x); });
+        else write_rows(r, rows - l0, [&](int e, vf x) { store((float*)(out_rows[l0 + e] + 2 * d), x); });
       }
 #endif
     for (; next < a.Dv; next += VL) {

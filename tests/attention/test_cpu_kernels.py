@@ -107,8 +107,8 @@ def test_threads_woken_for_nothing_change_nothing(monkeypatch):
     monkeypatch.setenv("ROCATTN_NUM_THREADS", "3")
     backend, alone, stop = BACKENDS.get("cpu-flash"), solve(), threading.Event()
 
-    def keep_waking():
-        while not stop.is_set():
+    def keep_waking():  # without a pause it would mostly wait for the interpreter's lock, and make others wait
+        while not stop.wait(2e-5):
             backend.expect(1 << 30)
 
     waker = threading.Thread(target=keep_waking)

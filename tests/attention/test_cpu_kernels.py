@@ -396,6 +396,18 @@ def test_far_exponents_are_as_exact_as_near_ones(powers, dtype):
     np.testing.assert_allclose(scaled / 2.0 ** powers[2], out, rtol=0, atol=EPS[dtype] * 4)
 
 
+@pytest.mark.parametrize("dim", [32, 47, 64])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_subnormal_outputs_are_kept(dtype, dim):
+    """A quarter of a smallest normal value is what it is, not 0."""
+    q = np.zeros((1, 40, 1, dim), numpy_dtype(dtype))
+    k = np.ones((1, 4, 1, dim), numpy_dtype(dtype))
+    v = np.zeros((1, 4, 1, dim), numpy_dtype(dtype))
+    v[:, 1, :, ::3] = 1.5 * 2.0**-126
+    out = rocattn.attention(q, k, v, backend="cpu-flash").astype(np.float64)
+    np.testing.assert_array_equal(out, np.broadcast_to(v[:, 1:2].astype(np.float64) / 4, out.shape))
+
+
 @pytest.mark.skipif(host_isa() != "amx", reason="this CPU has no matrix unit")
 @pytest.mark.parametrize("stack", [0, 8192])
 def test_vectors_are_used_when_linux_refuses_amx(stack):

@@ -8,7 +8,8 @@ and meanings of `rocattn.attention` in the layout BHSD: tensors [B, H, S, D] of 
 gradients; a mask, slopes or sinks that ask for one are refused, and the LSE is not differentiable.
 
 CPU tensors are used in place, by ``torch.get_num_threads()`` threads unless ``ROCATTN_NUM_THREADS`` says otherwise;
-these are PyTorch's own, if it was built with OpenMP. Outputs lie in memory as the query does: where its heads lie within its tokens ([B, S, H, D]), theirs do.
+these are PyTorch's own, if it was built with OpenMP. Outputs lie in memory as the query does: where its heads lie
+within its tokens ([B, S, H, D]), theirs do.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ constexpr int KB = VL == 16 ? 96 : 64, QB = 48;
 #endif
 constexpr int kHalf = QB / 2;  // on the diagonal the first rows of a query block see fewer keys than the others
 
+constexpr int kRowsAhead = 4;  // of dout and out, which prepare() is the first to read: 1 to 2 % less time at S = 320
 constexpr float kLargeLse = 0x1p14f;
 
 // What a row's probabilities are relative to.
@@ -127,8 +128,14 @@ void prepare(void* context, int64_t item, int) {
   f.keys_of(block, &lo, &hi);
   f.turn[item] = (int32_t)(lo / KB);
   f.large[item] = 0;
-  for (int64_t r = block * QB; r < min2(p.R, (block + 1) * QB); r++) {
-    const int64_t position = r / p.G, h = p.head_of(kv, r);
+  Place place(p, kv, block * QB), ahead = place;
+  for (int i = 0; i < kRowsAhead; i++) ahead.advance();
+  for (int64_t r = block * QB; r < min2(p.R, (block + 1) * QB); r++, place.advance(), ahead.advance()) {
+    const int64_t position = place.position, h = place.head;
+    if (r + kRowsAhead < p.R) {
+      fetch_row(at(a.dout, a.dos, b, ahead.head, ahead.position, T::bytes), a.Dv * T::bytes);
+      fetch_row(at(a.o, a.os, b, ahead.head, ahead.position, T::bytes), a.Dv * T::bytes);
+    }
     const char* dout = at(a.dout, a.dos, b, h, position, T::bytes);
     const char* out = at(a.o, a.os, b, h, position, T::bytes);
     vf sum{};

@@ -128,8 +128,7 @@ void prepare(void* context, int64_t item, int) {
   f.keys_of(block, &lo, &hi);
   f.turn[item] = (int32_t)(lo / KB);
   f.large[item] = 0;
-  Place place(p, kv, block * QB), ahead = place;
-  for (int i = 0; i < kRowsAhead; i++) ahead.advance();
+  Place place(p, kv, block * QB), ahead(p, kv, block * QB + kRowsAhead);
   for (int64_t r = block * QB; r < min2(p.R, (block + 1) * QB); r++, place.advance(), ahead.advance()) {
     const int64_t position = place.position, h = place.head;
     if (r + kRowsAhead < p.R) {
@@ -311,7 +310,7 @@ struct Item {
     Place place(p, kv, first);
     for (int64_t i = 0; i < count; i++, place.advance()) {
       Row& row = buffers.rows[i];
-      row.locate(p, b, place.head, place.position);
+      row.locate(p, b, place);
       edge |= k0 < row.from || k0 + seen > row.to;
       convert_row<T>(at(a.q, a.qs, b, row.head, row.position, T::bytes), buffers.Q + i * f.Dp, a.D, f.Dp, p.query);
       convert_row<T>(at(a.dout, a.dos, b, row.head, row.position, T::bytes), buffers.dO + i * f.Dvp, a.Dv, f.Dvp);
@@ -405,13 +404,14 @@ struct Item {
       product_hidden<true>(dS, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
       product_hidden<false>(dS, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
     } else {
-      const int64_t few = queries.early_rows, keys = queries.early_keys, others = few * KB + keys;
-      product<Fp32Op, true, true>(P, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, keys, columns_v, count);
-      product<Fp32Op, true, true>(P + others, 4, KB * 4, dO + few * f.Dvp, f.Dvp, dV + keys * f.Dvp, f.Dvp, seen - keys,
-                                  columns_v, count - few);
-      product<Fp32Op, true, true>(dS, 4, KB * 4, Q, f.Dp, dK, f.Dp, keys, columns, count);
-      product<Fp32Op, true, true>(dS + others, 4, KB * 4, Q + few * f.Dp, f.Dp, dK + keys * f.Dp, f.Dp, seen - keys,
-                                  columns, count - few);
+      const int64_t few = queries.early_rows, keys = queries.early_keys;
+      const auto add = [&](const float* weights, const float* rows, int64_t width, float* sums) {
+        product<Fp32Op, true, true>(weights, 4, KB * 4, rows, width, sums, width, keys, width / VL, count);
+        product<Fp32Op, true, true>(weights + few * KB + keys, 4, KB * 4, rows + few * width, width,
+                                    sums + keys * width, width, seen - keys, width / VL, count - few);
+      };
+      add(P, dO, f.Dvp, dV);
+      add(dS, Q, f.Dp, dK);
       product<Fp32Op, false, false>(dS, KB * 4, 4, K, f.Dp, dQ, f.Dp, few, columns, keys);
       product<Fp32Op, false, false>(dS + few * KB, KB * 4, 4, K, f.Dp, dQ + few * f.Dp, f.Dp, count - few, columns,
                                     seen);

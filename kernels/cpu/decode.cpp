@@ -172,8 +172,7 @@ void load_queries(const Decode& f, Row* rows, float* to, int64_t b, int64_t kv) 
   const Problem& p = f.p;
   const Args& a = *p.a;
   for (int64_t r = 0; r < f.rows; r++, to += f.Dp) {
-    const int64_t row = min2(r, p.R - 1);
-    rows[r].locate(p, b, p.head_of(kv, row), row / p.G);
+    rows[r].locate(p, b, Place(p, kv, min2(r, p.R - 1)));
     const char* q = at(a.q, a.qs, b, rows[r].head, rows[r].position, T::bytes);
     if (p.sign == 0) {
       for (int64_t d = 0; d < f.Dp; d++) to[d] = 0;

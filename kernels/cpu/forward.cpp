@@ -339,6 +339,7 @@ void Forward::plan(int threads) {
   const bool copies = p.R > 4 * PW;
 #endif
   const auto crowded = [&](int64_t stride) { return copies && stride * 4 % 2048 == 0; };
+  copy_q = pairs && (a.D % 2 != 0 || Dr < VL);
   copy_k = pairs ? a.D % 2 != 0 : a.dtype != kFloat32 || crowded(a.ks[2]);
   copy_v = a.dtype != kFloat32 || crowded(a.vs[2]);
   far = a.page_size == 0 && p.heads * a.Sk * (a.D + a.Dv) * p.element() > kNear;
@@ -373,7 +374,7 @@ Buffers Forward::take(Scratch& scratch) const {
   Buffers x;
   x.S = scratch.take<float>(keys * PW);
   x.M = scratch.take<float>(p.a->mask_dtype != kNone ? keys * PW : 0);
-  x.staging = scratch.take<float>(pairs ? Dr * PW + VL : VL);
+  x.staging = scratch.take<float>(copy_q ? Dr * PW + VL : VL);
   x.K = scratch.take<float>(copy_k ? keys * Dr : 0);
   x.V = scratch.take<float>(copy_v ? keys * round_up(p.a->Dv, VL) : 0);
   x.k_parts = scratch.take<float>(input_parts * k_part);

@@ -1,7 +1,7 @@
 // A persistent thread pool on futexes: no C++ runtime, no headers of the C library, nothing started until first needed.
 //
 // run(n, threads, f, ctx) calls f(ctx, i, worker) for every i in [0, n), each exactly once, in ascending order of
-// start; the caller works too, as worker 0. Results must not depend on who runs what: then any thread count gives the
+// start; the caller works too. Results must not depend on who runs what: then any thread count gives the
 // same bits. One job runs at a time; a second caller waits for the first. After fork the child forgets the parent's
 // workers. Threads that were lent (rocattn_cpu_borrow) work instead of the pool's own, where there are enough.
 #pragma once

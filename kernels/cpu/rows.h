@@ -10,9 +10,9 @@ struct Row {
   float slope;
   const char* mask;
 
-  void locate(const Problem& p, int64_t b, int64_t of, int64_t at) {
+  void locate(const Problem& p, int64_t b, const Place& place) {
     const Args& a = *p.a;
-    position = at, head = of;
+    position = place.position, head = place.head;
     p.visible(position, &from, &to);
     slope = a.slopes ? a.slopes[b * a.H + head] * kLog2e : 0;
     mask = a.mask_dtype != kNone ? p.mask_row(b, head, position) : nullptr;

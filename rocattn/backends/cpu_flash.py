@@ -280,7 +280,7 @@ class CpuFlashBackend(Backend):
     name = "cpu-flash"
     priority = 10
     _opened: ctypes.CDLL | None = None  # the library, once it has computed something
-    _beside_torch = False  # whether PyTorch has been there
+    _beside_torch = False  # whether some call came after PyTorch had been imported, all of it
 
     def available(self) -> Support:
         """Say whether the kernels are, or can be, compiled here; the first call may take some seconds."""
@@ -393,7 +393,7 @@ class CpuFlashBackend(Backend):
         library = _library()
         if isinstance(library, str):
             raise ToolchainError(library)
-        if not cls._beside_torch and hasattr(sys.modules.get("torch"), "get_num_threads"):  # imported, all of it
+        if not cls._beside_torch and (module := sys.modules.get("torch")) and hasattr(module, "get_num_threads"):
             _borrow_threads(library)
             cls._beside_torch = True
         return library

@@ -181,13 +181,12 @@ def test_beside_pytorch_its_threads_are_used(team, borrows, tmp_path):
 import ctypes, os, sys, types
 from tests.attention.test_cpu_kernels import solve
 os.environ["ROCATTN_NUM_THREADS"] = "1"
+sys.modules["torch"] = types.ModuleType("torch")  # its import has begun: no runtime yet
 alone = solve()
 os.environ["ROCATTN_NUM_THREADS"] = "3"
 runtime = ctypes.CDLL({str(runtime)!r}, ctypes.RTLD_GLOBAL)
 size, calls, entered = (ctypes.c_int32.in_dll(runtime, name) for name in ("size", "calls", "entered"))
 size.value = {team}
-sys.modules["torch"] = types.ModuleType("torch")  # not imported yet
-assert solve() == alone and calls.value == 0
 sys.modules["torch"].get_num_threads = lambda: size.value
 threads = len(os.listdir("/proc/self/task"))
 assert solve() == alone
@@ -200,7 +199,8 @@ assert os.waitpid(child, 0)[1] == 0
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split() == [str(borrows), "True", "True"]
+    # Threads of its own are started if no others are there.
+    assert done.stdout.split() == [str(borrows), "True", str(borrows)]
 
 
 @pytest.mark.parametrize("seq_q", [1, 40])

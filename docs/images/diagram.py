@@ -36,11 +36,18 @@ class Diagram:
         x, y = at
         self.parts.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{style}">{escape(words)}</text>')
 
+    def rectangle(self, at: Point, width: float, height: float, style: str, rounding: int = 0) -> None:
+        """Add a rectangle, ``at`` its top left corner."""
+        x, y = at
+        corners = f' rx="{rounding}"' if rounding else ""
+        place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
+        self.parts.append(f'<rect class="{style}" {place}{corners}/>')
+
     def box(self, at: Point, width: float, lines: Lines, style: str = "box") -> float:
         """Add a box with centered lines, ``at`` its top left corner, and return the y of its lower edge."""
         x, y = at
         height = 2 * PADDING + LINE * len(lines)
-        self.parts.append(f'<rect class="{style}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height}" rx="6"/>')
+        self.rectangle(at, width, height, style, rounding=6)
         for number, (words, face) in enumerate(lines):
             self.text((x + width / 2, y + PADDING + 14 + LINE * number), words, face, "middle")
         return y + height

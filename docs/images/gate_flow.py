@@ -58,7 +58,7 @@ def runner() -> str:
     )
     for number, (name, code, rights) in enumerate(heads):
         x = 5 + 128 * number
-        lanes.parts.append(f'<rect class="lane" x="{x}" y="5" width="124" height="630" rx="6"/>')
+        lanes.rectangle((x, 5), 124, 630, "lane", rounding=6)
         for line, (words, style) in enumerate(((name, "bold"), (code, "small"), (rights, "small"))):
             lanes.text((x + 62, 26 + 18 * line), words, style, "middle")
     middles = (67, 195, 323)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from rocattn.errors import ToolchainError
 
+_HEADER = Path("include/rocattn/device.h")
+
 
 def kernel_root() -> Path:
     """Return the folder that holds ``hip/`` and ``include/``.
@@ -18,7 +20,27 @@ def kernel_root() -> Path:
     package = Path(__file__).resolve().parent
     candidates = (package / "kernels", package.parent / "kernels")
     for root in candidates:
-        if (root / "include" / "rocattn" / "device.h").is_file():
+        if (root / _HEADER).is_file():
             return root
     looked = " and ".join(str(root) for root in candidates)
     raise ToolchainError(f"the kernel sources are missing (looked in {looked}): reinstall rocattn")
+
+
+def require_own_checkout(folder: Path | None = None) -> None:
+    """Refuse to judge the kernels of this package inside another checkout, whose own kernels would go unread.
+
+    Args:
+        folder: Where the user is; default the current folder.
+
+    Raises:
+        ToolchainError: When it lies in a checkout of rocattn that this package was not installed from with ``-e``.
+    """
+    here = folder or Path.cwd()
+    for parent in (here, *here.parents):
+        if (parent / "kernels" / _HEADER).is_file() and (parent / "rocattn" / "sources.py").is_file():
+            if not (parent / "kernels").samefile(kernel_root()):
+                raise ToolchainError(
+                    f"{parent} is a checkout of rocattn, but this command runs the kernels of {kernel_root().parent}: "
+                    f"pip install -e '{parent}[toolchain]', or run it in another folder"
+                )
+            return

@@ -203,3 +203,24 @@ def test_an_interrupted_command_says_that_finished_work_is_kept(monkeypatch, cap
     monkeypatch.setattr(verb, "run", interrupt)
     assert cli.main(["doctor"]) == 130
     assert capsys.readouterr().err == "rocattn doctor: interrupted; what was finished is kept\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["verify --quick", "bench --quick", "memory --quick", "plan --arch gfx1100 --head-dim 64", "ci --quick",
+     "kernels audit", "kernels build --arch gfx1100"],
+)  # fmt: skip
+def test_another_checkouts_kernels_are_not_judged_by_our_own(command, tmp_path, monkeypatch, capsys):
+    """Who edits a clone with rocattn installed elsewhere would read that all is well: its kernels would go unread."""
+    for name in ("kernels/include/rocattn/device.h", "rocattn/sources.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "docs").mkdir()
+    monkeypatch.chdir(tmp_path / "docs")
+    assert cli.main(command.split()) == 4
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.startswith(f"rocattn {command.split()[0]}: {tmp_path} is a checkout of rocattn, but")
+    assert f"pip install -e '{tmp_path}[toolchain]'" in said.err
+    assert len(said.err.splitlines()) == 1
+    assert list(tmp_path.rglob("out")) == []

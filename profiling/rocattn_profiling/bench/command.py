@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, progress, say
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
 from rocattn_profiling.bench.fleet import command as bench_fleet
@@ -100,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.list:
         return bench_view.list_grids(as_json=arguments.json)
+    require_own_checkout()
     bench_fleet.check(arguments)
     if arguments.prompts and not arguments.model:
         raise CommandError("--prompts are those of a --model: name its file")

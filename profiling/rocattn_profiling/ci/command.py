@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, say
 from rocattn_profiling.base.files import stamp, write_text
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
@@ -54,6 +55,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the steps in order, summarise them, and return the worst status."""
+    require_own_checkout()
     out, began_s = Path(arguments.out), time.time()
     steps = plan(arguments, out)  # before there are files of ours, which would be changes of the checkout
     # Before anything is measured: whether the folder takes files, and no older job's status for one that is ended.

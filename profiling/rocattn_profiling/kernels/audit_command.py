@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, progress, say
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
 from rocattn_profiling.workloads.options import natural, positive
@@ -56,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Audit, compare, print and write."""
     from rocattn_profiling.kernels import card, view
 
+    if not arguments.files:
+        require_own_checkout()
     _check(arguments)
     audit = _audit(arguments)
     if not audit.kernels:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, progress, say
 from rocattn_profiling.base.status import FAILED, OK, CommandError
 from rocattn_profiling.kernels import audit_command as kernels_audit
@@ -54,6 +55,7 @@ def _build(arguments: argparse.Namespace) -> int:
 
     if (arguments.arch is None) == (arguments.plan is None):
         raise CommandError("say what to build: --arch GFX for every kernel, or --plan FILE for those of one plan")
+    require_own_checkout()
     variants = all_variants(arguments.arch) if arguments.arch else variants_of(_read_plan(arguments.plan))
     out = Path(arguments.out)
     jobs = arguments.jobs or len(os.sched_getaffinity(0))

@@ -8,6 +8,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, print_table, progress, say
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
 from rocattn_profiling.workloads.options import (
@@ -95,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.memory import measure as memory_measure
     from rocattn_profiling.memory import page as memory_report
 
+    require_own_checkout()
     config, keep_queries = _config(arguments)
     lengths = sorted(set(arguments.lengths or (QUICK_LENGTHS if arguments.quick else LENGTHS)))
     threads = arguments.threads or available_cores()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, print_table, say
 from rocattn_profiling.base.status import OK, CommandError
 from rocattn_profiling.workloads.options import (
@@ -56,6 +57,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan."""
+    require_own_checkout()
     from rocattn.gpu.plan import plan
 
     fields = given(arguments, (*SIZES, *BAND, *STORAGE, "scale"))

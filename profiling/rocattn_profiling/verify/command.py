@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.gpu.reasons import STAND_IN_ARCH
+from rocattn.sources import require_own_checkout
 from rocattn_profiling.base import console
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
 
@@ -68,6 +69,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the cases, print tables and failures, write the files; returns the exit status."""
+    require_own_checkout()
     # Before numpy is imported: for small cases OpenBLAS' threads mostly wait for each other on a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("ROCATTN_GPU_POISON", "1")  # device memory may hold the correct result of an earlier case

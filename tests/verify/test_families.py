@@ -73,6 +73,17 @@ def test_bits_that_change_are_a_fault(spoil, words):
     assert fault(case, Changed()) == ""
 
 
+@pytest.mark.parametrize("tile", [16, 32])
+def test_a_leak_at_any_column_of_a_tile_is_seen(tile):
+    """The quick level puts the end of the diagonal into each column: a tile that skips masking may leak at one only."""
+    ends = {
+        (case.config.seq_k - case.config.seq_q) % tile
+        for case in cases("quick")
+        if case.family == "visibility" and case.config.causal and case.config.window is None
+    }
+    assert ends == set(range(tile))
+
+
 def test_leaked_and_swallowed_nans_are_faults():
     """Rows that see a NaN are NaN, all others are numbers."""
     case = first("containment", data="hidden-nan", causal=True, dtype="float32")

@@ -79,6 +79,25 @@ def test_one_bad_row_is_not_what_changes_others():
     assert named(config, view, lse) == ""
 
 
+@pytest.mark.parametrize(
+    ("shift", "words"),
+    [((0, 1), "some rows see one key beyond the right end of their band"),
+     ((0, -1), "some rows do not see the last key of their band"),
+     ((1, 0), "some rows see one key before the left end of their window"),
+     ((-1, 0), "some rows do not see the first key of their window")],
+)  # fmt: skip
+def test_a_tile_that_is_masked_wrongly_is_named_by_its_rows(shift, words):
+    """Some rows are wrong by one key, the others right; rows that are wrong in another way too have no name."""
+    config = CONFIG.replace(window=(9, 4))
+    inputs = make_case_inputs(config, "normal")
+    view, lse = attend(config, inputs)
+    shifted, _ = attend(config, inputs, Twist(shift=shift))
+    view[:, 1, 8:10] = shifted[:, 1, 8:10]
+    assert named(config, view, lse).startswith(words)
+    view[:, 1, 9] += 3
+    assert named(config, view, lse) == ""
+
+
 def test_an_output_of_nothing_is_not_missing_keys():
     """Zeros are what a row without keys has, but nobody drops as many keys as there are."""
     assert named(CONFIG, np.zeros((2, 4, 23, 12)), np.zeros((2, 4, 23))) == ""

@@ -31,11 +31,20 @@ _EXPLAINED = 0.9  # share of the wrong rows; tiles need not change every row
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A mistake, in words and as a twist; ``enough`` is the share of the wrong rows that it must explain."""
+    """A mistake, in words and as a twist.
+
+    Attributes:
+        words: What is wrong.
+        twist: The contract with this mistake.
+        enough: The share of the wrong rows that it must explain.
+        everywhere: Whether it must also leave right rows right; else it is made at some rows only, and is named if no
+            other mistake explains the output.
+    """
 
     words: str
     twist: Twist
     enough: float = _EXPLAINED
+    everywhere: bool = True
 
 
 LEAK = "NaN or inf of a hidden key reaches rows that do not see it"
@@ -129,6 +138,20 @@ def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
     yield Hypothesis("each key meets the value of the key before it", Twist(value_shift=-1))
     yield Hypothesis("subnormal elements of q, k and v are taken for 0", Twist(flushed=True))
     yield from _strides(config)
+    if band:
+        yield from _edges_of_tiles()
+
+
+def _edges_of_tiles() -> Iterator[Hypothesis]:
+    """Yield mistakes that only rows make whose band ends in a certain column of a tile."""
+    for shift, text in (
+        ((0, 1), "see one key beyond the right end of their band"),
+        ((0, -1), "do not see the last key of their band"),
+        ((1, 0), "see one key before the left end of their window"),
+        ((-1, 0), "do not see the first key of their window"),
+    ):
+        words = f"some rows {text}: a tile at the edge of the band is masked wrongly or not at all"
+        yield Hypothesis(words, Twist(shift=shift), everywhere=False)
 
 
 def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
@@ -171,12 +194,16 @@ def _explained(
     """Return the words of the hypothesis that explains most of the wrong rows; of equals, the clearly closer one."""
     best, least, words = 0.0, np.inf, ""
     for hypothesis in _hypotheses(config):
+        if words and not hypothesis.everywhere:
+            continue
         other, _ = attend(config, inputs, hypothesis.twist)
         if _close(other, exact, tolerance).all():
             continue  # the mistake does not show in this case
         fits = _close(got, other, tolerance)
         share = float(fits[~right].mean())
         kept = float(fits[right].mean()) if right.any() else 1.0
+        if not hypothesis.everywhere:
+            kept = 1.0
         if share < hypothesis.enough or kept < hypothesis.enough or share < best - 1e-9:
             continue
         error = _mean_error(got[fits], other[fits])

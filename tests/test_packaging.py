@@ -164,6 +164,8 @@ def test_who_changes_kernels_finds_the_spill(installed, tmp_path):
     status, printed = run(f"python - <<'END'\n{COMPILE}END", installed, tmp_path)
     assert status == 0, printed
     status, printed = run(door("kernels audit", "-e './rocattn[toolchain]'"), installed, tmp_path)
+    if lacking := re.search(r"no llvm-objdump for .*", printed):
+        pytest.skip(lacking[0])
     assert status == 1, printed
     assert "mirror" in printed
     assert "spill" in printed

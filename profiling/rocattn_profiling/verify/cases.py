@@ -238,8 +238,8 @@ def _visibility(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
         for band, (seq_q, seq_k) in itertools.product(bands, ((33, 61), (61, 33), (64, 64))):
             yield _case("visibility", "uniform", dtype=dtype, seq_q=seq_q, seq_k=seq_k, **band)
         for offset in range(1, 32):  # the diagonal leaves a tile, which may skip masking, at each of its columns
-            one: dict[str, Any] = {"num_heads": 1, "num_kv_heads": 1, "seq_q": 64, "seq_k": 64 + offset}
-            yield _case("visibility", "uniform", dtype=dtype, causal=True, **one)
+            single: dict[str, Any] = {"num_heads": 1, "num_kv_heads": 1, "seq_q": 64, "seq_k": 64 + offset}
+            yield _case("visibility", "uniform", dtype=dtype, causal=True, **single)
         three: dict[str, Any] = {"batch": 3, "num_heads": 2, "num_kv_heads": 1, "mask_shape": (3, 2, 33, 61)}
         for data in ("blank", "uniform"):
             kinds = ("bool", "additive") if data == "uniform" else ("bool",)

@@ -84,8 +84,9 @@ def audit_shipped(
         ToolchainError: When there is no compiler.
         ArchError: When there are no kernels for an architecture.
     """
-    choose_compiler()  # without one, say so once
     wanted = shipped.shipped_kernels(archs, quick=quick) if kernels is None else list(kernels)
+    if wanted:
+        choose_compiler()  # without one, say so once
     on_total(len(wanted))
     facts, problems = shipped.facts_of_all(wanted, root or kernel_root(), jobs=jobs, on_step=on_step)
     return Audit(subject=subject, rates=rates_version(), kernels=facts, problems=problems)

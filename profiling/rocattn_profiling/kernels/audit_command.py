@@ -56,16 +56,16 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Audit, compare, print and write."""
     from rocattn_profiling.kernels import card, view
+    from rocattn_profiling.pages.render import count
 
     if not arguments.files:
         require_own_checkout()
     _check(arguments)
-    audit = _audit(arguments)
-    if not audit.kernels:
+    audit, comparison = _against_revision(arguments) if _names_revision(arguments) else _against_numbers(arguments)
+    if not audit.kernels and not (comparison and comparison.alike):
         for problem in audit.problems:
             say(problem.line)
         raise CommandError("there is no kernel to audit", NOT_MEASURED)
-    comparison = _compared(arguments, audit)
     if comparison is not None:
         comparison = _with_lines(arguments, audit, comparison)
     pinned, out = arguments.check_pins, Path(arguments.out)
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write_pins(arguments, audit)
     if arguments.json:
         emit_json({"audit": audit, "comparison": comparison})
-    say(f"audit: {len(audit.kernels)} kernels of {audit.subject} in {out / view.AUDIT}")
+    say(f"audit: {count(len(audit.kernels), 'kernel')} of {audit.subject} in {out / view.AUDIT}")
     if arguments.history:
         _track(arguments)
     return _status(audit, comparison, pinned=pinned)
@@ -106,7 +106,7 @@ def _next(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -
     if arguments.check_pins:
         lines += [("recheck", f"rocattn kernels audit --check-pins{again}")] if again else []
         lines += [("accept", "rocattn kernels audit --write-pins  # then commit benchmarks/pins")]
-    elif not arguments.files and not Path(against).is_file():
+    elif _names_revision(arguments):
         base = "" if against == "HEAD" else f" --base {against}"
         lines += [("recheck", f"rocattn kernels audit --against {against}{again}")] if again else []
         lines += [("time", f"rocattn gate run{base} --head WORKTREE --bench bench_gpu  # on a GPU")]
@@ -126,16 +126,16 @@ def _check(arguments: argparse.Namespace) -> None:
             raise CommandError("--history is of the kernels that rocattn ships: leave out FILE")
         if arguments.against and not Path(arguments.against).is_file():
             raise CommandError(f"there is no file {arguments.against}: files are compared with an audit.json")
-    elif arguments.against and not Path(arguments.against).is_file():
-        from rocattn_profiling.revisions import git as revisions
-
-        revisions.resolve(revisions.find_repository(Path.cwd()), arguments.against)  # before minutes of reading
     if not arguments.files and (arguments.block or arguments.dynamic_lds is not None):
         raise CommandError("--block and --dynamic-lds say how the kernels of a FILE are launched: name one")
     if arguments.write_pins and arguments.quick:
         raise CommandError("pins are of all kernels: leave out --quick")
     if arguments.check_pins:
         _check_pin_files(arguments)
+
+
+def _names_revision(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.against) and not arguments.files and not Path(arguments.against).is_file()
 
 
 def _audit(arguments: argparse.Namespace) -> Audit:
@@ -177,25 +177,31 @@ def _pin_files(arguments: argparse.Namespace, needed: Iterable[str]) -> list[Pat
     return list(dict.fromkeys([*there, *(folder / f"{processor(arch)}.json" for arch in needed)]))
 
 
-def _compared(arguments: argparse.Namespace, audit: Audit) -> Comparison | None:
-    """Compare as asked for."""
+def _against_numbers(arguments: argparse.Namespace) -> tuple[Audit, Comparison | None]:
+    """Audit, and compare with pins or an earlier audit if asked for."""
     from rocattn_profiling.kernels.audit import read_audit
     from rocattn_profiling.kernels.compare import check_pins, compare
     from rocattn_profiling.kernels.pins import read_pins
 
+    audit = _audit(arguments)
+    if not audit.kernels:
+        return audit, None
     if arguments.check_pins:
         pins = [read_pins(path) for path in _pin_files(arguments, audit.archs)]
-        return check_pins(pins, audit, partial=arguments.quick)
+        return audit, check_pins(pins, audit, partial=arguments.quick)
     if not arguments.against:
-        return None
-    if (path := Path(arguments.against)).is_file():
-        return compare(read_audit(path), audit, partial=bool(arguments.arch or arguments.quick))
-    return _compared_with_revision(arguments, audit)
+        return audit, None
+    before = read_audit(Path(arguments.against))
+    return audit, compare(before, audit, partial=bool(arguments.arch or arguments.quick))
 
 
-def _compared_with_revision(arguments: argparse.Namespace, audit: Audit) -> Comparison:
+def _against_revision(arguments: argparse.Namespace) -> tuple[Audit, Comparison]:
+    """Audit and compare the kernels that can differ from those of a revision; with --all, every kernel."""
+    import msgspec
+
     from rocattn.gpu.arch import TESTED
     from rocattn.sources import kernel_root
+    from rocattn_profiling.kernels import shipped as ships
     from rocattn_profiling.kernels.audit import audit_shipped
     from rocattn_profiling.kernels.compare import compare
     from rocattn_profiling.kernels.revision import kernels_of_revision
@@ -205,12 +211,22 @@ def _compared_with_revision(arguments: argparse.Namespace, audit: Audit) -> Comp
     with kernels_of_revision(Path.cwd(), arguments.against, archs, quick=arguments.quick) as shipped:
         for problem in shipped.problems:
             say(f"{shipped.revision.short}: {problem}")
-        with progress(f"audit of {shipped.revision.short}", len(shipped.kernels)) as shown:
-            before = audit_shipped(
-                archs, jobs=_jobs(arguments), root=shipped.root, kernels=shipped.kernels,
-                subject=f"{arguments.against} ({shipped.revision.short})", on_step=shown.step,
-            )  # fmt: skip
-        return with_sources(compare(before, audit), shipped.root, kernel_root())
+        here = ships.shipped_kernels(archs, quick=arguments.quick)
+        alike = ships.equal_kernels(shipped.kernels, shipped.root, here, kernel_root()) if not arguments.all else set()
+        audits = []
+        for kernels, root, title, subject in (
+            (shipped.kernels, shipped.root, shipped.revision.short, f"{arguments.against} ({shipped.revision.short})"),
+            (here, kernel_root(), "this checkout", "this checkout"),
+        ):
+            differing = [kernel for kernel in kernels if (kernel.arch, kernel.name) not in alike]
+            with progress(f"audit of {title}", len(differing)) as shown:
+                audits.append(
+                    audit_shipped(
+                        archs, jobs=_jobs(arguments), root=root, kernels=differing, subject=subject, on_step=shown.step
+                    )
+                )
+        comparison = with_sources(compare(*audits), shipped.root, kernel_root())
+        return audits[1], msgspec.structs.replace(comparison, alike=len(alike))
 
 
 def _with_lines(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -> Comparison:
@@ -267,6 +283,6 @@ def _status(audit: Audit, comparison: Comparison | None, *, pinned: bool) -> int
         failing = ("worse", "better", "new", "missing") if pinned else ("worse",)
         if any(finding.severity in failing for finding in comparison.findings):
             return FAILED
-        if not comparison.compared or comparison.of("incomparable"):
+        if not (comparison.compared or comparison.alike) or comparison.of("incomparable"):
             return NOT_MEASURED
     return NOT_MEASURED if audit.problems else OK

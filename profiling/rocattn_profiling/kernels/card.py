@@ -11,6 +11,7 @@ from rocattn.gpu.arch import TESTED
 from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.kernels.compare import SEVERITIES, work_factor
+from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -147,7 +148,17 @@ def counts(comparison: Comparison) -> str:
     parts = [f"{number[severity]} {WORDS[severity]}" for severity in SEVERITIES if number[severity]]
     parts += [f"{only_notes} changed without consequence"] if only_notes else []
     parts += [f"{comparison.unchanged} unchanged"]
-    return f"{comparison.compared} variants of {comparison.head} against {comparison.base}: {', '.join(parts)}"
+    compared = count(comparison.compared, "variant")
+    return f"{compared} of {comparison.head} against {comparison.base}: {', '.join(parts)}"
+
+
+def coverage(comparison: Comparison) -> list[str]:
+    """Return `counts`, and how many variants were not compiled, since they cannot differ."""
+    if not comparison.alike:
+        return [counts(comparison)]
+    alike = f"{count(comparison.alike, 'variant')} with the same sources and macros as in {comparison.base}"
+    looked_at = bool(comparison.compared or comparison.findings)
+    return [*([counts(comparison)] if looked_at else []), f"{alike}: not compiled"]
 
 
 def show(comparison: Comparison, audit: Audit, following: Sequence[tuple[str, str]], *, notes: bool) -> None:
@@ -163,7 +174,8 @@ def show(comparison: Comparison, audit: Audit, following: Sequence[tuple[str, st
     rows = rows_of(comparison, audit)
     gravest = rows[0].severity if rows else "better"
     console.print(headline(comparison, audit), style=f"bold {_STYLES[gravest]}".strip())
-    console.print(counts(comparison), style="dim")
+    for line in coverage(comparison):
+        console.print(line, style="dim")
     if rows:
         console.print()
         _print_rows(console, rows, comparison, audit)

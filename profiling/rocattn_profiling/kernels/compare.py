@@ -106,11 +106,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         base, head: What was compared.
-        compared: Kernels that both sides have.
+        compared: Kernels that both sides have, and that were compiled.
         unchanged: Those of them without any difference.
         findings: Gravest first.
         changes: The numbers of every kernel that both sides have and that differs.
         sources: Changed lines of code that kernels with findings are made from; known of two revisions only.
+        alike: Kernels that both sides make from the same sources and macros: they are not compiled.
     """
 
     base: str
@@ -120,6 +121,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     changes: list[Change] = []
     sources: list[SourceChange] = []
+    alike: int = 0
 
     def of(self, *severities: Severity) -> list[Finding]:
         """Return the findings of some severities."""

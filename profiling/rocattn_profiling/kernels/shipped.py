@@ -6,6 +6,7 @@ import functools
 import signal
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +15,11 @@ import msgspec
 
 import rocattn
 from rocattn.cache import ContentCache, cache_folder
-from rocattn.errors import RocattnError
+from rocattn.errors import RocattnError, ToolchainError
 from rocattn.gpu.flash import SEQUENCES
 from rocattn.toolchain.code_object import kernels_of
-from rocattn.toolchain.hip import compile_hip
-from rocattn.toolchain.inputs import content_key
+from rocattn.toolchain.hip import compile_hip, define_options
+from rocattn.toolchain.inputs import absolute, content_key, inputs_of
 from rocattn_profiling.kernels.build import all_variants
 from rocattn_profiling.kernels.facts import KernelFacts, kernel_facts
 from rocattn_profiling.kernels.read.assembly import parse_assembly
@@ -106,6 +107,40 @@ def is_quick(kernel: Shipped) -> bool:
     dtype = kernel.defines.get("DTYPE", kernel.defines.get("OUT_DTYPE", "f16"))
     sequences = kernel.defines.get("SEQUENCES", 0)
     return dtype == "f16" and kernel.defines.get("HEAD_DIM", 128) == 128 and sequences in {0, SEQUENCES["paged"]}
+
+
+def equal_kernels(
+    before: Sequence[Shipped], before_root: Path, now: Sequence[Shipped], now_root: Path
+) -> set[tuple[str, str]]:
+    """Return architecture and name of the kernels that two sides make alike: by one compiler, their bytes are equal.
+
+    Compared is everything that a compilation reads: the source, all that it includes, and the macros.
+
+    Args:
+        before: What one side ships.
+        before_root: Where its sources are: ``hip/`` and ``include/``.
+        now: What the other side ships.
+        now_root: Where those sources are.
+    """
+    made = [_made_from(*side) for side in ((before, before_root), (now, now_root))]
+    return {key for key in made[0].keys() & made[1].keys() if made[0][key] and made[0][key] == made[1][key]}
+
+
+def _made_from(kernels: Sequence[Shipped], root: Path) -> dict[tuple[str, str], set[str]]:
+    """Return what each kernel is made from, as hashes; none where its sources cannot be followed."""
+    made: dict[tuple[str, str], set[str]] = {}
+
+    @functools.cache
+    def inputs(source: str) -> str:
+        files = inputs_of(absolute(root / "include"), absolute(root / source))
+        return content_key(part for file in files for part in file)
+
+    for kernel in kernels:
+        hashes = made.setdefault((kernel.arch, kernel.name), set())
+        with suppress(ToolchainError):  # compiling it says why
+            macros = define_options(kernel.defines)
+            hashes.add(content_key([kernel.kernel, kernel.source, kernel.symbol, *macros, inputs(kernel.source)]))
+    return made
 
 
 def facts_of_all(

@@ -290,7 +290,8 @@ def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, file
     """Return the whole as Markdown: what changed first, then every kernel."""
     lines = ["# Audit of the machine code", ""]
     if comparison is not None:
-        lines += [f"**{_escaped(card.headline(comparison, audit))}**", "", _escaped(card.counts(comparison)), ""]
+        lines += [f"**{_escaped(card.headline(comparison, audit))}**", ""]
+        lines += [part for line in card.coverage(comparison) for part in (_escaped(line), "")]
         for severity, findings in _groups(comparison):
             lines += [f"## {_title(severity, pinned=pinned).capitalize()}", ""]
             for finding in findings:

@@ -253,6 +253,39 @@ def test_a_revision_is_compared_kernel_by_kernel(audit, repository):
     assert audit("--against", "no-such-revision")[0] == 4
 
 
+def test_only_what_can_differ_from_a_revision_is_compiled(audit, repository, monkeypatch):
+    """Equal sources and macros: no compiler starts. Another header or choice of tiles, or --all: it is compiled."""
+    real, compiled = shipped.facts_of_all, []
+
+    def watched(kernels, *arguments, **options):
+        compiled.extend(one.name for one in kernels)
+        return real(kernels, *arguments, **options)
+
+    def looked_at(*arguments):
+        compiled.clear()
+        status, out, _ = audit("--arch", "gfx1100", "--quick", "--against", *arguments)
+        return status, compiled.copy(), out.splitlines()
+
+    monkeypatch.setattr(shipped, "facts_of_all", watched)
+    short = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout[:10]
+    with monkeypatch.context() as patched:
+        patched.setattr("rocattn_profiling.kernels.audit.choose_compiler", None)
+        assert looked_at("HEAD") == (0, [], [
+            "no kernel got worse or better",
+            f"1 variant with the same sources and macros as in HEAD ({short}): not compiled",
+        ])  # fmt: skip
+    assert looked_at("HEAD", "--all")[1] == ["scale", "scale"]
+    header = repository / "kernels/include/rocattn/device.h"
+    header.write_text(f"// of old\n{header.read_text()}")
+    _, names, lines = looked_at("WORKTREE")
+    assert (names, lines[0]) == (["scale", "scale"], "no kernel got worse or better")
+    assert re.fullmatch(r"1 variant of this checkout against WORKTREE \(\w+\+changes\): 1 unchanged", lines[1])
+    git("checkout", "-q", "kernels")
+    listing = repository / "profiling/rocattn_profiling/kernels/build.py"
+    listing.write_text(LISTING.replace('"defines": {}', '"defines": {"XCDS": 1}'))
+    assert looked_at("WORKTREE")[1] == ["scale", "scale"]
+
+
 def test_the_history_is_put_into_the_asv_store(audit, repository):
     """Each commit's numbers by arch and kernel, lower is better; what is known is not looked at again."""
     status, _, err = audit("--arch", "gfx1100", "--quick", "--history", "5")
@@ -398,7 +431,7 @@ def test_any_file_name_can_be_audited_and_once_is_enough(audit, code, tmp_path):
     status, out, err = audit(path, path, "--json")
     (one,) = json.loads(out)["audit"]["kernels"]
     assert (status, one["file"].rpartition("/")[2]) == (0, r"\udcff\n.s")
-    assert "1 kernels of" in err
+    assert "1 kernel of" in err
 
 
 def test_what_the_cycles_leave_out_is_said(audit, tmp_path):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import Counter
 from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn.toolchain.inputs import content_key, inputs_of
 from rocattn_profiling.gate.plugin import decision_of
 from rocattn_profiling.gate.verdict import Cause, Entry, Location
 from rocattn_profiling.kernels.audit import Audit
@@ -31,7 +31,7 @@ from rocattn_profiling.kernels.compare import (
 )
 from rocattn_profiling.kernels.model.rates import rates_version
 from rocattn_profiling.kernels.pins import PinError, pin_of, read_pins
-from rocattn_profiling.kernels.shipped import facts_of_all
+from rocattn_profiling.kernels.shipped import equal_kernels, facts_of_all
 from rocattn_profiling.kernels.source_lines import MOST, lines_of_shipped
 
 if TYPE_CHECKING:
@@ -103,13 +103,8 @@ def compare_kernels(
         ToolchainError: When there is no compiler.
     """
     old, new = ({(kernel.arch, kernel.name): kernel for kernel in side.shipped} for side in (base, head))
-    same: dict[str, int] = {}
-    equal: set[tuple[str, str]] = set()
-    contents = [_Contents(side.root) for side in (base, head)]
-    for key in old.keys() & new.keys():
-        if contents[0].of(old[key]) == contents[1].of(new[key]):
-            same[key[0]] = same.get(key[0], 0) + 1
-            equal.add(key)
+    equal = equal_kernels(base.shipped, base.root, head.shipped, head.root)
+    same = Counter(arch for arch, _ in equal)
     wanted = [[kernel for key, kernel in side.items() if key not in equal] for side in (old, new)]
     if count := len(wanted[0]) + len(wanted[1]):
         say(f"machine code: {count} of {len(old) + len(new)} compilations can differ")
@@ -122,22 +117,6 @@ def compare_kernels(
     neither = sorted((old.keys() & new.keys()) - equal - before.keys() - after.keys())
     broken = {(arch, name): problem_of(audits[1], name, arch) for arch, name in neither}
     return Compared(same, compare(*audits), before, after, broken)
-
-
-class _Contents:
-    """Hashes of everything that compilations of one side read. Each source and its headers are read once."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._sources: dict[str, str] = {}
-
-    def of(self, kernel: Shipped) -> str:
-        """Return the hash of one compilation."""
-        if kernel.source not in self._sources:
-            inputs = inputs_of(self._root / "include", self._root / kernel.source)
-            self._sources[kernel.source] = content_key(part for file in inputs for part in file)
-        macros = [f"{name}={value}" for name, value in sorted(kernel.defines.items())]
-        return content_key([kernel.arch, kernel.source, kernel.symbol, *macros, self._sources[kernel.source]])
 
 
 def error_at(text: str) -> Location | None:

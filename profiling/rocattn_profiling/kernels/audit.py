@@ -137,4 +137,5 @@ def read_audit(path: Path) -> Audit:
             )
         return msgspec.json.decode(data, type=Audit)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise AuditFileError(f"{path} is no audit (write one with `rocattn kernels audit --out`): {error}") from error
+        remedy = "name an audit.json, as `rocattn kernels audit --out` writes it"
+        raise AuditFileError(f"{path} is not an audit: {remedy} ({error})") from error

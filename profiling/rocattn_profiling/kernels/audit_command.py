@@ -73,9 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
     named, readable = view.for_people(audit, comparison)
     view.write(out, audit, comparison, (named, readable), pinned=pinned, files=files)
     if readable is not None and not arguments.json:
-        card.show(readable, named, _next(arguments, named, readable), notes=arguments.notes)
+        card.show(readable, named, _next(arguments, named, readable), out / view.MARKDOWN, notes=arguments.notes)
     if readable is None or arguments.all:
-        view.show_table(named, lines=arguments.lines, files=files)
+        view.show_table(named, out / view.MARKDOWN, lines=arguments.lines, files=files)
     else:
         shown = {row.variant for row in card.rows_of(readable, named, notes=arguments.notes)}
         view.show_remarks(named, shown, lines=arguments.lines, files=files)
@@ -94,13 +94,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _next(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -> list[tuple[str, str]]:
     """Return what to do about a comparison: a word for what it is, and the advice or command."""
     from rocattn_profiling.kernels.card import rows_of, worst
-    from rocattn_profiling.kernels.sentences import ADVICE
+    from rocattn_profiling.kernels.sentences import advice
 
     lines, again = [], ""
     if rows := [row for row in rows_of(comparison, audit) if row.severity == "worse"]:
         row = worst(rows)
-        advice = next((ADVICE[finding.metric] for finding in row.findings if finding.metric in ADVICE), "")
-        lines = [("try", advice)] if advice else []
+        facts = next((facts for facts in audit.kernels if (facts.arch, facts.name, facts.file) == row.variant), None)
+        given = [advice(finding.metric, facts.occupancy if facts else None) for finding in row.findings]
+        lines = [("try", text) for text in given if text][:1]
         again = f" --arch {row.arch}"
     against = arguments.against
     if arguments.check_pins:
@@ -117,7 +118,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.files:
         for path in arguments.files:
             if not path.is_file():
-                raise CommandError(f"{path} is no file" if path.exists() else f"{path} does not exist")
+                raise CommandError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
         if arguments.check_pins or arguments.write_pins:
             raise CommandError("pins are of the kernels that rocattn ships: leave out FILE")
         if arguments.quick:
@@ -125,7 +126,7 @@ def _check(arguments: argparse.Namespace) -> None:
         if arguments.history:
             raise CommandError("--history is of the kernels that rocattn ships: leave out FILE")
         if arguments.against and not Path(arguments.against).is_file():
-            raise CommandError(f"there is no file {arguments.against}: files are compared with an audit.json")
+            raise CommandError(f"{arguments.against} does not exist: files are compared with an audit.json")
     if not arguments.files and (arguments.block or arguments.dynamic_lds is not None):
         raise CommandError("--block and --dynamic-lds say how the kernels of a FILE are launched: name one")
     if arguments.write_pins and arguments.quick:
@@ -183,15 +184,15 @@ def _against_numbers(arguments: argparse.Namespace) -> tuple[Audit, Comparison |
     from rocattn_profiling.kernels.compare import check_pins, compare
     from rocattn_profiling.kernels.pins import read_pins
 
+    before = read_audit(Path(arguments.against)) if arguments.against else None  # compiling takes minutes
     audit = _audit(arguments)
     if not audit.kernels:
         return audit, None
     if arguments.check_pins:
         pins = [read_pins(path) for path in _pin_files(arguments, audit.archs)]
         return audit, check_pins(pins, audit, partial=arguments.quick)
-    if not arguments.against:
+    if before is None:
         return audit, None
-    before = read_audit(Path(arguments.against))
     return audit, compare(before, audit, partial=bool(arguments.arch or arguments.quick))
 
 

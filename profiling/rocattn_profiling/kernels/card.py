@@ -15,6 +15,7 @@ from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from rich.console import Console
 
@@ -27,7 +28,7 @@ _LOG_WIDTH = 1000
 _NAME = 34  # characters of a variant or a file
 _COLUMNS = {
     "spills": "spills", "scratch": "scratch B", "occupancy": "waves", "blocks": "blocks", "matrix": "matrix FLOP",
-    "issue cycles": "loop cycles", "global loads": "B a load", "own overlap": "overlap %",
+    "issue cycles": "loop cycles", "global loads": "B per load", "own overlap": "overlap %",
     "run": "run", "read to wait": "read-wait", "bare waits": "bare waits", "read conflicts": "read x",
     "write conflicts": "write x", "LDS reads": "LDS/matrix",
     "loads in flight": "in flight", "FLOP/B": "FLOP/B", "barriers": "barriers", "instruction cache": "loop B",
@@ -161,13 +162,16 @@ def coverage(comparison: Comparison) -> list[str]:
     return [*([counts(comparison)] if looked_at else []), f"{alike}: not compiled"]
 
 
-def show(comparison: Comparison, audit: Audit, following: Sequence[tuple[str, str]], *, notes: bool) -> None:
+def show(
+    comparison: Comparison, audit: Audit, following: Sequence[tuple[str, str]], written: Path, *, notes: bool
+) -> None:
     """Print the card on stdout.
 
     Args:
         comparison: With what was before.
         audit: Of now.
         following: What to do next: a word for what it is, and the advice or command.
+        written: The file that has the rest.
         notes: Whether to print changes without consequence one by one.
     """
     console = stdout()
@@ -178,9 +182,9 @@ def show(comparison: Comparison, audit: Audit, following: Sequence[tuple[str, st
         console.print(line, style="dim")
     if rows:
         console.print()
-        _print_rows(console, rows, comparison, audit)
+        _print_rows(console, rows, comparison, audit, written)
         console.print()
-        _print_causes(console, rows, comparison)
+        _print_causes(console, rows, comparison, written)
     if notes and (said := comparison.of("note")):
         console.print("\nwithout consequence:")
         for finding in said:
@@ -191,7 +195,7 @@ def show(comparison: Comparison, audit: Audit, following: Sequence[tuple[str, st
             _print_wrapped(console, f"  {what:<8} {how}")
 
 
-def _print_rows(console: Console, rows: Sequence[CardRow], comparison: Comparison, audit: Audit) -> None:
+def _print_rows(console: Console, rows: Sequence[CardRow], comparison: Comparison, audit: Audit, written: Path) -> None:
     """Print a table for each kernel, with the columns that moved in it, as many as the width has room for."""
     changes = {_variant(change): change for change in comparison.changes}
     known = {_variant(facts): facts for facts in audit.kernels}
@@ -206,7 +210,7 @@ def _print_rows(console: Console, rows: Sequence[CardRow], comparison: Compariso
             words = [f"{row.variants} of {total[kernel, row.arch]} {WORDS[row.severity]}" for row in shown]
             _print_table(console, kernel, shown, words, cells)
     if len(rows) > _MOST_ROWS:
-        console.print(f"and {len(rows) - _MOST_ROWS} more rows in the files written", style="dim")
+        _print_wrapped(console, f"and {count(len(rows) - _MOST_ROWS, 'more row')} in {written}")
 
 
 def _print_table(
@@ -275,7 +279,7 @@ def _arrow(before: float | None, after: float | None) -> str:
     return " -> ".join("?" if value is None else f"{value:.7g}" for value in (before, after))
 
 
-def _print_causes(console: Console, rows: Sequence[CardRow], comparison: Comparison) -> None:
+def _print_causes(console: Console, rows: Sequence[CardRow], comparison: Comparison, written: Path) -> None:
     """Print for the gravest kernels what changed in the source, and what that did, with the lines that pay for it."""
     kernels = list(dict.fromkeys(row.kernel for row in rows))
     for kernel in kernels[:_MOST_KERNELS]:
@@ -288,11 +292,11 @@ def _print_causes(console: Console, rows: Sequence[CardRow], comparison: Compari
         for other in worse_too[:_MOST_OTHERS]:
             _print_cut(console, f"  {terminal(other.text)}")
         if len(worse_too) > _MOST_OTHERS:
-            console.print(f"  and {len(worse_too) - _MOST_OTHERS} more in the files written", style="dim")
+            _print_wrapped(console, f"  and {len(worse_too) - _MOST_OTHERS} more in {written}")
         for line in [line for finding in row.findings for line in finding.lines][:_MOST_LINES]:
             _print_cut(console, f"  {terminal(line)}")
     if len(kernels) > _MOST_KERNELS:
-        console.print(f"{_some(kernels[_MOST_KERNELS:])}: in the files written", style="dim")
+        _print_wrapped(console, f"{_some(kernels[_MOST_KERNELS:])}: in {written}")
 
 
 def worst(rows: Sequence[CardRow]) -> CardRow:

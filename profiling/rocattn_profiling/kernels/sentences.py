@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.kernels.model.occupancy import LDS
+
 if TYPE_CHECKING:
     from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.kernels.model.cost import LoopCost, Work
+    from rocattn_profiling.kernels.model.occupancy import Need, Occupancy
     from rocattn_profiling.kernels.pins import LoopPin, OrderPin, Pin
 
-_OCCUPANCY = "take back registers or LDS until the next step of occupancy (`rocattn kernels occupancy`)"
+_OCCUPANCY = "reduce registers or LDS to the next occupancy step (`rocattn kernels occupancy`)"
 _BANKS = "pad or swizzle the tile's rows for the GPU's lane groups (profiling/rocattn_profiling/base/lds_banks.toml)"
 _AHEAD = "read the next fragment of K or V before the products of this one"
 ADVICE = {
@@ -25,13 +28,29 @@ ADVICE = {
     "bare waits": _AHEAD,
     "read conflicts": _BANKS,
     "write conflicts": _BANKS,
-    "LDS reads": "more rows of Q a wave, so that each fragment of K and V serves more products",
-    "FLOP/B": "more rows of Q a block: more QUERY_FRAGMENTS or WAVES in rocattn/gpu/tiles.py",
+    "LDS reads": "more rows of Q per wave, so that each fragment of K and V serves more products",
+    "FLOP/B": "more rows of Q per block: more QUERY_FRAGMENTS or WAVES in rocattn/gpu/tiles.py",
     "loads in flight": "issue all loads of a tile before the first wait for one of them",
     "issue cycles": "`rocattn kernels audit --lines` shows the costliest lines of the loop",
 }
 """What to try, by the metric of a finding."""
 _SHOWN = 3  # kinds of instructions named in a sentence
+
+
+def advice(metric: str, waves: Occupancy | None) -> str:
+    """Return what to try about a metric, with the numbers of the next occupancy step; "" for nothing."""
+    if ADVICE.get(metric) is not _OCCUPANCY or waves is None:
+        return ADVICE.get(metric, "")
+    if (step := waves.next_step) is None:
+        return "another block size: no smaller register count or LDS size adds a wave"
+    parts = [f"{need.resource} by {_bytes(need)}" for need in step.needs]
+    more = step.waves > waves.waves_per_simd or step.blocks is None
+    won = f"{step.waves:g} waves per SIMD" if more else f"{step.blocks} blocks per {waves.unit}"
+    return f"reduce {' and '.join(parts)} to fit {won}"
+
+
+def _bytes(need: Need) -> str:
+    return f"{need.now - need.at_most:,}{' bytes' * (need.resource == LDS)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +80,11 @@ class Words:
             parts.append(_count(self.old.sgpr_spills, self.new.sgpr_spills, "SGPR") + where)
         text = " and ".join(parts)
         if self.old.scratch_bytes != self.new.scratch_bytes:
-            text += f", {_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch a lane"
+            text += f", {_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch per lane"
         if self.new.vgpr_spills:
             count = None if in_agprs else self.facts.spills.instructions
             if count:
-                text += f"; its hot loop accesses scratch with {count} instructions an iteration"
+                text += f"; its hot loop accesses scratch with {count} instructions per iteration"
             elif count == 0:
                 text += "; none is in its hot loop"
             if self.new.vgprs:
@@ -74,7 +93,7 @@ class Words:
 
     def scratch(self) -> str:
         """Private memory that is not for spills."""
-        change = f"{_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch a lane"
+        change = f"{_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch per lane"
         if not all(side.says("vgpr_spills") for side in (self.facts, self.before) if side):
             return f"{change}, nothing says whether for spills"
         change += " without new spills"
@@ -87,7 +106,7 @@ class Words:
         now = self.facts.occupancy
         assert now is not None
         before = now.max_waves_per_simd - (self.old.lost_wave_slots or 0)
-        waves = f"{_arrow(before, now.waves_per_simd)} of {now.max_waves_per_simd} waves a SIMD"
+        waves = f"{_arrow(before, now.waves_per_simd)} of {now.max_waves_per_simd} waves per SIMD"
         causes = [text for text in (self._registers(), self._lds(), self._block()) if text]
         return f"{waves}: {', '.join(causes) or 'the limits are others'} ({now.sentence})"
 
@@ -96,7 +115,7 @@ class Words:
         now = self.facts.occupancy
         assert now is not None
         causes = [text for text in (self._registers(), self._lds()) if text]
-        return f"{_arrow(self.old.blocks, self.new.blocks)} blocks a {now.unit}: {', '.join(causes)} ({now.sentence})"
+        return f"{_arrow(self.old.blocks, self.new.blocks)} blocks per {now.unit}: {', '.join(causes)} ({now.sentence})"
 
     def registers(self) -> str:
         """Registers that cost no wave."""
@@ -127,7 +146,7 @@ class Words:
         assert self.old.loop
         assert self.new.loop
         text = f"{self._loop()} issues {_arrow(self.old.loop.cycles['all'], self.new.loop.cycles['all'])} cycles"
-        each = " an iteration" if self.facts.loop and self.facts.loop.has_loop else ""
+        each = " per iteration" if self.facts.loop and self.facts.loop.has_loop else ""
         text += each if factor == 1 else f"{each}, which does {factor:.3g} times the work"
         sign = "+" if change > 0 else ""
         text += f" ({sign}{100 * change:.1f} %{'' if factor == 1 else ' for the same work'})"
@@ -189,7 +208,7 @@ class Words:
         old, new = self._orders()
         loads = _arrow(old.loads_in_flight, new.loads_in_flight)
         lane_bytes = _arrow(old.bytes_in_flight, new.bytes_in_flight)
-        return f"{loads} loads of global memory in flight ({lane_bytes} bytes a lane)"
+        return f"{loads} loads of global memory in flight ({lane_bytes} bytes per lane)"
 
     def instruction_cache(self, size: int) -> str:
         """Code of the hot loop against the instruction cache."""
@@ -230,7 +249,7 @@ class Words:
     def _lds(self) -> str:
         if self.old.lds_bytes == self.new.lds_bytes:
             return ""
-        return f"LDS {_arrow(self.old.lds_bytes, self.new.lds_bytes)} bytes a block"
+        return f"LDS {_arrow(self.old.lds_bytes, self.new.lds_bytes)} bytes per block"
 
     def _block(self) -> str:
         return "" if self.old.block == self.new.block else f"blocks of {_arrow(self.old.block, self.new.block)} threads"
@@ -278,7 +297,7 @@ def _mean(loop: LoopPin) -> float:
 
 
 def _loads(loop: LoopPin) -> str:
-    return " + ".join(f"{count} of {width} bytes a lane" for width, count in sorted(loop.loads.items(), reverse=True))
+    return " + ".join(f"{count} of {width} bytes per lane" for width, count in sorted(loop.loads.items(), reverse=True))
 
 
 def _count(old: int, new: int, what: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.base.console import print_table, say
+from rocattn_profiling.base.console import print_table, say, stderr
 from rocattn_profiling.base.files import write_together
 from rocattn_profiling.kernels import card
 
@@ -33,30 +34,27 @@ _ORDER = (
     "products", "vector", "overlap %", "run", "read-wait", "bare waits", "barriers", "FLOP/B", "LDS/matrix", "read x",
     "write x", "in flight",
 )  # fmt: skip
-_ORDER_LEGEND = (
-    "of one iteration of the hot loop; products: of 16x16x16; vector: instructions for each; overlap %: of them, those "
-    "between products of the same wave, at most 12 in a row; run: products from wait to wait; read-wait: products "
-    "between an LDS read and the wait for it, the median; bare waits: waits for LDS reads with no product in between, "
-    "of all; FLOP/B: of products for each byte of global memory; LDS/matrix: cycles of a CU's LDS for reads, for each "
-    "of its matrix units; read x, write x: LDS cycles over those without bank conflicts (~ where the lanes served "
-    "together are assumed, ? where the code does not tell all addresses); in flight: loads of global memory"
-)
-_LEGEND = (
-    "of one iteration of the hot loop; products: of 16x16x16; own overlap %: vector instructions between products of "
-    "the same wave, at most 12 in a row; run: products from wait to wait; read to wait: products between an LDS read "
-    "and the wait for it, the median; bare waits: waits for LDS reads with no product in between, of all; FLOP/B: of "
-    "products for each byte of global memory; LDS/matrix: cycles of a CU's LDS for reads, for each of its matrix "
-    "units; conflicts: LDS cycles over those without bank conflicts (~ where the lanes served together are assumed, ? "
-    "where the code does not tell all addresses)"
-)
-_LEGEND = (
-    "waves: of a SIMD, of its wave slots; cycles: issue cycles of one iteration of the hot loop, of one wave; "
-    "matrix %: those of matrix instructions"
-)
-_BOUND = (
-    "issue bound %: what the matrix unit could use if nothing waited. It leaves out LDS conflicts, waits, dependences, "
-    "occupancy and memory: it ranks no kernels"
-)
+_LEGEND = {
+    "spills": "registers kept in memory; + N SGPR: in lanes of a VGPR, or in memory",
+    "waves": "per SIMD, of its wave slots",
+    "cycles": "issue cycles per iteration of the hot loop, of one wave",
+    "matrix %": "those of matrix instructions",
+    "issue bound %": "what the matrix unit could use if nothing waited. It leaves out LDS conflicts, waits, "
+    "dependences, occupancy and memory: it ranks no kernels",
+    "products": "of 16x16x16, per iteration of the hot loop",
+    "vector": "vector instructions per product",
+    "overlap %": "vector instructions between products of the same wave, at most 12 in a row",
+    "run": "products from wait to wait",
+    "read-wait": "products between an LDS read and the wait for it, the median",
+    "bare waits": "waits for LDS reads with no product in between, of all",
+    "FLOP/B": "FLOPs of products per byte of global memory",
+    "LDS/matrix": "cycles of a CU's LDS for reads, per cycle of its matrix units",
+    "read x": "LDS cycles of reads over those without bank conflicts (~: the lanes served together are assumed; ?: the "
+    "code does not tell all addresses)",
+    "write x": "the same of writes",
+    "in flight": "loads of global memory",
+}
+"""What columns mean whose names do not say it."""
 _TITLES = card.WORDS | {"note": "without consequence"}
 _STALE = {
     "better": "better: pin it with `rocattn kernels audit --write-pins`, so that the next change cannot eat it up",
@@ -86,25 +84,44 @@ def for_people(audit: Audit, comparison: Comparison | None) -> tuple[Audit, Comp
     return audit, comparison
 
 
-def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
-    """Print the kernels, or a summary if they are many; then what could not be known, each line once."""
+def show_table(audit: Audit, written: Path, *, lines: bool, files: bool) -> None:
+    """Print the kernels, or a summary if they are many; then what could not be known, each line once.
+
+    Args:
+        audit: The kernels.
+        written: The file that has every kernel.
+        lines: Whether to show the costliest source lines of the hot loops.
+        files: Whether a kernel's file is needed to tell it from others.
+    """
     if len(audit.kernels) <= _MOST_ROWS:
         columns, rows = _columns(_RESOURCES, files=files), _resource_rows(audit, files=files)
         print_table(f"audit of {audit.subject}", columns, rows, keys=len(_KEYS) + files)
-        say(_LEGEND)
-        say(_BOUND)
+        _show_legend(columns, rows)
         _show_order(audit.kernels, files=files)
     else:
         print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)), keys=len(_KEYS))
-        say("each line is of several variants, as smallest to largest; every kernel is in the files written")
+        say(f"each line is of several variants, as smallest to largest; every kernel is in {written}")
     show_remarks(audit, lines=lines, files=files)
 
 
 def _show_order(kernels: Sequence[KernelFacts], *, files: bool) -> None:
     """Print how the hot loops' instructions are ordered."""
     if rows := _order_rows(kernels, files=files):
-        print_table("order of the hot loops", _columns(_ORDER, files=files), rows, keys=len(_KEYS) + files)
-        say(_ORDER_LEGEND)
+        columns = _columns(_ORDER, files=files)
+        print_table("order of the hot loops", columns, rows, keys=len(_KEYS) + files)
+        _show_legend(columns, rows)
+
+
+def _show_legend(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    for meaning in _legend(columns, rows):
+        for part in textwrap.wrap(meaning, stderr().width, subsequent_indent="    ", break_on_hyphens=False):
+            say(part)
+
+
+def _legend(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return what the columns mean in which a row has a value, a line each."""
+    filled = [name for name, *cells in zip(columns, *rows, strict=True) if any(cell not in {"", "0"} for cell in cells)]
+    return [f"{name}: {_LEGEND[name]}" for name in filled if name in _LEGEND]
 
 
 def _order_rows(kernels: Sequence[KernelFacts], *, files: bool) -> list[list[str]]:
@@ -165,20 +182,22 @@ def show_remarks(audit: Audit, variants: Collection[card.Variant] | None = None,
         for facts in kernels:
             for line in _loop_lines(facts, named=files):
                 say(line)
-    said: dict[str, list[str]] = {}
+    said: dict[tuple[str, str], list[str]] = {}
     for facts in kernels:
-        for line in _unsaid(facts):
-            said.setdefault(line, []).append(facts.name)
-    for line, names in said.items():
-        of_whom = "" if len(names) == len(kernels) else f" of {names[0] if len(names) == 1 else len(names)}"
-        say(f"not known{of_whom}: {line}")
+        for about in _unsaid(facts):
+            said.setdefault(about, []).append(facts.name)
+    for (what, line), names in said.items():
+        whose = "" if len(names) == len(kernels) else f" of {names[0] if len(names) == 1 else f'{len(names)} kernels'}"
+        say(f"{what}{whose}: {line}")
 
 
-def _unsaid(facts: KernelFacts) -> Iterator[str]:
-    """Yield the unknown facts of a kernel, and what its cycles leave out."""
-    yield from facts.gaps
+def _unsaid(facts: KernelFacts) -> Iterator[tuple[str, str]]:
+    """Yield the unknown facts of a kernel, and what its cycles leave out: which of both, and a line."""
+    for gap in facts.gaps:
+        yield "not known", gap
     if facts.loop:
-        yield from (f"cycles: {note}" for note in facts.loop.gaps)
+        for note in facts.loop.gaps:
+            yield "cycles", note
 
 
 def _columns(columns: Sequence[str], *, files: bool) -> list[str]:
@@ -300,16 +319,23 @@ def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, file
             lines.append("")
     lines += [f"## {len(audit.kernels)} kernels of {_escaped(audit.subject)}", ""]
     lines += [f"Compiled by {_escaped(name) or 'a compiler that the file does not name'}." for name in audit.compilers]
-    lines += ["", f"{_LEGEND[0].upper()}{_LEGEND[1:]}.", f"{_BOUND[0].upper()}{_BOUND[1:]}.", ""]
-    lines += _table(_columns(_RESOURCES, files=files), _resource_rows(audit, files=files))
+    if rows := _resource_rows(audit, files=files):
+        lines += _with_legend(_columns(_RESOURCES, files=files), rows)
     if rows := _order_rows(audit.kernels, files=files):
-        lines += ["", "## Order of the hot loops", "", f"{_ORDER_LEGEND[0].upper()}{_ORDER_LEGEND[1:]}.", ""]
-        lines += _table(_columns(_ORDER, files=files), rows)
-    unknown = [f"{facts.name}: {line}" for facts in audit.kernels for line in _unsaid(facts)]
+        lines += ["", "## Order of the hot loops", *_with_legend(_columns(_ORDER, files=files), rows)]
+    unknown = [
+        f"{facts.name}: {'cycles: ' * (what == 'cycles')}{line}"
+        for facts in audit.kernels
+        for what, line in _unsaid(facts)
+    ]
     unknown += [problem.line for problem in audit.problems]
     if unknown:
         lines += ["", "## Not known", "", *(f"- {_escaped(line)}" for line in dict.fromkeys(unknown))]
     return "\n".join(lines) + "\n"
+
+
+def _with_legend(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return ["", *(f"- {meaning}" for meaning in _legend(columns, rows)), "", *_table(columns, rows)]
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -242,7 +242,7 @@ def test_a_revision_is_compared_kernel_by_kernel(audit, repository):
     status, out, err = audit("--against", "HEAD~1")
     assert status == 0
     assert "changed: kernels/hip/scale.hip:" in out
-    assert "scale on gfx1100: 6 -> 16 of 16 waves a SIMD: VGPRs 201 ->" in out
+    assert "scale on gfx1100: 6 -> 16 of 16 waves per SIMD: VGPRs 201 ->" in out
     assert "flash_decode_combine f16 on gfx942: only this checkout has it" in out
     assert "gfx942: no kernels for gfx942" in err
     assert "2 variants" not in audit("--against", "HEAD", "--arch", "gfx1100")[1]
@@ -340,6 +340,27 @@ def test_the_verdict_comes_before_what_changed(audit, tmp_path, monkeypatch):
     assert "flash_decode_combine f16" in audit("--arch", "gfx1100", "--against", tmp_path / "before.json", "--all")[2]
 
 
+def test_what_is_left_out_is_in_a_named_file(audit, tmp_path, monkeypatch):
+    """More rows, kernels and findings than are shown: the line says where they are, and there they are."""
+    for most in ("_MOST_ROWS", "_MOST_KERNELS"):
+        monkeypatch.setattr(f"rocattn_profiling.kernels.card.{most}", 1)
+    monkeypatch.setattr("rocattn_profiling.kernels.card._MOST_OTHERS", 0)
+    audit()
+    before = json.loads((tmp_path / "out/audit.json").read_text())
+    for one in before["kernels"]:
+        one["occupancy"] = None  # as of a file that does not say
+        one["loop"]["issue_cycles"] *= 0.9
+        one["loop"]["schedule"]["loads_in_flight"] += 1
+        one["loop"]["schedule"]["bytes_in_flight"] += 4
+    (tmp_path / "before.json").write_text(json.dumps(before))
+    out = audit("--against", tmp_path / "before.json")[1]
+    written = tmp_path / "out/audit.md"
+    assert f"\nand 3 more rows in {written}\n" in out
+    assert f"\n  and 1 more in {written}\n" in out
+    (rest,) = re.findall(f"^(\\w+): in {re.escape(str(written))}$", out, re.MULTILINE)
+    assert written.read_text().count(f"\n- {rest.replace('_', chr(92) + '_')} ") >= 2
+
+
 def test_foreign_kernels_are_ranked_by_own_overlap_only(audit, tmp_path):
     """A higher issue bound puts no kernel before another, and the table says what it leaves out."""
     kernel = "\t.type {0},@function\n{0}:\n.L{0}:\n{1}\ts_cbranch_scc1 .L{0}\n\ts_endpgm\n\t.size {0}, 1\n"
@@ -408,6 +429,28 @@ def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch):
     assert len(one["unknown"]) == 3
 
 
+def test_the_legend_is_of_columns_with_values(audit, code, tmp_path, monkeypatch):
+    """A kernel without a product or LDS: what those columns mean is said nowhere; no line is wider than 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    err = audit(code[1])[2]
+    legend = [line for line in err.splitlines() if re.match(r"[\w %/]+: ", line) and "known" not in line]
+    assert legend[:-1] == [
+        "waves: per SIMD, of its wave slots",
+        "cycles: issue cycles per iteration of the hot loop, of one wave",
+        "in flight: loads of global memory",
+    ]
+    assert "- waves: per SIMD, of its wave slots\n" in (tmp_path / "out/audit.md").read_text()
+    product = "\tv_mfma_f32_16x16x16_f16 a[0:3], v[0:1], v[2:3], a[0:3]\n"
+    text = f"\t.type k,@function\nk:\n.Lk:\n{product}\ts_cbranch_scc1 .Lk\n\ts_endpgm\n\t.size k, 1\n"
+    text += "\t.amdhsa_kernel k\n\t\t.amdhsa_next_free_vgpr 8\n\t.end_amdhsa_kernel\n"
+    path = tmp_path / "product.s"
+    path.write_text(f'\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n{text}')
+    lines = audit(path)[2].splitlines()
+    assert "products: of 16x16x16, per iteration of the hot loop" in lines
+    at = next(number for number, line in enumerate(lines) if line.startswith("issue bound %: "))
+    assert (lines[at + 1][:4], max(map(len, lines[at : at + 3])) <= 80) == ("    ", True)
+
+
 def test_the_launch_of_a_file_can_be_said(audit, code):
     """Block and LDS change the occupancy, and are no longer unknown."""
     status, out, err = audit(code[1], "--block", "32", "--dynamic-lds", "32768", "--json")
@@ -443,9 +486,9 @@ def test_what_the_cycles_leave_out_is_said(audit, tmp_path):
     path.write_text(f'\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n{calls}{kernel.format("plain", "")}')
     status, _, err = audit(path)
     assert status == 0
-    said = "cycles: it calls or jumps to addresses in registers: what runs there is not counted"
-    assert f"not known of calls: {said}" in err
-    assert f"- calls: {said}" in (tmp_path / "out/audit.md").read_text()
+    said = "it calls or jumps to addresses in registers: what runs there is not counted"
+    assert f"\ncycles of calls: {said}\n" in err
+    assert f"- calls: cycles: {said}\n" in (tmp_path / "out/audit.md").read_text()
     assert "no loop" not in err
 
 
@@ -466,12 +509,15 @@ def test_a_file_is_compared_with_its_older_self(audit, code, tmp_path):
     ("arguments", "status", "words"),
     [
         (["no-such-file"], 4, "does not exist"),
-        (["."], 4, "is no file"),
+        (["."], 4, "is not a file"),
         (["empty"], 3, "there is no kernel to audit"),
         (["text", "--check-pins"], 4, "leave out FILE"),
         (["text", "--quick"], 4, "leave it out with FILE"),
         (["--block", "64"], 4, "name one"),
         (["--write-pins", "--quick"], 4, "leave out --quick"),
+        (["text", "--against", "none.json"], 4, "none.json does not exist: files are compared with an audit.json"),
+        (["text", "--against", "text"], 4, "text is not an audit: name an audit.json, as"),
+        (["--against", "text"], 4, "text is not an audit: name an audit.json, as"),
         (["text", "--against", "HEAD"], 4, "audit.json"),
         (["--arch", "gfx000"], 4, "there are no kernels for gfx000"),
     ],
@@ -481,6 +527,7 @@ def test_what_cannot_be_done_is_one_clear_line(audit, tmp_path, monkeypatch, arg
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "text").write_text("nothing of interest\n")
+    monkeypatch.setattr(shipped, "facts_of_all", None)  # nor is anything compiled first
     found, out, err = audit(*arguments)
     assert (found, out) == (status, "")
     assert words in err.splitlines()[-1]

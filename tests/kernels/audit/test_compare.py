@@ -9,6 +9,8 @@ from rocattn_profiling.kernels.audit import AuditFileError, read_audit
 from rocattn_profiling.kernels.card import rows_of
 from rocattn_profiling.kernels.compare import compare
 from rocattn_profiling.kernels.model.cost import LineCost
+from rocattn_profiling.kernels.model.occupancy import occupancy
+from rocattn_profiling.kernels.sentences import ADVICE, advice
 from rocattn_profiling.kernels.shipped import Problem
 from rocattn_profiling.kernels.source_lines import with_lines
 
@@ -33,8 +35,8 @@ def test_new_spill_and_its_scratch_are_one_finding():
     kinds, text = findings(facts(), msgspec.structs.replace(after, spills=spilled(after, 6)))
     assert ("worse", "spills") in kinds
     assert "scratch" not in {metric for _, metric in kinds}
-    assert "flash_attention f16 D=128 on gfx1100: 12 VGPRs are spilled, 0 -> 52 bytes of scratch a lane" in text
-    assert "its hot loop accesses scratch with 6 instructions an iteration" in text
+    assert "flash_attention f16 D=128 on gfx1100: 12 VGPRs are spilled, 0 -> 52 bytes of scratch per lane" in text
+    assert "its hot loop accesses scratch with 6 instructions per iteration" in text
 
 
 def test_what_one_source_makes_is_one_kernel_of_the_card():
@@ -102,21 +104,21 @@ def test_scratch_without_spills_is_worse():
     """An array that the compiler could not keep in registers costs as much as a spill."""
     kinds, text = findings(facts(), facts(scratch=64))
     assert kinds == [("worse", "scratch")]
-    assert "0 -> 64 bytes of scratch a lane without new spills: an array" in text
+    assert "0 -> 64 bytes of scratch per lane without new spills: an array" in text
 
 
 def test_an_array_in_scratch_is_worse_though_spills_are_gone():
     """Fewer spills do not explain more memory."""
     kinds, text = findings(facts(vgpr_spills=12, scratch=52), facts(scratch=4096))
     assert kinds == [("worse", "scratch"), ("better", "spills")]
-    assert "52 -> 4096 bytes of scratch a lane without new spills: an array" in text
+    assert "52 -> 4096 bytes of scratch per lane without new spills: an array" in text
 
 
 def test_one_register_over_a_step_is_worse_and_says_which_step():
     """240 VGPRs leave 6 waves on gfx1100, 241 leave 5."""
     kinds, text = findings(facts(vgprs=240), facts(vgprs=241))
     assert kinds == [("worse", "occupancy")]
-    assert "6 -> 5 of 16 waves a SIMD: VGPRs 240 -> 241" in text
+    assert "6 -> 5 of 16 waves per SIMD: VGPRs 240 -> 241" in text
     assert "1 VGPR over the step to 6 waves" in text
 
 
@@ -137,8 +139,23 @@ def test_doubled_lds_costs_waves_and_is_named():
     """One finding: the waves; LDS and not the registers is the reason given."""
     kinds, text = findings(facts(), facts(lds=2 * 19216))
     assert kinds == [("worse", "occupancy")]
-    assert "6 -> 3 of 16 waves a SIMD: LDS 19216 -> 38432 bytes a block" in text
+    assert "6 -> 3 of 16 waves per SIMD: LDS 19216 -> 38432 bytes per block" in text
     assert "VGPRs 1" not in text
+
+
+def test_advice_on_occupancy_has_the_numbers_of_the_next_step():
+    """Of registers and LDS, and of blocks where the waves stay; where nothing smaller helps, it says that."""
+    for changes, expected in (
+        ({"lds": 2 * 19216}, "reduce LDS by 5,664 bytes to fit 4 waves per SIMD"),
+        ({"vgprs": 241}, "reduce VGPRs by 1 to fit 6 waves per SIMD"),
+        ({"vgprs": 241, "lds": 23_000}, "reduce VGPRs by 1 and LDS by 1,496 bytes to fit 6 waves per SIMD"),
+    ):
+        waves = facts(**changes).occupancy
+        assert advice("occupancy", waves) == advice("blocks", waves) == expected
+    alone = occupancy("gfx1100", wave_size=32, vgprs=24, lds_bytes=0, block=1024 - 64)
+    assert advice("occupancy", alone) == "another block size: no smaller register count or LDS size adds a wave"
+    assert advice("run", waves) == ADVICE["run"]
+    assert advice("occupancy", None) == ADVICE["occupancy"]
 
 
 def test_lds_inside_the_granule_is_a_note():
@@ -198,7 +215,7 @@ def test_narrower_loads_are_worse_and_said_as_such():
     """The same bytes by four times the instructions."""
     kinds, text = findings(facts(), facts(cost=loop(loads=((4, 32),))))
     assert ("worse", "global loads") in kinds
-    assert "are narrower: 8 of 16 bytes a lane -> 32 of 4 bytes a lane" in text
+    assert "are narrower: 8 of 16 bytes per lane -> 32 of 4 bytes per lane" in text
     kinds, _ = findings(facts(cost=loop(loads=((4, 32),))), facts())
     assert ("better", "global loads") in kinds
 
@@ -368,6 +385,6 @@ def test_another_file_is_refused_in_one_line(tmp_path, content):
     """Whatever it holds, the error names the file."""
     path = tmp_path / "audit.json"
     path.write_bytes(content)
-    with pytest.raises(AuditFileError, match=r"audit\.json is (?:no|an) audit") as caught:
+    with pytest.raises(AuditFileError, match=r"audit\.json is (?:not )?an audit") as caught:
         read_audit(path)
     assert "\n" not in str(caught.value)

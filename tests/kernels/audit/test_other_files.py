@@ -133,7 +133,7 @@ def test_people_read_names_of_cxx_and_programs_symbols(audit, tools, tmp_path):
     before = (tmp_path / "out/audit.json").rename(tmp_path / "before.json")
     path.write_text(path.read_text().replace("vgpr 8", "vgpr 250"))
     status, out, _, _ = audit(path, "--against", before)
-    assert (status, out.count(f"\n{NAME} on gfx1100: 16 -> 5 of 16 waves a SIMD"), SYMBOL in out) == (1, 1, False)
+    assert (status, out.count(f"\n{NAME} on gfx1100: 16 -> 5 of 16 waves per SIMD"), SYMBOL in out) == (1, 1, False)
     assert SYMBOL in (tmp_path / "out/comparison.json").read_text()
 
 

@@ -85,7 +85,7 @@ def test_one_register_over_a_granule_is_found(kernels, tree):
     plant(tree, SOURCE, BODY, f'    asm volatile("" ::: "v240");\n{BODY}', "HEAD_DIM == 64")
     worse, text = found(kernels, tree)
     assert worse == {("occupancy", CAUSAL)}
-    assert re.search("6 -> 5 of 16 waves a SIMD: VGPRs 2[34][0-9] -> 241", text["occupancy", CAUSAL])
+    assert re.search("6 -> 5 of 16 waves per SIMD: VGPRs 2[34][0-9] -> 241", text["occupancy", CAUSAL])
 
 
 def test_one_register_inside_a_granule_is_a_note(kernels, tree):
@@ -103,8 +103,8 @@ def test_more_lds_is_found(kernels, tree):
     worse, text = found(kernels, tree)
     assert ("occupancy", LARGE) in worse
     assert CAUSAL not in {kernel for _, kernel in worse}
-    assert "6 -> 4 of 16 waves a SIMD" in text["occupancy", LARGE]
-    before, after = map(int, re.search("LDS ([0-9]+) -> ([0-9]+) bytes a block", text["occupancy", LARGE]).groups())
+    assert "6 -> 4 of 16 waves per SIMD" in text["occupancy", LARGE]
+    before, after = map(int, re.search("LDS ([0-9]+) -> ([0-9]+) bytes per block", text["occupancy", LARGE]).groups())
     assert after - before == 2 * 12000
     assert "with no block lost or won" in text["LDS", CAUSAL]
 
@@ -126,8 +126,8 @@ def test_a_narrowed_load_is_found(kernels, tree):
     plant(tree, "include/rocattn/tile.h", width, narrow)
     worse, text = found(kernels, tree)
     assert {("global loads", CAUSAL), ("global loads", LARGE)} <= worse
-    assert "of 16 bytes a lane" in text["global loads", CAUSAL]
-    assert " -> 8 of 8 bytes a lane" in text["global loads", CAUSAL]
+    assert "of 16 bytes per lane" in text["global loads", CAUSAL]
+    assert " -> 8 of 8 bytes per lane" in text["global loads", CAUSAL]
 
 
 def test_findings_name_the_source_lines_of_the_hot_loop(kernels):

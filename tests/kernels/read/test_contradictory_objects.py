@@ -65,7 +65,7 @@ class TestContradictions:
         ("key", "old", "new", "words"),
         [
             (".group_segment_fixed_size", 1036, 1040, "says 1040 bytes of LDS, the descriptor 1036"),
-            (".wavefront_size", 32, 64, "says 64 lanes a wave, the descriptor 32"),
+            (".wavefront_size", 32, 64, "says 64 lanes per wave, the descriptor 32"),
             (".kernarg_segment_size", 28, 29, "says 29 bytes of arguments, the descriptor 28"),
             (".workgroup_processor_mode", 1, 0, "do not agree on WGP mode"),
             (".vgpr_count", 0, 127, "it uses 127 VGPRs, and its descriptor allocates 8"),

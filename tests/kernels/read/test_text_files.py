@@ -221,10 +221,10 @@ def test_scratch_without_metadata_may_be_for_spills(tmp_path):
     ]  # fmt: skip
     kinds, text = changes(*(facts(tmp_path, one) for one in texts))
     assert kinds == [("worse", "scratch")]
-    assert text.endswith("16 -> 64 bytes of scratch a lane, nothing says whether for spills")
+    assert text.endswith("16 -> 64 bytes of scratch per lane, nothing says whether for spills")
     whole = facts(tmp_path, WHOLE.format(24, 24).replace("    .wave", f"{SPILLS.replace('64', '96')}    .wave"))
     kinds, text = changes(facts(tmp_path, texts[0]), whole)
-    assert text.startswith("k on gfx942: 16 -> 96 bytes of scratch a lane, nothing says whether for spills")
+    assert text.startswith("k on gfx942: 16 -> 96 bytes of scratch per lane, nothing says whether for spills")
     (one,) = facts(tmp_path, WHOLE.format(24, 24).replace("    .wave", "    .sgpr_spill_count: 0\n    .wave"))
     assert resources(one)[3] == "?"
     rounded = msgspec.structs.replace(one, unknown=(*one.unknown, "the file does not say its vgprs"))
@@ -241,4 +241,4 @@ def test_register_changes_without_occupancy_are_notes(tmp_path):
     kinds, text = changes(*(facts(tmp_path, one) for one in texts))
     assert kinds == [("note", "registers"), ("note", "LDS")]
     assert "VGPRs 24 -> 96; whether a wave is lost is not known" in text
-    assert text.endswith("LDS 512 -> 40000 bytes a block; whether a block is lost is not known")
+    assert text.endswith("LDS 512 -> 40000 bytes per block; whether a block is lost is not known")

@@ -274,7 +274,8 @@ def _notes(
     else:
         inner = {each.header for each in loops if each.header != loop.header and each.header in loop.blocks}
         if met := inner.intersection(path):
-            notes.append(f"inner loops on the way ({len(met)}) are counted as run through once")
+            what = "an inner loop is" if len(met) == 1 else f"{len(met)} inner loops are"
+            notes.append(f"{what} counted as running once, however often that is")
     units = {
         classify(instruction.mnemonic).unit for block in path for instruction in function.blocks[block].instructions
     }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.base.gpus import Architecture
 
 _SGPRS_OF_AN_RDNA_WAVE = 128
-_SLOTS, _VGPRS, _SGPRS, _LDS, _BARRIERS = "wave slots", "VGPRs", "SGPRs", "LDS", "barriers"
+_SLOTS, _VGPRS, _SGPRS, LDS, _BARRIERS = "wave slots", "VGPRs", "SGPRs", "LDS", "barriers"
 
 
 class OccupancyError(RocattnError, ValueError):
@@ -223,7 +223,7 @@ def _limits(kernel: _Kernel) -> tuple[Limit, ...]:
     if kernel.lds_bytes:
         lds, available = _up(kernel.lds_bytes, arch.lds_granule_bytes), kernel.cus * arch.lds_bytes
         fits = kernel.lds_bytes <= arch.lds_block_bytes
-        limits.append(per_block(_LDS, lds, available, available // lds if fits else 0))
+        limits.append(per_block(LDS, lds, available, available // lds if fits else 0))
     if kernel.block is not None and kernel.waves > 1:
         barriers = kernel.cus * arch.blocks_per_cu
         limits.append(per_block(_BARRIERS, 1, barriers, barriers))
@@ -243,7 +243,7 @@ def _most(kernel: _Kernel, blocks: int | None, waves: int) -> dict[str, int]:
         most[_SGPRS] = min(sgprs, max(arch.max_sgprs, kernel.sgprs))  # a wave may be given more than code can name
     if blocks is not None:
         lds = kernel.cus * arch.lds_bytes // blocks // arch.lds_granule_bytes * arch.lds_granule_bytes
-        most[_LDS] = min(lds, arch.lds_block_bytes)
+        most[LDS] = min(lds, arch.lds_block_bytes)
     return most
 
 
@@ -253,13 +253,13 @@ def _next_step(kernel: _Kernel, binding: Limit) -> OccupancyStep | None:
     waves = int(binding.waves) + 1 if blocks is None else -(-blocks * kernel.waves // kernel.simds)
     if waves > kernel.arch.waves_per_simd:
         return None
-    now = {_VGPRS: kernel.vgprs, _SGPRS: kernel.sgprs, _LDS: kernel.lds_bytes}
+    now = {_VGPRS: kernel.vgprs, _SGPRS: kernel.sgprs, LDS: kernel.lds_bytes}
     most = _most(kernel, blocks, waves)
     needs = tuple(Need(name, now[name], limit) for name, limit in most.items() if now[name] > limit)
     met = {need.resource: need.at_most for need in needs}
     after = replace(
         kernel, vgprs=met.get(_VGPRS, kernel.vgprs), sgprs=met.get(_SGPRS, kernel.sgprs),
-        lds_bytes=met.get(_LDS, kernel.lds_bytes),
+        lds_bytes=met.get(LDS, kernel.lds_bytes),
     )  # fmt: skip
     won = min(_limits(after), key=lambda limit: limit.waves)
     return OccupancyStep(won.waves, won.blocks, needs)
@@ -270,7 +270,7 @@ def _slack(kernel: _Kernel, binding: Limit) -> dict[str, int]:
     if not binding.waves:
         return {}
     most = _most(kernel, binding.blocks, int(binding.waves))
-    now = {_VGPRS: kernel.vgprs, _SGPRS: kernel.sgprs, _LDS: kernel.lds_bytes}
+    now = {_VGPRS: kernel.vgprs, _SGPRS: kernel.sgprs, LDS: kernel.lds_bytes}
     return {name: limit - now[name] for name, limit in most.items()}
 
 
@@ -286,7 +286,7 @@ def _sentence(kernel: _Kernel, binding: Limit, bound_by: tuple[str, ...], step: 
             f"at most {_waves(binding.waves)} of {slots}: blocks of {_waves(kernel.waves)} fit {filled} of the "
             f"{unit}'s {slots * kernel.simds} wave slots; only another block size gives more"
         )
-    who, singular = " and ".join(bound_by), bound_by == (_LDS,)
+    who, singular = " and ".join(bound_by), bound_by == (LDS,)
     if binding.blocks == 0:
         what = f"no block of {kernel.block} threads fits a {unit}: {who} {'allows' if singular else 'allow'} none"
     else:
@@ -301,7 +301,7 @@ def _waves(number: float) -> str:
 def _over(need: Need) -> str:
     """Return by how much a resource is over, in words."""
     over = need.now - need.at_most
-    if need.resource == _LDS:
+    if need.resource == LDS:
         return f"{over} bytes of LDS"
     return f"{over} {need.resource if over > 1 else need.resource[:-1]}"
 

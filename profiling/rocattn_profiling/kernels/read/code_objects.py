@@ -180,9 +180,9 @@ _NO_METADATA = "it has no metadata: registers are those that a launch allocates;
 # The metadata's own version is [1, n] with this n for each version of the format.
 _METADATA_MINORS = {3: 0, 4: 1, 5: 2, 6: 2}
 _EXACT = {
-    "wave_size": (".wavefront_size", "lanes a wave"),
+    "wave_size": (".wavefront_size", "lanes per wave"),
     "lds_bytes": (".group_segment_fixed_size", "bytes of LDS"),
-    "scratch_bytes": (".private_segment_fixed_size", "bytes of scratch a lane"),
+    "scratch_bytes": (".private_segment_fixed_size", "bytes of scratch per lane"),
     "kernarg_bytes": (".kernarg_segment_size", "bytes of arguments"),
 }
 

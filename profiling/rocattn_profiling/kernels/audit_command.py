@@ -100,7 +100,8 @@ def _next(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -
     if rows := [row for row in rows_of(comparison, audit) if row.severity == "worse"]:
         row = worst(rows)
         facts = next((facts for facts in audit.kernels if (facts.arch, facts.name, facts.file) == row.variant), None)
-        given = [advice(finding.metric, facts.occupancy if facts else None) for finding in row.findings]
+        worse = [finding.metric for finding in row.findings if finding.severity == "worse"]
+        given = [advice(metric, facts.occupancy if facts else None) for metric in worse]
         lines = [("try", text) for text in given if text][:1]
         again = f" --arch {row.arch}"
     against = arguments.against

@@ -288,13 +288,15 @@ def _print_causes(console: Console, rows: Sequence[CardRow], comparison: Compari
             _print_cut(console, line)
         finding = row.findings[0]
         _print_wrapped(console, f"{terminal(finding.kernel)} on {row.arch}: {terminal(finding.text)}")
+        for line in finding.lines[:_MOST_LINES]:
+            _print_cut(console, f"  {terminal(line)}")
         worse_too = [other for other in row.findings[1:] if other.severity == finding.severity == "worse"]
         for other in worse_too[:_MOST_OTHERS]:
             _print_cut(console, f"  {terminal(other.text)}")
+            for line in other.lines[:1]:
+                _print_cut(console, f"    {terminal(line)}")
         if len(worse_too) > _MOST_OTHERS:
             _print_wrapped(console, f"  and {len(worse_too) - _MOST_OTHERS} more in {written}")
-        for line in [line for finding in row.findings for line in finding.lines][:_MOST_LINES]:
-            _print_cut(console, f"  {terminal(line)}")
     if len(kernels) > _MOST_KERNELS:
         _print_wrapped(console, f"{_some(kernels[_MOST_KERNELS:])}: in {written}")
 

@@ -26,6 +26,7 @@ ADVICE = {
     "run": "read more fragments of K and V ahead, so that one wait serves more products",
     "read to wait": _AHEAD,
     "bare waits": _AHEAD,
+    "barriers": "two buffers in LDS, written and read in turns, need one barrier per tile",
     "read conflicts": _BANKS,
     "write conflicts": _BANKS,
     "LDS reads": "more rows of Q per wave, so that each fragment of K and V serves more products",

@@ -19,19 +19,20 @@ from rocattn.toolchain.elf import Elf
 from rocattn.toolchain.inputs import inputs_of
 from rocattn_profiling.kernels.compare import SourceChange
 from rocattn_profiling.kernels.model.cost import loop_cost
-from rocattn_profiling.kernels.model.loops import hot_loop
+from rocattn_profiling.kernels.model.loops import hot_loop, usual_path
 from rocattn_profiling.kernels.read.assembly import parse_assembly
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, waits_for_waves
 from rocattn_profiling.kernels.shipped import compile_kernel, shipped_kernels
 from rocattn_profiling.revisions.hunks import hunks_between
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from rocattn_profiling.kernels.audit import Audit
     from rocattn_profiling.kernels.compare import Comparison
     from rocattn_profiling.kernels.model.cost import LoopCost
-    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
+    from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
     from rocattn_profiling.kernels.shipped import Shipped
     from rocattn_profiling.revisions.hunks import Hunk
 
@@ -51,12 +52,12 @@ class SourceLine(NamedTuple):
     Attributes:
         place: Its file and number, with a colon between.
         text: What it costs, and the source text where that is known.
-        spills: Whether it is listed for the registers that it saves or restores, not for its cycles.
+        shows: What it is listed for: a kind of `EVIDENCE`, or "" for its cycles.
     """
 
     place: str
     text: str
-    spills: bool = False
+    shows: str = ""
 
     @property
     def file(self) -> str:
@@ -85,7 +86,7 @@ def lines_of_loop(loop: LoopCost | None) -> list[SourceLine]:
 
 
 def lines_of_shipped(kernel: Shipped, root: Path) -> list[SourceLine]:
-    """Return the same for a shipped kernel, with the source text, and the lines that its spills are on.
+    """Return the same for a shipped kernel, with the source text, and the lines of each kind of `EVIDENCE`.
 
     Raises:
         ToolchainError: When it does not compile.
@@ -98,19 +99,66 @@ def lines_of_shipped(kernel: Shipped, root: Path) -> list[SourceLine]:
         return []
     function = _at_callers(function, _chains(with_tables.assembly))
     sources = _Sources(root, root / kernel.source)
-    spills = Counter(
-        each.source for block in function.blocks for each in block.instructions if each.spill and each.source
-    )
     lines = lines_of_loop(loop_cost(function, kernel.arch))
-    lines += [
-        SourceLine(line, f"{_saving(count)} spilled registers", spills=True)
-        for line, count in spills.most_common(SHOWN)
-    ]
+    loop = hot_loop(function)
+    path = usual_path(function, loop) if loop else range(len(function.blocks))
+    for kind, evidence in EVIDENCE.items():
+        blocks = [function.blocks[at] for at in path] if evidence.in_loop else function.blocks
+        found = Counter(
+            each.source for block in blocks for each in block.instructions if each.source and evidence.is_shown_by(each)
+        )
+        for line, times in found.most_common():
+            lines.append(SourceLine(line, evidence.one if times == 1 else f"{times} {evidence.many}", kind))
     return [line._replace(text=f"{line.text}{sources.text(line)}") for line in lines]
 
 
-def _saving(count: int) -> str:
-    return "1 instruction saves or restores" if count == 1 else f"{count} instructions save or restore"
+class Evidence(NamedTuple):
+    """Instructions that show what a finding is about.
+
+    Attributes:
+        metrics: Of the findings.
+        is_shown_by: Whether an instruction is one of them.
+        one: What one of them is, in words.
+        many: The words behind the number of several.
+        in_loop: Whether only those in the hot loop count.
+    """
+
+    metrics: tuple[str, ...]
+    is_shown_by: Callable[[Instruction], bool]
+    one: str
+    many: str
+    in_loop: bool = True
+
+
+def _accesses(unit: Pipe, access: Access) -> Callable[[Instruction], bool]:
+    return lambda instruction: any((each.unit, each.access) == (unit, access) for each in instruction.operations)
+
+
+EVIDENCE = {
+    "spills": Evidence(
+        ("spills", "scratch"), lambda instruction: instruction.spill, "1 instruction saves or restores spilled "
+        "registers", "instructions save or restore spilled registers", in_loop=False,
+    ),
+    "barriers": Evidence(
+        ("barriers",), lambda instruction: waits_for_waves(instruction.mnemonic), "1 barrier", "barriers"
+    ),
+    "waits": Evidence(("run",), lambda instruction: instruction.unit is Pipe.WAIT, "1 wait", "waits"),
+    "global loads": Evidence(
+        ("global loads", "loads in flight", "FLOP/B"), _accesses(Pipe.GLOBAL, Access.LOAD), "1 load of global memory",
+        "loads of global memory",
+    ),
+    "LDS reads": Evidence(
+        ("LDS reads", "read conflicts", "read to wait", "bare waits"), _accesses(Pipe.LDS, Access.LOAD), "1 LDS read",
+        "LDS reads",
+    ),
+    "LDS writes": Evidence(("write conflicts",), _accesses(Pipe.LDS, Access.STORE), "1 LDS write", "LDS writes"),
+}  # fmt: skip
+"""Kinds of lines that belong to a finding more than the costliest do."""
+
+
+def shown_for(metric: str) -> str:
+    """Return the kind of lines that belong to a metric: a key of `EVIDENCE`, or "" for the costliest."""
+    return next((kind for kind, evidence in EVIDENCE.items() if metric in evidence.metrics), "")
 
 
 def _chains(assembly: str) -> list[tuple[Frame, ...]]:
@@ -182,29 +230,31 @@ def with_lines(
         variants: Architecture, name and file of what the lines are wanted of; the first `MOST` get them.
     """
     facts = {(facts.arch, facts.name, facts.file): facts for facts in audit.kernels}
-    lines = {}
+    lines: dict[tuple[str, str, str], list[SourceLine]] = {}
     shipped = {} if root is None else {(kernel.arch, kernel.name): kernel for kernel in shipped_kernels(audit.archs)}
     for key in [key for key in variants if key in facts][:MOST]:  # what does not compile has no lines
         if root is None:
             lines[key] = lines_of_loop(facts[key].loop)
         elif key[:2] in shipped:
             lines[key] = lines_of_shipped(shipped[key[:2]], root)
-    findings = [
-        # Once for each kernel: its first finding takes them.
-        msgspec.structs.replace(
-            finding,
-            lines=_ordered(lines.pop((finding.arch, finding.kernel, finding.file), []), finding.metric),
-        )
-        if finding.severity == "worse"
-        else finding
-        for finding in comparison.findings
-    ]
+    changed = {place for source in comparison.sources for place in _places(source)}
+    findings = []
+    for finding in comparison.findings:
+        left = lines.get((finding.arch, finding.kernel, finding.file), [])
+        if finding.severity == "worse" and left:
+            kinds = {line.shows for line in left}
+            kind = shown_for(finding.metric) if shown_for(finding.metric) in kinds else ""
+            own = sorted((line for line in left if line.shows == kind), key=lambda line: line.place not in changed)
+            left[:] = [line for line in left if line.shows != kind]  # once for each kernel
+            findings.append(msgspec.structs.replace(finding, lines=[str(line) for line in own[:SHOWN]]))
+        else:
+            findings.append(finding)
     return msgspec.structs.replace(comparison, findings=findings)
 
 
-def _ordered(lines: list[SourceLine], metric: str) -> list[str]:
-    """Return lines for people; of a spill those first that it is on."""
-    return [str(line) for line in sorted(lines, key=lambda line: line.spills != (metric == "spills"))]
+def _places(source: SourceChange) -> tuple[str, str]:
+    """Return how a compiler may name a changed line: headers from ``include/`` on, the rest beside the source."""
+    return f"{source.path.partition('/')[2]}:{source.line}", f"{source.path.rpartition('/')[2]}:{source.line}"
 
 
 def _new_line(hunk: Hunk) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from rocattn.sources import kernel_root
 from rocattn_profiling.kernels.audit import audit_shipped
-from rocattn_profiling.kernels.compare import Comparison, Finding, compare
+from rocattn_profiling.kernels.compare import Comparison, Finding, SourceChange, compare
 from rocattn_profiling.kernels.shipped import shipped_kernels
 from rocattn_profiling.kernels.source_lines import with_lines
 
@@ -140,3 +140,32 @@ def test_findings_name_the_source_lines_of_the_hot_loop(kernels):
     assert one.lines
     assert all(line.partition(":")[0].endswith((".h", ".hip")) for line in one.lines)
     assert "cycles" in one.lines[0]
+
+
+def test_lines_belong_to_the_finding_and_changed_ones_come_first(kernels):
+    """Barriers, loads and waits are shown where they are; the costliest lines are of a finding about cycles."""
+    some = [one for one in kernels if one.name == CAUSAL and one.arch == "gfx1100"]
+    head = audited(some, kernel_root())
+
+    def lines(*metrics, sources=()):
+        about = {"severity": "worse", "arch": "gfx1100", "kernel": CAUSAL, "file": SOURCE, "text": "s"}
+        planted = [Finding(metric=metric, **about) for metric in metrics]
+        comparison = Comparison(base="b", head="h", compared=1, unchanged=0, findings=planted, sources=list(sources))
+        found = with_lines(comparison, head, kernel_root(), [("gfx1100", CAUSAL, SOURCE)]).findings
+        return [one.lines for one in found]
+
+    cycles, run, barriers, loads, reads, again = lines(
+        "issue cycles", "run", "barriers", "global loads", "read conflicts", "barriers"
+    )
+    assert all(" cycles, " in line for line in cycles)
+    assert all(re.search(r":\d+: (?:1 wait|\d+ waits): ", line) for line in run)
+    assert [re.search(r"(?<=\d: )1 barrier: block_barrier\(\);", line)[0] for line in barriers] == [
+        "1 barrier: block_barrier();"
+    ] * 2
+    assert all(re.search(r":\d+: (?:1 load|\d+ loads) of global memory", line) for line in loads)
+    assert all(re.search(r":\d+: (?:1 LDS read|\d+ LDS reads)", line) for line in reads)
+    assert all((cycles, run, loads, reads))
+    assert again == cycles[:0]  # once for each kernel
+    path, number = barriers[1].split(":")[:2]
+    changed = SourceChange(path=f"kernels/{path}", line=int(number), text="block_barrier();", kernels=[SOURCE])
+    assert lines("barriers", sources=[changed]) == [barriers[::-1]]

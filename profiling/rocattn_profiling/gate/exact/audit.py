@@ -32,7 +32,7 @@ from rocattn_profiling.kernels.compare import (
 from rocattn_profiling.kernels.model.rates import rates_version
 from rocattn_profiling.kernels.pins import PinError, pin_of, read_pins
 from rocattn_profiling.kernels.shipped import equal_kernels, facts_of_all
-from rocattn_profiling.kernels.source_lines import MOST, lines_of_shipped
+from rocattn_profiling.kernels.source_lines import MOST, lines_of_shipped, shown_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +54,6 @@ UNITS = {
     "loads in flight": "loads", "read conflicts": "times the cycles", "write conflicts": "times the cycles",
 }  # fmt: skip
 _MORE_IS_BETTER = frozenset({"blocks", "global loads", "matrix", "run", "read to wait", "FLOP/B", "loads in flight"})
-_ABOUT_SPILLS = frozenset({"spills", "scratch"})
 _RATIOS: tuple[Status, ...] = ("regression", "improvement", "waived")
 _ERROR = re.compile(r"(?:^|\s)(\S+?):(\d+):\d+: (?:fatal )?error:")
 
@@ -343,11 +342,11 @@ def _with_lines(entries: list[Entry], shipped: dict[tuple[str, str], Shipped], h
 
 
 def _located(causes: Sequence[Cause], lines: Sequence[SourceLine], kernel: Shipped) -> list[Cause]:
-    """Give each cause its likeliest line: for spills one that saves registers, else the costliest."""
+    """Give each cause its likeliest line: one that shows it, else the costliest."""
     located = []
     for cause in causes:
         # The first line that fits, else the first of the others.
-        line = min(lines, key=lambda line: line.spills != (cause.about in _ABOUT_SPILLS), default=None)
+        line = min(lines, key=lambda line: line.shows != shown_for(cause.about), default=None)
         if line is None:
             located.append(cause)
             continue

@@ -28,7 +28,7 @@ def test_hard_cases_are_right_on_the_stand_in(hostgpu, tmp_path):
     """Huge, equal and rising scores, hidden NaN, one key a row, and the same bits from several threads."""
     assert hostgpu(CODE, "gfx1100", str(tmp_path), " ".join(CASES)) == [0] * len(CASES)
     report = json.loads((tmp_path / "0" / "verify.json").read_text())
-    assert report["stand_ins"] == ["gpu"]
+    assert (report["stand_ins"], report["architectures"]) == (["gpu"], {"gpu": "gfx1100"})
     assert "the stand-in GPU: not a GPU" in (tmp_path / "0" / "index.html").read_text()
 
 
@@ -38,5 +38,5 @@ def test_a_failure_there_is_repeated_with_the_same_runtime(hostgpu, tmp_path):
     assert hostgpu(CODE, "gfx90a", str(tmp_path), name) == [1]
     (failure,) = json.loads((tmp_path / "0" / "verify.json").read_text())["failures"]
     assert failure["symptom"] == "subnormal elements of q, k and v are taken for 0"
-    assert "ROCM_PATH=" in failure["command"]
-    assert failure["command"].endswith(f"ROCATTN_HOSTGPU_ARCH=gfx90a rocattn verify --case {name} --backend gpu")
+    setting = "ROCM_PATH=$(rocattn doctor --hostgpu) ROCATTN_HOSTGPU_ARCH=gfx90a"
+    assert failure["command"] == f"{setting} rocattn verify --case {name} --backend gpu"

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rocattn.backend import Support
 from rocattn.backends import BACKENDS, CpuBackend
+from rocattn.backends.gpu import GpuBackend
 from rocattn.config import FP8_DTYPES
 from rocattn_profiling.base.lds_banks import lds_groups_text
 from rocattn_profiling.cli import main
@@ -40,8 +42,8 @@ class Faulty(CpuBackend):
 
     def forward(self, config, operands, out, lse):
         """Compute, but wrongly."""
-        if self.fault == "raises":
-            raise MemoryError("no room\nat all")
+        if self.fault in {"raises", "complains"}:
+            raise MemoryError("no room\nat all" + "\na race of threads" * (self.fault == "complains") * 100)
         if self.fault == "exits":
             raise SystemExit(0)
         kept = out.copy()
@@ -109,6 +111,48 @@ def test_wrong_backend_fails_with_a_command_to_see_it_again(capsys, tmp_path, fa
     assert ("MemoryError: no room at all" in line) == (fault == "raises")
     faulty.fault = ""
     assert run(capsys, tmp_path, *line.split(" rocattn verify ")[1].split())[0] == 0
+
+
+def test_a_long_complaint_is_printed_once_and_short(capsys, tmp_path, faulty):
+    """Its beginning, and of other cases where it is; verify.json has all of it."""
+    faulty.fault = "complains"
+    _, _, err = run(capsys, tmp_path, "--quick", "--family", "basics", "--backend", "faulty")
+    lines = [line for line in err.splitlines() if line.startswith("WRONG")]
+    first, second = (line.split(" ", 3)[2].rstrip(":") for line in lines[:2])
+    assert lines[0].startswith(f"WRONG faulty {first}: MemoryError: no room at all a race of threads a race of ")
+    assert f" … (1,827 characters in verify.json); again: rocattn verify --case {first}" in lines[0]
+    assert f"{second}: as in {first} (1,827 characters in verify.json); again: rocattn verify" in lines[1]
+    assert max(map(len, lines)) < 700
+    fault = json.loads((tmp_path / "verify.json").read_text())["failures"][1]["fault"]
+    assert (len(fault), fault.count("a race of threads")) == (1827, 100)
+
+
+def test_the_summary_names_the_architecture(capsys, tmp_path, monkeypatch):
+    """Of the stand-in also that there are others; of a GPU nothing more; of backends without one nothing."""
+    monkeypatch.setattr(GpuBackend, "available", lambda _: Support(ok=True))
+    monkeypatch.setattr(GpuBackend, "supports", lambda *_: Support(ok=False, reason="not today"))
+    runtime = SimpleNamespace(arch="gfx942", device=SimpleNamespace(is_stand_in=True))
+    monkeypatch.setattr(GpuBackend, "_first_device", lambda _: (runtime, ""))
+    monkeypatch.setattr(GpuBackend, "runtime", lambda _: runtime)
+    for stand_in, words in (
+        (True, "gpu: the stand-in for gfx942, 1 of 6 architectures (ROCATTN_HOSTGPU_ARCH picks another)"),
+        (False, "gpu: gfx942"),
+    ):
+        runtime.device.is_stand_in = stand_in
+        _, _, err = run(capsys, tmp_path, "--case", label(), "--backend", "cpu", "gpu")
+        assert f"\nverify: 1 checked, 0 wrong, 1 not supported; {words}; written to " in err
+
+
+def test_without_a_gpu_the_stand_in_is_named(capsys, tmp_path, monkeypatch):
+    """Only to who asked for a GPU and has neither."""
+    monkeypatch.setattr(GpuBackend, "available", lambda _: Support(ok=False, reason="no HIP runtime"))
+    monkeypatch.setattr("rocattn.gpu.driver.stand_in_at_hand", lambda: False)
+    status, _, err = run(capsys, tmp_path, "--case", label(), "--backend", "gpu")
+    hint = "without a GPU: ROCM_PATH=$(rocattn doctor --hostgpu) rocattn verify --backend gpu"
+    assert (status, hint in err.splitlines()) == (3, True)
+    assert hint not in run(capsys, tmp_path, "--case", label())[2]
+    monkeypatch.setattr("rocattn.gpu.driver.stand_in_at_hand", lambda: True)
+    assert hint not in run(capsys, tmp_path, "--case", label(), "--backend", "gpu")[2]
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def suites():
         ]
     )  # fmt: skip
     report = verify_report.build(
-        found, cases=6, level="core", seed=1, unavailable={}, stand_ins=[], again=lambda o: f"rocattn verify {o.case}",
-        started=0.0, seconds=9.5,
+        found, cases=6, level="core", seed=1, unavailable={}, stand_ins=[], architectures={},
+        again=lambda o: f"rocattn verify {o.case}", started=0.0, seconds=9.5,
     )  # fmt: skip
     root = ET.fromstring(verify_report.to_xml(report).encode())  # noqa: S314 - made in this test
     assert root.get("time") == "9.500"

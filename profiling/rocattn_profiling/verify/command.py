@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shlex
 import signal
@@ -28,6 +29,7 @@ RUNNING = "running.txt"
 """File in --out with the command of the running case; it stays behind if a backend kills the process."""
 _SHOWN = 20
 """Number of failures printed, worst first; the files have all."""
+_STAND_IN = "ROCM_PATH=$(rocattn doctor --hostgpu)"
 
 _EPILOG = """\
 Levels: quick (seconds) has each first mistake of a kernel alone, in every dtype, all pairs of options, and each family
@@ -161,6 +163,8 @@ def _finish(
     """Print the result, write it unless nothing ran, and return the exit status."""
     import msgspec
 
+    from rocattn.backends.gpu import GpuBackend
+    from rocattn.gpu.driver import stand_in_at_hand
     from rocattn_profiling.base.files import write_together
     from rocattn_profiling.verify import report as shown
 
@@ -172,12 +176,15 @@ def _finish(
         unavailable=absent,
         named=arguments.backend or (),
         stand_ins=[backend.name for backend in backends if backend.is_stand_in],
+        architectures=_architectures(backends),
         again=lambda outcome: _again(outcome.case, outcome.backend, arguments),
         started=started,
         seconds=time.time() - started,
     )
     shown.print_tables(report)  # first, so that a full disk does not hide the result
     shown.print_failures(report, _SHOWN)
+    if GpuBackend.name in absent and GpuBackend.name in report.unchecked and not stand_in_at_hand():
+        console.say(f"without a GPU: {_STAND_IN} rocattn verify --backend {GpuBackend.name}")
     encoded = msgspec.json.format(msgspec.json.encode(shown.to_json(report)), indent=2).decode()
     path, page = out / "verify.json", out / "index.html"
     texts = {path: encoded + "\n", page: shown.to_html(report)} if report.ran else {}
@@ -186,12 +193,25 @@ def _finish(
     write_together(texts)
     counts = f"{report.ran} checked, {report.failed} wrong, {report.skipped} not supported"
     where = f"written to {path} and {page.name}" if report.ran else "nothing was run, so no report was written"
-    console.say(f"verify: {counts}; {where}")
+    console.say("; ".join([f"verify: {counts}", *shown.devices(report), where]))
     if arguments.json:
         console.emit_json(shown.to_json(report))
     if report.failed:
         return FAILED
     return OK if report.ran and not report.unchecked else NOT_MEASURED
+
+
+def _architectures(backends: list[Backend]) -> dict[str, str]:
+    """Return the architecture of each backend that has one; a GPU that was lost on the way has none."""
+    from rocattn.backends.gpu import GpuBackend
+    from rocattn.gpu.errors import GpuError
+
+    found = {}
+    for backend in backends:
+        with suppress(GpuError):
+            if isinstance(backend, GpuBackend):
+                found[backend.name] = backend.runtime().arch
+    return found
 
 
 def _print_conflicts(arch: str) -> None:
@@ -204,9 +224,7 @@ def _print_conflicts(arch: str) -> None:
     except GpuError:
         counts = []
     if not counts:
-        console.say(
-            "verify: no LDS access was counted: that takes a case on the stand-in GPU (rocattn doctor --hostgpu)"
-        )
+        console.say(f"verify: no LDS access was counted: that takes a case on the stand-in GPU, with {_STAND_IN}")
         return
     sums: dict[tuple[str, str], list[int]] = {}
     for kernel, direction, cycles, least in counts:
@@ -224,10 +242,24 @@ def _again(case: str, backend: str, arguments: argparse.Namespace) -> str:
     names = ["ROCATTN_NUM_THREADS", "ROCATTN_COMPILER"]
     if backend == "gpu":
         names += ["ROCM_PATH", "ROCATTN_HOSTGPU_ARCH", "ROCATTN_HOSTGPU_ORDER", "ROCATTN_USE_FLASH_ATTENTION"]
-    shell: list[Any] = [f"{name}={shlex.quote(os.environ[name])}" for name in names if os.environ.get(name)]
+    shell: list[Any] = [_setting(name, os.environ[name]) for name in names if os.environ.get(name)]
     words = ["rocattn", "verify", "--case", case]
     if backend != "yardstick":
         words += ["--backend", backend]
     words += ["--seed", str(arguments.seed)] * bool(arguments.seed)
     words += ["--backend-module", arguments.backend_module] * bool(arguments.backend_module)
     return " ".join([*shell, shlex.join(words)])
+
+
+@functools.cache
+def _setting(name: str, value: str) -> str:
+    """Return a variable as a shell sets it; of the stand-in's folder the command that names it."""
+    from rocattn.errors import ToolchainError
+    from rocattn.gpu.driver import stand_in_at_hand
+    from rocattn.toolchain.hostgpu import hostgpu_library
+
+    if name == "ROCM_PATH" and stand_in_at_hand():
+        with suppress(ToolchainError):
+            if Path(value) == hostgpu_library():
+                return _STAND_IN
+    return f"{name}={shlex.quote(value)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET  # writes only: nothing foreign is parsed
@@ -9,6 +10,8 @@ from xml.etree import ElementTree as ET  # writes only: nothing foreign is parse
 import msgspec
 
 import rocattn
+from rocattn.gpu.arch import TESTED
+from rocattn.gpu.reasons import STAND_IN_ARCH
 from rocattn_profiling.base import console
 from rocattn_profiling.base.markup import xml
 from rocattn_profiling.verify.cases import FAMILIES
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 WORST = 100
 """Number of tensors listed on the page, worst first; verify.json has all."""
+_FAULT = 400  # characters of a fault that are printed: the stand-in GPU's first complaint; others follow from it
 
 
 class FailedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +67,7 @@ class VerifyReport:
     Attributes:
         unavailable: Backends that cannot run here, with the reason.
         unchecked: Of the backends that were asked for by name, those on which no case ran, with the reason.
+        architectures: Of the backends that run on a GPU or stand in for one: which.
     """
 
     level: str
@@ -73,6 +78,7 @@ class VerifyReport:
     unavailable: dict[str, str]
     unchecked: dict[str, str]
     stand_ins: list[str]
+    architectures: dict[str, str]
     failures: list[FailedCase]
     symptoms: dict[str, list[str]]
     started: float
@@ -109,6 +115,7 @@ class VerifyReport:
 
 def build(
     result: Verification, *, cases: int, level: str, seed: int, unavailable: dict[str, str], stand_ins: list[str],
+    architectures: dict[str, str],
     again: Callable[[CaseOutcome], str], started: float, seconds: float, named: Sequence[str] = (),
 ) -> VerifyReport:  # fmt: skip
     """Lay out the result of a run; ``again`` returns the command that repeats an outcome."""
@@ -123,7 +130,7 @@ def build(
     tensors = [(o, tensor) for o in result.outcomes for tensor in o.tensors]
     return VerifyReport(
         level, seed, cases, result.outcomes, list(result.agreements.values()), unavailable,
-        _unchecked(result.outcomes, named, unavailable), stand_ins, failures,
+        _unchecked(result.outcomes, named, unavailable), stand_ins, architectures, failures,
         symptoms(result.outcomes), started, seconds, backends, _families(result.outcomes, backends),
         _histograms(result.outcomes), sorted(tensors, key=lambda pair: -pair[1].ratio)[:WORST],
     )  # fmt: skip
@@ -144,6 +151,7 @@ def to_json(report: VerifyReport) -> dict[str, Any]:
         "unavailable": report.unavailable,
         "unchecked": report.unchecked,
         "stand_ins": report.stand_ins,
+        "architectures": report.architectures,
         "symptoms": report.symptoms,
         "failures": msgspec.to_builtins(report.failures),
         "agreements": msgspec.to_builtins(report.agreements),
@@ -259,11 +267,29 @@ def print_failures(report: VerifyReport, limit: int) -> None:
     for backend, lines in report.symptoms.items():
         for line in lines:
             console.say(f"{backend}: {line}")
+    printed: dict[str, str] = {}
     for failure in report.failures[:limit]:
         looks = f"; looks like: {failure.symptom}" if failure.symptom else ""
-        console.say(f"WRONG {failure.backend} {failure.case}: {failure.fault}{looks}; again: {failure.command}")
+        fault = failure.fault
+        if len(fault) > _FAULT:
+            begins = textwrap.shorten(fault, _FAULT, placeholder=" …")
+            first = printed.setdefault(begins, failure.case)
+            fault = (
+                f"{begins if first == failure.case else f'as in {first}'} ({len(fault):,} characters in verify.json)"
+            )
+        console.say(f"WRONG {failure.backend} {failure.case}: {fault}{looks}; again: {failure.command}")
     if len(report.failures) > limit:
         console.say(f"… and {len(report.failures) - limit} more, in verify.json and index.html")
+
+
+def devices(report: VerifyReport) -> list[str]:
+    """Return which architecture the cases ran as, for each backend that has one."""
+    return [
+        f"{name}: the stand-in for {arch}, 1 of {len(TESTED)} architectures ({STAND_IN_ARCH} picks another)"
+        if name in report.stand_ins
+        else f"{name}: {arch}"
+        for name, arch in report.architectures.items()
+    ]
 
 
 def to_xml(report: VerifyReport) -> str:

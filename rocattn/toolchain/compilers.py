@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 VARIABLE = "ROCATTN_COMPILER"
+PINNED = "ziglang"
 MIN_CLANG, MIN_GCC = 17, 12
 _PROBE_TIMEOUT_S = 60.0
 # These make a compiler read or record things that the cache key does not know of.
@@ -79,8 +80,10 @@ def choose_compiler() -> Compiler:
             return compiler
         _check_given(compiler)
         looked.append(compiler)
-    reasons = "; ".join(f"{compiler.kind}: {compiler.reason}" for compiler in looked)
-    raise ToolchainError(f"no compiler for HIP kernels: {reasons}")
+    absent = [compiler for compiler in looked if (compiler.kind, compiler.argv) == (PINNED, ())]
+    reasons = "; ".join(f"{compiler.kind}: {compiler.reason}" for compiler in looked if compiler not in absent)
+    remedy = f"{install_command()} ({reasons})" if absent else reasons
+    raise ToolchainError(f"no compiler for HIP kernels: {remedy}")
 
 
 @functools.cache
@@ -97,7 +100,7 @@ def choose_host_compiler() -> Compiler:
             return compiler
         _check_given(compiler)
     raise ToolchainError(
-        f"no C++ compiler: pip install 'rocattn[toolchain]', or put clang >= {MIN_CLANG} or g++ >= {MIN_GCC} on PATH"
+        f"no C++ compiler: {install_command()}, or put clang >= {MIN_CLANG} or g++ >= {MIN_GCC} on PATH"
     )
 
 
@@ -155,7 +158,7 @@ def _given() -> Iterator[Compiler]:
         try:
             home = Path(_ask([argv[0], "-c", "import ziglang; print(ziglang.__path__[0])"]).strip())
         except ToolchainError as error:
-            yield _unusable("ziglang", str(error), argv=argv, given=True)
+            yield _unusable(PINNED, str(error), argv=argv, given=True)
             return
         yield replace(_zig(home), given=True)
     elif Path(argv[0]).name == "zig":
@@ -172,10 +175,22 @@ def _check_given(compiler: Compiler) -> None:
 
 def _pinned() -> Compiler:
     """Look at clang of the PyPI package ``ziglang``, started directly: its ``python -m`` only execs the same file."""
-    spec = find_spec("ziglang")
+    spec = find_spec(PINNED)
     if spec is None or not spec.submodule_search_locations:
-        return _unusable("ziglang", "not installed: pip install 'rocattn[toolchain]'")
+        return _unusable(PINNED, f"not installed: {install_command()}")
     return _zig(Path(next(iter(spec.submodule_search_locations))))
+
+
+def install_command() -> str:
+    """Return the command that installs the pinned compiler, of the release that this package's metadata names."""
+    from importlib.metadata import PackageNotFoundError, requires  # not where there is a compiler: 20 ms
+
+    try:
+        wanted = requires("rocattn") or []
+    except PackageNotFoundError:  # a source tree on the path
+        wanted = []
+    pinned = (text.partition(";")[0].strip() for text in wanted if text.startswith(PINNED))
+    return f"pip install {next(pinned, PINNED)}"
 
 
 def _zig(home: Path) -> Compiler:
@@ -183,7 +198,7 @@ def _zig(home: Path) -> Compiler:
     zig = str(home / "zig")
     packages = sorted(path.name[: -len(".dist-info")] for path in home.parent.glob("ziglang-*.dist-info"))
     release = packages[0].partition("-")[2] if len(packages) == 1 else "unknown"
-    return _identified("ziglang", (zig, "clang"), (zig, "ld.lld"), f" (ziglang {release})")
+    return _identified(PINNED, (zig, "clang"), (zig, "ld.lld"), f" (ziglang {release})")
 
 
 def _rocm() -> Compiler:

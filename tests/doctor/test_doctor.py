@@ -11,6 +11,7 @@ from rocattn.cache import ContentCache
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
 from rocattn.toolchain import Compiler, choose_host_compiler, host_isa
+from rocattn.toolchain.compilers import install_command
 from rocattn_profiling import cli
 from rocattn_profiling.doctor import checks
 from rocattn_profiling.doctor import command as doctor
@@ -193,7 +194,7 @@ def test_the_first_usable_compiler_is_chosen(own_cache):
     assert rows[1].detail == "/opt/rocm/bin/clang: too old"
     rows = checks.compiler_checks([old, gcc])
     assert rows[1].detail.endswith("chosen for CPU kernels")
-    assert rows[2].remedy == "pip install 'rocattn[toolchain]'"
+    assert rows[2].remedy == install_command()
 
 
 def test_cpu_kernels_name_compiler_and_instruction_set(monkeypatch, host_compiler):

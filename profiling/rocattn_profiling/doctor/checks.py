@@ -27,6 +27,7 @@ from rocattn.gpu.probe import GpuProbe, probe
 from rocattn.sources import kernel_root
 from rocattn.threads import count_problem, thread_count
 from rocattn.toolchain import Compiler, choose_host_compiler, find_compilers, host_isa
+from rocattn.toolchain.compilers import install_command
 from rocattn_profiling.base.files import system_text
 from rocattn_profiling.base.process import BrokenToolError, find_tool, tool_version
 from rocattn_profiling.measure import machine
@@ -247,7 +248,7 @@ def compiler_checks(compilers: list[Compiler]) -> list[DoctorCheck]:
     rows = [_compiler_row(group, compiler, gpu, host) for compiler in compilers]
     if gpu is None:
         why = "GPU kernels cannot be compiled"
-        rows.append(DoctorCheck(group, "any", "missing", why, "pip install 'rocattn[toolchain]'"))
+        rows.append(DoctorCheck(group, "any", "missing", why, install_command()))
     rows.append(_cpu_kernels(group))
     try:
         rows.append(DoctorCheck(group, "kernel sources", "ok", str(kernel_root())))

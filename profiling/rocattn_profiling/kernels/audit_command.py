@@ -103,7 +103,7 @@ def _next(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -
         worse = [finding.metric for finding in row.findings if finding.severity == "worse"]
         given = [advice(metric, facts.occupancy if facts else None) for metric in worse]
         lines = [("try", text) for text in given if text][:1]
-        again = f" --arch {row.arch}"
+        again = f"{' --quick' * arguments.quick} --arch {row.arch}"
     against = arguments.against
     if arguments.check_pins:
         lines += [("recheck", f"rocattn kernels audit --check-pins{again}")] if again else []

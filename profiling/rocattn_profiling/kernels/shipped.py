@@ -6,7 +6,6 @@ import functools
 import signal
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,13 +121,13 @@ def equal_kernels(
         now: What the other side ships.
         now_root: Where those sources are.
     """
-    made = [_made_from(*side) for side in ((before, before_root), (now, now_root))]
-    return {key for key in made[0].keys() & made[1].keys() if made[0][key] and made[0][key] == made[1][key]}
+    old, new = _made_from(before, before_root), _made_from(now, now_root)
+    return {key for key in old.keys() & new.keys() if old[key] == new[key]}
 
 
 def _made_from(kernels: Sequence[Shipped], root: Path) -> dict[tuple[str, str], set[str]]:
-    """Return what each kernel is made from, as hashes; none where its sources cannot be followed."""
-    made: dict[tuple[str, str], set[str]] = {}
+    """Return what each kernel is made from, as hashes; like nothing elsewhere if its sources cannot be followed."""
+    by_kernel: dict[tuple[str, str], set[str]] = {}
 
     @functools.cache
     def inputs(source: str) -> str:
@@ -136,11 +135,13 @@ def _made_from(kernels: Sequence[Shipped], root: Path) -> dict[tuple[str, str], 
         return content_key(part for file in files for part in file)
 
     for kernel in kernels:
-        hashes = made.setdefault((kernel.arch, kernel.name), set())
-        with suppress(ToolchainError):  # compiling it says why
+        hashes = by_kernel.setdefault((kernel.arch, kernel.name), set())
+        try:
             macros = define_options(kernel.defines)
             hashes.add(content_key([kernel.kernel, kernel.source, kernel.symbol, *macros, inputs(kernel.source)]))
-    return made
+        except ToolchainError:  # compiling it says why
+            hashes.add(str(root))
+    return by_kernel
 
 
 def facts_of_all(

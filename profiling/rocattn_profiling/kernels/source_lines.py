@@ -52,7 +52,7 @@ class SourceLine(NamedTuple):
     Attributes:
         place: Its file and number, with a colon between.
         text: What it costs, and the source text where that is known.
-        shows: What it is listed for: a kind of `EVIDENCE`, or "" for its cycles.
+        shows: What it is listed for: a kind of `LINE_KINDS`, or "" for its cycles.
     """
 
     place: str
@@ -86,7 +86,7 @@ def lines_of_loop(loop: LoopCost | None) -> list[SourceLine]:
 
 
 def lines_of_shipped(kernel: Shipped, root: Path) -> list[SourceLine]:
-    """Return the same for a shipped kernel, with the source text, and the lines of each kind of `EVIDENCE`.
+    """Return the same for a shipped kernel, with the source text, and the lines of each kind of `LINE_KINDS`.
 
     Raises:
         ToolchainError: When it does not compile.
@@ -102,30 +102,30 @@ def lines_of_shipped(kernel: Shipped, root: Path) -> list[SourceLine]:
     lines = lines_of_loop(loop_cost(function, kernel.arch))
     loop = hot_loop(function)
     path = usual_path(function, loop) if loop else range(len(function.blocks))
-    for kind, evidence in EVIDENCE.items():
-        blocks = [function.blocks[at] for at in path] if evidence.in_loop else function.blocks
-        found = Counter(
-            each.source for block in blocks for each in block.instructions if each.source and evidence.is_shown_by(each)
+    for kind, shown in LINE_KINDS.items():
+        blocks = [function.blocks[at] for at in path] if shown.in_loop else function.blocks
+        instructions = Counter(
+            each.source for block in blocks for each in block.instructions if each.source and shown.has(each)
         )
-        for line, times in found.most_common():
-            lines.append(SourceLine(line, evidence.one if times == 1 else f"{times} {evidence.many}", kind))
+        for line, times in instructions.most_common():
+            lines.append(SourceLine(line, shown.single if times == 1 else f"{times} {shown.many}", kind))
     return [line._replace(text=f"{line.text}{sources.text(line)}") for line in lines]
 
 
-class Evidence(NamedTuple):
+class LineKind(NamedTuple):
     """Instructions that show what a finding is about.
 
     Attributes:
         metrics: Of the findings.
-        is_shown_by: Whether an instruction is one of them.
-        one: What one of them is, in words.
+        has: Whether an instruction is one of them.
+        single: What one of them is, in words.
         many: The words behind the number of several.
         in_loop: Whether only those in the hot loop count.
     """
 
     metrics: tuple[str, ...]
-    is_shown_by: Callable[[Instruction], bool]
-    one: str
+    has: Callable[[Instruction], bool]
+    single: str
     many: str
     in_loop: bool = True
 
@@ -134,31 +134,31 @@ def _accesses(unit: Pipe, access: Access) -> Callable[[Instruction], bool]:
     return lambda instruction: any((each.unit, each.access) == (unit, access) for each in instruction.operations)
 
 
-EVIDENCE = {
-    "spills": Evidence(
+LINE_KINDS = {
+    "spills": LineKind(
         ("spills", "scratch"), lambda instruction: instruction.spill, "1 instruction saves or restores spilled "
         "registers", "instructions save or restore spilled registers", in_loop=False,
     ),
-    "barriers": Evidence(
+    "barriers": LineKind(
         ("barriers",), lambda instruction: waits_for_waves(instruction.mnemonic), "1 barrier", "barriers"
     ),
-    "waits": Evidence(("run",), lambda instruction: instruction.unit is Pipe.WAIT, "1 wait", "waits"),
-    "global loads": Evidence(
+    "waits": LineKind(("run",), lambda instruction: instruction.unit is Pipe.WAIT, "1 wait", "waits"),
+    "global loads": LineKind(
         ("global loads", "loads in flight", "FLOP/B"), _accesses(Pipe.GLOBAL, Access.LOAD), "1 load of global memory",
         "loads of global memory",
     ),
-    "LDS reads": Evidence(
+    "LDS reads": LineKind(
         ("LDS reads", "read conflicts", "read to wait", "bare waits"), _accesses(Pipe.LDS, Access.LOAD), "1 LDS read",
         "LDS reads",
     ),
-    "LDS writes": Evidence(("write conflicts",), _accesses(Pipe.LDS, Access.STORE), "1 LDS write", "LDS writes"),
+    "LDS writes": LineKind(("write conflicts",), _accesses(Pipe.LDS, Access.STORE), "1 LDS write", "LDS writes"),
 }  # fmt: skip
 """Kinds of lines that belong to a finding more than the costliest do."""
 
 
 def shown_for(metric: str) -> str:
-    """Return the kind of lines that belong to a metric: a key of `EVIDENCE`, or "" for the costliest."""
-    return next((kind for kind, evidence in EVIDENCE.items() if metric in evidence.metrics), "")
+    """Return the kind of lines that belong to a metric: a key of `LINE_KINDS`, or "" for the costliest."""
+    return next((kind for kind, shown in LINE_KINDS.items() if metric in shown.metrics), "")
 
 
 def _chains(assembly: str) -> list[tuple[Frame, ...]]:

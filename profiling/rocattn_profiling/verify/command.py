@@ -206,12 +206,12 @@ def _architectures(backends: list[Backend]) -> dict[str, str]:
     from rocattn.backends.gpu import GpuBackend
     from rocattn.gpu.errors import GpuError
 
-    found = {}
+    archs = {}
     for backend in backends:
         with suppress(GpuError):
             if isinstance(backend, GpuBackend):
-                found[backend.name] = backend.runtime().arch
-    return found
+                archs[backend.name] = backend.runtime().arch
+    return archs
 
 
 def _print_conflicts(arch: str) -> None:

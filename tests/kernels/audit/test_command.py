@@ -284,6 +284,9 @@ def test_only_what_can_differ_from_a_revision_is_compiled(audit, repository, mon
     listing = repository / "profiling/rocattn_profiling/kernels/build.py"
     listing.write_text(LISTING.replace('"defines": {}', '"defines": {"XCDS": 1}'))
     assert looked_at("WORKTREE")[1] == ["scale", "scale"]
+    (scale,) = shipped.shipped_kernels(["gfx1100"], quick=True)
+    absent = [(repository / name) for name in ("none", "nothing")]
+    assert shipped.equal_kernels([scale], absent[0], [scale], absent[1]) == set()  # what cannot be read is not equal
 
 
 def test_the_history_is_put_into_the_asv_store(audit, repository):

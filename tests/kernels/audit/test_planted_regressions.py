@@ -142,7 +142,7 @@ def test_findings_name_the_source_lines_of_the_hot_loop(kernels):
     assert "cycles" in one.lines[0]
 
 
-def test_lines_belong_to_the_finding_and_changed_ones_come_first(kernels):
+def test_lines_belong_to_the_finding_changed_ones_first(kernels):
     """Barriers, loads and waits are shown where they are; the costliest lines are of a finding about cycles."""
     some = [one for one in kernels if one.name == CAUSAL and one.arch == "gfx1100"]
     head = audited(some, kernel_root())

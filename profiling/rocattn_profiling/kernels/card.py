@@ -210,7 +210,7 @@ def _print_rows(console: Console, rows: Sequence[CardRow], comparison: Compariso
             words = [f"{row.variants} of {total[kernel, row.arch]} {WORDS[row.severity]}" for row in shown]
             _print_table(console, kernel, shown, words, cells)
     if len(rows) > _MOST_ROWS:
-        _print_wrapped(console, f"and {count(len(rows) - _MOST_ROWS, 'more row')} in {written}")
+        console.print(f"and {count(len(rows) - _MOST_ROWS, 'more row')} in {written}", style="dim")
 
 
 def _print_table(
@@ -296,9 +296,9 @@ def _print_causes(console: Console, rows: Sequence[CardRow], comparison: Compari
             for line in other.lines[:1]:
                 _print_cut(console, f"    {terminal(line)}")
         if len(worse_too) > _MOST_OTHERS:
-            _print_wrapped(console, f"  and {len(worse_too) - _MOST_OTHERS} more in {written}")
+            console.print(f"  and {len(worse_too) - _MOST_OTHERS} more in {written}", style="dim")
     if len(kernels) > _MOST_KERNELS:
-        _print_wrapped(console, f"{_some(kernels[_MOST_KERNELS:])}: in {written}")
+        console.print(f"{_some(kernels[_MOST_KERNELS:])}: in {written}", style="dim")
 
 
 def worst(rows: Sequence[CardRow]) -> CardRow:

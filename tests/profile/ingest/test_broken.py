@@ -262,7 +262,7 @@ def test_a_folder_of_too_many_files_is_cut_and_said(tmp_path, monkeypatch):
 
 def test_what_is_not_there_is_an_error(tmp_path):
     """A wrong path is the caller's mistake, not a file's."""
-    with pytest.raises(RocattnError, match="no such file or folder"):
+    with pytest.raises(RocattnError, match="nowhere does not exist"):
         ingest.read([tmp_path / "nowhere"])
 
 

@@ -53,13 +53,31 @@ def test_the_process_id_in_a_name_is_no_part_of_the_pass(tmp_path):
     assert passes(ingest.read([tmp_path])) == ["other", "run"]
 
 
-def test_a_rank_that_repeats_another_is_not_left_out_in_silence(tmp_path):
-    """Ranks in folders of their own are passes that measured the same: one is reported, and a line says so."""
+def test_ranks_of_one_run_count_together(tmp_path):
+    """Whether folders or names have the rank: all launches of all ranks are there, also where process ids are alike."""
     for rank, size in ((0, 2), (1, 3), (2, 2)):
-        made = g.launches(size, counters=("SQ_WAVES",), process=70 + rank)
-        g.v3_counters(tmp_path / f"rank{rank}" / "out_counter_collection.csv", made)
-    (line,) = find_launches(ingest.read([tmp_path])).problems
-    assert line.startswith("pass rank1/out measured what pass rank0/out did, whose values are reported; 1 more")
+        made = g.launches(size, counters=("SQ_WAVES",), process=70)
+        g.v3_counters(tmp_path / "folders" / f"rank{rank}" / "out_counter_collection.csv", made)
+        g.v3_counters(tmp_path / "names" / f"out_rank_{rank}_counter_collection.csv", made)
+    for folder in ("folders", "names"):
+        profile = ingest.read([tmp_path / folder])
+        assert passes(profile) == ["out"]
+        assert len(find_launches(profile)) == 7
+        assert profile.runs == ()
+
+
+def test_a_pass_that_repeats_another_is_not_left_out_in_silence(tmp_path):
+    """One call of rocprofv3 counted the same thrice: the first is reported, and a line says so."""
+    for number, value in ((1, 5.0), (2, 6.0), (3, 7.0)):
+        made = [g.Launch(1, "k", counters={"SQ_WAVES": value})]
+        g.v3_counters(tmp_path / f"pass_{number}" / "out_counter_collection.csv", made)
+    profile = ingest.read([tmp_path])
+    launches = find_launches(profile)
+    assert launches.problems == [
+        "pass pass_2/out and 1 more repeat the measurements of pass pass_1/out, which is reported"
+    ]
+    assert profile.runs == ()
+    assert launches.joined.counters["SQ_WAVES"].tolist() == [5.0]
     other = [g.Launch(1, "other", counters={"SQ_WAVES": 1.0}), g.Launch(2, "b", counters={"SQ_WAVES": 1.0})]
     g.v3_counters(tmp_path / "two" / "a_counter_collection.csv", other[:1])
     g.v3_counters(tmp_path / "two" / "b_counter_collection.csv", other[1:])

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.groups import COPIES, group_findings, to_json
 
-from .test_limits import BMM2, made_of, report
+from .test_limits import BMM1, BMM2, made_of, report
 from .test_summary import kernels_of
 
 
@@ -24,6 +25,24 @@ def test_a_finding_has_the_counters_that_prove_it():
     assert first.counters["SQ_LDS_UNALIGNED_STALL"] == BMM2["SQ_LDS_UNALIGNED_STALL"]
     assert "SQ_LDS_IDX_ACTIVE 18.9 M" in first.proof
     assert first.command == "rocattn profile --pc-sampling -- COMMAND"
+
+
+@pytest.mark.parametrize("first", [BMM1, BMM2])
+def test_a_finding_and_its_counters_are_of_one_pass(first):
+    """Two passes of one run counted the same and differ: one's finding stood above the other's counters."""
+    made = made_of(first)
+    made.dispatches = pd.concat([made.dispatches, made.dispatches.assign(**{"pass": "again"})], ignore_index=True)
+    made.dispatches["pass"] = pd.Categorical(made.dispatches["pass"], categories=["run", "again"])
+    other = made_of(BMM2 if first is BMM1 else BMM1).counters.assign(row=1).astype({"row": "int32"})
+    counters = pd.concat([made.counters, other], ignore_index=True)
+    made.counters = counters.astype({"counter": "category"})
+    found = {group.key: group for group in group_findings(profile_report.build(made))}
+    for group in found.values():
+        assert group.counters == {name: first[name] for name in group.counters}
+    conflicts = found["bank-conflicts-of-time"]
+    share = 100 * conflicts.counters["SQ_LDS_BANK_CONFLICT"] / conflicts.counters["SQ_LDS_IDX_ACTIVE"]
+    assert f"({share:.0f} % of the LDS's own)" in conflicts.sentence
+    assert sum("pass again repeats" in line for line in profile_report.build(made).problems) == 1
 
 
 def test_findings_of_one_rule_are_one_group():

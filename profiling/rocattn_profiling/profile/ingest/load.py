@@ -117,7 +117,7 @@ def _root_names(roots: list[Path]) -> list[str]:
 def _files(root: Path) -> Iterator[Path]:
     """Yield the files below a path in natural order, without hidden folders; no folder is visited twice."""
     if not root.exists():
-        raise RocattnError(f"no such file or folder: {root}")
+        raise RocattnError(f"{root} does not exist")
     if not root.is_dir():
         yield root
         return

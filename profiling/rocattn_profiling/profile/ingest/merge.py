@@ -11,6 +11,7 @@ import pandas as pd
 
 from rocattn_profiling.profile.ingest.instruction_files import trace_key
 from rocattn_profiling.profile.ingest.parts import MISSING, FilePart, Notes, agent_frame, categorical, nullable
+from rocattn_profiling.profile.ingest.runs import separate_runs, without_rank
 from rocattn_profiling.profile.ingest.table import (
     AGENT_DTYPES,
     COUNTER_DTYPES,
@@ -213,7 +214,7 @@ def _unique(keys: pd.DataFrame) -> bool:
 
 
 def _name_pass(run: Sequence[FilePart], label: str) -> None:
-    """Remove the process id from the pass's name: ``NAME_%pid%`` gives each process of a pass its own file."""
+    """Remove process id and rank from the pass's name: ``NAME_%pid%`` gives each process of a pass its own file."""
     pids = {int(pid) for part in run for pid in part.dispatches["process"].unique() if pid >= 0}
     folder, _, stem = label.rpartition("/")
     if not pids and stem.isdecimal() and len(stem) < 10:  # the default name of rocprofv3: <pid>_kernel_trace.csv
@@ -225,8 +226,9 @@ def _name_pass(run: Sequence[FilePart], label: str) -> None:
             stem = ""
         elif stem.endswith(str(pid)) and stem[-len(str(pid)) - 1] in "-_.":
             stem = stem[: -len(str(pid)) - 1]
-    name = "/".join(piece for piece in (folder, stem) if piece) or "run"
+    name = without_rank("/".join(piece for piece in (folder, stem) if piece)) or "run"
     for part in run:
+        part.pass_label = name
         old = part.dispatches["pass"].cat
         renamed = [name + str(text)[len(label) :] for text in old.categories]
         part.dispatches["pass"] = old.rename_categories(renamed)
@@ -265,6 +267,7 @@ def assemble(parts: list[FilePart]) -> Profile:
     apart(parts)
     profile = Profile(provenance=[part.source for part in parts])
     _number_agents(profile, parts)
+    profile.runs = separate_runs(parts, profile.agents)
     offsets = np.cumsum([0, *(len(part.dispatches) for part in parts)])
     for part, offset in zip(parts, offsets, strict=False):
         if offset:

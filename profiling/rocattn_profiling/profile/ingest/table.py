@@ -148,6 +148,14 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Run:
+    """One of several runs in the files that were read: its name among them, and the paths that read it alone."""
+
+    name: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FileSummary:
     """The result of `describe` for one file: its source, its contents and its problems."""
 
@@ -187,6 +195,7 @@ class Profile:
         system: File -> facts about the run (command, ROCm version, host, ...), never the environment.
         provenance: One entry per file.
         problems: In the order of the files.
+        runs: Where the files are of several runs, which these are; their numbers must not be joined. Else empty.
     """
 
     dispatches: pd.DataFrame = field(default_factory=lambda: empty(DISPATCH_DTYPES))
@@ -199,6 +208,7 @@ class Profile:
     system: dict[str, dict[str, str]] = field(default_factory=dict)
     provenance: list[Source] = field(default_factory=list)
     problems: list[FileProblem] = field(default_factory=list)
+    runs: tuple[Run, ...] = ()
 
     def tidy(self, columns: Sequence[str] = tuple(DISPATCH_DTYPES)) -> pd.DataFrame:
         """Return one table: each counter's row with its dispatch's columns, then ``counter`` and ``value``.

@@ -38,6 +38,7 @@ class MetricValue:
         formula, source: The formula and its reference.
         passes: Where the counters are from.
         flags: Caveats.
+        counters: What a kernel's value was computed from: (counter, its mean over the launches).
     """
 
     key: str
@@ -52,6 +53,7 @@ class MetricValue:
     source: str
     passes: tuple[str, ...]
     flags: tuple[str, ...]
+    counters: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None) -> li
         labels: The problem of each launch: a kernel that solved several problems becomes several groups.
     """
     kernels = evaluation.launches.table["kernel"].astype(str).to_list()
-    return _grouped(evaluation, list(zip(kernels, labels or [""] * len(kernels), strict=True)))
+    keys = list(zip(kernels, labels or [""] * len(kernels), strict=True))
+    return _grouped(evaluation, keys, keeps_counters=True)  # of single launches there would be too many
 
 
 def by_launch(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[LaunchGroup]:
@@ -100,10 +103,12 @@ def by_launch(evaluation: Evaluation, labels: Sequence[str] | None = None) -> li
     return sorted(groups, key=lambda group: place[int(group.rows[0])])
 
 
-def _grouped(evaluation: Evaluation, keys: Sequence[tuple[Hashable, ...]]) -> list[LaunchGroup]:
+def _grouped(
+    evaluation: Evaluation, keys: Sequence[tuple[Hashable, ...]], *, keeps_counters: bool = False
+) -> list[LaunchGroup]:
     names: dict[tuple[Hashable, ...], int] = {}
     of_launch = np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int64)
-    sums = _Sums(evaluation, of_launch, len(names))
+    sums = _Sums(evaluation, of_launch, len(names), keeps_counters=keeps_counters)
     per_metric = {metric.key: sums.values_of(metric) for metric in definitions().metrics}
     duration = evaluation.launches.duration_ns
     order = np.argsort(of_launch, kind="stable")
@@ -135,10 +140,12 @@ def _is_share(name: str) -> bool:
 class _Sums:
     """Sums over groups of launches, metric by metric in definition order, so that later ones can use earlier ones."""
 
-    def __init__(self, evaluation: Evaluation, of_launch: Integers, groups: int) -> None:
+    def __init__(self, evaluation: Evaluation, of_launch: Integers, groups: int, *, keeps_counters: bool) -> None:
         self._evaluation, self._of_launch, self._groups = evaluation, of_launch, groups
         self._ratios: dict[str, Floats] = {}
         self._flags: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._counters: dict[tuple[str, int], dict[str, float]] = {}
+        self._keeps_counters = keeps_counters
         self._kinds = {metric.key: metric.is_ratio for metric in definitions().metrics}
 
     def values_of(self, metric: Metric) -> dict[int, MetricValue]:
@@ -157,6 +164,10 @@ class _Sums:
                 means = self._add(own, where) / launches[number]
                 across = self._add(self._evaluation.across[metric.key], where) / launches[number]
                 value = self._ratio(use, where, launches[number]) if metric.is_ratio else means
+            counted = {
+                name: self._add(use.inputs[name], where)
+                for name in sorted(use.way.formula.names - CONSTANTS - self._kinds.keys()) if self._keeps_counters
+            }  # fmt: skip
             reasons: dict[int, list[str]] = {}
             for keep, why in impossible(
                 metric, np.where(mine, value, np.nan), self._constants(where, launches[number])
@@ -184,12 +195,17 @@ class _Sums:
                     flags += self._flags.get((name, int(group)), ())
                 flags = list(dict.fromkeys(flags))
                 self._flags[metric.key, int(group)] = tuple(flags)
+                counters = {name: float(sums[group]) / count for name, sums in counted.items()}
+                if self._keeps_counters:
+                    for name in sorted(use.way.formula.names):
+                        counters |= self._counters.get((name, int(group)), {})
+                    self._counters[metric.key, int(group)] = counters
                 by_group[int(group)] = MetricValue(
                     metric.key, metric.title, metric.unit,
                     float(value[group]) if np.isfinite(value[group]) else None, float(means[group]),
                     float(across[group]) if _differ(across[group], means[group]) else None,
                     "SUM/SUM" if metric.is_ratio and not any(map(_is_share, use.way.formula.names)) else "mean", count,
-                    use.way.formula.text, use.way.source, use.passes, tuple(flags),
+                    use.way.formula.text, use.way.source, use.passes, tuple(flags), tuple(counters.items()),
                 )  # fmt: skip
         self._ratios[metric.key] = result
         return by_group

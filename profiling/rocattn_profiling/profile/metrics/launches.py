@@ -150,7 +150,7 @@ def find_launches(profile: Profile) -> Launches:
 
 
 def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[str]:
-    """Report passes that measured the same counters of the same launches (several ranks, repeated runs): one is used.
+    """Report passes of one run that measured the same counters of the same launches: one is used.
 
     Args:
         alike: Passes with the same counters, each with the numbers of its launches.
@@ -160,13 +160,9 @@ def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[
     ]
     if not again:
         return []
-    (name, first), more = again[0], f"; {len(again) - 1} more likewise" if len(again) > 1 else ""
-    line = (
-        f"pass {name} measured what pass {first} did, whose values are reported{more}: for another rank or run name "
-        "its files; processes of one run count together where their files lie in one folder and their names differ in "
-        "the process id alone (-o NAME_%pid%)"
-    )
-    return [line]
+    name, first = again[0]
+    who = f"{name} and {len(again) - 1} more repeat" if len(again) > 1 else f"{name} repeats"
+    return [f"pass {who} the measurements of pass {first}, which is reported"]
 
 
 def take_out(launches: Launches, checks: Iterable[CounterRule], archs: Sequence[str]) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rocattn_profiling.base.console import emit_json, say, stderr
+from rocattn_profiling.base.console import emit_json, print_table, say, stderr
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from rocattn_profiling.profile.collect.store import Collection
+    from rocattn_profiling.profile.ingest import FileSummary
     from rocattn_profiling.profile.ingest.table import Profile
     from rocattn_profiling.profile.report.report import ProfileReport
 
@@ -51,9 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.profile.report import report as profile_report
 
     if arguments.files:
-        from rocattn_profiling.profile.files import list_files
-
-        return list_files(arguments.paths, as_json=arguments.json)
+        return _list_files(arguments.paths, as_json=arguments.json)
     report = _report(arguments.paths, arguments, arguments.per)
     comparison = None
     if arguments.against:
@@ -94,7 +95,7 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     roots = [Path(path) for path in paths]
     for path in roots:
         if not path.exists():
-            raise CommandError(f"{path} is not there")
+            raise CommandError(f"{path} does not exist")
     profile = read(roots)
     if not len(profile.dispatches) and not len(profile.samples):
         _say_why_nothing(profile, [line for path in roots for line in _not_collected(path)])
@@ -147,3 +148,64 @@ def _plan_logs(paths: list[Path]) -> list[Path]:
     """Return the plan logs that `rocattn profile` left: of one pass, as every pass runs the same."""
     logs = sorted(log for path in paths if path.is_dir() for log in path.rglob("plans.jsonl"))
     return logs[:1]
+
+
+def _list_files(paths: Sequence[str], *, as_json: bool) -> int:
+    """List these files and folders, as a table on stderr or as JSON on stdout.
+
+    Returns:
+        The exit status: 3 if none of them contains a measurement.
+    """
+    from rocattn_profiling.profile.ingest import describe
+
+    summaries = describe(paths)
+    if as_json:
+        emit_json({"files": [_file_json(summary) for summary in summaries]})
+    else:
+        _print_files(summaries)
+    return OK if any(not summary.source.skipped for summary in summaries) else NOT_MEASURED
+
+
+def _file_json(summary: FileSummary) -> dict[str, Any]:
+    """Return one file's summary as JSON-ready values."""
+    import msgspec
+
+    return {
+        **msgspec.to_builtins(summary.source),
+        "kernels": summary.kernels,
+        "dispatches": summary.dispatches,
+        "counters": list(summary.counters),
+        "samples": summary.samples,
+        "problems": [{"line": p.line, "what": p.what, "remedy": p.remedy} for p in summary.problems],
+    }
+
+
+def _print_files(summaries: Sequence[FileSummary]) -> None:
+    read = [summary for summary in summaries if not summary.source.skipped]
+    skipped = [summary for summary in summaries if summary.source.skipped]
+    root = os.path.commonpath([summary.source.file for summary in summaries]) if len(summaries) > 1 else ""
+    rows = [
+        (
+            os.path.relpath(summary.source.file, root) if root else summary.source.file,
+            f"{summary.source.tool} {summary.source.generation}".strip(),
+            summary.source.kind,
+            *(
+                str(count) if count else ""
+                for count in (summary.kernels, summary.dispatches, len(summary.counters), summary.samples)
+            ),
+            str(len(summary.problems) or ""),
+        )
+        for summary in read
+    ]
+    columns = ("file", "tool and generation", "holds", "kernels", "dispatches", "counters", "samples", "problems")
+    if rows:
+        print_table(f"{len(read)} files read" + (f" below {root}" if root else ""), columns, rows)
+    for summary in summaries:
+        for problem in summary.problems:
+            say(str(problem))
+    if skipped:
+        say(f"{len(skipped)} files contain nothing to read:")
+    for summary in skipped:
+        if not summary.problems:
+            file = os.path.relpath(summary.source.file, root) if root else summary.source.file
+            say(f"  {file}: {summary.source.skipped}")

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.pages.quantities import digits
-from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.metrics.launches import spelt
 
 if TYPE_CHECKING:
@@ -136,16 +135,12 @@ def _group(members: Sequence[tuple[int, KernelProfile, KernelFinding]], report: 
 
 
 def _counters(kernel: KernelProfile, finding: KernelFinding) -> dict[str, float]:
-    """Return the counters that the finding's metrics are made of, in the order of the metrics."""
-    ways = definitions().counters(kernel.device.arch) if kernel.device else {}
+    """Return the counters that the finding's metrics were computed from, in the order of the metrics."""
     used: dict[str, float] = {}
     for name in finding.numbers:
-        for needed in ways.get(name, ()):
-            spelled = [spelt(counter, kernel.counters) for counter in sorted(needed)]
-            if spelled and all(counter in kernel.counters for counter in spelled):
-                used |= {counter: kernel.counters[counter] for counter in spelled}
-                break
-    return used
+        if name in kernel.values:
+            used |= dict(kernel.values[name].counters)
+    return {spelt(counter, kernel.counters): value for counter, value in used.items()}
 
 
 def _copies(report: ProfileReport) -> list[FindingGroup]:

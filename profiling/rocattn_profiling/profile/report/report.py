@@ -10,6 +10,7 @@ import numpy as np
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.kernels.model.occupancy import Occupancy, occupancy
+from rocattn_profiling.profile.ingest.runs import several
 from rocattn_profiling.profile.metrics.aggregate import by_kernel, by_launch
 from rocattn_profiling.profile.metrics.attribution import attribute
 from rocattn_profiling.profile.metrics.definitions import definitions
@@ -131,8 +132,10 @@ def build(
 
     Raises:
         GpuFactsError: When `gpu` is no known product.
-        RocattnError: When the files contain no dispatch and no samples.
+        RocattnError: When the files contain no dispatch and no samples, or are of several runs.
     """
+    if profile.runs:
+        raise RocattnError(several(profile.runs))
     devices = devices_of(profile, gpu)
     if not len(profile.dispatches):
         if not len(profile.samples):
@@ -190,9 +193,9 @@ def _kernel(
     ) if near else []  # fmt: skip
     counted = {
         counter: float(np.nanmean(values[group.rows]))
-        for each in evaluation.launches.passes for counter, values in each.counters.items()
+        for counter, values in evaluation.launches.joined.counters.items()
         if judged and not np.isnan(values[group.rows]).all()
-    }  # fmt: skip
+    }
     judgement = None
     if near:
         stood_still = evaluation.launches.stood_still
@@ -309,7 +312,7 @@ def _kernel_json(kernel: KernelProfile) -> dict[str, Any]:
         "total_ns": kernel.total_ns,
         "time_share": kernel.time_share if kernel.time_ns else None,
         "metrics": {
-            key: {name: value for name, value in asdict(each).items() if name not in {"key", "title"}}
+            key: {name: value for name, value in asdict(each).items() if name not in {"key", "title", "counters"}}
             for key, each in kernel.values.items()
         },
         "theoretical_occupancy": asdict(kernel.occupancy)

@@ -90,6 +90,8 @@ CASES = [
     (MI210, {"TCC_REQ_sum": 32 * 170}, "l2_pct", 10),
     (MI210 | {"l2_channels": 32}, reads("TCC_EA", RDREQ=32 * 340, RDREQ_32B=0, WRREQ=0, WRREQ_64B=0), "fabric_pct", 20),
     (MI300X, {"TA_FLAT_WAVEFRONTS_sum": 10, "TA_BUFFER_WAVEFRONTS_sum": 5}, "l1_asked_gbps", 15.36),
+    (MI300X, {"TCP_TOTAL_CACHE_ACCESSES_sum": 240, "TA_FLAT_WAVEFRONTS_sum": 10, "TA_BUFFER_WAVEFRONTS_sum": 5},
+     "l1_accesses_per_instruction", 16),
     # Units' cycles, of those that 1,000 ns have at 2,100 (MI210: 1,700) MHz.
     (MI300X, {"SQ_LDS_IDX_ACTIVE": 304 * 210}, "lds_time_pct", 10),
     (MI300X, {"SQ_ACTIVE_INST_VALU": 304 * 210}, "valu_time_pct", 10),

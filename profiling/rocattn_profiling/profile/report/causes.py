@@ -37,7 +37,7 @@ _EVIDENCE = {
     "memory": ("l2_hit_pct", "read_bytes", "written_bytes"),
     "fabric": ("l2_hit_pct", "read_bytes", "written_bytes"),
     "l2": ("l1_hit_pct", "l2_gbps"),
-    "l1": ("l1_gbps", "l1_asked_gbps"),
+    "l1": ("l1_gbps", "l1_asked_gbps", "l1_accesses_per_instruction"),
     "lds": ("lds_cycles_per_instruction", "lds_unaligned_pct", "lds_conflict_pct", "lds_instructions"),
     "vector": ("valu_instructions", "valu_active_lanes"),
 }

@@ -134,7 +134,7 @@ def find(
     if nearest:
         known["bound_pct"], words["bound"] = nearest.pct, nearest.short
         if nearest.pct >= NEAR:
-            rank, gain = _of_all(1 - nearest.pct / 100, 0.0, numbers)
+            rank, gain = _of_all(1 - nearest.reached / 100, 0.0, numbers)
             findings.append(
                 KernelFinding(
                     f"{nearest.key}-bound", f"{nearest.name} bound", bound_sentence(bounds), gain, rank,

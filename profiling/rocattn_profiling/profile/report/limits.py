@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
-MEASURED = "measured_gbps"
-"""The one name that is neither a metric nor a constant: the measured memory bandwidth in GB/s."""
+MEASURED = {"measured_gbps": "HBM", "measured_l2_gbps": "L2", "measured_l1_gbps": "L1"}
+"""The names that are neither metrics nor constants: bandwidths in GB/s, and the roofs of roofline.csv that they are."""
 LINES = "lines"
 """The one word in what to run next: the command that shows the cost of source lines."""
 NEAR = 50.0
 """Percent of a limit from which it bounds a kernel: the same work can gain at most the rest."""
+_OF_MEASURED = "{:.0f} % of what roofline.csv's benchmark reached"
 _MOST = 100.5  # percent of a peak that rounding may show
 
 
@@ -43,6 +44,7 @@ class HardwareLimit:
     parts: tuple[Formula, ...]
     counted_by: tuple[str, ...]
     essential: bool
+    measured: Formula | None
     let: dict[str, Formula]
     notes: tuple[_Clause, ...]
     advice: tuple[_Clause, ...]
@@ -70,6 +72,7 @@ class Bound:
         label: What the share is of: "LDS busy".
         command: What to run to find the cause.
         numbers: The inputs of the share and the numbers of the notes, by name.
+        of_measured: Percent of what a benchmark of the same run reached; None if there is none.
     """
 
     key: str
@@ -83,6 +86,12 @@ class Bound:
     label: str
     command: str
     numbers: dict[str, float]
+    of_measured: float | None = None
+
+    @property
+    def reached(self) -> float:
+        """Percent of what is within reach: of the peak, or of what the benchmark reached, if that is less."""
+        return max(self.pct, self.of_measured or 0.0)
 
     @property
     def short(self) -> str:
@@ -110,15 +119,15 @@ class Bounds:
         return self.known[0] if self.known else None
 
     def without(self, keys: AbstractSet[str]) -> float:
-        """Return the share of the nearest of all limits but these; 0 if nothing is known of any."""
-        return max((bound.pct for bound in self.known if bound.key not in keys), default=0.0)
+        """Return what the nearest of all limits but these has reached; 0 if nothing is known of any."""
+        return max((bound.reached for bound in self.known if bound.key not in keys), default=0.0)
 
 
 def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = frozenset()) -> Bounds:
     """Return how near one kernel is to each limit.
 
     Args:
-        numbers: Metrics by key, constants of the GPU, and `MEASURED`, as far as known.
+        numbers: Metrics by key, constants of the GPU, and the names of `MEASURED`, as far as known.
         arch: The GPU's architecture; "" if unknown; then nothing counts as uncountable.
         too_low: The numbers that are too low: per cycle, with the profiler's own cycles included.
     """
@@ -167,13 +176,18 @@ def _bound(
         for clauses in (limit.advice, limit.next)
     )
     of = fill(limit.of, known) if places(limit.of) <= known.keys() else ""
+    of_measured = None
+    if limit.measured and limit.measured.names <= known.keys():
+        share = float(limit.measured.evaluate(known))
+        of_measured = share if share <= 100 else None  # beyond it the benchmark says nothing
     used = way.names.union(*map(places, said))
     where = " ".join(filter(None, (f"at {pct:.0f} %", of, "or more" if is_least else "")))
-    notes = ", ".join(fill(each, known) for each in said)
+    clauses = [] if of_measured is None else [_OF_MEASURED.format(of_measured)]
+    notes = ", ".join([*clauses, *(fill(each, known) for each in said)])
     numbers_used = {name: known[name] for name in sorted(used)}
     return Bound(
         limit.key, limit.name, min(pct, 100.0), is_least, way in limit.parts, where, notes, advice, limit.label,
-        command, numbers_used,
+        command, numbers_used, of_measured,
     )  # fmt: skip
 
 
@@ -207,14 +221,15 @@ def _limit(table: dict[str, Any]) -> HardwareLimit:
     let = {name: Formula.parse(formula) for name, formula in table.get("let", {}).items()}
     limit = HardwareLimit(
         key, table["name"], table["of"], formulas("exact"), formulas("at_least"), formulas("parts"),
-        tuple(table["counted_by"]), table.get("essential", False), let, clauses("note"), clauses("advice"),
+        tuple(table["counted_by"]), table.get("essential", False),
+        Formula.parse(table["measured"]) if "measured" in table else None, let, clauses("note"), clauses("advice"),
         table["label"], clauses("next"),
     )  # fmt: skip
     names = {name for formula in (*limit.exact, *limit.at_least, *limit.parts, *let.values()) for name in formula.names}
     for clause in (*limit.notes, *limit.advice, *limit.next):
         names |= places(clause.says) | {name for each in clause.when for name in each.names}
-    names |= places(limit.of) | set(limit.counted_by)
-    _refuse_unknown(key, names - set(let) - CONSTANTS - {MEASURED, LINES})
+    names |= places(limit.of) | set(limit.counted_by) | (limit.measured.names if limit.measured else frozenset())
+    _refuse_unknown(key, names - set(let) - CONSTANTS - MEASURED.keys() - {LINES})
     return limit
 
 

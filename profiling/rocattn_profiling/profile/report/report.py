@@ -21,8 +21,8 @@ from rocattn_profiling.profile.report import hot_spots
 from rocattn_profiling.profile.report.findings import find
 from rocattn_profiling.profile.report.groups import group_findings
 from rocattn_profiling.profile.report.groups import to_json as groups_json
-from rocattn_profiling.profile.report.limits import MEASURED, bounds
-from rocattn_profiling.profile.report.roofline import measured_memory
+from rocattn_profiling.profile.report.limits import bounds
+from rocattn_profiling.profile.report.roofline import measured_bandwidths
 from rocattn_profiling.profile.report.verdict import verdict
 
 if TYPE_CHECKING:
@@ -176,8 +176,8 @@ def _kernel(
     theory, why = _occupancy(device, resources, int(first["block"]), _lanes(group, device, resources, table))
     share = group.total_ns / total_ns if total_ns else 0.0
     numbers = _numbers(group, device, resources, table)
-    if device and (measured := measured_memory(device, roofs)):
-        numbers[MEASURED] = measured
+    if device:
+        numbers |= measured_bandwidths(device, roofs)
     if group.time_ns:
         mean = float(np.nanmean(evaluation.launches.duration_ns[group.rows]))
         numbers |= {"mean_ns": mean, "time_share": share}

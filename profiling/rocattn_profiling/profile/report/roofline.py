@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.charts import Label, Tick, place_labels
 from rocattn_profiling.pages.quantities import digits, log_ticks
+from rocattn_profiling.profile.report.limits import MEASURED
 from rocattn_profiling.profile.report.speed_of_light import (
     MORE,
     PLANS,
@@ -155,11 +156,8 @@ def levels_of(kernel: KernelProfile, roofs: pd.DataFrame) -> list[Level]:
             continue
         own = kernel.values[share].value if share in kernel.values else None
         peak = 100 * sum(known) / own if own else None
-        # Its roofline counts 64 bytes an access of the L1, its speed of light a line: 128 from CDNA 3 on.
-        line = 2.0 if key == "l1" and kernel.device and kernel.device.arch.startswith(("gfx94", "gfx95")) else 1.0
-        bandwidth = measured.get(roof)
         name = memory_name(kernel) if key == "memory" else roof
-        levels.append(Level(key, name, colour, sum(known), own, peak, bandwidth * line if bandwidth else None))
+        levels.append(Level(key, name, colour, sum(known), own, peak, measured.get(roof)))
     return levels
 
 
@@ -398,9 +396,12 @@ def _measured(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
     """Return the roofs measured in the folder of a device's own file by name, one each, since its GPUs are equal."""
     beside = [str(Path(str(file)).parent) == device.folder for file in roofs["file"]]
     rows: list[dict[Hashable, Any]] = roofs[beside].drop_duplicates("roof").to_dict("records")
-    return {str(row["roof"]): float(row["mean"]) for row in rows if row["mean"] > 0}
+    # rocprof-compute's benchmark counts 64 bytes an access of the L1, its counters a line: 128 from CDNA 3 on.
+    scale = {"L1": 2.0 if device.arch.startswith(("gfx94", "gfx95")) else 1.0}
+    return {str(row["roof"]): float(row["mean"]) * scale.get(row["roof"], 1.0) for row in rows if row["mean"] > 0}
 
 
-def measured_memory(device: Device, roofs: pd.DataFrame) -> float | None:
-    """Return the bandwidth of a GPU's memory in GB/s as it was measured in the same run, or None."""
-    return _measured(device, roofs).get("HBM")
+def measured_bandwidths(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
+    """Return the bandwidths of the memory's levels in GB/s as a benchmark of the same run measured them, by name."""
+    measured = _measured(device, roofs)
+    return {name: measured[roof] for name, roof in MEASURED.items() if roof in measured}

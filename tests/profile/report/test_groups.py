@@ -80,5 +80,15 @@ def test_copies_that_take_long_are_a_finding():
     made = groups(("__amd_rocclr_copyBuffer", 90_000), ("mine", 10_000))
     assert made[COPIES].gain == pytest.approx(0.9)
     assert made[COPIES].who == "copies and fills of the HIP runtime"  # the terminal lists no kernel of that number
+    assert made[COPIES].text.startswith("1 for 1 launch: keep data on the GPU")
+    assert made[COPIES].text.endswith("ignore this if only the set-up copies")
     assert COPIES not in groups(("__amd_rocclr_copyBuffer", 5_000), ("mine", 95_000))
     assert group_findings(profile_report.build(made_of(BMM2), per="dispatch")) == []
+
+
+def test_copies_of_every_launch_are_not_of_the_set_up():
+    """151 fills for 150 launches."""
+    each_time = groups(*[("__amd_rocclr_fillBufferAligned", 9_000)] * 12, *[("mine", 20_000)] * 11)[COPIES].text
+    assert each_time.startswith("12 for 11 launches: keep data on the GPU")
+    assert "set-up" not in each_time
+    assert "set-up" in groups(*[("__amd_rocclr_fillBufferAligned", 90_000)] * 2, *[("mine", 20_000)] * 11)[COPIES].text

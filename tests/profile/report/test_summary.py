@@ -117,6 +117,29 @@ def test_kernels_with_the_same_verdict_share_a_line():
     assert summary.runtime == "copies and fills of the HIP runtime: 14 % of the time"
 
 
+def test_the_table_leaves_no_number_out_in_silence():
+    """A copy was number 3, and nowhere; what has no row is counted with its share of the time."""
+    names = [(f"k{n}", 100_000 - n) for n in range(7)]
+    summary = summarise(profile_report.build(kernels_of(*names[:2], ("__amd_rocclr_copyBuffer", 50_000), *names[2:])))
+    assert [row.number for row in summary.rows] == [1, 2, 3, 4, 5]
+    assert summary.more == (
+        "not in this table: 2 more kernels (27 % of the time) and copies and fills of the HIP runtime (6.7 % of the "
+        "time); see the report"
+    )
+    assert summary.runtime == ""
+    few = summarise(profile_report.build(kernels_of(*names[:5])))
+    assert (few.more, few.runtime) == ("", "")
+
+
+def test_copies_are_never_the_headline():
+    """97 % of a small benchmark's time are what it set up: the kernel's verdict comes first, their share second."""
+    made = profile_report.build(kernels_of(("__amd_rocclr_fillBufferAligned", 97_000), ("mine", 6_000)))
+    summary = summarise(made)
+    assert summary.headline.startswith("kernel 1 (5.8 % of GPU time): fewer blocks")
+    assert summary.runtime == "copies and fills of the HIP runtime: 94 % of the time"
+    assert [group.key for group in summary.findings] == ["few-blocks", "runtime-copies"]
+
+
 def test_a_long_kernel_has_a_line_of_its_own():
     """One block on 304 compute units, and nearly all of the time: its own numbers and gain."""
     first, second = summarise(profile_report.build(kernels_of(("long", 90_000), ("b", 6000)))).lines

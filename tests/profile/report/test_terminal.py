@@ -107,6 +107,13 @@ def test_it_is_never_silent():
     assert ["longest" in row for row in rows] == [True, False]
 
 
+def test_copies_are_the_second_line():
+    """Below the verdict on the kernel."""
+    first, second, *_ = lines(profile_report.build(kernels_of(("__amd_rocclr_copyBuffer", 9_000), ("mine", 6_000))))
+    assert first.startswith("Kernel 1 (40 % of GPU time): fewer blocks")
+    assert second == "Copies and fills of the HIP runtime: 60 % of the time"
+
+
 def test_more_than_five_findings_are_counted():
     """Five are shown; those below 1 % are counted with their kernels."""
     made = profile_report.build(kernels_of(("tiny", 2000), ("tinier", 1900), ("long", 1_000_000)))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.pages.quantities import digits
+from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.metrics.launches import spelt
 
 if TYPE_CHECKING:
@@ -19,8 +20,11 @@ WORTH = 0.01
 """Share of all kernels' time below which a group is folded: it is counted, not shown."""
 COPIES = "runtime-copies"
 _COPIES_WORTH = 0.1  # share of all time from which copies and fills are a finding: every program has some
+_RARE = 0.5  # copies per launch of a kernel below which they may be of the set-up
+_MANY = 10  # launches from which that is known
 _MOST_NAMED = 6  # kernels named by number in a group
 _MOST_COUNTERS = 6
+_IF_SET_UP = "; ignore this if only the set-up copies"
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,11 @@ def group_findings(report: ProfileReport) -> list[FindingGroup]:
         for finding in kernel.findings:
             by_rule.setdefault(finding.key, []).append((number, kernel, finding))
     groups = [_group(members, report) for members in by_rule.values()]
-    groups += _copies(report)
-    return sorted(groups, key=lambda group: (-group.rank, group.key))
+    ordered = sorted(groups, key=lambda group: (-group.rank, group.key))
+    for copies in _copies(report):  # never first: the kernels are what the report is about
+        longer = sum(group.rank >= copies.rank for group in ordered)
+        ordered.insert(max(longer, min(len(ordered), 1)), copies)
+    return ordered
 
 
 def _group(members: Sequence[tuple[int, KernelProfile, KernelFinding]], report: ProfileReport) -> FindingGroup:
@@ -149,10 +156,12 @@ def _copies(report: ProfileReport) -> list[FindingGroup]:
     share = sum(each.time_share for _, each in own)
     if report.per != "kernel" or share < _COPIES_WORTH:
         return []
+    copies, launches = sum(each.launches for _, each in own), sum(k.launches for k in report.kernels if k.bounds)
+    is_each_time = launches >= _MANY and copies >= _RARE * launches
     return [FindingGroup(
         COPIES, "copies and fills of the HIP runtime", tuple(number for number, _ in own), share,
-        "keep data on the GPU between launches, and do not clear what is overwritten (hipMemcpy, hipMemset); "
-        "ignore this if only the set-up copies",
+        f"{copies:,} for {count(launches, 'launch', 'launches')}: keep data on the GPU between launches, and do not "
+        f"clear what is overwritten (hipMemcpy, hipMemset){'' if is_each_time else _IF_SET_UP}",
         share, share / 2, {}, "",
     )]  # fmt: skip
 

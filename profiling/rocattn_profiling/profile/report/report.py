@@ -94,7 +94,7 @@ class ProfileReport:
 
     Attributes:
         per: "kernel" or "dispatch".
-        kernels: In descending order of total time; single launches in order of dispatch.
+        kernels: In descending order of total time, the HIP runtime's own last; single launches in order of dispatch.
         devices: The GPUs that ran them.
         profile: What was read.
         problems: Defects of the files or of their counters, one line each.
@@ -149,6 +149,8 @@ def build(
     groups = (by_kernel if per == "kernel" else by_launch)(evaluation, attributed.labels if attributed else None)
     total = sum(group.total_ns for group in groups)
     kernels = [_kernel(group, evaluation, devices, per, total, profile.roofs) for group in groups]
+    if per == "kernel":
+        kernels.sort(key=lambda kernel: kernel.bounds is None)
     whole = kernels if per == "kernel" else []  # a kernel's samples are of several dispatches
     spots, left_out = hot_spots.hot_spots(profile.samples, whole, devices, RUNTIME_S_OWN)
     used = {id(kernel.device): kernel.device for kernel in kernels if kernel.device}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.quantities import quantity
+from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.report.groups import FindingGroup, complete, group_findings, part
 from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
 from rocattn_profiling.profile.report.names import short_name
@@ -22,9 +23,9 @@ KERNELS = 5
 FINDINGS = 5
 """Number of findings, or groups of them."""
 NAME_LENGTH = 90
-_RUNTIME = 0.1  # part of all time from which the runtime's own kernels have a line
-_MOST = 0.5  # part of all time from which they are the verdict
+_RUNTIME = 0.1  # part of all time from which the runtime's own kernels have a line of their own
 _LONG = 0.2  # part of all time from which a kernel has a line of its own
+_COPIES = "copies and fills of the HIP runtime"
 _OF_MANY = {
     IDLE: "fewer blocks or waves than the GPU has units for them; split the work further, or launch fewer kernels",
     SHORT: "so short that starting them costs about as much; fuse them or launch them by a graph",
@@ -90,11 +91,11 @@ class ReportSummary:
 
     Attributes:
         headline: The verdict on what takes most of the time, in one sentence.
-        rows: The longest kernels, the HIP runtime's own left out.
+        rows: The longest kernels, without the HIP runtime's own, whose numbers are the last.
         lines: The verdicts, those of the longest kernels first; never empty without `why_none`.
         why_none: Why there is no verdict, or "".
-        runtime: The share of the HIP runtime's own kernels, or "".
-        more: How many more kernels there are, or "".
+        runtime: The share of the HIP runtime's own kernels if it is large, or "".
+        more: What has no row, with its share, or "".
         findings: The findings to show, by rule, the largest gain first.
         folded: Those that are worth less than `groups.WORTH`.
         unknown: What is not known, and how to measure it.
@@ -125,7 +126,7 @@ def summarise(report: ProfileReport) -> ReportSummary:
         return ReportSummary(why, [], [], why, "", "", [], [], [], commands)
     judged = [(number, each, each.verdict) for number, each in enumerate(report.kernels, 1) if each.verdict]
     share = sum(each.time_share for each in report.kernels if each.verdict is None)
-    runtime = f"copies and fills of the HIP runtime: {100 * share:.0f} % of the time" if share >= _RUNTIME else ""
+    runtime = f"{_COPIES}: {100 * share:.0f} % of the time" if share >= _RUNTIME else ""
     groups = group_findings(report)
     findings, folded = ([each for each in groups if each.is_small is small] for small in (False, True))
     if not judged:
@@ -137,12 +138,11 @@ def summarise(report: ProfileReport) -> ReportSummary:
         key = str(number) if alone else "" if reason.code in _OF_MANY else reason.text
         alike.setdefault((reason.code, key), []).append((number, kernel, reason))
     shown = list(alike.values())[:KERNELS]
-    left = sum(map(len, alike.values())) - sum(map(len, shown))
     lines = [_line(group) for group in shown]
     unknown = _unknown(report, judged)
     return ReportSummary(
-        _headline(shown[0], lines[0], share), _rows(report), lines, "", runtime,
-        f"{left} more kernels are in the report" if left else "", findings, folded, unknown,
+        _headline(shown[0], lines[0]), _rows(report), lines, "", runtime, _without_a_row(judged, share), findings,
+        folded, unknown,
         list(dict.fromkeys([*(each.command for each in unknown), *_after_samples(report)])),
     )  # fmt: skip
 
@@ -153,10 +153,17 @@ def _after_samples(report: ProfileReport) -> list[str]:
     return [complete(report, remedy) for remedy in remedies]
 
 
-def _headline(group: list[tuple[int, KernelProfile, Verdict]], line: SummaryLine, copies: float) -> str:
-    """Return the verdict on what takes most of the time."""
-    if copies > _MOST:
-        return f"copies and fills of the HIP runtime take {part(copies)} of GPU time, more than all kernels together"
+def _without_a_row(judged: list[tuple[int, KernelProfile, Verdict]], copies: float) -> str:
+    """Return which kernels the table leaves out, with their share of the time; "" for none."""
+    rest = [kernel for _, kernel, _ in judged[KERNELS:]]
+    names = [(count(len(rest), "more kernel"), sum(kernel.time_share for kernel in rest))] if rest else []
+    names += [(_COPIES, copies)] if 0 < copies < _RUNTIME else []
+    texts = [f"{name} ({part(share)} of the time)" if judged[0][1].time_ns else name for name, share in names]
+    return f"not in this table: {' and '.join(texts)}; see the report" if texts else ""
+
+
+def _headline(group: list[tuple[int, KernelProfile, Verdict]], line: SummaryLine) -> str:
+    """Return the verdict on the kernels that take most of the time."""
     who = _who([(number, kernel) for number, kernel, _ in group])
     _, kernel, reason = group[0]
     if reason.code == BOUND and kernel.bounds and (nearest := kernel.bounds.nearest):

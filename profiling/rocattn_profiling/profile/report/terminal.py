@@ -142,6 +142,8 @@ def report_lines(
         add_problems(card, report.problems)
         return card.lines
     card.add((_sentence(summary.headline), "bold"))
+    if summary.runtime:
+        card.add(_sentence(summary.runtime))
     if summary.rows:
         card.gap()
         add_kernels(card, summary)
@@ -185,8 +187,8 @@ def add_kernels(card: Card, summary: ReportSummary) -> None:
             card.add(f"nearest: {rows[number - 1].other}", first=" " * (digits + 1))
     if note := _legend(rows):
         card.add((note, "dim"), first=" " * (digits + 1))
-    for text in filter(None, (summary.more, summary.runtime)):
-        card.add(text, first=" " * (digits + 1))
+    if summary.more:
+        card.add(summary.more, first=" " * (digits + 1))
 
 
 def add_comparison(card: Card, report: ProfileReport, summary: ReportSummary, comparison: ProfileComparison) -> None:

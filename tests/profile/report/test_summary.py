@@ -98,6 +98,30 @@ def test_without_a_gpu_the_option_that_names_it_comes_next():
     assert named.verdict.code == "bound"
 
 
+def test_what_a_file_without_a_gpu_does_say_is_said():
+    """rocprof 1's counters of an attention kernel: its LDS tells which GPUs it may have been, and where to begin."""
+    made = made_of({"ns": 40_000, "VALUUtilization": 8.84, "MemUnitBusy": 0.567, "L2CacheHit": 0.0, "SQ_WAVES": 8192})
+    made.dispatches = made.dispatches.assign(vgprs=256, lds_bytes=163840).astype(made.dispatches.dtypes.to_dict())
+    made.agents = made.agents.iloc[:0]
+    (unknown,) = summarise(profile_report.build(made)).unknown
+    assert unknown.says == (
+        "kernel 1 has 256 VGPRs, 163,840 bytes of LDS per block, MemUnitBusy 0.567 %, VALUUtilization 8.84 %"
+    )
+    assert unknown.gpus == "MI350X, MI355X (no other has 163,840 bytes of LDS per block)"
+    named = summarise(profile_report.build(made, gpu="MI355X"))
+    assert [group.key for group in named.findings] == ["one-block"]
+    assert named.findings[0].sentence == (
+        "one block fits on a compute unit, 12 % of its wave slots: while its waves wait, no other block works. LDS "
+        "binds at 1 wave of 8: 81920 bytes of LDS over the step to 2 waves"
+    )
+    assert [(each.gpus, each.says) for each in named.unknown] == [("", unknown.says)]
+    small = made_of(BMM2)
+    small.agents = small.agents.iloc[:0]
+    (unknown,) = summarise(profile_report.build(small)).unknown
+    assert unknown.gpus.startswith("MI210, MI250, MI250X, MI300A, MI300X, ")
+    assert all(profile_report.build(small, gpu=name).devices for name in unknown.gpus.split(", "))
+
+
 def test_without_times_the_limits_that_need_them_are_named():
     """A spreadsheet destroyed them: busy cycles stand, bandwidths do not."""
     made = made_of(fewer(4))

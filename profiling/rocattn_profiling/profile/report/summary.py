@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.pages.quantities import quantity
+from rocattn_profiling.base.gpus import product, products
+from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.report.groups import FindingGroup, complete, group_findings, part
 from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
 from rocattn_profiling.profile.report.names import short_name
 from rocattn_profiling.profile.report.speed_of_light import SIX, speed_of_light
-from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, FAR, IDLE, SHORT, WORTH_A_WORD
+from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, FAR, IDLE, NAME_IT, SHORT, WORTH_A_WORD
 
 if TYPE_CHECKING:
     from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
@@ -25,6 +27,9 @@ FINDINGS = 5
 NAME_LENGTH = 90
 _RUNTIME = 0.1  # part of all time from which the runtime's own kernels have a line of their own
 _LONG = 0.2  # part of all time from which a kernel has a line of its own
+_MAKER = re.compile(r"^(Instinct|Radeon) | \(one GCD\)$")
+_SHARES = 6  # percentages that are named
+_PERCENTAGE = re.compile(r"(Utilization|Util|Busy|Stalled|Percent|Hit|BankConflict)$")  # names of derived counters
 _COPIES = "copies and fills of the HIP runtime"
 _OF_MANY = {
     IDLE: "fewer blocks or waves than the GPU has units for them; split the work further, or launch fewer kernels",
@@ -78,11 +83,21 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class UnknownVerdict:
-    """Kernels of which it is not known what bounds them: why, and the command that would measure it."""
+    """Kernels of which it is not known what bounds them.
+
+    Attributes:
+        who: Which kernels, with their share of the time.
+        why: What is missing.
+        command: What would measure it.
+        gpus: What NAME in the command can be: the GPUs that it may have been; "" if it has none.
+        says: What the files do say about the longest of them, without a judgment; "" for nothing.
+    """
 
     who: str
     why: str
     command: str
+    gpus: str = ""
+    says: str = ""
 
 
 @dataclass(frozen=True)
@@ -208,7 +223,32 @@ def _unknown(report: ProfileReport, judged: list[tuple[int, KernelProfile, Verdi
     for number, kernel, reason in judged:
         if reason.remedy:
             alike.setdefault((reason.text, reason.remedy), []).append((number, kernel))
-    return [UnknownVerdict(_who(members), why, complete(report, command)) for (why, command), members in alike.items()]
+    return [
+        UnknownVerdict(
+            _who(members), why, complete(report, command), _gpus(members) if command == NAME_IT else "", _says(members)
+        )
+        for (why, command), members in alike.items()
+    ]  # fmt: skip
+
+
+def _gpus(members: list[tuple[int, KernelProfile]]) -> str:
+    """Return the names of the GPUs that have enough LDS for these kernels' blocks."""
+    most = max(kernel.resources["lds_bytes"] or 0 for _, kernel in members)
+    known = [product(name) for name in products() if product(name).arch.lds_block_bytes >= most]
+    few = f" (no other has {most:,} bytes of LDS per block)" if 0 < len(known) < len(products()) else ""
+    return f"{', '.join(re.sub(_MAKER, '', each.name) for each in known)}{few}" if known else ""
+
+
+def _says(members: list[tuple[int, KernelProfile]]) -> str:
+    """Return the resources of the longest kernel, and the percentages that its profiler evaluated, if it counted."""
+    number, kernel = members[0]
+    if not kernel.counters:
+        return ""
+    titles = {"vgprs": "VGPRs", "lds_bytes": "bytes of LDS per block", "scratch_bytes": "bytes of scratch per lane"}
+    facts = [f"{kernel.resources[name]:,} {title}" for name, title in titles.items() if kernel.resources[name]]
+    shares = [(name, value) for name, value in kernel.counters.items() if _PERCENTAGE.search(name) and value > 0]
+    facts += [f"{name} {digits(value)} %" for name, value in shares[:_SHARES]]
+    return f"kernel {number} has {', '.join(facts)}" if facts else ""
 
 
 def _who(members: list[tuple[int, KernelProfile]]) -> str:

@@ -345,8 +345,12 @@ def add_unknown(card: Card, summary: ReportSummary) -> None:
     for unknown in summary.unknown[:FINDINGS]:
         card.gap()
         text = f"{unknown.who}: {unknown.why}"
+        if unknown.says:
+            card.add(_sentence(clean(unknown.says)))
         card.add("To measure it:" if text == summary.headline else _sentence(clean(text)))
         card.add("next      ", (clean(unknown.command), "cyan"), first=_INDENT, wrap=False)
+        if unknown.gpus:
+            card.add(unknown.gpus, first=f"{_INDENT}NAME      ")
 
 
 def add_hot_spots(card: Card, report: ProfileReport) -> None:

@@ -83,9 +83,34 @@ def test_a_profile_of_nothing_says_why_of_each_file(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 3
     *notes, last = capsys.readouterr().err.splitlines()
     assert len(notes) == 6
-    assert f"note: {tmp_path}/0_results.pftrace: a binary file of no layout that is read" in notes[0]
+    assert f"note: {tmp_path}/0_results.pftrace: a binary file in a format that is not read" in notes[0]
     assert notes[5] == "note: 2 more files contain nothing to read; --files names them all"
     assert "no kernel dispatch" in last
+
+
+def test_a_file_without_kernels_has_its_folder_named(tmp_path, capsys):
+    """rocprof-compute's roofline.csv holds bandwidths only; the counters stand beside it."""
+    path = tmp_path / "my run" / "roofline.csv"
+    path.parent.mkdir()
+    path.write_text("device,HBMBw,HBMBwLow,HBMBwHigh,L1Bw,L1BwLow,L1BwHigh\n0,4244.3,4242.4,4246.2,32965,32929,33000\n")
+    assert main(["report", str(path)]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    remedy = f"pass the folder, which may have some: rocattn report '{path.parent}'"
+    assert line == f"rocattn report: no kernel dispatch in {path}: nothing to report ({remedy})"
+
+
+@pytest.mark.parametrize("arguments", [["missing"], ["--records", "missing"], ["there", "--against", "missing"]])
+def test_what_does_not_exist_is_said_so(tmp_path, monkeypatch, capsys, arguments):
+    """In the same words, whichever option names it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "x_kernel_trace.csv").write_text(
+        "Kind,Agent_Id,Queue_Id,Kernel_Id,Kernel_Name,Correlation_Id,Start_Timestamp,End_Timestamp,"
+        "Workgroup_Size_X,Workgroup_Size_Y,Workgroup_Size_Z,Grid_Size_X,Grid_Size_Y,Grid_Size_Z\n"
+        "KERNEL_DISPATCH,1,1,1,k,1,100,900,64,1,1,64,1,1\n"
+    )
+    assert main(["report", *arguments]) in {3, 4}
+    assert "missing does not exist" in capsys.readouterr().err
 
 
 def test_a_cut_off_record_does_not_spoil_the_report(out, capsys):

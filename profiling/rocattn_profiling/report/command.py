@@ -96,7 +96,7 @@ def find_records(given: str | None, default: Path, notes: list[str]) -> list[Rec
         return list(read_records(place))
     files = sorted(place.rglob(RECORDS)) if place.is_dir() else []
     if given and not files:
-        notes.append(f"no {RECORDS} in {place}")
+        notes.append(f"no {RECORDS} in {place}" if place.exists() else f"{place} does not exist")
     return [record for path in files for record in read_records(path)]
 
 

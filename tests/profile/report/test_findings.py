@@ -118,7 +118,13 @@ def test_few_rounds_are_not_taken_for_uneven_blocks():
     numbers = BUSY | {"achieved_occupancy_pct": 46.0, "theoretical_occupancy_pct": 100.0, "blocks_that_fit": 1216.0}
     (few,) = find(numbers | {"blocks": 2048.0})
     assert few.key == "few-rounds"
-    assert "2048 blocks where 1216 fit at a time are 1.7 rounds" in few.sentence
+    assert few.sentence == (
+        "46 % of the wave slots filled where 100 % fit: 2048 blocks, and 1216 fit at once, so the last round is 68 % "
+        "full; a launch of more work, or smaller blocks, fills the GPU"
+    )
+    for blocks, share in ((700.0, 58), (1216.0, 100), (1217.0, 0)):
+        (few,) = find(numbers | {"blocks": blocks})
+        assert f"{blocks:.0f} blocks, and 1216 fit at once, so the last round is {share} % full" in few.sentence
     assert keys(numbers | {"blocks": 12160.0}) == ["occupancy-below-theory"]
 
 

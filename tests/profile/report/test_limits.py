@@ -64,7 +64,9 @@ def test_a_kernel_whose_lds_is_busy_is_bound_by_it():
     first, *others = kernel.findings
     assert first.key == "lds-bound"
     assert first.gain == pytest.approx(0.211, abs=0.001)
-    assert "36 cycles an instruction, 83 % of them lost to unaligned addresses, 6 % to bank conflicts" in first.sentence
+    assert (
+        "36 cycles per instruction, 83 % of them lost to unaligned addresses, 6 % to bank conflicts" in first.sentence
+    )
     assert "rows padded to a multiple of the access's size make it faster" in first.sentence
     assert "next is L1 at least 46 %" in first.sentence
     assert not any("latency" in each.key or "rounds" in each.key for each in others)
@@ -151,6 +153,13 @@ def test_the_measured_bandwidth_stands_beside_the_peak():
         "measured_gbps": 1389.0,
     }
     assert bounds(numbers, "gfx90a").nearest.notes == "62 % of what roofline.csv's benchmark reached"
+
+
+def test_samples_are_no_next_step_for_a_memory_bound_kernel():
+    """They show where waves wait for the bytes, not which bytes are too many; caches come first where not counted."""
+    numbers = {"memory_pct": 53.0, "peak_gbps": 1638.4}
+    assert bounds(numbers, "gfx90a").nearest.command == "rocattn profile --metrics caches -- COMMAND"
+    assert bounds(numbers | {"l2_hit_pct": 40.0}, "gfx90a").nearest.command == ""
 
 
 def test_the_l1_stands_beside_its_benchmark():

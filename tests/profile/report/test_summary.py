@@ -64,7 +64,7 @@ def test_the_limit_that_bounds_a_kernel_is_its_verdict():
          "memory only in part, LDS not counted; nearest of what was counted is L1",
          "rocattn profile --metrics memory lds -- COMMAND"),
         ({"ns": 37482}, "times_only", "the files have times only", "rocattn profile -- COMMAND"),
-        ({"ns": 2000}, "short", "2.0 us a launch", ""),
+        ({"ns": 2000}, "short", "2.0 us per launch", ""),
         (BMM2 | {"SQ_INSTS": 0, "GRBM_GUI_ACTIVE": 0}, "stood_still", "counters stood still",
          "sudo amd-smi set -g 0 -l stable_std && rocattn profile -- COMMAND"),
         (COUNTED | {"SQ_WAVE_CYCLES": 8_000_000}, "far", "the nearest limit is", ""),
@@ -118,7 +118,7 @@ def test_what_a_file_without_a_gpu_does_say_is_said():
     small = made_of(BMM2)
     small.agents = small.agents.iloc[:0]
     (unknown,) = summarise(profile_report.build(small)).unknown
-    assert unknown.gpus.startswith("MI210, MI250, MI250X, MI300A, MI300X, ")
+    assert unknown.gpus.startswith("MI210, MI250 (one GCD), MI250X (one GCD), MI300A, MI300X, ")
     assert all(profile_report.build(small, gpu=name).devices for name in unknown.gpus.split(", "))
 
 

@@ -150,7 +150,7 @@ def _sqlite(path: Path, shown: str) -> DetectedFile:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_ROLLBACK:
             why = f"what wrote the database was ended in the middle ({path.name}-journal is left of it); profile again"
         return _nothing(path, shown, why, kind="broken")
-    return _nothing(path, shown, "a SQLite database of no profiler's layout")
+    return _nothing(path, shown, "a SQLite database that no profiler wrote")
 
 
 def _json(path: Path, shown: str, head: bytes) -> DetectedFile:
@@ -165,7 +165,7 @@ def _json(path: Path, shown: str, head: bytes) -> DetectedFile:
             source = Source(shown, V1, "", "trace JSON", "traceEvents with BeginNs")
             return DetectedFile(path, source, lambda part: read_chrome_trace(path, part), "chrome")
         return _nothing(path, shown, "a Chrome trace that rocprof v1 did not write")
-    return _nothing(path, shown, "JSON of no profiler's layout")
+    return _nothing(path, shown, "a JSON file that no profiler wrote")
 
 
 def _csv(path: Path, shown: str, header: Header, head: bytes) -> DetectedFile | None:
@@ -345,11 +345,11 @@ def _text_tool(head: bytes) -> str:
 def _other(head: bytes, nuls: int) -> str:
     """Return why a file that is not a table is not read."""
     if nuls * 10 > len(head) or re.search(rb"[\x01-\x08\x0e-\x1a]", head[:4096]):
-        return "a binary file of no layout that is read (rocpd, JSON and CSV are: rocprofv3 -f csv json rocpd)"
+        return "a binary file in a format that is not read (rocpd, JSON and CSV are: rocprofv3 -f csv json rocpd)"
     for pattern, _, what in _TEXTS:
         if re.search(pattern, head):
             return f"{what}: it contains no measurements"
-    return "a text file of no profiler's layout"
+    return "a text file that no profiler wrote"
 
 
 _OF_A_WORKLOAD = frozenset({

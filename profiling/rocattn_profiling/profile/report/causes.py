@@ -101,7 +101,7 @@ def _causes(change: _Change) -> Iterator[ChangeCause]:
     before, after = change.before, change.after
     scratch = [each.resources["scratch_bytes"] or 0 for each in (before, after)]
     if (scratch[1] - scratch[0]) * (change.ratio - 1) > 0:
-        yield ChangeCause(SCRATCH, f"scratch {scratch[0]} → {scratch[1]} bytes a lane (spilled registers)")
+        yield ChangeCause(SCRATCH, f"scratch {scratch[0]} → {scratch[1]} bytes per lane (spilled registers)")
     items = [_work_items(each) for each in (before, after)]
     if items[0] and items[1] and change.accounts(items[1] / items[0]):
         yield ChangeCause(WORK, f"launched with {items[0]:,.0f} → {items[1]:,.0f} work-items: not the same work")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,9 +100,10 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     profile = read(roots)
     if not len(profile.dispatches) and not len(profile.samples):
         _say_why_nothing(profile, [line for path in roots for line in _not_collected(path)])
-        raise CommandError(
-            f"no kernel dispatch in {', '.join(paths)}: nothing to report (`{COLLECT}` collects some)", NOT_MEASURED
-        )
+        remedy = f"`{COLLECT}` collects some"
+        if any(not each.skipped for each in profile.provenance) and all(path.is_file() for path in roots):
+            remedy = f"pass the folder, which may have some: rocattn report {shlex.quote(str(roots[0].parent))}"
+        raise CommandError(f"no kernel dispatch in {', '.join(paths)}: nothing to report ({remedy})", NOT_MEASURED)
     plans = [Path(name) for name in arguments.plans] or _plan_logs(roots)
     report = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans))
     report.problems += [line for path in roots for line in _not_collected(path)]

@@ -176,7 +176,7 @@ class _Chart:
     def _bytes(self, gbps: float) -> str:
         """Return the bytes that a rate is in a launch of median time."""
         median = self._kernel.time_ns.get(50)
-        return f", {quantity(gbps * median, 'bytes')} a launch" if median else ""
+        return f", {quantity(gbps * median, 'bytes')} per launch" if median else ""
 
     def _dram(self, key: str, share: str, place: tuple[float, float, float], towards: str) -> MemoryEdge:
         """Return the part of the fabric's traffic that went on to the GPU's own memory."""

@@ -1,7 +1,7 @@
 """Rooflines as geometry: one kernel against every level of the memory, and all kernels of a GPU against its DRAM.
 
 Intensities are FLOPs over the bytes of a level, as rocprof-compute's table of the speed of light counts them
-(``metrics/definitions.toml``). Its own roofline takes 64 bytes an access of the vector L1 even where a line has 128,
+(``metrics/definitions.toml``). Its own roofline takes 64 bytes per access of the vector L1 even where a line has 128,
 and the L1's requests in place of the L2's; here a point is as far below its roof as the bar of the same level says.
 """
 
@@ -396,7 +396,7 @@ def _measured(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
     """Return the roofs measured in the folder of a device's own file by name, one each, since its GPUs are equal."""
     beside = [str(Path(str(file)).parent) == device.folder for file in roofs["file"]]
     rows: list[dict[Hashable, Any]] = roofs[beside].drop_duplicates("roof").to_dict("records")
-    # rocprof-compute's benchmark counts 64 bytes an access of the L1, its counters a line: 128 from CDNA 3 on.
+    # rocprof-compute's benchmark counts 64 bytes per access of the L1, its counters a line: 128 from CDNA 3 on.
     scale = {"L1": 2.0 if device.arch.startswith(("gfx94", "gfx95")) else 1.0}
     return {str(row["roof"]): float(row["mean"]) * scale.get(row["roof"], 1.0) for row in rows if row["mean"] > 0}
 

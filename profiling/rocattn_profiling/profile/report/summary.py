@@ -27,7 +27,6 @@ FINDINGS = 5
 NAME_LENGTH = 90
 _RUNTIME = 0.1  # part of all time from which the runtime's own kernels have a line of their own
 _LONG = 0.2  # part of all time from which a kernel has a line of its own
-_MAKER = re.compile(r"^(Instinct|Radeon) | \(one GCD\)$")
 _SHARES = 6  # percentages that are named
 _PERCENTAGE = re.compile(r"(Utilization|Util|Busy|Stalled|Percent|Hit|BankConflict)$")  # names of derived counters
 _COPIES = "copies and fills of the HIP runtime"
@@ -236,7 +235,8 @@ def _gpus(members: list[tuple[int, KernelProfile]]) -> str:
     most = max(kernel.resources["lds_bytes"] or 0 for _, kernel in members)
     known = [product(name) for name in products() if product(name).arch.lds_block_bytes >= most]
     few = f" (no other has {most:,} bytes of LDS per block)" if 0 < len(known) < len(products()) else ""
-    return f"{', '.join(re.sub(_MAKER, '', each.name) for each in known)}{few}" if known else ""
+    names = (each.name.removeprefix("Instinct ").removeprefix("Radeon ") for each in known)
+    return f"{', '.join(names)}{few}"
 
 
 def _says(members: list[tuple[int, KernelProfile]]) -> str:

@@ -85,6 +85,9 @@ def test_different_gpus_are_separate_runs(tmp_path):
         g.v3_counters(tmp_path / name / "r_counter_collection.csv", g.launches(1, counters=(counter,)))
         g.v3_agents(tmp_path / name / "r_agent_info.csv", Cu_Count=cus)
     assert runs(tmp_path) == ["new", "old"]
+    for number, name in enumerate(("old", "new"), 1):
+        (tmp_path / name).rename(tmp_path / f"pass_{number}")
+    assert runs(tmp_path) == [], "two passes of one call"
 
 
 def test_times_of_a_kernel_measured_twice_are_separate_runs(tmp_path):

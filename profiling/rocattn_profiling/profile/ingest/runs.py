@@ -164,11 +164,11 @@ def _grouped(pairs: Iterable[tuple[Hashable, _Unit]]) -> dict[Hashable, list[_Un
 
 
 def _by_gpu(units: Sequence[_Unit]) -> list[list[_Unit]]:
-    """Return the passes whose GPUs are known, those with a GPU in common together."""
+    """Return the passes whose GPUs are known: those with a GPU in common, and those of one run, together."""
     camps: list[tuple[set[tuple[str, int]], list[_Unit]]] = []
     for unit in units:
         if unit.gpus:
-            near = [camp for camp in camps if camp[0] & unit.gpus]
+            near = [c for c in camps if c[0] & unit.gpus or any(each.family == unit.family for each in c[1])]
             camps = [camp for camp in camps if camp not in near]
             gpus = set(unit.gpus).union(*(theirs for theirs, _ in near))
             camps.append((gpus, [*(each for _, members in near for each in members), unit]))

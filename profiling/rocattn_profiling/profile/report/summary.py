@@ -248,7 +248,7 @@ def _says(members: list[tuple[int, KernelProfile]]) -> str:
     facts = [f"{kernel.resources[name]:,} {title}" for name, title in titles.items() if kernel.resources[name]]
     shares = [(name, value) for name, value in kernel.counters.items() if _PERCENTAGE.search(name) and value > 0]
     facts += [f"{name} {digits(value)} %" for name, value in shares[:_SHARES]]
-    return f"kernel {number} has {', '.join(facts)}" if facts else ""
+    return f"kernel {number} has {', '.join(facts)}" if len(facts) > 1 else ""
 
 
 def _who(members: list[tuple[int, KernelProfile]]) -> str:

@@ -61,6 +61,16 @@ def test_files_that_counted_the_same_are_separate_runs(tmp_path):
     assert [run.paths for run in found] == [(f"{tmp_path}/{run.name}.csv",) for run in found]
 
 
+def test_one_counter_of_both_tells_runs_apart(tmp_path):
+    """Someone counted more the second time; what every pass counts for its shares tells nothing."""
+    anchors = ("GRBM_GUI_ACTIVE", "SQ_WAVES")
+    for name, counters in (("before", ("A", "B")), ("after", ("B", "C")), ("pass", ("D",))):
+        made = g.launches(1, counters=(*anchors, *counters))
+        g.v3_counters(tmp_path / name / "r_counter_collection.csv", made)
+    assert runs(tmp_path / "before", tmp_path / "after") == ["before", "after"]
+    assert runs(tmp_path / "before", tmp_path / "pass") == []
+
+
 def test_a_run_of_several_files_is_named_with_a_star(tmp_path):
     """Counters and GPUs of one name stand side by side; a shell expands what is printed."""
     for name in ("bank", "phase"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rocattn_profiling.profile.collect.counters import anchors
 from rocattn_profiling.profile.collect.store import PASSES, STATE
 from rocattn_profiling.profile.ingest.table import THREAD_TRACE, Run
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _PASS = re.compile(r"(pass|pmc)_\d+")  # folders of one call of rocprofv3 or rocprofv2
 _RANK = re.compile(r"(?:^|(?<=[/_.-]))rank[_-]?\d+(?=$|[/_.-])")
+# What passes of one run repeat, beside what each of them is for.
+_REPEATED = {*anchors(), "GRBM_COUNT", "SQ_CYCLES", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_WAVE_CYCLES"}
 _MOST_NAMED = 6
 
 
@@ -65,7 +68,8 @@ def separate_runs(parts: Sequence[FilePart], agents: pd.DataFrame) -> tuple[Run,
     """Return the runs that these files are of if they are of several, else nothing.
 
     Files are of several runs where each has a folder of its own (a workload, a collection), where they ran on different
-    GPUs, or where they measured the same of the same kernel and are no passes or ranks of each other.
+    GPUs, or where they counted the same, or timed or sampled in the same way, of one kernel and are no passes or ranks
+    of each other.
 
     Args:
         parts: All files, arranged; ``agent`` in their dispatches is the row in `agents`.
@@ -113,7 +117,7 @@ def _units(parts: Sequence[FilePart], agents: pd.DataFrame) -> list[_Unit]:
         place = tuple(shown for shown, _ in _pieces(part))
         unit = units.setdefault((home, part.pass_label), _Unit(home, place))
         unit.parts.append(part)
-        unit.measures |= methods.union(part.counters["counter"].unique())
+        unit.measures |= methods.union(part.counters["counter"].cat.categories)
         unit.kernels |= {*part.dispatches["kernel"].unique(), *part.samples["kernel"].unique()} - {""}
         rows = part.dispatches["agent"].dropna().unique().astype(np.int64)
         known = agents.iloc[rows][["arch", "cus"]].dropna()
@@ -151,9 +155,18 @@ def _rivals(units: Sequence[_Unit]) -> Iterator[list[list[_Unit]]]:
     """Yield groups of camps: the passes in one are not of the run of those in another."""
     yield list(_grouped((unit.home, unit) for unit in units if unit.home).values())
     yield _by_gpu(units)
-    measured = _grouped(((unit.measures, kernel), unit) for unit in units for kernel in unit.kernels)
-    for alike in {tuple(map(id, same)): same for same in measured.values()}.values():
-        yield list(_grouped((unit.family, unit) for unit in alike).values())
+    same = _grouped(
+        (key, unit) for unit in units for key in {unit.measures, *(frozenset({n}) for n in unit.measures - _REPEATED)}
+    )
+    for members in _distinct(same.values()):
+        of_kernel = _grouped((kernel, unit) for unit in members for kernel in unit.kernels)
+        for alike in _distinct(of_kernel.values()):
+            yield list(_grouped((unit.family, unit) for unit in alike).values())
+
+
+def _distinct(groups: Iterable[list[_Unit]]) -> list[list[_Unit]]:
+    """Return groups of several passes, each once."""
+    return list({tuple(map(id, group)): group for group in groups if len(group) > 1}.values())
 
 
 def _grouped(pairs: Iterable[tuple[Hashable, _Unit]]) -> dict[Hashable, list[_Unit]]:

@@ -385,7 +385,7 @@ def test_a_list_says_how_long_and_how_far(project, offline, capsys):
     heading, *rows = capsys.readouterr().out.splitlines()
     assert heading.split() == ["launch", "change", "benchmark"]
     assert {row[heading.index("benchmark") :].partition("(")[0] for row in rows} == {"bench_work.Exact.time_work"}
-    assert all(row[: heading.index("benchmark")].split()[-1] == "away" for row in rows)
+    assert all(row[: heading.index("benchmark")].split()[-2:] == ["called", "directly"] for row in rows)
     assert not (project.root / "out/gate/verdict.json").exists()
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocattn_profiling.gate.noise_record import NoiseSource
+    from rocattn_profiling.gate.planning.plan import PlannedCase
     from rocattn_profiling.gate.selftest import Selftest, Sensitivity
     from rocattn_profiling.gate.verdict import GateResult
 
@@ -93,7 +94,7 @@ def _prepare_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, metavar="N", help="most rounds for an undecided benchmark")
     text = "end after this time, builds not counted: 10m, 90s, 1h30m; the same command then goes on with the rest"
     parser.add_argument("--max-time", default="", metavar="TIME", help=text)
-    text = "print what would be measured, how long it takes and which the change can reach; measure nothing"
+    text = "print what would be measured, how long it takes and what calls changed code; measure nothing"
     parser.add_argument("--list", action="store_true", help=text)
     parser.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
     parser.add_argument("--no-exact", action="store_true", help="skip what needs no clock (machine code, plans)")
@@ -155,14 +156,21 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         emit_json(plan)
         return OK
-    print(f"{'launch':>8}  {'change':<12}  benchmark")
+    print(f"{'launch':>8}  {'change':<26}  benchmark")
     for case in plan.benchmarks:
         seconds = "-" if case.seconds is None else f"{case.seconds:.1f} s"
-        calls = "" if case.calls is None else f"{case.calls} call{'' if case.calls == 1 else 's'} away"
-        reach = {None: "not known", True: calls, False: "out of reach"}[case.reached]
-        print(f"{seconds:>8}  {reach:<12}  {terminal(case.label)}")
-    say(f"{len(plan.benchmarks)} benchmarks, {span(plan.estimate_s)} in all")
+        print(f"{seconds:>8}  {_called(case):<26}  {terminal(case.label)}")
+    count = len(plan.benchmarks)
+    say(f"{count} benchmark{'' if count == 1 else 's'}, {span(plan.estimate_s)} in all")
     return OK
+
+
+def _called(case: PlannedCase) -> str:
+    """Return how a benchmark calls the change, as far as the sources show."""
+    if case.calls is None:
+        return "unknown" if case.reached is None else "no call found"
+    between = case.calls - 1
+    return f"called through {between} function{'' if between == 1 else 's'}" if between else "called directly"
 
 
 def _prepare_show(parser: argparse.ArgumentParser) -> None:

@@ -93,7 +93,7 @@ def by_name(trees, *changes):
         Benchmark(name=f"bench.{name}", type="time", unit="s", version="", params=[], param_names=[]) for name in names
     ]
     cases = [Case(benchmark=benchmark, param=None, label=benchmark.name) for benchmark in benchmarks]
-    calls = distances(changes, trees / "head", trees / "head/suite", cases)
+    calls = distances(changes, trees / "head", [trees / "head/suite"], cases)
     return calls and {label.rpartition(".")[2]: number for label, number in calls.items()}
 
 
@@ -137,6 +137,128 @@ def test_where_names_say_nothing_there_are_no_distances(trees, text):
     native = FileChange("x.c", trees / "base/x.c", trees / "head/x.c")
     assert difference(native) is None
     assert by_name(trees, native) is None
+
+
+IMPORTS = """
+from library import apart, inner as nearest, outer
+
+
+class Shared:
+    def setup(self):
+        self.run = outer
+
+
+class Derived(Shared):
+    functions = [outer]
+
+    def time_it(self):
+        self.run(1)
+
+
+def time_apart():
+    apart()
+
+
+def time_renamed():
+    nearest(1)
+
+
+def time_listed(case):
+    case(1)
+
+
+time_listed.params = [outer]
+"""
+TESTS = """
+import library
+import pytest
+from library import apart, inner, outer
+
+CASES = {"outer": outer}
+
+
+@pytest.fixture
+def prepared(basis):
+    return basis
+
+
+class TestGroup:
+    def test_method(self, benchmark):
+        benchmark(outer, 1)
+
+
+def test_direct(benchmark):
+    benchmark(inner, 1)
+
+
+def test_lambda(benchmark):
+    benchmark(lambda: library.inner(1))
+
+
+def test_pedantic(benchmark):
+    benchmark.pedantic(inner, args=(1,), rounds=3)
+
+
+@pytest.mark.parametrize("case", [1, 2])
+def test_table(benchmark, case):
+    benchmark(CASES["outer"], case)
+
+
+def test_fixture(benchmark, prepared):
+    benchmark(len, prepared)
+
+
+def test_apart(benchmark):
+    benchmark(apart)
+"""
+
+
+def of_names(trees, change, shared, names):
+    """Distances of benchmarks by their names; those that are not known are left out."""
+    benchmarks = [Benchmark(name=n, type="time", unit="s", version="", params=[], param_names=[]) for n in names]
+    cases = [Case(benchmark=benchmark, param=None, label=benchmark.name) for benchmark in benchmarks]
+    return distances([change], trees / "head", shared, cases)
+
+
+def test_names_that_are_imported_together_do_not_call_each_other(trees):
+    """An import, a class's bases and attributes, and parameters of a function each lead to what they name."""
+    (trees / "head/suite/imports.py").write_text(IMPORTS)
+    change = changed(trees, "return x + 1", "return x + 1.0")
+    names = ["Derived.time_it", "time_apart", "time_renamed", "time_listed", "time_made_later"]
+    calls = of_names(trees, change, [trees / "head/suite"], [f"imports.{name}" for name in names])
+    assert calls == {
+        "imports.Derived.time_it": 2, "imports.time_apart": None, "imports.time_renamed": 2, "imports.time_listed": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("named", ["tests", "tests/test_it.py"])
+def test_tests_are_found_by_their_node_ids(trees, named):
+    """Whatever a test hands to the fixture, and through fixtures of conftest.py; what is not found stays unknown."""
+    folder = trees / "head/tests"
+    folder.mkdir()
+    (folder / "test_it.py").write_text(TESTS)
+    conftest = "import library, pytest\n\n\n@pytest.fixture\ndef basis():\n    return [library.outer(1)]\n"
+    (folder / "conftest.py").write_text(conftest)
+    change = changed(trees, "return x + 1", "return x + 1.0")
+    calls = {
+        "TestGroup::test_method": 2, "test_direct": 1, "test_lambda": 1, "test_pedantic": 1, "test_table": 3,
+        "test_fixture": 4, "test_apart": None,
+    }  # fmt: skip
+    names = [f"tests/test_it.py::{name}" for name in (*calls, "test_made_later")]
+    shared = [trees / "head" / named]
+    expected = {f"tests/test_it.py::{name}": number for name, number in calls.items()}
+    assert of_names(trees, change, shared, [*names, "python work.py"]) == expected
+
+
+def test_settings_of_the_gate_are_nothing_that_runs(trees):
+    """What `gate init` writes leaves the change in a function known."""
+    change = changed(trees, "return x + 1", "return x + 1.0")
+    written = [
+        FileChange(path, trees / "base" / path, trees / "head" / path)
+        for path in (".github/workflows/rocattn-gate.yml", ".rocattn/thresholds.toml")
+    ]
+    assert Reach({each.path: each for each in (change, *written)}).known
+    assert by_name(trees, *written, change)["time_inner"] == 1
 
 
 def traced(trees, reach, benchmark):

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 SETUP_CALLS = 1
 """Calls that a set-up counts as: it prepares what is timed, and is not timed itself."""
-_SETUPS = ("setup", "setup_cache")
+_SETUPS = ("setup", "setup_cache", "setup_module", "setup_class", "setup_method", "setup_function")
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "out", "build", "dist", "tests", "test", "doc", "docs"})
 _INERT = frozenset({".md", ".rst", ".txt", ".lock", ".png", ".svg", ".yml", ".yaml"})
 _DOCUMENTS = frozenset({".md", ".rst"})
-_PAGES = frozenset({".github", "doc", "docs"})
+_NEVER_RUN = frozenset({".github", ".rocattn", "doc", "docs"})  # by a benchmark
 _MOST_BYTES = 2_000_000  # a larger file is generated
 _TRACEABLE = (3, 11)  # a code object's qualified name
 _IMPORT = "<module>"  # the name of the code that an import runs
@@ -128,7 +128,7 @@ def _is_docstring(node: ast.stmt) -> bool:
 def _defined(node: ast.stmt) -> list[str]:
     """Return the names that a statement defines; empty for one that only does something."""
     if isinstance(node, ast.Import | ast.ImportFrom):
-        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+        return [_imported(alias) for alias in node.names]
     if isinstance(node, ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
@@ -138,41 +138,46 @@ def _defined(node: ast.stmt) -> list[str]:
     return []
 
 
+def _imported(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
 def distances(
-    changes: Iterable[FileChange], tree: Path, suite: Path, cases: Sequence[Case]
+    changes: Iterable[FileChange], tree: Path, shared: Sequence[Path], cases: Sequence[Case]
 ) -> dict[str, int | None] | None:
     """Return how many calls lie between each benchmark and the nearest function that differs.
 
     Args:
         changes: The files that differ between the sides, without the suite's.
         tree: Head's checkout.
-        suite: Head's benchmark folder.
+        shared: Head's benchmark folder, and the files and folders of its tests.
         cases: The benchmarks.
 
     Returns:
         Label -> 1 for a benchmark that calls such a function itself, 2 through another one, and so on; None where no
-        path is known. None in all where a file differs of which names say nothing: compiled sources, data, settings.
+        path is found. Without those whose own source is not found: commands, and functions made while running. None in
+        all where a file differs of which names say nothing: compiled sources, data, settings.
     """
     changed: set[str] = set()
     for change in changes:
-        if Path(change.path).suffix in _INERT or _LEFT_OUT & set(Path(change.path).parts[:-1]):
+        if Path(change.path).suffix in _INERT or (_LEFT_OUT | _NEVER_RUN) & set(Path(change.path).parts[:-1]):
             continue
         differing = difference(change)
         if differing is None or differing.anything:
             return None
         changed |= differing.names | {_callable(name) for name in differing.functions}
     graph = _Graph()
-    for path in _sources(tree):
-        graph.add(path)
-    for path in suite.rglob("*.py"):
+    for path in {*_sources(tree), *_shared_sources(tree, shared)}:
         graph.add(path)
     far = graph.distances(changed)
-    calls: dict[str, int | None] = {}
-    for case in cases:
-        name = case.benchmark.name
-        if name not in calls:
-            calls[name] = _nearest(suite, name, far)
-    return {case.label: calls[case.benchmark.name] for case in cases}
+    names = {case.benchmark.name for case in cases}
+    used = {name: _used_by(benchmark) for name in names if (benchmark := _located(tree, shared, name))}
+    nearest = {
+        name: min((far[each] + extra for each, extra in uses.items() if each in far), default=None)
+        for name, uses in used.items()
+        if uses is not None
+    }
+    return {case.label: nearest[case.benchmark.name] for case in cases if case.benchmark.name in nearest}
 
 
 def reach_of(context: Context) -> Reach | None:
@@ -209,7 +214,11 @@ class Reach:
             differing = difference(change)
             if differing is not None and any(differing):
                 self._differences[path] = change, differing
-            elif differing is None and Path(path).suffix not in _DOCUMENTS and not _PAGES & set(Path(path).parts[:-1]):
+            elif (
+                differing is None
+                and Path(path).suffix not in _DOCUMENTS
+                and not _NEVER_RUN & set(Path(path).parts[:-1])
+            ):
                 self.known = False
 
     @property
@@ -284,6 +293,15 @@ def _sources(tree: Path) -> Iterator[Path]:
                 yield path
 
 
+def _shared_sources(tree: Path, shared: Sequence[Path]) -> Iterator[Path]:
+    """Yield the files of suites and tests, with what pytest loads and imports beside them."""
+    for path in shared:
+        folder = path if path.is_dir() else path.parent
+        yield from folder.rglob("*.py") if path.is_dir() else folder.glob("*.py")
+        above = (parent / "conftest.py" for parent in folder.parents if parent.is_relative_to(tree))
+        yield from (file for file in above if file.is_file())
+
+
 class _Graph:
     """Which names use which, over a project's sources."""
 
@@ -296,13 +314,20 @@ class _Graph:
         if tree is None:
             return
         for prefix, node in _walked(tree):
-            used = set(_used(node))
+            if isinstance(node, ast.Import | ast.ImportFrom):  # each name by itself
+                for alias in node.names:
+                    self._add([_imported(alias)], _used(alias))
+                continue
             names = _defined(node)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 names = [_callable(prefix + node.name)]
-            for name in names:
-                for each in used - {name}:
-                    self._users[each].add(name)
+            self._add(names, _used(node))
+
+    def _add(self, names: Iterable[str], used: Iterable[str]) -> None:
+        used = set(used)
+        for name in names:
+            for each in used - {name}:
+                self._users[each].add(name)
 
     def distances(self, changed: Iterable[str]) -> dict[str, int]:
         """Return name -> calls from it to the nearest of some names, which are 0 away themselves."""
@@ -318,7 +343,7 @@ class _Graph:
 
 
 def _used(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a piece of code mentions."""
+    """Yield the names that a piece of code mentions, and the fixtures that a test or fixture takes as parameters."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             yield part.id
@@ -326,31 +351,74 @@ def _used(node: ast.AST) -> Iterator[str]:
             yield part.attr
         elif isinstance(part, ast.alias):
             yield part.name.rpartition(".")[2]
+        elif isinstance(part, ast.FunctionDef) and (part.name.startswith("test") or _decorated_by(part, "fixture")):
+            yield from (each.arg for each in part.args.args)
 
 
-def _nearest(suite: Path, benchmark: str, far: Mapping[str, int]) -> int | None:
-    """Return the calls between a benchmark ("module.Class.time_x" or "module.time_x") and the nearest change."""
-    module, owner, name = _located(suite, benchmark)
-    tree = _parsed(module) if module else None
-    if tree is None:
+def _decorated_by(node: ast.FunctionDef, word: str) -> bool:
+    return any(word in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+class _Benchmark(NamedTuple):
+    """Where a benchmark is defined: its file, its class or "", and its function."""
+
+    file: Path
+    owner: str
+    function: str
+
+
+def _located(tree: Path, shared: Sequence[Path], name: str) -> _Benchmark | None:
+    """Return where a benchmark is ("module.Class.time_x", "tests/test_a.py::Class::test_x"); None if not found."""
+    path, colons, node = name.partition("::")
+    if colons:
+        *owners, function = node.partition("[")[0].split("::")
+        above = {folder for each in shared for folder in (each, *each.parents) if folder.is_relative_to(tree)}
+        files = [file for folder in {tree, *above} if (file := folder / path).is_file()]  # pytest starts in one of them
+        return _Benchmark(files[0], ".".join(owners), function) if len(files) == 1 else None
+    words = name.split(".")
+    for suite in (each for each in shared if each.is_dir()):
+        for end in range(len(words) - 1, 0, -1):
+            module = suite.joinpath(*words[:end])
+            for file in (module.with_suffix(".py"), module / "__init__.py"):
+                if file.is_file():
+                    return _Benchmark(file, ".".join(words[end:-1]), words[-1])
+    return None
+
+
+def _used_by(benchmark: _Benchmark) -> dict[str, int] | None:
+    """Return the names that a benchmark mentions, each with the calls up to it; None if its function is not found.
+
+    Those are its own, its class's attributes and bases, what is assigned to it, and set-ups.
+    """
+    tree = _parsed(benchmark.file)
+    walked = list(_walked(tree)) if tree else []
+    classes = {prefix + node.name: node for prefix, node in walked if isinstance(node, ast.ClassDef)}
+    owners = list(_owners(benchmark.owner, classes))
+    own: set[str] = set()
+    setups: set[str] = set()
+    is_there = False
+    for prefix, node in walked:
+        owner = prefix.rstrip(".")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.name == benchmark.function and owner in (owners or [""]):
+                is_there = True
+                own |= set(_used(node))
+            elif node.name in _SETUPS or (isinstance(node, ast.FunctionDef) and _decorated_by(node, "autouse=True")):
+                setups |= set(_used(node)) if owner in {*owners, ""} else set()
+        elif owner in owners or prefix + getattr(node, "name", "") in owners or benchmark.function in _defined(node):
+            own |= set(_used(node))
+    if not is_there:
         return None
-    numbers = []
-    for prefix, node in _walked(tree):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or prefix.rstrip(".") not in {owner, ""}:
-            continue
-        own = prefix.rstrip(".") == owner and node.name == name
-        if own or node.name in _SETUPS:
-            extra = 1 if own else 1 + SETUP_CALLS
-            numbers += [far[used] + extra for used in _used(node) if used in far]
-    return min(numbers, default=None)
+    return dict.fromkeys(setups, 1 + SETUP_CALLS) | dict.fromkeys(own, 1)
 
 
-def _located(suite: Path, benchmark: str) -> tuple[Path | None, str, str]:
-    """Return the file of a benchmark, its class or "", and its function."""
-    words = benchmark.split(".")
-    for end in range(len(words) - 1, 0, -1):
-        path = suite.joinpath(*words[:end])
-        for file in (path.with_suffix(".py"), path / "__init__.py"):
-            if file.is_file():
-                return file, ".".join(words[end:-1]), words[-1]
-    return None, "", words[-1]
+def _owners(owner: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[str]:
+    """Yield a class and its bases in the same file; nothing for a function outside of classes."""
+    left, known = [owner] if owner else [], set()
+    while left:
+        name = left.pop()
+        if name not in known:
+            known.add(name)
+            yield name
+            bases = classes[name].bases if name in classes else []
+            left += [base.id for base in bases if isinstance(base, ast.Name)]

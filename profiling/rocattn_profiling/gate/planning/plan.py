@@ -1,7 +1,8 @@
-"""The plan of a run before anything is measured: its benchmarks, how long they take, and which the change can reach."""
+"""The plan of a run before anything is measured: its benchmarks, how long they take, and which call changed code."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,8 +32,8 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         label: With its parameters.
         seconds: Of a launch in earlier runs; None if it was never measured here.
-        calls: How many calls away the change is, by name; None if it is out of reach.
-        reached: Whether the change can reach it; None where the changed files do not show it.
+        calls: 1 where it calls changed code itself, by name, 2 through one function, and so on; None if not known.
+        reached: Whether such calls were found; None where its source or the changed files do not show it.
     """
 
     label: str
@@ -79,9 +80,9 @@ class Plan:
         imports = suites.sides["head"].imports
         self.pace = pace.Pace(pace.recorded(self.record), imports, request.budget_ns / 1e9)
         self._distances: dict[str, int | None] | None = None
-        shared = context.launchers["head"].shared
-        if context.trees and len(shared) == 1 and shared[0].is_dir():  # one asv suite: tests and commands have no names
-            self._distances = distances(context.changes.values(), context.trees["head"], shared[0], cases)
+        if context.trees:
+            tree, shared = context.trees["head"].absolute(), context.launchers["head"].shared
+            self._distances = distances(context.changes.values(), tree, shared, cases)
         self.tracing = None if reach is None else self._tracing(reach)
         self.estimate_s = self.pace.estimate_s(cases, policy.looks, traced=self.tracing)
 
@@ -91,8 +92,8 @@ class Plan:
             return pace.Tracing([], [], calls=False)
         if self._distances is None:
             return pace.Tracing([], self.cases, calls=True)
-        most = [case for case in self.cases if case.label in self.steps]
-        near = [case for case in most if self.steps[case.label] <= _LIKELY_CALLS]
+        most = [case for case in self.cases if self._distances.get(case.label, 0) is not None]
+        near = [case for case in most if self.steps.get(case.label, math.inf) <= _LIKELY_CALLS]
         return pace.Tracing(near, most, calls=True)
 
     @property
@@ -104,8 +105,10 @@ class Plan:
         """Return the plan in one line."""
         count = len(self.cases)
         line = f"{count} benchmark{'' if count == 1 else 's'}, {pace.span(self.estimate_s)}"
-        if self._distances is not None and len(self.steps) < count:
-            line += f"; the change can reach {len(self.steps)} of them"
+        if self._distances is not None and len(self.steps) < count == len(self._distances):
+            calling = len(self.steps)
+            who = f"{calling or 'none'} of them appear{'' if calling > 1 else 's'}"
+            line += f"; {who if count > 1 else 'it does not appear'} to call changed code"
         return f"{line}; {how_to_shorten(max_time_s)}"
 
     def listed(self) -> RunPlan:
@@ -118,7 +121,7 @@ class Plan:
                     label=case.label,
                     seconds=self.pace.known.get(case.label),
                     calls=self.steps.get(case.label),
-                    reached=None if known is None else known[case.label] is not None,
+                    reached=None if known is None or case.label not in known else known[case.label] is not None,
                 )
                 for case in self.cases
             ],

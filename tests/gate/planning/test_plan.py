@@ -1,0 +1,72 @@
+"""The plan of a run: how many benchmarks seem to call changed code, and how long they may take."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rocattn_profiling.asv.launch import Benchmark, Request, Suite
+from rocattn_profiling.gate.explain.files import FileChange
+from rocattn_profiling.gate.explain.reach import Reach
+from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.planning.listing import ListedSuites
+from rocattn_profiling.gate.planning.plan import Plan
+from rocattn_profiling.gate.rule.policy import Policy
+
+NAMES = ("test_direct", "test_through", "test_apart", "test_made_later")
+TESTS = """\
+import tinylib
+
+
+def test_direct(benchmark):
+    benchmark(tinylib.work, 1)
+
+
+def test_through(benchmark):
+    benchmark(lambda: tinylib.twice(1))
+
+
+def test_apart(benchmark):
+    benchmark(len, "text")
+"""
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """Return a function that plans tests of pytest-benchmark whose library changed, by the tests' names."""
+    monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tmp_path / "cache"))
+    for side, result in (("base", "n"), ("head", "n + 0")):
+        (tmp_path / side / "tests").mkdir(parents=True)
+        text = f"def work(n):\n    return {result}\n\n\ndef twice(n):\n    return 2 * work(n)\n"
+        (tmp_path / side / "tinylib.py").write_text(text)
+        (tmp_path / side / "tests/test_bench.py").write_text(TESTS)
+    change = FileChange("tinylib.py", tmp_path / "base/tinylib.py", tmp_path / "head/tinylib.py")
+    context = SimpleNamespace(
+        repo=tmp_path, suite="tests", options=Options(quick=True), changes={change.path: change},
+        trees={side: tmp_path / side for side in ("base", "head")},
+        launchers={"head": SimpleNamespace(shared=(tmp_path / "head/tests",))},
+    )  # fmt: skip
+
+    def plan(*names):
+        benchmarks = [
+            Benchmark(name=f"tests/test_bench.py::{n}", type="time", unit="s", version="", params=[], param_names=[])
+            for n in names
+        ]
+        suite = Suite(benchmarks=benchmarks)
+        suites = ListedSuites({"base": suite, "head": suite}, None)
+        return Plan(context, suites, suite.cases(), Request(), Policy(), Reach(context.changes))
+
+    return plan
+
+
+def test_a_plan_says_what_the_sources_show(planned):
+    """Tests by their node ids; one whose source is not found is unknown, and may take as long as one that calls it."""
+    known = planned(*NAMES[:3])
+    assert "; 2 of them appear to call changed code; " in known.line(0)
+    assert "; 1 of them appears to call changed code; " in planned(NAMES[0], NAMES[2]).line(0)
+    assert "; it does not appear to call changed code; " in planned(NAMES[2]).line(0)
+    plan = planned(*NAMES)
+    listed = {case.label.rpartition("::")[2]: (case.calls, case.reached) for case in plan.listed().benchmarks}
+    assert listed == dict(zip(NAMES, [(1, True), (2, True), (None, False), (None, None)], strict=True))
+    assert "changed code" not in plan.line(0)
+    assert [case.label.rpartition("::")[2] for case in plan.tracing.most] == [NAMES[0], NAMES[1], NAMES[3]]
+    assert [case.label.rpartition("::")[2] for case in plan.tracing.fewest] == list(NAMES[:2])

@@ -80,9 +80,22 @@ def test_a_regression_without_a_ratio_is_one(entry, result_of):
     spill = entry("kernel", "regression", decision=None, metric="audit", arch="gfx942", reason="43 registers spilled")
     result = result_of([entry("slow", "regression", 3.0), spill, entry("fine", "pass")])
     assert (result.verdict, result.status) == ("regression", 1)
-    assert "2 of 3 results are worse" in result.sentence
+    assert result.sentence.startswith("1 of 2 benchmarks is slower by 200 %, 1 of 1 exact metric is worse (")
     assert [e.label for e in result.entries] == ["kernel", "slow", "fine"]
     assert "43 registers spilled" in card.text(result)
+
+
+def test_counts_are_no_times(entry, result_of):
+    """Half as many barriers again are not 50 % slower; sizes and times have a percentage each."""
+    barriers = [entry(f"kernel{n}", "regression", 1.5, metric="audit", arch="gfx942") for n in range(3)]
+    counts = result_of([*barriers, entry("same", "pass", metric="audit"), entry("b", "pass")])
+    assert counts.sentence == "3 of 4 exact metrics are worse (cause not found)"
+    sizes = [entry("m", "regression", 1.031, metric="peakmem"), entry("n", "pass", metric="mem")]
+    mixed = result_of([*barriers, *sizes, entry("slow", "regression", 1.2), entry("fast", "pass")])
+    assert mixed.sentence == (
+        "1 of 2 benchmarks is slower by 20 %, 1 of 2 benchmarks is larger by 3.1 %, 3 of 3 exact metrics are worse "
+        "(cause not found)"
+    )
 
 
 def test_exact_metrics_alone_do_not_make_a_gate_green(entry, result_of):

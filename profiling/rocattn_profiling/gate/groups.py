@@ -136,6 +136,19 @@ def repeat(result: GateResult, entries: Sequence[Entry] = (), *, rounds: int = 0
     return " ".join([result.again, *(shlex.quote(word) for word in words)])
 
 
+def repeats(result: GateResult, groups: Sequence[CauseGroup]) -> tuple[list[str], str]:
+    """Return the command of each group, and of all of them together where it is the same; then they have none.
+
+    Args:
+        result: The verdict.
+        groups: Of `by_cause`.
+    """
+    commands = [repeat(result, group.entries) for group in groups]
+    if len(commands) > 1 and len(set(commands)) == 1:
+        return [""] * len(commands), commands[0]
+    return commands, ""
+
+
 def _pattern(names: Sequence[str], result: GateResult) -> str:
     """Return a short regular expression that finds benchmarks; "" if it is not short, or they are no Python names.
 

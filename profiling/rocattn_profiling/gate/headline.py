@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.verdict import Entry, Overall, Status
 
 _NAME = 200  # characters of a label
-_LARGER = frozenset({"mem", "peakmem", "track"})
+# Metrics, how they get worse, and what they are called: a ratio of counts is no slowdown, and is not given as one.
+_WORSE = (
+    (frozenset({"time"}), "slower", "benchmark"),
+    (frozenset({"mem", "peakmem", "track"}), "larger", "benchmark"),
+    (EXACT, "worse", "exact metric"),
+)
 
 
 def conclude(
@@ -96,14 +101,12 @@ def _passing(entries: Sequence[Entry], passed: int, judged: int, tolerance: floa
 def _worse(
     worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], problems: Sequence[str], late: str
 ) -> str:
-    judged = sum(entry.status in JUDGED for entry in entries)
-    noun = "result" if any(entry.metric in EXACT for entry in entries) else "benchmark"
-    metrics = {entry.metric for entry in worse}
-    how = "slower" if metrics == {"time"} else "larger" if metrics <= _LARGER else "worse"
-    first = max(worse, key=badness).decision
-    if first is not None and first.has_ratio:
-        most = (first.ratio - 1) * 100
-        how += f" by {'up to ' if len(worse) > 1 else ''}{most:.{0 if most >= 10 else 1}f} %"
+    parts = []
+    for metrics, how, noun in _WORSE:
+        judged = sum(entry.status in JUDGED for entry in entries if entry.metric in metrics)
+        if alike := [entry for entry in worse if entry.metric in metrics]:
+            is_worse = f"{'is' if len(alike) == 1 else 'are'} {how}{'' if metrics == EXACT else _by(alike)}"
+            parts.append(f"{len(alike)} of {_count(judged, noun)} {is_worse}")
     causes = causes_known(entries)
     known = _count(causes, "cause") if causes else "cause not found"
     beside = [f"{len(lost)} could not be measured on head"] if lost else []
@@ -111,7 +114,16 @@ def _worse(
     beside += [f"{unreached} {late}"] if unreached else []
     beside += [f"{_count(len(problems), 'waiver')} did not hold"] if problems else []
     more = f"; {', '.join(beside)}" if beside else ""
-    return f"{len(worse)} of {_count(judged, noun)} {'is' if len(worse) == 1 else 'are'} {how} ({known}){more}"
+    return f"{', '.join(parts)} ({known}){more}"
+
+
+def _by(worse: Sequence[Entry]) -> str:
+    """Return by how much the worst is slower or larger; empty where it has no ratio."""
+    first = max(worse, key=badness).decision
+    if first is None or not first.has_ratio:
+        return ""
+    most = (first.ratio - 1) * 100
+    return f" by {'up to ' if len(worse) > 1 else ''}{most:.{0 if most >= 10 else 1}f} %"
 
 
 def _nothing_judged(entries: Sequence[Entry], count: dict[Status, int], late: str) -> str:

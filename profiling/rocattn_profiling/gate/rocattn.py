@@ -31,7 +31,7 @@ from rocattn_profiling.profile.collect import hardware
 from rocattn_profiling.workloads.grids import GRIDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from rocattn.config import AttentionConfig
@@ -100,7 +100,7 @@ class RocattnPlugin(Plugin):
             return []
         entries = [
             msgspec.structs.replace(entry, causes=_advised(entry.causes)) if entry.status == "regression" else entry
-            for entry in [*_compare_plans(context), *_compare_machine_code(context)]
+            for entry in [*_compare_plans(context), *_compare_machine_code(context, self._sources_of)]
         ]
         self._audits = {(entry.arch, entry.label): entry for entry in entries if entry.metric == "audit"}
         return entries
@@ -142,6 +142,7 @@ class RocattnPlugin(Plugin):
     def _launches(self, base: Answers | None, head: Answers | None) -> list[Cause]:
         """Name what differs in what both sides launch on this machine's GPUs, its machine code, and its sources."""
         causes: list[Cause] = []
+        code: list[Cause] = []
         sources: set[str] = set()
         for arch in gpu_archs():
             old, new = (answers.plans.get(arch) if answers else None for answers in (base, head))
@@ -153,15 +154,19 @@ class RocattnPlugin(Plugin):
             elif old.hash != new.hash:
                 causes.append(Cause(kind="launch", text=f"On {arch}, {geometry(old, new)}"))
             if self.context.trees:
-                causes += machine_code(self.context, arch, old, new)
+                code += machine_code(self.context, arch, old, new)
                 sources |= {path for launch in new.launches for path in self._kernel_sources(launch.source)}
                 sources |= self._planners() if old.hash != new.hash else set()
-        return [*causes, *self._changed(sources)]
+        return [*causes, *self._changed(sources), *code]
+
+    def _sources_of(self, kernel: Shipped) -> list[Cause]:
+        """Name the changed files that a kernel is compiled from."""
+        return self._changed(self._kernel_sources(kernel.source))
 
     def _sources_of_exact(self, entry: Entry) -> list[Cause]:
         """Name the changed files that an exact number is made from: a kernel's sources, or what plans and selects."""
-        if entry.metric == "audit":
-            near, far = self._kernel_sources(f"hip/{entry.name}.hip"), self._planners()
+        if entry.metric == "audit":  # its causes begin with the kernel's own sources (`_sources_of`)
+            near, far = set(), self._planners()
         else:
             # The label is "select cpu-flash" or "workspace gpu": the backend's own file comes first.
             near = {f"rocattn/backends/{entry.label.rpartition(' ')[2].replace('-', '_')}.py"}
@@ -234,8 +239,13 @@ def _failed(metric: str, label: str, error: RocattnError, arch: str = "") -> Ent
     return Entry(label=label, name=label, metric=metric, arch=arch, status="failed", reason=str(error))
 
 
-def _compare_machine_code(context: Context) -> list[Entry]:
-    """Compare machine code, unless every byte that it is made from is equal."""
+def _compare_machine_code(context: Context, sources_of: Callable[[Shipped], list[Cause]]) -> list[Entry]:
+    """Compare machine code, unless every byte that it is made from is equal.
+
+    Args:
+        context: Both sides.
+        sources_of: Names the changed files that a kernel is compiled from.
+    """
     if not _differ(context, KERNELS_FROM):
         reason = "the kernels and what chooses them are base's, byte for byte"
         return [Entry(label="all kernels", name="kernels", metric="audit", status="pass", reason=reason)]
@@ -267,7 +277,8 @@ def _compare_machine_code(context: Context) -> list[Entry]:
     except RocattnError as error:
         return [_failed("audit", "kernels", error)]
     shipped = {(kernel.arch, kernel.name): kernel for kernel in head.shipped}
-    return [*failed, *audit_entries(compared, shipped, head, PinFiles(base.tree, head.tree, context.note))]
+    pins = PinFiles(base.tree, head.tree, context.note)
+    return [*failed, *audit_entries(compared, shipped, head, pins, sources_of)]
 
 
 def _kernels(context: Context, side: SideName) -> tuple[Kernels, dict[str, str]]:

@@ -8,11 +8,14 @@ import pytest
 from rocattn.sources import kernel_root
 from rocattn_profiling.gate.exact import audit as exact_audit
 from rocattn_profiling.gate.exact.audit import Compared, Kernels, PinFiles, audit_entries, compare_kernels
+from rocattn_profiling.gate.groups import by_cause
 from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.verdict import Cause, Location
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import compare
 from rocattn_profiling.kernels.pins import pin_of, pins_of, write_pins
 from rocattn_profiling.kernels.shipped import shipped_facts, shipped_kernels
+from rocattn_profiling.kernels.source_lines import SourceLine
 
 from ...kernels.made_facts import audit, facts, loop
 
@@ -86,6 +89,25 @@ def test_scratch_memory_is_a_regression_with_its_line(sides):
         assert entry.causes[0].location.path == "kernels/hip/scale.hip"
         assert "scratch" in entry.reason
     assert {key[1]: one.status for key, one in found.items() if "gfx90a" in key} == {"gfx90a": "pass"}
+
+
+def test_the_changed_line_is_the_cause_of_all_kernels(sides, monkeypatch):
+    """However many there are, and without compiling them once more for the line of a count; spills keep their own."""
+    monkeypatch.setattr(exact_audit, "MOST", 1)
+    monkeypatch.setattr(exact_audit, "lines_of_shipped", lambda *_: [SourceLine("scale.hip:9", "9 of 9 cycles")])
+    line = Cause(kind="source", text="x.h:3 changed", location=Location(path="x.h", line=3))
+    shipped = {("gfx1100", f"k{n} f16 D=128"): sides[1].shipped[0] for n in range(3)}
+    kernels = [{key: facts(kernel=key[1][:2], cost=loop(plain=count)) for key in shipped} for count in (300, 900)]
+    comparison = compare(*(audit(*side.values()) for side in kernels))
+    compared = Compared({}, comparison, *kernels, {})
+    entries = audit_entries(compared, shipped, sides[1], PinFiles(sides[0].tree, sides[1].tree), lambda _: [line])
+    worse = [entry for entry in entries if entry.status == "regression"]
+    assert len(worse) == 3
+    for entry in worse:
+        assert [(cause.kind, cause.location) for cause in entry.causes] == [
+            ("source", line.location), ("machine code", None),
+        ]  # fmt: skip
+    assert len(by_cause(worse)) == 1
 
 
 def test_a_worsening_whose_pin_was_renewed_is_accepted(sides):

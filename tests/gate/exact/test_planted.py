@@ -133,7 +133,7 @@ def test_the_spill_is_found_without_a_gpu(gated):
     entry = entries["flash_attention_causal f16 D=128", "gfx942"]
     assert (entry.metric, entry.base, entry.unit) == ("audit", 0, "spilled registers")
     assert entry.head > 0
-    assert "spilled" in entry.causes[0].text
+    assert (entry.causes[0].kind, "spilled" in entry.causes[1].text) == ("source", True)
     path, line = places(entry, "machine code")[0]
     assert path.startswith("kernels/")
     assert line > 1

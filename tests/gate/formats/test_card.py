@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.gate.formats import card
+from rocattn_profiling.gate.formats import card, markdown
 from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.verdict import Cause, Location
@@ -47,6 +47,21 @@ def test_a_small_verdict_fits_20_lines(entry, result_of, width):
     assert text.count("\n") <= 20
     assert text.count("+ return sorted(x)") == text.count("a/b.py:7") == text.count(f"repeat: {AGAIN} --bench") == 1
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_one_command_for_all_causes_is_printed_once(entry, result_of):
+    """Exact metrics are all read off again by the same command; what their reason says is no cause beside a line."""
+    code = Cause(kind="machine code", text="2 -> 3 barriers in the hot loop", about="barriers")
+    facts = {"metric": "audit", "reason": code.text}
+    worse = [entry(f"k{n}", "regression", 1.5, arch=f"gfx{n}", causes=[LINE, code], **facts) for n in range(8)]
+    other = entry("other", "regression", 1.2, arch="gfx9", causes=[code], **facts)
+    result = result_of([*worse, other], again=AGAIN, patterns=["Quick"])
+    text = card.text(result)
+    assert text.count("repeat: ") == markdown.summary(result).count("repeat: ") == 1
+    assert f"\n\nrepeat: {AGAIN} --bench Quick\n" in text
+    assert text.count("a/b.py:7") == text.count("cause:  a/b.py:7 changed") == 1
+    assert text.count("machine code: 2 -> 3 barriers") == text.count("  cause:  machine code: ") == 1
+    assert "and 3 more, x1.500\n" in text
 
 
 def test_a_large_suite_fits_one_screen(entry, open_entry, result_of):

@@ -106,7 +106,7 @@ def compare_kernels(
     same = Counter(arch for arch, _ in equal)
     wanted = [[kernel for key, kernel in side.items() if key not in equal] for side in (old, new)]
     if count := len(wanted[0]) + len(wanted[1]):
-        say(f"machine code: {count} of {len(old) + len(new)} compilations can differ")
+        say(f"machine code: compiling {count} of {len(old) + len(new)} kernels of both sides; the others are identical")
     jobs = jobs or len(os.sched_getaffinity(0))
     audits = []
     for side, kernels, name in ((base, wanted[0], "base"), (head, wanted[1], "head")):
@@ -225,7 +225,11 @@ def _worse(pin: Pin, facts: KernelFacts) -> list[Finding]:
 
 
 def audit_entries(
-    compared: Compared, shipped: dict[tuple[str, str], Shipped], head: Kernels, pins: PinFiles
+    compared: Compared,
+    shipped: dict[tuple[str, str], Shipped],
+    head: Kernels,
+    pins: PinFiles,
+    changed: Callable[[Shipped], list[Cause]] = lambda _: [],
 ) -> list[Entry]:
     """Return an entry for each kernel that got worse or better, came or went, and one per architecture for the rest.
 
@@ -234,6 +238,7 @@ def audit_entries(
         shipped: Head's compilations by (architecture, name), to find the source lines of what got worse.
         head: Head's kernels.
         pins: Both sides' pins.
+        changed: Names the changed lines of code that a kernel is compiled from.
     """
     grouped: dict[tuple[str, str], list[Finding]] = {}
     for finding in compared.comparison.findings:
@@ -252,6 +257,7 @@ def audit_entries(
         entries.append(_kernel_entry(key, findings, before, after, pins))
     entries += [_broken(arch, name, error) for (arch, name), error in compared.broken.items()]
     entries.sort(key=lambda entry: (entry.status != "regression", entry.arch, entry.label))
+    entries = [_with_sources(entry, shipped, changed) for entry in entries]
     return [*_with_lines(entries, shipped, head), *(_rest(arch, *count) for arch, count in sorted(quiet.items()))]
 
 
@@ -319,14 +325,36 @@ def _rest(arch: str, kernels: int, noted: int) -> Entry:
     return Entry(label=name, name="kernels", metric="audit", arch=arch, status="pass", reason=f"{name}: {changes}")
 
 
+def _with_sources(
+    entry: Entry, shipped: dict[tuple[str, str], Shipped], changed: Callable[[Shipped], list[Cause]]
+) -> Entry:
+    """Put the changed lines of a kernel that got worse before its machine code, which then needs no place of its own.
+
+    Only spills keep one, and compiler errors: where they are is not where the code changed.
+    """
+    kernel = shipped.get((entry.arch, entry.label))
+    sources = changed(kernel) if kernel is not None and entry.status == "regression" else []
+    if not sources:
+        return entry
+    code = [
+        cause if shown_for(cause.about) == "spills" or error_at(cause.text) else msgspec.structs.replace(cause, location=None)
+        for cause in entry.causes
+    ]
+    return msgspec.structs.replace(entry, causes=[*sources, *code])
+
+
 def _with_lines(entries: list[Entry], shipped: dict[tuple[str, str], Shipped], head: Kernels) -> list[Entry]:
-    """Locate the costliest source lines of kernels that got worse; each may take a compilation.
+    """Locate the lines of machine code that has no better place, the costliest ones; each may take a compilation.
 
     Of more than `MOST`, each architecture's first kernels are taken: one cause may make all variants of one worse.
     """
     worse: dict[str, list[int]] = {}
     for at, entry in enumerate(entries):
-        if entry.status == "regression" and (entry.arch, entry.label) in shipped:
+        if (
+            entry.status == "regression"
+            and (entry.arch, entry.label) in shipped
+            and any(map(_lacks_line, entry.causes))
+        ):
             worse.setdefault(entry.arch, []).append(at)
     by_turns = chain.from_iterable(zip_longest(*worse.values()))
     located = list(entries)
@@ -341,13 +369,17 @@ def _with_lines(entries: list[Entry], shipped: dict[tuple[str, str], Shipped], h
     return located
 
 
+def _lacks_line(cause: Cause) -> bool:
+    return cause.kind == "machine code" and cause.location is not None
+
+
 def _located(causes: Sequence[Cause], lines: Sequence[SourceLine], kernel: Shipped) -> list[Cause]:
     """Give each cause its likeliest line: one that shows it, else the costliest."""
     located = []
     for cause in causes:
         # The first line that fits, else the first of the others.
         line = min(lines, key=lambda line: line.shows != shown_for(cause.about), default=None)
-        if line is None:
+        if line is None or not _lacks_line(cause):
             located.append(cause)
             continue
         folder = KERNELS if line.file.startswith("include/") else f"{KERNELS}/{kernel.source.rpartition('/')[0]}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.formats import render
-from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat
+from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat, repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,12 +83,15 @@ def _card(result: GateResult, width: int) -> Iterator[Line]:
     yield from _wrapped("", "", counts, width, indent=2)
     yield from _paragraphs([("problem", "red", problem) for problem in result.problems], width)
     groups = by_cause(result.entries)
-    for group in groups[:_MOST_GROUPS]:
+    commands, command = repeats(result, groups)
+    for group, own in zip(groups[:_MOST_GROUPS], commands, strict=False):
         yield []
-        yield from _worse(result, group, width)
+        yield from _worse(group, own, width)
     if more := groups[_MOST_GROUPS:]:
         count = sum(len(group.entries) for group in more)
         yield [(f"and {count} more with {len(more)} other causes", "")]
+    if command:
+        yield from [[], [("repeat: ", "cyan"), (terminal(command, _SENTENCE), "")]]
     yield from _undecided(result, width)
     yield from _listed(result, width)
     if result.budget.remedy:
@@ -98,8 +101,8 @@ def _card(result: GateResult, width: int) -> Iterator[Line]:
         yield from _paragraphs([("note", "dim", note) for note in result.remarks], width)
 
 
-def _worse(result: GateResult, group: CauseGroup, width: int) -> Iterator[Line]:
-    """Yield the block of one cause: its benchmarks, the cause with the changed lines, and the command."""
+def _worse(group: CauseGroup, command: str, width: int) -> Iterator[Line]:
+    """Yield the block of one cause: its benchmarks, the cause with the changed lines, and the command if it has one."""
     fits = len(group.entries) <= _MOST_ROWS + 1  # a line for one more may as well be its own
     shown = group.entries if fits else group.entries[:_MOST_ROWS]
     common = common_part([render.title(entry) for entry in shown])
@@ -110,12 +113,16 @@ def _worse(result: GateResult, group: CauseGroup, width: int) -> Iterator[Line]:
     yield from _rows(shown, len(common), width)
     if more := group.entries[len(shown) :]:
         ratios = [entry.decision.ratio for entry in more if entry.decision is not None and entry.decision.has_ratio]
-        between = f", {render.ratio(min(ratios))} to {render.ratio(max(ratios))}" if ratios else ""
+        ends = dict.fromkeys([render.ratio(min(ratios)), render.ratio(max(ratios))]) if ratios else []
+        between = f", {' to '.join(ends)}" if ends else ""
         yield [(f"  and {len(more)} more{between}", "")]
-    for reason in dict.fromkeys(reason for entry in shown for reason in render.own_reasons(entry)):
+    reasons = dict.fromkeys(reason for entry in shown for reason in render.own_reasons(entry))
+    for reason in reasons:
         yield from _wrapped("  ", "", terminal(reason), width)
-    yield from _causes(group.causes, width)
-    if command := repeat(result, group.entries):
+    # A number of the machine code is its own reason: it is a cause, too, where nothing else is known.
+    others = [cause for cause in group.causes if cause.location is not None or cause.text not in reasons]
+    yield from _causes(others or group.causes, width)
+    if command:
         yield [("  repeat: ", "cyan"), (terminal(command, _SENTENCE), "")]
 
 
@@ -168,7 +175,7 @@ def _causes(causes: Sequence[Cause], width: int) -> Iterator[Line]:
             style = {"-": "red", "+": "green"}.get(changed[:1], "dim")
             yield [("            ", ""), (_cut(render.diff_line(changed, terminal), width - 12), style)]
     if more := causes[_MOST_CAUSES + 1 :]:
-        yield [(f"          and {len(more)} more differences on the way", "dim")]
+        yield [(f"          and {len(more)} more differences", "dim")]
 
 
 def _undecided(result: GateResult, width: int) -> Iterator[Line]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.gate.formats import render
-from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat
+from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat, repeats
 from rocattn_profiling.gate.rule.launches import choose
 from rocattn_profiling.gate.rule.pairs import Pair, Side
 from rocattn_profiling.measure.stats import low_quantile
@@ -151,7 +151,11 @@ def view(result: GateResult) -> GateView:
 
 
 def _causes(result: GateResult) -> Iterable[GatePart]:
-    for group in by_cause(result.entries):
+    groups = by_cause(result.entries)
+    commands, command = repeats(result, groups)
+    if command:
+        commands[-1] = command
+    for group, own in zip(groups, commands, strict=True):
         common = common_part([render.title(entry) for entry in group.entries])
         yield GatePart(
             word=render.word(group.status, group.entries[0].metric),
@@ -159,7 +163,7 @@ def _causes(result: GateResult) -> Iterable[GatePart]:
             rows=_rows(group.entries, len(common) if len(group.entries) > 1 else 0),
             title=common.removesuffix("::").removesuffix(".") if len(group.entries) > 1 else "",
             causes=[(cause, pieces(cause.text)) for cause in group.causes],
-            command=repeat(result, group.entries),
+            command=own,
             is_open=True,
         )
 

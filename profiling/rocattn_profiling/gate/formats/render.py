@@ -139,6 +139,8 @@ def where(cause: Cause) -> str:
     if cause.location is None:
         return ""
     place = f"{cause.location.path}:{cause.location.line}"
+    if cause.kind == "machine code" and cause.location.line == 1:  # the kernel's file: the line is not known
+        place = cause.location.path
     name = cause.location.path if cause.kind == "source" else place  # a changed file's text has its line, too
     return "" if name in cause.text else place
 

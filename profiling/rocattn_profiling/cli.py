@@ -111,10 +111,10 @@ def main(argv: list[str] | None = None) -> int:
     except RocattnError as error:
         if debug:
             _complain(traceback.format_exc().rstrip())
-        _complain(f"{name}: {error}")
+        _complain(f"{name}: {error}", *getattr(error, "__notes__", ()))
         return error.status if isinstance(error, CommandError) else USAGE
-    except KeyboardInterrupt:
-        _complain(f"{name}: interrupted; what was finished is kept")
+    except KeyboardInterrupt as error:
+        _complain(f"{name}: interrupted; what was finished is kept", *getattr(error, "__notes__", ()))
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error of ours
         _drop(sys.stdout)
@@ -153,10 +153,10 @@ def _is_nowhere() -> bool:
     return False
 
 
-def _complain(text: str) -> None:
+def _complain(*lines: str) -> None:
     """Print on stderr; if that fails, as on a full disk, the exit status is still ours."""
     try:
-        print(text, file=sys.stderr)
+        print(*lines, sep="\n", file=sys.stderr)
     except OSError:
         _drop(sys.stderr)
 

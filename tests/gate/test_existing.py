@@ -160,9 +160,9 @@ def test_a_run_starts_over_if_the_environment_changed(place, capsys, unfinish):
         (("--base-python", "a", "--head-python", "/bin/true"), 4, "does not answer as a Python does"),
         (("--base-python", "a", "--head-python", "./fails"), 4, "does not answer as a Python does: no such luck"),
         (("--base-python", "a", "--head-python", "./old"), 4, "is Python 3.6.15; benchmarks run on 3.10 and later"),
-        (("--base-python", "a", "--head-python", "b", "--suite", "nowhere"), 3, "there is no nowhere"),
+        (("--base-python", "a", "--head-python", "b", "--suite", "nowhere"), 4, "there is no nowhere"),
         (("--base-python", "a", "--head-python", "b", "--suite", "empty"), 3, "the suite has no benchmarks"),
-        (("--base-python", "a", "--head-python", "b", "--bench", "no_such"), 3, "no benchmark matches no_such"),
+        (("--base-python", "a", "--head-python", "b", "--bench", "no_such"), 4, "--bench no_such matches none of "),
     ],
 )
 def test_bad_requests_are_one_line_with_their_status(place, capsys, arguments, status, said):

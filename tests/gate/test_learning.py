@@ -49,7 +49,7 @@ def launches_of(record):
 def test_a_selftest_teaches_the_runs_after_it(varying, gate):
     """A session of both sides; a run reads it and adds nothing, unless it is to learn: then base's launches alone."""
     assert gate("selftest", *QUICK, "--rounds", "4", "--draws", "3")[0] == 0
-    assert "the noise of earlier sessions was not known: there is no record yet" in gate.err
+    assert "the noise from earlier sessions is unknown: there is no record yet" in gate.err
     kept, path = record()
     assert launches_of(kept) == {LABEL: [8]}
     assert "noise: learned from 1 benchmark: " in gate.err
@@ -69,7 +69,7 @@ def test_a_selftest_teaches_the_runs_after_it(varying, gate):
     assert gate("selftest", *QUICK, "--rounds", "4", "--draws", "3", "--json")[0] == 0
     message = msgspec.json.decode(gate.out, type=selftest.Selftest)
     assert (message.noise.path, [s.sessions for s in message.benchmarks]) == (str(path), [2])
-    assert f"earlier noise was known of 1 of 1 benchmarks: {path}" in gate.err
+    assert f"noise from earlier sessions was known for 1 of 1 benchmarks: {path}" in gate.err
     assert launches_of(record()[0]) == {LABEL: [8, 5, 8]}
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -216,8 +217,13 @@ def test_a_full_disk_is_one_line_that_names_the_folder():
     [
         (("--base", "no-such"), 4, "revision 'no-such' does not exist"),
         (("--head", "HEAD"), 4, "has no parent"),
-        (("--base", "HEAD", "--bench", "no_such_bench"), 3, "no benchmark matches no_such_bench"),
-        (("--base", "HEAD", "--suite", "nowhere"), 3, "there is no nowhere"),
+        (
+            ("--base", "HEAD", "--bench", "no_such_bench"),
+            4,
+            "--bench no_such_bench matches none of 1 benchmark: bench_work.Exact",
+        ),
+        (("--base", "HEAD", "--suite", "nowhere"), 4, "there is no nowhere"),
+        (("--base", "HEAD", "--pytest", "tests/no"), 4, "--pytest tests/no: head has no tests/no"),
         (("--base", "HEAD", "--bench", "("), 4, "is no regular expression"),
         (("--base", "HEAD", "--tolerance", "0"), 4, "--tolerance"),
         (("--base", "HEAD", "--rounds", "-1"), 4, "--rounds"),
@@ -226,10 +232,11 @@ def test_a_full_disk_is_one_line_that_names_the_folder():
     ],
 )
 def test_bad_requests_are_one_line_with_their_status(project, offline, capsys, arguments, status, said):
-    """Usage errors exit 4, nothing to measure exits 3; the last line on stderr says why, stdout is empty."""
+    """What is mistyped exits 4; the last line on stderr says why, and no other does; stdout is empty."""
     assert gate(project, *arguments)[0] == status
     captured = capsys.readouterr()
     assert said in captured.err.strip().splitlines()[-1]
+    assert captured.err.count("no_such_bench") == said.count("no_such_bench")
     assert captured.out == ""
 
 
@@ -279,6 +286,23 @@ def test_default_revisions(project):
     assert [r.sha for r in choose_revisions(project.root, Options(head="HEAD"))] == shas
 
 
+def test_what_init_writes_does_not_block_the_gate(project):
+    """Untracked workflows and thresholds that set nothing; a limit, a waiver and a tracked change still do."""
+    project.commit("second")
+    assert main(["gate", "init", "--repo", str(project.root)]) == 0
+    assert choose_revisions(project.root, Options())[1].sha == project.git("rev-parse", "HEAD")
+    limit = '[[threshold]]\nbenchmark = "*"\ntolerance = 10\n'
+    for path, text in ((".rocattn/thresholds.toml", limit), (".rocattn/waivers.toml", ""), (".github/run.py", "")):
+        left = (project.root / path).read_text() if (project.root / path).exists() else None
+        project.put(path, text)
+        with pytest.raises(RevisionError, match=rf"has changes \({re.escape(path)}\): commit"):
+            choose_revisions(project.root, Options())
+        (project.root / path).unlink() if left is None else project.put(path, left)
+    project.git("add", ".github")
+    with pytest.raises(RevisionError, match=r"has changes \(.github/workflows/rocattn-gate-comment.yml and 1 more\)"):
+        choose_revisions(project.root, Options())
+
+
 def test_an_output_folder_that_takes_no_files_is_one_line(project, offline, capsys):
     """A file in the way of --out: exit 4, and the line names the folder."""
     project.put("out", "in the way")
@@ -287,10 +311,15 @@ def test_an_output_folder_that_takes_no_files_is_one_line(project, offline, caps
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status"), [(("--base", "nosuch"), 4), (("--bench", "NoSuchBench"), 3), (("--head", "broken"), 3)]
+    ("arguments", "status", "notes"),
+    [
+        (("--base", "nosuch"), 4, []),
+        (("--bench", "NoSuchBench"), 4, []),
+        (("--head", "broken"), 3, ["out/gate/verdict.json is from an earlier run"]),
+    ],
 )
-def test_a_failing_run_leaves_the_earlier_verdict(project, offline, capsys, arguments, status):
-    """A typing error must not cost what was measured; a line says whose verdict it is that is there."""
+def test_a_failing_run_leaves_the_earlier_verdict(project, offline, capsys, arguments, status, notes):
+    """A typing error costs nothing that was measured; after another error a line says that the verdict is older."""
     project.commit("same")
     assert gate(project, "--quick", "--bench", "100")[0] == 0
     out = project.root / "out/gate"
@@ -302,10 +331,9 @@ def test_a_failing_run_leaves_the_earlier_verdict(project, offline, capsys, argu
     capsys.readouterr()
     assert gate(project, "--quick", *arguments)[0] == status
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == left
-    sides = " and ".join(project.git("rev-parse", f"HEAD{n}")[:9] for n in ("~1", ""))
-    assert (
-        f"this run wrote no verdict: out/gate/verdict.json is an earlier run's, of {sides}" in capsys.readouterr().err
-    )
+    lines = capsys.readouterr().err.splitlines()
+    (error,) = [at for at, line in enumerate(lines) if line.startswith("rocattn gate: ")]
+    assert lines[error + 1 :] == notes
 
 
 def test_a_pattern_without_a_match_is_noted(project, offline):
@@ -317,9 +345,9 @@ def test_a_pattern_without_a_match_is_noted(project, offline):
     said = []
     options = Options(quick=True, patterns=("100", "zzz", r"gone\(301"))
     result = run_gate(project.root, project.root / "out/gate", options, say=said.append)
-    line = "--bench zzz finds no benchmark"
-    assert [text for text in said if "finds" in text] == [line]
-    assert [note for note in result.notes if "finds" in note] == [line]
+    line = "--bench zzz matches no benchmark"
+    assert [text for text in said if "matches" in text] == [line]
+    assert [note for note in result.notes if "matches" in note] == [line]
     assert {entry.status for entry in result.entries} == {"pass", "removed"}
 
 

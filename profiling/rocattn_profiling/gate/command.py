@@ -34,7 +34,7 @@ exit status: 0 nothing is proven to be slower
              2 undecided, under --strict
              3 something could not be built or measured, or nothing was judged
              4 usage or environment error
-             130 interrupted: the same command goes on with what was measured"""
+             130 interrupted: the same command continues with what was measured"""
 _SELFTEST_EPILOG = """exit status: 0 identical code was called neither slower nor faster; 1 it was; 3 a benchmark could
 not be measured, or none was; 4 usage or environment error"""
 FORMATS = ("text", "markdown", "junit", "sarif", "summary", "annotations", "json", "html")
@@ -92,7 +92,7 @@ def _prepare_run(parser: argparse.ArgumentParser) -> None:
         "--quick", action="store_true", help="fewer rounds, shorter launches, only Quick… classes if any"
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="most rounds for an undecided benchmark")
-    text = "end after this time, builds not counted: 10m, 90s, 1h30m; the same command then goes on with the rest"
+    text = "end after this time, builds not counted: 10m, 90s, 1h30m; the same command then continues with the rest"
     parser.add_argument("--max-time", default="", metavar="TIME", help=text)
     text = "print what would be measured, how long it takes and what calls changed code; measure nothing"
     parser.add_argument("--list", action="store_true", help=text)
@@ -161,7 +161,7 @@ def _list(arguments: argparse.Namespace) -> int:
         seconds = "-" if case.seconds is None else f"{case.seconds:.1f} s"
         print(f"{seconds:>8}  {_called(case):<26}  {terminal(case.label)}")
     count = len(plan.benchmarks)
-    say(f"{count} benchmark{'' if count == 1 else 's'}, {span(plan.estimate_s)} in all")
+    say(f"{count} benchmark{'' if count == 1 else 's'}, {span(plan.estimate_s)} in total")
     return OK
 
 
@@ -325,7 +325,7 @@ def _print_selftest(selftest: Selftest) -> None:
     for label in selftest.wrong:
         say(f"WRONG: identical code was called a change: {label}")
     if not selftest.benchmarks:
-        say("no benchmark has noise of its own: there are no rates")
+        say("no benchmark showed any noise: there are no rates to report")
         return
     tolerance = f"+{selftest.policy.tolerance * 100:g} %"
     rounds = selftest.recommended_rounds
@@ -349,9 +349,9 @@ def _print_sensitivities(selftest: Selftest) -> None:
 def _known_noise(selftest: Selftest, source: NoiseSource) -> str:
     """Return in one line how much history there was before this session."""
     if source.why_not:
-        return f"the noise of earlier sessions was not known: {source.why_not}"
+        return f"the noise from earlier sessions is unknown: {source.why_not}"
     known = sum(1 for benchmark in selftest.benchmarks if benchmark.sessions)
-    return f"earlier noise was known of {known} of {len(selftest.benchmarks)} benchmarks: {source.path}"
+    return f"noise from earlier sessions was known for {known} of {len(selftest.benchmarks)} benchmarks: {source.path}"
 
 
 def _sensitivity_row(benchmark: Sensitivity, looks: list[int], rounds: int) -> list[str]:

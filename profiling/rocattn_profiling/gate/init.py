@@ -23,6 +23,7 @@ import msgspec
 import rocattn
 from rocattn_profiling.base.console import emit_json
 from rocattn_profiling.base.status import OK, USAGE, CommandError
+from rocattn_profiling.gate.planning.discovery import Discovery, discover
 from rocattn_profiling.gate.rule.constants import CALLED, TOLERANCE
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, read_config, usual_files
@@ -49,7 +50,6 @@ ACTIONS = {
 MINUTES = 20  # of measuring, in the workflow
 _OLDEST_MINOR = 11  # of Python 3, for rocattn itself
 _USUAL_BRANCHES = ("main", "master", "develop", "trunk")
-_USES_BENCHMARK = re.compile(rb"^[ \t]*def[ \t]+test\w*\([^)]*\bbenchmark\b", re.MULTILINE)
 _AT_LEAST = re.compile(r">=?\s*3\.(\d+)")
 _SCP_ADDRESS = re.compile(r"[\w.-]+@(?P<host>[\w.-]+):(?P<path>[^/].*)")
 Kind = Literal["asv", "pytest", "command"]
@@ -107,7 +107,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "Write two GitHub workflows and a file of thresholds that gate the pull requests of this repository: its asv "
         "suite, else its tests with pytest-benchmark, else the commands given. Files that exist are left as they are."
     )
-    parser.epilog = "exit status: 0 the workflows are there; 4 a workflow that differs was there already, or an error"
+    parser.epilog = "exit status: 0 the workflows are there; 4 a workflow that differs already existed, or an error"
     parser.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--suite", default="", metavar="PATH", help="an asv suite in an unusual place, as for gate run")
@@ -149,16 +149,17 @@ def run(arguments: argparse.Namespace) -> int:
         _print(record)
     if kept:
         names = " and ".join(file.path for file in kept)
-        raise CommandError(f"{names}: there already, and not what init would write; remove it to have it written anew")
+        how = "exists and differs" if len(kept) == 1 else "exist and differ"
+        raise CommandError(f"{names} already {how} from what init would write: delete to start over")
     return OK
 
 
 def _measured(repo: Path, start: Path, arguments: argparse.Namespace) -> _Measured:
-    """Return what to measure: what was named, else an asv suite, else tests with pytest-benchmark.
+    """Return what to measure: what was named, else what the repository has.
 
     Raises:
-        SuiteError: The asv suite cannot be read, or there are several.
-        CommandError: There is nothing to measure.
+        SuiteError: The asv suite cannot be read, or there are several, or nothing to measure.
+        CommandError: What was named is not there.
     """
     if arguments.commands:
         count = len(arguments.commands)
@@ -166,19 +167,14 @@ def _measured(repo: Path, start: Path, arguments: argparse.Namespace) -> _Measur
         return _Measured("command", f"{count} command{'' if count == 1 else 's'}", words, _results(repo))
     if arguments.pytest:
         folder = _inside(repo, start, arguments.pytest)
-        return _Measured("pytest", f"tests with pytest-benchmark in {folder}", ["--pytest", folder], _results(repo))
-    suite = _inside(repo, start, arguments.suite) if arguments.suite else ""
-    if suite or usual_files(repo):
-        config = read_config(repo, suite or None)
-        what = f"asv suite in {config.benchmark_dir}"
-        return _Measured("asv", what, ["--suite", suite] if suite else [], config.results_dir)
-    if folder := _benchmark_tests(repo):
-        return _Measured("pytest", f"tests with pytest-benchmark in {folder}", ["--pytest", folder])
-    raise CommandError(
-        "nothing to measure: no asv.conf.json, and no test uses pytest-benchmark's fixture `benchmark`; name a suite "
-        "with --suite or --pytest, or a command with --command 'python work.py'",
-        USAGE,
-    )
+        return _Measured("pytest", Discovery(tests=(folder,)).what, ["--pytest", folder], _results(repo))
+    discovery = discover(repo) if not arguments.suite else Discovery(_inside(repo, start, arguments.suite))
+    if discovery.tests:
+        words = [word for test in discovery.tests for word in ("--pytest", test)]
+        return _Measured("pytest", discovery.what, words)
+    config = read_config(repo, discovery.suite)
+    what = f"the asv benchmarks in {config.benchmark_dir}"
+    return _Measured("asv", what, ["--suite", discovery.suite] if discovery.suite else [], config.results_dir)
 
 
 def _results(repo: Path) -> str:
@@ -197,14 +193,6 @@ def _inside(repo: Path, start: Path, name: str) -> str:
         if path.exists() and path.is_relative_to(repo.resolve()):
             return path.relative_to(repo.resolve()).as_posix()
     raise CommandError(f"there is no {name} in {repo}", USAGE)
-
-
-def _benchmark_tests(repo: Path) -> str:
-    """Return the nearest folder that holds every test with pytest-benchmark; "" if there is no such test."""
-    listed = revisions.git(repo, "ls-files", "-z", "-co", "--exclude-standard", "--", "*test*.py", "*bench*.py")
-    paths = [repo / name for name in filter(None, listed.split("\0"))]
-    folders = [path.parent for path in paths if _USES_BENCHMARK.search(_content(path))]
-    return Path(os.path.commonpath(folders)).relative_to(repo).as_posix() if folders else ""
 
 
 def _content(path: Path) -> bytes:
@@ -325,13 +313,14 @@ def _next(repo: Path, setup: GateSetup) -> list[str]:
 def _print(record: InitRecord) -> None:
     setup, written = record.setup, any(file.state == "written" for file in record.files)
     print(f"measures       {setup.what}\npull requests  to {setup.branch}")
-    print(f"installs       {setup.install or 'rocattn from where you say (below)'}, on Python {setup.python}\n")
+    installed = setup.install or "rocattn from an address that you set (see below)"
+    print(f"installs       {installed}, on Python {setup.python}\n")
     for file in record.files:
         print(f"{file.state:13}  {file.path:{len(COMMENT)}}  {file.purpose}")
     if written and not setup.install:
-        print("\nTo do: GitHub cannot reach what this rocattn was installed from. Set ROCATTN at")
-        print("the top of both workflows, or remove them and name an address:")
+        print("\nTo do: GitHub cannot reach the folder this rocattn was installed from. Set ROCATTN at")
+        print("the top of both workflows, or delete them and give an address:")
         print("  rocattn gate init --install 'rocattn @ git+https://...'")
     if written:
-        print(f"\nNext, in {record.repository}: the same gate here, then commit the files")
+        print(f"\nNext, in {record.repository}: run the same gate here, then commit the files")
         print("\n".join(f"  {command}" for command in record.next))

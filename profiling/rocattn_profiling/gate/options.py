@@ -114,7 +114,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a suite and how it is measured."""
-    text = "benchmark folder or asv.conf.json (default: asv.conf.json)"
+    text = (
+        "benchmark folder or asv.conf.json (default: asv.conf.json, else a usual folder of asv benchmarks, else tests)"
+    )
     parser.add_argument("--suite", default="", metavar="PATH", help=text)
     text = "tests of pytest-benchmark instead: a folder, file or node id; may be repeated"
     parser.add_argument("--pytest", action="append", default=[], metavar="PATH", help=text)
@@ -219,14 +221,17 @@ def measuring(title: str) -> Iterator[Callable[[Step], None]]:
     Raises:
         CommandError: When nothing could be measured.
     """
-    from rocattn_profiling.revisions.asv_config import SuiteError
+    from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
     from rocattn_profiling.revisions.build import BuildError
 
-    before = end_on_sigterm("gate", "what was finished is kept, and the same command goes on from there")
+    before = end_on_sigterm("gate", "what was finished is kept, and the same command continues from there")
     try:
         with progress(title, 0, phased=True) as bar:
             yield bar.show
     except (BuildError, SuiteError) as error:
-        raise CommandError(str(error), NOT_MEASURED) from error
+        status = USAGE if isinstance(error, UnknownNameError) else NOT_MEASURED
+        shown = CommandError(str(error), status)
+        shown.__notes__ = getattr(error, "__notes__", [])
+        raise shown from error
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 import time
@@ -18,6 +19,7 @@ from rocattn_profiling.gate.planning.pace import UNDECIDED_SHARE
 from rocattn_profiling.gate.rule.reasons import MOST_LAUNCHES
 from rocattn_profiling.gate.verdict import Entry
 from rocattn_profiling.measure.machine import this_machine
+from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.options import Options
     from rocattn_profiling.gate.sides import Context
 
+_NAMED = 3  # benchmarks in an error
+
 
 def chosen_cases(suite: Suite, options: Options) -> list[Case]:
     """Return the cases to measure: those that match, and in quick mode the quick classes where there are any."""
@@ -34,15 +38,31 @@ def chosen_cases(suite: Suite, options: Options) -> list[Case]:
     return asv_launch.quick_cases(cases) if options.quick and not options.patterns else cases
 
 
-def nothing(suites: Mapping[SideName, Suite], options: Options) -> str:
-    """Return in one line why there is nothing to measure."""
+def nothing(suites: Mapping[SideName, Suite], options: Options) -> SuiteError:
+    """Return the error that says in one line why there is nothing to measure."""
     suite = suites["head"]
     if suite.broken:
         module, why = next(iter(suite.broken.items()))
-        return f"no benchmark can be imported: {module}: {why}"
-    if options.patterns:
-        return f"no benchmark matches {' or '.join(options.patterns)}: nothing would be measured"
-    return "the suite has no benchmarks: nothing would be measured"
+        return SuiteError(f"no benchmark can be imported: {module}: {why}")
+    if options.patterns and suite.benchmarks:
+        return UnknownNameError(unmatched(options.patterns, [benchmark.name for benchmark in suite.benchmarks]))
+    return SuiteError("the suite has no benchmarks: nothing would be measured")
+
+
+def unmatched(patterns: Sequence[str], names: Sequence[str]) -> str:
+    """Return the line for patterns that match none of some benchmarks, with names that are close, or else the first."""
+    asked = " or ".join(shlex.quote(pattern) for pattern in patterns)
+    lasts = {re.split(r"[.:]", name)[-1]: name for name in reversed(names)}
+    near = [
+        lasts[last]
+        for pattern in patterns
+        for last in difflib.get_close_matches(re.split(r"[.:]", pattern)[-1], lasts, n=_NAMED)
+    ]
+    line = f"--bench {asked} matches none of {len(names)} benchmark{'' if len(names) == 1 else 's'}"
+    if near:
+        return f"{line}; did you mean {' or '.join(dict.fromkeys(near))}?"
+    more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
+    return f"{line}: {', '.join(names[:_NAMED])}{more}"
 
 
 def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
@@ -87,7 +107,7 @@ def idle_patterns(suites: Iterable[Suite | None], options: Options) -> list[str]
     """
     labels = [label for suite in suites if suite for label in (*(case.label for case in suite.cases()), *suite.broken)]
     idle = [p for p in options.patterns if not any(re.search(p, label) for label in labels)]
-    return [f"--bench {shlex.quote(pattern)} finds no benchmark" for pattern in idle]
+    return [f"--bench {shlex.quote(pattern)} matches no benchmark" for pattern in idle]
 
 
 def worst_first(entry: Entry) -> tuple[int, bool, float, str, str]:
@@ -175,7 +195,7 @@ def _remedy(design: Design, session: SessionResult) -> str:
         seconds += sum(pace.rest_s(each, done, looks, UNDECIDED_SHARE[1]) for done, each in by_rounds.items())
         counts = [f"{len(left)} not measured"] if left else []
         counts += [f"{len(session.open)} undecided for lack of time"] if session.open else []
-        return f"{', '.join(counts)}: the same command goes on where it stopped (about {duration(seconds)} more)"
+        return f"{', '.join(counts)}: the same command continues where it stopped (about {duration(seconds)} more)"
     more = [d for d in session.decision.decisions if d.verdict == "inconclusive" and d.rounds_needed > looks[-1]]
     if not more:
         return ""

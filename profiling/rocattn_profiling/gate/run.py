@@ -21,13 +21,15 @@ from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.explain.reach import reach_of
 from rocattn_profiling.gate.formats import outputs
 from rocattn_profiling.gate.measure import SIDES, Design, LaunchStore, PairedSession
-from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.options import OptionError, Options
 from rocattn_profiling.gate.planning.listing import listed_suites
 from rocattn_profiling.gate.planning.pace import TimeLimit
 from rocattn_profiling.gate.planning.plan import Plan, chosen
 from rocattn_profiling.gate.plugin import plugin_errors, plugin_of
 from rocattn_profiling.gate.sides import open_sides, out_errors
-from rocattn_profiling.revisions.asv_config import SuiteError
+from rocattn_profiling.revisions.asv_config import UnknownNameError
+from rocattn_profiling.revisions.git import RevisionError
+from rocattn_profiling.revisions.interpreters import InterpreterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -75,21 +77,20 @@ def run_gate(
         InterpreterError: An existing environment cannot be used.
         BuildError: A revision does not build: nothing was measured.
         CacheError: The cache folder takes no files.
-        SuiteError: There is no suite, or no benchmark matches.
+        UnknownNameError: There is no such suite or test, or no benchmark matches.
+        SuiteError: The suite cannot be read or listed, or has no benchmarks.
         WaiverError, ThresholdError: The repository's own settings cannot be read.
         RocattnError: ``out`` takes no files, or another run is at work in it.
     """
     options = options or Options()
     options.check()
-    with out_errors(out), alone(out), _naming_earlier_verdict(out, say):
+    with _naming_earlier_verdict(out, say), out_errors(out), alone(out):
         with open_sides(start, out, options, say) as context:
             limit = TimeLimit.begin(options.max_time_s)
             request, policy = _request(options), options.policy()
             suites = listed_suites(context, request, policy, on_step)
-            cases = chosen(suites, context)
             entries = result.lost_modules(suites.before, suites.sides, options)
-            if not cases and not entries:
-                raise SuiteError(result.nothing(suites.sides, options))
+            cases = chosen(suites, context, needed=not entries)
             entries += result.removed(suites.before, suites.sides, options)
             reach = reach_of(context)
             plan = Plan(context, suites, cases, request, policy, reach)
@@ -135,8 +136,6 @@ def list_run(
         request, policy = _request(options), options.policy()
         suites = listed_suites(context, request, policy, on_step)
         cases = chosen(suites, context)
-        if not cases:
-            raise SuiteError(result.nothing(suites.sides, options))
         return Plan(context, suites, cases, request, policy, reach_of(context)).listed()
 
 
@@ -146,24 +145,21 @@ def _request(options: Options) -> Request:
 
 @contextmanager
 def _naming_earlier_verdict(out: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """If a run ends without a verdict, say that the one in its folder is an earlier run's."""
+    """If a run ends without a verdict, note on its error that the one in its folder is an earlier run's.
+
+    Not where the caller has to correct the request: then nothing was started. Who was terminated has said so already.
+    """
     path = out / verdict.FILE
     before = stamp(path)
     try:
         yield
-    except BaseException:
-        if before is not None and stamp(path) == before:
-            say(f"this run wrote no verdict: {path} is an earlier run's{_of(path)}")
+    except (OptionError, RevisionError, InterpreterError, UnknownNameError):
         raise
-
-
-def _of(path: Path) -> str:
-    try:
-        earlier = verdict.read(path)
-    except RocattnError:
-        return ""
-    sides = (side.revision.sha[:9] if side.revision else side.interpreter for side in (earlier.base, earlier.head))
-    return f", of {' and '.join(sides)}"
+    except BaseException as error:
+        if before is not None and stamp(path) == before:
+            line = f"{path} is from an earlier run"
+            say(line) if isinstance(error, SystemExit) else error.add_note(line)
+        raise
 
 
 def _design(context: Context, plan: Plan, limit: TimeLimit, reach: Reach | None) -> tuple[Design, str]:

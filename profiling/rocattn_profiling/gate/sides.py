@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import time
 from dataclasses import dataclass, field
@@ -20,13 +21,16 @@ from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.explain.files import FileChange, changed_files
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.planning.discovery import discover
+from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
+from rocattn_profiling.gate.result import unmatched
 from rocattn_profiling.gate.sources import check_installed, choose_sources
 from rocattn_profiling.gate.thresholds import ThresholdTable
 from rocattn_profiling.gate.verdict import SideFacts
 from rocattn_profiling.gate.waivers import WaiverTable
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
-from rocattn_profiling.revisions.asv_config import SuiteError
+from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 from rocattn_profiling.revisions.environments import Environment
 from rocattn_profiling.revisions.interpreters import find_interpreter
 
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.asv.launch import Suite
     from rocattn_profiling.gate.measure import SideName
-    from rocattn_profiling.gate.sources import CaseLauncher
+    from rocattn_profiling.gate.sources import CaseLauncher, Sources
     from rocattn_profiling.revisions.asv_config import Recipe
     from rocattn_profiling.revisions.git import Revision
 
@@ -97,16 +101,24 @@ def choose_revisions(repo: Path, options: Options) -> tuple[Revision, Revision]:
     Raises:
         RevisionError: When one does not exist, or the tree is dirty and ``head`` was not named.
     """
-    if not options.head and (changed := revisions.changes(repo)):
+    if not options.head and (changed := revisions.changes(repo, besides=lambda path: _changes_nothing(repo, path))):
         shown = terminal(changed[0], 80) + (f" and {len(changed) - 1} more" if len(changed) > 1 else "")
         raise revisions.RevisionError(
-            f"the working tree has changes ({shown}): commit them, have git ignore them, or name what to measure "
+            f"the working tree has changes ({shown}): commit them, have git ignore them, or say what to measure "
             "with --head WORKTREE or --head HEAD"
         )
     head = revisions.resolve(repo, options.head or "HEAD")
     if options.base:
         return revisions.resolve(repo, options.base), head
     return (revisions.resolve(repo, "HEAD") if head.dirty else revisions.parent(repo, head)), head
+
+
+def _changes_nothing(repo: Path, path: str) -> bool:
+    """Whether head without an untracked file is measured and judged alike: workflows, thresholds that set nothing."""
+    if path == thresholds.FILE:
+        with contextlib.suppress(thresholds.ThresholdError):
+            return not thresholds.load(repo).rows
+    return path.startswith(".github/workflows/")
 
 
 @contextlib.contextmanager
@@ -124,7 +136,8 @@ def open_sides(start: Path, out: Path, options: Options, say: Callable[[str], No
         InterpreterError: An existing environment cannot be used.
         BuildError: A revision does not build.
         CacheError: The cache folder takes no files.
-        SuiteError: There is no suite.
+        UnknownNameError: There is no such suite or test, or nothing to measure.
+        SuiteError: The suite cannot be read.
         WaiverError, ThresholdError: The repository's own settings cannot be read.
     """
     revisions.prune_checkouts(out / "work")
@@ -145,6 +158,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         revisions.checkout(repo, chosen["base"], work) as base_tree,
     ):
         tests = tuple(_test_in(repo, start, test) for test in options.pytest)
+        suite, tests = _measured(head_tree, suite, tests, options, say)
         sources = choose_sources(head_tree, suite, tests, options)
         config, recipe = sources.config, sources.config.recipe
         if options.python:
@@ -153,6 +167,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         # Settings are read before the builds: a mistake in them then costs a second, not minutes.
         messages = waivers.commit_messages(repo, chosen["base"], chosen["head"])
         accepted, limits = waivers.load(head_tree, messages, base_tree), thresholds.load(head_tree, base_tree)
+        _check_patterns(sources, head_tree, options)
         built = _build(repo, chosen, recipe, say)
 
         def list_base() -> Suite | None:
@@ -191,6 +206,35 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         yield context
 
 
+def _measured(
+    tree: Path, suite: str | None, tests: tuple[str, ...], options: Options, say: Callable[[str], None]
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return the suite and tests to measure: those that were named, else what the tree has, which is said.
+
+    Raises:
+        UnknownNameError: Nothing was named, and the tree has nothing to measure.
+    """
+    if suite or tests or options.commands:
+        return suite, tests
+    discovery = discover(tree)
+    if discovery.line:
+        say(discovery.line)
+    return discovery.suite, discovery.tests
+
+
+def _check_patterns(sources: Sources, tree: Path, options: Options) -> None:
+    """Refuse patterns that match no benchmark, where the names are known before anything is built.
+
+    Raises:
+        UnknownNameError: None of the patterns matches.
+    """
+    if not options.patterns or sources.commands or not all(map(names_a_function, options.patterns)):
+        return
+    names = names_in_source(sources.shared(tree))
+    if names and not any(re.search(pattern, name) for pattern in options.patterns for name in names):
+        raise UnknownNameError(unmatched(options.patterns, names))
+
+
 def _same_files(folder: Path, other: Path) -> bool:
     """Whether two folders hold the same files with the same contents, or two files are the same."""
     if not folder.is_dir():
@@ -215,12 +259,12 @@ def _test_in(repo: Path, start: Path, test: str) -> str:
     """Return what ``--pytest`` names with its path relative to the repository.
 
     Raises:
-        SuiteError: When it is outside of the repository.
+        UnknownNameError: When it is outside of the repository.
     """
     path, colons, name = test.partition("::")
     inside = _suite_in(repo, start, path) or "."
     if Path(inside).is_absolute():
-        raise SuiteError(f"--pytest {path} is outside of the repository: its tests belong to no revision")
+        raise UnknownNameError(f"--pytest {path} is outside of the repository: its tests belong to no revision")
     return f"{inside}{colons}{name}"
 
 
@@ -247,7 +291,8 @@ def _build(
 @contextlib.contextmanager
 def _existing(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Context]:
     tree = start.absolute()
-    sources = choose_sources(tree, options.suite or None, options.pytest, options)
+    suite, tests = _measured(tree, options.suite or None, options.pytest, options, say)
+    sources = choose_sources(tree, suite, tests, options)
     config, (shared, *_) = sources.config, [*sources.shared(tree), tree / "."]
     settings = _settings(shared)
     accepted, limits = waivers.load(settings), thresholds.load(settings)

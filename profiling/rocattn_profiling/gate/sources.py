@@ -11,7 +11,14 @@ from rocattn_profiling.asv.launch import Launcher, PartialListing, Suite
 from rocattn_profiling.gate.launchers.command_launch import CommandLauncher
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
 from rocattn_profiling.gate.measure import SIDES
-from rocattn_profiling.revisions.asv_config import Config, Recipe, SuiteError, read_config, usual_files
+from rocattn_profiling.revisions.asv_config import (
+    Config,
+    Recipe,
+    SuiteError,
+    UnknownNameError,
+    read_config,
+    usual_files,
+)
 from rocattn_profiling.revisions.interpreters import folder_digest
 from rocattn_profiling.revisions.requirements import Groups, wanted_by_tests
 
@@ -222,14 +229,15 @@ def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], option
         options: For the commands and the requirements.
 
     Raises:
-        SuiteError: When something that was named is not there.
+        UnknownNameError: When something that was named is not there.
+        SuiteError: When it cannot be read.
     """
     only = bool(tests or options.commands) and suite is None
     config = read_config(tree, suite) if not only or usual_files(tree) else _usual(tree, tests)
     for test in tests:
         path = tree / test.partition("::")[0]
         if not path.exists():
-            raise SuiteError(f"--pytest {test}: head has no {test.partition('::')[0]}")
+            raise UnknownNameError(f"--pytest {test}: head has no {test.partition('::')[0]}")
     if (tests or options.requirements) and not options.base_python:
         wanted = wanted_by_tests(tree, tree / config.recipe.subdir, options.requirements)
         recipe = msgspec.structs.replace(config.recipe, tests=[*(_NEEDED if tests else []), *wanted])

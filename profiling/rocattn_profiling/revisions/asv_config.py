@@ -22,6 +22,10 @@ class SuiteError(RocattnError):
     """Raised when a suite or its configuration cannot be read."""
 
 
+class UnknownNameError(SuiteError):
+    """Raised when what was named, or could be measured without a name, is not there: the caller's to correct."""
+
+
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """How a project is built into an environment; the same for both sides.
 
@@ -83,7 +87,8 @@ def read_config(tree: Path, suite: str | None) -> Config:
             at the top or in one of a few folders.
 
     Raises:
-        SuiteError: When there is none, or it cannot be parsed.
+        UnknownNameError: When there is none.
+        SuiteError: When it cannot be parsed.
     """
     given = tree / (suite or _usual_place(tree))
     if given.is_dir() and not _file_in(given):
@@ -92,7 +97,7 @@ def read_config(tree: Path, suite: str | None) -> Config:
     path = _file_in(given) if given.is_dir() else given
     if path is None or not path.is_file():
         others = "" if suite else ", tests with --pytest, or a command with --command"
-        raise SuiteError(f"there is no {suite or FILE}: name an asv.conf.json or a folder with --suite{others}")
+        raise UnknownNameError(f"there is no {suite or FILE}: name an asv.conf.json or a folder with --suite{others}")
     settings = _parse(path)
     name = _text(settings, "benchmark_dir", "benchmarks", path)
     folder = (path.parent / name).resolve()
@@ -107,7 +112,7 @@ def _usual_place(tree: Path) -> str:
     if not paths:
         return FILE
     if len(paths) > 1:
-        raise SuiteError(f"there are {' and '.join(paths)}: choose one with --suite")
+        raise UnknownNameError(f"there are {' and '.join(paths)}: choose one with --suite")
     return paths[0]
 
 

@@ -19,7 +19,7 @@ import msgspec
 from rocattn.errors import RocattnError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 WORKTREE = "WORKTREE"
 _UNSHALLOW = "run `git fetch --unshallow` first; in a GitHub workflow give actions/checkout `fetch-depth: 0`"
@@ -187,10 +187,17 @@ def _missing(repo: Path, name: str) -> str:
     return f"revision {name!r} does not exist in {repo}: fetch it, or check its spelling with `git log --all`"
 
 
-def changes(repo: Path) -> list[str]:
-    """Return the paths of tracked files that changed and of untracked files that are not ignored."""
-    listed = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=normal")
-    return [entry[3:] for entry in listed.split("\0") if entry]
+def changes(repo: Path, *, besides: Callable[[str], bool] | None = None) -> list[str]:
+    """Return the paths of tracked files that changed and of untracked files that are not ignored.
+
+    Args:
+        repo: The repository.
+        besides: Says of an untracked file whether it is left out; without it an untracked folder is one path.
+    """
+    untracked = "normal" if besides is None else "all"
+    listed = git(repo, "status", "--porcelain", "-z", "--no-renames", f"--untracked-files={untracked}")
+    entries = [(entry[:2], entry[3:]) for entry in listed.split("\0") if entry]
+    return [path for state, path in entries if besides is None or state != "??" or not besides(path)]
 
 
 def parent(repo: Path, revision: Revision) -> Revision:

@@ -117,6 +117,14 @@ def test_constants_and_constructors_are_followed(trees):
     assert difference(change).functions == {"Thing.__init__"}
 
 
+def test_an_import_that_came_calls_nothing(trees):
+    """Who uses it differs, too; a name that both sides define, and differently, is a difference for its users."""
+    came = changed(trees, "LIMIT = 3", "import library\n\nLIMIT = 3")
+    assert difference(came).names == {"library"}
+    assert set(by_name(trees, came).values()) == {None}
+    assert by_name(trees, changed(trees, "LIMIT = 3", "LIMIT = 4"))["time_new"] == 2
+
+
 def test_comments_docstrings_and_moved_lines_are_no_difference(trees):
     """Neither is a file of tests or documentation."""
     change = changed(trees, "Return.", "Return more.\n\n    And more.")

@@ -210,7 +210,7 @@ def test_what_is_left_needs_few_rounds_beside_the_change(session):
             pace=Pace({"a": 1.0, "b": 1.0}), runs_change=lambda _: None, tracing=Tracing([], most, calls=True),
         )  # fmt: skip
         said.append(budget_of(design, found, (1.0, 2.0)).remedy)
-    assert said[0] == "2 not measured: the same command goes on where it stopped (about 8 s more)"
+    assert said[0] == "2 not measured: the same command continues where it stopped (about 8 s more)"
     assert 8 + 2 * 4 <= int(said[1].split("about ")[1].split(" s")[0]) <= 8 + 2 * 11
 
 

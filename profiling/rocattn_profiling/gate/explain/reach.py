@@ -52,11 +52,13 @@ class SourceDifference(NamedTuple):
     Attributes:
         functions: "Class.method" or "function", on either side.
         names: What statements outside of functions define that differ.
+        redefined: Those of them that both sides define.
         anything: Whether a statement differs that defines no name, so that every user of the file may be affected.
     """
 
     functions: frozenset[str]
     names: frozenset[str]
+    redefined: frozenset[str]
     anything: bool
 
 
@@ -75,7 +77,9 @@ def difference(change: FileChange) -> SourceDifference | None:
         frozenset(name for name in {*old, *new} if old.get(name) != new.get(name))
         for old, new in zip(before, after, strict=True)
     )
-    return SourceDifference(functions, statements - {""}, "" in statements)
+    names = statements - {""}
+    redefined = names & before.statements.keys() & after.statements.keys()
+    return SourceDifference(functions, names, redefined, "" in statements)
 
 
 def _definitions(path: Path) -> SourceDefinitions | None:
@@ -165,7 +169,8 @@ def distances(
         differing = difference(change)
         if differing is None or differing.anything:
             return None
-        changed |= differing.names | {_callable(name) for name in differing.functions}
+        # What one side alone defines, such as an import, nothing uses on both but functions that differ themselves.
+        changed |= differing.redefined | {_callable(name) for name in differing.functions}
     graph = _Graph()
     for path in {*_sources(tree), *_shared_sources(tree, shared)}:
         graph.add(path)

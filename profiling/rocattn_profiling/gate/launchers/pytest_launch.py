@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 600.0  # of a test: pytest-benchmark has no limit of its own
 _OF_OTHER_RUNS = ("PYTEST_XDIST", "PYTEST_CURRENT_TEST")
 _FILES = ("pytest_worker.py", "sampling_plugin.py")
+_TEST_FOLDERS = frozenset({"test", "tests", "bench", "benchmark", "benchmarks", "perf"})
+_TEST_FILES = ("test_*.py", "*_test.py", "conftest.py")
 _ROOTS = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "setup.py")
 
 
@@ -63,8 +65,9 @@ class PytestLauncher:
         self.python, self.scratch, self.remedy = python, scratch.absolute(), remedy
         tree = tree.absolute()
         self.named = [str(tree / path) for path in paths]
-        self.shared = tuple(Path(path.partition("::")[0]) for path in self.named)
-        self.root = _root_of(tree, self.shared)
+        places = [Path(path.partition("::")[0]) for path in self.named]
+        self.shared = tuple(dict.fromkeys(file for place in places for file in _tests_alone(tree, place)))
+        self.root = _root_of(tree, places)
         # pytest-benchmark times nothing in a process that believes to be one of pytest-xdist's.
         launched = launch_environment(environment)
         self.environment = {key: value for key, value in launched.items() if not key.startswith(_OF_OTHER_RUNS)}
@@ -153,6 +156,13 @@ def _root_of(tree: Path, paths: Sequence[Path]) -> Path:
     above = [folder for folder in (first, *first.parents) if folder.is_relative_to(tree)]
     common = [folder for folder in above if all(path.is_relative_to(folder) for path in others)]
     return next((folder for folder in common if any((folder / name).is_file() for name in _ROOTS)), tree)
+
+
+def _tests_alone(tree: Path, place: Path) -> list[Path]:
+    """Return a file or folder of tests; of a folder that may hold the project's own code, its files of tests."""
+    if place.is_file() or (place.is_relative_to(tree) and _TEST_FOLDERS & set(place.relative_to(tree).parts)):
+        return [place]
+    return sorted(file for pattern in _TEST_FILES for file in place.rglob(pattern))
 
 
 def _lay_out(folder: Path) -> Path:

@@ -45,6 +45,10 @@ _NAMED = 3  # modules in a line
 _TYPES = {"time": "time", "timeraw": "time", "mem": "memory", "peakmem": "peakmemory", "track": "track"}
 _BENCHMARK = re.compile(rf"({'|'.join(_TYPES)})_\w+")
 _FIXTURE = "benchmark"  # pytest-benchmark's
+_MAKERS = frozenset(
+    {"setattr", "globals", "locals", "vars", "exec", "eval", "type", "__dict__", "benchmark_name"}
+    | {"pytest_generate_tests", "pytest_collection_modifyitems", "pytest_collect_file"}
+)
 _NO_SOURCES = frozenset({"site-packages", "node_modules", "__pycache__"})
 
 
@@ -206,6 +210,52 @@ def _recorded(path: Path) -> Mapping[str, ModuleListing]:
     with suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(path.read_bytes(), type=dict[str, ModuleListing])
     return {}
+
+
+def names_in_source(folders: Sequence[Path]) -> list[str] | None:
+    """Return the names of all benchmarks as the sources show them, unsorted; None where only a listing would.
+
+    Args:
+        folders: Of a suite, and folders and files of tests.
+    """
+    names: list[str] = []
+    for module, file in (each for folder in folders for each in _files(folder)):
+        content = file.read_bytes()
+        if not _shows_all(content):
+            return None
+        for benchmark in from_source(module, "", content).benchmarks:
+            function = benchmark.name.removeprefix(f"{module}.")
+            is_test = function.rpartition(".")[2].startswith("test")
+            names.append(f"{file.name}::{function.replace('.', '::')}" if is_test else benchmark.name)
+    return names
+
+
+def names_a_function(pattern: str) -> bool:
+    """Whether a pattern is the name of a benchmark's function, perhaps with its class and module."""
+    function = pattern.rpartition(".")[2]
+    is_plain = re.fullmatch(r"[\w.]+", pattern) is not None
+    return is_plain and (function.startswith("test_") or _BENCHMARK.fullmatch(function) is not None)
+
+
+def _shows_all(source: bytes) -> bool:
+    """Whether a file's source surely shows its benchmarks: none inherited, imported, renamed or made while running."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    nodes = list(ast.walk(tree))
+    words = {node.id for node in nodes if isinstance(node, ast.Name)}
+    words |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    words |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    names = [alias.name for node in imports for alias in node.names]
+    return not (
+        words & _MAKERS
+        or any(node.bases or node.keywords or node.decorator_list for node in classes)
+        or any(node.level for node in imports)
+        or any(name == "*" or name[:1].isupper() or _BENCHMARK.fullmatch(name) for name in names)
+    )
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:

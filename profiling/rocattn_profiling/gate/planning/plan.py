@@ -130,11 +130,26 @@ class Plan:
 
 def how_to_shorten(max_time_s: float) -> str:
     """Return the end of a plan's line."""
-    return f"--max-time ends it after {duration(max_time_s)}" if max_time_s else "--max-time or --bench shorten it"
+    return (
+        f"--max-time ends it after {duration(max_time_s)}" if max_time_s else "use --max-time or --bench to shorten it"
+    )
 
 
-def chosen(suites: ListedSuites, context: Context) -> list[Case]:
-    """Return the cases to measure; note what was asked for and is not there."""
+def chosen(suites: ListedSuites, context: Context, *, needed: bool = True) -> list[Case]:
+    """Return the cases to measure; note what was asked for and is not there.
+
+    Args:
+        suites: What both sides have.
+        context: Both sides.
+        needed: Whether there must be any.
+
+    Raises:
+        UnknownNameError: No benchmark matches the patterns.
+        SuiteError: There is no benchmark at all.
+    """
+    cases = result.chosen_cases(suites.sides["head"], context.options)
+    if needed and not cases:
+        raise result.nothing(suites.sides, context.options)
     for line in result.idle_patterns([*suites.sides.values(), suites.before], context.options):
         context.note(line)
-    return result.chosen_cases(suites.sides["head"], context.options)
+    return cases

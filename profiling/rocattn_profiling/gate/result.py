@@ -45,12 +45,14 @@ def nothing(suites: Mapping[SideName, Suite], options: Options) -> SuiteError:
         module, why = next(iter(suite.broken.items()))
         return SuiteError(f"no benchmark can be imported: {module}: {why}")
     if options.patterns and suite.benchmarks:
-        return UnknownNameError(unmatched(options.patterns, [benchmark.name for benchmark in suite.benchmarks]))
+        return UnknownNameError(
+            unmatched("--bench", options.patterns, [benchmark.name for benchmark in suite.benchmarks])
+        )
     return SuiteError("the suite has no benchmarks: nothing would be measured")
 
 
-def unmatched(patterns: Sequence[str], names: Sequence[str]) -> str:
-    """Return the line for patterns that match none of some benchmarks, with names that are close, or else the first."""
+def unmatched(option: str, patterns: Sequence[str], names: Sequence[str]) -> str:
+    """Return the line for what matches none of some benchmarks, with close names, or else the first ones."""
     asked = " or ".join(shlex.quote(pattern) for pattern in patterns)
     lasts = {re.split(r"[.:]", name)[-1]: name for name in reversed(names)}
     near = [
@@ -58,7 +60,7 @@ def unmatched(patterns: Sequence[str], names: Sequence[str]) -> str:
         for pattern in patterns
         for last in difflib.get_close_matches(re.split(r"[.:]", pattern)[-1], lasts, n=_NAMED)
     ]
-    line = f"--bench {asked} matches none of {len(names)} benchmark{'' if len(names) == 1 else 's'}"
+    line = f"{option} {asked} matches none of {len(names)} benchmark{'' if len(names) == 1 else 's'}"
     if near:
         return f"{line}; did you mean {' or '.join(dict.fromkeys(near))}?"
     more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""

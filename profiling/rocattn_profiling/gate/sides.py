@@ -232,7 +232,7 @@ def _check_patterns(sources: Sources, tree: Path, options: Options) -> None:
         return
     names = names_in_source(sources.shared(tree))
     if names and not any(re.search(pattern, name) for pattern in options.patterns for name in names):
-        raise UnknownNameError(unmatched(options.patterns, names))
+        raise UnknownNameError(unmatched("--bench", options.patterns, names))
 
 
 def _same_files(folder: Path, other: Path) -> bool:

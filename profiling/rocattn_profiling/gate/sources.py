@@ -11,6 +11,8 @@ from rocattn_profiling.asv.launch import Launcher, PartialListing, Suite
 from rocattn_profiling.gate.launchers.command_launch import CommandLauncher
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
 from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.planning.listing import names_in_source
+from rocattn_profiling.gate.result import unmatched
 from rocattn_profiling.revisions.asv_config import (
     Config,
     Recipe,
@@ -238,11 +240,24 @@ def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], option
         path = tree / test.partition("::")[0]
         if not path.exists():
             raise UnknownNameError(f"--pytest {test}: head has no {test.partition('::')[0]}")
+        _check_node(path, test)
     if (tests or options.requirements) and not options.base_python:
         wanted = wanted_by_tests(tree, tree / config.recipe.subdir, options.requirements)
         recipe = msgspec.structs.replace(config.recipe, tests=[*(_NEEDED if tests else []), *wanted])
         config = msgspec.structs.replace(config, recipe=recipe)
     return Sources(config=config, suite=not only, tests=tests, commands=options.commands)
+
+
+def _check_node(file: Path, test: str) -> None:
+    """Refuse the name of a test that its file surely lacks; what only pytest can tell is left to it.
+
+    Raises:
+        UnknownNameError: Names close ones.
+    """
+    node = test.partition("::")[2].partition("[")[0]
+    names = names_in_source([file]) if node and file.is_file() else None
+    if names and not any(f"{name}::".startswith(f"{file.name}::{node}::") for name in names):
+        raise UnknownNameError(unmatched("--pytest", [test], names))
 
 
 def _usual(tree: Path, tests: tuple[str, ...]) -> Config:

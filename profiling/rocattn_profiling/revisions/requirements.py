@@ -6,7 +6,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from rocattn_profiling.revisions.asv_config import SuiteError
+from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 from rocattn_profiling.revisions.interpreters import canonical
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def wanted_by_tests(tree: Path, project: Path, named: Sequence[str]) -> list[str
             groups.
 
     Raises:
-        SuiteError: When one of them is nothing of this.
+        UnknownNameError: When one of them is nothing of this.
+        SuiteError: When a file cannot be read.
     """
     groups = Groups(project)
     if not named:
@@ -104,7 +105,9 @@ def wanted_by_tests(tree: Path, project: Path, named: Sequence[str]) -> list[str
         elif re.fullmatch(r"[A-Za-z0-9].*", text) and "/" not in text.partition("@")[0]:
             listed.append(text)
         else:
-            raise SuiteError(f"--requirements {text}: no file of head, no group or extra of pyproject.toml, no package")
+            raise UnknownNameError(
+                f"--requirements {text}: no file of head, no group or extra of pyproject.toml, no package"
+            )
     return list(dict.fromkeys(listed))
 
 

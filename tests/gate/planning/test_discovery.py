@@ -4,10 +4,13 @@ import pytest
 
 from rocattn_profiling import cli
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
+from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning import discovery
 from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
 from rocattn_profiling.gate.result import unmatched
+from rocattn_profiling.gate.sources import choose_sources
 from rocattn_profiling.revisions import environments
+from rocattn_profiling.revisions.asv_config import UnknownNameError
 
 BENCH = "import tinylib\n\n\ndef time_work():\n    tinylib.work(3)\n"
 TESTED = "import tinylib\n\n\ndef test_work(benchmark):\n    benchmark(tinylib.work, 3)\n"
@@ -87,10 +90,23 @@ def test_tests_beside_the_code_hide_no_change(tmp_path):
 def test_names_are_known_where_the_sources_show_all(tmp_path, doubt):
     """A function by its name is refused before a build; where a benchmark may be made elsewhere nothing is known."""
     (tmp_path / "bench_a.py").write_text(BENCH)
-    (tmp_path / "test_a.py").write_text(TESTED)
-    assert names_in_source([tmp_path]) == ["bench_a.time_work", "test_a.py::test_work"]
+    (tmp_path / "test_a.py").write_text(f"{TESTED}class TestIt:\n    def test_more(self, timed): ...\n")
+    names = ["bench_a.time_work", "test_a.py::test_work", "test_a.py::TestIt::test_more"]
+    assert names_in_source([tmp_path]) == names
     (tmp_path / "bench_b.py").write_text(f"{doubt}\n")
     assert names_in_source([tmp_path]) is None
+
+
+@pytest.mark.parametrize("node", ["TestIt", "TestIt::test_more", "test_work", "test_work[3]"])
+def test_a_node_id_that_is_mistyped_is_refused(tmp_path, node):
+    """By what its file shows; one that may have more is left to pytest."""
+    (tmp_path / "test_a.py").write_text(f"{TESTED}class TestIt:\n    def test_more(self, benchmark): ...\n")
+    options = Options(base_python="python")
+    assert choose_sources(tmp_path, None, (f"test_a.py::{node}",), options).tests == (f"test_a.py::{node}",)
+    with pytest.raises(UnknownNameError, match=r"^--pytest test_a\.py::test_wrk matches none of 2 benchmarks; did you"):
+        choose_sources(tmp_path, None, ("test_a.py::test_wrk",), options)
+    (tmp_path / "test_a.py").write_text("from elsewhere import *\n")
+    assert choose_sources(tmp_path, None, ("test_a.py::test_wrk",), options).tests
 
 
 def test_only_names_of_functions_are_looked_up_in_sources():
@@ -105,6 +121,6 @@ def test_what_matches_nothing_is_one_line_with_names():
     line = (
         "--bench time_srt matches none of 4 benchmarks; did you mean bench_a.time_sort or tests/test_a.py::test_sort?"
     )
-    assert unmatched(["time_srt"], names) == line
+    assert unmatched("--bench", ["time_srt"], names) == line
     first = "bench_a.time_sort, bench_b.Suite.time_find, tests/test_a.py::test_sort and 1 more"
-    assert unmatched(["zzz", "q q"], names) == f"--bench zzz or 'q q' matches none of 4 benchmarks: {first}"
+    assert unmatched("--bench", ["zzz", "q q"], names) == f"--bench zzz or 'q q' matches none of 4 benchmarks: {first}"

@@ -221,13 +221,25 @@ def names_in_source(folders: Sequence[Path]) -> list[str] | None:
     names: list[str] = []
     for module, file in (each for folder in folders for each in _files(folder)):
         content = file.read_bytes()
-        if not _shows_all(content):
+        try:
+            tree = ast.parse(content)
+        except (SyntaxError, ValueError, RecursionError):
             return None
-        for benchmark in from_source(module, "", content).benchmarks:
-            function = benchmark.name.removeprefix(f"{module}.")
-            is_test = function.rpartition(".")[2].startswith("test")
-            names.append(f"{file.name}::{function.replace('.', '::')}" if is_test else benchmark.name)
+        if not _shows_all(tree):
+            return None
+        names += (f"{file.name}::{test}" for test in _tests(tree.body))
+        listed = from_source(module, "", content).benchmarks
+        names += (each.name for each in listed if _BENCHMARK.fullmatch(each.name.rpartition(".")[2]))
     return names
+
+
+def _tests(body: Sequence[ast.stmt], owner: str = "") -> Iterator[str]:
+    """Yield the tests that take any fixture: one of them may hand pytest-benchmark's on."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from _tests(node.body, f"{owner}{node.name}::")
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test") and node.args.args[bool(owner) :]:
+            yield owner + node.name
 
 
 def names_a_function(pattern: str) -> bool:
@@ -237,12 +249,8 @@ def names_a_function(pattern: str) -> bool:
     return is_plain and (function.startswith("test_") or _BENCHMARK.fullmatch(function) is not None)
 
 
-def _shows_all(source: bytes) -> bool:
+def _shows_all(tree: ast.Module) -> bool:
     """Whether a file's source surely shows its benchmarks: none inherited, imported, renamed or made while running."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return False
     nodes = list(ast.walk(tree))
     words = {node.id for node in nodes if isinstance(node, ast.Name)}
     words |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}

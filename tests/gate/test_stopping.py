@@ -114,9 +114,9 @@ def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, gate, c
         assert not list((project.root / "out/stopped/work").iterdir())
     with path.open("ab") as file:
         file.write(b'{"kind":"launch","label":"half a li')
-    before = path.read_bytes().count(b"\n")
+    before = sum(b'"kind":"launch"' in line for line in path.read_bytes().splitlines()[:-1])  # others are of traces
     resumed_status = gate(out="out/stopped")
-    assert f"resuming an interrupted run: {before - 1} launches" in capsys.readouterr().err
+    assert f"resuming an interrupted run: {before} launches" in capsys.readouterr().err
     assert not list((project.root / "out/stopped/work").iterdir())
     assert (resumed_status, gate()) == (1, 1)
     resumed, whole = (verdict_in(project.root / "out" / name) for name in ("stopped", "gate"))

@@ -23,7 +23,6 @@ import msgspec
 import rocattn
 from rocattn_profiling.base.console import emit_json
 from rocattn_profiling.base.status import OK, USAGE, CommandError
-from rocattn_profiling.gate.planning.discovery import Discovery, discover
 from rocattn_profiling.gate.rule.constants import CALLED, TOLERANCE
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, read_config, usual_files
@@ -161,6 +160,8 @@ def _measured(repo: Path, start: Path, arguments: argparse.Namespace) -> _Measur
         SuiteError: The asv suite cannot be read, or there are several, or nothing to measure.
         CommandError: What was named is not there.
     """
+    from rocattn_profiling.gate.sources import Discovery, discover
+
     if arguments.commands:
         count = len(arguments.commands)
         words = [word for command in arguments.commands for word in ("--command", command)]

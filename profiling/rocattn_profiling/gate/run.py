@@ -84,7 +84,7 @@ def run_gate(
     """
     options = options or Options()
     options.check()
-    with _naming_earlier_verdict(out, say), out_errors(out), alone(out):
+    with out_errors(out), alone(out), _naming_earlier_verdict(out, say):
         with open_sides(start, out, options, say) as context:
             limit = TimeLimit.begin(options.max_time_s)
             request, policy = _request(options), options.policy()

@@ -21,10 +21,9 @@ from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.explain.files import FileChange, changed_files
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.planning.discovery import discover
 from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
 from rocattn_profiling.gate.result import unmatched
-from rocattn_profiling.gate.sources import check_installed, choose_sources
+from rocattn_profiling.gate.sources import check_installed, choose_sources, discover
 from rocattn_profiling.gate.thresholds import ThresholdTable
 from rocattn_profiling.gate.verdict import SideFacts
 from rocattn_profiling.gate.waivers import WaiverTable
@@ -372,4 +371,6 @@ def out_errors(out: Path) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or str(error)
         where = os.fspath(out)
-        raise RocattnError(f"cannot write in {where}: {why}; free it, or name another folder with --out") from error
+        shown = RocattnError(f"cannot write in {where}: {why}; free it, or name another folder with --out")
+        shown.__notes__ = getattr(error, "__notes__", [])
+        raise shown from error

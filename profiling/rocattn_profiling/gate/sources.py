@@ -1,9 +1,15 @@
-"""What a run measures: an asv suite, tests of pytest-benchmark, commands, or several of these, each by its launcher."""
+"""What a run measures: an asv suite, tests of pytest-benchmark, commands, or several of these, each by its launcher.
+
+What is measured where nobody names it is found here, too: ``gate init``, ``run`` and ``selftest`` take the same.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -11,9 +17,12 @@ from rocattn_profiling.asv.launch import Launcher, PartialListing, Suite
 from rocattn_profiling.gate.launchers.command_launch import CommandLauncher
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
 from rocattn_profiling.gate.measure import SIDES
-from rocattn_profiling.gate.planning.listing import names_in_source
+from rocattn_profiling.gate.planning.listing import from_source, names_in_source
 from rocattn_profiling.gate.result import unmatched
+from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import (
+    FILE,
+    USUAL_FOLDERS,
     Config,
     Recipe,
     SuiteError,
@@ -25,8 +34,7 @@ from rocattn_profiling.revisions.interpreters import folder_digest
 from rocattn_profiling.revisions.requirements import Groups, wanted_by_tests
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
     from rocattn_profiling.gate.measure import SideName
@@ -35,6 +43,10 @@ if TYPE_CHECKING:
 
 _NEEDED = ["pytest", "pytest-benchmark"]
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
+_NAMED = 4  # folders in an error
+# Before a file is parsed: what a benchmark of each kind cannot do without.
+_MAY_HOLD = {"asv": re.compile(rb"def (time|timeraw|mem|peakmem|track)_"), "pytest": re.compile(rb"\bbenchmark\b")}
+_TESTS = ("*test*.py", "*bench*.py")
 
 
 class CaseLauncher(Protocol):
@@ -219,6 +231,83 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
         words = [tree / word for command in self.commands for word in command.split()]
         paths = [*self.shared(tree), *(path for path in words if path.is_file())]
         return [folder_digest(path) if path.is_dir() else str(path.stat().st_mtime_ns) for path in paths]
+
+
+class Discovery(NamedTuple):
+    """What is measured.
+
+    Attributes:
+        suite: A folder of asv benchmarks, relative to the tree; None for the tree's asv.conf.json, and for tests.
+        tests: Folders and files of tests with pytest-benchmark, likewise.
+    """
+
+    suite: str | None = None
+    tests: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """The same in words; empty for an asv.conf.json."""
+        if self.tests:
+            return f"the pytest-benchmark tests in {' and '.join(self.tests)}"
+        return f"the asv benchmarks in {self.suite}" if self.suite else ""
+
+    @property
+    def line(self) -> str:
+        """What to tell who named nothing; empty for an asv.conf.json."""
+        return f"no {FILE}: measuring {self.what}; --suite or --pytest names others" if self.what else ""
+
+
+def discover(tree: Path) -> Discovery:
+    """Return what a tree has: an asv.conf.json, else a usual folder of asv benchmarks, else pytest-benchmark tests.
+
+    Raises:
+        UnknownNameError: There is nothing of this.
+    """
+    if usual_files(tree):
+        return Discovery()
+    for folder in (name.rstrip("/") for name in USUAL_FOLDERS):
+        if any(_holds(path, "asv") for path in _own_files(tree, f"{folder}/*.py")):
+            return Discovery(suite=folder)
+    tests = [path.relative_to(tree) for path in _own_files(tree, *_TESTS) if _holds(path, "pytest")]
+    if tests:
+        return Discovery(tests=tuple(_enclosing(tests)))
+    folders = ", ".join(USUAL_FOLDERS[:_NAMED])
+    raise UnknownNameError(
+        f"nothing to measure: no {FILE}, no asv benchmarks in a usual folder ({folders}, …), and no test uses "
+        "pytest-benchmark's fixture `benchmark`; name a suite with --suite, tests with --pytest, or a command with "
+        "--command"
+    )
+
+
+def _own_files(tree: Path, *patterns: str) -> Iterator[Path]:
+    """Yield a tree's own files, in order: not what git ignores; outside of a repository, those near the top."""
+    try:
+        listed = revisions.git(tree, "ls-files", "-z", "-co", "--exclude-standard", "--", *patterns)
+    except revisions.RevisionError:
+        yield from sorted(path for pattern in patterns for each in (pattern, f"*/{pattern}") for path in tree.glob(each))
+        return
+    yield from (tree / name for name in sorted(filter(None, listed.split("\0"))))
+
+
+def _holds(path: Path, kind: str) -> bool:
+    """Whether a file's source shows benchmarks of a kind."""
+    try:
+        content = path.read_bytes()
+    except OSError:  # removed without telling git, or a link to nowhere
+        return False
+    if not _MAY_HOLD[kind].search(content):
+        return False
+    names = (benchmark.name.rpartition(".")[2] for benchmark in from_source(path.stem, "", content).benchmarks)
+    return any(name.startswith("test") == (kind == "pytest") for name in names)
+
+
+def _enclosing(tests: Iterable[Path]) -> list[str]:
+    """Return the nearest folder that holds all tests; where only the tree's top does, the folders and files below."""
+    tests = list(tests)
+    common = os.path.commonpath([test.parent for test in tests])
+    if common:
+        return [Path(common).as_posix()]
+    return list(dict.fromkeys(test.parts[0] for test in tests))
 
 
 def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], options: Options) -> Sources:

@@ -263,7 +263,7 @@ def test_a_tracked_kernel_takes_the_causes_of_its_audit(tmp_path, checkout, monk
     tracked = [worse(f"bench_audit.Kernels.track_spills({one})", one, "track") for one in (names, other)]
     plugin = RocattnPlugin(context(tmp_path, checkout("base"), checkout("head")))
     monkeypatch.setattr(rocattn, "_compare_plans", lambda _: [])
-    monkeypatch.setattr(rocattn, "_compare_machine_code", lambda _: [audit])
+    monkeypatch.setattr(rocattn, "_compare_machine_code", lambda *_: [audit])
     (found,) = plugin.entries()
     assert [one.text for one in found.causes] == [f"43 VGPRs are spilled; {rocattn.ADVICE['spills']}"]
     assert [plugin.causes(entry) for entry in tracked] == [found.causes, []]

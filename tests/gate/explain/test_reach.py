@@ -228,7 +228,7 @@ def of_names(trees, change, shared, names):
     return distances([change], trees / "head", shared, cases)
 
 
-def test_names_that_are_imported_together_do_not_call_each_other(trees):
+def test_names_imported_together_do_not_call_each_other(trees):
     """An import, a class's bases and attributes, and parameters of a function each lead to what they name."""
     (trees / "head/suite/imports.py").write_text(IMPORTS)
     change = changed(trees, "return x + 1", "return x + 1.0")

@@ -5,10 +5,9 @@ import pytest
 from rocattn_profiling import cli
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.planning import discovery
 from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
 from rocattn_profiling.gate.result import unmatched
-from rocattn_profiling.gate.sources import choose_sources
+from rocattn_profiling.gate.sources import choose_sources, discover
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions.asv_config import UnknownNameError
 
@@ -41,8 +40,18 @@ def test_what_is_measured_is_found_and_said(repo, case):
     files, suite, tests, line = CASES[case]
     for path, text in files.items():
         repo.put(path, text)
-    measured = discovery.discover(repo.root)
+    measured = discover(repo.root)
     assert (measured.suite, measured.tests, measured.line) == (suite, tests, line)
+
+
+def test_existing_environments_need_no_repository(tmp_path):
+    """The folder that the gate is started in is searched, too."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_a.py").write_text(TESTED)
+    assert discover(tmp_path).tests == ("tests",)
+    (tmp_path / "perf").mkdir()
+    (tmp_path / "perf/bench_a.py").write_text(BENCH)
+    assert discover(tmp_path).suite == "perf"
 
 
 @pytest.mark.parametrize("verb", ["init", "run", "selftest"])

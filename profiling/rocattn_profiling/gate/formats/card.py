@@ -116,12 +116,9 @@ def _worse(group: CauseGroup, command: str, width: int) -> Iterator[Line]:
         ends = dict.fromkeys([render.ratio(min(ratios)), render.ratio(max(ratios))]) if ratios else []
         between = f", {' to '.join(ends)}" if ends else ""
         yield [(f"  and {len(more)} more{between}", "")]
-    reasons = dict.fromkeys(reason for entry in shown for reason in render.own_reasons(entry))
-    for reason in reasons:
+    for reason in dict.fromkeys(reason for entry in shown for reason in render.own_reasons(entry)):
         yield from _wrapped("  ", "", terminal(reason), width)
-    # A number of the machine code is its own reason: it is a cause, too, where nothing else is known.
-    others = [cause for cause in group.causes if cause.location is not None or cause.text not in reasons]
-    yield from _causes(others or group.causes, width)
+    yield from _causes(group.causes, width)
     if command:
         yield [("  repeat: ", "cyan"), (terminal(command, _SENTENCE), "")]
 

@@ -284,7 +284,8 @@ def _own_files(tree: Path, *patterns: str) -> Iterator[Path]:
     try:
         listed = revisions.git(tree, "ls-files", "-z", "-co", "--exclude-standard", "--", *patterns)
     except revisions.RevisionError:
-        yield from sorted(path for pattern in patterns for each in (pattern, f"*/{pattern}") for path in tree.glob(each))
+        near = [place for pattern in patterns for place in (pattern, f"*/{pattern}")]
+        yield from sorted(path for place in near for path in tree.glob(place))
         return
     yield from (tree / name for name in sorted(filter(None, listed.split("\0"))))
 

@@ -397,12 +397,12 @@ def test_what_does_not_run_the_change_is_measured_once(project, offline, capsys)
     project.commit("words", **{"tinylib/__init__.py": BOTH.replace("+= n", "+= 2 * n  # twice", 1)})
     status, result = gate(project, "--quick", "--strict")
     assert (status, result.launches) == (0, 4)
-    assert result.sentence == "2 benchmarks run nothing that changed"
+    assert result.sentence == "2 benchmarks run no changed code"
     assert {entry.decision.reason for entry in result.entries} == {
-        "nothing that differs runs in it: only comments, docstrings and documents differ"
+        "no changed code runs in it: only comments, docstrings and documents differ"
     }
     assert result.budget.estimate_s[1] < planned[0] / 2
-    assert capsys.readouterr().out.startswith("PASS: 2 benchmarks run nothing that changed\n")
+    assert capsys.readouterr().out.startswith("PASS: 2 benchmarks run no changed code\n")
 
 
 def test_a_list_says_how_long_and_how_far(project, offline, capsys):

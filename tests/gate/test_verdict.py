@@ -211,21 +211,21 @@ def test_the_text_is_worst_first_and_shows_what_is_open(entry, result_of):
 
 def test_what_runs_nothing_that_changed_has_no_ratio(entry, result_of):
     """It was measured once: the sentence counts it apart, and no form shows a ratio or an interval of it."""
-    decision = Decision(id="a", verdict="pass", reason="nothing that differs runs in it")
+    decision = Decision(id="a", verdict="pass", reason="no changed code runs in it")
     alone = [entry(f"a{n}", "pass", decision=decision) for n in range(3)]
-    assert result_of(alone).sentence == "3 benchmarks run nothing that changed"
-    assert result_of(alone[:1]).sentence == "1 benchmark runs nothing that changed"
+    assert result_of(alone).sentence == "3 benchmarks run no changed code"
+    assert result_of(alone[:1]).sentence == "1 benchmark runs no changed code"
     assert "unknown, as none was compared" in render.suite_ratio(result_of(alone))
     mixed = result_of([*alone, entry("b", "pass")])
-    assert mixed.sentence == "all 4 benchmarks pass: 1 within 5 %, 3 run nothing that changed"
+    assert mixed.sentence == "all 4 benchmarks pass: 1 within 5 %, 3 run no changed code"
     open_ = result_of([*alone, entry("b", "pass"), entry("c", "inconclusive")])
-    assert open_.sentence == "4 of 5 benchmarks pass: 1 within 5 %, 3 run nothing that changed; 1 undecided"
+    assert open_.sentence == "4 of 5 benchmarks pass: 1 within 5 %, 3 run no changed code; 1 undecided"
     assert result_of([*alone, entry("c", "inconclusive")]).sentence == (
-        "3 of 4 benchmarks run nothing that changed; 1 undecided"
+        "3 of 4 benchmarks run no changed code; 1 undecided"
     )
-    assert render.change(alone[0]) == "2 ms -> 2 ms, runs nothing that changed"
+    assert render.change(alone[0]) == "2 ms -> 2 ms, runs no changed code"
     fine, untouched = page.view(mixed).quiet
-    assert (len(fine.rows), fine.why, len(untouched.rows), untouched.why) == (1, "", 3, "runs nothing that changed")
+    assert (len(fine.rows), fine.why, len(untouched.rows), untouched.why) == (1, "", 3, "runs no changed code")
     assert {(row.ratio, row.interval, row.rounds) for row in untouched.rows} == {("", "", 0)}
 
 

@@ -89,10 +89,10 @@ def _passing(entries: Sequence[Entry], passed: int, judged: int, tolerance: floa
     every = f"all {judged} {noun}s" if judged > 1 else f"1 {noun}"
     if untouched and untouched < passed:
         who = f"{every} pass" if passed == judged else f"{passed} of {_count(judged, noun)} pass"
-        return f"{who}: {passed - untouched} {what}, {untouched} run nothing that changed"
+        return f"{who}: {passed - untouched} {what}, {untouched} run no changed code"
     if untouched:
         who = _count(judged, noun) if passed == judged else f"{passed} of {_count(judged, noun)}"
-        return f"{who} run{'s' if passed == 1 else ''} nothing that changed"
+        return f"{who} run{'s' if passed == 1 else ''} no changed code"
     if passed == judged:
         return f"{every} {'are' if judged > 1 else 'is'} {what}"
     return f"{passed} of {_count(judged, noun)} {what}"

@@ -188,7 +188,7 @@ def _of(result: GateResult, status: str, *, is_open: bool = False) -> Iterable[G
 
 
 def _passes(result: GateResult) -> Iterable[GatePart]:
-    """Yield what was shown to be fine, then what runs nothing that changed."""
+    """Yield what was shown to be fine, then what runs no changed code."""
     passed = [(entry, entry.decision) for entry in result.entries if entry.status == "pass"]
     untouched = [entry for entry, decision in passed if decision is not None and decision.untouched]
     shown = [entry for entry, decision in passed if decision is None or not decision.untouched]

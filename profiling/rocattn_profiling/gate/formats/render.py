@@ -17,7 +17,7 @@ _SCALES = {
     "ns": ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")),
     "bytes": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
 }
-UNTOUCHED = "runs nothing that changed"
+UNTOUCHED = "runs no changed code"
 SUSPECT = "likely slower (nine in ten of those marked so are)"
 _NAME = 160  # characters of a label, as in the comment; the JSON has it whole
 _INDENT = 24  # of a changed line; more says nothing

@@ -56,8 +56,8 @@ class SuiteDecision(NamedTuple):
     listed: Sequence[str] = ()
 
 
-_UNTOUCHED = "nothing that differs runs in it: a traced call on both sides shows that"
-_SAME_CODE = "nothing that differs runs in it: only comments, docstrings and documents differ"
+_UNTOUCHED = "no changed code runs in it: a traced call on both sides shows that"
+_SAME_CODE = "no changed code runs in it: only comments, docstrings and documents differ"
 
 
 class PairSequence(Protocol):

@@ -82,7 +82,7 @@ def test_scratch_memory_is_a_regression_with_its_line(sides):
     assert worse
     assert {arch for _, arch in worse} == {"gfx1100"}
     for entry in worse.values():
-        assert (entry.metric, entry.base, entry.unit) == ("audit", 0, "bytes of scratch a lane")
+        assert (entry.metric, entry.base, entry.unit) == ("audit", 0, "bytes of scratch per lane")
         assert entry.head >= 128
         assert entry.decision is None  # out of nothing there is no ratio
         assert entry.causes[0].kind == "machine code"
@@ -195,10 +195,10 @@ def entry_of(tmp_path, before, after):
         ({"vgpr_spills": 20}, {"vgpr_spills": 22, "cost": loop(plain=900)}, 1956 / 1356, (1356, 1956, "cycles")),
         ({"vgpr_spills": 2}, {"vgpr_spills": 8, "cost": loop(plain=900)}, 4, (2, 8, "spilled registers")),
         ({}, {"vgpr_spills": 2, "cost": loop(plain=900)}, None, (0, 2, "spilled registers")),
-        ({}, {"cost": loop(plain=900), "scratch": 64}, None, (0, 64, "bytes of scratch a lane")),
+        ({}, {"cost": loop(plain=900), "scratch": 64}, None, (0, 64, "bytes of scratch per lane")),
         ({}, {"sgpr_spills": 62}, None, (0, 62, "spilled registers")),
-        ({}, {"lds": 38416}, 2, (6, 3, "waves a SIMD")),
-        ({}, {"cost": loop(loads=((4, 32),))}, 4, (16, 4, "bytes a load")),
+        ({}, {"lds": 38416}, 2, (6, 3, "waves per SIMD")),
+        ({}, {"cost": loop(loads=((4, 32),))}, 4, (16, 4, "bytes per load")),
         ({}, {"choices": "WAVES=8", "cost": loop(plain=2334, flops=524288)}, 1.25, (1356, 3390, "cycles")),
         ({"vgpr_spills": 8, "cost": loop(plain=900)}, {"vgpr_spills": 4}, 0.5, (8, 4, "spilled registers")),
     ],

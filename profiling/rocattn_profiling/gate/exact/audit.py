@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 KERNELS, PINS = "kernels", "benchmarks/pins"
 UNITS = {
-    "spills": "spilled registers", "scratch": "bytes of scratch a lane", "occupancy": "waves a SIMD",
-    "blocks": "blocks", "issue cycles": "cycles", "global loads": "bytes a load", "matrix": "matrix FLOPs",
+    "spills": "spilled registers", "scratch": "bytes of scratch per lane", "occupancy": "waves per SIMD",
+    "blocks": "blocks", "issue cycles": "cycles", "global loads": "bytes per load", "matrix": "matrix FLOPs",
     "instruction cache": "bytes of code", "loop code": "bytes of code",
     "own overlap": "% of vector instructions", "run": "products", "read to wait": "products", "bare waits": "waits",
-    "barriers": "barriers", "FLOP/B": "FLOP a byte", "LDS reads": "LDS cycles a matrix cycle",
+    "barriers": "barriers", "FLOP/B": "FLOP per byte", "LDS reads": "LDS cycles per matrix cycle",
     "loads in flight": "loads", "read conflicts": "times the cycles", "write conflicts": "times the cycles",
 }  # fmt: skip
 _MORE_IS_BETTER = frozenset({"blocks", "global loads", "matrix", "run", "read to wait", "FLOP/B", "loads in flight"})
@@ -337,7 +337,9 @@ def _with_sources(
     if not sources:
         return entry
     code = [
-        cause if shown_for(cause.about) == "spills" or error_at(cause.text) else msgspec.structs.replace(cause, location=None)
+        cause
+        if shown_for(cause.about) == "spills" or error_at(cause.text)
+        else msgspec.structs.replace(cause, location=None)
         for cause in entry.causes
     ]
     return msgspec.structs.replace(entry, causes=[*sources, *code])

@@ -73,6 +73,13 @@ def test_bits_that_change_are_a_fault(spoil, words):
     assert fault(case, Changed()) == ""
 
 
+@pytest.mark.parametrize("data", ["large-scores", "rising"])
+def test_sums_are_rescaled_in_every_dtype_at_the_quick_level(data):
+    """Kernels of 16 bits move a row's reference in code of their own."""
+    dtypes = {case.config.dtype for case in cases("quick") if case.family == "scales" and case.data == data}
+    assert dtypes >= {"float32", "float16", "bfloat16"}
+
+
 @pytest.mark.parametrize("tile", [16, 32])
 def test_a_leak_at_any_column_of_a_tile_is_seen(tile):
     """The quick level puts the end of the diagonal into each column: a tile that skips masking may leak at one only."""

@@ -176,6 +176,8 @@ def _quick() -> Iterator[VerifyCase]:
     yield from _positions(("float16",))
     for data in ("x0.0001", "x10000", "large-scores", "rising", "falling", "faint"):
         yield _case("scales", data, dtype="float32", num_kv_heads=4)
+    for data, dtype in itertools.product(("large-scores", "rising"), _HALVES):  # kernels of 16 bits rescale elsewhere
+        yield _case("scales", data, dtype=dtype)
     yield _case("stability", "flat-1e10", dtype="bfloat16")
     yield _case("stability", "stepped-1e20", dtype="float32", num_kv_heads=4)
     yield _case("stability", "flat-1e10", dtype="bfloat16", direction="backward")

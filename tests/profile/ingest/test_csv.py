@@ -150,7 +150,7 @@ def test_a_last_line_without_its_end(tmp_path, generation, lost):
     path.write_bytes(data[: len(data) - 1 - lost])
     profile = ingest.read([path])
     assert len(profile.counters) == (5 if lost else 6)
-    said = "the last line is cut off" if lost else "the last line has no end: the file may be cut off"
+    said = "the last line is cut off" if lost else "the last line does not end in a newline: the file may be cut off"
     assert whats(profile)[0] == said
 
 

@@ -131,8 +131,11 @@ def test_few_rounds_are_not_taken_for_uneven_blocks():
 def test_numbers_that_are_too_low_are_not_told_as_facts():
     """Of a kernel so short that the profiler's cycles are among its own; what is over its time has no such remark."""
     numbers = BUSY | {"lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0, "memory_pct": 70.0}
+    numbers |= {"time_share": 1.0}
     memory, conflicts = find(numbers, "", {"lds_conflict_time_pct"})
     assert (memory.key, conflicts.key) == ("memory-bound", "bank-conflicts-of-time")
+    assert conflicts.gain is None  # what is too low bounds nothing
+    assert find(numbers)[1].gain == pytest.approx(0.05)
     assert "too low" in conflicts.sentence
     assert "too low" not in memory.sentence
 
@@ -160,7 +163,7 @@ def test_a_gain_is_a_share_of_all_time_and_a_rank_is_none():
     numbers = BUSY | {"time_share": 0.5, "memory_pct": 78.0, "scratch_bytes": 4.0}
     scratch, memory = find(numbers)
     assert (memory.gain, memory.rank) == (pytest.approx(0.11), pytest.approx(0.11))
-    assert memory.gain_text == "at most 11 % of all kernels' time"
+    assert memory.gain_text == "at most 11 % of all kernels' time, more with fewer bytes"
     assert (scratch.gain, scratch.rank, scratch.gain_text) == (None, pytest.approx(0.15), "gain not known")
 
 

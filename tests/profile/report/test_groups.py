@@ -41,7 +41,7 @@ def test_a_finding_and_its_counters_are_of_one_pass(first):
         assert group.counters == {name: first[name] for name in group.counters}
     conflicts = found["bank-conflicts-of-time"]
     share = 100 * conflicts.counters["SQ_LDS_BANK_CONFLICT"] / conflicts.counters["SQ_LDS_IDX_ACTIVE"]
-    assert f"({share:.0f} % of the LDS's own)" in conflicts.sentence
+    assert f"({share:.0f} % of the LDS's cycles)" in conflicts.sentence
     assert sum("pass again repeats" in line for line in profile_report.build(made).problems) == 1
 
 

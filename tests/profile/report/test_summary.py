@@ -51,7 +51,7 @@ def test_the_limit_that_bounds_a_kernel_is_its_verdict():
     (line,) = summary.lines
     assert made.kernels[0].verdict.code == "bound"
     assert line.text.startswith("LDS bound at 79 % of the time or more")
-    assert line.gain == "at most 21 % of all kernels' time"
+    assert line.gain == "at most 21 % of all kernels' time, more with fewer LDS cycles"
     assert (summary.commands, summary.why_none) == ([], "")
 
 

@@ -217,7 +217,8 @@ def _chunks(stream: Utf8, header_bytes: int, size: int, notes: Notes) -> Iterato
     if last and not _as_long(held, last):
         notes.add("the last line is cut off", "dropped; profile again if the run was aborted")
     else:
-        notes.add("the last line has no end: the file may be cut off", "profile again if the run was aborted")
+        said = "the last line does not end in a newline: the file may be cut off"
+        notes.add(said, "profile again if the run was aborted")
         yield held
 
 

@@ -44,7 +44,8 @@ class KernelFinding:
         rank: Sort key: the gain if there is one.
         numbers: Its inputs by name.
         command: What to run to find the cause; "" for nothing in particular.
-        is_too_low: Whether its inputs are too low, so that its sentence ends with `TOO_LOW`.
+        is_too_low: Whether its inputs are too low: its sentence ends with `TOO_LOW`, its gain has no bound.
+        less: What gains more than the bound, which is for the same work: "fewer LDS cycles"; "" for nothing.
     """
 
     key: str
@@ -55,6 +56,7 @@ class KernelFinding:
     numbers: dict[str, float]
     command: str
     is_too_low: bool = False
+    less: str = ""
 
     @property
     def gain_text(self) -> str:
@@ -62,7 +64,8 @@ class KernelFinding:
         if self.gain is None:
             return "gain not known"
         share = 100 * self.gain
-        return f"at most {share:{'.0f' if share >= 10 else '.2g'}} % of all kernels' time"  # 100, not 1e+02
+        more = f", more with {self.less}" if self.less else ""
+        return f"at most {share:{'.0f' if share >= 10 else '.2g'}} % of all kernels' time{more}"  # 100, not 1e+02
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,8 @@ class _Rule:
         rank, shown_gain = _of_all(gain, self.rank, numbers)
         command = fill(self.next, known, words) if places(self.next) <= known.keys() | words.keys() else ""
         inputs = {name: known[name] for name in sorted(used)}
+        if is_too_low:
+            shown_gain = None  # it would be too low a bound
         return KernelFinding(self.key, self.title, sentence, shown_gain, rank, inputs, command, is_too_low)
 
 
@@ -138,7 +143,7 @@ def find(
             findings.append(
                 KernelFinding(
                     f"{nearest.key}-bound", f"{nearest.name} bound", bound_sentence(bounds), gain, rank,
-                    nearest.numbers, nearest.command,
+                    nearest.numbers, nearest.command, less=nearest.less,
                 )
             )  # fmt: skip
     findings += [finding for rule in _rules() if (finding := rule.apply(known, bounds, words, too_low))]

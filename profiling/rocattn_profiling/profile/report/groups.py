@@ -41,6 +41,7 @@ class FindingGroup:
         rank: Sort key.
         counters: Counters behind it and their means over the launches of the kernel that could gain most.
         command: What to run to find the cause; "" for nothing in particular.
+        less: What gains more than the bound, which is for the same work: "fewer LDS cycles"; "" for nothing.
     """
 
     key: str
@@ -52,6 +53,7 @@ class FindingGroup:
     rank: float
     counters: dict[str, float]
     command: str
+    less: str = ""
 
     @property
     def is_small(self) -> bool:
@@ -80,7 +82,8 @@ class FindingGroup:
         """The upper bound in words."""
         if self.gain is None:
             return "gain not known"
-        return f"{'together ' if len(self.kernels) > 1 else ''}at most {part(self.gain)} of GPU time"
+        more = f", more with {self.less}" if self.less else ""
+        return f"{'together ' if len(self.kernels) > 1 else ''}at most {part(self.gain)} of GPU time{more}"
 
     @property
     def text(self) -> str:
@@ -138,6 +141,7 @@ def _group(members: Sequence[tuple[int, KernelProfile, KernelFinding]], report: 
         sum(each.time_share for _, each, _ in ordered) if kernel.time_ns else None,
         finding.sentence, None if None in gains else sum(gain for gain in gains if gain is not None),
         sum(each.rank for _, _, each in ordered), _counters(kernel, finding), complete(report, finding.command),
+        finding.less,
     )  # fmt: skip
 
 

@@ -49,6 +49,7 @@ class HardwareLimit:
     notes: tuple[_Clause, ...]
     advice: tuple[_Clause, ...]
     label: str
+    less: str
     next: tuple[_Clause, ...]
 
     def countable(self, arch: str) -> str:
@@ -70,6 +71,7 @@ class Bound:
         notes: Further observations in words; "" for none.
         advice: How to make a kernel at this limit faster.
         label: What the share is of: "LDS busy".
+        less: What gains more than the same work can: "fewer LDS cycles".
         command: What to run to find the cause.
         numbers: The inputs of the share and the numbers of the notes, by name.
         of_measured: Percent of what a benchmark of the same run reached; None if there is none.
@@ -84,6 +86,7 @@ class Bound:
     notes: str
     advice: str
     label: str
+    less: str
     command: str
     numbers: dict[str, float]
     of_measured: float | None = None
@@ -187,7 +190,7 @@ def _bound(
     numbers_used = {name: known[name] for name in sorted(used)}
     return Bound(
         limit.key, limit.name, min(pct, 100.0), is_least, way in limit.parts, where, notes, advice, limit.label,
-        command, numbers_used, of_measured,
+        limit.less, command, numbers_used, of_measured,
     )  # fmt: skip
 
 
@@ -223,7 +226,7 @@ def _limit(table: dict[str, Any]) -> HardwareLimit:
         key, table["name"], table["of"], formulas("exact"), formulas("at_least"), formulas("parts"),
         tuple(table["counted_by"]), table.get("essential", False),
         Formula.parse(table["measured"]) if "measured" in table else None, let, clauses("note"), clauses("advice"),
-        table["label"], clauses("next"),
+        table["label"], table["less"], clauses("next"),
     )  # fmt: skip
     names = {name for formula in (*limit.exact, *limit.at_least, *limit.parts, *let.values()) for name in formula.names}
     for clause in (*limit.notes, *limit.advice, *limit.next):

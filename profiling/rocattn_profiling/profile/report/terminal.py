@@ -171,7 +171,7 @@ def add_kernels(card: Card, summary: ReportSummary) -> None:
     digits = max(len(str(row.number)) for row in rows)
     cells = [(row.share, row.median, f"{row.launches:,}", row.brief) for row in rows]
     columns = [("share", *("" if share is None else part(share) for share, *_ in cells))]
-    columns += [("time", *(median for _, median, _, _ in cells)), ("calls", *(calls for _, _, calls, _ in cells))]
+    columns += [("median", *(median for _, median, _, _ in cells)), ("calls", *(calls for _, _, calls, _ in cells))]
     verdicts = ("verdict", *(brief for *_, brief in cells))
     widths = [max(map(len, column)) for column in (*columns, verdicts)]
     left = card.screen.width - digits - 1 - sum(widths) - len(_GAP) * len(widths)
@@ -213,7 +213,7 @@ def add_comparison(card: Card, report: ProfileReport, summary: ReportSummary, co
         card.add((complete(report, clean(remedy)), "cyan"), first=_INDENT, wrap=False)
     elif _color(first):
         card.gap()
-        card.add("Two runs are no test. To prove the change:")
+        card.add("Two runs prove nothing. To prove the change:")
         card.add((PROVE, "cyan"), first=_INDENT, wrap=False)
 
 

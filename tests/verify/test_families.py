@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rocattn.backends import BACKENDS
+from rocattn.gpu.tiles import PADDED_HEAD_DIMS
 from rocattn_profiling.verify import run as verify_run
 from rocattn_profiling.verify.cases import cases
 from rocattn_profiling.verify.contract import finite_differences
@@ -71,6 +72,13 @@ def test_bits_that_change_are_a_fault(spoil, words):
     assert text.startswith("out has other bits in ")
     assert text.endswith(words)
     assert fault(case, Changed()) == ""
+
+
+def test_the_standard_path_is_run_at_the_quick_level():
+    """Heads that no flash kernel takes, and rows of more keys than a block of softmax reads at once."""
+    wide = [case.config for case in cases("quick") if case.config.head_dim > max(PADDED_HEAD_DIMS)]
+    assert {config.causal for config in wide} == {False, True}
+    assert max(config.seq_k for config in wide) > 2048
 
 
 @pytest.mark.parametrize("data", ["large-scores", "rising"])

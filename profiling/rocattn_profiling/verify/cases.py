@@ -189,6 +189,7 @@ def _quick() -> Iterator[VerifyCase]:
     yield from _gradients(("float64",))
     yield _case("determinism", causal=True, direction="backward", dtype="float16")
     yield _case("edges", storage="moat", seq_q=65, seq_k=129, dtype="bfloat16")
+    yield from _wide(("float16",))
 
 
 def _core() -> Iterator[VerifyCase]:
@@ -265,10 +266,20 @@ def _edges() -> Iterator[VerifyCase]:
         yield _case("edges", storage="moat", dtype=_DTYPES[index % 3], **both)
     for index, dim in enumerate((1, 15, 16, 63, 65, 72, 127, 128, 257, 320)):
         yield _case("edges", storage="moat", head_dim=dim, seq_q=17, seq_k=65, dtype=_DTYPES[index % 3])
+    yield from _wide(_DTYPES)
     latent: dict[str, Any] = {"head_dim": 576, "head_dim_v": 512, "num_heads": 20, "num_kv_heads": 1, "causal": True}
     for dtype in ("float16", "bfloat16"):  # multi-head latent attention: a decode step, speculative tokens, a prompt
         for seq_q, seq_k in ((1, 700), (3, 531), (40, 70)):
             yield _case("edges", storage="moat", seq_q=seq_q, seq_k=seq_k, dtype=dtype, **latent)
+
+
+def _wide(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
+    """Yield heads that no flash kernel takes: scores in memory, rows of one and of several waves, with a mask too."""
+    mask: dict[str, Any] = {"mask": "additive", "mask_shape": (1, 1, 1, 2600)}
+    for dtype in dtypes:
+        heads: dict[str, Any] = {"dtype": dtype, "num_heads": 2, "num_kv_heads": 1, "head_dim": 640}
+        yield _case("edges", storage="moat", seq_q=37, seq_k=61, causal=True, **heads)
+        yield _case("edges", seq_q=3, seq_k=2600, **mask, **heads)
 
 
 def _layouts() -> Iterator[VerifyCase]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.rule.reasons import shared
 from rocattn_profiling.gate.verdict import EXACT
+from rocattn_profiling.gate.waivers import trailer
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -134,6 +135,14 @@ def repeat(result: GateResult, entries: Sequence[Entry] = (), *, rounds: int = 0
     for chosen in [pattern] if pattern else result.patterns:
         words += ["--bench", chosen]
     return " ".join([result.again, *(shlex.quote(word) for word in words)])
+
+
+def acceptance(result: GateResult, group: CauseGroup) -> str:
+    """Return the line of a commit message that accepts the worst measured regression of a group; "" without one."""
+    if result.head.revision is None:  # no commit could hold it
+        return ""
+    measured = [entry for entry in group.entries if entry.metric not in EXACT]
+    return trailer(measured[0]) if measured else ""
 
 
 def repeats(result: GateResult, groups: Sequence[CauseGroup]) -> tuple[list[str], str]:

@@ -38,6 +38,8 @@ _ACCEPTED = re.compile(
     r" (?P<reason>.+)"
 )
 
+_LONGEST = 300  # characters of a line to copy
+
 
 class WaiverError(RocattnError):
     """Raised when the file of waivers is malformed; names file and line."""
@@ -141,6 +143,29 @@ def commit_messages(repo: Path, base: Revision, head: Revision) -> list[tuple[st
     )
     parts = [part.strip("\n") for part in listed.split("\0")]
     return [(sha, message) for part in parts if part for sha, _, message in [part.partition("\n")]]
+
+
+def trailer(entry: Entry) -> str:
+    """Return the line of a commit message that accepts a measured regression, but for its reason; "" for any other.
+
+    Its ceiling is the upper end of the interval, since the next run measures another ratio.
+    """
+    decision = entry.decision
+    if entry.status != "regression" or entry.metric in EXACT or decision is None or not decision.has_ratio:
+        return ""
+    line = f"Rocattn-Accept: {entry.label} | {entry.metric} | {_ceiling(decision.ratio_high)} | REASON"
+    # A label may be too long to copy, or read otherwise: such a line would accept nothing.
+    read = [waiver.benchmark for waiver in _trailers([("", line)])[0]]
+    shown = line.isprintable() and " ".join(line.split()) == line and len(line) <= _LONGEST
+    return line if shown and read == [entry.label] else ""
+
+
+def _ceiling(ratio: float | None) -> str:
+    """Return a ratio rounded up to hundredths."""
+    if ratio is None:
+        return "inf"
+    hundredths = math.floor(100 * ratio)
+    return f"{(hundredths + (hundredths / 100 < ratio)) / 100:.2f}"
 
 
 def apply(

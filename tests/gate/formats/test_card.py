@@ -1,16 +1,22 @@
 """The card on the terminal: one block for each cause, short enough for a screen, coloured on terminals alone."""
 
+import datetime as dt
+import html
 import io
+import re
 import sys
 
+import msgspec
 import pytest
 
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.gate.formats import card, markdown
+from rocattn_profiling.gate import waivers
+from rocattn_profiling.gate.formats import card, markdown, page
 from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.verdict import Cause, Location
 
+TODAY = dt.date(2026, 11, 20)
 AGAIN = "rocattn gate run --base a --head b"
 LINE = Cause(
     kind="source", text="a/b.py:7 changed (+1 -1)", location=Location(path="a/b.py", line=7),
@@ -47,6 +53,42 @@ def test_a_small_verdict_fits_20_lines(entry, result_of, width):
     assert text.count("\n") <= 20
     assert text.count("+ return sorted(x)") == text.count("a/b.py:7") == text.count(f"repeat: {AGAIN} --bench") == 1
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_each_cause_shows_the_line_that_accepts_its_worst(entry, result_of):
+    """After the command, in every form: the label, and the interval's upper end rounded up; read as it stands."""
+    other = Cause(kind="source", text="c.py:1 changed", location=Location(path="c.py", line=1))
+    exact = entry("flash f16", "regression", 1.5, metric="audit", arch="gfx942", causes=[other])
+    memory = entry("m.peakmem_x(1, 'a | b')", "regression", 1.2, metric="peakmem", causes=[other])
+    result = result_of([*slow(entry, 3), exact, memory, entry("m.lost", "failed", reason="x")], again=AGAIN)
+    first, second = lines = [  # 1.22 and 1.2, each by 1.03
+        "Rocattn-Accept: m.C.time_x(2) | time | 1.26 | REASON",
+        "Rocattn-Accept: m.peakmem_x(1, 'a | b') | peakmem | 1.24 | REASON",
+    ]
+    text = card.text(result)
+    assert re.findall(r"^  repeat: \S.*\n  accept: (.*)$", text, re.MULTILINE) == [second, first]
+    comment = html.unescape(re.sub(r"</?code>|&#8203;", "", markdown.comment(result)))
+    assert re.findall(r"^- repeat: \S.*\n- accept: (.*)$", comment, re.MULTILINE) == [second, first]
+    assert [part.accept for part in page.view(result).parts[:2]] == [second, first]
+    assert f"<h3>Accept</h3><code>{first}</code>" in html.unescape(page.html(result))
+    after, _ = waivers.apply(result.entries, waivers.load(None, [("abc", line) for line in lines]), TODAY)
+    assert [e.label for e in after if e.status == "waived"] == ["m.C.time_x(2)", "m.peakmem_x(1, 'a | b')"]
+    none = msgspec.structs.replace(result.head, revision=None, interpreter="after/bin/python")
+    assert "accept:" not in card.text(msgspec.structs.replace(result, head=none))
+
+
+@pytest.mark.parametrize("label", ["x" * 300, "a\nb", "a\u202eb", "a ", "a | time | 2 | b"])
+def test_a_line_that_would_accept_nothing_is_not_shown(entry, result_of, label):
+    """A label that is too long to copy, or that the parser reads otherwise."""
+    assert "accept:" not in card.text(result_of([entry(label, "regression", 1.2)], again=AGAIN))
+
+
+@pytest.mark.parametrize(("high", "ceiling"), [(1.29, "1.29"), (1.2901, "1.30"), (1.15, "1.15"), (None, "inf")])
+def test_the_ceiling_suffices_and_is_no_larger(entry, high, ceiling):
+    """Hundredths, whatever a float makes of them."""
+    decision = Decision(id="x", verdict="regression", ratio=1.12, ratio_low=1.1, ratio_high=high)
+    line = waivers.trailer(entry("x", "regression", decision=decision))
+    assert line == f"Rocattn-Accept: x | time | {ceiling} | REASON"
 
 
 def test_one_command_for_all_causes_is_printed_once(entry, result_of):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.formats import render
-from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat, repeats
+from rocattn_profiling.gate.groups import acceptance, by_cause, by_reason, common_part, repeat, repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,7 +86,7 @@ def _card(result: GateResult, width: int) -> Iterator[Line]:
     commands, command = repeats(result, groups)
     for group, own in zip(groups[:_MOST_GROUPS], commands, strict=False):
         yield []
-        yield from _worse(group, own, width)
+        yield from _worse(group, own, acceptance(result, group), width)
     if more := groups[_MOST_GROUPS:]:
         count = sum(len(group.entries) for group in more)
         yield [(f"and {count} more with {len(more)} other causes", "")]
@@ -101,8 +101,8 @@ def _card(result: GateResult, width: int) -> Iterator[Line]:
         yield from _paragraphs([("note", "dim", note) for note in result.remarks], width)
 
 
-def _worse(group: CauseGroup, command: str, width: int) -> Iterator[Line]:
-    """Yield the block of one cause: its benchmarks, the cause with the changed lines, and the command if it has one."""
+def _worse(group: CauseGroup, command: str, accept: str, width: int) -> Iterator[Line]:
+    """Yield the block of one cause: its benchmarks, the cause with the changed lines, and what to do if it has that."""
     fits = len(group.entries) <= _MOST_ROWS + 1  # a line for one more may as well be its own
     shown = group.entries if fits else group.entries[:_MOST_ROWS]
     common = common_part([render.title(entry) for entry in shown])
@@ -121,6 +121,8 @@ def _worse(group: CauseGroup, command: str, width: int) -> Iterator[Line]:
     yield from _causes(group.causes, width)
     if command:
         yield [("  repeat: ", "cyan"), (terminal(command, _SENTENCE), "")]
+    if accept:
+        yield [("  accept: ", "cyan"), (terminal(accept, _SENTENCE), "")]
 
 
 def _rows(entries: Sequence[Entry], common: int, width: int) -> Iterator[Line]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rocattn_profiling.base.markup import code, markdown, prose
 from rocattn_profiling.gate.formats import render
-from rocattn_profiling.gate.groups import WORSE, by_cause, by_reason, repeats
+from rocattn_profiling.gate.groups import WORSE, acceptance, by_cause, by_reason, repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +68,12 @@ def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: i
     commands, command = repeats(result, groups)
     own = {id(group): each for group, each in zip(groups, commands, strict=True)}
     again = [f"repeat: {code(command, 300)}"] if command else []
-    blocks, shown = _fitting(groups, int(room * _SHARE), lambda group: _block(group, own[id(group)]), _brief_block)
+    blocks, shown = _fitting(
+        groups,
+        int(room * _SHARE),
+        lambda group: _block(group, own[id(group)], acceptance(result, group)),
+        _brief_block,
+    )
     blocks += again if blocks else []
     cut += [f"the causes of {sum(len(group.entries) for group in groups[shown:])} more"] if groups[shown:] else []
     parts += ["", *blocks] if blocks else []
@@ -174,10 +179,12 @@ def _status(entry: Entry) -> str:
     return f"{'undecided' if entry.status == 'inconclusive' else entry.status}{how}{waived}{rule}"
 
 
-def _block(group: CauseGroup, command: str) -> str:
-    """Return one cause with its changed lines, and the command that measures its benchmarks again if it has one."""
+def _block(group: CauseGroup, command: str, accept: str) -> str:
+    """Return one cause with its changed lines, and what measures its benchmarks again or accepts the worst of them."""
     causes = _listed([_cause(cause) for cause in group.causes], render.MOST_CAUSES)
-    return "\n".join([*_brief(group), *causes, *([f"- repeat: {code(command, 300)}"] if command else []), ""])
+    lines = {"repeat": command, "accept": accept}
+    copied = [f"- {word}: {code(line, 300)}" for word, line in lines.items() if line]
+    return "\n".join([*_brief(group), *causes, *copied, ""])
 
 
 def _brief_block(group: CauseGroup) -> str:

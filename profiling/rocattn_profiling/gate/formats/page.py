@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.gate.formats import render
-from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat, repeats
+from rocattn_profiling.gate.groups import acceptance, by_cause, by_reason, common_part, repeat, repeats
 from rocattn_profiling.gate.rule.launches import choose
 from rocattn_profiling.gate.rule.pairs import Pair, Side
 from rocattn_profiling.measure.stats import low_quantile
@@ -75,7 +75,7 @@ class GatePart:
         title: What all their names begin with; "" for nothing.
         why: Why they are what they are, and what would help; "" if the rows say it.
         causes: With their text in pieces, the likeliest first.
-        command: That measures them again; "" for none.
+        command: That measures them again; "" for none. ``accept`` is the line that accepts the worst, likewise.
         is_open: Whether it is shown unfolded.
     """
 
@@ -86,6 +86,7 @@ class GatePart:
     why: str = ""
     causes: Sequence[tuple[Cause, list[Piece]]] = ()
     command: str = ""
+    accept: str = ""
     is_open: bool = False
 
     @property
@@ -164,6 +165,7 @@ def _causes(result: GateResult) -> Iterable[GatePart]:
             title=common.removesuffix("::").removesuffix(".") if len(group.entries) > 1 else "",
             causes=[(cause, pieces(cause.text)) for cause in group.causes],
             command=own,
+            accept=acceptance(result, group),
             is_open=True,
         )
 

@@ -69,6 +69,26 @@ def test_a_trailer_holds_for_its_commit_and_an_old_waiver_fails(slower):
     assert "for once (up to x2.5, for this change, added by this change, commit " in result.entries[0].waiver
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("bench_work.Exact.time_wrok(301)", SLOW),
+        ("bench_work.Exakt.time_work(100)", FAST),
+        ("bench_work.Exact.time_work", SLOW),
+        ("gone", ""),
+    ],
+)
+def test_a_trailer_for_no_benchmark_is_named(slower, project, capsys, name, meant):
+    """A typo in function, class or parameters, whichever benchmarks ran; one of what is measured is not told."""
+    trailer = f"s\n\nRocattn-Accept: {name} | time | 2.5 | once\nRocattn-Accept: {FAST} | time | 2.5 | not needed"
+    status, result = slower(trailer)
+    did = f"; did you mean {meant}?" if meant else ""
+    commit = project.git("rev-parse", "--short", "HEAD").strip()
+    line = f"Rocattn-Accept of commit {commit} names no benchmark here: {name}{did}"
+    assert (status, [note for note in result.notes if "Accept" in note]) == (1, [line])
+    assert line in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_waiver_of_a_removed_benchmark_fails_a_quick_run(slower):
     """Its suite has no quick classes, so that all of it was measured; many projects run the gate in no other way."""
     gone = WAIVER.replace(SLOW, "bench_work.Gone.time_work")

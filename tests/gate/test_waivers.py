@@ -348,6 +348,25 @@ def test_the_larger_of_two_ceilings_counts(entry):
     assert after.waiver.startswith("once (")
 
 
+def test_of_two_trailers_the_later_counts(repo):
+    """In another commit or further down in one message, larger or smaller; each metric has its own."""
+    repo.commit("first", a="1")
+    base = revisions.resolve(repo.root, "HEAD")
+
+    def ceilings(*messages):
+        repo.git("reset", "--quiet", "--hard", base.sha)
+        for number, message in enumerate(messages):
+            lines = "\n".join(f"Rocattn-Accept: x | {text} | why" for text in message)
+            repo.commit(f"s\n\n{lines}", b=f"{number}")
+        head = revisions.resolve(repo.root, "HEAD")
+        found = waivers.load(None, waivers.commit_messages(repo.root, base, head)).rows
+        return {(one.metric, one.ceiling) for one in found}
+
+    assert ceilings(["time | 1.5"], ["time | 1.2"]) == {("time", 1.2)}
+    assert ceilings(["time | 1.2"], ["time | 1.5"]) == {("time", 1.5)}
+    assert ceilings(["time | 1.5", "mem | 2", "time | 1.2"]) == {("time", 1.2), ("mem", 2.0)}
+
+
 def test_trailers_come_from_the_commits_of_the_change_alone(repo):
     """Not from base's history, and not for changes that nobody committed."""
     repo.commit("old\n\nRocattn-Accept: old | time | 2 | past", a="1")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.measure import Design, SessionResult, SideName
     from rocattn_profiling.gate.options import Options
     from rocattn_profiling.gate.sides import Context
+    from rocattn_profiling.gate.waivers import Waiver
 
 _NAMED = 3  # benchmarks in an error
 
@@ -54,17 +55,18 @@ def nothing(suites: Mapping[SideName, Suite], options: Options) -> SuiteError:
 def unmatched(option: str, patterns: Sequence[str], names: Sequence[str]) -> str:
     """Return the line for what matches none of some benchmarks, with close names, or else the first ones."""
     asked = " or ".join(shlex.quote(pattern) for pattern in patterns)
-    lasts = {re.split(r"[.:]", name)[-1]: name for name in reversed(names)}
-    near = [
-        lasts[last]
-        for pattern in patterns
-        for last in difflib.get_close_matches(re.split(r"[.:]", pattern)[-1], lasts, n=_NAMED)
-    ]
+    lasts = {_last(name): name for name in reversed(names)}
+    near = [lasts[last] for pattern in patterns for last in difflib.get_close_matches(_last(pattern), lasts, n=_NAMED)]
     line = f"{option} {asked} matches none of {len(names)} benchmark{'' if len(names) == 1 else 's'}"
     if near:
         return f"{line}; did you mean {' or '.join(dict.fromkeys(near))}?"
     more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
     return f"{line}: {', '.join(names[:_NAMED])}{more}"
+
+
+def _last(name: str) -> str:
+    """Return the function of a benchmark's name or a test's node id."""
+    return re.split(r"[.:]", name)[-1]
 
 
 def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
@@ -110,6 +112,28 @@ def idle_patterns(suites: Iterable[Suite | None], options: Options) -> list[str]
     labels = [label for suite in suites if suite for label in (*(case.label for case in suite.cases()), *suite.broken)]
     idle = [p for p in options.patterns if not any(re.search(p, label) for label in labels)]
     return [f"--bench {shlex.quote(pattern)} matches no benchmark" for pattern in idle]
+
+
+def idle_acceptances(suites: Iterable[Suite | None], waivers: Iterable[Waiver]) -> list[str]:
+    """Return a line for each commit's waiver of no benchmark in any of the suites, with the closest name.
+
+    What a module that cannot be imported offers is unknown, and so is what exact metrics read off.
+    """
+    known = [suite for suite in suites if suite]
+    labels = {case.label: _last(case.benchmark.name) for suite in known for case in suite.cases()}
+    broken = {module for suite in known for module in suite.broken}
+    lines = []
+    for waiver in waivers:
+        label = waiver.benchmark
+        of_commit = waiver.expires is None and waiver.metric not in verdict.EXACT
+        if not of_commit or label in labels or any(_is_of(label, module) for module in broken):
+            continue
+        line = f"Rocattn-Accept of {waiver.source} names no benchmark here: {label}"
+        lasts = difflib.get_close_matches(_last(re.split(r"[(\[]", label)[0]), set(labels.values()), n=_NAMED)
+        near = [one for one, last in labels.items() if last in lasts]
+        closest = difflib.get_close_matches(label, near, n=1, cutoff=0.0)
+        lines.append(f"{line}; did you mean {closest[0]}?" if closest else line)
+    return lines
 
 
 def worst_first(entry: Entry) -> tuple[int, bool, float, str, str]:

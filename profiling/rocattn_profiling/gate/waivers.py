@@ -113,7 +113,8 @@ def load(tree: Path | None, messages: Iterable[tuple[str, str]] = (), base: Path
 
     Args:
         tree: Head's files; None where there is no repository.
-        messages: (Commit, message) of every commit of the change; see `commit_messages`.
+        messages: (Commit, message) of every commit of the change, the newest first; see `commit_messages`. Of several
+            trailers for one benchmark the last counts.
         base: Base's files; a waiver that is not in them was added by this change.
 
     Raises:
@@ -131,7 +132,7 @@ def load(tree: Path | None, messages: Iterable[tuple[str, str]] = (), base: Path
 
 
 def commit_messages(repo: Path, base: Revision, head: Revision) -> list[tuple[str, str]]:
-    """Return (short hash, message) of the commits that head adds to base; none for uncommitted changes.
+    """Return (short hash, message) of the commits that head adds to base, newest first; none for uncommitted changes.
 
     Raises:
         RevisionError: When git cannot list them.
@@ -311,9 +312,11 @@ def _bad_arch(arch: str) -> str:
 
 
 def _trailers(messages: Iterable[tuple[str, str]]) -> tuple[list[Waiver], list[str]]:
-    """Return the waivers in commit messages, and a line for each trailer that cannot be parsed."""
-    accepted, notes = [], []
+    """Return the waivers in commit messages, the newest first, and a line for each trailer that cannot be parsed."""
+    accepted: dict[tuple[str, str, str], Waiver] = {}
+    notes = []
     for sha, message in messages:
+        own: dict[tuple[str, str, str], Waiver] = {}
         if _INDENTED.search(message):
             notes.append(
                 f"commit {sha}: an indented Rocattn-Accept accepts nothing: begin a line with it "
@@ -334,10 +337,10 @@ def _trailers(messages: Iterable[tuple[str, str]]) -> tuple[list[Waiver], list[s
             if why := _bad_arch(match["arch"] or ""):
                 notes.append(f"commit {sha}: Rocattn-Accept: {text!r} accepts nothing: {why}")
                 continue
-            accepted.append(
-                Waiver(
-                    benchmark=match["label"], metric=match["metric"], arch=match["arch"] or "", ceiling=ceiling,
-                    expires=None, reason=match["reason"], source=f"commit {sha}", added=True,
-                )
+            waiver = Waiver(
+                benchmark=match["label"], metric=match["metric"], arch=match["arch"] or "", ceiling=ceiling,
+                expires=None, reason=match["reason"], source=f"commit {sha}", added=True,
             )  # fmt: skip
-    return accepted, notes
+            own[waiver.key] = waiver
+        accepted = {**accepted, **{key: waiver for key, waiver in own.items() if key not in accepted}}
+    return list(accepted.values()), notes

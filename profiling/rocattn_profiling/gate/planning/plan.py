@@ -150,6 +150,8 @@ def chosen(suites: ListedSuites, context: Context, *, needed: bool = True) -> li
     cases = result.chosen_cases(suites.sides["head"], context.options)
     if needed and not cases:
         raise result.nothing(suites.sides, context.options)
-    for line in result.idle_patterns([*suites.sides.values(), suites.before], context.options):
+    offered = [*suites.sides.values(), suites.before]
+    idle = [*result.idle_patterns(offered, context.options), *result.idle_acceptances(offered, context.waivers.rows)]
+    for line in idle:
         context.note(line)
     return cases

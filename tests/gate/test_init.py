@@ -207,6 +207,56 @@ def test_a_file_that_is_there_is_left_as_it_is(repo, capsys):
     assert (repo.root / init.WORKFLOW).read_text() == "name: mine\n"
 
 
+@pytest.mark.parametrize("kind", ["asv", "pytest", "command"])
+def test_an_address_that_is_not_known_comes_before_the_commit(repo, capsys, monkeypatch, kind):
+    """Said again until it is set, by the very command that fills it in; what somebody edited is left."""
+    options = put_kind(repo, kind)
+    repo.commit("first")
+    monkeypatch.setattr(init, "own_requirement", lambda: "")
+    monkeypatch.chdir(repo.root)
+    for count in (1, 0):  # of "Next"
+        assert cli.main(["gate", "init", "--branch", "dev", *options]) == 0
+        text = capsys.readouterr().out
+        assert (text.count("\nNext, in "), text.count("git commit"), text.count("commit the files")) == (count, 0, 0)
+        todo = text[text.index("\nTo do before you commit: GitHub cannot reach ") :]
+        assert "the top of both workflows, or let init fill in an address:\n" in todo
+        (line,) = re.findall(r"^  (rocattn gate init .*)$", todo, re.MULTILINE)
+        assert "delete" not in text
+    assert shlex.split(line)[:3] == ["rocattn", "gate", "init"]
+    fill = [SPEC if "https" in word else word for word in shlex.split(line)[1:]]
+    assert cli.main([*fill, "--json"]) == 0
+    record = answer(capsys)
+    assert [file["state"] for file in record["files"]] == ["filled in", "filled in", "unchanged"]
+    assert (record["todo"], record["next"][1].startswith("git add .github .rocattn && git commit ")) == ("", True)
+    assert {workflow(repo, path)["env"]["ROCATTN"] for path in (init.WORKFLOW, init.COMMENT)} == {SPEC}
+    assert cli.main(["gate", "init", "--branch", "dev", *options]) == 4  # the address is an edit, too
+    assert "To do" not in capsys.readouterr().out
+
+
+def test_an_edited_workflow_is_not_filled_in(repo, capsys, monkeypatch):
+    """Whatever was edited, though its address is empty; the other one is, and the status says that one differs."""
+    put_kind(repo, "asv")
+    repo.commit("first")
+    assert cli.main(["gate", "init", "--repo", str(repo.root), "--install", "", "--json"]) == 0
+    record = answer(capsys)
+    assert (len(record["next"]), record["todo"].startswith("rocattn gate init --repo ")) == (1, True)
+    edited = (repo.root / init.WORKFLOW).read_text() + "# mine\n"
+    repo.put(init.WORKFLOW, edited)
+    assert start(repo) == 4
+    assert [file["state"] for file in answer(capsys)["files"]] == ["kept", "filled in", "unchanged"]
+    assert (repo.root / init.WORKFLOW).read_text() == edited
+
+
+@pytest.mark.parametrize("kind", ["asv", "suite", "pytest", "command"])
+def test_the_next_command_is_the_workflow_s_own(repo, capsys, kind):
+    """The same options, but for the base."""
+    options = put_kind(repo, kind)
+    repo.commit("first")
+    assert start(repo, *options, "--requirements", "extra") == 0
+    on_request, _ = gate_words(repo)
+    assert shlex.split(answer(capsys)["next"][0])[5:] == on_request[2:]
+
+
 @pytest.mark.parametrize(
     "words", [[], ["--suite", "nowhere"], ["--pytest", ".."], ["--command", "echo ${{ github.x }}"]]
 )

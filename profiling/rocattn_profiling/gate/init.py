@@ -52,6 +52,7 @@ _USUAL_BRANCHES = ("main", "master", "develop", "trunk")
 _AT_LEAST = re.compile(r">=?\s*3\.(\d+)")
 _SCP_ADDRESS = re.compile(r"[\w.-]+@(?P<host>[\w.-]+):(?P<path>[^/].*)")
 Kind = Literal["asv", "pytest", "command"]
+State = Literal["written", "filled in", "unchanged", "kept"]
 
 
 class GateSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,19 +78,27 @@ class GateSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InitFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, and what became of it: "kept" is one that differs from what would have been written."""
+    """One file, and what became of it.
+
+    "filled in" is one that init wrote without an address, which it has now; "kept" is one that differs otherwise from
+    what would have been written.
+    """
 
     path: str
-    state: Literal["written", "unchanged", "kept"]
+    state: State
     purpose: str
 
 
 class InitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--json`` prints."""
+    """What ``--json`` prints; ``todo`` is the command that sets the address that GitHub cannot do without, else "".
+
+    While there is something to do, ``next`` has no commit of the files.
+    """
 
     repository: str
     setup: GateSetup
     files: list[InitFile]
+    todo: str = ""
     next: list[str]
 
 
@@ -140,8 +149,13 @@ def run(arguments: argparse.Namespace) -> int:
         install=install,
     )
     files = _write(repo, setup)
-    kept = [file for file in files if file.state == "kept" and file.path in {WORKFLOW, COMMENT}]
-    record = InitRecord(repository=os.fspath(repo), setup=setup, files=files, next=_next(repo, setup))
+    workflows = [file for file in files if file.path in {WORKFLOW, COMMENT}]
+    kept = [file for file in workflows if file.state == "kept"]
+    todo = _filling_in(arguments) if not install and len(kept) < len(workflows) else ""
+    steps = _next(repo, setup)
+    record = InitRecord(
+        repository=os.fspath(repo), setup=setup, files=files, todo=todo, next=steps[:1] if todo else steps
+    )
     if arguments.json:
         emit_json(record)
     else:
@@ -261,16 +275,21 @@ def _published(checkout: Path) -> str:
 
 
 def _write(repo: Path, setup: GateSetup) -> list[InitFile]:
-    """Write the files that are not there, all or none."""
+    """Write the files that are not there, all or none; fill the address in where init left it empty."""
     from rocattn_profiling.base.files import write_together
 
-    texts = _texts(setup)
-    states: dict[str, Literal["written", "unchanged", "kept"]] = {}
+    texts, unfilled = _texts(setup), _texts(msgspec.structs.replace(setup, install=""))
+    states: dict[str, State] = {}
     for name, text in texts.items():
         path = repo / name
-        there = path.is_symlink() or path.exists()
-        states[name] = ("unchanged" if _content(path) == text.encode() else "kept") if there else "written"
-    write_together({repo / name: text for name, text in texts.items() if states[name] == "written"})
+        if not (path.is_symlink() or path.exists()):
+            states[name] = "written"
+            continue
+        content = _content(path)
+        same, fillable = content == text.encode(), content == unfilled[name].encode() and not path.is_symlink()
+        states[name] = "unchanged" if same else "filled in" if fillable else "kept"
+    changed = {repo / name: text for name, text in texts.items() if states[name] in {"written", "filled in"}}
+    write_together(changed)
     return [
         InitFile(path=name, state=states[name], purpose=purpose)
         for name, purpose in zip(texts, PURPOSES.values(), strict=True)
@@ -286,7 +305,6 @@ def _texts(setup: GateSetup) -> dict[str, str]:
         variable_start_string="<<", variable_end_string=">>", block_start_string="<%", block_end_string="%>",
         comment_start_string="<#", comment_end_string="#>",
     )  # fmt: skip
-    words = shlex.join([*setup.words, "--max-time", f"{MINUTES}m"])
     facts: dict[str, Any] = {
         "called": f"{CALLED:g}",
         "tolerance": f"{100 * TOLERANCE:g}",
@@ -294,10 +312,25 @@ def _texts(setup: GateSetup) -> dict[str, str]:
         "quoted": json.dumps,
     }
     contents = (
-        jinja.get_template(name).render(setup=setup, words=words, minutes=MINUTES, **facts, **ACTIONS)
+        jinja.get_template(name).render(setup=setup, words=_words(setup), minutes=MINUTES, **facts, **ACTIONS)
         for name in PURPOSES
     )
     return dict(zip((WORKFLOW, COMMENT, thresholds.FILE), contents, strict=True))
+
+
+def _words(setup: GateSetup) -> str:
+    """Return the options of the workflow's command besides the two sides."""
+    return shlex.join([*setup.words, "--max-time", f"{MINUTES}m"])
+
+
+def _filling_in(arguments: argparse.Namespace) -> str:
+    """Return this call of init with an address to fill in."""
+    given = {
+        "--repo": [arguments.repo], "--suite": [arguments.suite], "--pytest": [arguments.pytest],
+        "--command": arguments.commands, "--requirements": arguments.requirements, "--branch": [arguments.branch],
+    }  # fmt: skip
+    words = [word for option, values in given.items() for value in values if value for word in (option, value)]
+    return shlex.join(["rocattn", "gate", "init", *words, "--install", "rocattn @ git+https://..."])
 
 
 def _next(repo: Path, setup: GateSetup) -> list[str]:
@@ -306,22 +339,23 @@ def _next(repo: Path, setup: GateSetup) -> list[str]:
     local = revisions.git(repo, "for-each-ref", f"refs/heads/{setup.branch}")
     base = "HEAD~1" if current in {setup.branch, ""} else f"{'' if local else 'origin/'}{setup.branch}..."
     return [
-        f"rocattn gate run --base {base} --head HEAD {shlex.join([*setup.words, '--max-time', '10m'])}",
+        f"rocattn gate run --base {base} --head HEAD {_words(setup)}",
         "git add .github .rocattn && git commit --message 'Gate pull requests with rocattn'",
     ]
 
 
 def _print(record: InitRecord) -> None:
-    setup, written = record.setup, any(file.state == "written" for file in record.files)
+    setup, written = record.setup, any(file.state in {"written", "filled in"} for file in record.files)
     print(f"measures       {setup.what}\npull requests  to {setup.branch}")
     installed = setup.install or "rocattn from an address that you set (see below)"
     print(f"installs       {installed}, on Python {setup.python}\n")
     for file in record.files:
         print(f"{file.state:13}  {file.path:{len(COMMENT)}}  {file.purpose}")
-    if written and not setup.install:
-        print("\nTo do: GitHub cannot reach the folder this rocattn was installed from. Set ROCATTN at")
-        print("the top of both workflows, or delete them and give an address:")
-        print("  rocattn gate init --install 'rocattn @ git+https://...'")
+    if record.todo:
+        print("\nTo do before you commit: GitHub cannot reach the folder this rocattn was installed from.")
+        print("Set ROCATTN at the top of both workflows, or let init fill in an address:")
+        print(f"  {record.todo}")
     if written:
-        print(f"\nNext, in {record.repository}: run the same gate here, then commit the files")
+        commit = "" if record.todo else ", then commit the files"
+        print(f"\nNext, in {record.repository}: run the same gate here{commit}")
         print("\n".join(f"  {command}" for command in record.next))

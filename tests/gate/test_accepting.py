@@ -58,7 +58,7 @@ def test_a_waiver_of_the_same_change_is_shown_everywhere(slower, project, monkey
     assert json.loads((out / "gate.sarif").read_text())["runs"][0]["results"][0]["suppressions"]
 
 
-def test_a_trailer_holds_for_its_commit_and_an_old_waiver_fails(slower):
+def test_a_trailer_holds_for_its_commit_and_an_old_waiver_fails(slower, project):
     """The regression is accepted by the message; the file's waiver of what did not get worse is one line, and red."""
     trailer = f"slower\n\nRocattn-Accept: {SLOW} | time | 2.5 | for once"
     old = WAIVER.replace("2999", "2001").replace(SLOW, FAST)
@@ -66,7 +66,8 @@ def test_a_trailer_holds_for_its_commit_and_an_old_waiver_fails(slower):
     assert (status, result.verdict) == (1, "problem")
     assert {e.label: e.status for e in result.entries} == {SLOW: "waived", FAST: "pass"}
     assert result.problems == [f"{waivers.FILE}:2: the waiver of {FAST} time expired on 2001-01-01"]
-    assert "for once (up to x2.5, for this change, added by this change, commit " in result.entries[0].waiver
+    commit = project.git("rev-parse", "--short", "HEAD").strip()
+    assert result.entries[0].waiver == f"for once (up to x2.5, accepted in commit {commit})"
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_a_full_disk_is_one_line_that_names_the_folder():
         ),
         (("--base", "HEAD", "--suite", "nowhere"), 4, "there is no nowhere"),
         (("--base", "HEAD", "--pytest", "tests/no"), 4, "--pytest tests/no: head has no tests/no"),
-        (("--base", "HEAD", "--bench", "("), 4, "is no regular expression"),
+        (("--base", "HEAD", "--bench", "("), 4, "is not a valid regular expression"),
         (("--base", "HEAD", "--tolerance", "0"), 4, "--tolerance"),
         (("--base", "HEAD", "--rounds", "-1"), 4, "--rounds"),
         (("--base", "HEAD", "--rounds", "0"), 4, "--rounds 0: give 1 to 200"),

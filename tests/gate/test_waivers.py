@@ -293,7 +293,7 @@ def test_a_trailer_accepts_for_its_change(entry, message, accepted):
     assert (one.expires, one.added, one.source, found.notes) == (None, True, "commit abc1234", [])
     (after,), problems = applied([entry(one.benchmark, "regression", 1.2, metric=one.metric, arch=one.arch)], one)
     assert (after.status, problems) == ("waived", [])
-    assert "for this change" in after.waiver
+    assert after.waiver.endswith(", accepted in commit abc1234)")
 
 
 @pytest.mark.parametrize(

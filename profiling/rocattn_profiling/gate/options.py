@@ -191,7 +191,7 @@ def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise CommandError(f"--bench {pattern!r} is no regular expression: {error}", USAGE) from error
+            raise CommandError(f"--bench {pattern!r} is not a valid regular expression: {error}", USAGE) from error
     return {
         "suite": arguments.suite,
         "pytest": tuple(arguments.pytest),

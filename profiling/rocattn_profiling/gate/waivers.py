@@ -84,7 +84,9 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
         """Return reason, issue and limits on one line."""
         limits = [self.issue] if self.issue else []
         limits.append("of any size" if self.ceiling == float("inf") else f"up to x{self.ceiling:g}")
-        limits += [f"until {self.expires}"] if self.expires else ["for this change"]
+        if self.expires is None:
+            return f"{self.reason} ({', '.join([*limits, f'accepted in {self.source}'])})"
+        limits.append(f"until {self.expires}")
         limits += [f"by {self.author}"] if self.author else []
         limits += ["added by this change"] if self.added else []
         return f"{self.reason} ({', '.join([*limits, self.source])})"

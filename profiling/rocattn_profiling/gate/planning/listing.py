@@ -194,7 +194,7 @@ class _FirstPlan:
         reach = reach_of(context)  # how much of the suite runs the change is not known yet
         some = [] if reach is not None and reach.nothing_differs else cases
         traced = None if reach is None else pace.Tracing([], some, calls=bool(some))
-        span = pace.span(expected.estimate_s(cases, self._policy.looks, traced=traced))
+        estimate_s = expected.estimate_s(cases, self._policy.looks, traced=traced)
         if not cases:
             return ""
         basis = "as listed by an earlier run"
@@ -202,8 +202,8 @@ class _FirstPlan:
             names = [module for module in unlisted if modules[module]]
             more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
             basis = f"an estimate: not imported yet, so counted in the source: {', '.join(names[:_NAMED])}{more}"
-        line = f"about {len(cases)} benchmarks, {span}; {how_to_shorten(context.options.max_time_s)}"
-        return f"{line} ({basis})"
+        shorten = how_to_shorten(context.options.max_time_s, estimate_s[1])
+        return f"about {len(cases)} benchmarks, {pace.span(estimate_s)}{shorten} ({basis})"
 
 
 def _recorded(path: Path) -> Mapping[str, ModuleListing]:

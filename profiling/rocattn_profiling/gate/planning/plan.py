@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.rule.policy import Policy
     from rocattn_profiling.gate.sides import Context
 
-
+_SHORT_S = 60.0
 _LIKELY_CALLS = 4
 """Calls, by name, up to which a benchmark likely runs the change: longer paths mostly join functions of one name."""
 
@@ -109,7 +109,7 @@ class Plan:
             calling = len(self.steps)
             who = f"{calling or 'none'} of them appear{'' if calling > 1 else 's'}"
             line += f"; {who if count > 1 else 'it does not appear'} to call changed code"
-        return f"{line}; {how_to_shorten(max_time_s)}"
+        return line + how_to_shorten(max_time_s, self.estimate_s[1])
 
     def listed(self) -> RunPlan:
         """Return what ``--list`` prints."""
@@ -128,11 +128,11 @@ class Plan:
         )
 
 
-def how_to_shorten(max_time_s: float) -> str:
-    """Return the end of a plan's line."""
-    return (
-        f"--max-time ends it after {duration(max_time_s)}" if max_time_s else "use --max-time or --bench to shorten it"
-    )
+def how_to_shorten(max_time_s: float, longest_s: float) -> str:
+    """Return the end of a plan's line; "" for a run of a minute at most, which needs no shortening."""
+    if max_time_s:
+        return f"; --max-time ends it after {duration(max_time_s)}"
+    return "; use --max-time or --bench to shorten it" if longest_s > _SHORT_S else ""
 
 
 def chosen(suites: ListedSuites, context: Context, *, needed: bool = True) -> list[Case]:

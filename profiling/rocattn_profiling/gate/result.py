@@ -130,7 +130,7 @@ def idle_acceptances(suites: Iterable[Suite | None], waivers: Iterable[Waiver]) 
             continue
         line = f"Rocattn-Accept of {waiver.source} names no benchmark here: {label}"
         lasts = difflib.get_close_matches(_last(re.split(r"[(\[]", label)[0]), set(labels.values()), n=_NAMED)
-        near = [one for one, last in labels.items() if last in lasts]
+        near = [offered for offered, last in labels.items() if last in lasts]
         closest = difflib.get_close_matches(label, near, n=1, cutoff=0.0)
         lines.append(f"{line}; did you mean {closest[0]}?" if closest else line)
     return lines

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.asv.launch import Benchmark, Suite
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.result import failed_by_change
 from rocattn_profiling.gate.run import run_gate
 from rocattn_profiling.gate.sides import choose_revisions, out_errors
 from rocattn_profiling.revisions.git import RevisionError
@@ -182,16 +184,36 @@ def test_a_suite_that_head_cannot_import_exits_3(project, offline, capsys):
 
 def test_a_benchmark_file_that_the_change_breaks_exits_3(project, offline, capsys):
     """Both sides run head's files, so it fails on both: but base's own could be imported."""
-    project.commit("more", **{"benchmarks/bench_more.py": "def time_it():\n    pass\n", "benchmarks/bench_no.py": "("})
-    project.commit("typo", **{"benchmarks/bench_more.py": "def time_it(:\n    pass\n"})
+    raising = "def time_no():\n    raise ValueError('never')\n\n\ndef time_it():\n    {}\n"
+    project.commit("more", **{"benchmarks/bench_more.py": "def time_it():\n    pass\n", "benchmarks/bench_no.py": "(",
+                              "benchmarks/bench_raise.py": raising.format("pass")})  # fmt: skip
+    project.commit("typo", **{"benchmarks/bench_more.py": "def time_it(:\n    pass\n",
+                              "benchmarks/bench_raise.py": raising.format("raise ValueError('now')")})  # fmt: skip
     status, result = gate(project, "--quick", "--rounds", "1")
     assert status == 3
     found = statuses(result)
     assert (found["bench_more"], found["bench_no"]) == ("failed", "broken")
+    assert (found["bench_raise.time_it"], found["bench_raise.time_no"]) == ("failed", "broken")
     shown = " ".join(capsys.readouterr().out.split())
     assert "SyntaxError" in shown
     status, result = gate(project, "--quick", "--rounds", "1", "--bench", "Exact")
     assert (status, statuses(result)["bench_more"]) == (0, "broken")
+
+
+@pytest.mark.parametrize(("head_text", "status"), [("def test_it(benchmark): 1 / 0", "failed"), ("", "broken")])
+def test_a_test_fails_on_head_if_its_own_file_changed(tmp_path, head_text, status):
+    """pytest gives no version of a test's own code; base has the test, and both sides ran head's."""
+    name = "tests/test_bench.py::test_it"
+    trees = {side: tmp_path / side for side in ("base", "head")}
+    for side, text in (("base", ""), ("head", head_text)):
+        (trees[side] / "tests").mkdir(parents=True)
+        (trees[side] / "tests/test_bench.py").write_text(text)
+    test = Benchmark(name=name, type="time", unit="seconds", version="", params=[], param_names=[])
+    suite = Suite(benchmarks=[test], broken={})
+    entry = verdict.Entry(label=name, name=name, status="broken", reason="ZeroDivisionError")
+    (found,) = failed_by_change([entry], suite, suite, trees)
+    assert (found.status, "its own code changed" in found.reason) == (status, status == "failed")
+    assert failed_by_change([entry], None, suite, trees) == [entry]
 
 
 def test_a_suite_that_fails_on_both_sides_is_not_green(project, offline, capsys):
@@ -287,9 +309,10 @@ def test_default_revisions(project):
 
 
 def test_what_init_writes_does_not_block_the_gate(project):
-    """Untracked workflows and thresholds that set nothing; a limit, a waiver and a tracked change still do."""
+    """Nor does bytecode; a limit, a waiver, another file and a tracked change still do."""
     project.commit("second")
     assert main(["gate", "init", "--repo", str(project.root)]) == 0
+    project.put("work/other.pyc", "")
     assert choose_revisions(project.root, Options())[1].sha == project.git("rev-parse", "HEAD")
     limit = '[[threshold]]\nbenchmark = "*"\ntolerance = 10\n'
     for path, text in ((".rocattn/thresholds.toml", limit), (".rocattn/waivers.toml", ""), (".github/run.py", "")):

@@ -23,6 +23,7 @@ from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from rocattn_profiling.asv.launch import Case, Suite
     from rocattn_profiling.gate.measure import Design, SessionResult, SideName
@@ -91,6 +92,35 @@ def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options
 def _is_of(name: str, module: str) -> bool:
     """Whether a benchmark is of a module: asv joins them by a dot, pytest by colons."""
     return name.startswith((f"{module}.", f"{module}::"))
+
+
+def failed_by_change(
+    entries: Sequence[Entry], before: Suite | None, now: Suite, trees: Mapping[SideName, Path]
+) -> list[Entry]:
+    """Return the entries; a benchmark that fails on both sides, and whose own code head changed, failed on head.
+
+    Both sides run head's files: what they show of base is how head's benchmark does there.
+
+    Args:
+        entries: Of the measured benchmarks.
+        before: Base's own suite.
+        now: Head's.
+        trees: Both checkouts, for tests: pytest gives them no version.
+    """
+    old, new = ({each.name: each.version for each in suite.benchmarks} if suite else {} for suite in (before, now))
+
+    def is_changed(name: str) -> bool:
+        if name not in old or old[name] or new.get(name):
+            return name in old and old[name] != new.get(name)
+        file = name.partition("::")[0]
+        base, head = (trees[side] / file for side in SIDES)
+        return base.is_file() and head.is_file() and base.read_bytes() != head.read_bytes()
+
+    return [
+        msgspec.structs.replace(entry, status="failed", reason=f"since its own code changed: {entry.reason}")
+        if entry.status == "broken" and is_changed(entry.name) else entry
+        for entry in entries
+    ]  # fmt: skip
 
 
 def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:

@@ -109,7 +109,8 @@ def run_gate(
                 session = PairedSession(context.launchers, design, store, on_step).run()
             finally:
                 design.pace.record(plan.record)
-            entries += verdict.entries_of(cases, session)
+            measured = verdict.entries_of(cases, session)
+            entries += result.failed_by_change(measured, suites.before, suites.sides["head"], context.trees)
             narrowed = bool(options.patterns) or len(cases) < len(suites.sides["head"].cases()) or session.stopped
             gate_result = _concluded(context, plugin, design, session, entries, narrowed=narrowed, on_step=on_step)
             budget = result.budget_of(design, session, plan.estimate_s)

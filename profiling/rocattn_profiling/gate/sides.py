@@ -113,11 +113,11 @@ def choose_revisions(repo: Path, options: Options) -> tuple[Revision, Revision]:
 
 
 def _changes_nothing(repo: Path, path: str) -> bool:
-    """Whether head without an untracked file is measured and judged alike: workflows, thresholds that set nothing."""
+    """Whether head without an untracked file is measured and judged alike: bytecode, workflows, empty thresholds."""
     if path == thresholds.FILE:
         with contextlib.suppress(thresholds.ThresholdError):
             return not thresholds.load(repo).rows
-    return path.startswith(".github/workflows/")
+    return path.startswith(".github/workflows/") or path.endswith(".pyc")
 
 
 @contextlib.contextmanager

@@ -154,7 +154,7 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
         findings.append(_lonely("new", facts, why))
     if not partial:
         findings += [
-            _missing(facts.arch, facts.name, head, f"{head.subject} has it no more", file=facts.file)
+            _missing(facts.arch, facts.name, head, f"{head.subject} no longer has it", file=facts.file)
             for facts in pairs.missing
         ]
     findings = [

@@ -141,3 +141,12 @@ def test_each_missing_metric_has_its_own_reason():
     made.dispatches[["start_ns", "end_ns"]] = pd.NA
     missing = evaluate(made, devices_of(made)).missing
     assert missing["read_gbps"] == "needs the kernel's time"
+
+
+@pytest.mark.parametrize(("cycles", "stands"), [(0, True), (9, False)])
+def test_zeros_are_no_numbers_where_counters_stood_still(cycles, stands):
+    """A pass whose counters may be 0 does not show it itself; where others counted, its zeros are numbers."""
+    traffic = {"TCC_EA_RDREQ_sum": 0, "TCC_EA_RDREQ_32B_sum": 0}
+    values, problems = found(profile([[("k", 1000, {"GRBM_GUI_ACTIVE": cycles})], [("k", 1000, traffic)]]))
+    assert ("read_bytes" in values) != stands
+    assert any("left out where all counters read 0" in problem for problem in problems) == stands

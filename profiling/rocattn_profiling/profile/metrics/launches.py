@@ -202,6 +202,8 @@ def take_out(launches: Launches, checks: Iterable[CounterRule], archs: Sequence[
                         f"{check.why}, but one has {part[at]:.0f} of {whole[at]:.0f}"
                     )
                     part[broken] = whole[broken] = np.nan
+    if launches.stood_still:
+        _take_out_zeros(launches)
 
 
 def _take_out_silent(launches: Launches, each: PassCounters) -> None:
@@ -235,6 +237,21 @@ def _take_out_silent(launches: Launches, each: PassCounters) -> None:
             f"pass {each.name}: {', '.join(always_counting)} reads 0 in {silent.sum()} of {of} launches, left out: "
             "on Radeon the performance level must be pinned (amd-smi set -g 0 -l stable_std), else counters stand still"
         )
+
+
+def _take_out_zeros(launches: Launches) -> None:
+    """Drop launches of which a pass counted nothing: what stood still in one pass did not count in others either."""
+    names = []
+    for each in launches.passes:
+        stack = np.vstack(list(each.counters.values()))
+        silent = (np.nan_to_num(stack) == 0).all(0) & ~np.isnan(stack).all(0)
+        if silent.any():
+            names.append(each.name)
+            for values in each.counters.values():
+                values[silent] = np.nan
+    if names:
+        more = f" and {len(names) - 1} more passes" if len(names) > 1 else ""
+        launches.problems.append(f"pass {names[0]}{more}: left out where all counters read 0, as they stood still")
 
 
 def _take_out_waves(launches: Launches, each: PassCounters) -> None:

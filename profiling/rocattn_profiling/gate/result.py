@@ -107,11 +107,15 @@ def failed_by_change(
         now: Head's.
         trees: Both checkouts, for tests: pytest gives them no version.
     """
-    old, new = ({each.name: each.version for each in suite.benchmarks} if suite else {} for suite in (before, now))
+    if before is None:
+        return list(entries)
+    old, new = ({each.name: each.version for each in suite.benchmarks} for suite in (before, now))
 
     def is_changed(name: str) -> bool:
-        if name not in old or old[name] or new.get(name):
-            return name in old and old[name] != new.get(name)
+        if name not in old or name not in new:
+            return False
+        if new[name]:
+            return old[name] != new[name]
         file = name.partition("::")[0]
         base, head = (trees[side] / file for side in SIDES)
         return base.is_file() and head.is_file() and base.read_bytes() != head.read_bytes()

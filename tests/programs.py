@@ -10,3 +10,12 @@ def python_program(*options):
     """
     words = " ".join([f'"{sys.executable}"', *options])
     return f"#!/bin/sh\n'''exec' {words} \"$0\" \"$@\"\n'''\n"
+
+
+def hearing(*numbers):
+    """Return the beginning of a command that starts the rest with these signals at their default, whatever we ignore.
+
+    Python does so for SIGPIPE alone.
+    """
+    resets = "".join(f"signal.signal({int(number)}, signal.SIG_DFL); " for number in numbers)
+    return [sys.executable, "-I", "-S", "-c", f"import os, signal, sys; {resets}os.execvp(sys.argv[1], sys.argv[1:])"]

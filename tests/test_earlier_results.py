@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import shutil
-import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,9 +172,7 @@ def place(tmp_path, monkeypatch, records, verdict):  # noqa: F811 - the fixtures
     Path("trace.csv").write_text(TRACE)
     side = {"launches": [{"round": n, "samples": [1.0 + n / 100]} for n in range(5)]}
     Path("pairs.jsonl").write_text(json.dumps({"id": 1, "a": side, "b": side}) + "\n")
-    before = signal.getsignal(signal.SIGTERM)
-    yield tmp_path
-    signal.signal(signal.SIGTERM, before)
+    return tmp_path
 
 
 def run(line):

@@ -1,6 +1,7 @@
 """The exit status of every command in every kind of situation, against the sentence in README.md."""
 
 import json
+import signal
 from importlib import import_module
 from pathlib import Path
 
@@ -172,6 +173,19 @@ def test_ctrl_c_is_130(monkeypatch, capsys, verb):
     needed = {"plan": "plan --arch gfx942", "kernels": "kernels build", "gate": "gate run"}
     assert run(needed.get(verb, verb)) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_a_job_that_is_ended_is_143(monkeypatch, capsys, verb):
+    """Every command unwinds, and so ends the programs that it started."""
+
+    def ended(_arguments):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(import_module(f"rocattn_profiling.{verb}.command"), "run", ended)
+    needed = {"plan": "plan --arch gfx942", "kernels": "kernels build", "gate": "gate run"}
+    assert run(needed.get(verb, verb)) == 143
+    assert capsys.readouterr().err == f"rocattn {verb}: terminated\n"
 
 
 def test_no_compiler_is_status_4(place, monkeypatch, capsys):  # noqa: F811 - the fixture

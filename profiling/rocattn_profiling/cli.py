@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import rocattn
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.console import json_alone, spell_out
+from rocattn_profiling.base.console import cleanly, json_alone, spell_out
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
 
 # Verb -> one line of help. Each verb's `command` has `prepare(parser)` and `run(arguments) -> exit status`.
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
             name, debug = f"rocattn {top.command}", top.debug
             arguments = parser_for(top.command, debug=debug).parse_args(top.rest)
             debug = arguments.debug
-            with json_alone(getattr(arguments, "json", False)):
+            with cleanly(top.command), json_alone(getattr(arguments, "json", False)):
                 return int(import_module(f"rocattn_profiling.{top.command}.command").run(arguments))
         finally:
             if sys.stdout is not None:  # closed by who started us

@@ -31,8 +31,6 @@ def _environment(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.setattr(harness.limits, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
-    yield
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from rocattn_profiling.ci import command as ci
 from rocattn_profiling.gate.verdict import Cause, Entry
 from rocattn_profiling.profile.collect import find
 
+from ..programs import hearing
+
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
@@ -333,35 +335,43 @@ def test_a_base_that_was_asked_for_is_not_skipped(tmp_path, monkeypatch, fake_co
     assert ["gate", "run", "--base", "main", "--out", "o/gate"] in ran
 
 
-@pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_job_that_is_ended_ends_its_step(tmp_path, how, status):
     """Nothing goes on measuring; and an earlier job's status does not stand for this one."""
     ready, npm, summary = tmp_path / "ready", tmp_path / "bin" / "npm", tmp_path / "o" / "ci.json"
     os.mkfifo(ready)
     npm.parent.mkdir()
-    npm.write_text(f'#!/bin/sh\necho $PPID > "{ready}"\nexec cat "{ready}"\n')  # a program that doctor starts
+    npm.write_text(f'#!/bin/sh\necho $PPID $$ > "{ready}"\nexec sleep 600\n')  # a program that doctor starts
     npm.chmod(0o755)
     summary.parent.mkdir()
     summary.write_text('{"status": 0}')
-    command = [sys.executable, "-m", "rocattn_profiling.cli", "ci", "--out", "o", "--skip", *ci.STEPS[1:]]
+    command = [
+        *hearing(how),
+        sys.executable,
+        "-m",
+        "rocattn_profiling.cli",
+        "ci",
+        "--out",
+        "o",
+        "--skip",
+        *ci.STEPS[1:],
+    ]
     path = {"PATH": os.pathsep.join([str(npm.parent), os.environ["PATH"]])}
     process = subprocess.Popen(
         command, cwd=tmp_path, env=os.environ | path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         with ready.open() as told:
-            doctor = psutil.Process(int(told.readline()))
+            started = [psutil.Process(int(word)) for word in told.readline().split()]
         process.send_signal(how)
         process.wait()
-        left = doctor.is_running() and doctor.status() != psutil.STATUS_ZOMBIE
+        left = [one.cmdline() for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     finally:
         with contextlib.suppress(ProcessLookupError):  # what has no handler may leave its own
             os.killpg(process.pid, signal.SIGKILL)
         said = process.communicate()[1]
-        with contextlib.suppress(OSError):  # the program has a session of its own: an end of file ends it
-            os.close(os.open(ready, os.O_WRONLY | os.O_NONBLOCK))
     assert process.returncode == status, said
-    assert not left
+    assert left == []
     assert "what was finished is kept" in said
     assert json.loads(summary.read_text())["status"] == 3
 

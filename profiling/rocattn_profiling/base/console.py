@@ -1,4 +1,4 @@
-"""Output shared by the commands: progress on stderr, only JSON on stdout, tables.
+"""What the commands share towards a terminal: progress on stderr, only JSON on stdout, tables, a clean end by signals.
 
 rich and msgspec are imported inside the functions, so that ``--help`` does not pay for them.
 """
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    Handlers = dict[signal.Signals, Any]
 
 _WHAT = 160  # characters of a step: a label may be long
 _GAP = 3  # between two columns of a table
 _NARROWEST = 8  # a key column is folded into lines of this many characters, never into fewer
 _ELAPSED_TERMINAL_S, _ELAPSED_LOG_S = 20.0, 60.0  # between two lines on a step that takes long
+_ENDING = {signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
 _kept: list[tuple[IO[str], int]] = []  # stdout, and its descriptor, while `json_alone` has them
 
 
@@ -96,14 +98,50 @@ def print_utf8(text: str) -> None:
     print(text, end="", flush=True)
 
 
-def end_on_sigterm(command: str, kept: str) -> Any:
-    """End cleanly on SIGTERM, which stops a job, so that child processes are ended too. Returns the former handler."""
+def at_end(handler: Callable[[int, FrameType | None], Any]) -> Handlers:
+    """Have a handler called when the job is stopped or its terminal closes; return the former ones, for `restore`.
 
-    def ended(_signal: int, _frame: FrameType | None) -> NoReturn:
-        say(f"rocattn {command}: terminated; {kept}")
-        raise SystemExit(128 + signal.SIGTERM)
+    A signal that is ignored (SIGHUP under nohup) stays ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
+        return {}
+    former = {number: signal.getsignal(number) for number in _ENDING}
+    former = {number: was for number, was in former.items() if was not in {signal.SIG_IGN, None}}
+    for number in former:
+        signal.signal(number, handler)
+    return former
 
-    return signal.signal(signal.SIGTERM, ended)
+
+def end_cleanly(command: str, kept: str = "") -> Handlers:
+    """Unwind at the signals of `at_end`, so that child processes are ended too; say so, and what is kept."""
+    from rocattn_profiling.base.process import end_started
+
+    def ended(number: int, _frame: FrameType | None) -> NoReturn:
+        end_started()  # threads may be waiting for them
+        with suppress(OSError):  # no terminal is left to write to
+            say(f"rocattn {command}: {_ENDING[signal.Signals(number)]}{kept and f'; {kept}'}")
+        raise SystemExit(128 + number)
+
+    return at_end(ended)
+
+
+def restore(former: Handlers) -> None:
+    """Put former handlers back."""
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+@contextmanager
+def cleanly(command: str) -> Iterator[None]:
+    """Let a command end cleanly, and see how the programs that it starts end."""
+    with suppress(ValueError):  # in another thread than the main one
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # every failed program would seem to end with status 0
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    former = end_cleanly(command)
+    try:
+        yield
+    finally:
+        restore(former)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ MARK = "ROCATTN_LAUNCH"
 _PROC = Path("/proc")
 _SWEEPS = 5  # a process may start another one while it is being searched for
 _QUESTION_TIMEOUT_S = 20.0
+_started: dict[str, frozenset[int]] = {}  # the words of the programs that run now, in all threads, and what ran before
 _KILLED_S = 10.0  # for a killed process to be gone
 _PRINTED_BYTES = 1 << 20
 _LONGEST_COMPLAINT = 1000
@@ -156,6 +157,7 @@ def running(
     before, word = _processes(), secrets.token_hex(16)
     marked = {**env, MARK: f"{env.get(MARK, '')} {word}".strip()}
     process: subprocess.Popen[bytes] | None = None
+    _started[word] = before  # now: the program may be at work before Popen returns
     try:
         try:
             process = subprocess.Popen(
@@ -169,6 +171,13 @@ def running(
         if process is not None:
             _signal(process, signal.SIGKILL)
             process.wait()
+        end_marked(word, before)
+        del _started[word]
+
+
+def end_started() -> None:
+    """Kill what `running` runs now, also in other threads, which a signal does not reach and which wait for it."""
+    for word, before in list(_started.items()):
         end_marked(word, before)
 
 

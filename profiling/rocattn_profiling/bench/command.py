@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.sources import require_own_checkout
-from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, progress, say
+from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, progress, say
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
 from rocattn_profiling.bench.fleet import command as bench_fleet
 from rocattn_profiling.workloads.options import (
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     bench_fleet.check(arguments)
     if arguments.prompts and not arguments.model:
         raise CommandError("--prompts are those of a --model: name its file")
-    end_on_sigterm("bench", "what was finished is kept")
+    end_cleanly("bench", "what was finished is kept")
     settings, parts = _settings(arguments), parts_of(arguments)
     notes: list[str] = []
     total = sum(len(part.configs) for part in parts) * settings.launches

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.sources import require_own_checkout
-from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, say
+from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, say
 from rocattn_profiling.base.files import stamp, write_text
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.ci import card
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     steps = plan(arguments, out)  # before there are files of ours, which would be changes of the checkout
     # Before anything is measured: whether the folder takes files, and no older job's status for one that is ended.
     write_text(out / "ci.json", json.dumps({"status": NOT_MEASURED, "steps": []}) + "\n")
-    end_on_sigterm("ci", "what was finished is kept")
+    end_cleanly("ci", "what was finished is kept")
     execute(steps, _run_command, out, arguments.gpu or "")
     status = worst(step.status for step in steps if not step.skipped)
     return _finish(arguments, out, steps, status, began_s)

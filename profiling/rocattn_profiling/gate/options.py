@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.console import end_on_sigterm, progress
+from rocattn_profiling.base.console import end_cleanly, progress, restore
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
 from rocattn_profiling.gate.rule.constants import CALLED, FULL_LOOKS, QUICK_LOOKS, TOLERANCE
 from rocattn_profiling.gate.rule.policy import Policy
@@ -224,7 +223,7 @@ def measuring(title: str) -> Iterator[Callable[[Step], None]]:
     from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
     from rocattn_profiling.revisions.build import BuildError
 
-    before = end_on_sigterm("gate", "what was finished is kept, and the same command continues from there")
+    before = end_cleanly("gate", "what was finished is kept, and the same command continues from there")
     try:
         with progress(title, 0, phased=True) as bar:
             yield bar.show
@@ -234,4 +233,4 @@ def measuring(title: str) -> Iterator[Callable[[Step], None]]:
         shown.__notes__ = getattr(error, "__notes__", [])
         raise shown from error
     finally:
-        signal.signal(signal.SIGTERM, before)
+        restore(before)

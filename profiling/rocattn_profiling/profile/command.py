@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, print_table, progress, say
+from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, print_table, progress, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     _show(job)
     if arguments.dry_run:
         return _dry(arguments, job)
-    end_on_sigterm("profile", "the finished passes are kept (--resume goes on)")
+    end_cleanly("profile", "the finished passes are kept (--resume goes on)")
     collection = _collect(arguments, job)
     _summary(collection, Path(arguments.out))
     if arguments.json:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, progress, say
+from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, progress, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 from rocattn_profiling.report.command import RECORDS, find_records
 from rocattn_profiling.workloads.options import positive
@@ -77,7 +77,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     """Measure the newest commits of the repository into its asv store; status 3 when none has results then."""
     from rocattn_profiling.site.measure import measure_history
 
-    end_on_sigterm("site", "what was finished is kept")
+    end_cleanly("site", "what was finished is kept")
     with progress("history", 0) as shown:
 
         def on_step(step: Step) -> None:

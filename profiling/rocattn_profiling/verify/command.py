@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_text(running, _again(case, backend, arguments) + "\n")
 
     # A CI job that is cancelled keeps what was finished, as Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = console.at_end(signal.default_int_handler)
     try:
         with console.progress("verify", len(chosen) * len(backends)) as shown:
             verification.verify(chosen, backends, shown.step, seed=arguments.seed, result=result, on_start=note)
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         _finish(arguments, chosen, backends, absent, result, started, Path(arguments.out) / INTERRUPTED)
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        console.restore(before)
         with suppress(OSError):  # the folder itself may be what cannot be written
             running.unlink()
     if arguments.lds_conflicts:

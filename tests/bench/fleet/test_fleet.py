@@ -1,6 +1,7 @@
 """A sweep over jobs: every job's records come together once, whatever becomes of the jobs and of the submitter."""
 
 import os
+import signal
 from dataclasses import replace
 
 import msgspec
@@ -8,6 +9,7 @@ import psutil
 import pytest
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.bench.fleet import cluster
 from rocattn_profiling.bench.fleet import command as bench_fleet
 from rocattn_profiling.bench.fleet.cluster import State
 from rocattn_profiling.bench.fleet.session import FleetUnit, Task, perform, see_own_gpus
@@ -129,8 +131,19 @@ def test_a_new_submitter_waits_for_the_jobs_of_one_that_is_gone(tmp_path):
     assert (made.jobs, made.kept_configs, list(found)) == (0, 1, late)
 
 
-def test_an_interrupt_ends_the_jobs_and_keeps_what_is_finished(tmp_path):
-    """No process is left; the next run measures only the rest."""
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
+def sigint(request):
+    """What this process does at SIGINT, and so what it starts: a script's background job ignores it."""
+    former = signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("sigint")
+def test_an_interrupt_ends_the_jobs_and_keeps_what_is_finished(tmp_path, monkeypatch):
+    """No process is left, none had to be killed; the next run measures only the rest."""
+    monkeypatch.setattr(cluster, "_ENDING_S", 300.0)
+    monkeypatch.setattr(psutil.Process, "kill", pytest.fail)
     of = units("cpu", configs=CONFIGS[:1])
     measured(tmp_path, of)
     rest = units("odd-hang", configs=CONFIGS[1:])

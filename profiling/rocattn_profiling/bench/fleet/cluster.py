@@ -178,13 +178,17 @@ class LocalCluster(Cluster):
         return None
 
     def cancel(self, job_id: str) -> None:
-        """Interrupt the job's supervisor, which ends the job; then kill whatever is left of both."""
+        """Interrupt the job's supervisor, which ends the job; then kill whatever is left of both.
+
+        If it ignores SIGINT, as what a background job starts does, it passes SIGTERM on to the job.
+        """
         process = self._controller(job_id)
         if process is None:
             return
         with contextlib.suppress(psutil.Error):
             family = [process, *process.children(recursive=True)]
             process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
             _, left = psutil.wait_procs(family, timeout=_ENDING_S)
             for each in left:
                 with contextlib.suppress(psutil.Error):

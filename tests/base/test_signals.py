@@ -1,0 +1,86 @@
+"""What ends a command lets it clean up; what was ignored when it was started stays ignored."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rocattn_profiling.base.console import cleanly, end_cleanly
+
+from ..programs import hearing
+
+
+@pytest.fixture(autouse=True)
+def _usual_signals():
+    """Under nohup SIGHUP is ignored here."""
+    former = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGTERM, "terminated"), (signal.SIGHUP, "the terminal was closed")]
+)
+def test_a_command_that_is_ended_unwinds_and_says_what_is_kept(capsys, number, said):
+    """With the status that shells expect; afterwards the signal does what it did before."""
+    with pytest.raises(SystemExit, match=str(128 + number)), cleanly("plan"):
+        signal.raise_signal(number)
+    with cleanly("bench"):
+        end_cleanly("bench", "the half of it is kept")
+        with pytest.raises(SystemExit):
+            signal.raise_signal(number)
+    assert capsys.readouterr().err == f"rocattn plan: {said}\nrocattn bench: {said}; the half of it is kept\n"
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_ignored_signal_stays_ignored(monkeypatch, number):
+    """Of a background job that is not to hear the terminal's Ctrl-C, or one that is to outlive its terminal."""
+    former = signal.signal(number, signal.SIG_IGN)
+    try:
+        with cleanly("bench"):
+            end_cleanly("bench", "what was finished is kept")
+            signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, former)
+
+
+def test_a_failed_program_is_seen_where_sigchld_is_ignored():
+    """Some supervisors pass that on; Python then takes every program for one that ended with status 0."""
+    program = (
+        "import signal, subprocess; from rocattn_profiling.base.console import cleanly\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "with cleanly('ci'): print(subprocess.run(['false']).returncode)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "1\n"
+
+
+def test_a_program_that_a_thread_waits_for_is_ended(monkeypatch):
+    """A signal reaches the main thread alone, which would wait for the others: as long as a question may take."""
+    program = (
+        "import concurrent.futures, os, signal, sys\n"
+        "from rocattn_profiling.base.process import ask\n"
+        "from rocattn_profiling.base.console import cleanly\n"
+        "with cleanly('doctor'), concurrent.futures.ThreadPoolExecutor() as pool:\n"
+        "    pool.submit(ask, ['sh', '-c', f'kill -HUP {os.getpid()}; exec sleep 900'], timeout_s=900)\n"
+    )
+    done = subprocess.run([*hearing(signal.SIGHUP), sys.executable, "-c", program], check=False, timeout=300)
+    assert done.returncode == 128 + signal.SIGHUP
+
+
+def test_a_command_runs_in_another_thread(capsys):
+    """Which may set no handlers: signals are the main thread's business."""
+    ended = []
+
+    def run():
+        with cleanly("plan"):
+            ended.append(True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert ended == [True]

@@ -21,7 +21,10 @@ import pytest
 from rocattn.errors import ToolchainError
 from rocattn.toolchain import choose_compiler
 
+from .processes import _no_process_is_left, take_usual_signals  # noqa: F401 - a fixture
 from .projects import git, offline, project, repo, shared_cache  # noqa: F401 - fixtures of several folders
+
+take_usual_signals()
 
 UNUSED = pytest.StashKey[list[str]]()  # lines of exhaustive.txt that match no test
 OURS = (str(Path(__file__).parent), tempfile.gettempdir())

@@ -69,12 +69,7 @@ def test_a_file_system_without_locks_is_measured_on(tmp_path, monkeypatch):
 
 def start_and_stop(project, how, *arguments, after):
     """Start the gate in a process of its own, stop it by a signal once so many lines are stored; return its status."""
-    # Python leaves an ignored SIGINT ignored, and a shell's background job starts with one.
-    program = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from rocattn_profiling.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", program, "gate", "run", *arguments, "--out", "out/stopped"]
+    command = [sys.executable, "-m", "rocattn_profiling.cli", "gate", "run", *arguments, "--out", "out/stopped"]
     process = subprocess.Popen(command, cwd=project.root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     folder = project.root / "out/stopped"
     while process.poll() is None and sum(p.read_bytes().count(b"\n") for p in folder.glob("launches-*.jsonl")) < after:

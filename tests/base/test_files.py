@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.files import HeldError, append_line, locked, open_regular, write_bytes, write_text
+from rocattn_profiling.base.files import (
+    HeldError,
+    StagedFiles,
+    append_line,
+    locked,
+    open_regular,
+    result_folder,
+    write_bytes,
+    write_text,
+    write_together,
+)
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):
@@ -83,16 +93,54 @@ def test_a_link_is_replaced_and_not_followed(tmp_path):
     assert (tmp_path / "link").read_text() == "told"
 
 
+@pytest.mark.parametrize("into", [write_text, lambda path, text: append_line(path, text.encode())])
+def test_a_new_folder_of_results_ignores_itself(tmp_path, into):
+    """In a repository, the outermost one; a folder that was there is left as it is, as is one outside of any."""
+    into(tmp_path / "plain/out/a", "told")
+    assert [path.name for path in (tmp_path / "plain").rglob(".gitignore")] == []
+    repo = tmp_path / "repo"
+    (repo / "kept").mkdir(parents=True)
+    (repo / ".git").touch()  # as in a linked worktree
+    for path in ("out/deep/a", "out/other/b", "kept/out/c", "kept/d"):
+        into(repo / path, "told")
+    assert sorted(repo.rglob(".gitignore")) == [repo / "kept/out/.gitignore", repo / "out/.gitignore"]
+    assert (repo / "out/.gitignore").read_text() == "*\n"
+
+
+def test_a_new_folder_for_the_user_to_commit_is_not_ignored(tmp_path):
+    """Such as that of the workflows which `gate init` writes."""
+    (tmp_path / ".git").mkdir()
+    write_together({tmp_path / ".github/workflows/a.yml": "told"}, committed=True)
+    assert list(tmp_path.rglob(".gitignore")) == []
+
+
+def test_what_is_not_committed_leaves_no_folder(tmp_path):
+    """Nor the file by which it would ignore itself."""
+    (tmp_path / ".git").mkdir()
+    with StagedFiles() as staging:
+        staging.add(tmp_path / "out/deep/a", [b"told"])
+    assert [path.name for path in tmp_path.iterdir()] == [".git"]
+
+
+def test_a_file_in_the_way_of_a_folder_leaves_none(tmp_path):
+    """What was made above it is gone again."""
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file/deep"):
+        with pytest.raises(OSError, match=r"exists|Not a directory"):
+            result_folder(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_lock_keeps_others_out_and_leaves_no_file(tmp_path):
     """Whoever does not wait is told which lock is held; afterwards there is nothing to find, also after an error."""
     lock = tmp_path / "a.lock"
     with (
-        locked(lock, wait=False),
+        locked(lock, wait_s=0),
         pytest.raises(HeldError, match=f"another process holds {lock}"),
-        locked(lock, wait=False),
+        locked(lock, wait_s=0),
     ):
         pytest.fail("held twice")
-    with pytest.raises(ValueError, match="told"), locked(lock, wait=True):
+    with pytest.raises(ValueError, match="told"), locked(lock):
         raise ValueError("told")
     assert list(tmp_path.iterdir()) == []
 
@@ -102,17 +150,17 @@ def test_a_killed_process_holds_no_lock(tmp_path):
     lock = tmp_path / "a.lock"
     program = (
         "import sys, time; from pathlib import Path; from rocattn_profiling.base.files import locked\n"
-        "with locked(Path(sys.argv[1]), wait=True): print('held', flush=True); time.sleep(60)"
+        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(lock)], stdout=subprocess.PIPE, text=True)
     with process:
         try:
             assert process.stdout.readline() == "held\n"
-            with pytest.raises(HeldError), locked(lock, wait=False):
+            with pytest.raises(HeldError), locked(lock, wait_s=0):
                 pytest.fail("held twice")
         finally:
             process.send_signal(signal.SIGKILL)
     assert lock.exists()
-    with locked(lock, wait=False):
+    with locked(lock, wait_s=0):
         pass
     assert list(tmp_path.iterdir()) == []

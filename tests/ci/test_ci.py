@@ -117,6 +117,20 @@ def test_a_dirty_tree_is_gated_as_it_is(repository):
     assert ci.gate_arguments(None) == (["--head", "WORKTREE"], "")
 
 
+def test_a_stray_file_leaves_the_commit_to_be_gated(repository):
+    """With it the tree would be compared with its own commit: nothing of the commit would be gated."""
+    commit("two")
+    (repository / "log").write_text("")
+    assert ci.gate_arguments(None) == ([], "")
+    for name in ("package/old.py", "package/new.py"):
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_text("")
+        if name == "package/old.py":
+            git("add", name)
+            git("commit", "-q", "-m", "three")
+    assert ci.gate_arguments(None) == (["--head", "WORKTREE"], "")
+
+
 def test_a_shallow_clone_does_not_skip_the_gate(repository, tmp_path_factory, monkeypatch):
     """The commit has a parent that was not fetched: the gate runs and says so, instead of being skipped in silence."""
     commit("two")

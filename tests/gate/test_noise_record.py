@@ -217,7 +217,7 @@ def test_a_record_is_written_in_a_running_run_s_folder(tmp_path):
     """``--noise out/gate/noise.json``: the run that has the folder for itself is the one that learns."""
     with alone(tmp_path / "out"):
         assert append(tmp_path / "out" / "noise.json") == 1
-        assert {file.name for file in (tmp_path / "out").iterdir()} == {".gitignore", "noise.json"}
+        assert {file.name for file in (tmp_path / "out").iterdir()} == {"noise.json"}
 
 
 def test_known_noise_is_of_the_quantity_that_decides(make_pair):

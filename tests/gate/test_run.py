@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -273,10 +273,14 @@ def test_an_unbuildable_head_exits_3_and_names_it(project, offline, capsys):
 
 
 def test_a_dirty_tree_must_be_named(project, offline, capsys):
-    """Without --head one line offers both ways; WORKTREE measures the changes against HEAD."""
+    """Without --head one line offers both ways, one as a command; WORKTREE measures the changes against HEAD."""
     project.put("tinylib/__init__.py", DOUBLED["tinylib/__init__.py"])
-    assert gate(project)[0] == 4
-    assert "--head WORKTREE or --head HEAD" in capsys.readouterr().err
+    assert gate(project, "--quick", "--bench", "100")[0] == 4
+    error = capsys.readouterr().err
+    assert "tracked files have uncommitted changes (tinylib/__init__.py): commit them, measure them with `" in error
+    command = shlex.split(error.split("`")[1])
+    assert command[command.index("--head") :] == ["--head", "WORKTREE", "--quick", "--bench", "100"]
+    assert "or leave them out with --head HEAD" in error
     status, result = gate(project, "--head", "WORKTREE", "--quick", "--bench", "100")
     assert status == 1
     assert result.head.revision.dirty
@@ -292,7 +296,7 @@ def test_results_do_not_make_the_tree_dirty(project, offline):
     for out in ("results/gate", "results/gate", "kept"):
         status, result = gate(project, "--quick", "--bench", "100", out=out)
         assert (status, result.verdict) == (0, "pass")
-    assert (project.root / "results/gate/.gitignore").read_text() == "*\n"
+    assert (project.root / "results/.gitignore").read_text() == "*\n"
     assert not (kept / ".gitignore").exists()
 
 
@@ -303,27 +307,63 @@ def test_default_revisions(project):
     assert [r.sha for r in choose_revisions(project.root, Options())] == shas
     assert [r.sha for r in choose_revisions(project.root, Options(head="WORKTREE"))] == shas
     project.put("a.txt", "2")
-    with pytest.raises(RevisionError, match=r"has changes \(a.txt\): commit"):
+    with pytest.raises(RevisionError, match=r"changes \(a.txt\): commit"):
         choose_revisions(project.root, Options())
     assert [r.sha for r in choose_revisions(project.root, Options(head="HEAD"))] == shas
 
 
-def test_what_init_writes_does_not_block_the_gate(project):
-    """Nor does bytecode; a limit, a waiver, another file and a tracked change still do."""
+def noted(project, head=""):
+    """The lines about untracked files; head is HEAD all the same."""
+    notes = []
+    _, revision = choose_revisions(project.root, Options(head=head), note=notes.append)
+    assert head or revision.sha == project.git("rev-parse", "HEAD")
+    return notes
+
+
+def test_what_init_writes_is_no_untracked_file_to_speak_of(project):
+    """Nor is bytecode; a limit and a waiver are, as they count only once they are committed. A staged file is a change.
+
+    What `gate init` writes is there to be committed: git does not ignore it.
+    """
     project.commit("second")
     assert main(["gate", "init", "--repo", str(project.root)]) == 0
+    assert ".github/workflows/" in project.git("status", "--porcelain", "--untracked-files=all")
     project.put("work/other.pyc", "")
-    assert choose_revisions(project.root, Options())[1].sha == project.git("rev-parse", "HEAD")
+    assert noted(project) == []
     limit = '[[threshold]]\nbenchmark = "*"\ntolerance = 10\n'
-    for path, text in ((".rocattn/thresholds.toml", limit), (".rocattn/waivers.toml", ""), (".github/run.py", "")):
+    for path, text in ((".rocattn/thresholds.toml", limit), (".rocattn/waivers.toml", "")):
         left = (project.root / path).read_text() if (project.root / path).exists() else None
         project.put(path, text)
-        with pytest.raises(RevisionError, match=rf"has changes \({re.escape(path)}\): commit"):
-            choose_revisions(project.root, Options())
+        (line,) = noted(project)
+        assert f"If {path} belongs to the change, commit it or add --head WORKTREE" in line
         (project.root / path).unlink() if left is None else project.put(path, left)
     project.git("add", ".github")
-    with pytest.raises(RevisionError, match=r"has changes \(.github/workflows/rocattn-gate-comment.yml and 1 more\)"):
+    with pytest.raises(RevisionError, match=r"changes \(.github/workflows/rocattn-gate-comment.yml and 1 more\)"):
         choose_revisions(project.root, Options())
+
+
+def test_untracked_files_are_named_and_stop_nothing(project):
+    """Head is HEAD, without them; a new module or benchmark comes first, as one that may be meant."""
+    project.commit("second")
+    project.put("log", "")
+    assert noted(project) == ["1 untracked file is not part of HEAD, so it was not built: log"]
+    for path in ("a.csv", "b.csv", "tinylib/fast.py", "benchmarks/bench_new.py"):
+        project.put(path, "")
+    (line,) = noted(project)
+    both = "benchmarks/bench_new.py, tinylib/fast.py"
+    assert line.startswith(f"5 untracked files are not part of HEAD, so they were not built: {both}, a.csv and 2 more")
+    assert line.endswith(f". If {both} belong to the change, commit them or add --head WORKTREE")
+    assert noted(project, "WORKTREE") == [f"WORKTREE includes 5 untracked files: {both}, a.csv and 2 more"]
+    assert noted(project, "HEAD") == []
+
+
+def test_a_verdict_tells_of_untracked_files(project, offline):
+    """Whoever reads it later did not see the screen."""
+    project.commit("second")
+    project.put("log", "")
+    status, result = gate(project, "--quick", "--bench", "100")
+    assert status == 0
+    assert "1 untracked file is not part of HEAD, so it was not built: log" in result.notes
 
 
 def test_an_output_folder_that_takes_no_files_is_one_line(project, offline, capsys):

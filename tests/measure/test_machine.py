@@ -182,16 +182,22 @@ def repository(tmp_path):
 
 
 def test_the_commit_is_named_with_its_date_and_dirtiness(repository):
-    """A changed or a new file makes the tree dirty; the subject is whole."""
+    """A changed file or a new source makes the tree dirty, a stray file does not; the subject is whole."""
     root, git = repository
     commit = machine.this_commit(root)
     assert commit.sha == git("rev-parse", "HEAD")
     assert commit.date_ms == 1000 * int(git("show", "-s", "--format=%ct"))
     assert commit.subject == "A subject with  spaces"
     assert not commit.dirty
-    (root / "new").write_text("2")
+    (root / "package").mkdir()
+    (root / "package/old.py").touch()
+    git("add", "package")
+    git("commit", "--quiet", "--message", "more")
+    (root / "log").write_text("2")
+    assert not machine.this_commit(root).dirty
+    (root / "package/new.py").touch()
     assert machine.this_commit(root).dirty
-    (root / "new").unlink()
+    (root / "package/new.py").unlink()
     (root / "file").write_text("3")
     assert machine.this_commit(root).dirty
 

@@ -11,6 +11,8 @@ from rocattn_profiling.ci.command import why_no_commit
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.git import DistrustError, NoGitError, RevisionError
 
+from ..projects import Project
+
 
 def state_of(project):
     """All that a user could notice: status, index, stash, branches, linked worktrees."""
@@ -144,7 +146,8 @@ def test_a_snapshot_holds_all_changes_and_touches_nothing(repo):
     repo.put("noise.log", "5")
     (repo.root / "gone.txt").unlink()
     before = state_of(repo)
-    assert sorted(revisions.changes(repo.root)) == ["deep/", "edited.txt", "gone.txt", "staged.txt"]
+    held = revisions.uncommitted(repo.root)
+    assert (sorted(held.changed), held.untracked) == (["edited.txt", "gone.txt", "staged.txt"], ["deep/new file.txt"])
     snapshot = revisions.resolve(repo.root, revisions.WORKTREE)
     assert state_of(repo) == before
     assert snapshot.dirty
@@ -152,6 +155,30 @@ def test_a_snapshot_holds_all_changes_and_touches_nothing(repo):
     listed = set(repo.git("ls-tree", "-r", "--name-only", "-z", snapshot.sha).split("\0")) - {""}
     assert listed == {"kept.txt", "edited.txt", "staged.txt", "deep/new file.txt", ".gitignore"}
     assert repo.git("show", f"{snapshot.sha}:edited.txt") == "2"
+
+
+def test_untracked_sources_lie_in_folders_of_tracked_files(repo, monkeypatch):
+    """A module in a new subpackage is one; a script at the top, a note and a file of an unknown folder are none."""
+    repo.commit("first", **{"top.py": "", "package/__init__.py": "", "docs/index.md": ""})
+    sources = ["package/fast.pyx", "package/sub/new.py"]
+    for path in [*sources, "scratch.py", "package/log", "docs/new.md", "elsewhere/new.py"]:
+        repo.put(path, "")
+    for folder in (repo.root, repo.root / "package"):
+        held = revisions.uncommitted(folder)
+        assert sorted(held.sources) == sources
+        assert len(held.untracked) == 6
+        assert held.code == held.sources
+
+
+def test_a_stray_file_in_a_submodule_is_no_change(repo, tmp_path):
+    """The commit that is checked out there is the same; git calls it modified all the same."""
+    other = Project(tmp_path / "other")
+    other.commit("one", **{"a.txt": "1"})
+    repo.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other.root), "part")
+    repo.commit("first")
+    repo.put("part/log", "")
+    assert repo.git("status", "--porcelain")
+    assert not revisions.uncommitted(repo.root).code
 
 
 def test_a_snapshot_sees_a_change_as_new_as_the_index(repo):

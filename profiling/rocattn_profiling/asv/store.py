@@ -22,7 +22,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import PassedOver, Point, Series, guess_unit, place_of, points_of, readable
-from rocattn_profiling.base.files import write_text
+from rocattn_profiling.base.files import HeldError, locked, result_folder, write_text
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, usual_files
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 SIDECAR = "benchmarks.json.rocattn"
-LOCK_TIMEOUT_S = 30.0
+LOCK, LOCK_TIMEOUT_S = "rocattn-store.lock", 30.0
 MACHINE_KEYS = ("arch", "cpu", "machine", "num_cpu", "os", "ram", "gpu", "gfx", "driver")
 _ARCHITECTURE = re.compile(r"x86_64|amd64|aarch64|arm64|ppc64le|riscv64|s390x", re.IGNORECASE)
 _PATH_PART = re.compile(r"[^\w.+-]")
@@ -283,24 +283,21 @@ class AsvStore:
 
     def _save(self, results: Results, folder: Path) -> None:
         """Write a result file whole: asv writes in place, so it writes elsewhere and the file is renamed."""
-        with tempfile.TemporaryDirectory(prefix=".rocattn-", dir=self.results_dir.parent) as scratch:
+        with tempfile.TemporaryDirectory(prefix=".rocattn-", dir=self.results_dir) as scratch:
             results.save(scratch)
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
             for written in Path(scratch).glob("*/*.json"):
                 written.replace(folder / written.name)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the store's lock; whatever the file system refuses becomes one line."""
-        from filelock import FileLock, Timeout
-
-        lock = self.results_dir.parent / "rocattn.lock"
         try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(lock, timeout=LOCK_TIMEOUT_S):
+            result_folder(self.results_dir)
+            with locked(self.results_dir / LOCK, wait_s=LOCK_TIMEOUT_S):
                 yield
-        except Timeout as error:
-            raise RocattnError(f"another process holds {lock}: wait for it, or remove the file if none runs") from error
+        except HeldError as error:
+            raise RocattnError(f"{error}: wait until it has stored its results") from error
         except OSError as error:
             raise RocattnError(
                 f"cannot write to the asv store {self.results_dir}: {error.strerror or error}"

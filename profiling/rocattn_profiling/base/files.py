@@ -7,6 +7,7 @@ disk, an error or Ctrl-C costs nothing, and then renames them all. So a failing 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import stat
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
     from typing import BinaryIO
+
+
+_IGNORE = ".gitignore"
 
 
 class HeldError(RocattnError):
@@ -73,26 +77,72 @@ def write_bytes(path: Path, data: bytes) -> Path:
     return path
 
 
-def write_together(files: Mapping[Path, str]) -> list[Path]:
-    """Write several files, all of them or none; returns their paths.
+def write_together(files: Mapping[Path, str], *, committed: bool = False) -> list[Path]:
+    """Write several files, all of them or none; returns their paths. ``committed`` is that of `StagedFiles`.
 
     Raises:
         RocattnError: As `write_text`; then every file is as it was.
     """
-    with StagedFiles() as staging:
+    with StagedFiles(committed=committed) as staging:
         for path, text in files.items():
             staging.add(path, [text.encode()])
         staging.commit()
     return list(files)
 
 
+def result_folder(folder: Path, *, ignored: bool = True) -> list[Path]:
+    """Create a folder for results, and those above it; return the new ones, outermost first.
+
+    In a git repository the outermost new folder ignores itself, as the caches of pytest and ruff do, so that results
+    never show up as changes to the user's project. ``ignored=False`` is for files that the user commits.
+
+    Raises:
+        OSError: When a folder cannot be created, or a file is in the way; then none is left behind.
+    """
+    created: list[Path] = []
+    try:
+        for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+            missing.mkdir(exist_ok=True)
+            created.append(missing)
+        folder.mkdir(exist_ok=True)  # fails where a file is in the way
+        if ignored and created and _would_show_in_git(created[0]):
+            (created[0] / _IGNORE).write_text("*\n")
+    except OSError:
+        _remove_empty(created)
+        raise
+    return created
+
+
+def _would_show_in_git(folder: Path) -> bool:
+    """Whether a new folder is in a repository, and in no folder that ignores itself."""
+    for above in folder.absolute().parents:
+        if system_text(above / _IGNORE) == "*":
+            return False
+        if (above / ".git").exists():
+            return True
+    return False
+
+
+def _remove_empty(created: list[Path]) -> None:
+    """Remove what `result_folder` made, as far as nothing else is in it."""
+    for folder in reversed(created):
+        with suppress(OSError):  # not empty: something was committed to it
+            if [*folder.iterdir()] == [folder / _IGNORE]:
+                (folder / _IGNORE).unlink()
+            folder.rmdir()
+
+
 class StagedFiles:
     """Files and folders that are written as ``.NAME.partial`` until all of them are complete.
 
     Whatever is not committed when the block ends is removed, with the folders created for it.
+
+    Args:
+        committed: They are for the user to commit; all others are results, whose new folders git ignores.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, committed: bool = False) -> None:
+        self._committed = committed
         self._waiting: dict[Path, Path] = {}
         self._made: list[Path] = []
         self._through: list[tuple[Path, bytes]] = []
@@ -105,9 +155,7 @@ class StagedFiles:
     ) -> None:
         for partial in self._waiting.values():
             _remove(partial)
-        for folder in reversed(self._made):
-            with suppress(OSError):  # not empty: something was committed to it
-                folder.rmdir()
+        _remove_empty(self._made)
 
     def add(self, path: Path, pieces: Iterable[bytes]) -> None:
         """Write a file beside its target; the content for a device or a pipe waits in memory.
@@ -169,10 +217,7 @@ class StagedFiles:
 
     def _beside(self, path: Path) -> Path:
         """Return a free temporary path for a file or folder, creating its parent folders."""
-        missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            self._made.append(folder)
+        self._made += result_folder(path.parent, ignored=not self._committed)
         partial = path.with_name(f".{path.name}.partial")
         _remove(partial)
         self._waiting[path] = partial
@@ -240,7 +285,7 @@ def append_line(path: Path, line: bytes) -> None:
     """
     line += b"\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        result_folder(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             size = os.fstat(descriptor).st_size
@@ -258,7 +303,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 @contextmanager
-def locked(lock: Path, *, wait: bool) -> Iterator[None]:
+def locked(lock: Path, *, wait_s: float = math.inf) -> Iterator[None]:
     """Hold a lock file for the length of a block; it is gone afterwards.
 
     The lock is the system's and ends with the process, however that ends: a file that a killed one left locks nothing.
@@ -267,15 +312,15 @@ def locked(lock: Path, *, wait: bool) -> Iterator[None]:
 
     Args:
         lock: The file, in a folder that exists.
-        wait: Wait for whoever holds it.
+        wait_s: How long to wait for whoever holds it.
 
     Raises:
-        HeldError: When another holds it and ``wait`` is False.
+        HeldError: When another still holds it then.
         OSError: When the folder cannot be written, or has no locks.
     """
     from filelock import FileLock, Timeout
 
-    own = FileLock(lock, timeout=-1 if wait else 0)
+    own = FileLock(lock, timeout=-1 if math.isinf(wait_s) else wait_s)
     try:
         own.acquire()
     except Timeout as error:

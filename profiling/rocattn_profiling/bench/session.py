@@ -16,7 +16,7 @@ import msgspec
 
 from rocattn.backends.gpu import GpuBackend
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.files import StagedFiles
+from rocattn_profiling.base.files import StagedFiles, result_folder
 from rocattn_profiling.bench import limits
 from rocattn_profiling.bench.launch import measure_side_by_side
 from rocattn_profiling.bench.limits import estimate_call_s, memory_problem, time_problem
@@ -74,7 +74,7 @@ class ResultsFolder:
         from filelock import FileLock, Timeout
 
         try:
-            self.out.mkdir(parents=True, exist_ok=True)
+            result_folder(self.out)
             self._lock = FileLock(self.out / ".lock")
             self._lock.acquire(timeout=0)
         except Timeout:

@@ -123,7 +123,7 @@ def gate_arguments(base: str | None) -> tuple[list[str], str]:
     """
     if base is None and (why := why_no_commit()):
         return [], why
-    dirty = bool(_git("status", "--porcelain"))
+    dirty = _has_changes()
     if base is None and not dirty and _is_first_commit():
         return [], "the first commit has no parent to compare with"
     revisions = ["--head", "WORKTREE"] if dirty else []
@@ -144,6 +144,16 @@ def why_no_commit() -> str:
     except RevisionError:
         return "not a git checkout with a commit"
     return ""
+
+
+def _has_changes() -> bool:
+    """Whether the tree may behave differently from HEAD: a stray file is no reason to gate the tree against HEAD."""
+    from rocattn_profiling.revisions.git import RevisionError, uncommitted
+
+    try:
+        return bool(uncommitted(Path()).code)
+    except RevisionError:
+        return False  # there is no commit, or git refuses the checkout, which the gate then says
 
 
 def _is_first_commit() -> bool:

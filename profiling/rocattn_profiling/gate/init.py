@@ -289,7 +289,7 @@ def _write(repo: Path, setup: GateSetup) -> list[InitFile]:
         same, fillable = content == text.encode(), content == unfilled[name].encode() and not path.is_symlink()
         states[name] = "unchanged" if same else "filled in" if fillable else "kept"
     changed = {repo / name: text for name, text in texts.items() if states[name] in {"written", "filled in"}}
-    write_together(changed)
+    write_together(changed, committed=True)
     return [
         InitFile(path=name, state=states[name], purpose=purpose)
         for name, purpose in zip(texts, PURPOSES.values(), strict=True)

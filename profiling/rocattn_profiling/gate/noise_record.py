@@ -17,7 +17,7 @@ import numpy as np
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import machine_folder
-from rocattn_profiling.base.files import locked, open_regular, write_bytes, write_text
+from rocattn_profiling.base.files import locked, open_regular, result_folder, write_bytes, write_text
 from rocattn_profiling.gate.rule.constants import MIN_LAUNCHES, SESSIONS
 from rocattn_profiling.gate.rule.launches import cpu_bound, locations
 from rocattn_profiling.gate.rule.pairs import Count, Number, PairLaunch
@@ -307,8 +307,9 @@ def append(path: Path, machine: Machine, measured: Iterable[Measurement]) -> int
         return 0
     with ExitStack() as stack:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(path.with_name(f"{path.name}.lock"), wait=True))
+            # A machine's folder among results that the project keeps is not ours to hide.
+            result_folder(path.parent, ignored=not path.parent.parent.exists())
+            stack.enter_context(locked(path.with_name(f"{path.name}.lock")))
         except OSError as error:
             raise RocattnError(f"cannot write {path}: {error.strerror}") from error
         try:

@@ -15,7 +15,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.base.console import Step
-from rocattn_profiling.base.files import stamp
+from rocattn_profiling.base.files import result_folder, stamp
 from rocattn_profiling.gate import noise_record, result, verdict, waivers
 from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.explain.reach import reach_of
@@ -246,7 +246,7 @@ def alone(out: Path) -> Iterator[None]:
         RocattnError: When another process works in it.
         OSError: When it cannot be created.
     """
-    _create(out)
+    result_folder(out)
     descriptor = os.open(out, os.O_RDONLY)  # the lock ends with the process
     end = time.monotonic() + _LEFT_BEHIND_S
     while not _lock(descriptor):
@@ -267,10 +267,3 @@ def _lock(descriptor: int) -> bool:
     except OSError as error:
         return error.errno not in {errno.EWOULDBLOCK, errno.EACCES}
     return True
-
-
-def _create(out: Path) -> None:
-    """Create a folder that git ignores, so that results do not make the project's tree dirty."""
-    if not out.exists():
-        out.mkdir(parents=True)
-        (out / ".gitignore").write_text("*\n")

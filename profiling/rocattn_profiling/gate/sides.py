@@ -27,6 +27,7 @@ from rocattn_profiling.gate.sources import check_installed, choose_sources, disc
 from rocattn_profiling.gate.thresholds import ThresholdTable
 from rocattn_profiling.gate.verdict import SideFacts
 from rocattn_profiling.gate.waivers import WaiverTable
+from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.measure import SideName
     from rocattn_profiling.gate.sources import CaseLauncher, Sources
     from rocattn_profiling.revisions.asv_config import Recipe
-    from rocattn_profiling.revisions.git import Revision
+    from rocattn_profiling.revisions.git import Revision, Uncommitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,22 +95,58 @@ class Context:
         self.notes.append(line)
 
 
-def choose_revisions(repo: Path, options: Options) -> tuple[Revision, Revision]:
+def choose_revisions(
+    repo: Path, options: Options, *, start: Path = Path(), note: Callable[[str], None] = lambda _: None
+) -> tuple[Revision, Revision]:
     """Return base and head.
 
+    Args:
+        repo: The repository.
+        options: What to compare.
+        start: The folder that the gate was started in, for the command in an error.
+        note: Called with a line about untracked files, which HEAD lacks and WORKTREE has.
+
     Raises:
-        RevisionError: When one does not exist, or the tree is dirty and ``head`` was not named.
+        RevisionError: When one does not exist, or tracked files have changes and ``head`` was not named.
     """
-    if not options.head and (changed := revisions.changes(repo, besides=lambda path: _changes_nothing(repo, path))):
-        shown = terminal(changed[0], 80) + (f" and {len(changed) - 1} more" if len(changed) > 1 else "")
-        raise revisions.RevisionError(
-            f"the working tree has changes ({shown}): commit them, have git ignore them, or say what to measure "
-            "with --head WORKTREE or --head HEAD"
-        )
+    if options.head in {"", revisions.WORKTREE}:
+        held = revisions.uncommitted(repo)
+        if held.changed and not options.head:
+            worktree = _command(start, options, {"base": options.base, "head": revisions.WORKTREE}, selection=True)
+            raise revisions.RevisionError(
+                f"tracked files have uncommitted changes ({_listed(held.changed, 1)}): "
+                f"commit them, measure them with `{worktree}`, or leave them out with --head HEAD"
+            )
+        for line in _untracked(repo, held, options.head):
+            note(line)
     head = revisions.resolve(repo, options.head or "HEAD")
     if options.base:
         return revisions.resolve(repo, options.base), head
     return (revisions.resolve(repo, "HEAD") if head.dirty else revisions.parent(repo, head)), head
+
+
+def _untracked(repo: Path, held: Uncommitted, head: str) -> Iterator[str]:
+    """Return a line about untracked files, if any: what became of them, and which of them may well be meant."""
+    files = [path for path in held.untracked if not _changes_nothing(repo, path)]
+    meant = [path for path in files if path in held.sources or path.startswith(".rocattn/")]
+    if not files:
+        return
+    files = [*meant, *(path for path in files if path not in meant)]
+    if head == revisions.WORKTREE:
+        yield f"{revisions.WORKTREE} includes {count(len(files), 'untracked file')}: {_listed(files)}"
+        return
+    are, they = ("is", "it was") if len(files) == 1 else ("are", "they were")
+    line = f"{count(len(files), 'untracked file')} {are} not part of HEAD, so {they} not built: {_listed(files)}"
+    if meant:
+        belong, it = ("belongs", "it") if len(meant) == 1 else ("belong", "them")
+        line += f". If {_listed(meant)} {belong} to the change, commit {it} or add --head {revisions.WORKTREE}"
+    yield line
+
+
+def _listed(paths: Sequence[str], most: int = 3) -> str:
+    """Return the first paths, and how many more there are."""
+    shown = ", ".join(terminal(path, 80) for path in paths[:most])
+    return f"{shown} and {len(paths) - most} more" if len(paths) > most else shown
 
 
 def _changes_nothing(repo: Path, path: str) -> bool:
@@ -148,7 +185,13 @@ def open_sides(start: Path, out: Path, options: Options, say: Callable[[str], No
 @contextlib.contextmanager
 def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Context]:
     repo = revisions.find_repository(start)
-    chosen = dict(zip(SIDES, choose_revisions(repo, options), strict=True))
+    notes: list[str] = []
+
+    def note(line: str) -> None:
+        say(line)
+        notes.append(line)
+
+    chosen = dict(zip(SIDES, choose_revisions(repo, options, start=start, note=note), strict=True))
     for side, revision in chosen.items():
         say(f"{side} {revision.short} {revision.subject}")
     suite, work = _suite_in(repo, start, options.suite), out / "work"
@@ -198,7 +241,8 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             thresholds=limits,
             list_base=list_base,
             say=say,
-            again=_command(start, options, chosen),
+            again=_command(start, options, {side: _name(revision) for side, revision in chosen.items()}),
+            notes=notes,
         )
         for line in config.left_out:
             context.note(line)
@@ -331,13 +375,19 @@ def _settings(suite: Path) -> Path | None:
     return next((folder for folder in suite.parents if (folder / ".rocattn").is_dir()), None)
 
 
-def _command(start: Path, options: Options, chosen: Mapping[SideName, Revision]) -> str:
-    """Return the command that compares the same sides by the same rule, for the folder that the gate was started in."""
+def _name(revision: Revision) -> str:
+    return revisions.WORKTREE if revision.dirty else revision.sha[:10]
+
+
+def _command(start: Path, options: Options, sides: Mapping[SideName, str], *, selection: bool = False) -> str:
+    """Return the command that compares two sides by the same rule, for the folder that the gate was started in.
+
+    ``selection`` adds which benchmarks, and whether it is quick.
+    """
     words = ["rocattn", "gate", "run"]
-    if chosen:
-        names = {side: revisions.WORKTREE if rev.dirty else rev.sha[:10] for side, rev in chosen.items()}
+    if sides:
         words += [] if start == Path() else ["--repo", os.fspath(start)]
-        words += ["--base", names["base"], "--head", names["head"]]
+        words += [word for side in SIDES if sides[side] for word in (f"--{side}", sides[side])]
     else:
         words += ["--base-python", options.base_python, "--head-python", options.head_python]
     for option, value in (("--python", options.python), ("--suite", options.suite)):
@@ -346,6 +396,8 @@ def _command(start: Path, options: Options, chosen: Mapping[SideName, Revision])
     words += [word for option, values in listed for value in values for word in (option, value)]
     if options.tolerance != Options().tolerance:
         words += ["--tolerance", f"{100 * options.tolerance:g}"]
+    if selection:
+        words += ["--quick"] * options.quick + [word for pattern in options.patterns for word in ("--bench", pattern)]
     return shlex.join(words)
 
 

@@ -172,7 +172,7 @@ def write_pins(folder: Path, pins: Iterable[Pins]) -> list[Path]:
     Raises:
         RocattnError: When the folder does not take it.
     """
-    return write_together({folder / f"{pin.arch}.json": _text(pin) for pin in pins})
+    return write_together({folder / f"{pin.arch}.json": _text(pin) for pin in pins}, committed=True)
 
 
 def _text(pins: Pins) -> str:

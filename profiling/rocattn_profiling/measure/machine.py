@@ -18,7 +18,7 @@ from rocattn.gpu.probe import probe
 from rocattn.toolchain import choose_host_compiler, host_isa
 from rocattn_profiling.base.files import system_text
 from rocattn_profiling.measure.records import Commit, Machine
-from rocattn_profiling.revisions.git import RevisionError, git
+from rocattn_profiling.revisions.git import RevisionError, git, uncommitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,14 +251,14 @@ def _git(repo: Path, *arguments: str) -> str:
 def this_commit(repo: Path) -> Commit | None:
     """Return the commit that is checked out in a repository, or None outside of one (or without git).
 
-    ``dirty`` says that tracked files differ from the commit, or that there are untracked files git does not ignore.
+    ``dirty`` says that tracked files differ from the commit, or that there are untracked sources beside them.
     """
     # Signatures (log.showSignature) would be printed before it, and other encodings as they are configured.
     line = _git(repo, "log", "-1", "--no-show-signature", "--encoding=UTF-8", "--format=%H %ct %s")
     if not line:
         return None
     sha, seconds, *subject = line.split(" ", 2)
-    dirty = bool(_git(repo, "status", "--porcelain"))
+    dirty = bool(uncommitted(repo).code)
     return Commit(sha=sha, date_ms=int(seconds) * 1000, subject=" ".join(subject), dirty=dirty)
 
 

@@ -109,7 +109,7 @@ def _cached(repo: Path, revision: Revision, recipe: Recipe, *, offline: bool) ->
     with _cache_errors(root):
         entry.parent.mkdir(parents=True, exist_ok=True)
         revisions.prune_checkouts(root / "scratch")
-        with locked(entry.with_suffix(".lock"), wait=True):
+        with locked(entry.with_suffix(".lock")):
             stamp = entry / _STAMP
             if ready := _read_stamp(stamp):
                 os.utime(stamp)

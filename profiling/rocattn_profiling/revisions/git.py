@@ -11,15 +11,16 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.revisions.hunks import NATIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 WORKTREE = "WORKTREE"
 _UNSHALLOW = "run `git fetch --unshallow` first; in a GitHub workflow give actions/checkout `fetch-depth: 0`"
@@ -28,6 +29,9 @@ TIES = frozenset(
     {"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_SHALLOW_FILE"}
     | {"GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_IMPLICIT_WORK_TREE"}
 )
+
+
+SOURCES = NATIVE | {".py"}
 
 
 class RevisionError(RocattnError):
@@ -187,17 +191,39 @@ def _missing(repo: Path, name: str) -> str:
     return f"revision {name!r} does not exist in {repo}: fetch it, or check its spelling with `git log --all`"
 
 
-def changes(repo: Path, *, besides: Callable[[str], bool] | None = None) -> list[str]:
-    """Return the paths of tracked files that changed and of untracked files that are not ignored.
+class Uncommitted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a working tree holds that HEAD does not.
 
-    Args:
-        repo: The repository.
-        besides: Says of an untracked file whether it is left out; without it an untracked folder is one path.
+    Attributes:
+        changed: Tracked files that differ, are new or are gone.
+        untracked: Files that git neither tracks nor ignores.
+        sources: Those of ``untracked`` that a build may take up: source files in folders of tracked ones.
     """
-    untracked = "normal" if besides is None else "all"
-    listed = git(repo, "status", "--porcelain", "-z", "--no-renames", f"--untracked-files={untracked}")
-    entries = [(entry[:2], entry[3:]) for entry in listed.split("\0") if entry]
-    return [path for state, path in entries if besides is None or state != "??" or not besides(path)]
+
+    changed: list[str]
+    untracked: list[str]
+    sources: list[str]
+
+    @property
+    def code(self) -> list[str]:
+        """What may make the working tree behave differently from HEAD."""
+        return self.changed + self.sources
+
+
+def uncommitted(repo: Path) -> Uncommitted:
+    """Return what is not committed. Untracked files inside a submodule are the submodule's own affair."""
+    options = ("--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=untracked")
+    entries = [(entry[:2], entry[3:]) for entry in git(repo, "status", *options).split("\0") if entry]
+    untracked = [path for state, path in entries if state == "??"]
+    code = [PurePosixPath(path) for path in untracked if PurePosixPath(path).suffix in SOURCES]
+    # The top folder does not count: a script left lying there is part of no package and no suite.
+    tracked = git(repo, "ls-files", "-z", "--full-name", "--", ":/").split("\0") if code else []
+    folders = {folder for path in tracked for folder in PurePosixPath(path).parents} - {PurePosixPath()}
+    return Uncommitted(
+        changed=[path for state, path in entries if state != "??"],
+        untracked=untracked,
+        sources=[str(path) for path in code if folders & set(path.parents)],
+    )
 
 
 def parent(repo: Path, revision: Revision) -> Revision:
@@ -224,7 +250,8 @@ def snapshot_worktree(repo: Path) -> Revision:
     The commit's dates are HEAD's, so that the same tree always gives the same commit. A clean tree gives HEAD itself.
     """
     head = resolve(repo, "HEAD")
-    if not changes(repo):
+    held = uncommitted(repo)
+    if not held.changed and not held.untracked:
         return msgspec.structs.replace(head, name=WORKTREE)
     with tempfile.TemporaryDirectory(prefix="rocattn-index-") as folder:
         index = Path(folder) / "index"

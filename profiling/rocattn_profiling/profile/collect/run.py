@@ -15,7 +15,7 @@ from rocattn.errors import RocattnError
 from rocattn.gpu.build import LINE_TABLES
 from rocattn.gpu.plan_log import VARIABLE as PLAN_LOG
 from rocattn_profiling.base.console import Step
-from rocattn_profiling.base.files import HeldError, locked, write_text
+from rocattn_profiling.base.files import HeldError, locked, result_folder, write_text
 from rocattn_profiling.base.process import Ended, StartError, run_group
 from rocattn_profiling.profile.collect import diagnose, hardware, scrub, store
 from rocattn_profiling.profile.collect.assemble import under_a_profiler
@@ -69,8 +69,8 @@ class Session:
             RocattnError: When the folder cannot be used, or another collection uses it.
         """
         try:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            with locked(Path(f"{self.out}.lock"), wait=False):
+            result_folder(self.out.parent)
+            with locked(Path(f"{self.out}.lock"), wait_s=0):
                 return self._collect()
         except HeldError as error:
             raise RocattnError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.files import StagedFiles, write_bytes
+from rocattn_profiling.base.files import StagedFiles, result_folder, write_bytes
 from rocattn_profiling.profile.collect.find import Tool  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.profile.collect.hardware import Hardware  # noqa: TC001 - as above
 from rocattn_profiling.profile.collect.passes import PassPlan, ProfilerPass  # noqa: TC001 - as above
@@ -242,7 +242,7 @@ def fresh_folder(folder: Path) -> Path:
     try:
         if folder.exists():
             shutil.rmtree(folder)
-        folder.mkdir(parents=True)
+        result_folder(folder)
     except OSError as error:
         raise RocattnError(f"cannot write {folder}: {error.strerror}") from error
     return folder
@@ -256,7 +256,7 @@ def _move_aside(out: Path) -> None:
         if not (folder := out.with_name(f"{out.name}-earlier-{number}")).exists()
     )
     try:
-        aside.mkdir()
+        result_folder(aside)
         for name in (PROFILE, PASSES, STATE):  # the state last: without it, the rest is not a collection
             if (out / name).exists():
                 (out / name).rename(aside / name)

@@ -190,7 +190,8 @@ static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first,
 #pragma GCC unroll 16
         for (int e = 0; e < VL; e++) {
           const vf even = load(o + (d + 2 * e) * PW + l0) * factor, odd = load(o + (d + 2 * e + 1) * PW + l0) * factor;
-          tiny |= any_subnormal(even) | any_subnormal(odd);
+          tiny |= any_subnormal(even);
+          tiny |= any_subnormal(odd);
           r[e] = (vf)pair_bf16(even, odd);
         }
         if (__builtin_expect(tiny, 0))

@@ -6,6 +6,8 @@
 #pragma once
 #include <stdint.h>
 #if defined(__AVX2__) || defined(__SSE2__)
+// GCC's immintrin.h includes mm_malloc.h, whose <stdlib.h> has no malloc in freestanding C++ since GCC 13.
+#define _MM_MALLOC_H_INCLUDED
 #include <immintrin.h>
 #endif
 #if defined(__ARM_NEON)

@@ -6,7 +6,7 @@ namespace rocattn::hostgpu {
 namespace {
 
 Stream* streams;
-Stream legacy, per_thread = {nullptr, false, false, 1};  // without handles of their own
+Stream legacy, per_thread = {nullptr, false, false, 1, {}, nullptr, 0};  // without handles of their own
 Event* events;
 Moment host;       // what the host has waited for
 Moment destroyed;  // the work of streams that are gone

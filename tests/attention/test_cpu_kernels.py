@@ -20,6 +20,7 @@ from rocattn.sources import kernel_root
 from rocattn.toolchain.host import compile_host, host_isa
 from rocattn_profiling.workloads.inputs import make_inputs, numpy_dtype
 
+from ..host_compilers import building_with, each_compiler
 from .builds import neon, sanitized
 from .random_problems import DTYPES, judged, random_problem
 
@@ -308,20 +309,23 @@ def test_nan_at_hidden_keys_does_not_leak_from_memory(dtype):
     assert np.isnan(out[:, 1:].astype(np.float32)).all()
 
 
-@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512", "avx512bf16", "amx"])
-def test_every_instruction_set_keeps_the_rule(isa, tmp_path, monkeypatch):
+@each_compiler
+@pytest.mark.parametrize("isa", ["own", "optimized", "portable", "avx2", "avx512", "avx512bf16", "amx"])
+def test_every_compiler_and_instruction_set_keeps_the_rule(isa, compiler, tmp_path, monkeypatch):
     """Random problems with each library this CPU can run (in a process of its own: one library a process).
 
     Unoptimised, which compiles ten times as fast; all other tests take the optimised one of this CPU.
     """
-    monkeypatch.setenv("ROCATTN_CPU_ISA", isa)
+    if isa not in {"own", "optimized"}:
+        monkeypatch.setenv("ROCATTN_CPU_ISA", isa)
     try:
-        host_isa.__wrapped__()
+        chosen = host_isa.__wrapped__()
     except ToolchainError as error:
         pytest.skip(str(error))
     library = tmp_path / "kernels.so"
     sources = [kernel_root() / "cpu" / name for name in SOURCES]
-    library.write_bytes(compile_host(sources, isa=isa, options=("-O0",)))
+    with building_with(compiler, *([] if isa == "optimized" else ["-O0"])):
+        library.write_bytes(compile_host(sources, isa=chosen))
     done = subprocess.run(
         [sys.executable, "-m", "tests.attention.random_problems", "--problems", "6", "--seed", "5000"],
         env=os.environ | {"ROCATTN_CPU_LIBRARY": str(library)}, cwd=ROOT, capture_output=True, text=True, check=False,

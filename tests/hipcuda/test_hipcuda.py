@@ -14,6 +14,8 @@ from rocattn.sources import kernel_root
 from rocattn.toolchain.hipcuda import compile_ptx, hipcuda_library
 from rocattn.toolchain.host import compile_host
 
+from ..host_compilers import building_with, each_compiler
+
 HERE = Path(__file__).parent
 EXPORTED = re.compile(r"HIPCUDA_EXPORT\s+[\w* ]+?(hip\w+)\(")
 NAMED = re.compile(r'(?:call|_outputs|_allocated)\("(hip\w+)"')
@@ -63,6 +65,14 @@ def test_records_of_it_carry_its_name_and_never_say_amdgpu(fake_driver):
     done = run(fake_driver, "from rocattn_profiling.measure.machine import gpu_facts; print(gpu_facts())")
     assert "'gpu': 'Fake card', 'gfx': 'sm_90'" in done.stdout
     assert "amdgpu" not in done.stdout
+
+
+@each_compiler
+def test_the_library_of_each_compiler_finds_the_card(fake_driver, compiler):
+    """It forwards calls to a driver that it looks for when it is loaded."""
+    with building_with(compiler):
+        answer = probed(fake_driver)
+    assert len(answer["devices"]) == 1, answer
 
 
 def test_without_a_driver_or_a_card_the_reason_is_given(fake_driver, tmp_path):

@@ -15,6 +15,8 @@ from rocattn.gpu.flash import flash_launches, split_prefill, uses_decode
 from rocattn_profiling.workloads.accuracy import check_output
 from rocattn_profiling.workloads.inputs import make_inputs
 
+from ..host_compilers import building_with, each_compiler
+from ..hostgpu.standin import StandIn
 from .launching import forward_arrays
 
 ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
@@ -73,6 +75,17 @@ def test_it_agrees_with_float64(standin, arch, dtype, case):
     """Out and LSE are within the error rule for every kernel, option and register layout; every check is silent."""
     config, inputs = problem(dtype, **CASES[case])
     check = check_output(config, inputs, *run(standin(arch), config, inputs))
+    assert check.ok, f"{check.what} is {check.ratio:.3g} x the allowed error"
+
+
+@each_compiler
+@pytest.mark.parametrize("level", ["-O0", "-O3"])
+def test_the_stand_in_of_each_compiler_agrees_with_float64(tmp_path, kernel_cache, level, compiler):
+    """Its library, which runs the kernels' lanes and does what only a GPU's instructions do, and checks it."""
+    with building_with(compiler, level):
+        device = StandIn(tmp_path, "gfx1100")
+    config, inputs = problem("float16", **CASES["every-option"])
+    check = check_output(config, inputs, *run(device, config, inputs))
     assert check.ok, f"{check.what} is {check.ratio:.3g} x the allowed error"
 
 

@@ -67,7 +67,8 @@ def test_json_is_alone_on_stdout_and_whole(run_bench, tmp_path):
         assert summary["tokens_per_s"] == pytest.approx(9e9 / summary["p50_ns"])
     (speedup,) = value["speedups"]
     assert (speedup["slow"], speedup["fast"], speedup["unit"]) == ("cpu", "cpu-flash", "launch")
-    assert speedup["low"] <= speedup["ratio"] <= speedup["high"]
+    assert (speedup["ratio"] is None) == (speedup["undecided"] is not None)  # of two short launches it may be
+    assert speedup["low"] <= speedup["high"]
     assert value["ceilings"] == CEILINGS
     assert value["path"] == str(tmp_path / "out" / "records.jsonl")
     assert "b1-h2-q9-k13-d12-causal" in err

@@ -4,6 +4,7 @@ import json
 
 import msgspec
 import pytest
+from markupsafe import escape
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
@@ -79,23 +80,30 @@ def test_the_bench_table_is_one_for_each_place(capsys):
     assert [round(speedup.ratio, 2) for _, speedup in found] == [4.0, 0.5] * len(CONFIGS)
 
 
-def test_more_than_a_ceiling_is_marked_and_explained(capsys):
-    """127 % of a ceiling is no share: the table marks that row, and says under it how it comes."""
+def test_more_than_a_ceiling_is_undecided_and_explained(capsys):
+    """127 % of a ceiling is no share: every view says "undecided", and once why; the ceiling is said to be passed."""
     config = AttentionConfig(batch=1, num_heads=2, seq_q=64, seq_k=64, head_dim=16)
     usual, fast = (make_record([[2000.0]], config=config, backend=name) for name in ("cpu", "cpu-flash"))
     fast = msgspec.structs.replace(fast, ceilings={"gemm_tflops": stats.summarize(fast).tflops / 1.27})
     usual = msgspec.structs.replace(usual, ceilings={"gemm_tflops": stats.summarize(usual).tflops / 0.27})
+    why = f"undecided % of ceiling: {stats.ABOVE_CEILING.line}"
     bench_view.print_tables([("s", [usual, fast])])
     text = capsys.readouterr().err
-    assert "127.0 GEMM ?" in text
+    assert "127" not in text
     assert "27.0 GEMM  " in text
-    assert text.count(stats.ABOVE_CEILING) == 1
+    assert text.count(why) == 1
     html = report_command.report_html(bench_report.build([usual, fast]), 0)
-    assert html.count("127 ?<") == 1
-    assert html.count(stats.ABOVE_CEILING) == 1
+    assert "127 ?" not in html
+    assert html.count(">undecided<") == 1
+    assert html.count(str(escape(why))) == 1
+    row = bench_report.to_json(bench_report.build([usual, fast]))["rows"][1]["summary"]
+    assert row["gemm_pct"] is None
+    assert row["undecided"]["gemm_pct"]["code"] == "above_ceiling"
+    cells = report_command.to_frame([usual, fast])["undecided"].tolist()
+    assert cells == ["", "gemm_pct: above_ceiling"]
     bench_view.print_tables([("s", [usual])])
-    assert stats.ABOVE_CEILING not in capsys.readouterr().err
-    assert stats.ABOVE_CEILING not in report_command.report_html(bench_report.build([usual]), 0)
+    assert "undecided" not in capsys.readouterr().err
+    assert ">undecided<" not in report_command.report_html(bench_report.build([usual]), 0)
 
 
 def test_the_report_has_a_group_for_each_place():

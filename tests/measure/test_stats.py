@@ -130,6 +130,39 @@ def test_a_speedup_has_the_t_interval_of_log_ratios():
     assert (found.ratio, found.low, found.high) == pytest.approx(tuple(np.exp([logs.mean(), low, high])))
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "decided"),
+    [(1.0, 3.0, True), (1.0, 3.01, False), (3.49, 4214.78, False), (0.08, 21759.0, False), (0.2, 0.3, True),
+     (0.0, 0.1, False), (1.0, math.inf, False), (1.0, None, False), (math.nan, 2.0, False), (-1.0, 2.0, False)],
+)  # fmt: skip
+def test_a_ratio_with_a_wide_interval_is_undecided(low, high, decided):
+    """Three is the limit; an interval without an end, or of no numbers, is wider."""
+    assert (stats.undecided(low, high) is None) == decided
+    assert stats.undecided(low, high) in {None, stats.WIDE_INTERVAL}
+
+
+def test_an_undecided_speedup_has_its_interval_and_no_ratio():
+    """So that no view prints one by mistake."""
+    wild = stats.speedup(make_record([[1.0], [100.0], [10.0]]), make_record([[1.0], [1.0], [1.0]]))
+    assert (wild.ratio, wild.undecided) == (None, stats.WIDE_INTERVAL)
+    assert wild.high > 3 * wild.low > 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "share", "reason"),
+    [("float32", 1.04, None), ("float32", 1.06, stats.ABOVE_CEILING), ("float16", 3.68, stats.FLOAT32_CEILING),
+     ("float64", 3.68, stats.ABOVE_CEILING)],
+)  # fmt: skip
+def test_a_passed_ceiling_is_no_ceiling(dtype, share, reason):
+    """Beyond what ceilings of a quiet machine differ by, there is no share; float16 may pass one of float32."""
+    config = CONFIG.replace(dtype=dtype)
+    rate = stats.summarize(make_record([[2000.0]], config=config)).tflops
+    ceilings = {"gemm_tflops": rate / share, "gemm_float64_tflops": rate / share}
+    summary = stats.summarize(make_record([[2000.0]], config=config, ceilings=ceilings))
+    assert summary.gemm_pct == (pytest.approx(100 * share) if reason is None else None)
+    assert summary.undecided == ({} if reason is None else {"gemm_pct": reason})
+
+
 def test_the_interval_covers_the_true_ratio_as_often_as_it_says():
     """Launch noise of 5 %, sample noise of 1 % with disturbances upwards: 95 % of intervals hold the true 1.3."""
     rng = np.random.default_rng(7)

@@ -93,7 +93,7 @@ def test_records_not_measured_side_by_side_get_no_speedup(record_of):
 
 
 def test_a_speedup_that_says_nothing_is_undecided(record_of):
-    """An interval whose ends differ threefold is no result in a table; its numbers stay in the tooltip and in JSON."""
+    """An interval whose ends differ threefold has no ratio in any view; JSON has the interval, and why."""
     config = AttentionConfig(batch=1, num_heads=1, seq_q=9, seq_k=9, head_dim=8)
     base, wild = record_of(config), record_of(config, "cpu-flash")
     spread = [
@@ -102,9 +102,14 @@ def test_a_speedup_that_says_nothing_is_undecided(record_of):
     ]
     report = bench_report.build([base, msgspec.structs.replace(wild, launches=spread)])
     html = report_html(report, 0)
-    assert re.search(r'title="[\d.e,-]+x \[[^"]+\]">undecided<', html)
-    assert "| undecided |" in report_markdown(report)
-    assert bench_report.to_json(report)["rows"][1]["speedup"]["high"] > 1
+    assert re.search(r'title="[\d.e,-]+ to [^"]+differ by more than[^"]+">undecided<', html)
+    assert "undecided speed-up: the ends of its 95 % interval differ" in html
+    text = report_markdown(report)
+    assert "| undecided |" in text
+    assert text.count("undecided speed-up: the ends of its 95 % interval differ") == 1
+    found = bench_report.to_json(report)["rows"][1]["speedup"]
+    assert (found["ratio"], found["undecided"]["code"]) == (None, "wide_interval")
+    assert found["low"] < 1 < found["high"]
 
 
 def test_a_busy_machine_is_announced(record_of):

@@ -10,8 +10,9 @@ import msgspec
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn_profiling.bench.model import ModelView, model_view
+from rocattn_profiling.bench.view import UNDECIDED, undecided_notes
 from rocattn_profiling.measure.records import Place, by_place, place_names, place_of, to_builtins
-from rocattn_profiling.measure.stats import ABOVE_CEILING, Speedup, Summary, newest, speedup, summarize
+from rocattn_profiling.measure.stats import Speedup, Summary, newest, speedup, summarize
 from rocattn_profiling.pages.charts import Chart, ChartLine, ChartPoint, colour_of, line_chart
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.pages.render import add_filters
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 BASELINE = "cpu"
-UNDECIDED = 3.0
-"""Ratio of an interval's ends from which tables say "undecided"; the numbers stay in tooltips and JSON."""
 CHARTS = 6
 """Most charts per grid; those with the most points are kept, and the page says how many were left out."""
 
@@ -43,9 +42,9 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Whether the speed-up's interval leaves 1: "faster", "slower" or "same"."""
-        if self.speedup is None:
-            return ""
+        """Whether the speed-up's interval leaves 1: "faster", "slower", "same" or "undecided"."""
+        if self.speedup is None or self.speedup.undecided:
+            return "" if self.speedup is None else UNDECIDED
         return "faster" if self.speedup.low > 1 else "slower" if self.speedup.high < 1 else "same"
 
     @property
@@ -295,14 +294,16 @@ def _against(base: Record | None, record: Record) -> Speedup | None:
 
 def speedup_text(value: Speedup | None) -> str:
     """Return a speed-up with its interval ("1.42x [1.38, 1.46]"), or "undecided" where that means next to nothing."""
-    if value is None:
-        return ""
-    return "undecided" if value.high > UNDECIDED * value.low else interval_text(value)
+    if value is None or value.ratio is None:
+        return "" if value is None else UNDECIDED
+    return f"{digits(value.ratio)}x [{digits(value.low)}, {digits(value.high)}]"
 
 
 def interval_text(value: Speedup | None) -> str:
-    """Return a speed-up with its interval, however wide."""
-    return "" if value is None else f"{digits(value.ratio)}x [{digits(value.low)}, {digits(value.high)}]"
+    """Return what the tooltip of a speed-up says: why it is undecided, with the interval; "" of any other."""
+    if value is None or value.undecided is None:
+        return ""
+    return f"{digits(value.low)} to {digits(value.high)}: {value.undecided.line}"
 
 
 def to_json(report: BenchReport) -> dict[str, Any]:
@@ -381,9 +382,20 @@ def ceiling(name: str, value: float) -> str:
     return f"{stem.replace('_', ' ')} {digits(value)} {'GB/s' if unit == 'gbps' else 'TFLOP/s'}"
 
 
-def of_ceiling(pct: float | None) -> str:
-    """Return a percentage of a measured limit, marked if it is above it ("84.1", "127 ?")."""
-    return "" if pct is None else f"{digits(pct)}{' ?' if pct > 100 else ''}"
+def of_ceiling(summary: Summary, name: str) -> str:
+    """Return a percentage of a measured limit: "gemm_pct" or "memory_pct" of a summary."""
+    pct = getattr(summary, name)
+    return UNDECIDED if name in summary.undecided else "" if pct is None else digits(pct)
+
+
+def notes(group: Group) -> list[str]:
+    """Return a line for each reason why the group's table says "undecided"."""
+    return undecided_notes((row.summary for row in group.rows), (row.speedup for row in group.rows))
+
+
+def speedup_notes(group: Group) -> list[str]:
+    """Return the lines of `notes` that are of speed-ups, for tables without shares of ceilings."""
+    return undecided_notes((), (row.speedup for row in group.rows))
 
 
 def _legend(report: BenchReport) -> list[tuple[str, int]]:
@@ -395,7 +407,7 @@ def prepare_templates() -> None:
     filters: dict[str, Callable[..., Any]] = {
         "speedup": speedup_text, "interval": interval_text, "by_config": by_config, "best_rate": best_rate,
         "worst_error": worst_error, "any_wrong": any_wrong, "ceiling": ceiling, "of_ceiling": of_ceiling,
-        "legend": _legend,
+        "legend": _legend, "undecided_notes": notes, "speedup_notes": speedup_notes,
     }  # fmt: skip
     descriptions = {name: suite.description for name, suite in (GRIDS | WORKLOADS).items()}
-    add_filters(filters, above_ceiling=ABOVE_CEILING, descriptions=descriptions)
+    add_filters(filters, descriptions=descriptions)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from rocattn_profiling.bench.session import BenchSession
     from rocattn_profiling.measure.records import Check, Record
 
-COLUMNS = ("config", "backend", "P50", "tokens/s", "TFLOP/s", "% of ceiling", "max error", "speed-up (95 %)")
+UNDECIDED = "undecided"
+"""What stands in the place of a number that is none; `undecided_notes` says why."""
+SHARE = "% of ceiling"
+COLUMNS = ("config", "backend", "P50", "tokens/s", "TFLOP/s", SHARE, "max error", "speed-up (95 %)")
 
 
 def list_grids(*, as_json: bool) -> int:
@@ -140,11 +143,12 @@ def _digits(value: float) -> str:
 
 
 def _ceiling(summary: stats.Summary) -> str:
-    """Return the percentage of the nearer ceiling, and its name."""
+    """Return the percentage of the nearer ceiling, and its name; which is nearer is unknown if one was passed."""
+    if summary.undecided:
+        return UNDECIDED
     shares = {"GEMM": summary.gemm_pct or 0.0, "memory": summary.memory_pct or 0.0}
     name = max(shares, key=lambda key: shares[key])
-    mark = " ?" if summary.above_ceiling else ""
-    return f"{shares[name]:.1f} {name}{mark}" if shares[name] else ""
+    return f"{shares[name]:.1f} {name}" if shares[name] else ""
 
 
 def _error(record: Record) -> str:
@@ -155,10 +159,18 @@ def _error(record: Record) -> str:
 
 
 def _ratio(speedup: stats.Speedup | None) -> str:
-    if speedup is None:
-        return ""
+    if speedup is None or speedup.ratio is None:
+        return "" if speedup is None else UNDECIDED
     mark = "" if speedup.unit == "launch" else " *"
     return f"{speedup.ratio:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}){mark}"
+
+
+def undecided_notes(summaries: Iterable[stats.Summary], speedups: Iterable[stats.Speedup | None]) -> list[str]:
+    """Return a line for each reason why a table says "undecided", with the remedy; none where it does not."""
+    shares = (reason for summary in summaries for reason in summary.undecided.values())
+    ratios = (speedup.undecided for speedup in speedups if speedup is not None and speedup.undecided is not None)
+    named = [(SHARE, reason) for reason in shares] + [("speed-up", reason) for reason in ratios]
+    return [f"{UNDECIDED} {what}: {reason.line}" for what, reason in dict.fromkeys(named)]
 
 
 def print_tables(suites: list[tuple[str, list[Record]]]) -> None:
@@ -189,9 +201,9 @@ def _print_table(suite: str, measured: list[Record]) -> None:
         )
         before = record.label
     print_table(f"{suite}: {dtype}, {measured[0].threads} threads, {measured[0].data} data", COLUMNS, rows, keys=2)
-    if any(stats.summarize(record).above_ceiling for record in measured):
-        say(f"? {stats.ABOVE_CEILING}")
-    if any(speedup.unit != "launch" for speedup in ratios.values()):
+    for line in undecided_notes([stats.summarize(record) for record in measured], ratios.values()):
+        say(line)
+    if any(speedup.unit != "launch" and speedup.ratio is not None for speedup in ratios.values()):
         say("* one launch: the interval is over samples of one process, not over processes (use --launches 3)")
 
 
@@ -219,9 +231,12 @@ def print_summary(session: BenchSession | FleetSession, records: list[Record]) -
     names: dict[Place, str] = place_names(places)
     for place, members in places.items():
         if ceilings := _ceilings(members):
-            gemm, memory = ceilings["gemm_tflops"], ceilings["memory_gbps"]
+            passed = {name for record in members if record.launches for name in stats.summarize(record).undecided}
+            gemm, memory = (" (passed)" if name in passed else "" for name in ("gemm_pct", "memory_pct"))
+            gemm = f"{ceilings['gemm_tflops']:.3f} TFLOP/s{gemm}"
+            memory = f"{ceilings['memory_gbps']:.1f} GB/s{memory}"
             where = f" of {names[place]}" if len(places) > 1 else ""
-            say(f"measured ceilings{where}: float32 GEMM {gemm:.3f} TFLOP/s, memory {memory:.1f} GB/s")
+            say(f"measured ceilings{where}: float32 GEMM {gemm}, memory {memory}")
     for record in records:
         if record.skipped:
             say(f"{record.status} {record.suite} {record.label} on {record.backend}: {record.skipped}")

@@ -18,6 +18,7 @@ import msgspec
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
+from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.measure.records import place_of
 
 if TYPE_CHECKING:
@@ -30,12 +31,28 @@ LOW_QUANTILE = 0.05
 means gained nothing on the gate's recordings."""
 DISTURBED_SWITCHES_PER_S = 100.0
 """An idle machine takes the CPU from a process a few times a second; another busy process, hundreds of times."""
-ABOVE_CEILING = (
-    "above 100 % of a ceiling: it is of float32 products or of memory, so 16-bit instructions or data in the caches "
-    "can pass it, or the machine was busy while it was measured"
+WIDEST_RATIO = 3.0
+"""Ratio of a 95 % interval's ends from which a ratio is undecided: "121x (3.5 to 4215)" is no number."""
+CEILING_SLACK = 1.05
+"""How far a share may exceed 1: ceilings of a quiet machine, retaken eight times, lay within 4 % of their mean."""
+WIDE_INTERVAL = Reason(
+    "wide_interval",
+    f"the ends of its 95 % interval differ by more than a factor of {WIDEST_RATIO:g}",
+    "measure again on an idle machine (`rocattn doctor` shows the load), or with more launches",
+)
+ABOVE_CEILING = Reason(
+    "above_ceiling",
+    "the ceiling measured in this run was passed, so it is none: the machine was busy while it was measured, or the "
+    "data were in the caches",
+    "measure again on an idle machine (`rocattn doctor` shows the load)",
+)
+FLOAT32_CEILING = Reason(
+    "float32_ceiling",
+    "the GEMM ceiling is of float32 products, which 16-bit instructions pass; or the machine was busy while it was "
+    "measured",
+    "compare TFLOP/s, or measure again on an idle machine (`rocattn doctor` shows the load)",
 )
 _RESAMPLES = 2000
-_WHOLE_PCT = 100
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +69,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         tflops: Exact FLOPs (visible pairs only; and a module's projections) / P50, in 1e12/s.
         tflops_conventional: The same with the FLOPs that papers print (``flops_conventional``).
         gbps: Compulsory bytes (``bytes_moved``) / P50, in 1e9/s.
-        gemm_pct, memory_pct: tflops and gbps in percent of the ceilings measured in the same run; None without one.
-            float64 is compared with the float64 ceiling, every other dtype with float32's.
+        gemm_pct, memory_pct: tflops and gbps in percent of the ceilings measured in the same run; None without one,
+            and where it is undecided. float64 is compared with the float64 ceiling, every other dtype with float32's.
+        undecided: Why "gemm_pct" or "memory_pct" is no number although its ceiling was measured.
     """
 
     launches: int
@@ -74,11 +92,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     gbps: float
     gemm_pct: float | None
     memory_pct: float | None
-
-    @property
-    def above_ceiling(self) -> bool:
-        """Whether the record exceeds a ceiling (`ABOVE_CEILING` explains how)."""
-        return max(self.gemm_pct or 0, self.memory_pct or 0) > _WHOLE_PCT
+    undecided: dict[str, Reason] = {}
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,20 +100,32 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         slow, fast: The backends compared: ``ratio`` is the time of ``slow`` over the time of ``fast``.
-        ratio: Geometric mean over launches of the ratio of the launches' locations.
+        ratio: Geometric mean over launches of the ratio of the launches' locations; None if it is undecided.
         low, high: The 95 % interval of the ratio.
         launches: Launches compared.
         unit: "launch": a t interval over launches. "sample": there is one launch only, so the interval is a bootstrap
             over its interleaved samples; it says nothing about how the ratio varies between processes.
+        undecided: Why the ratio is no number; None if it is one.
     """
 
     slow: str
     fast: str
-    ratio: float
+    ratio: float | None
     low: float
     high: float
     launches: int
     unit: str
+    undecided: Reason | None = None
+
+
+def undecided(low: float, high: float | None) -> Reason | None:
+    """Return why a ratio with this 95 % interval is no number to show; None if it is one.
+
+    Args:
+        low: The lower end of the interval.
+        high: The upper one; None is infinite.
+    """
+    return None if high is not None and 0 < high <= WIDEST_RATIO * low else WIDE_INTERVAL
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -159,7 +185,9 @@ def summarize(record: Record) -> Summary:
     gbps = (config.bytes_moved + record.extra_bytes) / p50
     ceilings = {} if record.backend == "gpu" else record.ceilings  # they are the CPU's
     gemm = ceilings.get("gemm_float64_tflops" if config.dtype == "float64" else "gemm_tflops")
-    memory = ceilings.get("memory_gbps")
+    shares = {"gemm_pct": _share(tflops, gemm), "memory_pct": _share(gbps, ceilings.get("memory_gbps"))}
+    passed = {name for name, share in shares.items() if share is not None and share > CEILING_SLACK}
+    why = {"gemm_pct": FLOAT32_CEILING if config.itemsize == 2 else ABOVE_CEILING, "memory_pct": ABOVE_CEILING}
     locations = [location(launch) for launch in record.launches if launch.samples_ns]
     cpu = [value for launch in record.launches for value in launch.cpu_ns]
     return Summary(
@@ -179,9 +207,13 @@ def summarize(record: Record) -> Summary:
         tflops=tflops,
         tflops_conventional=(config.flops_conventional + record.extra_flops) / p50 / 1e3,
         gbps=gbps,
-        gemm_pct=100 * tflops / gemm if gemm else None,
-        memory_pct=100 * gbps / memory if memory else None,
+        **{name: None if share is None or name in passed else 100 * share for name, share in shares.items()},
+        undecided={name: why[name] for name in shares if name in passed},
     )
+
+
+def _share(rate: float, ceiling: float | None) -> float | None:
+    return rate / ceiling if ceiling else None
 
 
 def student_t_cdf(t: float, dof: int) -> float:
@@ -261,12 +293,15 @@ def compare_launches(slow: Sequence[Launch], fast: Sequence[Launch], slow_name: 
         ((x, y),) = launches
         pairs = zip(x.samples_ns, y.samples_ns, strict=False)
         centre, low, high = _bootstrap_interval([math.log(s / t) for s, t in pairs])
+    ends = math.exp(low), math.exp(high)
+    why_not = undecided(*ends)
     return Speedup(
         slow=slow_name,
         fast=fast_name,
-        ratio=math.exp(centre),
-        low=math.exp(low),
-        high=math.exp(high),
+        ratio=None if why_not else math.exp(centre),
+        low=ends[0],
+        high=ends[1],
         launches=len(launches),
         unit=unit,
+        undecided=why_not,
     )

@@ -139,7 +139,8 @@ def report_markdown(report: BenchReport, rows: int = MARKDOWN_ROWS) -> str:
 def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Return one row per measurement: the problem, the machine, `Summary`'s numbers (units in the names) and the check.
 
-    A record of ``status`` "skipped" or "failed" has its reason in ``skipped`` and no numbers.
+    A record of ``status`` "skipped" or "failed" has its reason in ``skipped`` and no numbers; ``undecided`` names the
+    numbers that were measured and say nothing, each with its reason's code.
     """
     import msgspec
     import pandas as pd
@@ -157,7 +158,9 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
         }
         row |= {"dirty": bool(record.commit and record.commit.dirty), "threads": record.threads}
         if record.launches:
-            row |= msgspec.to_builtins(summarize(record))
+            summary = summarize(record)
+            row |= msgspec.to_builtins(summary)
+            row["undecided"] = "; ".join(f"{name}: {reason.code}" for name, reason in summary.undecided.items())
         check = msgspec.to_builtins(record.check) or {}
         row |= {f"check_{name}": check.get(name) for name in CHECK_COLUMNS}
         row |= {"peak_rss_bytes": record.peak_rss_bytes, "status": record.status, "skipped": record.skipped}

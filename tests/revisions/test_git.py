@@ -9,7 +9,7 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.ci.command import why_no_commit
 from rocattn_profiling.revisions import git as revisions
-from rocattn_profiling.revisions.git import DistrustError, NoGitError, RevisionError
+from rocattn_profiling.revisions.git import DistrustError, NoGitError, NoRepositoryError, RevisionError
 
 from ..projects import Project
 
@@ -122,7 +122,7 @@ def test_a_git_that_does_not_start_is_one_line(tmp_path, monkeypatch):
             revisions.find_repository(tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "told"), [(NoGitError, "x"), (DistrustError, ""), (RevisionError, "not a git")])
+@pytest.mark.parametrize(("kind", "told"), [(NoGitError, "x"), (DistrustError, ""), (NoRepositoryError, "not a git")])
 def test_what_became_of_git_is_told_by_type(tmp_path, monkeypatch, kind, told):
     """However it is worded: what keeps the gate from running is passed on, what git refuses is left to fail."""
 
@@ -132,7 +132,7 @@ def test_what_became_of_git_is_told_by_type(tmp_path, monkeypatch, kind, told):
     monkeypatch.setattr(revisions, "git", fails)
     assert why_no_commit().startswith(told)
     assert bool(why_no_commit()) == bool(told)
-    with pytest.raises(RevisionError, match="is not inside a git repository" if kind is RevisionError else "^x$"):
+    with pytest.raises(RevisionError, match="is not inside a git repository" if kind is NoRepositoryError else "^x$"):
         revisions.find_repository(tmp_path)
 
 
@@ -243,6 +243,30 @@ def test_in_a_hook_of_git_s_the_user_s_branch_stays(repo, tmp_path, monkeypatch)
     with revisions.checkout(linked, revisions.resolve(linked, first), tmp_path / "scratch") as tree:
         assert (tree / "a.txt").read_text() == "1"
     assert ((own / "HEAD").read_bytes(), (own / "index").read_bytes()) == before
+
+
+def test_a_user_s_hooks_and_variables_do_not_reach_a_checkout(repo, tmp_path, monkeypatch):
+    """A hook of all repositories may fail, or look for what only the user's own checkout has; so may Magit's paths."""
+    first = repo.commit("first", **{"a.txt": "1"})
+    repo.put("hooks/post-checkout", "#!/bin/sh\nexit 1\n")
+    (repo.root / "hooks/post-checkout").chmod(0o755)
+    (tmp_path / "settings").write_text(f"[core]\nhooksPath = {repo.root}/hooks\n[clone]\ndefaultRemoteName = up\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
+    monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
+    repo.put("b.txt", "new")
+    for revision in (revisions.resolve(repo.root, first), revisions.snapshot_worktree(repo.root)):
+        with revisions.checkout(repo.root, revision, tmp_path / "scratch") as tree:
+            assert (tree / "a.txt").read_text() == "1"
+
+
+def test_settings_that_git_cannot_read_are_told(repo, tmp_path, monkeypatch):
+    """They are not a missing repository, commit or revision."""
+    repo.commit("first")
+    (tmp_path / "settings").write_text("[core]\nabbrev = many\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
+    for ask in (lambda: revisions.find_repository(repo.root), lambda: revisions.resolve(repo.root, "HEAD")):
+        with pytest.raises(RevisionError, match=r"bad numeric config value 'many' for 'core\.abbrev'"):
+            ask()
 
 
 def test_a_shallow_clone_s_base_and_changes_are_checked_out(repo, tmp_path):

@@ -163,11 +163,12 @@ def _is_first_commit() -> bool:
 
 
 def _git(*arguments: str) -> str:
+    from rocattn_profiling.revisions.git import RevisionError, git
+
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
-    except OSError:
+        return git(Path(), *arguments)
+    except RevisionError:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def execute(steps: list[JobStep], run_command: Callable[[list[str]], int], out: Path, arch: str = "") -> None:

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 WORKTREE = "WORKTREE"
 _UNSHALLOW = "run `git fetch --unshallow` first; in a GitHub workflow give actions/checkout `fetch-depth: 0`"
-# What ties git to one repository, whichever folder it starts in: git sets it for hooks, which run the gate.
+# What ties git to one repository, whichever folder it starts in, and to one reading of paths: git sets it for hooks,
+# which run the gate.
 TIES = frozenset(
     {"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_SHALLOW_FILE"}
-    | {"GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_IMPLICIT_WORK_TREE"}
+    | {"GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_IMPLICIT_WORK_TREE", "GIT_QUARANTINE_PATH"}
+    | {f"GIT_{how}_PATHSPECS" for how in ("LITERAL", "GLOB", "NOGLOB", "ICASE")}
 )
 
 
@@ -48,6 +50,10 @@ class RevisionError(RocattnError):
 
 class NoGitError(RevisionError):
     """Raised when git is not installed, or does not start."""
+
+
+class NoRepositoryError(RevisionError):
+    """Raised when a folder is in no git repository."""
 
 
 class DistrustError(RevisionError):
@@ -84,10 +90,12 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
 
     Raises:
         NoGitError: When git is not installed, or does not start.
+        NoRepositoryError: When the folder is in no repository.
         DistrustError: When git refuses the checkout for its owner.
         RevisionError: When git fails; holds git's own last line, and the error before it.
     """
-    command = ["git", "-C", str(repo), *arguments]
+    # The user's hooks are for the user's own checkouts; one that fails would end ours.
+    command = ["git", "-C", str(repo), "-c", f"core.hooksPath={os.devnull}", *arguments]
     # Locale and optional locks: we read messages, and a status must not rewrite the user's index.
     own = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     variables = {key: value for key, value in os.environ.items() if key not in TIES} | own | {**(env or {})}
@@ -102,7 +110,8 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
     if done.returncode:
         if why := _distrust((done.stderr.strip().splitlines() or [""])[-1]):
             raise DistrustError(why, done.stderr)
-        raise RevisionError(f"git {arguments[0]} failed: {_why(done.stderr)}", done.stderr)
+        kind = NoRepositoryError if "not a git repository" in done.stderr else RevisionError
+        raise kind(f"git {arguments[0]} failed: {_why(done.stderr)}", done.stderr)
     return done.stdout.rstrip("\n")
 
 
@@ -132,9 +141,7 @@ def find_repository(start: Path) -> Path:
         raise RevisionError(f"{start} is not a folder")
     try:
         return Path(git(start, "rev-parse", "--show-toplevel"))
-    except (NoGitError, DistrustError):
-        raise
-    except RevisionError as error:
+    except NoRepositoryError as error:
         raise RevisionError(f"{start} is not inside a git repository: run this where the project was cloned") from error
 
 
@@ -151,6 +158,8 @@ def resolve(repo: Path, name: str) -> Revision:
     try:
         sha = git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     except RevisionError as error:
+        if error.output:  # about a revision that is missing, --quiet says nothing
+            raise
         raise RevisionError(_missing(repo, name)) from error
     return _describe(repo, name, sha)
 

@@ -6,6 +6,7 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from rocattn.config import AttentionConfig
@@ -13,6 +14,8 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.measure.records import Commit, Machine
 from rocattn_profiling.site.asv.pages import stage
+
+from ..projects import Project
 
 COMMIT = Commit(sha="a1" * 20, date_ms=1_789_000_000_000, subject="first")
 BOX = Machine(name="a/b box", cpu="c", cores=3, memory_bytes=1 << 33, os="Linux", python="3.11.7", numpy="2.4.6")
@@ -67,6 +70,42 @@ def test_later_results_of_the_same_commit_are_merged(store):
     assert values == {("cpu", "128"): 1.1, ("cpu-flash", "128"): 2.0, ("cpu", "513"): 4.0}
     assert points["cpu", "128"].samples == [1.0, 1.1, 1.2]
     assert by_params(store, "suite.Other.time_it")["x",].value == 3.0
+
+
+def test_a_project_without_numpy_has_an_environment_without_it(store):
+    """What an earlier version called numpyunknown is the same environment: one history, one file a commit."""
+    plain = msgspec.structs.replace(BOX, numpy="")
+    other = Commit(sha="b2" * 20, date_ms=COMMIT.date_ms + 1000)
+    for commit in (COMMIT, other):
+        store.add(commit, "suite.time_it", [], [], "seconds", {(): [1.0]}, machine=plain)
+    folder = store.results_dir / "a_b_box"
+    written = folder / "a1a1a1a1-py3.11.json"
+    assert "numpy" not in written.read_text()
+    data = json.loads(written.read_text()) | {"env_name": "py3.11-numpyunknown", "requirements": {"numpy": "unknown"}}
+    data["params"]["numpy"] = "unknown"
+    (folder / "a1a1a1a1-py3.11-numpyunknown.json").write_text(json.dumps(data))
+    written.unlink()
+    (series,) = store.read()
+    assert (series.env_name, [point.sha for point in series.points]) == ("py3.11", [COMMIT.sha, other.sha])
+    stage(store, store.repo_root / "staged", {COMMIT.sha, other.sha})
+    assert not [path for path in (store.repo_root / "staged").rglob("*.json") if "unknown" in path.read_text()]
+    store.add(COMMIT, "suite.time_more", [], [], "seconds", {(): [2.0]}, machine=plain)
+    assert {path.name for path in folder.glob("*py3*")} == {"a1a1a1a1-py3.11.json", "b2b2b2b2-py3.11.json"}
+    assert [len(line.points) for line in store.read()] == [2, 1]
+
+
+def test_a_store_that_it_makes_ignores_itself(tmp_path, git):
+    """Its lock is in it, and gone afterwards; a folder of results that was there stays the user's to commit or not."""
+    for kept in (False, True):
+        repo = Project(tmp_path / f"repo-{kept}")
+        repo.put("asv.conf.json", '{"version": 1, "repo": "."}')
+        repo.commit("first")
+        if kept:
+            (repo.root / "results").mkdir()
+        add(AsvStore(repo.root), {(0, 0): [1.0]})
+        seen = repo.git("status", "--porcelain", "--untracked-files=all").splitlines()
+        assert len(seen) == (4 if kept else 0)
+        assert not list(repo.root.rglob("*.lock"))
 
 
 def test_a_new_version_replaces_the_old_history(store):

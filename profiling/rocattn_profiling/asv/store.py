@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 SIDECAR = "benchmarks.json.rocattn"
 LOCK, LOCK_TIMEOUT_S = "rocattn-store.lock", 30.0
 MACHINE_KEYS = ("arch", "cpu", "machine", "num_cpu", "os", "ram", "gpu", "gfx", "driver")
+NO_NUMPY = "-numpyunknown"
+"""How the first versions ended an environment's name in a project without numpy."""
 _ARCHITECTURE = re.compile(r"x86_64|amd64|aarch64|arm64|ppc64le|riscv64|s390x", re.IGNORECASE)
 _PATH_PART = re.compile(r"[^\w.+-]")
 
@@ -160,7 +162,7 @@ class AsvStore:
         for path in paths:
             try:
                 results = load_results(path)
-                where = (str(results.params.get("machine", "")), str(results.env_name))
+                where = (str(results.params.get("machine", "")), str(results.env_name).removesuffix(NO_NUMPY))
                 places.setdefault(where, {})[results.commit_hash] = place_of(results)
                 for name in sorted(results.get_all_result_keys()):
                     info = known.get(name, {})
@@ -269,15 +271,18 @@ class AsvStore:
         from asv.results import Results
 
         python, numpy = _short(machine.python), _short(machine.numpy)
-        env_name = f"py{python}-numpy{numpy}"
-        params = {**facts, "python": python, "numpy": numpy}
+        required = {"numpy": numpy} if numpy else {}
+        env_name = "-".join([f"py{python}", *(f"{name}{version}" for name, version in required.items())])
+        params = {**facts, "python": python, **required}
         # Not among the parameters: asv's graphs would begin a new line with each compiler or driver. Ours mark it.
         with_ = {key: value for key in ("cpu", "gpu", "driver", "compiler") if (value := getattr(machine, key))}
-        results = Results(params, {"numpy": numpy, **with_}, commit.sha, commit.date_ms, python, env_name, {})
+        results = Results(params, {**required, **with_}, commit.sha, commit.date_ms, python, env_name, {})
+        path = self.results_dir / results._filename  # noqa: SLF001 - asv offers no other way to its path
         try:
+            if (earlier := path.with_name(f"{path.stem}{NO_NUMPY}.json")).is_file() and not path.exists():
+                earlier.rename(path)
             results.load_data(str(self.results_dir))
         except Exception as error:
-            path = self.results_dir / results._filename  # noqa: SLF001 - asv offers no other way to its path
             raise RocattnError(_one_line(f"{path} cannot be read ({error}): move it away, then store again")) from error
         return results
 
@@ -368,7 +373,7 @@ def _identifier(text: str) -> str:
 
 def _short(version: str) -> str:
     """Return major.minor: the environment's name must not change with each patch release."""
-    return ".".join(version.split(".")[:2]) or "unknown"
+    return ".".join(version.split(".")[:2])
 
 
 def _one_line(text: str) -> str:

@@ -104,7 +104,8 @@ def result_folder(folder: Path, *, ignored: bool = True) -> list[Path]:
         for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
             missing.mkdir(exist_ok=True)
             created.append(missing)
-        folder.mkdir(exist_ok=True)  # fails where a file is in the way
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
         if ignored and created and _would_show_in_git(created[0]):
             (created[0] / _IGNORE).write_text("*\n")
     except OSError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.asv.series import PassedOver, beyond_measure
-from rocattn_profiling.asv.store import read_config
+from rocattn_profiling.asv.store import NO_NUMPY, read_config
 from rocattn_profiling.site.asv.vendor import VendorError, assets, localise
 
 if TYPE_CHECKING:
@@ -326,6 +326,10 @@ def _clean(data: dict[str, Any], benchmarks: dict[str, dict[str, Any]]) -> int:
     params = data["params"]
     if "/" in str(params.get("python", "")):
         params["python"] = "existing"
+    if str(data["env_name"]).endswith(NO_NUMPY):
+        data["env_name"] = data["env_name"].removesuffix(NO_NUMPY)
+        for table in (params, data["requirements"]):
+            table.pop("numpy", None)
     columns = data["result_columns"]
     at_result, at_params = columns.index("result"), columns.index("params")
     kept = [at for at, column in enumerate(columns) if column in SHOWN]

@@ -375,7 +375,7 @@ def test_an_unwritable_folder_ends_it_before_measuring(run_memory, monkeypatch, 
     (tmp_path / "out").write_text("a file")
     status, out, err = run_memory("--quick")
     assert (status, out) == (4, "")
-    assert err == f"rocattn memory: cannot write to {tmp_path / 'out'}: File exists\n"
+    assert err == f"rocattn memory: cannot write to {tmp_path / 'out'}: Not a directory\n"
 
 
 def test_an_unsupported_problem_is_said_and_not_measured(run_memory, counted):

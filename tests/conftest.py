@@ -107,8 +107,19 @@ def kernel_cache(run_cache):
 
     Skips where there is no compiler.
     """
+    skip_without_hip_compiler()
+    return run_cache
+
+
+@pytest.fixture
+def compiler():
+    """The compiler of GPU kernels; skips with everyone's reason where there is none."""
+    return skip_without_hip_compiler()
+
+
+def skip_without_hip_compiler():
+    """Return the compiler of GPU kernels, or skip with the reason."""
     try:
-        choose_compiler()
+        return choose_compiler()
     except ToolchainError as error:
         pytest.skip(str(error))
-    return run_cache

@@ -83,6 +83,9 @@ def examples(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=name_of)
-def test_python_examples_run(page):
+def test_python_examples_run(page, request):
     """Every Python block of a page runs, in order, in one fresh interpreter."""
-    subprocess.run([sys.executable, "-W", "error", "-c", "\n".join(examples(page))], check=True, cwd=ROOT)
+    program = "\n".join(examples(page))
+    if "import compile_hip" in program or "import compile_hostgpu" in program:
+        request.getfixturevalue("compiler")
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, cwd=ROOT)

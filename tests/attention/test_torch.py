@@ -189,6 +189,7 @@ def test_equal_calls_give_equal_bits():
     assert all(torch.equal(first, other) for run in runs[1:] for first, other in zip(runs[0], run, strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is :DeprecationWarning")  # PyTorch 2.11's own
 def test_compiled_without_graph_breaks_in_any_size():
     """Dynamic shapes; one more graph each for fewer and for as many keys as queries, as causal differs there."""
     graphs = []
@@ -378,6 +379,7 @@ def losses(model, steps=6):
     return found
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is :DeprecationWarning")  # PyTorch 2.11's own
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
 def test_a_model_learns_as_with_pytorchs_function(backend):
     """The loss falls, in every step to PyTorch's value."""

@@ -123,12 +123,9 @@ def test_code_that_cannot_run_is_refused(standin, code, status, words):
     assert words in device.report()
 
 
+@pytest.mark.usefixtures("compiler")
 def test_a_real_code_object_is_refused(standin):
     """The very bytes that a GPU would take."""
-    try:
-        toolchain.choose_compiler()
-    except ToolchainError as error:
-        pytest.skip(str(error))
     device = standin()
     assert device.load(toolchain.compile_hip(KERNELS / "copy.hip", "gfx1100").data)[0] == NO_BINARY
     assert "code for a real GPU" in device.report()

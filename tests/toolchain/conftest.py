@@ -27,15 +27,6 @@ def forget_choices():
 
 
 @pytest.fixture
-def compiler():
-    """The compiler of this machine, or a skip with everyone's reason."""
-    try:
-        return toolchain.choose_compiler()
-    except ToolchainError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture
 def host_compiler():
     """This machine's compiler for its CPU, or a skip with the reason."""
     try:

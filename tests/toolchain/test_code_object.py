@@ -41,6 +41,7 @@ def test_what_a_kernel_says_is_read():
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("code", "wants"),
     [

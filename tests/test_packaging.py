@@ -1,5 +1,8 @@
 """The package as users get it: wheel, sdist and editable install."""
 
+import ast
+import email
+import importlib.util
 import os
 import re
 import shutil
@@ -81,14 +84,28 @@ def source(tmp_path_factory):
     return target
 
 
+def build(tree, out, *kinds):
+    """Build with the hatchling of this environment; return the files."""
+    command = [sys.executable, "-m", "build", "--no-isolation", *kinds, "--outdir", out, tree]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(out.iterdir())
+
+
 @pytest.fixture(scope="module")
 def built(source, tmp_path_factory):
-    """The wheel and the sdist, built with the hatchling of this environment."""
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", out, source]
-    subprocess.run(command, check=True, capture_output=True)
-    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
-    return wheel, sdist
+    """The wheel, without compiled kernels as pip makes it in a clone, and the sdist."""
+    return build(source, tmp_path_factory.mktemp("dist"), "--wheel", "--sdist")
+
+
+def install(wheel, env):
+    """Make an environment that holds a wheel, and borrows this one's dependencies; return its folder of commands."""
+    venv.create(env, with_pip=False)
+    subprocess.run([*installer(), env / "bin/python", wheel], check=True)
+    # A path line lends this environment's dependencies; its own .pth files, so the editable install, stay unread.
+    (site,) = env.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return env / "bin"
 
 
 def installer():
@@ -118,13 +135,7 @@ def test_wheel_has_both_packages_and_the_kernels(built, tmp_path):
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory):
     """The folder of commands of an environment that holds the wheel, and borrows this one's dependencies."""
-    env = tmp_path_factory.mktemp("installed") / "env"
-    venv.create(env, with_pip=False)
-    subprocess.run([*installer(), env / "bin/python", built[0]], check=True)
-    # A path line lends this environment's dependencies; its own .pth files, so the editable install, stay unread.
-    (site,) = env.glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    return env / "bin"
+    return install(built[0], tmp_path_factory.mktemp("installed") / "env")
 
 
 @pytest.mark.slow
@@ -137,12 +148,99 @@ def test_an_installed_wheel_compiles_its_kernels(installed, tmp_path):
     assert list((tmp_path / "cache").rglob("code.so"))
 
 
-def door(command, install="./rocattn"):
+@pytest.fixture(scope="module")
+def hooks():
+    """hatch_build.py, which is in no package."""
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("address", ["", "https://example.org/someone/rocattn"])
+def test_the_package_page_has_no_relative_links(hooks, address):
+    """Readers of a wheel's description have no clone: each place is absolute, or plain text without an address."""
+    page = hooks.package_page((ROOT / "README.md").read_text(), address)
+    places = re.findall(r"\]\(([^)]*)\)|(?:src|srcset|href)=\"([^\"]*)\"", page)
+    assert bool(places) == bool(address)
+    assert all("".join(place).startswith("https://") for place in places), places
+    assert "pip install rocattn\n" in page
+    assert "clone" not in page.partition("\n## ")[0]
+    assert "Not measured on an AMD GPU yet" in page
+    assert page.count("```") % 2 == 0
+    for place in filter(None, (place[0].removeprefix(address) for place in places)):
+        path = re.fullmatch(r"/(?:blob|raw)/HEAD/([^#]*)(?:#.*)?", place)
+        assert path is None or (ROOT / path[1]).is_file(), place
+
+
+def test_a_readme_without_its_install_line_is_no_package_page(hooks):
+    """A build fails where README.md changed and the replacement would be skipped."""
+    with pytest.raises(ValueError, match=r"replaces 'pip install \.\\n' of README\.md, which is not there"):
+        hooks.package_page("In a clone of this repository:\n", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "address"),
+    [
+        ("repository-code: https://example.org/a/b", "https://example.org/a/b"),
+        ('repository-code: "https://example.org/a/b/"', "https://example.org/a/b"),
+        ("# repository-code: https://example.org/a/b", ""),
+        ("repository-code: git@example.org:a/b", ""),
+    ],
+)
+def test_the_repository_has_its_address_from_the_citation(hooks, line, address):
+    """It stands once; until it is known nothing is made up."""
+    assert hooks.repository_address(f"title: rocattn\n{line}\nversion: 1\n") == address
+
+
+@pytest.mark.slow
+def test_the_metadata_are_those_of_the_package_page(hooks, built):
+    """The wheel's description is README.md for its readers; its addresses are those of the citation."""
+    with zipfile.ZipFile(built[0]) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    address = hooks.repository_address((ROOT / "CITATION.cff").read_text())
+    page = hooks.package_page((ROOT / "README.md").read_text(), address)
+    assert metadata.get_payload().strip() == page.encode().decode("ascii", "surrogateescape").strip()
+    assert bool(metadata.get_all("Project-URL")) == bool(address)
+
+
+@pytest.mark.parametrize("package", ["rocattn", "profiling/rocattn_profiling"])
+def test_no_message_names_a_document(package):
+    """A wheel has none: what a message says stands in the message."""
+    named = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in messages(ast.parse(path.read_text()))
+        if re.search(r"\bdocs/\S+\.md|\b(?:README|CONTRIBUTING)\b", node.value)
+    ]
+    assert not named
+
+
+def messages(tree):
+    """Yield the string constants of a module that are no docstrings."""
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node
+
+
+def test_this_project_is_installed_by_one_spelling():
+    """Inside the clone, where the reader stands: ``.``, with extras, and editable for those who change kernels."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    told = {
+        match
+        for page in pages
+        for match in re.findall(r"pip install ((?:-e )?[^\s`]*(?:\.|rocattn)[^\s`]*)", page.read_text())
+        if not match.startswith(("'rocattn[", "rocattn["))  # an extra of what is installed
+    }
+    assert told == {".", "'.[toolchain]'", "-e '.[toolchain]'"}
+
+
+def door(command):
     """Return the ``rocattn`` lines of the README's block that has a command."""
     (text,) = (block.text for block in blocks(ROOT / "README.md") if block.language == "sh" and command in block.text)
-    lines = text.splitlines()
-    assert lines[0].partition("#")[0].strip() == f"pip install {install}"
-    return "\n".join(line for line in lines if line.startswith("rocattn"))
+    return "\n".join(line for line in text.splitlines() if line.startswith("rocattn"))
 
 
 def run(lines, installed, folder):
@@ -163,7 +261,7 @@ def test_who_changes_kernels_finds_the_spill(installed, tmp_path):
     (tmp_path / "mirror.hip").write_text(KERNEL)
     status, printed = run(f"python - <<'END'\n{COMPILE}END", installed, tmp_path)
     assert status == 0, printed
-    status, printed = run(door("kernels audit", "-e './rocattn[toolchain]'"), installed, tmp_path)
+    status, printed = run(door("kernels audit"), installed, tmp_path)
     if lacking := re.search(r"no llvm-objdump for .*", printed):
         pytest.skip(lacking[0])
     assert status == 1, printed
@@ -229,9 +327,7 @@ def test_the_sdist_builds_the_same_wheel(built, tmp_path):
     (tree,) = tmp_path.iterdir()
     for needed in ("asv.conf.json", "benchmarks", "tests", "kernels", "dev.py", "requirements.lock", "Makefile"):
         assert (tree / needed).exists(), needed
-    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path / "again", tree]
-    subprocess.run(command, check=True, capture_output=True)
-    (again,) = (tmp_path / "again").glob("*.whl")
+    (again,) = build(tree, tmp_path / "again", "--wheel")
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
         assert sorted(first.namelist()) == sorted(second.namelist())
 

@@ -300,7 +300,7 @@ def _cpu_kernels(group: str) -> DoctorCheck:
     detail = f"{compiler.kind}, {isa}, {threads} thread{'s' * (threads != 1)}"
     if problem := count_problem():
         return DoctorCheck(group, "CPU kernels", "warning", f"{detail}; {problem}", "correct the variable, or unset it")
-    return DoctorCheck(group, "CPU kernels", "ok", f"{detail} (docs/cpu-kernels.md has the variables)")
+    return DoctorCheck(group, "CPU kernels", "ok", detail)
 
 
 def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy: str) -> DoctorCheck:

@@ -23,7 +23,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hostgpu", action="store_true",
         help="instead: build the stand-in GPU, which executes kernels on the CPU, and print the folder to name in "
-        "ROCM_PATH (docs/backends.md)",
+        "ROCM_PATH",
     )  # fmt: skip
     parser.add_argument(
         "--gpu", nargs="?", const="", metavar="ARCH",

@@ -21,8 +21,7 @@ _ABOUT = """\
 Say how many waves of a kernel a SIMD holds, which limit binds, and how much less of it gives more waves. Registers and
 LDS are as the compiler's metadata says them (.vgpr_count, .agpr_count, .sgpr_count); LDS and whole blocks count only
 with --block. With --cases the kernels are the rows of a CSV file with the columns arch, wave, vgprs, agprs, sgprs, lds,
-block (arch and vgprs are needed, "name" may be any text), and the answers are CSV on stdout. docs/occupancy.md has the
-rules."""
+block (arch and vgprs are needed, "name" may be any text), and the answers are CSV on stdout."""
 _NEEDED, _NUMBERS = ("arch", "vgprs"), ("wave", "vgprs", "agprs", "sgprs", "lds", "block")
 _DIGITS = 19
 _ANSWERS = (

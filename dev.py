@@ -132,6 +132,8 @@ def main() -> None:
     os.environ["PATH"] = os.pathsep.join([str(BIN), str(uv.parent), os.environ.get("PATH", os.defpath)])
     if task in {"test", "test-all"} and not rest:
         rest = sharing() + (["-m", "not exhaustive"] if task == "test" else [])
+    if task == "wheel":
+        os.environ.setdefault("ROCATTN_WHEEL_KERNELS", "all")
     if task == "docs" and not rest:
         rest = ["out/docs"]
     *before, last = [*TASKS[task][0], *rest], *TASKS[task][1:]

@@ -1,11 +1,20 @@
-"""What hatchling asks of this project: the package page from README.md."""
+"""What hatchling asks of this project: the package page from README.md, and the CPU kernels of a wheel for others.
 
+An installer needs neither a compiler nor minutes: kernels are compiled only where ``ROCATTN_WHEEL_KERNELS`` says which
+("all", or names of `rocattn.toolchain.host.WHEEL_TARGETS`, with commas), as `python3 dev.py wheel` does.
+"""
+
+import os
 import re
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+KERNELS = "ROCATTN_WHEEL_KERNELS"
 _PICTURE = re.compile(r'<picture>.*?<img src="(?P<place>[^"]+)".*?alt="(?P<text>[^"]*)">\s*</picture>', re.DOTALL)
 _IMAGE = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<place>[^)\s]+)\)")
 _LINK = re.compile(r"(?<!!)\[(?P<text>(?:!\[[^\]]*\]\([^)]*\)|[^\[\]])+)\]\((?P<place>[^)\s]+)\)")
@@ -67,3 +76,26 @@ class PackagePage(MetadataHookInterface):
                 "Changelog": f"{address}/blob/HEAD/CHANGELOG.md",
                 "Issues": f"{address}/issues",
             }
+
+
+class WheelKernels(BuildHookInterface):
+    """Puts compiled CPU kernels into a wheel that others will install."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile what ``ROCATTN_WHEEL_KERNELS`` names; fails without the pinned compiler."""
+        wanted = os.environ.get(KERNELS, "")
+        if version == "editable" or not wanted:
+            return
+        sys.path.insert(0, self.root)
+        from rocattn.toolchain.cpu_library import FOLDER, write_libraries
+        from rocattn.toolchain.host import WHEEL_TARGETS
+
+        self.made = tempfile.TemporaryDirectory(prefix="rocattn-kernels-")
+        write_libraries(Path(self.made.name), WHEEL_TARGETS if wanted == "all" else wanted.split(","))
+        for path in Path(self.made.name).iterdir():
+            build_data["force_include"][str(path)] = f"rocattn/{FOLDER}/{path.name}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """Remove the copies that the wheel now holds."""
+        if hasattr(self, "made"):
+            self.made.cleanup()

@@ -83,10 +83,16 @@ class ContentCache:
         self._root = root
         self._degraded = False
 
-    def get_or_make(self, key: str, make: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
-        """Return the files of an entry, making them on first use; whatever ``make`` raises passes through."""
+    def get_or_make(
+        self, key: str, make: Callable[[], dict[str, bytes]], announce: Callable[[], None] = lambda: None
+    ) -> dict[str, bytes]:
+        """Return the files of an entry, making them on first use; whatever ``make`` raises passes through.
+
+        ``announce`` is called before, also where another process makes them and this one waits.
+        """
         if (kept := self._read(key)) is not None:
             return kept
+        announce()
         with self._locked(key):
             if (kept := self._read(key)) is not None:
                 return kept
@@ -181,7 +187,8 @@ class ContentCache:
             return  # nothing is kept then: every use makes its result anew
         atexit.register(_remove_own, self._root, os.getpid())
         _LOG.warning(
-            "cannot write the cache folder %s (%s): using a temporary one; set ROCATTN_CACHE_DIR to a writable folder",
+            "cannot write the cache folder %s (%s), so every process compiles again: "
+            "set ROCATTN_CACHE_DIR to a writable folder",
             unusable,
             error.strerror or error,
         )

@@ -4,6 +4,7 @@ import ast
 import email
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -19,7 +20,9 @@ import pytest
 
 import rocattn
 from rocattn.backends import BACKENDS
-from rocattn.toolchain import compiler_environment
+from rocattn.toolchain import compiler_environment, host_isa
+from rocattn.toolchain.compilers import pinned_compiler
+from rocattn.toolchain.host import WHEEL_TARGETS
 
 from .docs.blocks import blocks
 from .profile.ingest import generators, older_generators
@@ -84,10 +87,11 @@ def source(tmp_path_factory):
     return target
 
 
-def build(tree, out, *kinds):
+def build(tree, out, *kinds, kernels=""):
     """Build with the hatchling of this environment; return the files."""
     command = [sys.executable, "-m", "build", "--no-isolation", *kinds, "--outdir", out, tree]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    env = os.environ | {"ROCATTN_WHEEL_KERNELS": kernels}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return sorted(out.iterdir())
 
@@ -146,6 +150,32 @@ def test_an_installed_wheel_compiles_its_kernels(installed, tmp_path):
     env = os.environ | {"ROCATTN_CACHE_DIR": str(tmp_path / "cache")} | compiler_environment()
     subprocess.run([installed / "python", "-c", ATTEND], cwd="/", env=env, check=True)
     assert list((tmp_path / "cache").rglob("code.so"))
+
+
+@pytest.mark.slow
+def test_a_wheel_for_others_needs_no_compiler(source, tmp_path, monkeypatch):
+    """It carries the kernels of this CPU: with no compiler and an empty home they compute, and nothing is compiled."""
+    compiler = pinned_compiler()
+    if compiler.host_reason:
+        pytest.skip(compiler.host_reason)
+    for name in ("ROCATTN_CPU_ISA", "ROCATTN_CPU_LIBRARY"):
+        monkeypatch.delenv(name, raising=False)
+    host_isa.cache_clear()
+    mine = platform.machine(), host_isa()
+    name = next(name for name, target in WHEEL_TARGETS.items() if target[:2] == mine)
+    (wheel,) = build(source, tmp_path / "dist", "--wheel", kernels=name)
+    with zipfile.ZipFile(wheel) as archive:
+        carried = {name for name in archive.namelist() if name.startswith("rocattn/compiled/")}
+    assert carried == {"rocattn/compiled/index.json", f"rocattn/compiled/{name}.so"}
+    installed, home = install(wheel, tmp_path / "env"), tmp_path / "home"
+    home.mkdir()
+    env = {"HOME": str(home), "PATH": os.devnull}
+    code = f"{ATTEND}from rocattn_profiling.measure.machine import kernel_compiler\nprint(kernel_compiler())"
+    done = subprocess.run(
+        [installed / "python", "-c", code], cwd="/", env=env, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (f"{compiler.version}, {mine[1]}\n", "")
+    assert not list(home.iterdir())
 
 
 @pytest.fixture(scope="module")

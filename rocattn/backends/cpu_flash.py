@@ -1,4 +1,4 @@
-"""The "cpu-flash" backend: native tiled attention, compiled for this CPU on first use (kernels/cpu).
+"""The "cpu-flash" backend: native tiled attention (kernels/cpu), from the wheel or compiled on first use.
 
 This module makes the call: it turns views into pointers and strides and runs the library without the GIL. Arrays are
 used in place unless their last axis is strided or their data is misaligned; those are copied first.
@@ -22,7 +22,6 @@ import numpy as np
 from rocattn.backend import YES, Backend, Support, length_problem
 from rocattn.config import VarlenShape
 from rocattn.errors import RocattnError, ToolchainError
-from rocattn.sources import kernel_root
 from rocattn.threads import thread_count
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-SOURCES = ("forward.cpp", "decode.cpp", "varlen.cpp", "backward.cpp", "pool.cpp", "probe.cpp")
 _CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "bool": 3, "none": -1}
 # `Args` of kernels/cpu/abi.h begins with its own size and the addresses of q, k, v, o, lse, mask, slopes, sinks, dout,
 # dq, dk and dv, which every call packs anew: by the name of each field that takes 0.3 us longer.
@@ -61,21 +59,21 @@ _WORTH_WAKING = 1 << 18  # bytes of K from which decode takes two threads or mor
 
 
 def load_library() -> ctypes.CDLL:
-    """Compile (or take from the cache) and open the library of CPU kernels for this machine.
+    """Open the library of CPU kernels for this machine: the wheel's, or compiled on first use.
 
     Raises:
-        ToolchainError: When there is no compiler, or the result cannot be opened.
+        ToolchainError: When there is none and no compiler, or it cannot be opened.
     """
-    from rocattn.toolchain import compile_host
+    from rocattn.toolchain.cpu_library import GIVEN, choose_cpu_library, read_library
 
-    folder = kernel_root() / "cpu"
     start = time.perf_counter()
-    if chosen := os.environ.get("ROCATTN_CPU_LIBRARY"):  # one built by other means: with sanitizers, say
-        library = _open_path(Path(chosen))
+    chosen = choose_cpu_library()
+    if chosen.maker == GIVEN and chosen.path is not None:
+        library = _open_path(chosen.path)
         if not hasattr(library, "rocattn_cpu_isa"):
-            raise ToolchainError(f"ROCATTN_CPU_LIBRARY is {chosen!r}, which holds no CPU kernels of rocattn")
+            raise ToolchainError(f"{GIVEN} is {str(chosen.path)!r}, which holds no CPU kernels of rocattn")
     else:
-        library = _open(compile_host([folder / name for name in SOURCES]))
+        library = _open(read_library(chosen))
     for name in ("forward", "backward"):
         function = getattr(library, f"rocattn_cpu_{name}")
         function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int32

@@ -7,6 +7,7 @@ from rocattn.toolchain.compilers import (
     compiler_environment,
     find_compilers,
 )
+from rocattn.toolchain.cpu_library import choose_cpu_library
 from rocattn.toolchain.hip import CodeObject, compile_hip
 from rocattn.toolchain.host import compile_host, host_isa
 
@@ -14,6 +15,7 @@ __all__ = [
     "CodeObject",
     "Compiler",
     "choose_compiler",
+    "choose_cpu_library",
     "choose_host_compiler",
     "compile_hip",
     "compile_host",

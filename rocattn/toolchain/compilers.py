@@ -136,7 +136,7 @@ def run_step(command: Sequence[str], source: Path, target: str) -> str:
 def _candidates() -> Iterator[Compiler]:
     """Look at one compiler after the other, in the order of choice; nobody's targets are asked for."""
     yield from _given()
-    yield _pinned()
+    yield pinned_compiler()
     yield _rocm()
     yield from _clangs()
     yield from _gccs()
@@ -173,7 +173,7 @@ def _check_given(compiler: Compiler) -> None:
         raise ToolchainError(f"{VARIABLE} does not name a working compiler: {compiler.host_reason}")
 
 
-def _pinned() -> Compiler:
+def pinned_compiler() -> Compiler:
     """Look at clang of the PyPI package ``ziglang``, started directly: its ``python -m`` only execs the same file."""
     spec = find_spec(PINNED)
     if spec is None or not spec.submodule_search_locations:

@@ -1,8 +1,9 @@
 """Compiling C++ for this CPU, once per machine: kernels/cpu and whatever else runs on the host.
 
 The sources are free of the C++ standard library and of the C library's headers, and a shared object leaves its few
-undefined symbols (pthread_create, posix_memalign, …) to the process that loads it. So nothing is linked in, a file
-costs about a second, and the same source, options and compiler give the same bytes.
+undefined symbols (pthread_create, posix_memalign, …) to the process that loads it. So nothing is linked in, one machine
+compiles for another, and the same source, options and compiler give the same bytes. The CPU kernels take 15 to 25
+seconds of CPU time: a first use says so, and a wheel carries them (`rocattn.toolchain.cpu_library`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import os
 import platform
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn.cache import ContentCache, cache_folder
 from rocattn.errors import ToolchainError
+from rocattn.notices import notice
 from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import choose_host_compiler, run_step
 from rocattn.toolchain.inputs import absolute, content_key, inputs_of
@@ -49,6 +51,27 @@ _FETCH = ("-DRA_PREFETCH_TO_L2",)
 # 512-bit stores take two cycles, and L1 has 32 KiB: sums should stay in registers for more keys, rows where they are.
 # Prefetches to L2 that find its queue full are dropped there: each is made again.
 _SLOW_STORES = ("-DRA_SLOW_STORES",)
+
+
+class Target(NamedTuple):
+    """What a library is compiled for: `platform.machine()`, a key of `ISA_OPTIONS`, and what `tuning` returns."""
+
+    machine: str
+    isa: str
+    tuning: tuple[str, ...]
+
+
+WHEEL_TARGETS = {
+    "x86_64-amx": Target("x86_64", "amx", _FETCH),
+    "x86_64-avx512bf16-zen4": Target("x86_64", "avx512bf16", (*_FETCH, *_SLOW_STORES)),
+    "x86_64-avx512bf16": Target("x86_64", "avx512bf16", ()),
+    "x86_64-avx512": Target("x86_64", "avx512", _FETCH),
+    "x86_64-avx2": Target("x86_64", "avx2", _FETCH),
+    "x86_64-avx2-zen": Target("x86_64", "avx2", (*_FETCH, *_SLOW_STORES)),
+    "x86_64-portable": Target("x86_64", "portable", ()),
+    "aarch64-portable": Target("aarch64", "portable", ()),
+}
+"""What a wheel carries: what cores are found with. Other pairs work with the first library of their instruction set."""
 
 
 @functools.cache
@@ -85,7 +108,7 @@ def _cpu_vendor() -> str:
     return _cpu_line("vendor_id")
 
 
-def _tuning() -> tuple[str, ...]:
+def tuning() -> tuple[str, ...]:
     """Return options for what instruction sets do not tell of this core; measured on Xeons with AMX, Zen 4 and 5."""
     vendor = _cpu_vendor()
     if vendor == _INTEL:
@@ -109,13 +132,16 @@ def _cpu_line(name: str) -> str:
     return line.partition(":")[2].strip()
 
 
-def compile_host(sources: Sequence[Path], *, isa: str | None = None, options: Sequence[str] = ()) -> bytes:
+def compile_host(
+    sources: Sequence[Path], *, isa: str | None = None, options: Sequence[str] = (), what: str = ""
+) -> bytes:
     """Compile C++ files into one shared object for this CPU, or take it from the cache.
 
     Args:
         sources: The files.
-        isa: "avx512bf16", "avx512", "avx2" or "portable"; None is `host_isa`.
+        isa: A key of `ISA_OPTIONS`; None is `host_isa`.
         options: More compiler options.
+        what: What they are, where it takes long: a line on stderr says that it is compiled.
 
     Returns:
         The shared object's bytes.
@@ -123,21 +149,33 @@ def compile_host(sources: Sequence[Path], *, isa: str | None = None, options: Se
     Raises:
         ToolchainError: When there is no compiler or the source does not compile.
     """
+    target = Target(platform.machine(), isa or host_isa(), tuning())
+    return compile_for(target, sources, choose_host_compiler(), options=options, what=what)
+
+
+def compile_for(
+    target: Target, sources: Sequence[Path], compiler: Compiler, *, options: Sequence[str] = (), what: str = ""
+) -> bytes:
+    """Do as `compile_host` for any machine that the compiler knows; only the pinned one knows others."""
     files = [absolute(source) for source in sources]
-    compiler = choose_host_compiler()
-    chosen = (*_OPTIONS, *ISA_OPTIONS[isa or host_isa()], *_tuning(), *options)
+    chosen = (*_OPTIONS, *ISA_OPTIONS[target.isa], *target.tuning, *options)
     inputs = _inputs(files)
-    parts: list[str | bytes] = ["host-2", compiler.version, platform.machine(), *chosen]
+    parts: list[str | bytes] = ["host-2", compiler.version, target.machine, *chosen]
     for name, data in inputs:
         parts += [name, data]
+    folder = cache_folder()
 
     def make() -> dict[str, bytes]:
-        compiled = _build(compiler, files, chosen)
+        compiled = _build([*compiler.argv, *own_options(compiler, target.machine)], compiler.linker, files, chosen)
         if _inputs(files) != inputs:  # else the cache would hold another version under this key
             raise ToolchainError(f"{files[0].name} or what belongs to it changed while it was compiled: run it again")
         return {"code.so": compiled}
 
-    return ContentCache(cache_folder()).get_or_make(content_key(parts), make)["code.so"]
+    def announce() -> None:
+        if what:
+            notice(f"compiling {what} for {target.isa} with {compiler.version}: 10 to 30 s, then kept in {folder}")
+
+    return ContentCache(folder).get_or_make(content_key(parts), make, announce)["code.so"]
 
 
 def hip_library(folder: str) -> Path:
@@ -152,7 +190,7 @@ def hip_library(folder: str) -> Path:
     Raises:
         ToolchainError: When there is no compiler or the library cannot be written.
     """
-    data = compile_host(sorted((kernel_root() / folder).glob("*.cpp")))
+    data = compile_host(sorted((kernel_root() / folder).glob("*.cpp")), what=f"kernels/{folder}")
     root = cache_folder() / folder / content_key([data])
     library = root / "lib" / "libamdhip64.so"
     if library.is_file():
@@ -172,10 +210,9 @@ def _inputs(sources: Sequence[Path]) -> list[tuple[str, bytes]]:
     return [entry for folder in folders for entry in inputs_of(folder, *(s for s in sources if s.parent == folder))]
 
 
-def _build(compiler: Compiler, sources: Sequence[Path], options: Sequence[str]) -> bytes:
+def _build(driver: Sequence[str], linker: Sequence[str], sources: Sequence[Path], options: Sequence[str]) -> bytes:
     from concurrent.futures import ThreadPoolExecutor  # not where the library is in the cache: 5 ms
 
-    driver = [*compiler.argv, *own_options(compiler)]
     try:
         with tempfile.TemporaryDirectory(prefix="rocattn-build-") as folder:
             objects = [str(Path(folder, f"{source.stem}.o")) for source in sources]
@@ -185,22 +222,22 @@ def _build(compiler: Compiler, sources: Sequence[Path], options: Sequence[str]) 
             for done in work:
                 done.result()
             result = Path(folder, "code.so")
-            link = compiler.linker or (*driver, "-nostdlib")
+            link = linker or (*driver, "-nostdlib")
             run_step([*link, "-shared", *objects, "-o", str(result)], sources[0], "this CPU")
             return result.read_bytes()
     except OSError as error:
         raise ToolchainError(f"cannot build {sources[0].name} in a temporary folder: {error.strerror}") from error
 
 
-def own_options(compiler: Compiler) -> tuple[str, ...]:
-    """Return what makes a driver compile for this machine by its own headers (immintrin.h) and nothing else."""
+def own_options(compiler: Compiler, machine: str = "") -> tuple[str, ...]:
+    """Return what makes a driver compile for a machine (default: this) by its own headers and nothing else."""
     if compiler.kind == "gcc":
         return ()
     if compiler.kind != "ziglang":
         return ("--no-default-config",)
     # "gnu" for every libc: nothing of it is included, and nothing is linked.
     headers = str(Path(compiler.argv[0]).parent / "lib" / "include")
-    return ("--no-default-config", "-target", f"{platform.machine()}-linux-gnu", "-isystem", headers)
+    return ("--no-default-config", "-target", f"{machine or platform.machine()}-linux-gnu", "-isystem", headers)
 
 
 def _compile(driver: Sequence[str], source: Path, target: str, options: Sequence[str]) -> None:

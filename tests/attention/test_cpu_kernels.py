@@ -13,10 +13,10 @@ import pytest
 
 import rocattn
 from rocattn.backends import BACKENDS, cpu_flash
-from rocattn.backends.cpu_flash import SOURCES
 from rocattn.config import AttentionConfig
 from rocattn.errors import ToolchainError
 from rocattn.sources import kernel_root
+from rocattn.toolchain.cpu_library import SOURCES
 from rocattn.toolchain.host import compile_host, host_isa
 from rocattn_profiling.workloads.inputs import make_inputs, numpy_dtype
 

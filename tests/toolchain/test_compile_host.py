@@ -43,6 +43,20 @@ def test_library_is_recompiled_when_a_header_changes(source, tmp_path, monkeypat
     assert answer_of(toolchain.compile_host([source]), tmp_path) == 43
 
 
+def test_a_compilation_that_takes_long_is_announced(source, own_cache, monkeypatch, capsys):
+    """One line on stderr: what, for what, with what, and where it is kept; none from the cache, none if quiet."""
+    compiler = toolchain.choose_host_compiler().version
+    toolchain.compile_host([source], isa="portable", what="the CPU kernels")
+    printed = capsys.readouterr()
+    line = f"rocattn: compiling the CPU kernels for portable with {compiler}: 10 to 30 s, then kept in {own_cache}\n"
+    assert (printed.out, printed.err) == ("", line)
+    toolchain.compile_host([source], isa="portable", what="the CPU kernels")
+    toolchain.compile_host([source], isa="portable", options=("-DMORE",))  # short ones are not worth a line
+    monkeypatch.setenv("ROCATTN_QUIET", "1")
+    toolchain.compile_host([source], isa="portable", options=("-DMOST",), what="the CPU kernels")
+    assert capsys.readouterr().err == ""
+
+
 def test_what_several_sources_include_is_read_once(source, monkeypatch):
     """A warm start of the CPU library is mostly this: its sources share nearly all of their headers."""
     other = source.with_name("other.cpp")
@@ -206,8 +220,8 @@ def test_tuning_is_part_of_what_is_kept(source, monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_the_kernels_compile_from_an_installed_tree(host_compiler):
     """kernels/cpu as it is makes one library with the functions the backend calls."""
-    from rocattn.backends.cpu_flash import SOURCES
     from rocattn.sources import kernel_root
+    from rocattn.toolchain.cpu_library import SOURCES
 
     assert {path.name for path in (kernel_root() / "cpu").glob("*.cpp")} == set(SOURCES)
     library = toolchain.compile_host([Path(kernel_root(), "cpu", name) for name in SOURCES], isa="portable")

@@ -5,6 +5,7 @@ Each check returns rows; none raises because something is missing.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
@@ -26,7 +27,7 @@ from rocattn.gpu.arch import has_kernels, is_nvidia
 from rocattn.gpu.probe import GpuProbe, probe
 from rocattn.sources import kernel_root
 from rocattn.threads import count_problem, thread_count
-from rocattn.toolchain import Compiler, choose_host_compiler, find_compilers, host_isa
+from rocattn.toolchain import Compiler, choose_cpu_library, find_compilers, host_isa
 from rocattn.toolchain.compilers import install_command
 from rocattn_profiling.base.files import system_text
 from rocattn_profiling.base.process import BrokenToolError, find_tool, tool_version
@@ -90,8 +91,11 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def chosen_compilers(compilers: list[Compiler]) -> tuple[Compiler | None, Compiler | None]:
-    """Return the first compiler for GPU kernels and the first for this CPU."""
+    """Return the first compiler for GPU kernels, and the first for this CPU unless its kernels need none."""
     gpu = next((compiler for compiler in compilers if compiler.usable), None)
+    with contextlib.suppress(ToolchainError):
+        if choose_cpu_library().path is not None:
+            return gpu, None
     return gpu, next((compiler for compiler in compilers if not compiler.host_reason), None)
 
 
@@ -291,13 +295,14 @@ def _compiler_row(group: str, compiler: Compiler, gpu: Compiler | None, host: Co
 
 
 def _cpu_kernels(group: str) -> DoctorCheck:
-    """Return the compiler and the instruction set of cpu-flash's kernels."""
+    """Return what made cpu-flash's kernels, and their instruction set."""
     try:
-        compiler, isa = choose_host_compiler(), host_isa()
+        library = choose_cpu_library()
     except ToolchainError as error:
         return DoctorCheck(group, "CPU kernels", "missing", str(error), "without them cpu serves, only slower")
     threads = thread_count()
-    detail = f"{compiler.kind}, {isa}, {threads} thread{'s' * (threads != 1)}"
+    parts = [library.maker, library.isa, str(library.path or "compiled here")]
+    detail = f"{', '.join(filter(None, parts))}, {threads} thread{'s' * (threads != 1)}"
     if problem := count_problem():
         return DoctorCheck(group, "CPU kernels", "warning", f"{detail}; {problem}", "correct the variable, or unset it")
     return DoctorCheck(group, "CPU kernels", "ok", detail)

@@ -14,7 +14,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn.gpu.arch import TESTED
-from rocattn.toolchain.compilers import choose_compiler
+from rocattn.toolchain.compilers import choose_compiler, compiler_environment
 from rocattn.toolchain.inputs import inputs_of
 from rocattn_profiling.gate.exact import plans as exact_plans
 from rocattn_profiling.gate.exact.answers import Answers, ProbeError, ask, ready, usual_problems
@@ -26,7 +26,6 @@ from rocattn_profiling.gate.verdict import Cause, Entry, Location
 from rocattn_profiling.kernels import sentences
 from rocattn_profiling.kernels.revision import list_kernels
 from rocattn_profiling.kernels.shipped import Shipped, is_quick
-from rocattn_profiling.measure.machine import this_machine
 from rocattn_profiling.profile.collect import hardware
 from rocattn_profiling.workloads.grids import GRIDS
 
@@ -79,7 +78,7 @@ class RocattnPlugin(Plugin):
     def prepare(self, labels: Sequence[str]) -> None:
         """Compile both sides' CPU kernels if a benchmark runs them."""
         self._labels = labels
-        if self.context.trees and not this_machine().compiler:
+        if self.context.trees and not compiler_environment():
             self.context.note(
                 "there is no compiler for the CPU kernels: cpu-flash was not measured (rocattn doctor says why)"
             )

@@ -15,7 +15,7 @@ import rocattn
 from rocattn.errors import ToolchainError
 from rocattn.gpu.arch import is_nvidia
 from rocattn.gpu.probe import probe
-from rocattn.toolchain import choose_host_compiler, host_isa
+from rocattn.toolchain import choose_cpu_library
 from rocattn_profiling.base.files import system_text
 from rocattn_profiling.measure.records import Commit, Machine
 from rocattn_profiling.revisions.git import RevisionError, git, uncommitted
@@ -214,11 +214,12 @@ def blas_name() -> str:
 
 
 def kernel_compiler() -> str:
-    """Return the compiler and instruction set of cpu-flash's kernels, or "" where they cannot be compiled."""
+    """Return the compiler and instruction set of cpu-flash's kernels, or "" where there are none."""
     try:
-        return f"{choose_host_compiler().version}, {host_isa()}"
+        library = choose_cpu_library()
     except ToolchainError:
         return ""
+    return f"{library.compiler}, {library.isa}" if library.compiler else f"unknown, named by {library.maker}"
 
 
 def this_machine() -> Machine:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rocattn.backends import BACKENDS, cpu_flash
 from rocattn.sources import kernel_root
+from rocattn.toolchain.cpu_library import SOURCES
 from tests.attention.random_problems import DTYPES, judged, random_problem
 
 EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
@@ -42,7 +43,7 @@ def build(folder):
     """Return the program for aarch64. Unoptimised: it compiles ten times as fast."""
     program, kernels = Path(folder, "neon"), kernel_root() / "cpu"
     options = ("-std=c++17", "-O0", "-nostdlib++", "-ffp-contract=fast", "-fno-exceptions", "-fno-rtti", f"-I{kernels}")
-    sources = [Path(__file__).with_name("neon_driver.cpp"), *(kernels / name for name in cpu_flash.SOURCES)]
+    sources = [Path(__file__).with_name("neon_driver.cpp"), *(kernels / name for name in SOURCES)]
     caches = {f"ZIG_{which}_CACHE_DIR": str(Path(folder, which)) for which in ("GLOBAL", "LOCAL")}
     compiler = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-musl", *options]
     subprocess.run([*compiler, *map(str, sources), "-o", str(program)], env=os.environ | caches, check=True)

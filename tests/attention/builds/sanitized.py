@@ -44,7 +44,7 @@ def missing():
 
 def build(isa, folder):
     """Compile all kernels with sanitizers, files side by side; returns the library."""
-    from rocattn.backends.cpu_flash import SOURCES
+    from rocattn.toolchain.cpu_library import SOURCES
     from rocattn.toolchain.host import ISA_OPTIONS
 
     def compiled(name):

@@ -1,0 +1,142 @@
+"""Where the library of CPU kernels comes from: the user names it, the wheel carries it, or it is compiled on first use.
+
+A wheel made for others (`python3 dev.py wheel`) holds the kernels for every target of `WHEEL_TARGETS`, compiled with
+the pinned compiler. An editable install and a plain `pip install .` hold none.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.errors import ToolchainError
+from rocattn.sources import kernel_root
+from rocattn.toolchain.compilers import PINNED, VARIABLE, choose_host_compiler, pinned_compiler
+from rocattn.toolchain.host import WHEEL_TARGETS, Target, compile_for, compile_host, host_isa, tuning
+from rocattn.toolchain.inputs import content_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SOURCES = ("forward.cpp", "decode.cpp", "varlen.cpp", "backward.cpp", "pool.cpp", "probe.cpp")
+GIVEN = "ROCATTN_CPU_LIBRARY"
+FOLDER = "compiled"
+"""In the installed package: the wheel's libraries, and `_INDEX`."""
+_INDEX = "index.json"
+_WHAT = "the CPU kernels"
+
+
+class CpuLibrary(msgspec.Struct, frozen=True):
+    """The library that this process uses, or would.
+
+    Attributes:
+        maker: The kind of the compiler that makes or made it ("ziglang", "gcc", …), or the variable that names it.
+        compiler: The version line of that compiler; "" where nobody knows it.
+        isa: The instruction set it is for, a key of `ISA_OPTIONS`; "" where nobody knows it.
+        path: The file, which is named or came with the wheel; None where it is compiled on first use.
+    """
+
+    maker: str
+    compiler: str
+    isa: str
+    path: Path | None = None
+
+
+class _Index(msgspec.Struct):
+    """What a wheel says of its libraries: their compiler, the hash of the sources, and each file's target."""
+
+    compiler: str
+    sources: str
+    files: dict[str, Target]
+
+
+def choose_cpu_library() -> CpuLibrary:
+    """Choose the library: what ``ROCATTN_CPU_LIBRARY`` names, the wheel's, or one by ``ROCATTN_COMPILER`` or another.
+
+    Raises:
+        ToolchainError: When none is there and no compiler, or the instruction set asked for is not this CPU's.
+    """
+    if given := os.environ.get(GIVEN):  # one built by other means: with sanitizers, say
+        return CpuLibrary(GIVEN, "", "", Path(given))
+    isa = host_isa()
+    index = None if os.environ.get(VARIABLE, "").strip() else _carried()
+    if index is not None and (name := _fitting(index, Target(platform.machine(), isa, tuning()))):
+        return CpuLibrary(PINNED, index.compiler, isa, _folder() / name)
+    compiler = choose_host_compiler()
+    return CpuLibrary(compiler.kind, compiler.version, isa)
+
+
+def read_library(library: CpuLibrary) -> bytes:
+    """Return the shared object of a library that the wheel carries or that is compiled, or taken from the cache.
+
+    Raises:
+        ToolchainError: When it cannot be read, or does not compile.
+    """
+    if library.path is None:
+        return compile_host(_sources(), isa=library.isa, what=_WHAT)
+    try:
+        return library.path.read_bytes()
+    except OSError as error:
+        raise ToolchainError(f"cannot read {library.path} ({error.strerror}): reinstall rocattn") from error
+
+
+def write_libraries(folder: Path, names: Iterable[str]) -> None:
+    """Compile libraries for a wheel, or take them from the cache.
+
+    Args:
+        folder: Where they and their index go.
+        names: Of `WHEEL_TARGETS`.
+
+    Raises:
+        ToolchainError: When a name is unknown, or there is no pinned compiler.
+    """
+    if unknown := sorted(set(names) - WHEEL_TARGETS.keys()):
+        raise ToolchainError(f"no CPU kernels are called {', '.join(unknown)}: choose from {', '.join(WHEEL_TARGETS)}")
+    compiler = pinned_compiler()
+    if compiler.host_reason:
+        raise ToolchainError(f"a wheel's CPU kernels need the pinned compiler: {compiler.host_reason}")
+    files = {}
+    for name in names:
+        files[f"{name}.so"] = target = WHEEL_TARGETS[name]
+        (folder / f"{name}.so").write_bytes(compile_for(target, _sources(), compiler, what=f"{_WHAT} of {name}"))
+    (folder / _INDEX).write_bytes(msgspec.json.encode(_Index(compiler.version, _sources_key(), files)))
+
+
+def _sources() -> list[Path]:
+    return [kernel_root() / "cpu" / name for name in SOURCES]
+
+
+def _sources_key() -> str:
+    """Return the hash of all that is compiled: who edits an installed source gets what it says."""
+    parts: list[str | bytes] = []
+    for path in sorted((kernel_root() / "cpu").iterdir()):
+        parts += [path.name, path.read_bytes()]
+    return content_key(parts)
+
+
+def _folder() -> Path:
+    return Path(__file__).resolve().parents[1] / FOLDER
+
+
+@functools.cache
+def _carried() -> _Index | None:
+    """Return what the wheel carries for the sources that are installed; asked once a process."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        index = msgspec.json.decode((_folder() / _INDEX).read_bytes(), type=_Index)
+        return index if index.sources == _sources_key() else None
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _fitting(index: _Index, wanted: Target) -> str:
+    """Return the file for a target, or one that differs in tuning only; "" if there is none."""
+    able = [name for name, target in index.files.items() if target[:2] == wanted[:2]]
+    return next((name for name in able if index.files[name] == wanted), able[0] if able else "")

@@ -1,8 +1,22 @@
-"""Reasons: a code that programs act on, with a text for people."""
+"""Reasons: a code that programs act on, with a text for people; and what a command did not look at, with its reason.
+
+Every command counts what it compared and keeps what it did not in one `Coverage`: its headline, its JSON and its exit
+status come from that, so that what was not looked at is said, and is never a pass.
+"""
 
 from __future__ import annotations
 
+import textwrap
+from typing import TYPE_CHECKING
+
 import msgspec
+
+from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NAMED, _WHY = 3, 60  # in a headline: what was not compared, and characters of a reason
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -22,3 +36,93 @@ class Reason(msgspec.Struct, frozen=True):
     def line(self) -> str:
         """The text and the remedy in one line."""
         return f"{self.text}; {self.remedy}" if self.remedy else self.text
+
+
+class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a command would look at and did not.
+
+    Attributes:
+        what: A name, or a count of things with the same reason: "gpu", "8 problems on gpu".
+        code, text, remedy: As in `Reason`.
+        needed: Whether the status is 3 for it: the user named it, or a verdict always covers it. What is only missing
+            from the defaults is listed.
+    """
+
+    what: str
+    code: str
+    text: str
+    remedy: str = ""
+    needed: bool = False
+
+    @classmethod
+    def of(cls, what: str, reason: Reason, *, needed: bool = False) -> NotCompared:
+        """Return it with a reason."""
+        return cls(what=what, code=reason.code, text=reason.text, remedy=reason.remedy, needed=needed)
+
+    @property
+    def brief(self) -> str:
+        """What and the beginning of why, for a headline; `line` has all of it."""
+        why = textwrap.shorten(self.text, _WHY, placeholder=" …")
+        return f"{self.what} ({why})" if why else self.what
+
+    @property
+    def line(self) -> str:
+        """What, why and what to do in one line."""
+        return f"{self.what}: {Reason(self.code, self.text, self.remedy).line}"
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of what a command would look at it did look at.
+
+    Attributes:
+        compared: What was measured or compared, and decided.
+        undecided: What was measured and cannot be decided.
+        not_compared: The rest, equal reasons together.
+    """
+
+    compared: int = 0
+    undecided: int = 0
+    not_compared: tuple[NotCompared, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything was looked at and decided."""
+        return bool(self.compared) and not self.undecided and not self.not_compared
+
+    def gaps(self, verb: str = "compared") -> str:
+        """Return what a headline adds: "3 undecided; not compared: gpu (no GPU)"; "" if everything was compared."""
+        parts = [f"{self.undecided} undecided"] if self.undecided else []
+        listed = sorted(self.not_compared, key=lambda each: not each.needed)  # what decides the status first
+        named = [each.brief for each in listed[:_NAMED]]
+        named += [f"{len(listed) - _NAMED} more"] if listed[_NAMED:] else []
+        return "; ".join([*parts, *([f"not {verb}: {', '.join(named)}"] if named else [])])
+
+    def status(self, *, failed: bool = False, strict: bool = False) -> int:
+        """Return the exit status.
+
+        Args:
+            failed: Whether something that was looked at is wrong or worse.
+            strict: Whether what is undecided fails.
+        """
+        if failed:
+            return FAILED
+        if not (self.compared or self.undecided) or any(each.needed for each in self.not_compared):
+            return NOT_MEASURED
+        return UNDECIDED if strict and self.undecided else OK
+
+
+def counted(of: Iterable[tuple[str, str, Reason]], *, needed: bool = False) -> tuple[NotCompared, ...]:
+    """Count what was not compared for the same reason, once each.
+
+    Args:
+        of: For each thing one of them in words, with "#" for the number, several of them likewise, and the reason:
+            ("# problem on gpu", "# problems on gpu", reason).
+        needed: As in `NotCompared`.
+    """
+    counts: dict[tuple[str, str, Reason], int] = {}
+    for each in of:
+        counts[each] = counts.get(each, 0) + 1
+    return tuple(
+        NotCompared.of((one if count == 1 else many).replace("#", f"{count:,}"), reason, needed=needed)
+        for (one, many, reason), count in counts.items()
+    )

@@ -10,6 +10,7 @@ import rocattn
 from rocattn.errors import RocattnError
 from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import choose_compiler
+from rocattn_profiling.base.reasons import NotCompared, Reason, counted
 from rocattn_profiling.kernels import shipped
 from rocattn_profiling.kernels.facts import KernelFacts  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file, name_of
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = 2
+PROBLEM = "problem"
+"""Code of kernels and files that could not be audited, among what is not compared."""
 _NAMED = 3  # files that an audit names
 
 
@@ -50,6 +53,12 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     def compilers(self) -> list[str]:
         """What compiled the kernels; "" stands for what no file says."""
         return sorted({facts.compiler for facts in self.kernels})
+
+    @property
+    def not_audited(self) -> tuple[NotCompared, ...]:
+        """The kernels and files that could not be audited."""
+        of = [("kernel" if each.kernel else "file", Reason(PROBLEM, each.text)) for each in self.problems]
+        return counted([(f"# {noun}", f"# {noun}s", reason) for noun, reason in of], needed=True)
 
     @property
     def archs(self) -> list[str]:

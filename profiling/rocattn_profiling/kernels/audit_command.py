@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, progress, say
-from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
+from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.workloads.options import natural, positive
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
+    from rocattn_profiling.base.reasons import NotCompared
     from rocattn_profiling.kernels.audit import Audit
     from rocattn_profiling.kernels.compare import Comparison
 
@@ -24,7 +25,8 @@ one iteration of the hot loop costs. Without FILE these are all kernels that roc
 cache; a FILE is a code object (.hsaco, .o), a fat binary or library with kernels in it, or assembly text (.s, .amdgcn)
 of any origin. --against compares kernel by kernel and ends with 1 if one got worse: a new spill, scratch memory, a wave
 or a block lost, more than 2 % more issue cycles in the hot loop, narrower loads. --check-pins compares with the pinned
-numbers, and asks for new pins after an improvement, too. What another compiler made is not comparable (status 3)."""
+numbers, and asks for new pins after an improvement, too. What cannot be compared is listed, and the status is 3: what
+another compiler made, and what a side does not know of a kernel, as its hot loop without an llvm-objdump."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit, compare, print and write."""
+    import msgspec
+
+    from rocattn_profiling.base.reasons import Coverage
     from rocattn_profiling.kernels import card, view
     from rocattn_profiling.pages.render import count
 
@@ -83,12 +88,16 @@ def run(arguments: argparse.Namespace) -> int:
         say(problem.line)
     if arguments.write_pins:
         _write_pins(arguments, audit)
-    if arguments.json:
-        emit_json({"audit": audit, "comparison": comparison})
-    say(f"audit: {count(len(audit.kernels), 'kernel')} of {audit.subject} in {out / view.AUDIT}")
+    coverage = (
+        comparison.coverage if comparison else Coverage(compared=len(audit.kernels), not_compared=audit.not_audited)
+    )
     if arguments.history:
-        _track(arguments)
-    return _status(audit, comparison, pinned=pinned)
+        lost = _track(arguments)
+        coverage = msgspec.structs.replace(coverage, not_compared=(*coverage.not_compared, *lost))
+    if arguments.json:
+        emit_json({"audit": audit, "comparison": comparison, "not_compared": coverage.not_compared})
+    say(f"audit: {count(len(audit.kernels), 'kernel')} of {audit.subject} in {out / view.AUDIT}")
+    return coverage.status(failed=comparison is not None and _is_worse(comparison, pinned=pinned))
 
 
 def _next(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -> list[tuple[str, str]]:
@@ -242,16 +251,24 @@ def _with_lines(arguments: argparse.Namespace, audit: Audit, comparison: Compari
     return with_lines(comparison, audit, shipped_from, worse)
 
 
-def _track(arguments: argparse.Namespace) -> None:
+def _track(arguments: argparse.Namespace) -> tuple[NotCompared, ...]:
+    """Put numbers into the asv store; return the commits that have none, needed if no commit has any."""
     from rocattn.gpu.arch import TESTED
+    from rocattn_profiling.base.reasons import Reason, counted
     from rocattn_profiling.kernels.revision import track_history
 
     archs = arguments.arch or TESTED
     with progress("history", arguments.history) as shown:
         tracked = track_history(Path.cwd(), arguments.history, archs, jobs=_jobs(arguments), on_step=shown.step)
-    for commit, reason in tracked.passed_over.items():
-        say(f"passed over {commit}: {reason}")
+    lost = counted(
+        [("# commit of the history", "# commits of the history", Reason("no_kernels", why))
+         for why in tracked.passed_over.values()],
+        needed=not (tracked.stored or tracked.known),
+    )  # fmt: skip
+    for each in lost:
+        say(f"not audited: {each.line}")
     say(f"history: {len(tracked.stored)} commits added to the asv store, {len(tracked.known)} had their numbers")
+    return lost
 
 
 def pins_folder(given: Path | None) -> Path:
@@ -279,12 +296,7 @@ def _write_pins(arguments: argparse.Namespace, audit: Audit) -> None:
         say(f"pinned {path}")
 
 
-def _status(audit: Audit, comparison: Comparison | None, *, pinned: bool) -> int:
-    """Return 1 for a regression (or outdated pins), 3 if kernels could not be audited or compared."""
-    if comparison is not None:
-        failing = ("worse", "better", "new", "missing") if pinned else ("worse",)
-        if any(finding.severity in failing for finding in comparison.findings):
-            return FAILED
-        if not (comparison.compared or comparison.alike) or comparison.of("incomparable"):
-            return NOT_MEASURED
-    return NOT_MEASURED if audit.problems else OK
+def _is_worse(comparison: Comparison, *, pinned: bool) -> bool:
+    """Whether there is a regression, or pins are outdated."""
+    failing = ("worse", "better", "new", "missing") if pinned else ("worse",)
+    return any(finding.severity in failing for finding in comparison.findings)

@@ -121,10 +121,16 @@ def _place(arch: str) -> tuple[int, str]:
 
 
 def headline(comparison: Comparison, audit: Audit) -> str:
-    """Return the verdict in one line."""
+    """Return the verdict in one line: what was found, and what was not compared."""
+    gaps = comparison.coverage.gaps()
+    return "; ".join([_found(comparison, audit), *([gaps] if gaps else [])])
+
+
+def _found(comparison: Comparison, audit: Audit) -> str:
     rows = rows_of(comparison, audit)
     if not rows:
-        return "no kernel got worse or better"
+        whole = comparison.coverage.whole
+        return f"no kernel got worse or better{'' if whole else ' in what was compared'}"
     archs = sorted({facts.arch for facts in audit.kernels} | {row.arch for row in rows})
     kernels = {severity: list(dict.fromkeys(r.kernel for r in rows if r.severity == severity)) for severity in WORDS}
     gravest = next(severity for severity in WORDS if kernels[severity])
@@ -176,8 +182,9 @@ def show(
     """
     console = stdout()
     rows = rows_of(comparison, audit)
-    gravest = rows[0].severity if rows else "better"
-    console.print(headline(comparison, audit), style=f"bold {_STYLES[gravest]}".strip())
+    whole = comparison.coverage.whole
+    gravest = rows[0].severity if rows else "better" if whole else "incomparable"
+    _print_wrapped(console, headline(comparison, audit), f"bold {_STYLES[gravest]}".strip())
     for line in coverage(comparison):
         console.print(line, style="dim")
     if rows:
@@ -185,6 +192,12 @@ def show(
         _print_rows(console, rows, comparison, audit, written)
         console.print()
         _print_causes(console, rows, comparison, written)
+    if gaps := comparison.coverage.not_compared:
+        console.print("\nnot compared:")
+        for each in gaps[:_MOST_ROWS]:
+            _print_wrapped(console, f"  {terminal(each.line)}")
+        if len(gaps) > _MOST_ROWS:
+            console.print(f"  and {len(gaps) - _MOST_ROWS} more in {written}", style="dim")
     if notes and (said := comparison.of("note")):
         console.print("\nwithout consequence:")
         for finding in said:
@@ -333,13 +346,13 @@ def _print_cut(console: Console, line: str) -> None:
     console.print(line if len(line) <= width else f"{line[: width - 1]}…")
 
 
-def _print_wrapped(console: Console, line: str) -> None:
+def _print_wrapped(console: Console, line: str, style: str = "") -> None:
     """Print a line, and what does not fit below it, further to the right."""
     import textwrap
 
     indent = " " * (len(line) - len(line.lstrip()))
     for part in textwrap.wrap(line, _width(console), subsequent_indent=f"{indent}    ", break_on_hyphens=False):
-        console.print(part)
+        console.print(part, style=style)
 
 
 def _width(console: Console) -> int:

@@ -14,7 +14,9 @@ import msgspec
 
 from rocattn.gpu.arch import has_kernels
 from rocattn_profiling.base.gpus import architecture
+from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counted
 from rocattn_profiling.kernels import sentences
+from rocattn_profiling.kernels.facts import CALLED, HOT_LOOP, OCCUPANCY
 from rocattn_profiling.kernels.pins import Pin, pin_of
 from rocattn_profiling.kernels.shipped import natural
 
@@ -112,6 +114,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         changes: The numbers of every kernel that both sides have and that differs.
         sources: Changed lines of code that kernels with findings are made from; known of two revisions only.
         alike: Kernels that both sides make from the same sources and macros: they are not compiled.
+        not_compared: What a side does not know of kernels that both have, and what head could not be audited for.
     """
 
     base: str
@@ -122,6 +125,17 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     changes: list[Change] = []
     sources: list[SourceChange] = []
     alike: int = 0
+    not_compared: tuple[NotCompared, ...] = ()
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much was compared; kernels of two compilers are not."""
+        apart = {(each.arch, each.kernel, each.file) for each in self.of("incomparable")}
+        aside = Reason("incomparable", "another compiler or table of rates")
+        return Coverage(
+            compared=self.compared + self.alike - len(apart),
+            not_compared=(*self.not_compared, *counted([("# kernel", "# kernels", aside)] * len(apart), needed=True)),
+        )
 
     def of(self, *severities: Severity) -> list[Finding]:
         """Return the findings of some severities."""
@@ -141,10 +155,12 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     pairs = pairs_of(base, head)
     findings: list[Finding] = []
     changes: list[Change] = []
+    gaps: list[Gap] = []
     unchanged = 0
     for before, facts in pairs.both:
         differing = list(differences(pin_of(before), facts, before))
         unchanged += not differing
+        gaps += _gaps(pin_of(before), facts, before)
         changes += _changes(differing, pin_of(before), facts, before)
         why = _incomparable(before.compiler, facts.compiler)
         findings += [_put_aside(finding, why) for finding in differing] if why else differing
@@ -163,7 +179,7 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     ]
     if base.rates != head.rates:
         findings = _without_cycles(findings)
-    return _sorted(base.subject, head.subject, (len(pairs.both), unchanged), findings, changes)
+    return _sorted(base.subject, head, (len(pairs.both), unchanged), findings, changes, gaps)
 
 
 class AuditPairs(msgspec.Struct, frozen=True):
@@ -245,6 +261,7 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
     by_arch = {pinned.arch: pinned for pinned in pins}
     findings: list[Finding] = []
     changes: list[Change] = []
+    gaps: list[Gap] = []
     unchanged = compared = 0
     for facts in audit.kernels:
         pinned = by_arch[facts.arch]
@@ -255,6 +272,7 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
         if lacking := lacking_in(pin, pin_of(facts)):
             findings.append(_lonely("new", facts, f"its pin does not have its {', '.join(lacking)}"))
         differing = list(differences(pin, facts))
+        gaps += _gaps(pin, facts)
         unchanged += not differing and not lacking
         changes += _changes(differing, pin, facts)
         why = _incomparable(pinned.compiler, facts.compiler)
@@ -268,7 +286,40 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
         for name in pinned_arch.kernels if not partial else ():
             if (pinned_arch.arch, name) not in have:
                 findings.append(_missing(pinned_arch.arch, name, audit, "it is pinned, but not built any more"))
-    return _sorted("the pins", audit.subject, (compared, unchanged), findings, changes)
+    return _sorted("the pins", audit, (compared, unchanged), findings, changes, gaps)
+
+
+Gap = tuple[str, str, Reason]
+"""A fact of one kernel that was not compared, as `counted` takes it."""
+_UNREAD = Reason("unread", "it was not read")
+_UNSAID = Reason("unsaid", "the file does not say")
+_NUMBERS = {
+    "vgprs": "VGPRs", "agprs": "AGPRs", "sgprs": "SGPRs", "vgpr_spills": "spilled VGPRs",
+    "sgpr_spills": "spilled SGPRs", "scratch_bytes": "scratch memory", "lds_bytes": "LDS",
+}  # fmt: skip
+
+
+def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> Iterator[Gap]:
+    """Yield what a comparison is of and a side of a kernel does not know; arguments as of `differences`."""
+    now, sides = pin_of(facts), [facts, *([before] if before else [])]
+
+    def gap(what: str, many: str, fact: str) -> Gap:
+        reason = facts.lacks.get(fact)
+        if reason is None:
+            reason = before.lacks.get(fact, _UNREAD) if before else _UNREAD
+            reason = Reason(reason.code, f"in the earlier audit, {reason.text}", reason.remedy)
+        return f"{what} of # kernel", f"{many} of # kernels", reason
+
+    if pin.loop is None or now.loop is None:
+        yield gap("hot loop", "hot loops", HOT_LOOP)
+    elif (pin.loop.order is None) != (now.loop.order is None):
+        yield gap("order of the hot loop", "order of the hot loops", "order")
+    if pin.lost_wave_slots is None or now.lost_wave_slots is None:
+        yield gap("occupancy", "occupancy", OCCUPANCY)
+    if any(CALLED in side.lacks for side in sides):
+        yield gap("code called", "code called", CALLED)
+    for name in _unsaid(pin, now, sides):
+        yield f"{_NUMBERS[name]} of # kernel", f"{_NUMBERS[name]} of # kernels", _UNSAID
 
 
 def lacking_in(pin: Pin, now: Pin) -> list[str]:
@@ -350,10 +401,15 @@ def _changes(
 
 def _as_known(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> Pin:
     """Return a pin that is equal in what a side does not say, where it is 0: how that changed is not known."""
-    names = ("vgprs", "agprs", "sgprs", "vgpr_spills", "sgpr_spills", "scratch_bytes", "lds_bytes")
-    unsaid = ["code_bytes", *(name for name in names if not all(facts.says(name) for facts in sides))]
-    equal = {name: getattr(now, name) for name in unsaid if not (getattr(pin, name) and getattr(now, name))}
-    return msgspec.structs.replace(pin, **equal)
+    names = _unsaid(pin, now, sides)
+    names += [] if pin.code_bytes and now.code_bytes else ["code_bytes"]
+    return msgspec.structs.replace(pin, **{name: getattr(now, name) for name in names})
+
+
+def _unsaid(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> list[str]:
+    """Return the numbers that a side does not say."""
+    names = [name for name in _NUMBERS if not all(facts.says(name) for facts in sides)]
+    return [name for name in names if not (getattr(pin, name) and getattr(now, name))]
 
 
 def _spills(pin: Pin, now: Pin) -> tuple[float, tuple[int, int]] | None:
@@ -553,12 +609,12 @@ def _without_cycles(findings: list[Finding]) -> list[Finding]:
 
 
 def _sorted(
-    base: str, head: str, counts: tuple[int, int], findings: list[Finding], changes: list[Change]
+    base: str, head: Audit, counts: tuple[int, int], findings: list[Finding], changes: list[Change], gaps: list[Gap]
 ) -> Comparison:
     def gravity(finding: Finding) -> tuple[Any, ...]:
         return SEVERITIES.index(finding.severity), finding.arch, natural(finding.kernel)
 
     return Comparison(
-        base=base, head=head, compared=counts[0], unchanged=counts[1], findings=sorted(findings, key=gravity),
-        changes=changes,
+        base=base, head=head.subject, compared=counts[0], unchanged=counts[1], findings=sorted(findings, key=gravity),
+        changes=changes, not_compared=(*counted(gaps, needed=True), *head.not_audited),
     )  # fmt: skip

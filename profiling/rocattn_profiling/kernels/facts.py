@@ -10,16 +10,20 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn.gpu.errors import ArchError
+from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.kernels.model.cost import LoopCost, loop_cost
 from rocattn_profiling.kernels.model.loops import counts_of, hot_loop
 from rocattn_profiling.kernels.model.occupancy import Occupancy, OccupancyError, occupancy
 from rocattn_profiling.kernels.model.rates import NoRatesError
+from rocattn_profiling.kernels.read.instructions import is_call
 from rocattn_profiling.kernels.read.text_files import number
 
 if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
     from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 
+OCCUPANCY, HOT_LOOP, CALLED = "occupancy", "hot loop", "called code"
+"""Facts that a comparison is of, and that a kernel may lack (`KernelFacts.lacks`)."""
 _DESCRIPTOR_GRANULE = 16  # a descriptor counts VGPRs in steps of at most this
 _LOAD = re.compile(r"global_load_(\d+)B")
 
@@ -62,6 +66,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
             is no loop or it is not known.
         unknown: What could not be known, a line each, but for the numbers that are merely unsaid.
         unsaid: Numbers that its file does not say ("vgpr_spills"): they are kept as 0.
+        lacks: Why `OCCUPANCY`, `HOT_LOOP` or `CALLED`, the code of functions that it calls, is not known.
     """
 
     kernel: str
@@ -88,6 +93,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     loop_bytes: int | None = None
     unknown: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
+    lacks: dict[str, Reason] = {}
 
     @property
     def name(self) -> str:
@@ -134,13 +140,14 @@ def kernel_facts(
     block: int = 0,
     dynamic_lds_bytes: int = 0,
     unknown: tuple[str, ...] = (),
+    no_code: str = "",
 ) -> KernelFacts:
     """Assemble the facts of a kernel.
 
     Args:
         info: What its code object says.
         target: Processor with features; "" if the file does not say.
-        function: Its code; None if that could not be read (then ``unknown`` has the reason).
+        function: Its code; None if that could not be read.
         file: Where it is from.
         kernel: Its name; without one the symbol is taken.
         variant: Which problem it is compiled for.
@@ -149,8 +156,15 @@ def kernel_facts(
         block: Threads of a block; without it the largest that the kernel may be launched with.
         dynamic_lds_bytes: LDS asked for at launch.
         unknown: What could not be known of its file.
+        no_code: Why its code could not be read.
     """
-    missing = list(unknown)
+    missing = [*([f"no instructions: {no_code}"] if no_code else []), *unknown]
+    lacks = {HOT_LOOP: Reason("no_instructions", no_code)} if no_code else {}
+
+    def lack(fact: str, code: str, why: str) -> None:
+        lacks[fact] = Reason(code, why)
+        missing.append(f"no {'cost of the ' * (fact == HOT_LOOP)}{fact}: {why}")
+
     arch = target.partition(":")[0]
     processor = arch or "code without a target"
     threads, lds = block or info.block, info.lds_bytes + dynamic_lds_bytes
@@ -162,9 +176,9 @@ def kernel_facts(
             raise OccupancyError(f"blocks of {threads} threads cannot be: it is compiled for {info.block} at most")
         waves = _waves(arch, info, function, lds, threads)
     except ArchError:
-        missing.append(f"no occupancy: no facts are known of {processor}")
+        lack(OCCUPANCY, "unknown_processor", f"no facts are known of {processor}")
     except RocattnError as error:
-        missing.append(f"no occupancy: {error}")
+        lack(OCCUPANCY, "unknown_numbers", str(error))
     if _stack_grows(info, function):
         least = f"{info.scratch_bytes} bytes at least"
         missing.append(f"scratch: its stack grows as it runs (recursion, calls through pointers), {least}")
@@ -174,9 +188,11 @@ def kernel_facts(
         try:
             loop = loop_cost(function, arch, threads)
         except NoRatesError:
-            missing.append(f"no cost of the hot loop: no instruction rates are known for {processor}")
+            lack(HOT_LOOP, "unknown_processor", f"no instruction rates are known for {processor}")
         except RocattnError as error:
-            missing.append(f"no cost of the hot loop: {error}")
+            lack(HOT_LOOP, "unknown_rates", str(error))
+        if any(is_call(each.mnemonic) for block in function.blocks for each in block.instructions):
+            lacks[CALLED] = Reason("called", "functions that are not inlined are not followed")
         hot = hot_loop(function)
         if hot and info.code_bytes and instructions:
             loop_bytes = round(info.code_bytes * counts_of(function, hot.blocks).instructions / instructions)
@@ -187,7 +203,7 @@ def kernel_facts(
         spills=Spills(vgprs=info.vgpr_spills, sgprs=info.sgpr_spills, instructions=_scratch_accesses(loop)),
         scratch_bytes=info.scratch_bytes, lds_bytes=lds, kernarg_bytes=info.kernarg_bytes, code_bytes=info.code_bytes,
         instructions=instructions, occupancy=waves, loop=loop, loop_bytes=loop_bytes,
-        unknown=tuple(missing), unsaid=tuple(info.unknown),
+        unknown=tuple(missing), unsaid=tuple(info.unknown), lacks=lacks,
     )  # fmt: skip
 
 

@@ -148,8 +148,8 @@ class _Reader:
         kernels = []
         for info in device.kernels:
             function = functions.get(info.symbol)
-            unknown = [] if function else [f"no instructions: {why}"]
-            kernels.append(self._facts(info, device.target, function, device.name, compiler, unknown))
+            no_code = "" if function else why
+            kernels.append(self._facts(info, device.target, function, device.name, compiler, no_code))
         return kernels
 
     def _functions_beside(self, device: DeviceObject) -> dict[str, AssemblyFunction]:
@@ -174,9 +174,9 @@ class _Reader:
         function: AssemblyFunction | None,
         name: str,
         compiler: str,
-        unknown: list[str] | None = None,
+        no_code: str = "",
     ) -> KernelFacts:
-        missing = list(unknown or [])
+        missing = []
         if not info.lds_bytes and self._launch.dynamic_lds_bytes is None:
             missing.append("LDS asked for at launch (Triton's `shared`): say it with --dynamic-lds")
         if not self._launch.block:
@@ -184,11 +184,16 @@ class _Reader:
             missing.append(f"the block that it is launched with: {limit}")
         return kernel_facts(
             info, target, function, file=name, compiler=compiler or self._compiler, block=self._launch.block,
-            dynamic_lds_bytes=self._launch.dynamic_lds_bytes or 0, unknown=tuple(missing),
+            dynamic_lds_bytes=self._launch.dynamic_lds_bytes or 0, unknown=tuple(missing), no_code=no_code,
         )  # fmt: skip
 
 
 def _same(mine: KernelInfo, other: KernelInfo) -> bool:
-    """Whether text and code object agree on a kernel; else they are from different builds."""
+    """Whether text and code object agree on a kernel; else they are from different builds.
+
+    The size of the code must be known: a barrier more changes no other number.
+    """
     names = ("vgprs", "agprs", "sgprs", "vgpr_spills", "sgpr_spills", "lds_bytes", "scratch_bytes", "kernarg_bytes")
-    return all(getattr(mine, name) == getattr(other, name) for name in names)
+    return mine.code_bytes == other.code_bytes > 0 and all(
+        getattr(mine, name) == getattr(other, name) for name in names
+    )

@@ -317,6 +317,8 @@ def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, file
                 lines.append(f"- {_escaped(finding.sentence)}")
                 lines += [f"  - `{line}`" for line in finding.lines]
             lines.append("")
+        if gaps := comparison.coverage.not_compared:
+            lines += ["## Not compared", "", *(f"- {_escaped(each.line)}" for each in gaps), ""]
     lines += [f"## {len(audit.kernels)} kernels of {_escaped(audit.subject)}", ""]
     lines += [f"Compiled by {_escaped(name) or 'a compiler that the file does not name'}." for name in audit.compilers]
     if rows := _resource_rows(audit, files=files):

@@ -410,7 +410,7 @@ def test_other_peoples_files_work_and_say_what_is_not_known(audit, code):
     assert "the block that it is launched with: 64 threads, its limit, are assumed" in err
 
 
-def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch):
+def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch, tmp_path):
     """Assembly of the same build has the instructions, Triton's JSON the launch; of another build it is not used."""
 
     def none(device):
@@ -424,7 +424,13 @@ def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch):
     assert (status, one["lds_bytes"], one["block"], one["unknown"]) == (0, 40000, 64, [])
     assert one["loop"]["issue_cycles"] > 0
     assert json.loads(audit(binary, "--json", "--dynamic-lds", "0")[1])["audit"]["kernels"][0]["lds_bytes"] == 0
-    text.write_text(text.read_text().replace(".sgpr_count:", ".sgpr_count: 9"))
+    (tmp_path / "out/audit.json").rename(tmp_path / "before.json")
+    whole = text.read_text()
+    text.write_text(re.sub(r"codeLenInByte = \d+", "codeLenInByte = 4", whole))  # of before a barrier was added
+    status, out, _ = audit(binary, "--against", tmp_path / "before.json")
+    assert status == 3
+    assert "in what was compared; not compared: hot loop of 1 kernel (no llvm-objdump here)" in out
+    text.write_text(whole.replace(".sgpr_count:", ".sgpr_count: 9"))
     binary.with_suffix(".json").write_text("[]")
     (one,) = json.loads(audit(binary, "--json")[1])["audit"]["kernels"]
     assert one["loop"] is None

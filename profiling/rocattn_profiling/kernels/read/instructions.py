@@ -109,6 +109,11 @@ def is_indirect(mnemonic: str) -> bool:
     return bool(_INDIRECT.match(mnemonic))
 
 
+def is_call(mnemonic: str) -> bool:
+    """Whether it calls a function, and goes on behind itself when that returns."""
+    return mnemonic.startswith(("s_swappc", "s_call"))
+
+
 @lru_cache(maxsize=1 << 14)
 def ends_flow(mnemonic: str) -> bool:
     """Whether the next instruction in the text is not the next to run."""

@@ -32,7 +32,7 @@ _RUN_EPILOG = """\
 exit status: 0 nothing is proven to be slower
              1 a benchmark became slower or larger, or a waiver is expired or not needed
              2 undecided, under --strict
-             3 something could not be built or measured, or nothing was judged
+             3 something could not be built or measured, nothing was judged, or a --bench matches nothing
              4 usage or environment error
              130 interrupted: the same command continues with what was measured"""
 _SELFTEST_EPILOG = """exit status: 0 identical code was called neither slower nor faster; 1 it was; 3 a benchmark could

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.gate.groups import causes_known
-from rocattn_profiling.gate.verdict import EXACT, JUDGED, ORDER, badness
+from rocattn_profiling.gate.verdict import EXACT, JUDGED, ORDER, badness, coverage_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rocattn_profiling.base.reasons import NotCompared
     from rocattn_profiling.gate.verdict import Entry, Overall, Status
 
-_NAME = 200  # characters of a label
+_NAME, _GAPS = 200, 400  # characters of a label, and of what was not compared
+_TOLD = frozenset({"failed", "missing", "unreached"})
 # Metrics, how they get worse, and what they are called: a ratio of counts is no slowdown, and is not given as one.
 _WORSE = (
     (frozenset({"time"}), "slower", "benchmark"),
@@ -23,8 +27,9 @@ _WORSE = (
 
 
 def conclude(
-    entries: Sequence[Entry], invalid: str, problems: Sequence[str] = (), *, tolerance: float, limit_s: float = 0.0
-) -> tuple[Overall, str]:
+    entries: Sequence[Entry], invalid: str, problems: Sequence[str] = (), *, tolerance: float, limit_s: float = 0.0,
+    more: Sequence[NotCompared] = (),
+) -> tuple[Overall, str]:  # fmt: skip
     """Return the overall verdict and its sentence. A gate that measured nothing never passes.
 
     Args:
@@ -33,7 +38,21 @@ def conclude(
         problems: Why the gate fails besides its verdicts.
         tolerance: Of the run, as a fraction.
         limit_s: The time that the run was given, in seconds; 0 for no limit.
+        more: What was not compared and has no entry.
     """
+    overall, sentence = _concluded(entries, invalid, problems, tolerance, limit_s)
+    # Of some statuses every sentence says the number by itself.
+    aside = coverage_of([entry for entry in entries if entry.status not in _TOLD], more)
+    if overall in {"pass", "inconclusive"} and any(each.needed for each in more):
+        overall = "not measured"
+    gaps = msgspec.structs.replace(aside, undecided=0).gaps()
+    return overall, "; ".join([sentence, *([plain(gaps, _GAPS)] if gaps else [])])
+
+
+def _concluded(
+    entries: Sequence[Entry], invalid: str, problems: Sequence[str], tolerance: float, limit_s: float
+) -> tuple[Overall, str]:
+    """Conclude from what was compared; arguments as of `conclude`."""
     late = f"not reached in {_duration(limit_s)}"
     count = {status: sum(entry.status == status for entry in entries) for status in ORDER}
     lost = [entry for entry in entries if entry.status in {"failed", "missing"}]

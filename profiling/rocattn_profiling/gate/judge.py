@@ -18,7 +18,8 @@ import msgspec
 
 from rocattn_profiling.base.console import emit_json, say
 from rocattn_profiling.base.markup import terminal
-from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE, CommandError
+from rocattn_profiling.base.reasons import Coverage, Reason, counted
+from rocattn_profiling.base.status import USAGE, CommandError
 from rocattn_profiling.gate import options as gate_options
 from rocattn_profiling.gate.rule.pairs import Pair, PairError, Side
 from rocattn_profiling.gate.rule.policy import Policy
@@ -71,11 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt as error:  # unlike measurements, decisions are made again in seconds
         raise CommandError("interrupted: no decision was written", 128 + signal.SIGINT) from error
     _report(judged, arguments)
-    if judged.counts.get("regression"):
-        return FAILED
-    if judged.refused or not judged.lines:
-        return NOT_MEASURED
-    return UNDECIDED if arguments.strict and judged.counts.get("inconclusive") else OK
+    return judged.coverage.status(failed=bool(judged.counts.get("regression")), strict=arguments.strict)
 
 
 def _check_out(arguments: argparse.Namespace) -> None:
@@ -116,10 +113,12 @@ def _report(judged: Judged, arguments: argparse.Namespace) -> None:
     data = b"".join(line + b"\n" for line in judged.lines)
     out = _written(arguments.out, data) if data else "no decision was written"
     if arguments.json:
-        facts = {"counts": judged.counts, "problems": judged.problems, "refused": judged.refused}
+        facts: dict[str, Any] = {"counts": judged.counts, "problems": judged.problems, "refused": judged.refused}
+        facts["not_compared"] = judged.coverage.not_compared
         emit_json({**facts, "invalid": judged.invalid, "out": out})
     counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(judged.counts.items())) or "no pairs"
-    say(f"{counts}: {out}")
+    gaps = msgspec.structs.replace(judged.coverage, undecided=0).gaps("judged")
+    say(f"{counts}{'; ' * bool(gaps)}{gaps}: {out}")
 
 
 def _written(name: str, data: bytes) -> str:
@@ -160,6 +159,15 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str]
     refused: int = 0
     invalid: str = ""
+
+    @property
+    def coverage(self) -> Coverage:
+        """How many pairs were decided; a line that is none is needed."""
+        undecided = self.counts.get("inconclusive", 0)
+        of = [("# line", "# lines", Reason("no_pair", "no pair"))] * self.refused
+        return Coverage(
+            compared=len(self.lines) - undecided, undecided=undecided, not_compared=counted(of, needed=True)
+        )
 
 
 def judge(rows: Iterable[bytes], policy: Policy | None = None, *, session: bool = False) -> Judged:

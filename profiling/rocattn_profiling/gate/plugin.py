@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from rocattn_profiling.base.reasons import Reason
+    from rocattn_profiling.gate.options import Options
     from rocattn_profiling.gate.sides import Context
     from rocattn_profiling.gate.verdict import Cause, Status
 
@@ -64,6 +66,22 @@ def plugin_of(context: Context) -> Plugin:
     from rocattn_profiling.gate import rocattn
 
     return rocattn.RocattnPlugin(context) if rocattn.applies(context) else Plugin(context)
+
+
+def unmeasurable(tree: Path, options: Options) -> Reason | None:
+    """Return why a run could measure none of the benchmarks that it was asked for; None if it may measure some.
+
+    Asked before anything is built, of what is known without that: rocattn's own benchmarks of a GPU.
+
+    Args:
+        tree: Head's checkout.
+        options: Of the run.
+    """
+    from rocattn_profiling.gate import rocattn
+
+    if (tree / FILE).is_file() or not rocattn.has_plans(tree):
+        return None
+    return rocattn.without_gpu(options.patterns)
 
 
 def _own_plugin(tree: Path, context: Context) -> Plugin:

@@ -139,13 +139,12 @@ def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Opt
 
 
 def idle_patterns(suites: Iterable[Suite | None], options: Options) -> list[str]:
-    """Return a line for each pattern that matches nothing in any of the suites, which is probably a typo.
+    """Return the patterns that match nothing in any of the suites, which are probably typos.
 
     A module that cannot be imported counts by its name, since its benchmarks are unknown.
     """
     labels = [label for suite in suites if suite for label in (*(case.label for case in suite.cases()), *suite.broken)]
-    idle = [p for p in options.patterns if not any(re.search(p, label) for label in labels)]
-    return [f"--bench {shlex.quote(pattern)} matches no benchmark" for pattern in idle]
+    return [p for p in options.patterns if not any(re.search(p, label) for label in labels)]
 
 
 def idle_acceptances(suites: Iterable[Suite | None], waivers: Iterable[Waiver]) -> list[str]:
@@ -191,8 +190,9 @@ def result_of(
     entries = sorted((_marked(entry, listed) for entry in entries), key=worst_first)
     limit_s = context.options.max_time_s
     overall, sentence = conclude(
-        entries, session.decision.invalid, problems, tolerance=design.policy.tolerance, limit_s=limit_s
-    )
+        entries, session.decision.invalid, problems, tolerance=design.policy.tolerance, limit_s=limit_s,
+        more=context.not_compared,
+    )  # fmt: skip
     return verdict.GateResult(
         verdict=overall,
         sentence=sentence,
@@ -214,6 +214,7 @@ def result_of(
         notes=[*_notes(context, session), *context.notes],
         problems=list(problems),
         counts=verdict.counts_of(entries),
+        not_compared=list(verdict.coverage_of(entries, context.not_compared).not_compared),
         entries=entries,
     )
 

@@ -8,6 +8,7 @@ be tightened, or a later regression could hide in the slack.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +17,7 @@ from rocattn.errors import RocattnError
 from rocattn.gpu.arch import TESTED
 from rocattn.toolchain.compilers import choose_compiler, compiler_environment
 from rocattn.toolchain.inputs import inputs_of
+from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.exact import plans as exact_plans
 from rocattn_profiling.gate.exact.answers import Answers, ProbeError, ask, ready, usual_problems
 from rocattn_profiling.gate.exact.audit import KERNELS, Kernels, PinFiles, audit_entries, compare_kernels, error_at
@@ -24,6 +26,7 @@ from rocattn_profiling.gate.measure import SIDES, SideName
 from rocattn_profiling.gate.plugin import Plugin
 from rocattn_profiling.gate.verdict import Cause, Entry, Location
 from rocattn_profiling.kernels import sentences
+from rocattn_profiling.kernels.audit import PROBLEM
 from rocattn_profiling.kernels.revision import list_kernels
 from rocattn_profiling.kernels.shipped import Shipped, is_quick
 from rocattn_profiling.profile.collect import hardware
@@ -42,6 +45,7 @@ KERNELS_FROM = (*PLANS_FROM, "profiling/rocattn_profiling/kernels")
 OPTIONS_FROM = "rocattn/toolchain/hip.py"
 EXACT = frozenset({"audit", "plan", "workspace"})
 _GPU_MODULE = "bench_gpu."  # its benchmarks name no backend
+_IN_GPU_MODULE = re.compile(r"bench_gpu(?![?*{])(?:[^|()]|\([^()]*\))*")
 _DTYPES = ("float32", "float16", "bfloat16")
 _CPU_KERNELS = f"{KERNELS}/cpu"
 _CPU_SOURCES = {"forward": ("forward.cpp", "decode.cpp"), "backward": ("backward.cpp",)}
@@ -57,12 +61,23 @@ ADVICE = sentences.ADVICE | {
 def applies(context: Context) -> bool:
     """Whether the gated project is rocattn; of existing environments, by the folder that the suite is in."""
     trees = context.trees.values() or [path.parent for path in context.launchers["head"].shared[:1]]
-    return any(_has_plans(tree) for tree in trees)
+    return any(has_plans(tree) for tree in trees)
 
 
-def _has_plans(tree: Path) -> bool:
+def has_plans(tree: Path) -> bool:
     """Whether a checkout is one of rocattn, new enough to have plans and kernels."""
     return (tree / "rocattn" / "gpu" / "plan.py").is_file() and (tree / KERNELS / "hip").is_dir()
+
+
+def without_gpu(patterns: Sequence[str]) -> Reason | None:
+    """Return why benchmarks cannot be measured here: all patterns find those of a GPU only, and there is none."""
+    if not patterns or not all(map(_IN_GPU_MODULE.fullmatch, patterns)):
+        return None
+    found = hardware.examine()
+    if found.gpus or found.kfd != "missing":
+        return None
+    text = "the benchmarks of bench_gpu need an AMD GPU, and this machine has none (no /dev/kfd)"
+    return Reason("no_gpu", text, "machine code is compared without one: rocattn kernels audit --against HEAD")
 
 
 class RocattnPlugin(Plugin):
@@ -88,14 +103,14 @@ class RocattnPlugin(Plugin):
         """Compare what can be compared without a clock; what is left out is noted in the context."""
         context = self.context
         if any(side not in context.trees for side in SIDES):
-            context.note("exact metrics are left out: an existing environment has no sources to compare")
+            _left_out(context, "exact metrics", "an existing environment has no sources to compare")
             return []
-        base, head = (_has_plans(context.trees[side]) for side in SIDES)
+        base, head = (has_plans(context.trees[side]) for side in SIDES)
         if not head:
             lost = RocattnError("head has no plans and kernels any more; base has")
             return [_failed("plan", "plans and kernels", lost)]
         if not base:
-            context.note("exact metrics are left out: base is too old to have plans and kernels")
+            _left_out(context, "exact metrics", "base is too old to have plans and kernels")
             return []
         entries = [
             msgspec.structs.replace(entry, causes=_advised(entry.causes)) if entry.status == "regression" else entry
@@ -224,13 +239,17 @@ def _compare_plans(context: Context) -> list[Entry]:
     try:
         base = ask(context, "base", problems, TESTED)
     except ProbeError as error:
-        context.note(f"plans and workspaces are left out: {error}")
+        _left_out(context, "plans and workspaces", str(error))
         return []
     try:
         head = ask(context, "head", problems, TESTED)
     except ProbeError as error:
         return [_failed("plan", "plans and backend choices", error)]
     return exact_plans.compare(base, head, TESTED)
+
+
+def _left_out(context: Context, what: str, why: str) -> None:
+    context.leave_out(what, Reason("unread", why), f"{what} are left out: {why}")
 
 
 def _failed(metric: str, label: str, error: RocattnError, arch: str = "") -> Entry:
@@ -252,7 +271,7 @@ def _compare_machine_code(context: Context, sources_of: Callable[[Shipped], list
         choose_compiler()
         base, unknown = _kernels(context, "base")
     except RocattnError as error:
-        context.note(f"the machine code is not compared: {error}")
+        context.leave_out("machine code", Reason("unread", str(error)), f"the machine code is not compared: {error}")
         return []
     if len({_content(context.trees[side] / OPTIONS_FROM) for side in SIDES}) > 1:
         context.note(
@@ -260,7 +279,8 @@ def _compare_machine_code(context: Context, sources_of: Callable[[Shipped], list
             "`rocattn kernels audit --check-pins` shows what other options change"
         )
     for arch, reason in unknown.items():
-        context.note(f"base's machine code for {arch} is not compared: {reason}")
+        line = f"base's machine code for {arch} is not compared: {reason}"
+        context.leave_out(f"machine code for {arch}", Reason("unread", reason), line)
     try:
         head, unlisted = _kernels(context, "head")
         failed = [
@@ -276,6 +296,8 @@ def _compare_machine_code(context: Context, sources_of: Callable[[Shipped], list
     except RocattnError as error:
         return [_failed("audit", "kernels", error)]
     shipped = {(kernel.arch, kernel.name): kernel for kernel in head.shipped}
+    # Kernels that do not compile have entries.
+    context.not_compared.extend(gap for gap in compared.comparison.not_compared if gap.code != PROBLEM)
     pins = PinFiles(base.tree, head.tree, context.note)
     return [*failed, *audit_entries(compared, shipped, head, pins, sources_of)]
 

@@ -17,11 +17,14 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import saying_elapsed
 from rocattn_profiling.base.markup import terminal
+from rocattn_profiling.base.reasons import NotCompared, Reason
+from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.explain.files import FileChange, changed_files
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
+from rocattn_profiling.gate.plugin import unmeasurable
 from rocattn_profiling.gate.result import unmatched
 from rocattn_profiling.gate.sources import check_installed, choose_sources, discover
 from rocattn_profiling.gate.thresholds import ThresholdTable
@@ -64,6 +67,7 @@ class Context:
         say: Prints a line of progress.
         again: The command that compares the same sides again; append ``--bench`` or ``--rounds``.
         notes: What a reader of the verdict must know about what was left out.
+        not_compared: What was left out and has no entry.
     """
 
     options: Options = field(default_factory=Options)
@@ -83,6 +87,7 @@ class Context:
     say: Callable[[str], None] = lambda _: None
     again: str = "rocattn gate run"
     notes: list[str] = field(default_factory=list)
+    not_compared: list[NotCompared] = field(default_factory=list)
 
     @cached_property
     def changes(self) -> dict[str, FileChange]:
@@ -93,6 +98,11 @@ class Context:
         """Print a line now, and keep it for the verdict."""
         self.say(line)
         self.notes.append(line)
+
+    def leave_out(self, what: str, reason: Reason, line: str, *, needed: bool = False) -> None:
+        """Note that something is not compared; ``needed`` as in `NotCompared`."""
+        self.note(line)
+        self.not_compared.append(NotCompared.of(what, reason, needed=needed))
 
 
 def choose_revisions(
@@ -210,6 +220,8 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         messages = waivers.commit_messages(repo, chosen["base"], chosen["head"])
         accepted, limits = waivers.load(head_tree, messages, base_tree), thresholds.load(head_tree, base_tree)
         _check_patterns(sources, head_tree, options)
+        if (why := unmeasurable(head_tree, options)) is not None:
+            raise CommandError(f"nothing was built, as nothing could be measured: {why.line}", NOT_MEASURED)
         built = _build(repo, chosen, recipe, say)
 
         def list_base() -> Suite | None:

@@ -11,6 +11,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import is_rate
 from rocattn_profiling.base.files import open_regular, write_text
 from rocattn_profiling.base.markup import terminal
+from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counted
 from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource, known_noise
 from rocattn_profiling.gate.rule.pairs import (  # noqa: TC001 - msgspec reads the annotations when it decodes
     Count,
@@ -43,6 +44,12 @@ ORDER: tuple[Status, ...] = (
     "removed", "skipped", "pass",
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
+LEFT_OUT: dict[Status, str] = {
+    "failed": "that fails on head", "missing": "missing on head", "unreached": "not reached in time",
+    "broken": "broken on both sides", "skipped": "skipped", "ungated": "not judged", "new": "new on head",
+    "removed": "removed",
+}  # fmt: skip
+"""Statuses of what was not compared, and what a person calls it."""
 METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan", "exact")
 EXACT = frozenset({"audit", "workspace", "plan", "exact"})  # metrics of plug-ins: read off, not measured
 
@@ -195,6 +202,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         noise: Where knowledge of earlier noise came from; None if the run did not look for any.
         budget: The time that the run was expected to take, was given, and took.
         counts: Status -> how many entries.
+        not_compared: What was not compared: entries of such a status, and what no entry is of.
         entries: Every benchmark, worst first.
     """
 
@@ -221,7 +229,18 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     noise: NoiseSource | None = None
     budget: TimeBudget = TimeBudget()
     counts: dict[str, int] = {}
+    not_compared: list[NotCompared] = []
     entries: list[Entry] = []
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much was compared."""
+        return coverage_of(self.entries, self.beyond_entries)
+
+    @property
+    def beyond_entries(self) -> list[NotCompared]:
+        """What was not compared and has no entry."""
+        return [each for each in self.not_compared if each.code not in LEFT_OUT]
 
     @property
     def status(self) -> int:
@@ -319,6 +338,26 @@ def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
         status=status,
         reason=where + shown.reason,
         traceback=shown.traceback if shown.status in bad else "",
+    )
+
+
+def coverage_of(entries: Sequence[Entry], more: Sequence[NotCompared] = ()) -> Coverage:
+    """Return how much of a session was compared.
+
+    Args:
+        entries: Every benchmark and exact metric.
+        more: What was not compared and has no entry.
+    """
+    counts = counts_of(entries)
+    undecided = counts.get("inconclusive", 0)
+    left_out = [entry for status in LEFT_OUT for entry in entries if entry.status == status]
+    of = [
+        (f"# {noun} {LEFT_OUT[entry.status]}", f"# {noun}s {LEFT_OUT[entry.status]}", Reason(entry.status, why))
+        for entry in left_out
+        for noun, why in [("exact metric" if entry.metric in EXACT else "benchmark", entry.reason)]
+    ]
+    return Coverage(
+        compared=len(entries) - len(left_out) - undecided, undecided=undecided, not_compared=(*counted(of), *more)
     )
 
 

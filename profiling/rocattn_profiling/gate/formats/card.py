@@ -32,7 +32,8 @@ _MOST_MEASURED = 2  # undecided ones of one reason that are shown with their num
 _MOST_GROUPS = 10  # causes, or reasons of undecided ones
 _MOST_CAUSES = 3  # besides the first
 _MOST_LISTED = 5  # improvements and waived ones, notes and problems
-_COUNTED = ("unreached", "new", "removed", "skipped", "ungated")
+_EXPLAINED = ("broken", "skipped")
+_COUNTED = ("unreached", "new", "removed", "ungated")
 _STYLES = {
     "regression": "bold red", "problem": "bold red", "pass": "bold green", "inconclusive": "bold yellow",
     "not measured": "bold yellow", "failed": "bold red", "missing": "bold red", "improvement": "green",
@@ -222,9 +223,10 @@ def _listed(result: GateResult, width: int) -> Iterator[Line]:
                 yield from _wrapped("    ", "", terminal(entry.waiver), width)
         if more := entries[_MOST_LISTED:]:
             yield [(f"  and {len(more)} more", "")]
-    for group in by_reason(result.entries, "broken"):
-        yield []
-        yield from _reasons(group, render.word("broken"), _STYLES["broken"], width)
+    for status in _EXPLAINED:
+        for group in by_reason(result.entries, status):
+            yield []
+            yield from _reasons(group, render.word(status), _STYLES.get(status, ""), width)
     others = {status: [entry for entry in result.entries if entry.status == status] for status in _COUNTED}
     yield from [[]] if any(others.values()) else []
     for status, entries in others.items():

@@ -79,7 +79,7 @@ def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: i
     parts += ["", *blocks] if blocks else []
     room -= _size(blocks)
 
-    reasons = [group for status in ("inconclusive", "broken") for group in by_reason(result.entries, status)]
+    reasons = [group for status in ("inconclusive", "broken", "skipped") for group in by_reason(result.entries, status)]
     lines, shown = _fitting(reasons, int(room * _SHARE), _reason)
     cut += [f"the reasons of {sum(len(group.entries) for group in reasons[shown:])} more"] if reasons[shown:] else []
     parts += ["", *lines] if lines else []

@@ -16,6 +16,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import open_regular
+from rocattn_profiling.base.reasons import NotCompared
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.result import worst_first
@@ -33,6 +34,7 @@ _SOURCE = re.compile(r"(?![-/.])[\w./+-]{1,200}(::\w{1,100}){0,3}", re.ASCII)
 _MOST_SOURCES = 20
 _VALUED = frozenset({"--suite", "--pytest", "--command", "--requirements", "--python"})
 _INVALID = "the machine, not the code, changed speed"
+_MOST_LEFT_OUT = 50
 _PROBLEM = "a waiver is expired or not needed"
 
 
@@ -71,12 +73,13 @@ def _concluded(result: GateResult) -> GateResult:
     entries = sorted((_checked(entry) for entry in result.entries), key=worst_first)
     invalid = _INVALID if result.invalid else ""
     tolerance, limit_s = result.policy.tolerance, result.budget.limit_s
-    overall, sentence = conclude(entries, invalid, result.problems, tolerance=tolerance, limit_s=limit_s)
+    more = result.beyond_entries[:_MOST_LEFT_OUT]
+    overall, sentence = conclude(entries, invalid, result.problems, tolerance=tolerance, limit_s=limit_s, more=more)
     again, note = _again(result)
     counts, notes = verdict.counts_of(entries), [*result.notes, *([note] if note else [])]
     return msgspec.structs.replace(
         result, verdict=overall, sentence=sentence, invalid=invalid, again=again, counts=counts, entries=entries,
-        patterns=[], notes=notes,
+        patterns=[], notes=notes, not_compared=list(verdict.coverage_of(entries, more).not_compared),
     )  # fmt: skip
 
 
@@ -134,6 +137,10 @@ def _without_sentences(result: GateResult) -> GateResult:
         patterns=[],
         notes=[],
         problems=[_PROBLEM for _ in result.problems[:50]],
+        not_compared=[
+            NotCompared(what="more in the run's own summary", code="more", text="", needed=each.needed)
+            for each in result.beyond_entries[:1]
+        ],
         noise=noise and msgspec.structs.replace(noise, path="", why_not="not known" if noise.why_not else ""),
         base=_side(result.base),
         head=_side(result.head),

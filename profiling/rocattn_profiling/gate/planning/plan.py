@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from rocattn_profiling.base.console import duration
+from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate import result
 from rocattn_profiling.gate.explain.reach import distances
 from rocattn_profiling.gate.planning import pace
@@ -151,7 +153,11 @@ def chosen(suites: ListedSuites, context: Context, *, needed: bool = True) -> li
     if needed and not cases:
         raise result.nothing(suites.sides, context.options)
     offered = [*suites.sides.values(), suites.before]
-    idle = [*result.idle_patterns(offered, context.options), *result.idle_acceptances(offered, context.waivers.rows)]
-    for line in idle:
+    for pattern in result.idle_patterns(offered, context.options):
+        option = f"--bench {shlex.quote(pattern)}"
+        context.leave_out(
+            option, Reason("unmatched", "it matches no benchmark"), f"{option} matches no benchmark", needed=True
+        )
+    for line in result.idle_acceptances(offered, context.waivers.rows):
         context.note(line)
     return cases

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, progress, say
-from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
+from rocattn_profiling.base.status import CommandError
 from rocattn_profiling.bench.fleet import command as bench_fleet
 from rocattn_profiling.workloads.options import (
     add_sizes,
@@ -118,16 +118,21 @@ def run(arguments: argparse.Namespace) -> int:
     bench_view.print_tables(suites)
     bench_view.print_summary(session, records)
     unmeasured = bench_view.unmeasured(suites, _named(arguments))
-    for suite, name, reason in unmeasured:
-        say(f"not measured: {name} in {suite}, asked for with --backend (status 3): {reason}")
+    coverage = bench_view.coverage(session, suites, _named(arguments))
+    gaps = coverage.gaps("measured")
+    for part in coverage.not_compared:
+        if part.code == "unmeasured":
+            say(f"not measured: {part.line} (status 3)")
     more = print_passes(records) if arguments.model else {}
+    more["not_compared"] = list(coverage.not_compared)
     more["unmeasured"] = [dict(zip(("suite", "backend", "reason"), each, strict=True)) for each in unmeasured]
     if arguments.json:
         emit_json(bench_view.as_json(session, records) | more)
     if not arguments.no_store:  # last: a store that cannot be written must not hide what was measured
         say(_store(session, records))
-    incomplete = session.failures or unmeasured
-    return NOT_MEASURED if incomplete and _status(suites) == OK else _status(suites)
+    say(f"bench: {coverage.compared} of {len(records)} results measured{'; ' * bool(gaps)}{gaps}")
+    wrong = any(record.check is not None and not record.check.ok for record in records)
+    return coverage.status(failed=wrong)
 
 
 def _measure_here(
@@ -222,13 +227,3 @@ def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
     store = AsvStore(session.repo)
     count = store.add_records([record for record in records if record.launches])
     return f"added {count} results of commit {session.commit.sha[:9]} to the asv store {store.results_dir}"
-
-
-def _status(suites: list[tuple[str, list[Record]]]) -> int:
-    """Return the exit status that the epilog of ``--help`` promises."""
-    records = [record for _, of_part in suites for record in of_part]
-    if any(record.check is not None and not record.check.ok for record in records):
-        return FAILED
-    failed = any(record.status == "failed" for record in records)
-    empty = any(not any(record.launches for record in of_part) for _, of_part in suites)
-    return NOT_MEASURED if failed or empty else OK

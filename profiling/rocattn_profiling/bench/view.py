@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn_profiling.base.console import emit_json, print_table, say
+from rocattn_profiling.base.reasons import Coverage, NotCompared
 from rocattn_profiling.base.status import OK
 from rocattn_profiling.measure import stats
-from rocattn_profiling.measure.records import Place, by_place, place_names
+from rocattn_profiling.measure.records import Place, by_place, coverage_of, place_names
 from rocattn_profiling.workloads.grids import GRIDS
 
 if TYPE_CHECKING:
@@ -115,6 +116,33 @@ def unmeasured(suites: Iterable[tuple[str, list[Record]]], named: Iterable[str])
         reasons = {record.backend: record.skipped for record in reversed(records)}  # the first one's
         lacking += [(suite, name, reasons.get(name, "no result")) for name in named if name not in measured]
     return lacking
+
+
+def coverage(
+    session: BenchSession | FleetSession, suites: list[tuple[str, list[Record]]], named: Iterable[str]
+) -> Coverage:
+    """Return how much was measured; what failed, an empty suite and a backend asked for by name are needed.
+
+    Args:
+        session: With the jobs that left no result.
+        suites: Of each its records.
+        named: Backends that were asked for.
+    """
+    of_records = coverage_of(record for _, records in suites for record in records)
+    needed = [
+        NotCompared(what=f"{name} in {suite}, asked for with --backend", code="unmeasured", text=reason, needed=True)
+        for suite, name, reason in unmeasured(suites, named)
+    ]
+    needed += [
+        NotCompared(what=f"all of {suite}", code="unmeasured", text="no backend ran it", needed=True)
+        for suite, records in suites
+        if not any(record.launches for record in records)
+    ]
+    needed += [
+        NotCompared(what=f"{unit.name} on {', '.join(unit.backends)}", code="failed", text=reason, needed=True)
+        for unit, reason in session.failures
+    ]
+    return msgspec.structs.replace(of_records, not_compared=(*needed, *of_records.not_compared))
 
 
 def _ceilings(records: list[Record]) -> dict[str, float]:
@@ -223,6 +251,20 @@ def _fault(check: Check) -> str:
     return f"error of {check.what} is {check.max_abs_error:.2e}, allowed {allowed}"
 
 
+def _skipped(records: list[Record]) -> list[str]:
+    """Return a line for every reason that a backend did not run something; what it is of by name, or counted."""
+    alike: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        if record.skipped:
+            alike.setdefault((record.status, record.backend, record.skipped), []).append(record)
+    return [
+        f"{status} {of[0].suite} {of[0].label} on {name}: {why}"
+        if len(of) == 1
+        else f"{status} {len(of)} problems on {name}: {why}"
+        for (status, name, why), of in alike.items()
+    ]
+
+
 def print_summary(session: BenchSession | FleetSession, records: list[Record]) -> None:
     """Print the ceilings, what was skipped or wrong, and where the records are."""
     if disturbance := _disturbance(records):
@@ -237,9 +279,8 @@ def print_summary(session: BenchSession | FleetSession, records: list[Record]) -
             memory = f"{ceilings['memory_gbps']:.1f} GB/s{memory}"
             where = f" of {names[place]}" if len(places) > 1 else ""
             say(f"measured ceilings{where}: float32 GEMM {gemm}, memory {memory}")
-    for record in records:
-        if record.skipped:
-            say(f"{record.status} {record.suite} {record.label} on {record.backend}: {record.skipped}")
+    for line in _skipped(records):
+        say(line)
     for record in records:
         if record.check is not None and not record.check.ok:
             say(f"WRONG: {record.id}: {_fault(record.check)}")

@@ -14,6 +14,7 @@ import msgspec
 from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError, RocattnError
 from rocattn_profiling.base.files import append_line
+from rocattn_profiling.base.reasons import Coverage, Reason, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -216,6 +217,22 @@ def read_records(path: Path) -> Iterator[Record]:
         except ConfigError as error:
             raise RocattnError(f"{path}:{number} is not a rocattn record: {error}") from error
         yield record
+
+
+def coverage_of(records: Iterable[Record]) -> Coverage:
+    """Return how many records are measurements, and why others are none: a backend that failed is needed."""
+    records = list(records)
+    left_out = {
+        status: counted(
+            [(f"# problem on {record.backend}", f"# problems on {record.backend}", Reason(status, record.skipped))
+             for record in records if record.status == status],
+            needed=status == "failed",
+        )
+        for status in ("failed", "skipped")
+    }  # fmt: skip
+    return Coverage(
+        compared=sum(bool(record.launches) for record in records), not_compared=sum(left_out.values(), start=())
+    )
 
 
 def to_builtins(records: Iterable[Record]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, print_table, progress, say
-from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
+from rocattn_profiling.base.status import CommandError
 from rocattn_profiling.workloads.options import (
     STORAGE,
     add_sizes,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn.config import AttentionConfig
+    from rocattn_profiling.base.reasons import Coverage
     from rocattn_profiling.memory.measure import MemoryFit, MemoryPoint, MemoryStudy
 
 LENGTHS = (1024, 1448, 2048, 2896, 4096)
@@ -114,7 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
     _print(study)
     report = memory_report.build(study, int(time.time() * 1000))
     unmeasured = _unmeasured(study, arguments.backend or ())
-    content = memory_report.to_json(report) | {"unmeasured": unmeasured}
+    coverage = _coverage(study, unmeasured)
+    content = memory_report.to_json(report) | {"unmeasured": unmeasured, "not_compared": coverage.not_compared}
     encoded = msgspec.json.format(msgspec.json.encode(content), indent=1).decode()
     for name in unmeasured:
         say(f"{name} was asked for with --backend and was not measured: status 3")
@@ -130,7 +132,9 @@ def run(arguments: argparse.Namespace) -> int:
         say("nothing was measured, so no report was written")
     if arguments.json:
         emit_json(content)
-    return _status(study, unmeasured)
+    gaps = coverage.gaps("measured")
+    say(f"memory: {coverage.compared} of {len(study.points)} lengths measured{'; ' * bool(gaps)}{gaps}")
+    return coverage.status(failed=bool(memory_measure.disagreements(study)))
 
 
 def _config(arguments: argparse.Namespace) -> tuple[AttentionConfig, bool]:
@@ -199,11 +203,18 @@ def _unmeasured(study: MemoryStudy, named: Sequence[str]) -> list[str]:
     return [name for name in dict.fromkeys(named) if name not in measured]
 
 
-def _status(study: MemoryStudy, unmeasured: Sequence[str]) -> int:
-    from rocattn_profiling.memory import measure as memory_measure
+def _coverage(study: MemoryStudy, unmeasured: Sequence[str]) -> Coverage:
+    """Return how much was measured: a backend that failed is needed, and one that was asked for by name."""
+    from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counted
 
-    if memory_measure.disagreements(study):
-        return FAILED
-    failed = any(point.status == "failed" for point in study.points)
-    empty = not any(point.status == "measured" for point in study.points)
-    return NOT_MEASURED if failed or empty or unmeasured else OK
+    absent = [
+        NotCompared(what=name, code="unsupported", text=reason, needed=name in unmeasured)
+        for name, reason in study.absent.items()
+    ]
+    left_out = [point for point in study.points if point.status != "measured"]
+    for name in dict.fromkeys(point.backend for point in left_out):
+        of = [(f"# length on {name}", f"# lengths on {name}", Reason(point.status, point.skipped))
+              for point in left_out if point.backend == name]  # fmt: skip
+        failed = any(point.status == "failed" for point in left_out if point.backend == name)
+        absent += counted(of, needed=failed or name in unmeasured)
+    return Coverage(compared=len(study.points) - len(left_out), not_compared=tuple(absent))

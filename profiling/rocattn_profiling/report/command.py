@@ -36,7 +36,7 @@ _EPILOG = """\
                                                 two profiles: what changed, and why
 
 exit status: 0 the report is written
-             3 there is nothing to report
+             3 there is nothing to report, or with --against nothing to compare
              4 usage or environment error, such as a file that cannot be read
              130 interrupted: an earlier report is left as it was"""
 

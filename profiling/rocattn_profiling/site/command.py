@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.store import AsvStore
     from rocattn_profiling.base.console import Progress, Step
     from rocattn_profiling.base.files import StagedFiles
+    from rocattn_profiling.base.reasons import Coverage
     from rocattn_profiling.bench.report import BenchReport
     from rocattn_profiling.gate.verdict import GateResult
+    from rocattn_profiling.measure.records import Record
     from rocattn_profiling.site.asv.pages import AsvPages
     from rocattn_profiling.site.changepoints import CommitChange
     from rocattn_profiling.site.changes import Changes, Finder, Waived
@@ -113,6 +116,7 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
     store = AsvStore(repo, Path(arguments.store) if arguments.store else None)
     records = find_records(arguments.records, results / "bench", notes)
     gate = _find_verdict(arguments.gate, results / "gate", notes)
+    coverage = _coverage(arguments, records, gate)
     # asv takes as long as all our pages, and runs in a process that can be killed: both run at once.
     with ProcessPoolExecutor(1, get_context("spawn")) as beside:
         staged = staging.folder(out / "asv")
@@ -144,12 +148,31 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
     )  # fmt: skip
     with progress("site: pages", 0, brief=True) as shown:
         written = write_site(out, site, _counted(shown), staging)
-    _report(site, written, json=arguments.json)
+    _report(site, written, coverage, json=arguments.json)
     if arguments.open:
         import webbrowser
 
         webbrowser.open(written[0].as_uri())
-    return OK
+    return coverage.status()
+
+
+def _coverage(arguments: argparse.Namespace, records: list[Record], gate: GateResult | None) -> Coverage:
+    """Return what is on the pages besides the history; results that the user names must be there."""
+    from rocattn_profiling.base.reasons import Coverage, NotCompared
+
+    lacking = [
+        NotCompared(what=what, code="no_results", text=f"there is none in {given}" if given else "there is none",
+                    needed=bool(given))
+        for what, there, given in (
+            ("bench records", records, arguments.records), ("the gate's verdict", gate, _named_gate(arguments)),
+        )
+        if not there
+    ]  # fmt: skip
+    return Coverage(compared=1, not_compared=tuple(lacking))
+
+
+def _named_gate(arguments: argparse.Namespace) -> str:
+    return "" if arguments.gate in {None, os.devnull} else str(arguments.gate)
 
 
 def _remedy(repo: Path, store: AsvStore) -> str:
@@ -163,7 +186,7 @@ def _remedy(repo: Path, store: AsvStore) -> str:
     return "run `asv run` there first for a history, or `rocattn gate run` for a verdict"
 
 
-def _report(site: Site, written: list[Path], *, json: bool) -> None:
+def _report(site: Site, written: list[Path], coverage: Coverage, *, json: bool) -> None:
     """Report omissions, open regressions and the path of the site."""
     asv = site.asv
     for note in [*site.problems, *asv.notes]:
@@ -174,6 +197,7 @@ def _report(site: Site, written: list[Path], *, json: bool) -> None:
         say(f"note: asv's pages keep their CDN links, and need a network: {asv.vendor_reason}")
     if json:
         emit_json({
+            "not_compared": coverage.not_compared,
             "index": str(written[0]), "pages": [str(p) for p in written], "asv": asv, "notes": site.problems,
             "open_regressions": [
                 {"label": c.label, "where": c.where, "ratio": c.point.ratio, "state": c.state, "commit": c.likeliest}
@@ -183,7 +207,8 @@ def _report(site: Site, written: list[Path], *, json: bool) -> None:
     if site.changes.open:
         is_open = "1 regression is" if len(site.changes.open) == 1 else f"{len(site.changes.open)} regressions are"
         say(f"{is_open} open in the history: {written[0].with_name('changes.html')}")
-    say(f"The site is at {written[0]}")
+    gaps = coverage.gaps("shown")
+    say(f"The site is at {written[0]}{'; ' * bool(gaps)}{gaps}")
 
 
 def _unknown_commits(series: list[Series], history: History, repo: Path, store: Path) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rocattn.gpu.reasons import STAND_IN_ARCH
 from rocattn.sources import require_own_checkout
 from rocattn_profiling.base import console
-from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
+from rocattn_profiling.base.status import OK, CommandError
 
 if TYPE_CHECKING:
     from rocattn.backend import Backend
@@ -192,13 +192,12 @@ def _finish(
         texts[Path(arguments.junit)] = shown.to_xml(report)
     write_together(texts)
     counts = f"{report.ran} checked, {report.failed} wrong, {report.skipped} not supported"
+    gaps = report.coverage.gaps("checked")
     where = f"written to {path} and {page.name}" if report.ran else "nothing was run, so no report was written"
-    console.say("; ".join([f"verify: {counts}", *shown.devices(report), where]))
+    console.say("; ".join([f"verify: {counts}", *shown.devices(report), where, *([gaps] if gaps else [])]))
     if arguments.json:
         console.emit_json(shown.to_json(report))
-    if report.failed:
-        return FAILED
-    return OK if report.ran and not report.unchecked else NOT_MEASURED
+    return report.coverage.status(failed=bool(report.failed))
 
 
 def _architectures(backends: list[Backend]) -> dict[str, str]:

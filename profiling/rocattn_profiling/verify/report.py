@@ -14,6 +14,7 @@ from rocattn.gpu.arch import TESTED
 from rocattn.gpu.reasons import STAND_IN_ARCH
 from rocattn_profiling.base import console
 from rocattn_profiling.base.markup import xml
+from rocattn_profiling.base.reasons import Coverage, NotCompared
 from rocattn_profiling.verify.cases import FAMILIES
 from rocattn_profiling.verify.outcomes import ULP_EDGES, YARDSTICK, symptoms
 
@@ -103,6 +104,19 @@ class VerifyReport:
         """Number of outcomes of cases that the backend does not support."""
         return len(self.outcomes) - self.ran
 
+    @property
+    def coverage(self) -> Coverage:
+        """How much was checked, and which backends were not: those asked for by name are needed."""
+        lacking = self.unavailable | self.unchecked
+        return Coverage(
+            compared=self.ran,
+            not_compared=tuple(
+                NotCompared(what=name, code="unavailable" if name in self.unavailable else "unsupported",
+                            text=reason, needed=name in self.unchecked)
+                for name, reason in lacking.items()
+            ),
+        )  # fmt: skip
+
     def margin(self, backend: str) -> str:
         """Return how many cases a backend ran, and its worst share of the allowed error."""
         cells = [row[backend] for row in self.families.values() if backend in row]
@@ -150,6 +164,7 @@ def to_json(report: VerifyReport) -> dict[str, Any]:
         "seconds": round(report.seconds, 1),
         "unavailable": report.unavailable,
         "unchecked": report.unchecked,
+        "not_compared": msgspec.to_builtins(report.coverage.not_compared),
         "stand_ins": report.stand_ins,
         "architectures": report.architectures,
         "symptoms": report.symptoms,

@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     content = profile_report.to_json(report)
     if comparison is not None:
         content["against"] = profile_compare.to_json(comparison)
+        content["not_compared"] = list(comparison.coverage.not_compared)
     out = Path(arguments.out).resolve()
     texts = {
         "html": pages.profile_html(report, int(time.time() * 1000), comparison),
@@ -82,8 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     for line in terminal.report_lines(report, summary.summarise(report), screen, comparison):
         console.print(line)
     say("")
+    if comparison is not None and (gaps := comparison.coverage.gaps()):
+        say(gaps)
     say(f"The report is at {out / FILES['html']}")
-    return OK
+    return OK if comparison is None else comparison.coverage.status()
 
 
 def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> ProfileReport:

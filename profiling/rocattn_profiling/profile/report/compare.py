@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rocattn_profiling.base.reasons import Coverage, Reason, counted
 from rocattn_profiling.pages.quantities import percent
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.report.causes import ChangeCause, cause_of
@@ -81,6 +82,7 @@ class ProfileComparison:
     Attributes:
         pairs: Their kernels, in descending order of the change of their total time.
         gpus: The GPUs before and after if they differ, else None: times on two GPUs are not one change.
+        coverage: How many kernels were compared, and what was not.
         named: The pairs that are named first: of those on both sides the first few, the HIP runtime's own left out.
         lines: What changed, in words: one line for each of `named`, then what else there is; at least one.
     """
@@ -89,6 +91,7 @@ class ProfileComparison:
     gpus: tuple[str, str] | None
     named: list[KernelPair]
     lines: list[str]
+    coverage: Coverage
 
     @property
     def first(self) -> KernelPair | None:
@@ -127,7 +130,33 @@ def compare(before: ProfileReport, after: ProfileReport) -> ProfileComparison:
         lines = ["no kernel of the program is in both profiles: nothing to compare"]
     if alone and both:
         lines.append(f"{count(alone, 'kernel is', 'kernels are')} in one of the profiles only")
-    return ProfileComparison(pairs, gpus, named, lines)
+    return ProfileComparison(pairs, gpus, named, lines, _coverage(pairs, gpus))
+
+
+def _coverage(pairs: list[KernelPair], gpus: tuple[str, str] | None) -> Coverage:
+    """Return how many kernels were compared in time; a metric that only one side has was not compared, either."""
+    of: list[tuple[str, str, Reason]] = []
+    for pair in pairs:
+        if pair.before is None or pair.after is None:
+            side = "later" if pair.before is None else "earlier"
+            of.append(("# kernel", "# kernels", Reason("one_side", f"only the {side} profile has it")))
+            continue
+        if pair.ratio is None:
+            why = Reason("gpus", f"of {gpus[0]} and {gpus[1]}") if gpus else Reason("no_time", "a side has no time")
+            of.append(("# kernel", "# kernels", why))
+        for values, others, side in (
+            (pair.before.values, pair.after.values, "earlier"), (pair.after.values, pair.before.values, "later")
+        ):  # fmt: skip
+            alone = [key for key, each in values.items() if each.value is not None and _value(others.get(key)) is None]
+            one_side = Reason("one_side", f"only the {side} profile has it")
+            of += [("# metric of a kernel", "# metrics of kernels", one_side)] * len(alone)
+        formulas = Reason("formulas", "computed in different ways")
+        of += [("# metric of a kernel", "# metrics of kernels", formulas)] * len(pair.not_comparable)
+    return Coverage(compared=sum(pair.ratio is not None for pair in pairs), not_compared=counted(of))
+
+
+def _value(of: MetricValue | None) -> float | None:
+    return of.value if of else None
 
 
 def _instances(old: set[_Key], new: set[_Key]) -> Iterator[tuple[_Key, _Key]]:

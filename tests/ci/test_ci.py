@@ -14,10 +14,13 @@ import psutil
 import pytest
 
 from rocattn_profiling import cli
+from rocattn_profiling.base.reasons import Coverage
+from rocattn_profiling.ci import card
 from rocattn_profiling.ci import command as ci
-from rocattn_profiling.gate.verdict import Cause, Entry
+from rocattn_profiling.gate.verdict import Cause, Entry, write
 from rocattn_profiling.profile.collect import find
 
+from ..made_reports import verdict  # noqa: F401 - the fixture
 from ..programs import hearing
 
 
@@ -114,21 +117,21 @@ def test_the_first_commit_has_nothing_to_gate_and_says_so(repository, fake_comma
 def test_a_dirty_tree_is_gated_as_it_is(repository):
     """Uncommitted changes are what the user wants to know about."""
     (repository / "file").write_text("three")
-    assert ci.gate_arguments(None) == (["--head", "WORKTREE"], "")
+    assert ci.gate_arguments(None) == (["--head", "WORKTREE"], None)
 
 
 def test_a_stray_file_leaves_the_commit_to_be_gated(repository):
     """With it the tree would be compared with its own commit: nothing of the commit would be gated."""
     commit("two")
     (repository / "log").write_text("")
-    assert ci.gate_arguments(None) == ([], "")
+    assert ci.gate_arguments(None) == ([], None)
     for name in ("package/old.py", "package/new.py"):
         (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_text("")
         if name == "package/old.py":
             git("add", name)
             git("commit", "-q", "-m", "three")
-    assert ci.gate_arguments(None) == (["--head", "WORKTREE"], "")
+    assert ci.gate_arguments(None) == (["--head", "WORKTREE"], None)
 
 
 def test_a_shallow_clone_does_not_skip_the_gate(repository, tmp_path_factory, monkeypatch):
@@ -137,7 +140,7 @@ def test_a_shallow_clone_does_not_skip_the_gate(repository, tmp_path_factory, mo
     shallow = tmp_path_factory.mktemp("shallow")
     git("clone", "-q", "--depth", "1", f"file://{repository}", str(shallow / "clone"))
     monkeypatch.chdir(shallow / "clone")
-    assert ci.gate_arguments(None) == ([], "")
+    assert ci.gate_arguments(None) == ([], None)
 
 
 def test_without_a_compiler_the_audit_is_skipped(repository, fake_commands, monkeypatch, capsys):
@@ -174,7 +177,7 @@ def gated(fake_commands, monkeypatch):
     ran, statuses = fake_commands
 
     class Verdict:
-        entries, suite, counts = REGRESSED, "benchmarks", {}
+        entries, suite, counts, coverage = REGRESSED, "benchmarks", {}, Coverage(compared=1)
 
     def command(arguments):
         ran.append(arguments)
@@ -239,7 +242,7 @@ def test_a_job_without_a_bench_reports_no_older_records(repository, fake_command
     cli.main(["ci", "--out", "o", "--json", "--skip", "bench", "gate", "site"])
     said = capsys.readouterr()
     assert "report: SKIPPED: bench was not run" in said.err
-    assert json.loads(said.out).keys() == {"status", "steps"}
+    assert json.loads(said.out).keys() == {"status", "undecided", "not_compared", "steps"}
 
 
 COUNTED = [
@@ -274,7 +277,7 @@ def test_without_a_regression_nothing_is_profiled(repository, gated, monkeypatch
     commit("two")
 
     class Verdict:
-        suite, counts = "benchmarks", {}
+        suite, counts, coverage = "benchmarks", {}, Coverage(compared=1)
 
     Verdict.entries = entries
     monkeypatch.setattr("rocattn_profiling.gate.verdict.read", lambda _path: Verdict)
@@ -320,6 +323,69 @@ def test_outside_a_checkout_what_needs_commits_is_skipped(tmp_path, monkeypatch,
     assert cli.main(["ci"]) == 0
     assert [command[0] for command in ran] == ["doctor", "verify", "bench", "kernels", "report"]
     assert capsys.readouterr().err.count("SKIPPED: not a git checkout") == 2
+
+
+def test_a_pass_claims_only_what_ran_and_says_what_did_not(tmp_path, monkeypatch, fake_commands, capsys):
+    """No gate, no word about slower, and no next command that needs a checkout; what --skip left out is said, too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert cli.main(["ci", "--json", "--skip", "bench"]) == 0
+    said = capsys.readouterr()
+    result = json.loads(said.out)
+    assert [(each["what"], each["code"], each["needed"]) for each in result["not_compared"]] == [
+        ("bench", "asked", False), ("gate", "no_commit", False), ("site", "no_commit", False),
+    ]  # fmt: skip
+    cli.main(["ci"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("PASS for what ran: outputs are right, no kernel got worse; gate and site skipped (")
+    assert "slower" not in shown
+    assert "gate run" not in shown
+    assert "next: run it in a git clone" in shown
+
+
+@pytest.mark.parametrize("asked", [["--bench", "sort"], ["--history", "3"]])
+def test_what_was_asked_for_and_cannot_run_is_status_3(tmp_path, monkeypatch, fake_commands, asked):
+    """Outside a checkout: benchmarks to gate, commits to measure."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert cli.main(["ci", *asked]) == 3
+    step = {"--bench": "gate", "--history": "site"}[asked[0]]
+    assert cli.main(["ci", *asked, "--skip", step]) == 0
+
+
+def test_a_job_of_steps_that_measure_nothing_is_not_green(repository, fake_commands):
+    """The doctor looks at the machine, and the report at what is there."""
+    assert cli.main(["ci", "--skip", *sorted(card.MEASURING), "--out", "o"]) == 3
+
+
+def test_what_steps_left_out_stands_in_the_verdict(repository, fake_commands, monkeypatch, capsys, verdict):  # noqa: F811
+    """By their own files: the gate's undecided and skipped benchmarks, a backend that verify had not."""
+    commit("two")
+    entries = [Entry(label=f"b{n}", name="b", status=status, reason="no GPU" if status == "skipped" else "")
+               for n, status in enumerate(["pass"] * 4 + ["inconclusive"] * 3 + ["skipped"] * 2)]  # fmt: skip
+
+    def command(arguments):
+        out = Path("o") / arguments[0]
+        out.mkdir(parents=True, exist_ok=True)
+        if arguments[0] == "gate":
+            write(msgspec.structs.replace(verdict, verdict="pass", entries=entries), out / "verdict.json")
+        if arguments[0] == "verify":
+            lacking = {"what": "gpu", "code": "unavailable", "text": "no GPU"}
+            (out / "verify.json").write_text(json.dumps({"ran": 3, "failed": 0, "not_compared": [lacking]}))
+        return 0
+
+    monkeypatch.setattr(ci, "_run_command", command)
+    assert cli.main(["ci", "--out", "o", "--skip", "audit"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith(
+        "PASS for what ran: outputs are right, nothing that was decided got slower; 3 undecided, audit skipped, not "
+        "looked at: gpu (verify), 2 benchmarks skipped (gate) ("
+    )
+    result = json.loads(Path("o/ci.json").read_text())
+    assert result["undecided"] == 3
+    assert {(each["code"], each["text"]) for each in result["not_compared"]} == {
+        ("unavailable", "no GPU"), ("asked", "asked for by --skip"), ("skipped", "no GPU"),
+    }  # fmt: skip
 
 
 def test_a_checkout_that_git_refuses_is_not_skipped(repository, monkeypatch, fake_commands):

@@ -1,9 +1,14 @@
-"""The steps of ``rocattn ci``, and its last screen: verdict, how each step ended, what it found, what to do next."""
+"""The steps of ``rocattn ci``, and its last screen: verdict, how each step ended, what it found, what to do next.
+
+A claim of the verdict is only of what ran, and what was left out stands beside it: whole steps, and the parts that a
+step's own files name (`Coverage`).
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,40 +17,77 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
+from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE
+from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 STEPS = ("doctor", "verify", "bench", "audit", "gate", "profile", "report", "site")
+MEASURING = frozenset({"verify", "bench", "audit", "gate", "profile", "site"})
+"""Steps without any of which nothing was measured."""
 _VERDICTS = {
-    OK: ("PASS", "bold green", "everything that ran here is right, and nothing got slower"),
+    OK: ("PASS", "bold green", ""),  # `_passed`
     FAILED: ("FAIL", "bold red", "something is wrong or got worse"),
     UNDECIDED: ("UNDECIDED", "bold yellow", "the gate could not decide everything"),
     NOT_MEASURED: ("NOT MEASURED", "bold yellow", "not everything could be measured"),
 }
+_CLAIMS = {"verify": "outputs are right", "audit": "no kernel got worse", "gate": "nothing got slower"}
+_OF_DECIDED = "nothing that was decided got slower"
+_NAMED = 3  # parts that steps left out, in the verdict
 _ERROR = ("ERROR", "bold red", "a step could not be run as it was asked to")
 # Worst first: a wrong result or proven regression outranks a failed measurement, and that an open question.
 _SEVERITY = (FAILED, USAGE, NOT_MEASURED, UNDECIDED, OK)
 MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "not measured", USAGE: "error"}
 _STYLES = {OK: "green", FAILED: "bold red"}
+ASKED = "asked"
+"""Code of the reason of a step that --skip names."""
+CHANGE = "change something, and see what it does: rocattn gate run --head WORKTREE"
+DOCTOR = "rocattn doctor  # what is missing here, and how to get it"
 _SHORTEST = 20  # characters of evidence, however narrow the terminal
 
 
 @dataclass
 class JobStep:
-    """A step of the job, one command or several, with its outcome; ``skipped`` is the reason it was not run.
+    """A step of the job, one command or several, with its outcome.
 
-    ``cpu_seconds`` are those of all its processes: beside other work ``seconds`` say little.
+    Attributes:
+        name, commands: Which, and what it runs.
+        why_skipped: The reason it was not run; None if it was.
+        asked: Whether the user named what it does: skipped, it is not measured then.
+        status: The gravest of its commands.
+        seconds, cpu_seconds: What it took; CPU seconds are those of all its processes: beside other work the others
+            say little.
+        coverage: How much it looked at, as its files say.
+        evidence: What it found, as its files say; "" if that is nothing that counts.
     """
 
     name: str
     commands: list[list[str]] = field(default_factory=list)
-    skipped: str = ""
+    why_skipped: Reason | None = None
+    asked: bool = False
     status: int = OK
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    coverage: Coverage | None = None
+    evidence: str = ""
+
+    @property
+    def skipped(self) -> str:
+        """The reason it was not run, in words; "" if it was."""
+        return self.why_skipped.text if self.why_skipped else ""
+
+    @property
+    def left_out(self) -> tuple[NotCompared, ...]:
+        """What it did not look at: all of it, if it was needed and not run, or the parts that its files name."""
+        if self.why_skipped is None:
+            parts = self.coverage.not_compared if self.coverage else ()
+            return tuple(msgspec.structs.replace(part, what=f"{part.what} ({self.name})") for part in parts)
+        if self.why_skipped.code in NO_NEED or self.name not in MEASURING:
+            return ()
+        return (NotCompared.of(self.name, self.why_skipped, needed=self.asked),)
 
     @property
     def outcome(self) -> str:
@@ -53,6 +95,30 @@ class JobStep:
         if self.skipped:
             return f"skipped: {self.skipped}"
         return MEANING.get(self.status, f"ended with status {self.status}")
+
+
+NO_NEED = frozenset({"nothing_slower", "profiled", "no_verdict", "no_records"})
+"""Codes of the reasons why a step had nothing to do, or of another step that was left out itself."""
+
+
+def coverage_of(steps: Sequence[JobStep]) -> Coverage:
+    """Return how much of the job was looked at, whole steps and their parts."""
+    ran = [step for step in steps if not step.skipped]
+    return Coverage(
+        compared=sum(step.name in MEASURING for step in ran),
+        undecided=sum(step.coverage.undecided for step in ran if step.coverage),
+        not_compared=tuple(part for step in steps for part in step.left_out),
+    )
+
+
+def status_of(steps: Sequence[JobStep]) -> int:
+    """Return the exit status: the gravest of the steps that ran; 3 where none measured, or one asked for was not run.
+
+    What a step left out has decided its own status.
+    """
+    skipped = tuple(part for step in steps if step.skipped for part in step.left_out)
+    own = Coverage(compared=coverage_of(steps).compared, not_compared=skipped).status()
+    return worst([own, *(step.status for step in steps if not step.skipped)])
 
 
 def worst(statuses: Iterable[int]) -> int:
@@ -65,27 +131,67 @@ def gravity(status: int) -> int:
     return _SEVERITY.index(status if status in _SEVERITY else NOT_MEASURED)
 
 
-def show(steps: Sequence[JobStep], status: int, says: Mapping[str, str], pages: Mapping[str, Path]) -> None:
+def headline(steps: Sequence[JobStep], status: int) -> tuple[str, str, str]:
+    """Return the verdict's word and style, and its sentence: what holds of what ran, and what was left out."""
+    word, style, sentence = _VERDICTS.get(status, _ERROR)
+    coverage, gaps = coverage_of(steps), _gaps(steps)
+    if status == OK:
+        word += "" if coverage.whole else " for what ran"
+        sentence = _passed(steps)
+    elif status == NOT_MEASURED and not coverage.compared:
+        sentence = "nothing was measured"
+    return word, style, "; ".join(part for part in (sentence, gaps) if part)
+
+
+def _passed(steps: Sequence[JobStep]) -> str:
+    """Return what holds, of the steps that looked at something: nothing got slower where the gate decided."""
+    return ", ".join(
+        _CLAIMS[step.name] if not step.coverage or not step.coverage.undecided else _OF_DECIDED
+        for step in steps
+        if step.name in _CLAIMS and not step.skipped and (step.coverage is None or step.coverage.compared)
+    )
+
+
+def _gaps(steps: Sequence[JobStep]) -> str:
+    """Return what is undecided, which steps were skipped, and what others left out; "" for nothing."""
+    undecided = sum(step.coverage.undecided for step in steps if step.coverage and not step.skipped)
+    skipped = [step.name for step in steps if step.skipped and step.left_out]
+    parts = [part.what for step in steps if not step.skipped for part in step.left_out]
+    words = [f"{undecided} undecided"] if undecided else []
+    words += [f"{_and(skipped)} skipped"] if skipped else []
+    if parts:
+        named = parts[:_NAMED] + ([f"{len(parts) - _NAMED} more"] if parts[_NAMED:] else [])
+        words.append(f"not looked at: {', '.join(named)}")
+    return ", ".join(words)
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+def show(steps: Sequence[JobStep], status: int, pages: Mapping[str, Path]) -> None:
     """Print the card on stdout.
 
     Args:
         steps: In their order.
         status: Exit status of the job.
-        says: Name of a step -> its evidence.
         pages: Name of a step -> its page.
     """
     from rich.text import Text
 
     console = stdout()
-    word, style, sentence = _VERDICTS.get(status, _ERROR)
+    word, style, sentence = headline(steps, status)
     took = f"({sum(step.seconds for step in steps):.0f} s, exit status {status})"
-    console.print(Text.assemble("\n", (word, style), f": {sentence} {took}\n"))
+    lines = textwrap.wrap(f"{word}: {sentence} {took}", console.width, subsequent_indent="  ", break_on_hyphens=False)
+    first = Text(lines[0])
+    first.stylize(style, 0, len(word))
+    console.print(Text("\n").join([Text(), first, *map(Text, lines[1:]), Text()]))
     words = ["skipped" if step.skipped else step.outcome for step in steps]
     for step, ended in zip(steps, words, strict=True):
         took = "" if step.skipped else f"{step.seconds:.0f} s"
         style = "dim" if step.skipped else _STYLES.get(step.status, "bold yellow")
         line = Text.assemble(f"  {step.name:8} ", (f"{ended:{max(map(len, words))}}", style), f" {took:>6}  ")
-        evident = step.skipped or says.get(step.name, "")
+        evident = step.skipped or step.evidence
         line.append(terminal(evident, max(console.width - line.cell_len, _SHORTEST)))
         line.rstrip()
         console.print(line)
@@ -96,11 +202,15 @@ def show(steps: Sequence[JobStep], status: int, says: Mapping[str, str], pages: 
 
 def _next(steps: Sequence[JobStep], status: int) -> str:
     """Return what to do: repeat the step that decided the status, or try a change."""
-    if status == OK:
-        return "change something, and see what it does: rocattn gate run --head WORKTREE"
+    skipped = {step.name: step.why_skipped for step in steps if step.why_skipped and step.left_out}
+    gate = skipped.pop("gate", None)
+    if status == OK and (gate is None or gate.code == ASKED):
+        return CHANGE
+    if status == OK and gate is not None:
+        return next((why.remedy for why in (gate, *skipped.values()) if why.remedy), DOCTOR)
     decisive = next((step for step in steps if step.status == status and not step.skipped), None)
     if decisive is None:
-        return "rocattn doctor  # what is missing here, and how to get it"
+        return next((why.remedy for why in (gate, *skipped.values()) if why and why.remedy), DOCTOR)
     why = "more rounds decide it" if status == UNDECIDED else "repeat that step, whose lines above say more"
     return f"rocattn {shlex.join(decisive.commands[-1])}  # {why}"
 
@@ -121,50 +231,56 @@ def pages_of(steps: Iterable[JobStep], out: Path) -> dict[str, Path]:
     return {name: page for name, page in pages.items() if page.is_file()}
 
 
-def evidence(name: str, out: Path, since_s: float) -> str:
-    """Return what a step found, from the files that it wrote; "" if it says nothing that counts.
+def read_back(step: JobStep, out: Path, since_s: float) -> None:
+    """Put into a step that ran what it found and how much it looked at, from the files that it wrote.
 
     Args:
-        name: Of the step.
+        step: The step.
         out: The job's folder.
         since_s: When the job began, as `time.time` gives it: an older file is of another job.
     """
-    if name not in _FILES:
-        return ""
-    read, path = _FILES[name][0], out / name / _FILES[name][1]
+    if step.skipped or step.name not in _FILES:
+        return
+    read, path = _FILES[step.name][0], out / step.name / _FILES[step.name][1]
     try:
-        return read(path) if path.stat().st_mtime >= since_s else ""
+        if path.stat().st_mtime >= since_s:
+            step.evidence, step.coverage = read(path)
     except (OSError, ValueError, KeyError, TypeError, RocattnError, msgspec.MsgspecError):
-        return ""  # an odd file is no evidence
+        return  # an odd file is no evidence
 
 
-def _verified(path: Path) -> str:
+def _verified(path: Path) -> tuple[str, Coverage]:
     report = json.loads(path.read_text("utf-8"))
-    return f"{report['ran']} outputs checked against float64, {report['failed']} wrong"
+    left_out = msgspec.convert(report.get("not_compared", []), tuple[NotCompared, ...])
+    said = f"{report['ran']} outputs checked against float64, {report['failed']} wrong"
+    return said, Coverage(compared=report["ran"], not_compared=left_out)
 
 
-def _benched(path: Path) -> str:
-    from rocattn_profiling.measure.records import read_records
+def _benched(path: Path) -> tuple[str, Coverage]:
+    from rocattn_profiling.measure import records as measured
 
-    records = [record for record in read_records(path) if record.launches]
-    backends = sorted({record.backend for record in records})
-    configs = len({(record.suite, record.label) for record in records})
-    return f"{configs} problems timed on {', '.join(backends)}"
+    records = list(measured.read_records(path))
+    timed = [record for record in records if record.launches]
+    backends = sorted({record.backend for record in timed})
+    configs = len({(record.suite, record.label) for record in timed})
+    said = f"{count(configs, 'problem')} timed on {', '.join(backends) or 'no backend'}"
+    return said, measured.coverage_of(records)
 
 
-def _audited(path: Path) -> str:
+def _audited(path: Path) -> tuple[str, Coverage]:
     from rocattn_profiling.kernels import card
     from rocattn_profiling.kernels.compare import Comparison
 
     comparison = msgspec.json.decode(path.read_bytes(), type=Comparison)
-    return card.counts(comparison)
+    return card.counts(comparison), comparison.coverage
 
 
-def _gated(path: Path) -> str:
+def _gated(path: Path) -> tuple[str, Coverage]:
     from rocattn_profiling.gate import verdict
     from rocattn_profiling.gate.formats.render import counted
 
-    return counted(verdict.read(path))
+    result = verdict.read(path)
+    return counted(result), result.coverage
 
 
 _FILES = {

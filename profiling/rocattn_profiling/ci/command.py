@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -10,19 +11,20 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, say
 from rocattn_profiling.base.files import stamp, write_text
+from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.ci import card
-from rocattn_profiling.ci.card import STEPS, JobStep, gravity, worst
+from rocattn_profiling.ci.card import ASKED, CHANGE, DOCTOR, STEPS, JobStep, gravity, status_of
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
     from rocattn_profiling.gate.verdict import Entry
@@ -31,8 +33,23 @@ if TYPE_CHECKING:
 PROFILED = 3
 
 
+_EPILOG = """\
+Each step is a command of rocattn. One that cannot be run here (no compiler, no git checkout, no profiler) is skipped,
+and stands in the verdict, as do the parts that a step left out: backends that are not there, benchmarks that were
+skipped or are undecided.
+
+exit status: 0 what ran is right, and nothing is proven to be slower; what did not run is listed
+             1 something is wrong, or became slower or worse
+             2 undecided, under --strict
+             3 a step could not measure all that it must, nothing was measured at all (doctor and report measure
+               nothing), or a step was skipped that --bench or --history asks for
+             4 usage or environment error, such as --base or --gpu without one
+             130 interrupted: what was finished is kept"""
+
+
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
+    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, _EPILOG
     parser.add_argument("--quick", action="store_true", help="small grids and few rounds: minutes on 2 cores")
     parser.add_argument("--base", metavar="REV", help="what to gate against (default: the parent commit)")
     parser.add_argument(
@@ -62,8 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
     write_text(out / "ci.json", json.dumps({"status": NOT_MEASURED, "steps": []}) + "\n")
     end_cleanly("ci", "what was finished is kept")
     execute(steps, _run_command, out, arguments.gpu or "")
-    status = worst(step.status for step in steps if not step.skipped)
-    return _finish(arguments, out, steps, status, began_s)
+    for step in steps:
+        card.read_back(step, out, began_s)
+    return _finish(arguments, out, steps, status_of(steps))
 
 
 def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
@@ -79,7 +97,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     # Who asks for a quick job on a CPU wants an answer in two minutes: what is undecided by then is listed.
     limit = ["--max-time", "30s"] if arguments.quick and not arguments.strict and arguments.gpu is None else []
     # An older job's records in the folder are none of this one.
-    why_no_report = "bench was not run" if "bench" in arguments.skip else ""
+    why_no_report = Reason("no_records", "bench was not run") if "bench" in arguments.skip else None
     history = ["--measure", str(count), *(["--launches", "2"] if arguments.quick else [])]
     address = ["--url", arguments.site_url] if arguments.site_url else []
     doctor = ["doctor"]
@@ -90,20 +108,26 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
         JobStep("doctor", [doctor]),
         JobStep("verify", [["verify", *quick, "--out", f"{out}/verify"]]),
         JobStep("bench", [["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]]),
-        JobStep("audit", [["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"]], skipped=why_no_audit()),
-        JobStep("gate", [["gate", "run", *gate, *quick, *strict, *limit, "--out", f"{out}/gate"]], skipped=why_no_gate),
+        JobStep("audit", [["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"]], why_no_audit()),
+        JobStep(
+            "gate", [["gate", "run", *gate, *quick, *strict, *limit, "--out", f"{out}/gate"]], why_no_gate,
+            asked=bool(arguments.bench),
+        ),
         JobStep("profile"),  # of what the gate finds: its commands are known after that
-        JobStep("report", [["report", "--records", f"{out}/bench", "--out", f"{out}/report"]], skipped=why_no_report),
-        JobStep("site", [["site", *history, *address, "--out", f"{out}/site"]], skipped=why_no_history),
-    ]
+        JobStep("report", [["report", "--records", f"{out}/bench", "--out", f"{out}/report"]], why_no_report),
+        JobStep(
+            "site", [["site", *history, *address, "--out", f"{out}/site"]], why_no_history,
+            asked=arguments.history is not None,
+        ),
+    ]  # fmt: skip
     for step in steps:
         if step.name in arguments.skip:
-            step.skipped = "asked for by --skip"
+            step.why_skipped, step.asked = Reason(ASKED, "asked for by --skip"), False
     return steps
 
 
-def why_no_audit() -> str:
-    """Return why the machine code of the GPU kernels cannot be compared with its pins here; "" if it can."""
+def why_no_audit() -> Reason | None:
+    """Return why the machine code of the GPU kernels cannot be compared with its pins here; None if it can."""
     from rocattn.errors import ToolchainError
     from rocattn.toolchain import choose_compiler
     from rocattn_profiling.kernels.audit_command import pins_folder
@@ -111,12 +135,14 @@ def why_no_audit() -> str:
     try:
         choose_compiler()
         pins_folder(None)
-    except (ToolchainError, CommandError) as error:
-        return str(error)
-    return ""
+    except ToolchainError as error:
+        return Reason("no_compiler", str(error), DOCTOR)
+    except CommandError as error:
+        return Reason("no_pins", str(error))
+    return None
 
 
-def gate_arguments(base: str | None) -> tuple[list[str], str]:
+def gate_arguments(base: str | None) -> tuple[list[str], Reason | None]:
     """Return the gate's revisions for this checkout, or the reason why there is nothing to gate.
 
     A base that the user names is always gated against: where that is impossible, the gate says why and fails.
@@ -125,25 +151,28 @@ def gate_arguments(base: str | None) -> tuple[list[str], str]:
         return [], why
     dirty = _has_changes()
     if base is None and not dirty and _is_first_commit():
-        return [], "the first commit has no parent to compare with"
+        why = Reason("first_commit", "the first commit has no parent to compare with", CHANGE)
+        return [], why
     revisions = ["--head", "WORKTREE"] if dirty else []
-    return [*revisions, *(["--base", base] if base is not None else [])], ""
+    return [*revisions, *(["--base", base] if base is not None else [])], None
 
 
-def why_no_commit() -> str:
-    """Return why there is no commit here; "" if there is one, or a checkout that git refuses: no reason to skip."""
+def why_no_commit() -> Reason | None:
+    """Return why there is no commit here; None if there is one, or a checkout that git refuses: no reason to skip."""
     from rocattn_profiling.revisions.git import DistrustError, NoGitError, RevisionError, git
 
     try:
         git(Path(), "rev-parse", "--verify", "HEAD")
     except DistrustError:
         # Another user's checkout, in a container: the steps are run, and fail with git's own remedy.
-        return ""
+        return None
     except NoGitError as error:
-        return str(error)
+        return Reason("no_git", str(error))
     except RevisionError:
-        return "not a git checkout with a commit"
-    return ""
+        return Reason(
+            "no_commit", "not a git checkout with a commit", "run it in a git clone: the gate compares commits"
+        )
+    return None
 
 
 def _has_changes() -> bool:
@@ -180,10 +209,10 @@ def execute(steps: list[JobStep], run_command: Callable[[list[str]], int], out: 
         out: The job's folder.
         arch: Of the GPU that is profiled; "" to let the profiler find out.
     """
-    without = "the gate was not run"
+    without: Reason | None = Reason("no_verdict", "the gate was not run")
     for number, step in enumerate(steps, 1):
         if step.name == "profile" and not step.skipped:
-            step.commands, step.skipped = ([], without) if without else profile_commands(out, arch)
+            step.commands, step.why_skipped = ([], without) if without else profile_commands(out, arch)
         head = f"[{number}/{len(steps)}] {step.name}"
         if step.skipped:
             say(f"{head}: SKIPPED: {step.skipped}")
@@ -196,12 +225,12 @@ def execute(steps: list[JobStep], run_command: Callable[[list[str]], int], out: 
         step.status, step.seconds = min(statuses, key=gravity), round(time.monotonic() - started, 1)
         step.cpu_seconds = round(_cpu_of_children() - cpu, 1)
         if step.name == "gate":
-            without = "" if stamp(_verdict(out)) != before else "the gate left no verdict"
+            without = None if stamp(_verdict(out)) != before else Reason("no_verdict", "the gate left no verdict")
             if without and before:
                 _leave_out_verdict(steps)
         if step.name == "doctor" and "--gpu" in step.commands[0] and step.status:
             for later in steps[number:]:
-                later.skipped = later.skipped or "there is no GPU to measure on"
+                later.why_skipped = later.why_skipped or Reason("no_gpu", "there is no GPU to measure on")
 
 
 def _cpu_of_children() -> float:
@@ -221,7 +250,7 @@ def _leave_out_verdict(steps: list[JobStep]) -> None:
                 command += ["--gate", os.devnull]
 
 
-def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
+def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], Reason | None]:
     """Return commands that profile the GPU benchmarks that became slower, or the reason why there are none."""
     from rocattn.errors import RocattnError
     from rocattn_profiling.gate import verdict
@@ -230,24 +259,24 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
     try:
         result = verdict.read(_verdict(out))
     except RocattnError as error:
-        return [], str(error)
+        return [], Reason("no_verdict", str(error))
     slower = [entry for entry in result.entries if entry.status == "regression" and entry.metric == "time"]
     slower = [entry for entry in slower if on_gpu(entry)]
     if not slower:
-        return [], "no GPU benchmark became slower"
+        return [], Reason("nothing_slower", "no GPU benchmark became slower")
     # The gate profiles both sides of a regression where it can; those with counters are not run again.
     slower = [entry for entry in slower if all(cause.kind != "counters" for cause in entry.causes)][:PROFILED]
     if not slower:
-        return [], f"the gate has profiled what became slower: {out / 'gate' / 'explain'}"
+        return [], Reason("profiled", f"the gate has profiled what became slower: {out / 'gate' / 'explain'}")
     if not any(not tool.problem for tool in find_profilers()):
-        return [], "no profiler is installed (rocattn doctor says how to get one)"
+        return [], Reason("no_profiler", "no profiler is installed (rocattn doctor says how to get one)", DOCTOR)
     commands: list[list[str]] = []
     named = ["--arch", arch] if arch else []
     for number, entry in enumerate(slower, 1):
         folder = f"{out}/profile/{number}"
         once = [sys.executable, "-m", "rocattn_profiling.asv.launch", result.suite, entry.label]
         commands += [["profile", "--out", folder, *named, "--", *once], ["report", folder, "--out", f"{folder}/report"]]
-    return commands, ""
+    return commands, None
 
 
 def on_gpu(entry: Entry) -> bool:
@@ -273,16 +302,18 @@ def _run_command(command: list[str]) -> int:
             raise
 
 
-def _finish(arguments: argparse.Namespace, out: Path, steps: list[JobStep], status: int, began_s: float) -> int:
+def _finish(arguments: argparse.Namespace, out: Path, steps: list[JobStep], status: int) -> int:
     pages = card.pages_of(steps, out)
+    coverage = card.coverage_of(steps)
     result = {
         "status": status,
-        "steps": [asdict(step) | {"outcome": step.outcome} for step in steps],
+        "undecided": coverage.undecided,
+        "not_compared": msgspec.to_builtins(coverage.not_compared),
+        "steps": [_as_json(step) for step in steps],
         **{name: str(page) for name, page in pages.items()},
     }
     write_text(out / "ci.json", json.dumps(result, indent=2) + "\n")
-    evidence_of = {step.name: card.evidence(step.name, out, began_s) for step in steps}
-    card.show(steps, status, evidence_of, pages)
+    card.show(steps, status, pages)
     if arguments.json:
         emit_json(result)
     if "site" in pages and (arguments.open or _has_desktop()):
@@ -290,6 +321,11 @@ def _finish(arguments: argparse.Namespace, out: Path, steps: list[JobStep], stat
 
         webbrowser.open(pages["site"].as_uri())
     return status
+
+
+def _as_json(step: JobStep) -> dict[str, object]:
+    names = ("name", "commands", "skipped", "status", "seconds", "cpu_seconds", "outcome")
+    return {name: getattr(step, name) for name in names}
 
 
 def _has_desktop() -> bool:

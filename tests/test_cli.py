@@ -27,7 +27,7 @@ def test_help_lists_every_verb():
         assert f"{verb:8} {text}" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [[], ["bnech"], ["bench", "--no-such-option"], ["bench", "--head-dim", "0"]])
+@pytest.mark.parametrize("arguments", [["xyz"], ["bench", "--no-such-option"], ["bench", "--head-dim", "0"]])
 def test_a_usage_error_is_one_line_and_status_4(arguments):
     """Bad usage is answered in one line that points to --help."""
     done = rocattn(*arguments)
@@ -56,12 +56,40 @@ def test_a_wrong_option_points_to_the_right_help(command, capsys):
     assert said.endswith(f"(see rocattn {' '.join(command)} --help)\n"), said
 
 
-def test_a_missing_command_is_all_that_is_asked_for(capsys):
-    """``rocattn`` alone misses a command, and not also the arguments that some commands have."""
+@pytest.mark.parametrize("words", [[], ["kernels"], ["gate"]], ids=["rocattn", "kernels", "gate"])
+def test_a_command_alone_prints_its_help_as_a_usage_error(words, capsys):
+    """On stderr, with status 4: as ruff and uv do; nothing was asked for that could have been done."""
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--help"])
+    usage = capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
-        cli.main([])
+        cli.main(words)
     assert ended.value.code == 4
-    assert capsys.readouterr().err == "rocattn: the following arguments are required: COMMAND (see rocattn --help)\n"
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", usage)
+
+
+@pytest.mark.parametrize(
+    ("words", "guess"),
+    [
+        (["benhc"], "'bench'"),
+        (["docter"], "'doctor'"),
+        (["kernels", "adit"], "'audit'"),
+        (["gate", "jugde"], "'judge'"),
+        (["bench", "--quikc"], "--quick"),
+        (["plan", "--arch", "gfx942", "--mask", "boolean"], "'bool'"),
+        (["doctor", "--jsn=1"], "--json"),
+    ],
+    ids=str,
+)
+def test_a_mistyped_word_is_answered_with_the_nearest_one(words, guess, capsys):
+    """Commands, subcommands, options and the values of options; a word like none gets no guess."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 4
+    said = capsys.readouterr().err
+    assert f", did you mean {guess}? (see rocattn " in said
+    assert len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

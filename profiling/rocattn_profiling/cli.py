@@ -11,12 +11,15 @@ import traceback
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import rocattn
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import cleanly, json_alone, spell_out
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 # Verb -> one line of help. Each verb's `command` has `prepare(parser)` and `run(arguments) -> exit status`.
 VERBS = {
@@ -41,6 +44,15 @@ class _Parser(argparse.ArgumentParser):
         print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(USAGE)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is no choice, with the one that was probably meant."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            if guess := _closest(str(value), map(str, action.choices or ())):
+                error.message = f"invalid choice: {value!r}, did you mean {guess!r}?"
+            raise
+
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write help and version; argparse's own method ignores write errors."""
         (file or sys.stderr).write(message)
@@ -59,8 +71,17 @@ class _VerbParser(_Parser):
         """Refuse unknown options here; argparse leaves that to the parent command, whose --help lacks the options."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            options = [word for word in unknown if word.startswith("--")]
+            guess = _closest(options[0].partition("=")[0], self._option_string_actions) if options else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{f', did you mean {guess}?' if guess else ''}")
         return known, unknown
+
+
+def _closest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that a mistyped one is nearest to; "" if it is near none."""
+    from difflib import get_close_matches  # not where all is well
+
+    return next(iter(get_close_matches(word, known, 1)), "")
 
 
 def _top_parser() -> argparse.ArgumentParser:
@@ -93,15 +114,23 @@ def parser_for(verb: str, *, debug: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
+def _parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """Parse what follows the name of a command; where that alone does nothing, its help is the usage error."""
+    if not words and any(action.choices and not action.option_strings for action in parser._actions):  # noqa: SLF001
+        parser.print_help(sys.stderr)
+        sys.exit(USAGE)
+    return parser.parse_args(words)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command; an expected error is one line on stderr and its exit status, never a traceback."""
     name, debug = "rocattn", False
     spell_out()
     try:
         try:
-            top = _top_parser().parse_args(argv)
+            top = _parsed(_top_parser(), sys.argv[1:] if argv is None else argv)
             name, debug = f"rocattn {top.command}", top.debug
-            arguments = parser_for(top.command, debug=debug).parse_args(top.rest)
+            arguments = _parsed(parser_for(top.command, debug=debug), top.rest)
             debug = arguments.debug
             with cleanly(top.command), json_alone(getattr(arguments, "json", False)):
                 return int(import_module(f"rocattn_profiling.{top.command}.command").run(arguments))

@@ -53,19 +53,19 @@ def test_plan_cuts_the_keys_for_the_device_it_is_asked_about(capsys):
              "--seq-k", "32768", "--head-dim", "128"]  # fmt: skip
     for units, splits in (([], 114), (["--compute-units", "38"], 14)):
         assert cli.main(["plan", *shape, *units]) == 0
-        assert f"flash_decode: {splits} splits of the keys" in capsys.readouterr().err
+        assert f"flash_decode: {splits} splits of the keys" in capsys.readouterr().out
 
 
 def test_plan_shows_launches_to_people(capsys):
-    """The table has grid, block, defines and file of each launch; below it every argument by name."""
+    """The table has grid, block, defines and file of each launch; below it every argument by name; on stdout."""
     assert cli.main(["plan", *SHAPE, "--standard"]) == 0
     shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "standard path: switched off" in shown.err
-    assert "128 x 1 x 1" in shown.err
-    assert "DTYPE=f16" in shown.err
-    assert "pv_matmul(probs (workspace), v, out, v_stride_b=16640" in shown.err
-    assert f"workspace scores: {4 * 100 * 130 * 4} bytes" in shown.err
+    assert shown.err == ""
+    assert "standard path: switched off" in shown.out
+    assert "128 x 1 x 1" in shown.out
+    assert "DTYPE=f16" in shown.out
+    assert "pv_matmul(probs (workspace), v, out, v_stride_b=16640" in shown.out
+    assert f"workspace scores: {4 * 100 * 130 * 4} bytes" in shown.out
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,17 @@ def say(message: str) -> None:
 
 
 @contextmanager
+def steps(title: str) -> Iterator[Callable[[str], None]]:
+    """Yield what shows the step that begins, on stderr: a spinner on a terminal, else a line each."""
+    console = stderr()
+    if not console.is_terminal:
+        yield lambda what: say(f"{title}: {what}")
+        return
+    with console.status(title) as status:
+        yield lambda what: status.update(f"{title}: {what}")
+
+
+@contextmanager
 def saying_elapsed(what: str, say_line: Callable[[str], None]) -> Iterator[None]:
     """Say every now and then how long a block already takes, if it takes long: more often on a terminal than in a log.
 
@@ -178,8 +189,10 @@ def emit_json(value: Any) -> None:
     print_utf8(f"{encoded.decode()}\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1) -> None:
-    """Print a table on stderr; every column but the keys is right-aligned.
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1, answer: bool = False
+) -> None:
+    """Print a table; every column but the keys is right-aligned.
 
     No cell is cut. On a pipe the table is as wide as it needs to be. On a narrower terminal it is split into parts
     below each other, each of which repeats the key columns.
@@ -189,8 +202,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         columns: Their names.
         rows: As many cells each.
         keys: How many of the first columns identify a row (kernel and architecture: 2).
+        answer: Whether it is what the command was asked for, and goes to stdout; else to stderr.
     """
-    console = stderr()
+    console = stdout() if answer else stderr()
     if console.is_terminal:
         tables = list(_parts(columns, rows, keys, console))
     else:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from rocattn.sources import require_own_checkout
-from rocattn_profiling.base.console import add_common, emit_json, print_table, say
+from rocattn_profiling.base.console import add_common, emit_json, print_table
 from rocattn_profiling.base.status import OK, CommandError
 from rocattn_profiling.workloads.options import (
     BAND,
@@ -90,18 +90,18 @@ def _print(planned: LaunchPlan, label: str) -> None:
         for launch in planned.launches
     ]  # fmt: skip
     columns = ["launch", "grid", "block", "dynamic LDS", "defines", "code object"]
-    print_table(f"{label} on {planned.arch}, {path}", columns, rows)
+    print_table(f"{label} on {planned.arch}, {path}", columns, rows, answer=True)
     for launch in planned.launches:
         if launch.slots:
             rounds = -(-math.prod(launch.grid) // launch.slots)
-            say(
+            print(
                 f"{launch.kernel}: {launch.grid[0]} splits of the keys; {math.prod(launch.grid)} blocks in {rounds} "
                 f"{'round' if rounds == 1 else 'rounds'} of {launch.slots} slots ({planned.compute_units} compute "
                 f"units): {100 * launch.fill:.0f} % filled"
             )
-        say(f"{launch.kernel}({', '.join(_arg(arg) for arg in launch.args)})")
+        print(f"{launch.kernel}({', '.join(_arg(arg) for arg in launch.args)})")
     for name, count in planned.workspaces.items():
-        say(f"workspace {name}: {count} bytes")
+        print(f"workspace {name}: {count} bytes")
 
 
 def _size(extents: tuple[int, int, int]) -> str:

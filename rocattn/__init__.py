@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rocattn.backend import Backend, Support
     from rocattn.config import AttentionConfig
-    from rocattn.errors import ConfigError, NoBackendError, RocattnError, ToolchainError
+    from rocattn.errors import (
+        BackendWarning,
+        ConfigError,
+        NoBackendError,
+        RocattnError,
+        SettingError,
+        ToolchainError,
+    )
     from rocattn.functional import attention, attention_backward
     from rocattn.kv_cache import KVCache, PagedKVCache
     from rocattn.registry import BACKENDS, BackendRegistry
@@ -22,11 +29,13 @@ _HOMES = {
     "AttentionConfig": "config",
     "Backend": "backend",
     "BackendRegistry": "registry",
+    "BackendWarning": "errors",
     "ConfigError": "errors",
     "KVCache": "kv_cache",
     "NoBackendError": "errors",
     "PagedKVCache": "kv_cache",
     "RocattnError": "errors",
+    "SettingError": "errors",
     "Support": "backend",
     "ToolchainError": "errors",
     "attention": "functional",
@@ -40,11 +49,13 @@ __all__ = [
     "AttentionConfig",
     "Backend",
     "BackendRegistry",
+    "BackendWarning",
     "ConfigError",
     "KVCache",
     "NoBackendError",
     "PagedKVCache",
     "RocattnError",
+    "SettingError",
     "Support",
     "ToolchainError",
     "attention",

@@ -18,10 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Whether a backend, or one of its kernels, computes a config: yes, or no with its reason."""
+    """Whether a backend, or one of its kernels, computes a config: yes, or no with its reason.
+
+    Attributes:
+        ok: Yes or no.
+        reason: Why not, and what to do about it.
+        broken: Not available though this machine has what it runs on (a GPU, say): `BackendRegistry.select` warns
+            where it has to pass over the backend.
+    """
 
     ok: bool
     reason: str = ""
+    broken: bool = False
 
     def __bool__(self) -> bool:
         return self.ok
@@ -124,15 +132,21 @@ class Backend(ABC):
         priority: Higher is chosen first among the able ones; read when an order is first needed.
         is_stand_in: Whether it runs on something in place of the hardware it is for, so that its times mean nothing.
         takes_fp8: Whether it is asked about configs with 8-bit q, k or v at all (`AttentionConfig.kv_dtype`).
+        cost: What it means to be left with it where a faster one is broken, in a few words; "" for nothing to say.
     """
 
     name: str
     priority: int = 0
     is_stand_in: bool = False
     takes_fp8: bool = False
+    cost: str = ""
 
     def available(self) -> Support:
-        """Whether this machine can run the backend at all."""
+        """Whether this machine can run the backend at all.
+
+        Raises:
+            SettingError: When the user set an environment variable of the backend's to what cannot be obeyed.
+        """
         return YES
 
     @abstractmethod

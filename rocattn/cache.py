@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn import cache_limit
+from rocattn.errors import SettingError
+from rocattn.notices import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,9 +178,18 @@ class ContentCache:
             _LOG.debug("the temporary folder takes no files either: %s", error)
 
     def _use_temporary_folder(self, error: OSError) -> None:
-        """Go on in a folder of this process, once, with one line of warning."""
+        """Go on in a folder of this process, once, with one line of warning unless the user asked for silence.
+
+        Raises:
+            SettingError: When the user named the folder, and it cannot be made.
+        """
         if self._degraded:
             return
+        if os.environ.get("ROCATTN_CACHE_DIR") and not os.path.isdir(self._root):  # noqa: PTH112 - never raises
+            raise SettingError(
+                f"ROCATTN_CACHE_DIR is {os.environ['ROCATTN_CACHE_DIR']!r}: it cannot be made "
+                f"({error.strerror or error}): set it to a writable folder, or unset it"
+            ) from error
         self._degraded = True
         unusable = self._root
         try:
@@ -186,12 +197,11 @@ class ContentCache:
         except OSError:
             return  # nothing is kept then: every use makes its result anew
         atexit.register(_remove_own, self._root, os.getpid())
-        _LOG.warning(
-            "cannot write the cache folder %s (%s), so every process compiles again: "
-            "set ROCATTN_CACHE_DIR to a writable folder",
-            unusable,
-            error.strerror or error,
-        )
+        if not quiet():
+            _LOG.warning(
+                "cannot write the cache folder %s (%s), so every process compiles again: "
+                "set ROCATTN_CACHE_DIR to a writable folder", unusable, error.strerror or error,
+            )  # fmt: skip
 
 
 def _remove_own(folder: Path, owner: int) -> None:

@@ -8,19 +8,18 @@ rename takes it out of sight in one step, so that a reader finds all of it or no
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rocattn.settings import cache_gib
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-VARIABLE = "ROCATTN_CACHE_GIB"
-DEFAULT_GIB = 4.0
 PARTIAL = ".partial-"
 """In the name of a folder that is being written or removed; one that is this old was left by a killed process."""
 STALE_S = 24 * 3600.0
@@ -35,29 +34,6 @@ class CacheEntry:
     mark: Path
     last_use_s: float
     size_bytes: float
-
-
-def limit_gib() -> float:
-    """Return how much each part of the cache may hold: ``ROCATTN_CACHE_GIB``; infinite for 0."""
-    return _given_gib(os.environ.get(VARIABLE, "")) or DEFAULT_GIB
-
-
-def limit_problem() -> str:
-    """Return what is wrong with ``ROCATTN_CACHE_GIB``, or an empty string."""
-    given = os.environ.get(VARIABLE, "")
-    if not given or _given_gib(given):
-        return ""
-    return f"{VARIABLE} is {given!r}, no number of GiB: {DEFAULT_GIB:g} is used"
-
-
-def _given_gib(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    if not number >= 0:  # nan too
-        return None
-    return number or math.inf
 
 
 def entries(folders: Iterable[Path], mark: str) -> Iterator[CacheEntry]:
@@ -109,7 +85,7 @@ def shrink(candidates: Iterable[CacheEntry], *, fresh_s: float, keep: int | None
         keep: How many entries may stay at most; None for any number.
     """
     oldest_first = sorted(candidates, key=lambda entry: entry.last_use_s)
-    limit = limit_gib() * 2**30
+    limit = cache_gib() * 2**30
     total = sum(entry.size_bytes for entry in oldest_first)
     goal = total if total <= limit else _AFTER * limit
     surplus = 0 if keep is None else len(oldest_first) - keep

@@ -29,6 +29,14 @@ class ConfigError(RocattnError, ValueError):
     """Raised when arguments do not describe an attention problem: shapes, dtypes or options disagree."""
 
 
+class SettingError(RocattnError, ValueError):
+    """Raised when an environment variable that the user set cannot be obeyed; the text says what is possible."""
+
+
+class BackendWarning(RuntimeWarning):
+    """Issued once a process for a backend that would have been chosen and does not work here; says what to do."""
+
+
 class NoBackendError(RocattnError, RuntimeError):
     """Raised when no backend can run a config; ``reasons`` maps each backend's name to why not."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import warnings
 from typing import TYPE_CHECKING
 
+from rocattn import settings
 from rocattn.backend import checked, support
-from rocattn.errors import ConfigError, NoBackendError
+from rocattn.errors import BackendWarning, ConfigError, NoBackendError, RocattnError
+from rocattn.notices import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +26,7 @@ class BackendRegistry:
         self._backends: dict[str, Backend] = {}
         self._order: tuple[Backend, ...] | None = None  # of their priorities; None until it is asked for
         self._default: str | None = None
+        self._said: set[str] = set()  # the names of broken backends that a warning was about
         self._last: str | None = None  # the name of what `select` returned
         self._lock = threading.Lock()
 
@@ -85,6 +90,7 @@ class BackendRegistry:
 
         Raises:
             ConfigError: When it answers something else than a `Support`.
+            SettingError: When a variable of the backend's cannot be obeyed.
         """
         return checked(backend, backend.available() and support(backend, config))
 
@@ -97,8 +103,11 @@ class BackendRegistry:
     def select(self, config: AttentionConfig, name: str | None = None) -> Backend:
         """Return the backend for a config: the named one, else the default if able, else the first able by priority.
 
+        A backend that would have been selected and is broken is the subject of a `BackendWarning`, once a process.
+
         Raises:
             NoBackendError: When the named one, or every one, is unable; the message gives each one's reason.
+            SettingError: When an environment variable cannot be obeyed; of a named backend, one of its own.
         """
         backend = self._first_able(config) if name is None else self._named(config, name)
         self._last = backend.name
@@ -113,17 +122,47 @@ class BackendRegistry:
         return backend
 
     def _first_able(self, config: AttentionConfig) -> Backend:
+        settings.check()
         order = self._by_priority()
         if self._default is not None:
             order = tuple(sorted(order, key=lambda b: b.name != self._default))
         reasons: dict[str, str] = {}
+        broken: list[Backend] = []
         for backend in order:
             answer = self.supports(backend, config)
             if answer:
+                for other in broken:
+                    self._warn(other, reasons[other.name], backend)
                 return backend
+            if answer.broken and backend.name not in self._said and _computes(backend, config):
+                broken.append(backend)
             reasons[backend.name] = answer.reason
         listed = "; ".join(f"{k}: {v}" for k, v in reasons.items()) or "no backend is registered"
         raise NoBackendError(f"no backend can run {config.label}: {listed}", reasons)
+
+    def _warn(self, broken: Backend, reason: str, chosen: Backend) -> None:
+        """Say once that another backend computes than the one that would have been selected."""
+        cost = f", {chosen.cost}" if chosen.cost else ""
+        text = f"the backend {broken.name} does not work here, so {chosen.name} computes{cost}: {reason}"
+        if not quiet():
+            warnings.warn(f"{text} (ROCATTN_QUIET=1 silences this)", BackendWarning, stacklevel=_users_level())
+        self._said.add(broken.name)  # afterwards: where the warning is made an error, every call raises it
+
+
+def _computes(backend: Backend, config: AttentionConfig) -> bool:
+    """Whether a backend that does not work here would compute a config if it did."""
+    try:
+        return bool(support(backend, config))
+    except RocattnError:  # it asks the device that it lacks
+        return True
+
+
+def _users_level() -> int:
+    """Return the stack level, for a warning of the caller's, of the first line that is not this package's."""
+    level, frame = 1, sys._getframe(1)  # noqa: SLF001 - as `warnings` itself does
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rocattn":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 BACKENDS = BackendRegistry()

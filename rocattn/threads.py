@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn.settings import first_number, num_threads
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-VARIABLE = "ROCATTN_NUM_THREADS"
 _here = threading.local()
 
 
@@ -21,13 +22,16 @@ def thread_count() -> int:
     """Return how many threads a call may use.
 
     That is ``ROCATTN_NUM_THREADS``, else what `threads_from_caller` says, else ``OMP_NUM_THREADS``, else the CPUs of
-    this process's affinity and cgroup.
+    this process's affinity and cgroup. ``OMP_NUM_THREADS`` is other programs' too: a value that is none is ignored.
+
+    Raises:
+        SettingError: When ``ROCATTN_NUM_THREADS`` is no number of threads.
     """
-    if (text := os.environ.get(VARIABLE)) and (count := _first_number(text)):
+    if count := num_threads():
         return count
     if count := getattr(_here, "count", 0):
         return int(count)
-    if (text := os.environ.get("OMP_NUM_THREADS")) and (count := _first_number(text)):
+    if (text := os.environ.get("OMP_NUM_THREADS")) and (count := first_number(text)):
         return count
     try:
         granted = len(os.sched_getaffinity(0))
@@ -44,24 +48,6 @@ def threads_from_caller(count: int) -> Iterator[None]:
         yield
     finally:
         _here.count = before
-
-
-def count_problem() -> str:
-    """Return the problem with ``ROCATTN_NUM_THREADS``, or an empty string; calls ignore an invalid value."""
-    text = os.environ.get(VARIABLE, "")
-    if not text or _first_number(text):
-        return ""
-    return f"{VARIABLE} is {text!r}, no number of threads: it is passed over"
-
-
-@functools.lru_cache(maxsize=16)
-def _first_number(text: str) -> int:
-    """Return what the first of numbers with commas between is, 0 if it is none; kept, as every call asks.
-
-    More than nine digits are no count of threads, and do not fit into the kernels' int.
-    """
-    first = text.partition(",")[0].strip()
-    return int(first) if first.isdecimal() and len(first) < 10 else 0
 
 
 @functools.cache

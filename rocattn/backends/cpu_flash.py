@@ -21,7 +21,7 @@ import numpy as np
 
 from rocattn.backend import YES, Backend, Support, length_problem
 from rocattn.config import VarlenShape
-from rocattn.errors import RocattnError, ToolchainError
+from rocattn.errors import RocattnError, SettingError, ToolchainError
 from rocattn.threads import thread_count
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def load_library() -> ctypes.CDLL:
     if chosen.maker == GIVEN and chosen.path is not None:
         library = _open_path(chosen.path)
         if not hasattr(library, "rocattn_cpu_isa"):
-            raise ToolchainError(f"{GIVEN} is {str(chosen.path)!r}, which holds no CPU kernels of rocattn")
+            raise ToolchainError("it holds no CPU kernels of rocattn")
     else:
         library = _open(read_library(chosen))
     for name in ("forward", "backward"):
@@ -127,12 +127,19 @@ def _open_path(path: Path) -> ctypes.CDLL:
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | str:
-    """Return the library, or why there is none; asked once a process."""
+def _library() -> ctypes.CDLL | Support:
+    """Return the library, or why there is none; asked once a process unless a variable is wrong.
+
+    Raises:
+        SettingError: When ROCATTN_COMPILER, ROCATTN_CPU_ISA or ROCATTN_CPU_LIBRARY cannot be obeyed.
+    """
     try:
         return load_library()
     except ToolchainError as error:
-        return str(error)
+        if chosen := os.environ.get("ROCATTN_CPU_LIBRARY"):
+            text = f"ROCATTN_CPU_LIBRARY is {chosen!r}: {error}; build the CPU kernels for it, or unset it"
+            raise SettingError(text) from error
+        return Support(ok=False, reason=str(error), broken=True)
 
 
 def _borrow_threads(library: ctypes.CDLL) -> None:
@@ -277,13 +284,18 @@ class CpuFlashBackend(Backend):
 
     name = "cpu-flash"
     priority = 10
+    cost = "on the CPU"
     _opened: ctypes.CDLL | None = None  # the library, once it has computed something
     _beside_torch = False  # whether some call came after PyTorch had been imported, all of it
 
     def available(self) -> Support:
-        """Say whether the kernels are, or can be, compiled here; the first call may take some seconds."""
+        """Say whether the kernels are, or can be, compiled here; the first call may take some seconds.
+
+        Raises:
+            SettingError: When the user set a variable of these kernels to what cannot be obeyed.
+        """
         library = _library()
-        return Support(ok=False, reason=library) if isinstance(library, str) else YES
+        return library if isinstance(library, Support) else YES
 
     def supports(self, config: AttentionConfig) -> Support:
         """Say yes to everything but float64 and sequences of 2^30 and more."""
@@ -389,8 +401,8 @@ class CpuFlashBackend(Backend):
     @classmethod
     def _loaded(cls) -> ctypes.CDLL:
         library = _library()
-        if isinstance(library, str):
-            raise ToolchainError(library)
+        if isinstance(library, Support):
+            raise ToolchainError(library.reason)
         if not cls._beside_torch and (module := sys.modules.get("torch")) and hasattr(module, "get_num_threads"):
             _borrow_threads(library)
             cls._beside_torch = True

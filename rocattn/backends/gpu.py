@@ -6,13 +6,15 @@ The plan (`rocattn.gpu.plan`) decides which kernels run; this module finds the d
 from __future__ import annotations
 
 import ctypes
-import os
+import functools
 import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rocattn import settings
 from rocattn.backend import YES, Backend, Support
+from rocattn.errors import SettingError, ToolchainError
 from rocattn.gpu.arch import is_nvidia
 from rocattn.gpu.errors import CaptureError, GpuError
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from rocattn.gpu.launch import Buffer
     from rocattn.gpu.runtime import PreparedPlan, Runtime
 
-VARIABLE = "ROCATTN_USE_FLASH_ATTENTION"
 _PRIORITY_GPU = 20
 _PRIORITY_STAND_IN = -1000
 _KEYS_A_PLAN = 256  # of the longest of several sequences
@@ -43,15 +44,32 @@ class GpuBackend(Backend):
     takes_fp8 = True
 
     def __init__(self) -> None:
-        self.use_flash_attention = os.environ.get(VARIABLE, "1").lower() not in {"0", "false", "no", "off"}
+        self._flash: bool | None = None
         self._lock = threading.Lock()
-        self._device: tuple[Runtime | None, str] | None = None
+        self._device: tuple[Runtime | None, Support] | None = None
+
+    @property
+    def use_flash_attention(self) -> bool:
+        """Whether the flash kernels may be used.
+
+        Raises:
+            SettingError: When ``ROCATTN_USE_FLASH_ATTENTION`` is neither on nor off.
+        """
+        return settings.switch(settings.USE_FLASH_ATTENTION, default=True) if self._flash is None else self._flash
+
+    @use_flash_attention.setter
+    def use_flash_attention(self, wanted: bool) -> None:
+        self._flash = wanted
 
     @property
     def priority(self) -> int:  # type: ignore[override]  # a class attribute elsewhere; here it depends on the machine
         """Above the CPU with a real GPU; with the stand-in below everything, so that only its name chooses it."""
-        runtime, _ = self._first_device()
-        return _PRIORITY_GPU if runtime is not None and not runtime.device.is_stand_in else _PRIORITY_STAND_IN
+        try:
+            runtime, absent = self._first_device()
+        except SettingError:  # `available` raises it
+            return _PRIORITY_GPU
+        real = absent.broken if runtime is None else not runtime.device.is_stand_in
+        return _PRIORITY_GPU if real else _PRIORITY_STAND_IN
 
     @property
     def is_stand_in(self) -> bool:  # type: ignore[override]  # as priority
@@ -60,14 +78,21 @@ class GpuBackend(Backend):
         return runtime is not None and runtime.device.is_stand_in
 
     def available(self) -> Support:
-        """Say whether there is a device with kernels for it; looked for once a process."""
-        runtime, reason = self._first_device()
+        """Say whether there is a device with kernels for it, and a compiler for them; looked for once a process.
+
+        Raises:
+            SettingError: When a variable of the library's, or ROCATTN_COMPILER, cannot be obeyed.
+        """
+        settings.check()
+        runtime, absent = self._first_device()
         if runtime is None:
-            return Support(ok=False, reason=reason)
+            return absent
         try:
             runtime.check()
         except GpuError as error:
-            return Support(ok=False, reason=str(error))
+            return Support(ok=False, reason=str(error), broken=not runtime.device.is_stand_in)
+        if lacking := _lacking_compiler():
+            return Support(ok=False, reason=lacking, broken=not runtime.device.is_stand_in)
         if runtime.device.is_stand_in:
             return Support(ok=True, reason="the stand-in GPU, which executes the kernels on the CPU: not a GPU")
         if is_nvidia(runtime.arch):
@@ -83,7 +108,7 @@ class GpuBackend(Backend):
     def can_use_flash_attention(self, config: AttentionConfig) -> Support:
         """Say whether the flash kernels compute a config on this device, or why the standard path does."""
         if not self.use_flash_attention:
-            return Support(ok=False, reason=f"switched off (use_flash_attention, {VARIABLE})")
+            return Support(ok=False, reason=f"switched off (use_flash_attention, {settings.USE_FLASH_ATTENTION})")
         from rocattn.gpu.flash import can_use_flash_attention
 
         return can_use_flash_attention(config, self.runtime().arch)
@@ -202,8 +227,8 @@ class GpuBackend(Backend):
 
         return open_runtime(index)
 
-    def _first_device(self) -> tuple[Runtime | None, str]:
-        """Return the first device, or why there is none.
+    def _first_device(self) -> tuple[Runtime | None, Support]:
+        """Return the first device, and `YES`; or None, and why there is none.
 
         Without a GPU driver on the machine and without the stand-in nothing is initialised or loaded: choosing a CPU
         backend stays cheap, and the process may fork.
@@ -213,19 +238,31 @@ class GpuBackend(Backend):
                 self._device = self._open_first()
             return self._device
 
-    def _open_first(self) -> tuple[Runtime | None, str]:
+    def _open_first(self) -> tuple[Runtime | None, Support]:
         from rocattn.gpu.driver import absence, nvidia_at_hand, open_hip, stand_in_at_hand
-        from rocattn.gpu.reasons import driver_loaded
+        from rocattn.gpu.reasons import driver_loaded, gpu_expected
 
         try:
             if not driver_loaded() and not stand_in_at_hand() and not nvidia_at_hand():
-                return None, absence()
+                return None, Support(ok=False, reason=absence())
             hip = open_hip()
             hip.device_count()  # raises the reason if there is none
             with hip.keep_device():
-                return self.runtime(), ""
+                return self.runtime(), YES
         except GpuError as error:
-            return None, str(error)
+            return None, Support(ok=False, reason=str(error), broken=gpu_expected())
+
+
+@functools.cache
+def _lacking_compiler() -> str:
+    """Return why GPU kernels cannot be compiled here; "" if they can."""
+    from rocattn.toolchain import choose_compiler
+
+    try:
+        choose_compiler()
+    except ToolchainError as error:
+        return str(error)
+    return ""
 
 
 def _run_on_host_arrays(prepared: PreparedPlan, arrays: Mapping[str, Array], resident: Mapping[str, int]) -> None:

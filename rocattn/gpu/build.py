@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rocattn.errors import ToolchainError
 from rocattn.gpu.arch import is_nvidia
 from rocattn.gpu.errors import GpuError
+from rocattn.settings import LINE_TABLES, switch
 from rocattn.sources import kernel_root
 from rocattn.toolchain.code_object import kernels_of
 from rocattn.toolchain.inputs import content_key, inputs_of
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from rocattn.gpu.launch import Arg
     from rocattn.toolchain.code_object import KernelInfo
 
-LINE_TABLES = "ROCATTN_LINE_TABLES"
-"""Variable with which code objects say their source lines, for profilers; the machine code is the same."""
 _KEY_DIGITS = 16
 _SIZES = {"u32": 4, "i32": 4, "f32": 4, "u64": 8, "i64": 8}
 
@@ -87,7 +86,7 @@ def compile_for_device(source: str, arch: str, defines: Mapping[str, str | int],
         return compile_hostgpu(source, arch, defines=dict(defines))
     from rocattn.toolchain.hip import compile_hip
 
-    return compile_hip(source, arch, defines=dict(defines), line_tables=bool(os.environ.get(LINE_TABLES))).data
+    return compile_hip(source, arch, defines=dict(defines), line_tables=switch(LINE_TABLES)).data
 
 
 def arg_type(arg: Arg) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn.gpu.errors import DeviceMemoryError, GpuError, LaunchError, NoDeviceError, NoRuntimeError
 from rocattn.gpu.reasons import LIBRARY, NO_NVIDIA_DEVICE, library_reason, no_device_reason, stand_in_reason
+from rocattn.installed import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +31,6 @@ NVIDIA_SYMBOL = "rocattn_hipcuda_version"
 """Exported by the library that forwards HIP's calls to an NVIDIA driver (kernels/hipcuda) and by no HIP runtime."""
 _OUT_OF_MEMORY = frozenset({"hipErrorOutOfMemory", "hipErrorMemoryAllocation"})
 _CAPTURE_THREAD_LOCAL, _CAPTURE_RELAXED = 1, 2  # hipStreamCaptureMode
-_NO_BINDINGS = "hip-python is not installed: pip install hip-python (x86-64 Linux only)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,10 @@ def _failed(call: str, status: Any) -> GpuError:
     """Return what to raise for a status that is not hipSuccess."""
     name = str(getattr(status, "name", status))
     return GpuError(f"{call} gave {name}", status=name)
+
+
+def _no_bindings() -> str:
+    return f"hip-python is not installed: {install_command('hip-python')} (x86-64 Linux only)"
 
 
 def import_bindings() -> tuple[Any, str]:
@@ -115,7 +119,7 @@ def _library_has(symbol: str) -> bool:
 def absence() -> str:
     """Say why this machine, which has no GPU driver, cannot compute on a GPU; loads and initialises nothing of HIP."""
     if find_spec("rocm") is None and find_spec("hip") is None:
-        return _NO_BINDINGS
+        return _no_bindings()
     path = library_path()
     if path.is_absolute() and path.exists():
         return "no AMD GPU: /dev/kfd is missing, so no amdgpu driver is loaded"
@@ -136,7 +140,7 @@ class Hip:
     def __init__(self) -> None:
         self._hip, self.version = import_bindings()
         if self._hip is None:
-            raise NoRuntimeError(_NO_BINDINGS)
+            raise NoRuntimeError(_no_bindings())
         if hasattr(self._hip, "has_symbol") and not self._hip.has_symbol("hipInit"):
             raise NoRuntimeError(library_reason(library_path()))
         self._success = self._hip.hipError_t.hipSuccess

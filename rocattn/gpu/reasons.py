@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from pathlib import Path
 
 LIBRARY = "libamdhip64.so"
@@ -12,11 +13,42 @@ NO_NVIDIA_DEVICE = "HIP is forwarded to an NVIDIA driver (ROCM_PATH), but libcud
 _VISIBILITY = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _DRIVERS = (Path("/dev/kfd"), Path("/dev/dxg"))  # Linux; Windows' subsystem for Linux
 _RENDER_NODES = Path("/dev/dri")
+_TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 def driver_loaded() -> bool:
     """Whether this machine has the device file of an AMD GPU driver; without one no real device can work."""
     return any(path.exists() for path in _DRIVERS)
+
+
+def gpu_expected() -> bool:
+    """Whether the driver of this machine has a GPU that there are kernels for, and the user has not hidden it."""
+    from rocattn.gpu.arch import has_kernels
+
+    hidden = any(os.environ.get(name) in {"", "-1"} for name in _VISIBILITY)
+    if hidden or not _DRIVERS[0].exists():  # /dev/dxg is there for any maker's GPU
+        return False
+    archs = _driver_archs()
+    return archs is None or any(map(has_kernels, archs))
+
+
+def _driver_archs() -> list[str] | None:
+    """Return the architectures of the driver's GPUs, some of which may be others' in a container; None if unknown.
+
+    ``gfx_target_version`` (amdkfd's ABI in sysfs) is 90402 for gfx942 and 90010 for gfx90a; 0 for a CPU.
+    """
+    nodes = list(_TOPOLOGY.glob("*/properties"))
+    if not nodes:
+        return None
+    archs = []
+    for node in nodes:
+        try:
+            version = re.search(r"^gfx_target_version (\d+)$", node.read_text(), re.MULTILINE)
+        except OSError:  # a GPU that this container may not use
+            continue
+        if version and (number := int(version[1])):
+            archs.append(f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}")
+    return archs
 
 
 def library_reason(path: Path) -> str:

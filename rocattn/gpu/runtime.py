@@ -23,6 +23,7 @@ from rocattn.gpu.errors import ArchError, ForkError, GpuError, LaunchError
 from rocattn.gpu.memory import PinnedStaging, Pool
 from rocattn.gpu.plan import buffer_bytes
 from rocattn.gpu.plan_log import plan_log
+from rocattn.settings import GPU_POISON, switch
 from rocattn.toolchain.code_object import is_code_object
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from rocattn.gpu.launch import Buffer, KernelLaunch, LaunchPlan
 
-POISON_VARIABLE = "ROCATTN_GPU_POISON"
 _UNFIT = frozenset({"hipErrorNoBinaryForGpu", "hipErrorSharedObjectInitFailed"})  # code for another architecture
 _LAUNCH_PARAM_BUFFER_POINTER, _LAUNCH_PARAM_BUFFER_SIZE, _LAUNCH_PARAM_END = 1, 2, 3
 _MAX_PREPARED = 512
@@ -72,7 +72,7 @@ class Runtime:
         self.hip.use_device(index)
         self.pool, self.staging = Pool(self.hip), PinnedStaging(self.hip)
         self.stream = self.hip.stream_create()
-        self.poison = os.environ.get(POISON_VARIABLE, "0") == "1" and not self.device.is_stand_in
+        self.poison = switch(GPU_POISON) and not self.device.is_stand_in
         self._functions: dict[tuple[str, str], int] = {}
         self._code: list[bytes] = []  # HIP does not say that it copies what it loads
         self._prepared: OrderedDict[Hashable, PreparedPlan] = OrderedDict()

@@ -18,7 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn.errors import ToolchainError, complaint
+from rocattn.errors import SettingError, ToolchainError, complaint
+from rocattn.installed import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +64,10 @@ class Compiler:
 
 def find_compilers() -> list[Compiler]:
     """Return all candidate compilers in order of preference, with their GPU targets."""
-    return [_with_targets(compiler) for compiler in _candidates()]
+    from concurrent.futures import ThreadPoolExecutor  # not where one compiler is enough: 5 ms
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(_with_targets, _candidates()))
 
 
 @functools.cache
@@ -71,7 +75,8 @@ def choose_compiler() -> Compiler:
     """Return the first compiler for GPU kernels; asked once a process.
 
     Raises:
-        ToolchainError: When there is none, or the given one does not work; the message gives each one's reason.
+        ToolchainError: When there is none; the message gives each one's reason.
+        SettingError: When the given one does not work.
     """
     looked: list[Compiler] = []
     for candidate in _candidates():
@@ -82,7 +87,7 @@ def choose_compiler() -> Compiler:
         looked.append(compiler)
     absent = [compiler for compiler in looked if (compiler.kind, compiler.argv) == (PINNED, ())]
     reasons = "; ".join(f"{compiler.kind}: {compiler.reason}" for compiler in looked if compiler not in absent)
-    remedy = f"{install_command()} ({reasons})" if absent else reasons
+    remedy = f"{install_command(PINNED)} ({reasons})" if absent else reasons
     raise ToolchainError(f"no compiler for HIP kernels: {remedy}")
 
 
@@ -91,7 +96,8 @@ def choose_host_compiler() -> Compiler:
     """Return the first compiler for this CPU; asked once a process.
 
     Raises:
-        ToolchainError: When there is none, or the given one does not work.
+        ToolchainError: When there is none.
+        SettingError: When the given one does not work.
     """
     if not sys.platform.startswith("linux"):
         raise ToolchainError(f"the CPU kernels are built for Linux only, not for {sys.platform}")
@@ -100,7 +106,7 @@ def choose_host_compiler() -> Compiler:
             return compiler
         _check_given(compiler)
     raise ToolchainError(
-        f"no C++ compiler: {install_command()}, or put clang >= {MIN_CLANG} or g++ >= {MIN_GCC} on PATH"
+        f"no C++ compiler: {install_command(PINNED)}, or put clang >= {MIN_CLANG} or g++ >= {MIN_GCC} on PATH"
     )
 
 
@@ -170,27 +176,17 @@ def _given() -> Iterator[Compiler]:
 def _check_given(compiler: Compiler) -> None:
     """Refuse to go on to another compiler than the one that was asked for, unless it is for another purpose."""
     if compiler.given and compiler.host_reason:
-        raise ToolchainError(f"{VARIABLE} does not name a working compiler: {compiler.host_reason}")
+        raise SettingError(
+            f"{VARIABLE} does not name a working compiler: {compiler.host_reason}; correct it, or unset it"
+        )
 
 
 def pinned_compiler() -> Compiler:
     """Look at clang of the PyPI package ``ziglang``, started directly: its ``python -m`` only execs the same file."""
     spec = find_spec(PINNED)
     if spec is None or not spec.submodule_search_locations:
-        return _unusable(PINNED, f"not installed: {install_command()}")
+        return _unusable(PINNED, f"not installed: {install_command(PINNED)}")
     return _zig(Path(next(iter(spec.submodule_search_locations))))
-
-
-def install_command() -> str:
-    """Return the command that installs the pinned compiler, of the release that this package's metadata names."""
-    from importlib.metadata import PackageNotFoundError, requires  # not where there is a compiler: 20 ms
-
-    try:
-        wanted = requires("rocattn") or []
-    except PackageNotFoundError:  # a source tree on the path
-        wanted = []
-    pinned = (text.partition(";")[0].strip() for text in wanted if text.startswith(PINNED))
-    return f"pip install {next(pinned, PINNED)}"
 
 
 def _zig(home: Path) -> Compiler:
@@ -289,7 +285,7 @@ def _with_targets(compiler: Compiler) -> Compiler:
     if compiler.reason:
         return compiler
     if compiler.kind == "gcc":
-        return replace(compiler, reason="gcc compiles for this CPU only")
+        return replace(compiler, reason="gcc has no AMDGPU target")
     try:
         listed = _ask([*compiler.argv, "--target=amdgcn-amd-amdhsa", "-nogpulib", "-print-supported-cpus"])
         targets = tuple(dict.fromkeys(re.findall(r"^\s+(gfx[0-9a-f]+)$", listed, re.MULTILINE)))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn.cache import ContentCache, cache_folder
-from rocattn.errors import ToolchainError
+from rocattn.errors import SettingError, ToolchainError
 from rocattn.notices import notice
 from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import choose_host_compiler, run_step
@@ -83,7 +83,7 @@ def host_isa() -> str:
     5) pairs are faster.
 
     Raises:
-        ToolchainError: When the override names none, or one this CPU lacks.
+        SettingError: When the override names none, or one this CPU lacks.
     """
     able = ["portable"]
     if platform.machine() in {"x86_64", "AMD64"}:
@@ -94,7 +94,7 @@ def host_isa() -> str:
             able.append(name)
     wanted = os.environ.get("ROCATTN_CPU_ISA")
     if wanted and wanted not in able:
-        raise ToolchainError(f"ROCATTN_CPU_ISA is {wanted!r}: this CPU can do {', '.join(able)}")
+        raise SettingError(f"ROCATTN_CPU_ISA is {wanted!r}: this CPU has {', '.join(able)}; set it to one, or unset it")
     if not wanted and able[-1] == "avx512bf16" and _cpu_vendor() == _INTEL:
         return "avx512"
     return wanted or able[-1]

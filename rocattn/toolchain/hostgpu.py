@@ -5,7 +5,6 @@ A program finds the library as it finds ROCm's: ``ROCM_PATH`` names the folder w
 
 from __future__ import annotations
 
-import os
 import platform
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rocattn.cache import ContentCache, cache_folder
 from rocattn.errors import ToolchainError
+from rocattn.settings import HOSTGPU_OPTIMIZE, choice
 from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import choose_compiler, run_step
 from rocattn.toolchain.hip import define_options
@@ -74,12 +74,10 @@ def compile_hostgpu(
         A shared object that the stand-in's ``hipModuleLoadData`` takes in the place of a code object.
 
     Raises:
-        ToolchainError: When there is no compiler, the stand-in has no such GPU, ROCATTN_HOSTGPU_OPTIMIZE is no level,
-            or the kernel does not compile.
+        ToolchainError: When there is no compiler, the stand-in has no such GPU, or the kernel does not compile.
+        SettingError: When ROCATTN_HOSTGPU_OPTIMIZE is no level.
     """
-    level = os.environ.get("ROCATTN_HOSTGPU_OPTIMIZE", "2")
-    if level not in {"0", "1", "2"}:
-        raise ToolchainError(f"ROCATTN_HOSTGPU_OPTIMIZE is {level!r}: it can be 0, 1 or 2")
+    level = choice(HOSTGPU_OPTIMIZE)
     path = absolute(source if Path(source).is_absolute() else kernel_root() / source)
     headers = absolute(include_root if include_root is not None else kernel_root() / "include")
     if arch not in _TARGET_MACROS:

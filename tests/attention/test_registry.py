@@ -1,5 +1,6 @@
 """The registry says who can run a config, who cannot and why, and picks one."""
 
+import functools
 import threading
 import tracemalloc
 
@@ -8,9 +9,9 @@ import pytest
 
 import rocattn
 from rocattn.backend import YES, Backend, Support
-from rocattn.backends import BACKENDS
+from rocattn.backends import BACKENDS, cpu_flash
 from rocattn.config import AttentionConfig
-from rocattn.errors import ConfigError, NoBackendError
+from rocattn.errors import BackendWarning, ConfigError, NoBackendError, ToolchainError
 from rocattn.registry import BackendRegistry
 
 CONFIG = AttentionConfig(batch=1, num_heads=2, seq_q=5, seq_k=7, head_dim=8)
@@ -20,13 +21,13 @@ DOUBLE = CONFIG.replace(dtype="float64")
 class Constant(Backend):
     """Writes one number everywhere; may refuse, or be absent."""
 
-    def __init__(self, name, priority=0, value=1.0, refusal="", absence=""):
+    def __init__(self, name, priority=0, value=1.0, refusal="", absence="", broken=False):
         self.name, self.priority, self.value = name, priority, value
-        self.refusal, self.absence = refusal, absence
+        self.refusal, self.absence, self.broken = refusal, absence, broken
 
     def available(self):
-        """Absent if told so."""
-        return Support(ok=False, reason=self.absence) if self.absence else YES
+        """Absent, or broken, if told so."""
+        return Support(ok=False, reason=self.absence, broken=self.broken) if self.absence else YES
 
     def supports(self, _config):
         """Refuse if told so."""
@@ -86,6 +87,60 @@ def test_the_default_is_tried_first_and_passed_over_if_unable(registry):
     registry.set_default(None)
     assert registry.default is None
     assert registry.select(CONFIG).name == "medium"
+
+
+def test_a_broken_backend_is_said_once_with_what_to_do(registry):
+    """Who would have been selected, who computes instead and at what cost, why, and how to silence it; then no more."""
+    registry.get("slow").cost = "ten times slower"
+    registry.register(Constant("gpu-like", priority=9, absence="no driver: load it", broken=True))
+    with pytest.warns(BackendWarning) as caught:
+        assert registry.select(CONFIG).name == "slow"
+    (warning,) = caught
+    assert str(warning.message) == (
+        "the backend gpu-like does not work here, so slow computes, ten times slower: no driver: load it "
+        "(ROCATTN_QUIET=1 silences this)"
+    )
+    assert warning.filename == __file__
+    assert registry.select(CONFIG).name == "slow"  # warnings are errors here
+
+
+def test_a_warning_that_is_an_error_is_one_at_each_call(registry):
+    """`-W error` stays strict: a retry does not pass."""
+    registry.register(Constant("gpu-like", priority=9, absence="no driver: load it", broken=True))
+    for _ in range(2):
+        with pytest.raises(BackendWarning, match="no driver"):
+            registry.select(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("backend", "quiet"),
+    [
+        ({"priority": 9, "absence": "there is no such device"}, ""),
+        ({"priority": 9, "absence": "no driver", "broken": True, "refusal": "not this config"}, ""),
+        ({"priority": -9, "absence": "no driver", "broken": True}, ""),
+        ({"priority": 9, "absence": "no driver", "broken": True}, "1"),
+    ],
+    ids=["absent", "unsupported", "slower", "quiet"],
+)
+def test_what_was_not_to_be_selected_is_no_warning(registry, monkeypatch, backend, quiet):
+    """No hardware, another's config, one behind the chosen, and who asked for silence."""
+    monkeypatch.setenv("ROCATTN_QUIET", quiet)
+    registry.register(Constant("gpu-like", **backend))
+    assert registry.select(CONFIG).name == "slow"
+
+
+def test_without_a_compiler_numpy_computes_and_says_so(monkeypatch):
+    """The built-in ones: the loss, its size and the remedy are in one warning; float64 is numpy's anyway."""
+
+    def none():
+        raise ToolchainError("no C++ compiler: install one")
+
+    monkeypatch.setattr(cpu_flash, "load_library", none)
+    monkeypatch.setattr(cpu_flash, "_library", functools.cache(cpu_flash._library.__wrapped__))
+    monkeypatch.setattr(BACKENDS, "_said", set())
+    assert BACKENDS.select(DOUBLE).name == "cpu"
+    with pytest.warns(BackendWarning, match="cpu-flash does not .* 50 to 200 times slower than .*: install one"):
+        assert BACKENDS.select(CONFIG).name == "cpu"
 
 
 def test_equals_are_ordered_by_name_and_no_name_is_one():

@@ -33,6 +33,14 @@ def bare(**changes):
     return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | changes
 
 
+def without_compilers(folder):
+    """Return `bare` where there is none: an empty PATH, no ROCm, and a package of the pinned one that holds nothing."""
+    (folder / "packages" / "ziglang").mkdir(parents=True, exist_ok=True)
+    (folder / "packages" / "ziglang" / "__init__.py").touch()
+    kept = {name: value for name, value in bare().items() if name != "ROCATTN_COMPILER"}
+    return kept | dict.fromkeys(("PATH", "ROCM_PATH"), str(folder)) | {"PYTHONPATH": str(folder / "packages")}
+
+
 def asv_script(cwd, *arguments, env=None, suites=SUITES):
     """Run the script that asv runs in each environment."""
     command = [sys.executable, asv.benchmark.__file__, arguments[0], str(suites), *arguments[1:]]
@@ -209,11 +217,11 @@ def test_machine_code_is_tracked(tmp_path, metric, least, most):
     assert status == 0, stderr
     if answer == answer:  # noqa: PLR0124 - not NaN: there is a compiler
         assert least <= answer <= most
-    env = bare(ROCATTN_COMPILER="no-such-compiler")
+    env = without_compilers(tmp_path)
     done = asv_script(tmp_path, "run", name, "{}", "None", str(tmp_path / "answer.json"), env=env)
     assert done.returncode == 0, done.stderr
     assert math.isnan(json.loads((tmp_path / "answer.json").read_text()))
-    assert "no-such-compiler does not start" in done.stderr + done.stdout
+    assert "packages/ziglang/zig does not start" in done.stderr + done.stdout
 
 
 def test_a_missing_backend_is_skipped_not_failed(tmp_path, suite):
@@ -234,7 +242,7 @@ def test_without_a_compiler_the_native_kernels_are_skipped(tmp_path):
     """In an environment where they cannot be compiled asv records n/a for cpu-flash, and cpu goes on."""
     answers = []
     for index in range(2):
-        env = bare(ROCATTN_COMPILER="no-such-compiler")
+        env = without_compilers(tmp_path)
         answer = tmp_path / f"{index}.json"
         name = f"bench_decode.QuickDecode.time_decode-{index}"
         done = asv_script(tmp_path, "run", name, "{}", "None", str(answer), env=env)

@@ -4,21 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from rocattn.backend import Support
 from rocattn.cache import ContentCache
+from rocattn.errors import SettingError
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
 from rocattn.toolchain import Compiler, choose_host_compiler, host_isa
-from rocattn.toolchain.compilers import install_command
 from rocattn_profiling import cli
 from rocattn_profiling.doctor import checks
 from rocattn_profiling.doctor import command as doctor
 from rocattn_profiling.doctor.checks import DoctorCheck
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def report():
     """A whole examination of this machine."""
     return checks.examine()
@@ -29,7 +31,7 @@ def test_json_has_a_stable_form(capsys):
     assert cli.main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == {"schema", "rocattn", "ok", "checks", "compilers", "gpu", "backends"}
-    assert (found["schema"], found["ok"]) == (1, True)
+    assert (found["schema"], found["ok"]) == (2, True)
     assert {frozenset(row) for row in found["checks"]} == {frozenset({"group", "name", "status", "detail", "remedy"})}
     keys = {"kind", "argv", "linker", "version", "targets", "reason", "host_reason", "given", "chosen", "chosen_host"}
     assert {frozenset(row) for row in found["compilers"]} == {frozenset(keys)}
@@ -37,13 +39,13 @@ def test_json_has_a_stable_form(capsys):
         assert sum(row[chosen] for row in found["compilers"]) == any(not row[reason] for row in found["compilers"])
     assert found["gpu"].keys() == {"devices", "reason", "runtime", "bindings"}
     assert {frozenset(row) for row in found["backends"]} == {
-        frozenset({"name", "available", "supports", "works", "reason", "is_stand_in", "ms"})
+        frozenset({"name", "available", "supports", "works", "reason", "is_stand_in", "ms", "status"})
     }
 
 
 def test_every_missing_thing_has_a_remedy(report):
     """No row only complains."""
-    assert {check.status for check in report.checks} <= {"ok", "warning", "missing"}
+    assert {check.status for check in report.checks} <= {"ok", "warning", "missing"}  # nothing is broken here
     assert [check.name for check in report.checks if check.status == "missing" and not check.remedy] == []
 
 
@@ -56,6 +58,83 @@ def test_every_registered_backend_is_listed(report):
     times = {row.name: row.ms for row in report.backends if row.works}
     assert min(times["cpu-flash"], times["cpu"]) > 0  # what the path costs that is taken
     assert times.get("gpu") is None
+
+
+def test_the_result_is_on_stdout_and_each_step_on_stderr(monkeypatch, capsys):
+    """`rocattn doctor > FILE` has the whole of it; who waits sees what for."""
+
+    def examine(say):
+        say("looking")
+        return checks.Report(True, [DoctorCheck("a", "one", "ok", "1.0")], [], GpuProbe(), [])
+
+    monkeypatch.setattr(checks, "examine", examine)
+    assert cli.main(["doctor"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        "a",
+        "  ok       one  1.0",
+        "",
+        "CPU path: ready; GPU path: no devices; kernels: no compiler; 1 ready, 0 missing but optional, 0 broken",
+    ]
+    assert printed.err == "rocattn doctor: looking\n"
+
+
+def test_what_is_broken_is_counted_and_named_and_is_status_4(monkeypatch, capsys):
+    """Missing things are optional, and warnings are no failures."""
+    rows = [
+        DoctorCheck("a", name, status, "x")
+        for name, status in (("one", "ok"), ("two", "missing"), ("three", "broken"), ("four", "warning"))
+    ]
+    monkeypatch.setattr(checks, "examine", lambda _: checks.Report(False, rows, [], GpuProbe(), []))
+    assert cli.main(["doctor"]) == 4
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith("; 1 ready, 1 missing but optional, 1 broken (three), 1 warning")
+
+
+@pytest.mark.parametrize(
+    ("answer", "compiler", "status"),
+    [
+        (Support(ok=False, reason="x does not compile", broken=True), True, "broken"),
+        (Support(ok=False, reason="no C++ compiler", broken=True), False, "missing"),
+        (SettingError("ROCATTN_CPU_ISA is 'neon'"), True, "broken"),
+    ],
+    ids=["does not compile", "no compiler", "setting"],
+)
+def test_kernels_are_broken_unless_only_the_compiler_is_missing(monkeypatch, answer, compiler, status):
+    """A compiler that is there and fails (g++ 13 did) is no optional thing; a refused variable never is."""
+    from rocattn import BACKENDS
+
+    def available():
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(BACKENDS.get("cpu-flash"), "available", available)
+    monkeypatch.setattr(checks, "_has_host_compiler", lambda: compiler)
+    monkeypatch.setattr(checks, "_time_of", lambda *_: 1.0)
+    (found,) = (row for row in checks.backend_results() if row.name == "cpu-flash")
+    assert (found.status, found.works, found.reason) == (status, False, getattr(answer, "reason", str(answer)))
+    (row,) = (row for row in checks.backend_checks([found]) if row.name == "cpu-flash")
+    assert (row.status, "50 to 200 times slower" in row.remedy) == (status, True)
+
+
+def test_an_objdump_is_tried_with_each_target(tmp_path, monkeypatch, write_tool):
+    """One that knows none is no "ok"; without any the audit of a user's own file lacks its instructions."""
+    write_tool(
+        tmp_path / "llvm-objdump",
+        'echo "can\'t find target: : Targets for this arch are not yet supported" >&2; exit 1',
+    )
+    monkeypatch.setattr(checks, "find_objdumps", list)
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    objects = checks.TESTED[:1]
+    monkeypatch.setattr(checks, "TESTED", objects)
+    row = checks.disassembler_check()
+    assert (row.status, row.detail.startswith("not found; `rocattn kernels audit FILE` then")) == ("missing", True)
+    assert "or set ROCM_PATH" in row.remedy
+    monkeypatch.setattr(checks, "find_objdumps", lambda: [str(tmp_path / "llvm-objdump")])
+    row = checks.disassembler_check()
+    assert (row.status, f"too old for {objects[0]}" in row.detail) == ("warning", True)
 
 
 def test_the_table_says_the_status_in_words():
@@ -179,7 +258,7 @@ def test_the_first_usable_compiler_is_chosen(own_cache):
     )
     good = Compiler("clang", ("/usr/bin/clang",), ("ld.lld",), "clang version 21", ("gfx942",))
     absent = Compiler("ziglang", reason="not installed", host_reason="not installed")
-    gcc = Compiler("gcc", ("g++",), version="g++ (Some) 13.2.0", reason="gcc compiles for this CPU only")
+    gcc = Compiler("gcc", ("g++",), version="g++ (Some) 13.2.0", reason="gcc has no AMDGPU target")
     rows = checks.compiler_checks([absent, old, good, gcc])
     assert [(row.name, row.status) for row in rows[:3]] == [
         ("ziglang", "missing"),
@@ -189,12 +268,12 @@ def test_the_first_usable_compiler_is_chosen(own_cache):
     assert "chosen for GPU kernels and CPU kernels" in rows[2].detail
     assert (rows[3].status, rows[3].detail) == (
         "ok",
-        "g++ (Some) 13.2.0, gcc compiles for this CPU only; works, not needed",
+        "g++ (Some) 13.2.0; for CPU kernels only: gcc has no AMDGPU target; optional, not tried",
     )
     assert rows[1].detail == "/opt/rocm/bin/clang: too old"
     rows = checks.compiler_checks([old, gcc])
     assert rows[1].detail.endswith("chosen for CPU kernels")
-    assert rows[2].remedy == install_command()
+    assert checks.chosen_compilers([replace(old, given=True), gcc]) == (None, None)
 
 
 def test_cpu_kernels_name_compiler_and_instruction_set(monkeypatch, host_compiler):
@@ -204,12 +283,13 @@ def test_cpu_kernels_name_compiler_and_instruction_set(monkeypatch, host_compile
     assert row.detail.startswith(f"{host_compiler.kind}, {host_isa()}, ")
     monkeypatch.setenv("ROCATTN_NUM_THREADS", "two")
     row = next(row for row in checks.compiler_checks([]) if row.name == "CPU kernels")
-    assert row.status == "warning"
-    assert "; ROCATTN_NUM_THREADS is 'two', no number of threads: " in row.detail
+    assert row.status == "broken"
+    assert row.detail.startswith("ROCATTN_NUM_THREADS is 'two': set it to a number of threads")
+    monkeypatch.delenv("ROCATTN_NUM_THREADS")
     monkeypatch.setenv("ROCATTN_COMPILER", "no-such-compiler")
     choose_host_compiler.cache_clear()
     row = next(row for row in checks.compiler_checks([]) if row.name == "CPU kernels")
-    assert (row.status, "no-such-compiler" in row.detail) == ("missing", True)
+    assert (row.status, "no-such-compiler" in row.detail) == ("broken", True)
     assert row.remedy
 
 
@@ -223,7 +303,7 @@ def test_a_cache_that_takes_no_files_is_a_warning(tmp_path, monkeypatch):
 
 
 def test_what_the_cache_holds_and_may_hold_is_shown(tmp_path, monkeypatch):
-    """Its two parts, and the limit; a limit that is no number is a warning."""
+    """Its two parts, and the limit; a limit that is no number is refused."""
     monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tmp_path))
     ContentCache(tmp_path).get_or_make("ab" + "0" * 62, lambda: {"code.so": bytes(40 * 2**20)})
     row = checks.compiler_checks([])[-1]
@@ -234,7 +314,7 @@ def test_what_the_cache_holds_and_may_hold_is_shown(tmp_path, monkeypatch):
     assert row.detail.endswith("0.00 GiB the gate's environments; no limit")
     monkeypatch.setenv("ROCATTN_CACHE_GIB", "big")
     row = checks.compiler_checks([])[-1]
-    assert (row.status, "'big', no number of GiB" in row.detail) == ("warning", True)
+    assert (row.status, "is 'big': set it to a number of GiB" in row.detail) == ("broken", True)
     assert row.remedy
 
 

@@ -50,7 +50,7 @@ def test_the_stand_in_counts_where_that_is_asked_for():
 
 def test_the_command_fails_in_one_line_and_still_reports(monkeypatch, capsys):
     """Status 4; the JSON is there all the same."""
-    monkeypatch.setattr(doctor_checks, "examine", lambda: report(reason="none here"))
+    monkeypatch.setattr(doctor_checks, "examine", lambda _: report(reason="none here"))
     assert cli.main(["doctor", "--json"]) == 0
     assert cli.main(["doctor", "--json", "--gpu", "gfx942"]) == 4
     captured = capsys.readouterr()

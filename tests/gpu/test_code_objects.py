@@ -7,10 +7,11 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.gpu.arch import TESTED
-from rocattn.gpu.build import LINE_TABLES, arg_layout, argument_problem, code_problem, compile_for_device
+from rocattn.gpu.build import arg_layout, argument_problem, code_problem, compile_for_device
 from rocattn.gpu.flash import BUILT_HEAD_DIMS
 from rocattn.gpu.launch import BufferArg, ScalarArg
 from rocattn.gpu.plan import plan, supports
+from rocattn.settings import LINE_TABLES
 from rocattn.toolchain import compile_hip
 from rocattn.toolchain.code_object import KernelArg, KernelInfo, kernels_of
 from rocattn_profiling.kernels.build import all_variants

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rocattn import toolchain
-from rocattn.errors import ToolchainError
+from rocattn.errors import SettingError, ToolchainError
 from rocattn.toolchain.hostgpu import compile_hostgpu
 
 from .standin import INVALID_VALUE, KERNELS, OUT_OF_MEMORY, SUCCESS, TO_DEVICE, TO_HOST
@@ -283,5 +283,5 @@ def test_the_toolchain_refuses_other_architectures():
 def test_the_toolchain_refuses_other_levels_of_optimization(monkeypatch):
     """A mistyped setting is not taken for the default."""
     monkeypatch.setenv("ROCATTN_HOSTGPU_OPTIMIZE", "fast")
-    with pytest.raises(ToolchainError, match="ROCATTN_HOSTGPU_OPTIMIZE is 'fast': it can be 0, 1 or 2"):
+    with pytest.raises(SettingError, match="ROCATTN_HOSTGPU_OPTIMIZE is 'fast': set it to 0 or 1 or 2"):
         compile_hostgpu(KERNELS / "copy.hip", "gfx942")

@@ -97,7 +97,7 @@ def test_the_attention_matrix_has_all_heads(monkeypatch):
     env = asked[0][1]
     assert env["OMP_NUM_THREADS"] == "3"
     assert int(env["MALLOC_TRIM_THRESHOLD_"]) == int(env["MALLOC_MMAP_THRESHOLD_"]) == 1 << 17
-    assert MeasuredBackend("gpu-standard").environment == {memory_measure.FLASH_VARIABLE: "0"}
+    assert MeasuredBackend("gpu-standard").environment == {memory_measure.USE_FLASH_ATTENTION: "0"}
     assert not MeasuredBackend("gpu-standard").backend.use_flash_attention
 
 

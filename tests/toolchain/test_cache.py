@@ -93,8 +93,9 @@ def test_a_damaged_entry_is_made_again(tmp_path, damage):
     assert ContentCache(tmp_path).get_or_make(KEY, fail) == FILES
 
 
-def test_unusable_folder_is_replaced_with_a_warning(tmp_path, caplog):
+def test_unusable_folder_is_replaced_with_a_warning(tmp_path, monkeypatch, caplog):
     """A folder that cannot be made is no failure: a temporary one serves this process, and is said once."""
+    monkeypatch.delenv("ROCATTN_CACHE_DIR", raising=False)
     (tmp_path / "file").touch()
     root = tmp_path / "file" / "cache"
     cache = ContentCache(root)
@@ -102,6 +103,8 @@ def test_unusable_folder_is_replaced_with_a_warning(tmp_path, caplog):
         assert cache.get_or_make(KEY, lambda: FILES) == FILES
         assert cache.get_or_make(KEY, fail) == FILES
         assert cache.get_or_make(KEY.replace("ab", "cd"), lambda: FILES) == FILES
+        monkeypatch.setenv("ROCATTN_QUIET", "1")
+        assert ContentCache(root).get_or_make(KEY, lambda: FILES) == FILES
     (record,) = caplog.records
     assert str(root) in record.getMessage()
     assert "ROCATTN_CACHE_DIR" in record.getMessage()

@@ -12,7 +12,9 @@ from filelock import FileLock
 
 from rocattn import cache_limit
 from rocattn.cache import FRESH_S, ContentCache, compiled_entries
-from rocattn.cache_limit import STALE_S, limit_gib, limit_problem, shrink
+from rocattn.cache_limit import STALE_S, shrink
+from rocattn.errors import SettingError
+from rocattn.settings import cache_gib
 
 SIZE = 64 * 1024
 FILES = {"code.so": bytes(SIZE)}
@@ -65,7 +67,7 @@ def test_the_longest_unused_go_first(tmp_path, room_for_four):
     assert ContentCache(tmp_path).get_or_make(key(0), list) == FILES  # used just now
     ContentCache(tmp_path).get_or_make(key(9), lambda: FILES)
     assert [folder.exists() for folder in folders] == [True, False, False, False, False, False, True, True]
-    assert sum(entry.size_bytes for entry in compiled_entries(tmp_path)) <= limit_gib() * 2**30
+    assert sum(entry.size_bytes for entry in compiled_entries(tmp_path)) <= cache_gib() * 2**30
     assert ContentCache(tmp_path).get_or_make(key(7), list) == FILES
 
 
@@ -117,7 +119,7 @@ def test_within_the_limit_nothing_goes_and_0_is_no_limit(tmp_path, monkeypatch):
     folders = fill(tmp_path, 6, lambda _: 1000)
     assert shrink(compiled_entries(tmp_path), fresh_s=FRESH_S) == 0
     monkeypatch.setenv("ROCATTN_CACHE_GIB", "0")
-    assert limit_gib() == math.inf
+    assert cache_gib() == math.inf
     assert shrink(compiled_entries(tmp_path), fresh_s=FRESH_S) == 0
     assert all(folder.exists() for folder in folders)
 
@@ -179,10 +181,12 @@ def test_leftovers_are_swept(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["much", "-1", "nan", "4GiB"])
-def test_a_limit_that_is_none_is_said_and_the_default_holds(monkeypatch, given):
-    """A compilation does not end over it; `rocattn doctor` says it."""
+def test_a_limit_that_is_none_is_refused(monkeypatch, given):
+    """It says what can be set."""
     monkeypatch.setenv("ROCATTN_CACHE_GIB", given)
-    assert limit_gib() == cache_limit.DEFAULT_GIB
-    assert limit_problem() == f"ROCATTN_CACHE_GIB is {given!r}, no number of GiB: 4 is used"
+    with pytest.raises(SettingError, match=f"ROCATTN_CACHE_GIB is '{given}': set it to a number of GiB"):
+        cache_gib()
     monkeypatch.setenv("ROCATTN_CACHE_GIB", "1.5")
-    assert (limit_gib(), limit_problem()) == (1.5, "")
+    assert cache_gib() == 1.5
+    monkeypatch.setenv("ROCATTN_CACHE_GIB", "")
+    assert cache_gib() == 4

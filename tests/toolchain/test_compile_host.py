@@ -9,7 +9,7 @@ import pytest
 
 from rocattn import toolchain
 from rocattn.backends import cpu_flash
-from rocattn.errors import ToolchainError
+from rocattn.errors import SettingError, ToolchainError
 from rocattn.toolchain import compilers, host
 
 SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer(void) { return ANSWER; }\n'
@@ -115,10 +115,14 @@ def test_a_read_only_cache_is_no_obstacle(source, own_cache, caplog):
     own_cache.chmod(0o755)
 
 
-def test_a_cache_that_cannot_be_a_folder_is_no_obstacle(source, tmp_path, monkeypatch, caplog):
-    """A file stands where the cache should be: one warning, and the library."""
+def test_a_cache_that_cannot_be_a_folder_is_refused_if_set(source, tmp_path, monkeypatch, caplog):
+    """A file stands where the user wants the cache: an error; where it is by default: one warning, and the library."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.raises(SettingError, match=r"ROCATTN_CACHE_DIR is '.*/cache': it cannot be made \(Not a directory\)"):
+        toolchain.compile_host([source])
+    monkeypatch.delenv("ROCATTN_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert toolchain.compile_host([source])[:4] == b"\x7fELF"
     assert caplog.text.count("ROCATTN_CACHE_DIR") == 1
 
@@ -154,7 +158,7 @@ def test_gcc_compiles_for_the_cpu(source, tmp_path, monkeypatch):
 def test_an_instruction_set_this_cpu_lacks_is_refused(monkeypatch):
     """The message lists what it can do."""
     monkeypatch.setenv("ROCATTN_CPU_ISA", "avx1024")
-    with pytest.raises(ToolchainError, match="portable"):
+    with pytest.raises(SettingError, match="portable"):
         host.host_isa.__wrapped__()
 
 
@@ -230,9 +234,9 @@ def test_the_kernels_compile_from_an_installed_tree(host_compiler):
 
 
 def test_a_chosen_library_of_something_else_is_refused(source, tmp_path, monkeypatch):
-    """It has none of the kernels' functions: the reason names the variable and the file."""
+    """It has none of the kernels' functions: the error names the variable and the file, and what to do."""
     path = tmp_path / "other.so"
     path.write_bytes(toolchain.compile_host([source]))
     monkeypatch.setenv("ROCATTN_CPU_LIBRARY", str(path))
-    with pytest.raises(ToolchainError, match=r"ROCATTN_CPU_LIBRARY is '.*other\.so', which holds no CPU kernels"):
-        cpu_flash.load_library()
+    with pytest.raises(SettingError, match=r"ROCATTN_CPU_LIBRARY is '.*other\.so': it holds no CPU .* or unset it"):
+        cpu_flash._library.__wrapped__()

@@ -2,14 +2,13 @@
 
 import shlex
 import sys
-import tomllib
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from rocattn import toolchain
-from rocattn.errors import ToolchainError
+from rocattn.errors import SettingError, ToolchainError
+from rocattn.installed import install_command
 
 GCC = "echo 'g++ (Some Linux 13.2.0-4) 13.2.0'; echo 'Copyright (C) Free Software Foundation, Inc.'"
 GOOD = """case "$*" in
@@ -97,9 +96,9 @@ def test_without_any_compiler_the_error_lists_everyones_reason(no_pinned):
     with pytest.raises(ToolchainError) as caught:
         toolchain.choose_compiler()
     message = str(caught.value)
-    table = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    (pinned,) = table["project"]["optional-dependencies"]["toolchain"]
-    assert message.startswith(f"no compiler for HIP kernels: pip install {pinned} (rocm: no amdclang++ (looked in ")
+    assert message.startswith(
+        f"no compiler for HIP kernels: {install_command('ziglang')} (rocm: no amdclang++ (looked in "
+    )
     assert "no clang on PATH" in message
     assert "\n" not in message
 
@@ -140,12 +139,11 @@ def test_a_given_compiler_that_does_not_work_is_an_error(write_tool, tmp_path, m
     write_tool(tmp_path / "old-g++", GCC.replace("13.2", "11.4"))
     write_tool(tmp_path / "printer", "echo hello")
     monkeypatch.setenv("ROCATTN_COMPILER", text.format(folder=tmp_path))
-    for choose in (toolchain.choose_compiler, toolchain.choose_host_compiler):
-        with pytest.raises(ToolchainError, match="ROCATTN_COMPILER does not name a working compiler") as caught:
+    for choose in (toolchain.choose_compiler, toolchain.choose_host_compiler, toolchain.compiler_environment):
+        with pytest.raises(SettingError, match="ROCATTN_COMPILER does not name a working compiler") as caught:
             choose()
         assert reason in str(caught.value)
     assert toolchain.find_compilers()[0].given
-    assert toolchain.compiler_environment() == {}
 
 
 @pytest.mark.skipif(find_spec("ziglang") is None, reason="ziglang (the extra 'toolchain') is not installed")
@@ -166,7 +164,7 @@ def test_a_gcc_serves_the_cpu_where_there_is_no_clang(no_pinned, write_tool, tmp
     monkeypatch.setenv("PATH", str(tmp_path))
     chosen = toolchain.choose_host_compiler()
     assert (chosen.argv, chosen.version) == ((str(tmp_path / "g++-13"),), "g++ (Some Linux 13.2.0-4) 13.2.0")
-    with pytest.raises(ToolchainError, match="gcc: gcc compiles for this CPU only"):
+    with pytest.raises(ToolchainError, match="gcc: gcc has no AMDGPU target"):
         toolchain.choose_compiler()
 
 
@@ -179,6 +177,6 @@ def test_a_clang_without_gpu_targets_serves_the_cpu(no_pinned, write_tool, tmp_p
 
 def test_without_any_compiler_the_cpu_has_a_reason(no_pinned):
     """One line that says what to install."""
-    with pytest.raises(ToolchainError, match=r"no C\+\+ compiler: pip install ziglang==\d[.\d]+, or put clang"):
+    with pytest.raises(ToolchainError, match=r"no C\+\+ compiler: .*pip install .*ziglang==\d[.\d]+, or put clang"):
         toolchain.choose_host_compiler()
     assert toolchain.compiler_environment() == {}

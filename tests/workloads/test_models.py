@@ -8,6 +8,7 @@ import pytest
 from gguf import GGUFWriter
 
 from rocattn.errors import RocattnError
+from rocattn.installed import install_command
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.bench import session as harness
 from rocattn_profiling.bench.model import passes
@@ -237,7 +238,7 @@ def test_without_the_package_the_extra_is_named(write, monkeypatch, tmp_path, ca
     path = write("llama")
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert main(["bench", "--model", str(path), "--out", str(tmp_path / "out")]) == 4
-    assert "pip install 'rocattn[gguf]'" in capsys.readouterr().err
+    assert f"needs the package gguf: {install_command('gguf')}" in capsys.readouterr().err
 
 
 def test_the_bench_adds_up_the_layers(write, monkeypatch, tmp_path, capsys):

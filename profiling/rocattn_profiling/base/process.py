@@ -236,7 +236,7 @@ def find_tool(*names: str) -> str | None:
     return next((path for name in names if (path := shutil.which(name, path=folders))), None)
 
 
-def tool_version(path: str) -> str:
+def tool_version(path: str, timeout_s: float = _QUESTION_TIMEOUT_S) -> str:
     """Return the version that a program prints.
 
     Raises:
@@ -244,12 +244,12 @@ def tool_version(path: str) -> str:
     """
     question = _VERSION_QUESTIONS.get(Path(path).name, "--version")
     try:
-        answer = _captured([path, question], None, _QUESTION_TIMEOUT_S)
+        answer = _captured([path, question], None, timeout_s)
     except StartError as error:
         raise BrokenToolError(f"does not start ({error.why})") from error
     printed, status = answer.text, answer.ended.status
     if status is None:
-        raise BrokenToolError(f"does not answer in {_QUESTION_TIMEOUT_S:.0f} s")
+        raise BrokenToolError(f"does not answer in {timeout_s:.0f} s")
     if status:
         # No version is taken from its output: a traceback has numbers of folders.
         why = terminal(complaint(printed, "it prints nothing"), 200)

@@ -11,39 +11,65 @@ import os
 import platform
 import re
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 import rocattn
 from rocattn.cache import cache_folder, compiled_entries, write_problem
-from rocattn.cache_limit import limit_gib, limit_problem
-from rocattn.errors import RocattnError, ToolchainError
-from rocattn.gpu.arch import has_kernels, is_nvidia
+from rocattn.errors import RocattnError, SettingError, ToolchainError
+from rocattn.gpu.arch import TESTED, has_kernels, is_nvidia
 from rocattn.gpu.probe import GpuProbe, probe
+from rocattn.installed import install_command
+from rocattn.settings import cache_gib
 from rocattn.sources import kernel_root
-from rocattn.threads import count_problem, thread_count
-from rocattn.toolchain import Compiler, choose_cpu_library, find_compilers, host_isa
-from rocattn.toolchain.compilers import install_command
+from rocattn.threads import thread_count
+from rocattn.toolchain import (
+    Compiler,
+    choose_compiler,
+    choose_cpu_library,
+    compile_hip,
+    find_compilers,
+    host_isa,
+)
+from rocattn.toolchain.compilers import PINNED
 from rocattn_profiling.base.files import system_text
 from rocattn_profiling.base.process import BrokenToolError, find_tool, tool_version
+from rocattn_profiling.kernels.read.code_objects import read_objects
+from rocattn_profiling.kernels.read.disassembly import disassemble, find_objdumps, llvm_remedy
 from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.machine import cpu_model
 from rocattn_profiling.profile.collect.find import METHODS, Tool, find_profilers
 from rocattn_profiling.revisions import environments
 
-SCHEMA = 1
+if TYPE_CHECKING:
+    from rocattn.backend import Backend
+
+SCHEMA = 2
 _REPAIR = "repair or remove it"
+_UNSET = "correct the variable, or unset it"
+# What a backend that does not work costs.
+_WITHOUT = {
+    "cpu": "reinstall rocattn and numpy: nothing runs without this backend",
+    "cpu-flash": "until this is fixed, attention on the CPU runs in numpy, 50 to 200 times slower",
+    "gpu": "optional: the other backends do not need a GPU",
+}
 GIB = 1 << 30
 _TRIAL_S = 0.3
+_VERSION_TIMEOUT_S = 5.0
+_PROBE_KERNEL = 'extern "C" __attribute__((global)) void probe(int* out) { *out = 1; }\n'
 # Instruction sets that CPU kernels and BLAS libraries choose their code by.
 SIMD = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "sve")
 
-Status = Literal["ok", "warning", "missing"]
+Status = Literal["ok", "warning", "missing", "broken"]
+"""Ready (looked at, and working); there, with a flaw; not there, and optional; needed or asked for, and not working."""
+Say = Callable[[str], None]
 
 
 class DoctorCheck(msgspec.Struct, frozen=True):
@@ -70,10 +96,11 @@ class BackendCheck(msgspec.Struct, frozen=True):
     reason: str = ""
     is_stand_in: bool = False
     ms: float | None = None
+    status: Status = "ok"
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The result of all checks; ``ok`` means that attention works on the CPU."""
+    """The result of all checks; ``ok`` means that nothing is broken."""
 
     ok: bool
     checks: list[DoctorCheck]
@@ -91,7 +118,12 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def chosen_compilers(compilers: list[Compiler]) -> tuple[Compiler | None, Compiler | None]:
-    """Return the first compiler for GPU kernels, and the first for this CPU unless its kernels need none."""
+    """Return the first compiler for GPU kernels, and the first for this CPU unless its kernels need none.
+
+    None if the given one does not work.
+    """
+    if compilers and compilers[0].given and compilers[0].host_reason:
+        return None, None
     gpu = next((compiler for compiler in compilers if compiler.usable), None)
     with contextlib.suppress(ToolchainError):
         if choose_cpu_library().path is not None:
@@ -99,14 +131,20 @@ def chosen_compilers(compilers: list[Compiler]) -> tuple[Compiler | None, Compil
     return gpu, next((compiler for compiler in compilers if not compiler.host_reason), None)
 
 
-def examine() -> Report:
-    """Run all checks; those that start other programs run concurrently."""
+def examine(say: Say = lambda _: None) -> Report:
+    """Run all checks; those that start other programs run concurrently.
+
+    Args:
+        say: Called with what begins now.
+    """
+    say("looking for compilers, GPUs, profilers and other programs")
     with ThreadPoolExecutor(max_workers=8) as pool:
         gpu = pool.submit(probe)
         compilers = pool.submit(find_compilers)
         profilers = pool.submit(profiler_checks)
         tools = pool.submit(tool_checks)
-    backends = backend_results()  # alone: they are timed
+        disassemblers = pool.submit(disassembler_check)
+    backends = backend_results(say)  # alone: they are timed
     compilers_here, usable = compilers.result(), gpu.result()
     checks = [
         *python_checks(),
@@ -115,10 +153,11 @@ def examine() -> Report:
         *compiler_checks(compilers_here),
         *gpu_checks(usable),
         *profilers.result(),
+        disassemblers.result(),
         *tools.result(),
         *hygiene_checks(),
     ]
-    ok = any(backend.works and backend.name == "cpu" for backend in backends)
+    ok = all(check.status != "broken" for check in checks)
     return Report(ok, checks, compilers_here, usable, backends)
 
 
@@ -154,7 +193,7 @@ def python_checks() -> list[DoctorCheck]:
         rows.append(DoctorCheck(group, "rocattn", "ok", f"{rocattn.__version__} ({Path(rocattn.__file__).parent})"))
     except PackageNotFoundError:
         wanted = []
-        remedy = "python3 dev.py run, or pip install -e ."
+        remedy = "python3 dev.py run, or pip install -e . in the clone"
         rows.append(
             DoctorCheck(group, "rocattn", "warning", f"{rocattn.__version__}, used without being installed", remedy)
         )
@@ -163,32 +202,54 @@ def python_checks() -> list[DoctorCheck]:
         try:
             installed.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            rows.append(DoctorCheck(group, name, "missing", "required, but not installed", f"pip install {name}"))
+            rows.append(DoctorCheck(group, name, "broken", "required, but not installed", install_command(name)))
     if installed:
         rows.append(DoctorCheck(group, "packages", "ok", ", ".join(installed)))
     return rows
 
 
-def backend_results() -> list[BackendCheck]:
+def backend_results(say: Say = lambda _: None) -> list[BackendCheck]:
     """Query every backend, and run a small attention with a known result on those that are available."""
     try:
         from rocattn.backends import BACKENDS
     except ImportError as error:
-        return [
-            BackendCheck("cpu", available=False, supports=False, works=False, reason=f"cannot be imported: {error}")
-        ]
-    config = rocattn.AttentionConfig(batch=1, num_heads=8, seq_q=512, seq_k=512, head_dim=64)
+        reason = f"cannot be imported: {error}"
+        return [BackendCheck("cpu", available=False, supports=False, works=False, reason=reason, status="broken")]
     results = []
     for backend in BACKENDS:
-        available = backend.available()
-        supports = backend.supports(config)
-        reason = available.reason or supports.reason
-        if available and supports:
-            reason = _trial(backend.name)
-        stand_in = bool(available) and backend.is_stand_in
-        ms = _time_of(backend.name, config) if not reason and backend.name in {"cpu", "cpu-flash"} else None
-        results.append(BackendCheck(backend.name, bool(available), bool(supports), not reason, reason, stand_in, ms))
+        first = ": the first time on a machine its kernels may have to be compiled" * (backend.name == "cpu-flash")
+        say(f"trying the backend {backend.name}{first}")
+        try:
+            results.append(_backend_result(backend))
+        except SettingError as error:
+            refused = BackendCheck(backend.name, available=False, supports=False, works=False, reason=str(error))
+            results.append(msgspec.structs.replace(refused, status="broken"))
     return results
+
+
+def _backend_result(backend: Backend) -> BackendCheck:
+    config = rocattn.AttentionConfig(batch=1, num_heads=8, seq_q=512, seq_k=512, head_dim=64)
+    available, supports = backend.available(), backend.supports(config)
+    reason = available.reason or supports.reason
+    on_cpu = backend.name in {"cpu", "cpu-flash"}
+    status: Status = "missing"
+    if available and supports:
+        reason = _trial(backend.name)
+        status = "broken" if reason else "ok"
+    elif available.broken:  # what it runs on is there: the GPU, or a compiler that does not compile the kernels
+        status = "warning" if not on_cpu else "broken" if _has_cpu_kernels() else "missing"
+    stand_in = bool(available) and backend.is_stand_in
+    ms = _time_of(backend.name, config) if not reason and on_cpu else None
+    return BackendCheck(backend.name, bool(available), bool(supports), not reason, reason, stand_in, ms, status)
+
+
+def _has_cpu_kernels() -> bool:
+    """Whether there are compiled kernels, or a compiler for them."""
+    try:
+        choose_cpu_library()
+    except ToolchainError:
+        return False
+    return True
 
 
 def _time_of(name: str, config: rocattn.AttentionConfig) -> float:
@@ -216,6 +277,8 @@ def _trial(name: str) -> str:
     v = np.arange(24, dtype=np.float32).reshape(1, 6, 1, 4)
     try:
         out = rocattn.attention(np.zeros((1, 3, 1, 4), np.float32), v, v, backend=name)
+    except SettingError:
+        raise
     except (RocattnError, ArithmeticError, ImportError, OSError, TypeError, ValueError) as error:
         return f"a small attention fails: {error}"
     return "" if np.allclose(out, v.mean(axis=1, keepdims=True)) else "a small attention gives a wrong result"
@@ -232,16 +295,12 @@ def backend_checks(backends: list[BackendCheck]) -> list[DoctorCheck]:
             detail = f"{path}512 tokens of 8 heads of 64 in {backend.ms:.1f} ms"
         if backend.works and backend.is_stand_in:
             detail = "runs on the stand-in GPU: not a GPU, never chosen unless named"
-        remedy = "reinstall rocattn and numpy: nothing can run without it"
-        if backend.works or backend.name != "cpu":
-            remedy = "" if backend.works else "needed only to compute with it: the others work without"
-        if backend.name == "cpu-flash" and not backend.works:
-            remedy = "until then cpu computes, which takes longer"
-        rows.append(DoctorCheck(group, backend.name, "ok" if backend.works else "missing", detail, remedy))
+        remedy = "" if backend.works else _WITHOUT.get(backend.name, "")
+        rows.append(DoctorCheck(group, backend.name, backend.status, detail, remedy))
     try:
         blas = machine.blas_name()
     except ImportError as error:
-        return [*rows, DoctorCheck(group, "numpy", "missing", str(error), "pip install numpy")]
+        return [*rows, DoctorCheck(group, "numpy", "broken", str(error), install_command("numpy"))]
     return [*rows, DoctorCheck(group, "blas", "ok" if blas else "warning", blas or "numpy does not say which")]
 
 
@@ -250,14 +309,11 @@ def compiler_checks(compilers: list[Compiler]) -> list[DoctorCheck]:
     group = "compilers, in the order of choice"
     gpu, host = chosen_compilers(compilers)
     rows = [_compiler_row(group, compiler, gpu, host) for compiler in compilers]
-    if gpu is None:
-        why = "GPU kernels cannot be compiled"
-        rows.append(DoctorCheck(group, "any", "missing", why, install_command()))
-    rows.append(_cpu_kernels(group))
+    rows += [_gpu_kernels(group), _cpu_kernels(group)]
     try:
         rows.append(DoctorCheck(group, "kernel sources", "ok", str(kernel_root())))
     except RocattnError as error:
-        rows.append(DoctorCheck(group, "kernel sources", "missing", str(error), "reinstall rocattn"))
+        rows.append(DoctorCheck(group, "kernel sources", "broken", str(error), "reinstall rocattn"))
     return [*rows, _cache(group)]
 
 
@@ -273,38 +329,86 @@ def _cache(group: str) -> DoctorCheck:
     if envs.is_dir():
         parts["the gate's environments"] = environments.cached_entries(envs)
     sizes = [f"{sum(entry.size_bytes for entry in entries) / 2**30:.2f} GiB {name}" for name, entries in parts.items()]
-    limit = f"at most {limit_gib():g} GiB each" if limit_gib() < math.inf else "no limit"
-    problem = limit_problem()
-    remedy = "correct the variable, or unset it" if problem else ""
-    detail = f"{folder}: {', '.join(sizes)}; {problem or limit}"
-    return DoctorCheck(group, "cache", "warning" if problem else "ok", detail, remedy)
+    try:
+        limit = f"at most {cache_gib():g} GiB each" if cache_gib() < math.inf else "no limit"
+    except SettingError as error:
+        return DoctorCheck(group, "cache", "broken", str(error), _UNSET)
+    return DoctorCheck(group, "cache", "ok", f"{folder}: {', '.join(sizes)}; {limit}")
 
 
 def _compiler_row(group: str, compiler: Compiler, gpu: Compiler | None, host: Compiler | None) -> DoctorCheck:
     name = f"{compiler.kind} (ROCATTN_COMPILER)" if compiler.given else compiler.kind
     if compiler.reason and compiler.host_reason:
         program = f"{compiler.argv[0]}: " if compiler.argv else ""
-        remedy = f"not needed: {gpu.kind} works" if gpu else "any one compiler is enough"
         if compiler.given:
-            remedy = "correct the variable, or unset it"
+            return DoctorCheck(group, name, "broken", program + compiler.reason, _UNSET)
+        remedy = f"optional: {gpu.kind} is chosen" if gpu else "optional: one compiler is enough"
         return DoctorCheck(group, name, "missing", program + compiler.reason, remedy)
-    chosen = [what for what, which in (("GPU kernels", gpu), ("CPU kernels", host)) if which is compiler]
-    note = f"chosen for {' and '.join(chosen)}" if chosen else "works, not needed"
-    targets = compiler.reason or f"{len(compiler.targets)} GPU targets"
-    return DoctorCheck(group, name, "ok", f"{compiler.version}, {targets}; {note}")
+    what = f"{len(compiler.targets)} GPU targets"
+    if compiler.reason:
+        what = f"for CPU kernels only: {compiler.reason}"
+    chosen = [kernels for kernels, which in (("GPU kernels", gpu), ("CPU kernels", host)) if which is compiler]
+    note = f"chosen for {' and '.join(chosen)}" if chosen else "optional, not tried"
+    return DoctorCheck(group, name, "ok", f"{compiler.version}; {what}; {note}")
+
+
+def _gpu_kernels(group: str) -> DoctorCheck:
+    """Return whether the chosen compiler makes a code object, which takes no GPU."""
+    try:
+        compiler, _ = choose_compiler(), _probe_object("gfx942")
+    except SettingError as error:
+        return DoctorCheck(group, "GPU kernels", "broken", str(error), _UNSET)
+    except ToolchainError as error:
+        return DoctorCheck(group, "GPU kernels", "missing", f"cannot be compiled: {error}", install_command(PINNED))
+    return DoctorCheck(group, "GPU kernels", "ok", f"{compiler.kind} compiled one for gfx942")
+
+
+def _probe_object(arch: str) -> bytes:
+    """Return the code object of a tiny kernel, from the cache or compiled now."""
+    with tempfile.TemporaryDirectory(prefix="rocattn-doctor-") as folder:
+        source = Path(folder, "probe.hip")
+        source.write_text(_PROBE_KERNEL)
+        return compile_hip(source, arch).data
+
+
+def disassembler_check() -> DoctorCheck:
+    """Return which targets the llvm-objdumps here read, by trying each with a code object for it."""
+    group, name = "programs", "llvm-objdump"
+    need = "`rocattn kernels audit FILE` then has no instructions: no cycles, no matrix %, no source lines"
+    tools = ", ".join(find_objdumps())
+    try:
+        with ThreadPoolExecutor() as pool:
+            objects = dict(zip(TESTED, pool.map(_probe_object, TESTED), strict=True))
+    except (RocattnError, OSError):
+        if tools:
+            return DoctorCheck(group, name, "warning", f"{tools}: not tried, as no kernel compiles here", "see above")
+        return DoctorCheck(group, name, "missing", f"not found; {need}", llvm_remedy())
+    unread = []
+    for arch, data in objects.items():
+        try:
+            for device in read_objects(data, arch):
+                disassemble(device)
+        except (RocattnError, OSError):
+            unread.append(arch)
+    if not tools:
+        return DoctorCheck(group, name, "missing", f"not found; {need}", llvm_remedy())
+    read = [arch for arch in TESTED if arch not in unread]
+    if not unread:
+        return DoctorCheck(group, name, "ok", f"reads {', '.join(read)} ({tools})")
+    detail = f"{tools}: too old for {', '.join(unread)}; there {need}"
+    return DoctorCheck(group, name, "warning", f"reads {', '.join(read) or 'none'}; {detail}", llvm_remedy())
 
 
 def _cpu_kernels(group: str) -> DoctorCheck:
     """Return what made cpu-flash's kernels, and their instruction set."""
     try:
-        library = choose_cpu_library()
+        library, threads = choose_cpu_library(), thread_count()
+    except SettingError as error:
+        return DoctorCheck(group, "CPU kernels", "broken", str(error), _UNSET)
     except ToolchainError as error:
-        return DoctorCheck(group, "CPU kernels", "missing", str(error), "without them cpu serves, only slower")
-    threads = thread_count()
+        return DoctorCheck(group, "CPU kernels", "missing", str(error), _WITHOUT["cpu-flash"])
     parts = [library.maker, library.isa, str(library.path or "compiled here")]
     detail = f"{', '.join(filter(None, parts))}, {threads} thread{'s' * (threads != 1)}"
-    if problem := count_problem():
-        return DoctorCheck(group, "CPU kernels", "warning", f"{detail}; {problem}", "correct the variable, or unset it")
     return DoctorCheck(group, "CPU kernels", "ok", detail)
 
 
@@ -313,7 +417,7 @@ def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy:
     if path is None:
         return DoctorCheck(group, name, absent, "not found", remedy)
     try:
-        return DoctorCheck(group, name, "ok", f"{tool_version(path)} ({path})")
+        return DoctorCheck(group, name, "ok", f"{tool_version(path, _VERSION_TIMEOUT_S)} ({path})")
     except BrokenToolError as error:
         return DoctorCheck(group, name, "warning", f"{error} ({path})", _REPAIR)
 
@@ -327,7 +431,7 @@ def profiler_checks() -> list[DoctorCheck]:
         "rocprof": "part of ROCm up to 6; rocprofv3 replaces it",
         "rocprof-compute": "install rocprofiler-compute (called omniperf before ROCm 6.3)",
     }
-    tools = {tool.name: tool for tool in find_profilers()}
+    tools = {tool.name: tool for tool in find_profilers(_VERSION_TIMEOUT_S)}
     rows = [
         _profiler(group, tools[name]) if name in tools else DoctorCheck(group, name, "missing", "not found", how)
         for name, how in wanted.items()
@@ -385,14 +489,7 @@ def tool_checks() -> list[DoctorCheck]:
     }
     with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
         jobs = [pool.submit(_tool, group, name, *how) for name, how in wanted.items()]
-        rows = [job.result() for job in jobs]
-    try:
-        return [*rows, DoctorCheck(group, "asv", "ok", f"{version('asv')} (package)")]
-    except PackageNotFoundError:
-        return [
-            *rows,
-            DoctorCheck(group, "asv", "missing", "not installed", "pip install asv: bench, gate and site need it"),
-        ]
+        return [job.result() for job in jobs]
 
 
 def processor_checks() -> list[DoctorCheck]:
@@ -432,7 +529,7 @@ def gpu_checks(probed: GpuProbe) -> list[DoctorCheck]:
     bindings = DoctorCheck(group, "hip-python", "ok", probed.bindings)
     if not probed.bindings:
         bindings = DoctorCheck(
-            group, "hip-python", "missing", "not installed", "pip install hip-python (x86-64 Linux only)"
+            group, "hip-python", "missing", "not installed", f"{install_command('hip-python')} (x86-64 Linux only)"
         )
     rows = [bindings]
     for index, device in enumerate(probed.devices):
@@ -460,7 +557,7 @@ def gpu_checks(probed: GpuProbe) -> list[DoctorCheck]:
         rows.append(DoctorCheck(group, "HIP runtime", "ok", probed.runtime))
     if probed.devices:
         return rows
-    remedy = "only for measuring on a GPU: everything else works without"
+    remedy = "optional: only measuring on a GPU needs one"
     rows.append(DoctorCheck(group, "device", "missing", probed.reason, remedy))
     return [*rows, *_access_checks(group)]
 

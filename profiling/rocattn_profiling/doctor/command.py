@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
     parser.description = (
         "Say what this machine has: compilers, GPU, profilers, backends, measurement hygiene; and for each missing "
-        "thing what to do. Exit status 0 when attention can run on the CPU, 4 when not even that; with --gpu, 4 "
-        "unless it can run on a GPU."
+        "thing what to do. Exit status 0 when nothing is broken, 4 when something that rocattn needs, or that a "
+        "ROCATTN_ variable asks for, does not work; with --gpu, 4 also unless attention runs on a GPU."
     )
     parser.add_argument(
         "--hostgpu", action="store_true",
@@ -34,8 +35,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine the machine and print the result; returns 0 if the CPU path works, else 4."""
-    from rocattn_profiling.base.console import emit_json, say
+    """Examine the machine and print the result; returns 0 if nothing is broken, else 4."""
+    from rocattn_profiling.base.console import emit_json, steps
     from rocattn_profiling.base.status import OK, USAGE, CommandError
 
     if arguments.hostgpu:
@@ -49,13 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
         return OK
     from rocattn_profiling.doctor.checks import examine, gpu_problem
 
-    report = examine()
+    with steps("rocattn doctor") as say_step:
+        report = examine(say_step)
     if arguments.json:
         emit_json(report.to_builtins())
     else:
-        for line in lines(report.checks):
-            say(line)
-        say(f"\n{verdict(report.to_builtins())}")
+        print("\n".join([*lines(report.checks), "", verdict(report.to_builtins())]))
     if arguments.gpu is not None and (problem := gpu_problem(report, arguments.gpu, arguments.allow_stand_in)):
         raise CommandError(f"no GPU to measure on: {problem}")
     return OK if report.ok else USAGE
@@ -77,14 +77,18 @@ def lines(checks: Sequence[DoctorCheck]) -> list[str]:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """Summarise a report in one line: the CPU path, the GPU path, kernels, and how much is missing."""
+    """Summarise a report in one line: the CPU path, the GPU path, kernels, and how many things are in which state."""
     chosen = next((compiler for compiler in report["compilers"] if compiler["chosen"]), None)
-    count = {status: sum(check["status"] == status for check in report["checks"]) for status in ("missing", "warning")}
+    count = Counter(check["status"] for check in report["checks"])
+    broken = [check["name"] for check in report["checks"] if check["status"] == "broken"]
+    states = f"{count['ok']} ready, {count['missing']} missing but optional, {len(broken)} broken"
+    states += f" ({', '.join(broken)})" if broken else ""
+    warnings = f", {count['warning']} warning{'s' * (count['warning'] != 1)}" if count["warning"] else ""
     parts = [
-        f"CPU path: {'ready' if report['ok'] else 'does not work'}",
+        f"CPU path: {'ready' if report['ok'] else 'broken'}",
         f"GPU path: {_devices(report['gpu']['devices'])}",
         f"kernels: {'compile with ' + chosen['kind'] if chosen else 'no compiler'}",
-        f"{count['missing']} missing, {count['warning']} warning(s)",
+        states + warnings,
     ]
     return "; ".join(parts)
 
@@ -93,4 +97,4 @@ def _devices(devices: list[dict[str, Any]]) -> str:
     real = sum(not device["is_stand_in"] for device in devices)
     if devices and not real:
         return "no GPU, only the stand-in"
-    return f"{real or 'no'} device(s)"
+    return f"{real or 'no'} device{'s' * (real != 1)}"

@@ -8,6 +8,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from rocattn.settings import num_threads
 from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, print_table, progress, say
 from rocattn_profiling.base.status import CommandError
@@ -64,7 +65,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
         help="import this module first, as `rocattn bench` does",
     )  # fmt: skip
-    what.add_argument("--threads", type=thread_number, metavar="N", help="threads (default: the cores available)")
+    what.add_argument(
+        "--threads",
+        type=thread_number,
+        metavar="N",
+        help="threads (default: ROCATTN_NUM_THREADS, else the cores available)",
+    )
     add_storage(what)
     add_sizes(parser.add_argument_group("the shape, whose length varies"))
 
@@ -100,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_own_checkout()
     config, keep_queries = _config(arguments)
     lengths = sorted(set(arguments.lengths or (QUICK_LENGTHS if arguments.quick else LENGTHS)))
-    threads = arguments.threads or available_cores()
+    threads = arguments.threads or num_threads() or available_cores()
     os.environ["ROCATTN_NUM_THREADS"] = str(threads)  # the theory of this process is about the measuring ones
     import_backends(arguments.backend_module)
     names = list(dict.fromkeys(arguments.backend or memory_measure.usable_backends()))

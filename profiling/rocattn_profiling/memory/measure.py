@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.backends import BACKENDS, CpuFlashBackend, GpuBackend
-from rocattn.backends.gpu import VARIABLE as FLASH_VARIABLE
 from rocattn.config import AttentionConfig
+from rocattn.settings import USE_FLASH_ATTENTION
 from rocattn_profiling.bench.launch import calls_of
 from rocattn_profiling.bench.limits import PROCESS_BYTES, gigabytes
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
@@ -231,7 +231,7 @@ class MeasuredBackend:
             return
         self.backend = GpuBackend()
         self.backend.use_flash_attention = False
-        self.environment = {FLASH_VARIABLE: "0"}
+        self.environment = {USE_FLASH_ATTENTION: "0"}
 
     def supports(self, config: AttentionConfig) -> Support:
         """Say whether the backend is available here and supports the config."""

@@ -21,6 +21,7 @@ import msgspec
 from rocattn import cache_limit
 from rocattn.cache import cache_folder
 from rocattn.errors import RocattnError
+from rocattn.settings import OFFLINE, switch
 from rocattn_profiling.base.files import locked
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import Recipe
@@ -77,7 +78,7 @@ def find_uv() -> str | None:
 
 def offline_wanted() -> bool:
     """Whether ``$ROCATTN_OFFLINE`` asks not to reach for an index."""
-    return os.environ.get("ROCATTN_OFFLINE", "") not in {"", "0"}
+    return switch(OFFLINE)
 
 
 def build(repo: Path, revision: Revision, recipe: Recipe | None = None, *, offline: bool | None = None) -> Environment:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
+from rocattn.installed import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,7 +129,7 @@ def _metadata(path: Path) -> dict[str, Any]:
     try:
         from gguf import GGUFReader
     except ImportError as error:
-        raise RocattnError("reading a GGUF file needs the package gguf: pip install 'rocattn[gguf]'") from error
+        raise RocattnError(f"reading a GGUF file needs the package gguf: {install_command('gguf')}") from error
     try:
         fields = GGUFReader(path).fields
         return {key: field.contents() for key, field in fields.items() if not key.startswith("tokenizer.")}

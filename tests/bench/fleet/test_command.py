@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from rocattn.installed import install_command
 from rocattn_profiling.cli import main
 
 from .fleets import MODULE
@@ -94,4 +95,4 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path):
     words = [*SWEEP, "--cluster", "local", "--out", str(tmp_path)]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 4
-    assert done.stderr == "rocattn bench: --engine slurm needs the package submitit: pip install 'rocattn[slurm]'\n"
+    assert done.stderr == f"rocattn bench: --engine slurm needs the package submitit: {install_command('submitit')}\n"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 
 from rocattn.errors import RocattnError, complaint
+from rocattn.installed import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -284,7 +285,7 @@ def open_cluster(kind: str, logs: Path, wanted: Wanted) -> Cluster:
     try:
         import submitit  # noqa: F401 - whether it is there
     except ImportError as error:
-        raise ClusterError("--engine slurm needs the package submitit: pip install 'rocattn[slurm]'") from error
+        raise ClusterError(f"--engine slurm needs the package submitit: {install_command('submitit')}") from error
     logging.getLogger("submitit").setLevel(logging.ERROR)
     return (SlurmCluster if kind == SLURM else LocalCluster)(logs, wanted)
 

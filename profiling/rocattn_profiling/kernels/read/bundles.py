@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import ToolchainError
+from rocattn.installed import install_command
 from rocattn.toolchain.code_object import is_code_object
 from rocattn.toolchain.elf import Elf, is_elf, shown
 
@@ -309,8 +310,8 @@ def _unzstd(data: bytes, size: int) -> tuple[bytes, int]:
     module = zstd_module()
     if module is None:
         raise ToolchainError(
-            "its bundle is compressed with zstd, and there is no module for that: pip install zstandard, use Python "
-            "3.14, or unpack it with clang-offload-bundler --unbundle"
+            f"its bundle is compressed with zstd, and there is no module for that: {install_command('zstandard')}, use "
+            "Python 3.14, or unpack it with clang-offload-bundler --unbundle"
         )
     following = data.find(_COMPRESSED)
     try:

@@ -7,6 +7,7 @@ are computed from that: versions differ in how they print them, and none names a
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -39,6 +40,15 @@ _HEADER = re.compile(r"([0-9a-f]{16}) <")
 _SOURCE = re.compile(r"; (.+):(\d+)(?: \(discriminator \d+\))?$")
 _MAX_UNREADABLE = 0.01  # share of a code object's instructions: more, and the tool is too old for the processor
 _FIRST_LLVM = {"gfx950": 20}  # that reads it; 19 reads all others here
+_INSTALL_LLVM = {
+    "debian": "apt install llvm-{}",
+    "ubuntu": "apt install llvm-{}",
+    "fedora": "dnf install llvm ({} or newer)",
+    "rhel": "dnf install llvm ({} or newer)",
+    "suse": "zypper install llvm{}",
+    "arch": "pacman -S llvm ({} or newer)",
+    "alpine": "apk add llvm{}",
+}
 _REFUSED: dict[tuple[str, str], str] = {}  # tool and processor that it does not know -> that in words
 
 
@@ -85,8 +95,22 @@ def disassemble(device: DeviceObject) -> str:
                 return _text(replace(device, elf=data), elf, functions, tool, replaced)
     first = _FIRST_LLVM.get(device.processor, 19)
     looked = "; ".join(reasons) or "none is on PATH or in ROCm"
-    looked += f"; LLVM {first} and newer read it (apt install llvm-{first}, or set ROCM_PATH)"
+    looked += f"; LLVM {first} and newer read it ({llvm_remedy(first)})"
     raise DisassemblyError(f"no llvm-objdump for {device.processor or 'its processor'}: {looked}")
+
+
+def llvm_remedy(first: int = max(_FIRST_LLVM.values())) -> str:
+    """Return how this system installs an LLVM of at least a version, or how its own is found.
+
+    The default reads every target there are kernels for.
+    """
+    try:
+        system = platform.freedesktop_os_release()
+    except OSError:
+        system = {}
+    kinds = [system.get("ID", ""), *system.get("ID_LIKE", "").split()]
+    command = next((_INSTALL_LLVM[kind] for kind in kinds if kind in _INSTALL_LLVM), "install LLVM {} or newer")
+    return f"{command.format(first)}, or set ROCM_PATH"
 
 
 def find_objdumps() -> list[str]:

@@ -12,8 +12,8 @@ import msgspec
 
 import rocattn
 from rocattn.errors import RocattnError
-from rocattn.gpu.build import LINE_TABLES
 from rocattn.gpu.plan_log import VARIABLE as PLAN_LOG
+from rocattn.settings import LINE_TABLES
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import HeldError, locked, result_folder, write_text
 from rocattn_profiling.base.process import Ended, StartError, run_group

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_json_is_alone_on_stdout_and_whole(run_bench, tmp_path):
     value = json.loads(out)
     assert status == 0
     assert set(value) == {"machine", "commit", "settings", "ceilings", "path", "records", "speedups", "skipped",
-                          "unmeasured"}  # fmt: skip
+                          "unmeasured", "not_compared"}  # fmt: skip
     assert [record["backend"] for record in value["records"]] == ["cpu", "cpu-flash"]
     for record in value["records"]:
         assert record["suite"] == "custom"
@@ -329,10 +330,18 @@ def test_the_exit_status_is_the_worst_of_what_happened():
     )
     crashed = make_record([], status="failed", skipped="it was killed", check=None)
     large = make_record([], status="skipped", skipped="needs 9 GB", check=None)
-    assert bench._status([("a", [good, large])]) == 0
-    assert bench._status([("a", [good]), ("b", [large])]) == 3
-    assert bench._status([("a", [good, crashed])]) == 3
-    assert bench._status([("a", [good, make_record([], status="failed", skipped="not supported: x", check=None)])]) == 3
-    assert bench._status([("a", [good, make_record([], status="skipped", skipped="failed: x", check=None)])]) == 0
-    assert bench._status([("a", [wrong, crashed])]) == 1
+    refused = make_record([], status="failed", skipped="not supported: x", check=None)
+    named_so = make_record([], status="skipped", skipped="failed: x", check=None)
+
+    def status(**suites):
+        records = [record for of_suite in suites.values() for record in of_suite]
+        coverage = bench_view.coverage(SimpleNamespace(failures=()), list(suites.items()), ())
+        return bench._status(coverage, records)
+
+    assert status(a=[good, large]) == 0
+    assert status(a=[good], b=[large]) == 3
+    assert status(a=[good, crashed]) == 3
+    assert status(a=[good, refused]) == 3
+    assert status(a=[good, named_so]) == 0
+    assert status(a=[wrong, crashed]) == 1
     assert math.isfinite(bench_view.speedups([good, make_record([[2.0]], backend="b")])[0][1].ratio)

@@ -411,6 +411,8 @@ def test_a_pattern_without_a_match_is_noted(project, offline):
     line = "--bench zzz matches no benchmark"
     assert [text for text in said if "matches" in text] == [line]
     assert [note for note in result.notes if "matches" in note] == [line]
+    assert result.status == 3  # it was named
+    assert "--bench zzz (it matches no benchmark)" in result.sentence
     assert {entry.status for entry in result.entries} == {"pass", "removed"}
 
 

@@ -115,7 +115,7 @@ def counted(of: Iterable[tuple[str, str, Reason]], *, needed: bool = False) -> t
     """Count what was not compared for the same reason, once each.
 
     Args:
-        of: For each thing one of them in words, with "#" for the number, several of them likewise, and the reason:
+        of: For each thing its name in the singular, with "#" for the number, the plural likewise, and the reason:
             ("# problem on gpu", "# problems on gpu", reason).
         needed: As in `NotCompared`.
     """
@@ -123,6 +123,6 @@ def counted(of: Iterable[tuple[str, str, Reason]], *, needed: bool = False) -> t
     for each in of:
         counts[each] = counts.get(each, 0) + 1
     return tuple(
-        NotCompared.of((one if count == 1 else many).replace("#", f"{count:,}"), reason, needed=needed)
-        for (one, many, reason), count in counts.items()
+        NotCompared.of((singular if count == 1 else plural).replace("#", f"{count:,}"), reason, needed=needed)
+        for (singular, plural, reason), count in counts.items()
     )

@@ -23,6 +23,7 @@ from rocattn_profiling.workloads.options import (
 
 if TYPE_CHECKING:
     from rocattn_profiling.base.console import Progress
+    from rocattn_profiling.base.reasons import Coverage
     from rocattn_profiling.bench.fleet.session import FleetSession
     from rocattn_profiling.bench.parts import SuitePart
     from rocattn_profiling.bench.session import BenchSession
@@ -120,9 +121,8 @@ def run(arguments: argparse.Namespace) -> int:
     unmeasured = bench_view.unmeasured(suites, _named(arguments))
     coverage = bench_view.coverage(session, suites, _named(arguments))
     gaps = coverage.gaps("measured")
-    for part in coverage.not_compared:
-        if part.code == "unmeasured":
-            say(f"not measured: {part.line} (status 3)")
+    for suite, name, reason in unmeasured:
+        say(f"not measured: {name} in {suite}, asked for with --backend (status 3): {reason}")
     more = print_passes(records) if arguments.model else {}
     more["not_compared"] = list(coverage.not_compared)
     more["unmeasured"] = [dict(zip(("suite", "backend", "reason"), each, strict=True)) for each in unmeasured]
@@ -131,8 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.no_store:  # last: a store that cannot be written must not hide what was measured
         say(_store(session, records))
     say(f"bench: {coverage.compared} of {len(records)} results measured{'; ' * bool(gaps)}{gaps}")
-    wrong = any(record.check is not None and not record.check.ok for record in records)
-    return coverage.status(failed=wrong)
+    return _status(coverage, records)
 
 
 def _measure_here(
@@ -227,3 +226,8 @@ def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
     store = AsvStore(session.repo)
     count = store.add_records([record for record in records if record.launches])
     return f"added {count} results of commit {session.commit.sha[:9]} to the asv store {store.results_dir}"
+
+
+def _status(coverage: Coverage, records: list[Record]) -> int:
+    """Return the exit status that the epilog of ``--help`` promises."""
+    return coverage.status(failed=any(record.check is not None and not record.check.ok for record in records))

@@ -130,7 +130,7 @@ def coverage(
     """
     of_records = coverage_of(record for _, records in suites for record in records)
     needed = [
-        NotCompared(what=f"{name} in {suite}, asked for with --backend", code="unmeasured", text=reason, needed=True)
+        NotCompared(what=f"{name} in {suite}", code="unmeasured", text=reason, needed=True)
         for suite, name, reason in unmeasured(suites, named)
     ]
     needed += [

@@ -19,7 +19,6 @@ from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE
-from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -258,6 +257,7 @@ def _verified(path: Path) -> tuple[str, Coverage]:
 
 def _benched(path: Path) -> tuple[str, Coverage]:
     from rocattn_profiling.measure import records as measured
+    from rocattn_profiling.pages.render import count
 
     records = list(measured.read_records(path))
     timed = [record for record in records if record.launches]

@@ -73,8 +73,8 @@ def without_gpu(patterns: Sequence[str]) -> Reason | None:
     """Return why benchmarks cannot be measured here: all patterns find those of a GPU only, and there is none."""
     if not patterns or not all(map(_IN_GPU_MODULE.fullmatch, patterns)):
         return None
-    found = hardware.examine()
-    if found.gpus or found.kfd != "missing":
+    machine = hardware.examine()
+    if machine.gpus or machine.kfd != "missing":
         return None
     text = "the benchmarks of bench_gpu need an AMD GPU, and this machine has none (no /dev/kfd)"
     return Reason("no_gpu", text, "machine code is compared without one: rocattn kernels audit --against HEAD")

@@ -123,10 +123,10 @@ def _place(arch: str) -> tuple[int, str]:
 def headline(comparison: Comparison, audit: Audit) -> str:
     """Return the verdict in one line: what was found, and what was not compared."""
     gaps = comparison.coverage.gaps()
-    return "; ".join([_found(comparison, audit), *([gaps] if gaps else [])])
+    return "; ".join([_verdict(comparison, audit), *([gaps] if gaps else [])])
 
 
-def _found(comparison: Comparison, audit: Audit) -> str:
+def _verdict(comparison: Comparison, audit: Audit) -> str:
     rows = rows_of(comparison, audit)
     if not rows:
         whole = comparison.coverage.whole

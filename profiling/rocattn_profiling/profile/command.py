@@ -11,7 +11,6 @@ from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
     from rocattn_profiling.base.console import Step
-    from rocattn_profiling.base.reasons import Coverage
     from rocattn_profiling.profile.collect.hardware import Hardware
     from rocattn_profiling.profile.collect.store import Collection, Job
 
@@ -96,33 +95,14 @@ def run(arguments: argparse.Namespace) -> int:
     end_cleanly("profile", "the finished passes are kept (--resume goes on)")
     collection = _collect(arguments, job)
     _summary(collection, Path(arguments.out))
-    import msgspec
-
-    coverage = _coverage(collection, arguments.metrics)
     if arguments.json:
-        emit_json(msgspec.to_builtins(collection) | {"not_compared": coverage.not_compared})
+        emit_json(collection)
     lacking = [name for name in dict.fromkeys(arguments.metrics) if name in collection.left_out]
     if lacking:
         say(f"not measured, though asked for with --metrics (status 3): {', '.join(lacking)}")
-    if gaps := coverage.gaps("measured"):
+    if gaps := collection.coverage.gaps("measured"):
         say(gaps)
-    return coverage.status() if collection.complete else NOT_MEASURED
-
-
-def _coverage(collection: Collection, named: list[str]) -> Coverage:
-    """Return how many passes have data; one without all of its counters is needed, and what --metrics names."""
-    from rocattn_profiling.base.reasons import Coverage, NotCompared
-
-    lacking = [
-        NotCompared(what=name, code="not_countable", text=why, needed=name in named)
-        for name, why in collection.left_out.items()
-    ]
-    lacking += [
-        NotCompared(what=f"pass {each.name}", code=each.status, text=each.ended or collection.stopped, needed=True)
-        for each in collection.passes
-        if each.status not in {"done", "split"}
-    ]
-    return Coverage(compared=collection.measured, not_compared=tuple(lacking))
+    return NOT_MEASURED if lacking else collection.coverage.status()
 
 
 def _collect(arguments: argparse.Namespace, job: Job) -> Collection:

@@ -208,6 +208,7 @@ class Session:
             removed=job.removed,
             before=self.before,
             after=self._examine(),
+            not_compared=store.not_measured(job.plan.left_out, results, self._stopped),
         )
 
 

@@ -11,12 +11,14 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import StagedFiles, result_folder, write_bytes
+from rocattn_profiling.base.reasons import Coverage, NotCompared
 from rocattn_profiling.profile.collect.find import Tool  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.profile.collect.hardware import Hardware  # noqa: TC001 - as above
 from rocattn_profiling.profile.collect.passes import PassPlan, ProfilerPass  # noqa: TC001 - as above
 from rocattn_profiling.profile.collect.symptoms import PassFinding  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -147,6 +149,7 @@ class Collection(msgspec.Struct, frozen=True):
         removed: Names of variables removed from the environment.
         before: The GPUs at the start.
         after: The GPUs at the end.
+        not_compared: What was not measured: counters that are left out, and passes without all of theirs.
     """
 
     schema: int
@@ -166,11 +169,28 @@ class Collection(msgspec.Struct, frozen=True):
     removed: tuple[str, ...]
     before: Hardware
     after: Hardware
+    not_compared: tuple[NotCompared, ...] = ()
+
+    @property
+    def coverage(self) -> Coverage:
+        """How many passes have data, and what was not measured."""
+        return Coverage(compared=self.measured, not_compared=self.not_compared)
 
     @property
     def measured(self) -> int:
         """Number of passes with data."""
         return sum(result.status in {"done", "partial"} for result in self.passes)
+
+
+def not_measured(left_out: dict[str, str], passes: Sequence[PassResult], stopped: str) -> tuple[NotCompared, ...]:
+    """Return what a collection did not measure; a pass without all of its counters is needed."""
+    lacking = [NotCompared(what=name, code="not_countable", text=why) for name, why in left_out.items()]
+    lacking += [
+        NotCompared(what=f"pass {each.name}", code=each.status, text=each.ended or stopped, needed=True)
+        for each in passes
+        if each.status not in {"done", "split"}
+    ]
+    return tuple(lacking)
 
 
 def open_state(out: Path, job: Job, *, resume: bool) -> CollectionState:

@@ -139,7 +139,7 @@ def test_patterns_that_match_nothing_are_named(tmp_path, entry):
     found = load(tmp_path, "".join(f'[[threshold]]\nbenchmark = "{p}"\nrounds = 9\n' for p in ("a.*", "a.x", "gone")))
     entries = [entry("a.x", "pass"), entry("b", "pass")]
     assert found.notes(entries) == [
-        f"{FILE}:4: 'a.x' is used by no benchmark", f"{FILE}:7: 'gone' is used by no benchmark"
+        f"{FILE}:4: 'a.x' applies to no benchmark", f"{FILE}:7: 'gone' applies to no benchmark"
     ]  # fmt: skip
     assert found.notes(entries, narrowed=True) == []
     exact = load(tmp_path, '[[threshold]]\nbenchmark = "flash *"\nmetric = "audit"\ngate = false\n')

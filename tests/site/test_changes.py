@@ -121,7 +121,7 @@ def test_pages_point_at_nothing_that_they_do_not_have(series_of):
         changes, pages = site_of([series_of([*wobble(1.0, 11), *wobble(1.3, points - 11, 11)]), *more], history)
         (change,) = changes.listed
         assert ("machine code differs" in pages[f"commits/{change.likeliest}.html"]) == bool(more)
-        assert ("Point at a dot" in pages["history/bench-inference.html"]) == (points == 20)
+        assert ("Hover over a dot" in pages["history/bench-inference.html"]) == (points == 20)
 
 
 def test_a_level_that_came_back_is_recovered(series_of, long_history):
@@ -372,7 +372,7 @@ def test_unsearched_lines_are_counted_by_reason(series_of, long_history):
     assert (changes.listed, changes.few, changes.zero) == ([], 1, [(series[0].label, where_of(series[0]))])
     told = "1 line of fewer than 8 points and 1 line with values of zero or less"
     assert f"not looked at: {told}</p>" in pages["index.html"]
-    assert f"Not looked at: {told}." in pages["changes.html"]
+    assert f"Not searched: {told}." in pages["changes.html"]
     assert "None in the lines that were searched." in pages["changes.html"]
     assert re.search(r'href="history/suite-track-leaks.html#p-\w+">suite', pages["changes.html"])
     _, pages = site_of(series[2:], long_history)

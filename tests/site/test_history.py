@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from rocattn_profiling.asv.series import Point
+from rocattn_profiling.pages.charts import line_class
 from rocattn_profiling.site import history, history_charts
 from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import Changes, find_changes
@@ -34,7 +35,7 @@ def point(value, low=None, high=None, sha="a", date_ms=0):
 def said(values, unit="seconds", *, lower=True):
     """What the page says of a line of these values (None failed, NaN is n/a)."""
     line = HistoryLine("p", "n", "m", unit, [point(value) for value in values], lower_is_better=lower)
-    entry = entry_of(line, 0)
+    entry = entry_of(line)
     return entry.latest, entry.previous, entry.first, entry.direction, entry.worse
 
 
@@ -53,7 +54,7 @@ def test_the_newest_point_is_compared_with_previous_and_first():
 def test_a_missing_newest_value_is_not_replaced_by_an_older_one(newest, word):
     """What ran before and does not any more has neither a time nor a change."""
     assert said([1.0, 2.0, newest]) == (word, "", "", "", False)
-    assert entry_of(HistoryLine("p", "n", "m", "seconds", []), 0).latest == "not measured"
+    assert entry_of(HistoryLine("p", "n", "m", "seconds", [])).latest == "not measured"
 
 
 def test_intervals_that_touch_are_no_direction():
@@ -106,9 +107,9 @@ def test_lines_with_open_changes_are_drawn_first(series_of, monkeypatch):
     changes = find_changes(series, log, changes_of)
     (family,) = families(series, changes.by_series())
     page = history_page(family, Around(commits))
-    assert [panel.label for panel in page.panels] == ["n 0", "n 1", "n 4"]
+    assert [panel.label for panel in page.panels] == ["n=0", "n=1", "n=4"]
     assert (page.lines, page.left_out, page.open, page.commits) == (5, 2, 1, 20)
-    assert [line.name for line in page.overview.lines] == ["n 0", "n 1", "n 4"]
+    assert [line.name for line in page.overview.lines] == ["n=0", "n=1", "n=4"]
 
 
 def test_changes_of_a_page_are_newest_first(series_of):
@@ -201,9 +202,71 @@ def test_a_boundary_stands_before_its_commit(series_of):
 
 
 def test_a_name_has_one_colour_on_every_page():
-    """By its place among the site's names, eight in turns; a stranger has the last."""
+    """By its place among the site's names, dashed beyond eight; a stranger has the last."""
     names = [f"n{n}" for n in range(10)]
-    assert [history_charts.colour_of(name, names) for name in ("n0", "n3", "n8", "other")] == [0, 3, 0, 7]
+    styles = [history_charts.colour_of(name, names) for name in ("n0", "n3", "n8", "other")]
+    assert [line_class(style) for style in styles] == ["s0", "s3", "s0 d1", "s7"]
+
+
+def drawn(series, backends=()):
+    """The styles of the overview's lines, and the legend; every other chart of the page draws a line likewise."""
+    (family,) = families(series)
+    page = history_page(family, Around({}, backends))
+    styles = {line.name: line.colour for line in page.overview.lines}
+    assert sorted(entry.colour for panel in page.panels for entry in panel.entries) == sorted(
+        line.colour for line in page.overview.lines
+    )
+    return styles, dict(page.legend)
+
+
+def test_each_line_of_a_page_has_its_own_name_and_look(series_of):
+    """Named by what differs alone: parameters, environments, machines; values that read alike as asv has them."""
+
+    def lines(**options):
+        return drawn([
+            series_of([1.0, 1.1], benchmark="suite.time_it", params={"n": n, "kind": "x"}, env=env, machine=machine)
+            for n in options.get("sizes", (10, 20)) for env in options.get("envs", ("py3.11-numpy2.4",))
+            for machine in options.get("machines", ("box",))
+        ])  # fmt: skip
+
+    assert lines() == ({"n=10": 0, "n=20": 1},) * 2
+    styles, legend = lines(envs=("py3.11", "py3.12"), machines=("box", "fox"))
+    assert styles == legend
+    assert len(set(styles.values())) == len(styles) == 8
+    assert "n=10, fox, py3.12" in styles
+    alike = [
+        msgspec.structs.replace(series_of([1.0, 1.1], benchmark="a.b", params={"n": "1"}), arguments=(argument,))
+        for argument in ("1", "'1'")
+    ]
+    assert set(drawn(alike)[0]) == {"n=1", "n='1'"}
+    (only,) = lines(sizes=(1,))[0]
+    assert only == "n=1, kind=x"
+
+
+def test_a_backend_keeps_its_colour_while_dashes_last(series_of):
+    """Up to four lines of a backend; with more, each line still looks different; beyond all looks, legends count."""
+
+    def lines(sizes):
+        made = [
+            series_of([1.0, 1.1], benchmark="suite.time_it", params={"backend": backend, "n": n})
+            for backend in ("cpu", "gpu") for n in range(sizes)
+        ]  # fmt: skip
+        return drawn(made, ["cpu", "gpu"])
+
+    styles, _ = lines(4)
+    assert {style % 8 for name, style in styles.items() if name.startswith("gpu")} == {1}
+    for sizes in (1, 4, 5, 16):
+        styles, legend = lines(sizes)
+        assert styles == legend
+        assert len(set(styles.values())) == 2 * sizes
+    assert lines(17)[1] == {"cpu: 17 lines": 0, "gpu: 17 lines": 1}
+    assert drawn([series_of([1.0], params={"n": n}, benchmark="a.b") for n in range(33)])[1] == {"33 lines": 7}
+
+
+def test_a_module_named_bench_is_no_grid_of_ours(series_of):
+    """A time and a memory of a foreign class are two pages, not two backends in one chart."""
+    both = [series_of([1.0], benchmark=f"bench.Sort.{name}", params={"n": 1}) for name in ("time_all", "peakmem_all")]
+    assert [family.name for family in families(both)] == ["bench.Sort.peakmem_all", "bench.Sort.time_all"]
 
 
 def test_a_change_has_its_dot_in_a_history_of_any_length(series_of):

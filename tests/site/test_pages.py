@@ -189,8 +189,8 @@ def test_values_below_zero_are_not_upside_down(series_of, history):
 def test_a_combination_in_two_environments_is_one(series_of, history):
     """What is measured in two places is counted once, and the places beside it."""
     pages = pages_of(Site([series_of([1.0, 1.1]), series_of([1.2, 1.1], env="py3.12")], history))
-    assert "1 parameter combination in 2 places over 2 commits" in pages["history/bench-inference.html"]
-    assert "1 combination in 2 places, 2 commits" in pages["index.html"]
+    assert "1 parameter combination in 2 environments over 2 commits" in pages["history/bench-inference.html"]
+    assert "1 combination in 2 environments, 2 commits" in pages["index.html"]
 
 
 def test_results_of_two_machines_or_environments_stay_apart(series_of, history):
@@ -213,7 +213,7 @@ def test_long_histories_say_what_they_leave_out(series_of, history):
     text = pages_of(Site([series_of(values)], history))["history/bench-inference.html"]
     assert "over 430 commits" in text
     assert "the newest 200 commits" in text
-    assert "the lowest and the highest are drawn" in text
+    assert "so no outlier is hidden" in text
     assert text.count('<th scope="row" class="mono">') == 200
     assert len(re.findall("<circle", text)) < 100
     assert "<title>cpu: 3.00 s (2.97 to 3.03 s)" in text  # the one that stands out is there

@@ -17,7 +17,7 @@ from rocattn_profiling.pages.render import GENERATOR
 from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import find_changes
 from rocattn_profiling.site.commit_pages import HINTS, commit_pages, commit_paths
-from rocattn_profiling.site.commits import CommitInfo, History, commit_url, read_history
+from rocattn_profiling.site.commits import CommitInfo, History, branch_with, commit_url, read_history
 from rocattn_profiling.site.history import LINES, TABLE_COLUMNS
 from rocattn_profiling.site.site import Site, pages_of, write_site
 from rocattn_profiling.site.state import HEADLINE, arch_state, read_standing
@@ -92,6 +92,42 @@ def test_the_verdict_is_on_the_page_of_its_commit(series_of, history, verdict):
 
     assert texts() == [f"commits/{sha}.html"]
     assert texts(dirty=True) == []
+
+
+def test_a_verdict_counts_only_for_the_branch_of_its_commit(series_of, history, verdict):
+    """Red on the front page is the state of main; the verdict of a branch, a tree or environments is named, in grey."""
+
+    def card(branch="", revision=None, **changes):
+        found = msgspec.structs.replace(verdict.head.revision, **changes) if revision is None else None
+        head = msgspec.structs.replace(verdict.head, revision=found)
+        gate = msgspec.structs.replace(verdict, head=head)
+        text = pages_of(Site([series_of([1.0] * 3)], history, gate=gate, gate_branch=branch))["index.html"]
+        (title,) = re.findall(r'<div class="what">(gate: [^<]*) against', text)
+        return title, 'class="card bad" href="gate.html"' in text, "Not the state of main." in text
+
+    newest, older = f"{11:040x}", f"{8:040x}"
+    assert card(sha=newest) == (f"gate: main at {newest[:10]}", True, False)
+    assert card(sha=older) == (f"gate: main at {older[:10]}, 3 commits ago,", True, False)
+    assert card(sha="a" * 40, branch="feature") == (f"gate: feature at {'a' * 10}", False, True)
+    assert card(sha="a" * 40) == (f"gate: {'a' * 10}", False, True)
+    assert card(sha=newest, dirty=True) == ("gate: uncommitted changes", False, True)
+    assert card(revision="none")[1:] == (False, True)
+
+
+def test_the_branch_of_a_commit_is_found(repo):
+    """One that ends there before one that contains it; none for the site's own branch or an unknown commit."""
+    first = repo.commit("first")
+    repo.git("branch", "later")
+    repo.git("checkout", "--quiet", "-b", "feature")
+    second = repo.commit("second")
+    repo.git("checkout", "--quiet", "-b", "above")
+    repo.commit("third")
+    assert branch_with(repo.root, second, "main") == "feature"
+    assert branch_with(repo.root, first, "main") == "later"
+    repo.git("branch", "--delete", "--force", "feature", "later")
+    assert branch_with(repo.root, second, "main") == "above"
+    assert branch_with(repo.root, second, "above") == ""
+    assert branch_with(repo.root, "a" * 40, "main") == ""
 
 
 def test_a_kernel_page_has_a_chart_for_each_number(series_of, history):

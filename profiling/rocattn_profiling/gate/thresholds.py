@@ -139,7 +139,7 @@ class ThresholdTable(msgspec.Struct, frozen=True, kw_only=True):
             used = {id(self.find(entry.label, entry.metric)) for entry in entries}
             # Unchanged exact metrics have no entry that a pattern could match.
             idle = [row for row in self.rows if id(row) not in used and row.metric not in EXACT]
-            notes += [f"{row.source}: {row.benchmark!r} is used by no benchmark" for row in idle]
+            notes += [f"{row.source}: {row.benchmark!r} applies to no benchmark" for row in idle]
         return notes
 
 

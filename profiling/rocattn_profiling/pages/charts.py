@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 LOG_FROM = 25.0
 """Above this ratio of largest to smallest value an axis is logarithmic."""
+COLOURS = 8
+STYLES = 4 * COLOURS
+"""Ways to draw a line that can be told apart: every colour solid, then every colour dashed, in three patterns."""
 LABEL_CHARACTERS = 8
 """Width of the labels left of a chart, in characters."""
 
@@ -44,7 +47,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """A named line; ``colour`` counts from 0 and selects a class of the style sheet."""
+    """A named line; ``colour`` is one of the `STYLES`, of which `line_class` makes classes of the style sheet."""
 
     name: str
     colour: int
@@ -124,8 +127,14 @@ class Axis:
 
 
 def colour_of(name: str, backends: Sequence[str]) -> int:
-    """Return a name's colour: the same on every page."""
-    return backends.index(name) % 8 if name in backends else 7
+    """Return a name's colour, dashed where there are more names than colours: the same on every page."""
+    return backends.index(name) % STYLES if name in backends else COLOURS - 1
+
+
+def line_class(style: int) -> str:
+    """Return the classes of one of the `STYLES`."""
+    dash, colour = divmod(style, COLOURS)
+    return f"s{colour} d{dash}" if dash else f"s{colour}"
 
 
 def value_axis(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rocattn
-from rocattn_profiling.pages.charts import colour_of
+from rocattn_profiling.pages.charts import colour_of, line_class
 from rocattn_profiling.pages.quantities import digits, percent, quantity, short_date
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def environment() -> Environment:
     jinja.filters |= {
         "quantity": quantity, "digits": digits, "day": short_date, "moment": moment, "md": escape_markdown,
         "breakable": breakable, "count": count, "slug": lambda text: re.sub(r"\W+", "-", text),
-        "colour": colour_of, "percent": percent, "shorten": shorten, "share": share,
+        "colour": colour_of, "line_class": line_class, "percent": percent, "shorten": shorten, "share": share,
     }  # fmt: skip
     return jinja
 

@@ -103,7 +103,7 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
     from rocattn_profiling.bench import report as bench_report
     from rocattn_profiling.pages.render import GENERATOR
     from rocattn_profiling.site.asv import pages as asv_pages
-    from rocattn_profiling.site.commits import commit_url, read_history
+    from rocattn_profiling.site.commits import branch_with, commit_url, read_history
     from rocattn_profiling.site.site import Site, write_site
     from rocattn_profiling.site.state import read_standing
 
@@ -140,8 +140,10 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
     # A file that neither reader accepts is reported once, though each words it differently.
     known = {note.partition(": ")[0] for note in notes}
     asv.notes = [note for note in asv.notes if note.partition(": ")[0] not in known]
+    judged = gate.head.revision if gate else None
     site = Site(
         series, history, store.machines(), report, gate, asv, notes, changes=changes, standing=standing,
+        gate_branch=branch_with(repo, judged.sha, history.branch) if judged else "",
         baselines=_baselines(results / "baselines", notes), url=arguments.url,
         commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
         documents=DOCUMENTS if (out / DOCUMENTS).is_file() else "",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _GITHUB = re.compile(
     r"(?:https://(?:[^@/\s]+@)?|ssh://git@|git@)github\.com[:/]([\w-][\w.-]*)/([\w-][\w.-]*?)(?:\.git)?/?"
 )
+_BRANCHES = ("refs/heads", "refs/remotes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,19 @@ def _git(repo_root: Path, *arguments: str) -> str:
         raise
     except RevisionError as error:
         raise RocattnError(f"{repo_root} has no git history to show: {error}") from None
+
+
+def branch_with(repo_root: Path, sha: str, besides: str) -> str:
+    """Return a branch that ends at a commit, or else one that contains it; "" if only branch ``besides`` does."""
+    for option in ("--points-at", "--contains"):
+        try:
+            listed = _git(repo_root, "for-each-ref", f"{option}={sha}", "--format=%(refname:lstrip=2)", *_BRANCHES)
+        except RocattnError:
+            return ""  # the commit is not in this clone
+        names = [name for name in listed.split("\n") if name and not name.endswith((f"/{besides}", "/HEAD"))]
+        if other := next((name for name in names if name != besides), ""):
+            return other
+    return ""
 
 
 def commit_url(repo_root: Path, configured: str = "") -> str:

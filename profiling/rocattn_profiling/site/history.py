@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +22,7 @@ from rocattn_profiling.site.history_charts import (
     overview_charts,
     panel_chart,
     relative,
+    styled,
 )
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class HistoryPage:
     left_out: int
     changes: list[LevelChange]
     boundaries: list[Boundary]
-    columns: list[tuple[str, str]]
+    columns: list[str]
     rows: list[CommitRow]
     commits: int
     thinned: bool
@@ -140,6 +141,11 @@ class HistoryPage:
     def open(self) -> int:
         """Number of open regressions."""
         return sum(change.open for change in self.changes)
+
+    @property
+    def compares(self) -> bool:
+        """Whether its lines are of several backends."""
+        return len(self.sparks) > 1
 
     @property
     def dotted(self) -> bool:
@@ -159,32 +165,57 @@ def families(
     series: Iterable[Series], changes: Mapping[tuple[str, str], list[LevelChange]] | None = None
 ) -> list[Family]:
     """Group series into pages; the backends of a bench grid, and of a suite, become lines of the same charts."""
-    pages: dict[str, Family] = {}
+    grouped: dict[str, list[Series]] = {}
+    for line in series:
+        grid = _grid_of(line)
+        grouped.setdefault(grid[0] if grid else line.benchmark, []).append(line)
     taken: set[str] = set()
-    listed = list(series)
-    environments: dict[tuple[str, str], set[str]] = {}
-    for line in listed:
-        environments.setdefault((line.benchmark, line.machine), set()).add(line.env_name)
-    for line in listed:
-        match = _BENCH.fullmatch(line.benchmark)
-        name = match[1] if match else line.benchmark
-        params = dict(line.params)
-        backend = params.pop("backend", match[2].replace("_", "-") if match else "")
-        panel = ", ".join(v if k in {"config", "label"} else f"{k} {v}" for k, v in params.items())
-        if name not in pages:
-            pages[name] = Family(name, slug_of(name, taken), line.benchmark)
-        several = len(environments[line.benchmark, line.machine]) > 1
-        machine = where_of(line) if several else line.machine
-        own = (changes or {}).get((line.label, where_of(line)), [])
-        pages[name].lines.append(
+    pages = [
+        Family(name, slug_of(name, taken), own[0].benchmark, _lines_of(own, changes or {}))
+        for name, own in grouped.items()
+    ]
+    return sorted(pages, key=lambda family: (not family.name.startswith("bench."), natural(family.name)))
+
+
+def _grid_of(line: Series) -> tuple[str, str] | None:
+    """Return the grid and backend of a series of `rocattn bench`; None for any other, whatever its module's name."""
+    match = _BENCH.fullmatch(line.benchmark) if line.params.keys() == {"config"} else None
+    return (match[1], match[2].replace("_", "-")) if match else None
+
+
+def _lines_of(family: Sequence[Series], changes: Mapping[tuple[str, str], list[LevelChange]]) -> list[HistoryLine]:
+    """Name each series of a page by what tells it apart from the others: backend, parameters, environment, machine."""
+    values: dict[str, dict[str, set[str]]] = {}  # of each parameter: readable -> as asv has them
+    environments: dict[str, set[str]] = {}
+    for line in family:
+        environments.setdefault(line.machine, set()).add(line.env_name)
+        for (key, value), argument in zip(line.params.items(), line.arguments, strict=True):
+            values.setdefault(key, {}).setdefault(value, set()).add(argument)
+    backends = {line.params.get("backend") or (_grid_of(line) or ("", ""))[1] for line in family}
+    lines = []
+    for line in family:
+        # '1' and 1 read alike, and are two.
+        exact = dict(zip(line.params, line.arguments, strict=True))
+        params = {key: value if len(values[key][value]) == 1 else exact[key] for key, value in line.params.items()}
+        grid = _grid_of(line)
+        backend = params.pop("backend", grid[1] if grid else "")
+        shown = {key: value if key in {"config", "label"} else f"{key}={value}" for key, value in params.items()}
+        panel, name = ", ".join(shown.values()), backend or "result"
+        apart = [
+            *([name] if len(backends) > 1 else []),
+            *(text for key, text in shown.items() if sum(map(len, values[key].values())) > 1),
+            *([line.machine] if len(environments) > 1 else []),
+            *([line.env_name] if len(set().union(*environments.values())) > 1 else []),
+        ]
+        several = len(environments[line.machine]) > 1
+        own = changes.get((line.label, where_of(line)), [])
+        lines.append(
             HistoryLine(
-                panel, backend or "result", machine, line.unit, line.points, line.label, where_of(line), own,
-                lower_is_better(line),
+                panel, name, where_of(line) if several else line.machine, line.unit, line.points, line.label,
+                where_of(line), own, lower_is_better(line), ", ".join(apart) or panel or name,
             )
         )  # fmt: skip
-    for family in pages.values():
-        family.lines.sort(key=lambda line: (natural(line.panel), line.machine, line.name))
-    return sorted(pages.values(), key=lambda family: (not family.name.startswith("bench."), natural(family.name)))
+    return sorted(lines, key=lambda line: (natural(line.panel), line.machine, line.name))
 
 
 def history_page(family: Family, around: Around) -> HistoryPage:
@@ -203,17 +234,16 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         drawn.sort(key=lambda at: (not any(change.open for change in family.lines[at].changes), at))
         drawn = sorted(drawn[:LINES])
     chosen = [family.lines[at] for at in drawn]
+    chosen, legend = styled(chosen, around.backends)
     wide, narrow = overview_charts(chosen, [ratios[at] for at in drawn], place, around)
     panels: dict[tuple[str, str], list[HistoryLine]] = {}
     for line in chosen:
         panels.setdefault((line.panel, line.machine), []).append(line)
     places = {line.machine for line in family.lines}
-    names = [line.name for line in family.lines]
     shown = [
         Panel(
             label, machine if len(places) > 1 else "", panel_anchor(label, machine),
-            panel_chart(label, lines, place, around, len(chosen)),
-            [entry_of(line, colour_of(line.name, around.backends)) for line in lines],
+            panel_chart(label, lines, place, around, len(chosen)), [entry_of(line) for line in lines],
         )
         for (label, machine), lines in panels.items()
     ]  # fmt: skip
@@ -236,12 +266,12 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         left_out=len(family.lines) - len(chosen),
         changes=changes,
         boundaries=[b for b in around.boundaries if b.where in wheres and b.sha in place],
-        columns=[(line.panel, line.name) for line in columns],
+        columns=[line.full_name for line in columns],
         rows=_table(columns, shas[-max(10, min(TABLE_ROWS, TABLE_CELLS // len(columns))) :], commits),
         commits=len(place),
         thinned=any(panel.chart.thinned for panel in shown),
         better=better_of(family.lines),
-        legend=[(name, colour_of(name, around.backends)) for name in dict.fromkeys(names)],
+        legend=legend,
     )
 
 
@@ -276,7 +306,7 @@ def _sparks(lines: Sequence[HistoryLine], ratios: Sequence[Sequence[float | None
     return [(name, points) for name, points in zip(names, sparklines(rows, at=kept), strict=True) if points]
 
 
-def entry_of(line: HistoryLine, colour: int) -> LatestPoint:
+def entry_of(line: HistoryLine) -> LatestPoint:
     """Return the newest point of a line whose points are in commit order."""
     backwards = _known(reversed(line.points))
     newest = line.points[-1] if line.points else None
@@ -286,7 +316,7 @@ def entry_of(line: HistoryLine, colour: int) -> LatestPoint:
     current = newest is not None and newest is last
     return LatestPoint(
         name=line.name,
-        colour=colour,
+        colour=line.style,
         latest=quantity(last.value, line.unit) if last and current else _state(newest),
         interval=between(last.low, last.high, line.unit) if last and current else "",
         previous=percent(_ratio(last, before)) if current else "",
@@ -420,8 +450,11 @@ def _kernel_page(
     panels, rows = [], []
     for metric in ordered:
         title = TITLES.get(metric, metric.replace("_", " "))
-        own = [metrics[metric][arch] for arch in archs if arch in metrics[metric]]
-        entries = {line.name: entry_of(line, colour_of(line.name, around.backends)) for line in own}
+        own = [
+            replace(metrics[metric][arch], style=colour_of(arch, around.backends))
+            for arch in archs if arch in metrics[metric]
+        ]  # fmt: skip
+        entries = {line.name: entry_of(line) for line in own}
         chart = panel_chart(title, own, place, around, len(lines))
         panels.append(Panel(title, "", f"m-{metric}", chart, list(entries.values())))
         rows.append((title, [entries[arch].latest if arch in entries else "" for arch in archs]))

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.pages.charts import Band, ChartLine, ChartPoint, colour_of, line_chart, thin, value_axis
+from rocattn_profiling.pages.charts import (
+    COLOURS,
+    STYLES,
+    Band,
+    ChartLine,
+    ChartPoint,
+    colour_of,
+    line_chart,
+    thin,
+    value_axis,
+)
 from rocattn_profiling.pages.quantities import between, percent, percent_tick, quantity, short_date
+from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,8 +42,9 @@ MANY = 60
 class HistoryLine:
     """The history of one combination of parameters, such as a backend and a config.
 
-    ``machine`` includes the environment where a page has several. ``label`` and ``where`` identify the series, and
-    ``lower_is_better`` is as in `LevelChange`.
+    ``name`` tells it apart from the other lines of its panel, ``full_name`` from all others of its page, where it is
+    drawn in ``style``. ``machine`` includes the environment where a page has several. ``label`` and ``where`` identify
+    the series, and ``lower_is_better`` is as in `LevelChange`.
     """
 
     panel: str
@@ -43,6 +56,8 @@ class HistoryLine:
     where: str = ""
     changes: list[LevelChange] = field(default_factory=list)
     lower_is_better: bool | None = True
+    full_name: str = ""
+    style: int = 0
 
 
 @dataclass(slots=True)
@@ -87,6 +102,33 @@ def better_of(lines: Iterable[HistoryLine]) -> str:
     return "lower" if kinds == {True} else "higher" if kinds == {False} else ""
 
 
+def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[HistoryLine], list[tuple[str, int]]]:
+    """Return the lines of a page with their styles, and the page's legend.
+
+    A line has its backend's colour where dashes then tell its lines apart, else the next style. More lines than there
+    are styles are drawn by backend, and the legend counts them.
+    """
+    of_name = [colour_of(line.name, backends) for line in lines]
+    names = list(dict.fromkeys(line.name for line in lines))
+    nth: Counter[int] = Counter()
+    dashed = []
+    for colour in of_name:
+        dashed.append(colour + COLOURS * nth[colour])
+        nth[colour] += 1
+    if len(names) > 1 and max(dashed) < STYLES and len(set(dashed)) == len(lines):
+        styles = dashed
+    elif len(lines) <= STYLES:
+        styles = list(range(len(lines)))
+    else:
+        styles = of_name
+    drawn = [replace(line, style=style) for line, style in zip(lines, styles, strict=True)]
+    if styles is not of_name:
+        return drawn, [(line.full_name, line.style) for line in drawn]
+    alike = Counter((line.name, line.style) for line in drawn)
+    counted = {name: count(number, "line") for (name, _), number in alike.items()}
+    return drawn, [(f"{name}: {counted[name]}" if names[1:] else counted[name], style) for name, style in alike]
+
+
 def overview_charts(
     lines: Sequence[HistoryLine], ratios: Sequence[Sequence[float | None]], place: Mapping[str, int], around: Around
 ) -> tuple[Chart, Chart]:
@@ -96,7 +138,7 @@ def overview_charts(
         lines: The lines.
         ratios: Of each line, from `relative`.
         place: Index of each commit.
-        around: The site's commits, boundaries and colours.
+        around: The site's commits and boundaries.
     """
     shas = list(place)
     # Dots of many lines would hide the lines: either all lines have dots, or none.
@@ -111,11 +153,10 @@ def overview_charts(
             at, ratio = known[number]
             title = ""
             if dotted:
-                what = f"{line.panel}, {line.name}" if line.panel else line.name
-                now = f"{what}: {percent(ratio)} ({quantity(points[shas[at]].value, line.unit)})"
+                now = f"{line.full_name}: {percent(ratio)} ({quantity(points[shas[at]].value, line.unit)})"
                 title = f"{now}\n{commit_title(shas[at], points[shas[at]], around.commits)}"
             values.append(ChartPoint(at, ratio, title, href=around.pages.get(shas[at], "")))
-        traces.append(ChartLine(line.panel, colour_of(line.name, around.backends), values))
+        traces.append(ChartLine(line.full_name, line.style, values))
     better = f", {better_of(lines)} is better" if better_of(lines) else ""
     axis = value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=False, zero=False)
     standing = [change for line in lines for change in line.changes if change.open]
@@ -162,7 +203,7 @@ def panel_chart(
             title = _tooltip(line, point, around.commits) if known else ""
             ends = (point.low, point.high) if known else (None, None)
             values.append(ChartPoint(place[point.sha], point.value, title, *ends, href=around.pages.get(point.sha, "")))
-        traces.append(ChartLine(line.name, colour_of(line.name, around.backends), values))
+        traces.append(ChartLine(line.name, line.style, values))
         if points:
             newest.append(f"{line.name}: {quantity(points[-1].value, line.unit)} at the newest commit")
     unit = lines[0].unit

@@ -17,7 +17,7 @@ from rocattn_profiling.site.changes import Changes, atom
 from rocattn_profiling.site.commit_pages import commit_pages, commit_paths
 from rocattn_profiling.site.history import families, history_page, in_commit_order, kernel_pages, panel_anchor
 from rocattn_profiling.site.history_charts import Around
-from rocattn_profiling.site.state import HEADLINE, Standing
+from rocattn_profiling.site.state import HEADLINE, Standing, judged_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,6 +65,7 @@ class Site:
         commit_url: Prefix of a commit's address, before its hash; "" if there is none.
         project: Name of the project.
         documents: Front page of the project's documentation, relative to the site; "" if there is none.
+        gate_branch: Another branch with the verdict's head; "" if there is none.
     """
 
     series: Sequence[Series]
@@ -82,6 +83,7 @@ class Site:
     commit_url: str = ""
     project: str = PROJECT
     documents: str = ""
+    gate_branch: str = ""
 
 
 def write_site(
@@ -148,7 +150,9 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
             on_step(steps, path)
 
     page(
-        "index.html", "index.html.j2", site.project, gate=gate, head=commits.get(site.history.head), report=site.report,
+        "index.html", "index.html.j2", site.project, gate=gate,
+        judged=judged_state(site.gate, site.history, site.gate_branch) if site.gate else None,
+        head=commits.get(site.history.head), report=site.report,
         baseline=BASELINE, problems=[*site.problems, *site.asv.notes], machines=site.machines,
         pages=histories,
         machine_names=sorted({line.machine for line in series}), commit_count=len(measured),

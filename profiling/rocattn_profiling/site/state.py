@@ -14,13 +14,16 @@ from rocattn_profiling.base.gpus import architecture
 from rocattn_profiling.kernels.audit import read_audit
 from rocattn_profiling.kernels.pins import pins_of, read_pins
 from rocattn_profiling.pages.quantities import natural, short_date
+from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.collect.store import PROFILE, read_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from rocattn_profiling.gate.verdict import GateResult
     from rocattn_profiling.kernels.pins import Pin, Pins
+    from rocattn_profiling.site.commits import History
 
 T = TypeVar("T")
 HEADLINE = (
@@ -102,6 +105,42 @@ class ProfileState:
     passes: int
     complete: bool
     command: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedState:
+    """What the gate's verdict is about, as the front page says it.
+
+    Attributes:
+        title: Head, by branch and commit, against base.
+        counts: Whether head is a commit on the site's branch, whose state it then is.
+    """
+
+    title: str
+    counts: bool
+
+
+def judged_state(gate: GateResult, history: History, branch: str) -> JudgedState:
+    """Return what a verdict is about.
+
+    Args:
+        gate: The verdict.
+        history: The repository's commits.
+        branch: Another branch with the verdict's head; "" if there is none.
+    """
+    head = gate.head.revision
+    base = (gate.base.revision or gate.base).short
+    commit = history.commits.get(head.sha) if head and not head.dirty else None
+    counts, ago = commit is not None and commit.on_branch, ""
+    if commit and counts:
+        branch = history.branch
+        later = sum(other.on_branch and other.order > commit.order for other in history.commits.values())
+        ago = f", {count(later, 'commit')} ago," if later else ""
+    if head and head.dirty:
+        what = "uncommitted changes"
+    else:
+        what = f"{branch} at {head.short}" if head and branch else (head or gate.head).short
+    return JudgedState(f"gate: {what}{ago} against {base}", counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,21 @@ def test_without_scripts_the_cdn_links_and_a_reason_stay(history):
     assert 'href="../index.html"' in page
 
 
+def test_asv_s_pages_lead_back_also_without_scripts(history):
+    """The link has the project's name; without JavaScript a line, and no empty frames."""
+    root, _ = history
+    config = root / "asv.conf.json"
+    config.write_text(re.sub(r'"project": "[^"]*"', '"project": "a <b> c"', config.read_text()))
+    publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    page = (root / "out/asv/index.html").read_text()
+    assert '<li><a href="../index.html">&larr; a &lt;b&gt; c</a></li>' in page
+    (without,) = re.findall(r"<body>\s*<noscript>(.*?)</noscript>", page)
+    assert "body > :not(noscript) { display: none" in without
+    assert "need JavaScript" in without
+    assert '<a href="../index.html">a &lt;b&gt; c without scripts</a>' in without
+    assert "need a network" in without
+
+
 def test_a_changed_script_is_refused(tmp_path, monkeypatch):
     """A file whose hash is not the reviewed one is neither used from the cache nor from the archive."""
     asset = vendor.ASSETS[0]

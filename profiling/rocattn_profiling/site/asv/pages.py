@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ COLUMNS = {"result", "params", "version", "started_at", "duration", "samples", "
 SHOWN = {"result", "params", "version", "stats_ci_99_a", "stats_ci_99_b"}
 """Columns that ``asv publish`` uses; it reads every file more than once, so the copy has no others."""
 _PLAIN_NAME = re.compile(r"[\w.][\w.+/-]*")
-_HEAD_END = "</head>"
+_BODY_START = "<body>"
 _NAV_START = '<ul class="nav navbar-nav navbar-left">'
 _AFTER_JQUERY = '<script language="javascript" type="text/javascript" src="jquery.flot.axislabels.js">'
 _SERVE_FROM_DATA = """(function ($, files) {
@@ -103,7 +104,8 @@ def publish(
         with tempfile.TemporaryDirectory(prefix="rocattn-asv-") as scratch:
             _publish(store, history, Path(scratch), pages)
             if not pages.reason:
-                _finish(Path(scratch) / "html", pages, offline=offline, cache=cache)
+                project = store.project or store.repo_root.name
+                _finish(Path(scratch) / "html", pages, project, offline=offline, cache=cache)
                 shutil.copytree(Path(scratch) / "html", staged, dirs_exist_ok=True)
     except OSError as error:
         # copytree collects a (source, target, reason) for every file: the first is enough.
@@ -184,7 +186,7 @@ def _run_publish(config: Path, scratch: Path) -> str:
     return f"asv publish failed (status {done.returncode}): {why}"
 
 
-def _finish(html: Path, pages: AsvPages, *, offline: bool, cache: Path | None) -> None:
+def _finish(html: Path, pages: AsvPages, project: str, *, offline: bool, cache: Path | None) -> None:
     """Copy scripts and data next to the pages, and link back to our own pages."""
     index = html / "index.html"
     page = index.read_text(encoding="utf-8")
@@ -200,11 +202,15 @@ def _finish(html: Path, pages: AsvPages, *, offline: bool, cache: Path | None) -
         pages.from_disk = _write_data(html)
     if pages.from_disk:
         page = page.replace(_AFTER_JQUERY, f'<script src="vendor/data.js"></script>\n    {_AFTER_JQUERY}', 1)
+    own = f'<a href="../index.html">{{}}{escape(project)}{{}}</a>'
+    page = page.replace(_NAV_START, f"{_NAV_START}\n      <li>{own.format('&larr; ', '')}</li>", 1)
+    without = f"asv's pages need JavaScript, which is off. {own.format('', ' without scripts')} shows the same results."
     if not pages.vendored:
-        note = "<noscript>These pages need scripts from CDNs, which could not be brought along.</noscript>"
-        page = page.replace(_HEAD_END, f"{_HEAD_END}{note}", 1)
-    back = '<li><a href="../index.html">&larr; rocattn</a></li>'
-    index.write_text(page.replace(_NAV_START, f"{_NAV_START}\n      {back}", 1), encoding="utf-8")
+        without += " Their scripts come from CDNs and need a network."
+    hide = "<style>body > :not(noscript) { display: none !important; }</style>"  # empty frames, one over the other
+    note = f'<noscript>{hide}<p style="margin: 20px">{without}</p></noscript>'
+    page = page.replace(_BODY_START, f"{_BODY_START}\n    {note}", 1)
+    index.write_text(page, encoding="utf-8")
 
 
 def _write_data(html: Path) -> bool:

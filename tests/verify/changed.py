@@ -3,6 +3,13 @@
 import numpy as np
 
 from rocattn.backends.cpu import CpuBackend
+from rocattn_profiling.verify.symptoms import fitting
+
+
+def likeliest(config, inputs, out, lse, *, what="out"):
+    """The mistake that fits an output best, in words; "" if none does or none can be tried."""
+    fits = fitting(config, inputs, out, lse, what=what)
+    return fits[0].words if fits else ""
 
 
 class Changed(CpuBackend):

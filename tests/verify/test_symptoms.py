@@ -7,10 +7,21 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.layouts import heads_view
+from rocattn_profiling.measure.records import Check
 from rocattn_profiling.verify.contract import Twist, attend
 from rocattn_profiling.verify.inputs import make_case_inputs
-from rocattn_profiling.verify.symptoms import LEAK, symptom
+from rocattn_profiling.verify.outcomes import (
+    CaseOutcome,
+    Errors,
+    TensorErrors,
+    mistakes_of,
+    symptoms,
+    with_symptoms,
+)  # fmt: skip
+from rocattn_profiling.verify.symptoms import LEAK, KnownMistake, fitting
 from rocattn_profiling.workloads.inputs import numpy_dtype
+
+from .changed import likeliest
 
 CONFIG = AttentionConfig(
     batch=2, num_heads=4, num_kv_heads=2, seq_q=23, seq_k=37, head_dim=16, head_dim_v=12, dtype="float32",
@@ -29,7 +40,7 @@ def store(config, view, dtype=np.float32):
 def named(config, view, lse, *, inputs=None, what="out"):
     """What is said of an output and an LSE."""
     inputs = inputs or make_case_inputs(config, "normal")
-    return symptom(config, inputs, store(config, view), np.asarray(lse, np.float32), what=what)
+    return likeliest(config, inputs, store(config, view), np.asarray(lse, np.float32), what=what)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +69,7 @@ def test_a_mistake_has_its_name(changes, twist, words):
     config = CONFIG.replace(**changes)
     inputs = make_case_inputs(config, "normal")
     view, _ = attend(config, inputs, twist)
-    found = symptom(config, inputs, store(config, view, numpy_dtype(config.dtype)), None)
+    found = likeliest(config, inputs, store(config, view, numpy_dtype(config.dtype)), None)
     assert found.startswith(words)
     assert bool(found) == bool(words)
 
@@ -118,7 +129,7 @@ def test_a_mistake_is_told_from_rounding_in_each_dtype(dtype, rounding, effect, 
     inputs = replace(inputs, v=values.astype(inputs.v.dtype))
     (exact, _), (wrong, _) = attend(config, inputs), attend(config, inputs, Twist(value_shift=1))
     for view, words in ((exact, ""), (wrong, "each key meets the value of the key after it")):
-        assert symptom(config, inputs, store(config, view * (1 + rounding), np.float64), None) == words
+        assert likeliest(config, inputs, store(config, view * (1 + rounding), np.float64), None) == words
 
 
 @pytest.mark.parametrize(
@@ -143,7 +154,7 @@ def test_the_mistake_that_explains_more_rows_is_named(nearness, row, words):
     ignored, scaled = (attend(config, inputs, Twist(mask=mask))[0] for mask in ("only -inf", "scaled"))
     view = ignored + nearness * (scaled - ignored)
     view[:, :, 3] = {"": view[:, :, 3], "garbage": 9.0, "not added": ignored[:, :, 3]}[row]
-    assert words in symptom(config, inputs, store(config, view), None)
+    assert words in likeliest(config, inputs, store(config, view), None)
 
 
 @pytest.mark.parametrize(("spoilt", "words"), [(12, "rows of V are read 24 elements apart in memory"), (19, "")])
@@ -243,6 +254,96 @@ def test_errors_of_a_coarser_dtype_are_named_by_their_size(dtype, kept, factor, 
     ) / np.sqrt(16)
     weights = np.exp(scores - lse[..., None]).astype(numpy_dtype(kept)).astype(np.float64)
     made = exact + factor * (weights @ np.repeat(v, 2, axis=1) - exact)
-    found = symptom(config, inputs, store(config, made, np.float64), None)
+    found = likeliest(config, inputs, store(config, made, np.float64), None)
     assert found == words
-    assert symptom(config, inputs, store(config, made, np.float64), np.float32(lse), what="lse") == ""
+    assert likeliest(config, inputs, store(config, made, np.float64), np.float32(lse), what="lse") == ""
+
+
+def failing(*mistakes, tried=True, **more):
+    """A failing outcome that these mistakes fit."""
+    fits = [KnownMistake(mistake=words) for words in mistakes] if tried else None
+    values = {"case": "c", "backend": "b", "options": ["forward", "float32"], "problem": "wrong", "fits": fits}
+    return CaseOutcome(**(values | more))
+
+
+@pytest.mark.parametrize(
+    ("fits", "named"),
+    [
+        ([["scale"], ["scale"]], ["scale"]),
+        ([["scale", "mask"], ["mask"]], ["mask"]),  # the likelier one of a case, but not of the other
+        ([["scale", "mask"], ["mask", "scale"], ["mask", "scale"]], ["mask"]),
+        ([["scale"], ["scale"], []], []),  # one of three: by chance
+        ([["scale"], ["scale"], ["mask"], ["mask"]], ["scale", "mask"]),
+        ([["scale"], ["scale"], ["scale"], ["mask"]], []),  # a second mistake is not told from one case
+        ([["scale"], ["scale"], ["mask"], ["mask"], []], []),
+        ([["a"], ["a"], ["b"], ["b"], ["c"], ["c"]], []),
+        ([[], []], []),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_mistake_is_told_only_if_it_fits_every_failing_case(fits, named):
+    """Or two that share them; of no case is a mistake said that is not said of the backend."""
+    failed = [failing(*mistakes) for mistakes in fits]
+    assert mistakes_of(failed) == named
+    said = [outcome.symptom for outcome in with_symptoms(failed)]
+    assert said == [next((m for m in mistakes if m in named), "") for mistakes in fits]
+    lines = symptoms(failed)["b"]
+    assert len(lines) == max(len(named), 1) + 1
+    assert [line.partition(":")[0] for line in lines[: len(named)]] == named
+    assert bool(named) != ("no known mistake fits them all" in lines[0])
+
+
+def test_what_no_mistake_was_tried_on_is_counted():
+    """A case that is too large says nothing for or against a mistake, and is said; nor does one of another backend."""
+    failed = [failing("scale"), failing(tried=False), failing("mask", backend="other")]
+    found = symptoms(failed)
+    assert found["b"][0] == "scale: fits all 1 failing cases that it was tried on, of 2"
+    assert found["other"][0] == "mask"
+
+
+def test_failures_without_a_name_are_described_by_what_they_share():
+    """Tensors that are off, and options that all, none or only failing cases have; nothing is called a cause."""
+    errors = Errors(max_abs=1, max_rel=1, rms=1, ulps=[])
+    off = [TensorErrors(what="lse", dtype="float32", ratio=2.0, mine=errors, naive=errors)]
+    passed = Check(
+        ok=True, max_abs_error=0, max_rel_error=0, rms_error=0, naive_max_abs_error=0, factor=2, rows_checked=1, rows=1
+    )
+    ran = [
+        *(failing(options=["forward", "float32", "softcap"], head_dim=64, tensors=off) for _ in range(2)),
+        failing(options=["forward", "float32"], head_dim=64, error="ValueError: no"),
+        *(failing(options=["forward", "float16"], head_dim=64, problem="", check=passed) for _ in range(2)),
+        failing(options=["forward", "float32"], head_dim=32, problem="", check=passed),
+    ]
+    assert symptoms(ran)["b"][0] == (
+        "3 of 6 cases fail, and no known mistake fits them all; off: lse in 2, an exception in 1; "
+        "all failing cases have: float32, D=64; all cases fail with: softcap; none fails with: float16"
+    )
+
+
+def test_rounded_probabilities_do_not_touch_the_lse():
+    """An error of their size beside an LSE that is off by 1e-4 is another mistake: of the scale, say."""
+    config = CONFIG.replace(dtype="float32")
+    inputs = make_case_inputs(config, "normal")
+    (right, logs), (view, lse) = attend(config, inputs), attend(config, inputs, Twist(scale=1.0003))
+    assert np.abs(view - right).max() > 1e-5
+    assert named(config, view, logs) != ""
+    assert named(config, view, lse) == ""
+    assert fitting(config, inputs, store(config, view), np.float32(lse)) == []
+
+
+def test_a_mistake_needs_its_own_lse_or_the_right_one():
+    """An output without the last key, and an LSE that is neither with nor without it: something else is wrong."""
+    inputs = make_case_inputs(CONFIG, "normal")
+    (_, right), (view, lse) = attend(CONFIG, inputs), attend(CONFIG, inputs, Twist(dropped=1))
+    for logs, words in ((right, "the last key of a row is not seen"), (lse, "the last key of a row is not seen")):
+        assert named(CONFIG, view, logs) == words
+    assert named(CONFIG, view, lse + 0.5) == ""
+
+
+def test_large_scores_leave_more_rounding_than_the_values():
+    """A row that a mistake explains but for a twentieth of its error fits; at a tenth it does not."""
+    inputs = make_case_inputs(CONFIG, "normal")
+    right, _ = attend(CONFIG, inputs)
+    view, lse = attend(CONFIG, inputs, Twist(scale=4.0))
+    for rest, words in ((0.02, "scores are not scaled"), (0.2, "")):
+        assert named(CONFIG, view + rest * (right - view), lse) == words

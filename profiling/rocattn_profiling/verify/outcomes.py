@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,10 @@ import msgspec
 import numpy as np
 
 from rocattn_profiling.measure.records import Check  # noqa: TC001 - msgspec reads the annotation
+from rocattn_profiling.verify.symptoms import KnownMistake  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rocattn.backend import Array
     from rocattn_profiling.verify.cases import VerifyCase
@@ -41,7 +43,9 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
         tensors: The same for every tensor, with ULPs, and the errors of the naive program.
         error: The exception that the backend raised; empty if none.
         problem: A fault that no error bound shows: bits that differ, a NaN that leaked; empty if none.
-        symptom: The known mistake that the output looks like; empty if none.
+        head_dim: Of Q and K.
+        fits: The known mistakes that the wrong output looks like; None if they were not tried on it.
+        symptom: The one of them that fits all failing cases of the backend (`with_symptoms`); empty if none.
         skipped: Why the backend does not support the case; empty if it ran.
         seconds: Time of the backend and of the comparison.
     """
@@ -54,6 +58,8 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     tensors: list[TensorErrors] = []
     error: str = ""
     problem: str = ""
+    head_dim: int = 0
+    fits: list[KnownMistake] | None = None
     symptom: str = ""
     skipped: str = ""
     seconds: float = 0.0
@@ -125,33 +131,95 @@ class Verification:
             self.agreements[first, second, dtype] = msgspec.structs.replace(worst, cases=worst.cases + 1)
 
 
-def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
-    """Return sentences about each backend's failures: symptoms, the commonest first, then the failing families.
+def with_symptoms(outcomes: Iterable[CaseOutcome]) -> list[CaseOutcome]:
+    """Return the outcomes, each failing one with its symptom: a mistake that also fits the backend's other failures."""
+    everything = list(outcomes)
+    mistakes = {
+        backend: mistakes_of([o for o in everything if o.backend == backend and not o.ok])
+        for backend in dict.fromkeys(outcome.backend for outcome in everything)
+    }
+    return [
+        msgspec.structs.replace(outcome, symptom=fit.words)
+        if (fit := next((fit for fit in outcome.fits or () if fit.mistake in mistakes[outcome.backend]), None))
+        else outcome
+        for outcome in everything
+    ]
 
-    A backend that is wrong where scores rise along the keys and right where they fall lacks a rescale.
+
+def mistakes_of(failed: Sequence[CaseOutcome]) -> list[str]:
+    """Return the known mistake that fits every failing case of a backend, else two that share them; [] if none do.
+
+    Of several that fit them all, the one that is the likeliest in most. Cases on which no mistake was tried do not
+    count.
     """
+    tried = [[fit.mistake for fit in outcome.fits] for outcome in failed if outcome.fits is not None]
+    known = list(dict.fromkeys(mistake for fits in tried for mistake in fits))
+    everywhere = [mistake for mistake in known if all(mistake in fits for fits in tried)]
+    if everywhere:
+        return [max(everywhere, key=lambda mistake: sum(fits[0] == mistake for fits in tried))]
+    pairs = [pair for pair in itertools.combinations(known, 2) if _shared_by(pair, tried)]
+    return list(max(pairs, key=lambda pair: sum(fits[0] in pair for fits in tried), default=()))
+
+
+def _shared_by(pair: tuple[str, str], tried: Sequence[Sequence[str]]) -> bool:
+    """Return whether each case fits one of two mistakes, and each of these more than one that the other does not."""
+    alone = [sum(mine in fits and other not in fits for fits in tried) for mine, other in (pair, pair[::-1])]
+    return all(pair[0] in fits or pair[1] in fits for fits in tried) and min(alone) > 1
+
+
+def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
+    """Return sentences about each backend's failures: the mistake, or what they have in common; then the families."""
     sentences: dict[str, list[str]] = {}
     grouped: dict[str, list[CaseOutcome]] = {}
     for outcome in outcomes:
-        grouped.setdefault(outcome.backend, []).append(outcome)
+        if outcome.ran:
+            grouped.setdefault(outcome.backend, []).append(outcome)
     for backend, everything in grouped.items():
         failed = [outcome for outcome in everything if not outcome.ok]
         if not failed:
             continue
-        counts: dict[str, int] = {}
-        for outcome in failed:
-            if outcome.symptom:
-                counts[outcome.symptom] = counts.get(outcome.symptom, 0) + 1
-        lines = [words for words, _ in sorted(counts.items(), key=lambda item: -item[1])]
-        wrong = {o.case for o in failed if o.family == "scales"}
-        right = {o.case for o in everything if o.family == "scales" and o.ran and o.ok}
-        pairs = [case for case in wrong if "-rising" in case and case.replace("-rising", "-falling") in right]
-        if pairs and not lines:
-            lines = ["wrong where scores rise along the keys, right where they fall: a missing rescale"]
+        lines = [_named(mistake, failed) for mistake in mistakes_of(failed)] or _in_common(everything, failed)
         families = dict.fromkeys(o.family for o in failed)
         counted = ", ".join(f"{name} ({sum(o.family == name for o in failed)})" for name in families)
         sentences[backend] = [*lines, f"failing families: {counted}"]
     return sentences
+
+
+def _named(mistake: str, failed: Sequence[CaseOutcome]) -> str:
+    """Return a mistake with the detail that most cases have, and how many cases it fits where that is not all."""
+    fits = [fit for outcome in failed for fit in outcome.fits or () if fit.mistake == mistake]
+    words = Counter(fit.words for fit in fits).most_common(1)[0][0]
+    cases = sum(any(fit.mistake == mistake for fit in outcome.fits or ()) for outcome in failed)
+    tried = sum(outcome.fits is not None for outcome in failed)
+    if cases < tried:
+        return f"{words}: fits {cases} of {tried} failing cases; another mistake fits the others"
+    return (
+        words
+        if tried == len(failed)
+        else f"{words}: fits all {tried} failing cases that it was tried on, of {len(failed)}"
+    )
+
+
+def _in_common(ran: Sequence[CaseOutcome], failed: Sequence[CaseOutcome]) -> list[str]:
+    """Return what failures have in common that no known mistake fits: tensors, options, and where scores rise."""
+    off = Counter(tensor.what for outcome in failed for tensor in outcome.tensors if not tensor.ratio <= 1)
+    off |= Counter({"an exception": sum(bool(outcome.error) for outcome in failed)})
+    traits = {id(outcome): {*outcome.options, f"D={outcome.head_dim}"} for outcome in ran}
+    count = Counter(trait for outcome in ran for trait in traits[id(outcome)])
+    wrong = Counter(trait for outcome in failed for trait in traits[id(outcome)])
+    parts = {
+        "off": [f"{what} in {cases}" for what, cases in off.most_common() if cases],
+        "all failing cases have": [t for t in count if wrong[t] == len(failed) and count[t] < len(ran)],
+        "all cases fail with": [t for t, cases in count.most_common() if 1 < cases == wrong[t] < len(failed)],
+        "none fails with": [t for t, cases in count.most_common() if cases > 1 and not wrong[t]],
+    }
+    said = "; ".join(f"{words}: {', '.join(values)}" for words, values in parts.items() if values)
+    lines = [f"{len(failed)} of {len(ran)} cases fail, and no known mistake fits them all; {said}"]
+    rising = {o.case for o in failed if o.family == "scales" and "-rising" in o.case}
+    right = {o.case for o in ran if o.family == "scales" and o.ok}
+    if any(case.replace("-rising", "-falling") in right for case in rising):
+        lines.append("wrong where scores rise along the keys, right where they fall")
+    return lines
 
 
 def _distance(mine: Array, theirs: Array) -> tuple[float, float, float]:

@@ -8,6 +8,7 @@ together: small cases compare the yardstick itself with `rocattn_profiling.verif
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,8 +19,8 @@ from rocattn.layouts import heads_view
 from rocattn_profiling.verify.contract import TOLERANCE, attend, finite_differences, visible_pairs
 from rocattn_profiling.verify.execution import compute, differing, laid_out
 from rocattn_profiling.verify.inputs import make_case_inputs, poisoned_keys
-from rocattn_profiling.verify.outcomes import YARDSTICK, CaseOutcome, Verification, tensor_errors
-from rocattn_profiling.verify.symptoms import symptom
+from rocattn_profiling.verify.outcomes import YARDSTICK, CaseOutcome, Verification, tensor_errors, with_symptoms
+from rocattn_profiling.verify.symptoms import KnownMistake, fitting
 from rocattn_profiling.workloads.accuracy import judge_gradients, judge_output
 from rocattn_profiling.workloads.naive import exact_gradients, one_kv_head
 
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 # Families small enough for the contract.
 _CONTRACT = ("visibility", "positions", "stability", "containment", "edges", "fp8")
-_NAMED = 3  # failing cases of a family and backend whose symptom is searched for
+_SEARCHED = 3
+"""Failing cases of a family and backend on which all known mistakes are tried; on others, those that fit any."""
 _CLOSE = 1e-9
 
 
@@ -55,7 +57,18 @@ def verify(
         result: Extended and returned; a caller that passes it still has it after an interrupt.
     """
     result = Verification() if result is None else result
-    named: dict[tuple[str, str], int] = {}
+    searches = {backend.name: _Search() for backend in backends}
+    try:
+        _verify(chosen, backends, result, searches, on_step, on_start, seed)
+    finally:
+        result.outcomes[:] = with_symptoms(result.outcomes)
+    return result
+
+
+def _verify(
+    chosen: Sequence[VerifyCase], backends: Sequence[Backend], result: Verification, searches: Mapping[str, _Search],
+    on_step: Callable[[str], None], on_start: Callable[[str, str], None], seed: int,
+) -> None:  # fmt: skip
     for case in chosen:
         inputs = laid_out(make_case_inputs(case.config, case.data, seed), case.storage)
         runner = _Runner(case, inputs)
@@ -63,9 +76,9 @@ def verify(
         for backend in backends:
             on_start(case.label, backend.name)
             outcome, arrays = runner.run(backend)
-            if not outcome.ok and arrays and named.setdefault((case.family, backend.name), 0) < _NAMED:
-                named[case.family, backend.name] += 1
-                outcome = msgspec.structs.replace(outcome, symptom=_symptom(case, inputs, arrays, outcome))
+            if not outcome.ok and arrays:
+                fits = searches[backend.name].fits(case, inputs, arrays, outcome)
+                outcome = msgspec.structs.replace(outcome, fits=fits)
             result.outcomes.append(outcome)
             if outcome.ran and not outcome.error:
                 outputs[backend.name] = arrays
@@ -73,11 +86,11 @@ def verify(
         if runner.yardstick:
             result.outcomes.append(_of(case, YARDSTICK, problem=runner.yardstick))
         result.compare(case, outputs)
-    return result
 
 
 def _of(case: VerifyCase, backend: str, **more: Any) -> CaseOutcome:
-    return CaseOutcome(case=case.label, family=case.family, backend=backend, options=case.options, **more)
+    more |= {"options": case.options, "head_dim": case.config.head_dim}
+    return CaseOutcome(case=case.label, family=case.family, backend=backend, **more)
 
 
 class _Runner:
@@ -150,12 +163,28 @@ class _Runner:
             self.yardstick = forward_problem(config, self.inputs, judged)
 
 
-def _symptom(case: VerifyCase, inputs: Inputs, arrays: Mapping[str, Array], outcome: CaseOutcome) -> str:
-    if case.config.varlen is not None:  # what a symptom compares with is of one length
-        return ""
-    forward = case.config.replace(direction="forward")
-    what = outcome.check.what if outcome.check else "out"
-    return symptom(forward, inputs, arrays["out"], arrays.get("lse"), what=what)
+class _Search:
+    """Tries known mistakes on one backend's failing cases: each on the first of a family, then those that fit any."""
+
+    def __init__(self) -> None:
+        self._live: set[str] = set()
+        self._searched: Counter[str] = Counter()
+
+    def fits(
+        self, case: VerifyCase, inputs: Inputs, arrays: Mapping[str, Array], outcome: CaseOutcome
+    ) -> list[KnownMistake] | None:  # fmt: skip
+        """Return the mistakes that fit a case; None where none can be tried."""
+        if case.config.varlen is not None:  # what a mistake is compared with is of one length
+            return None
+        forward = case.config.replace(direction="forward")
+        what = outcome.check.what if outcome.check else "out"
+        lse = arrays.get("lse")
+        fits = fitting(forward, inputs, arrays["out"], lse, what=what, only=self._live)
+        if not fits and fits is not None and self._searched[case.family] < _SEARCHED:
+            self._searched[case.family] += 1
+            fits = fitting(forward, inputs, arrays["out"], lse, what=what)
+            self._live |= {fit.mistake for fit in fits or ()}
+        return fits
 
 
 def forward_problem(config: AttentionConfig, inputs: Inputs, judged: Judgement) -> str:

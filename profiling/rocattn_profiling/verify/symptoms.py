@@ -1,7 +1,8 @@
 """Names faults: which known mistake reproduces a backend's wrong output?
 
-Each hypothesis is a `Twist` of the contract. The symptom is the hypothesis that explains the wrong rows and leaves the
-right ones right. An output that no hypothesis explains has no symptom.
+Each hypothesis is a `Twist` of the contract. It fits a case if it explains the wrong rows of the output, leaves the
+right ones right, and has the LSE as it is. A mistake is told only if it fits every failing case of a backend
+(`rocattn_profiling.verify.outcomes`): by chance it may fit one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from rocattn.layouts import heads_view
@@ -16,7 +18,7 @@ from rocattn_profiling.verify.contract import RIGHT, Twist, attend
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from rocattn.backend import Array
     from rocattn.config import AttentionConfig
@@ -26,6 +28,8 @@ LARGEST = 6e7
 """Above this many multiply-adds for each hypothesis a case is too large to try them all."""
 _TILES = (8, 16, 32, 48, 64, 96, 128, 256)
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-44}
+_LSE_UNIT = 1e-5  # of LSEs, which are float32 whatever the dtype is
+_REST = 0.05  # share of a row's error that a mistake may leave
 _EXPLAINED = 0.9  # share of the wrong rows; tiles need not change every row
 
 
@@ -36,6 +40,7 @@ class Hypothesis:
     Attributes:
         words: What is wrong.
         twist: The contract with this mistake.
+        detail: What differs between variants of one mistake.
         enough: The share of the wrong rows that it must explain.
         everywhere: Whether it must also leave right rows right; else it is made at some rows only, and is named if no
             other mistake explains the output.
@@ -43,8 +48,21 @@ class Hypothesis:
 
     words: str
     twist: Twist
+    detail: str = ""
     enough: float = _EXPLAINED
     everywhere: bool = True
+
+
+class KnownMistake(msgspec.Struct, frozen=True, kw_only=True):
+    """A known mistake that fits a wrong output: its words, which identify it, and a detail of this case."""
+
+    mistake: str
+    detail: str = ""
+
+    @property
+    def words(self) -> str:
+        """Both, in one line."""
+        return f"{self.mistake} ({self.detail})" if self.detail else self.mistake
 
 
 LEAK = "NaN or inf of a hidden key reaches rows that do not see it"
@@ -53,35 +71,76 @@ COARSE = "probabilities of the backward pass are taken from the LSE, whose round
 _HUGE = 2.0**20  # scores whose float32 rounding, in log2 units, begins to decide exponents
 
 
-def symptom(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | None, *, what: str = "out") -> str:
-    """Return the known mistake that a wrong output looks like; "" if none, or if the case is too large.
+def fitting(
+    config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | None, *, what: str = "out",
+    only: Collection[str] | None = None,
+) -> list[KnownMistake] | None:  # fmt: skip
+    """Return the known mistakes that a wrong output looks like, the likeliest first; None if the case is too large.
 
     Args:
         config: The problem; only its forward direction is used.
         inputs: The inputs of the output.
         out: In the config's layout.
         lse: [B, H, Sq], or None.
-        what: The wrong tensor.
+        what: The tensor that is wrong, the worst of them.
+        only: The mistakes to try; all if None.
     """
     work = config.batch * config.num_heads * config.seq_q * config.seq_k * (config.head_dim + config.head_dim_v)
     if not work or work > LARGEST:
-        return ""
+        return None
     got = heads_view(out, config.layout, config.num_heads, "out").astype(np.float64)
     with np.errstate(all="ignore"):
         exact, exact_lse = attend(config, inputs)
-        tolerance = _tolerance(config, inputs, exact)
-        right = _close(got, exact, tolerance)
-        if bool((np.isfinite(exact).all(axis=-1) & ~np.isfinite(got).all(axis=-1)).any()) and not _finite(inputs):
-            return LEAK
-        if _unstable(got, exact, exact_lse, ~right):
-            return UNSTABLE
-        if what.startswith("d") and right.all() and _huge(exact_lse).any():
-            return COARSE
-        if sentinel := _sentinel(lse, exact_lse):
-            return sentinel
-        wrong_lse = _lse_symptom(config, inputs, lse, exact_lse) if what == "lse" else ""
-        explanation = "" if right.all() else _explained(config, inputs, got, exact, tolerance, right)
-        return explanation or wrong_lse or (_precision(config, inputs, got, exact) if what == "out" else "")
+        case = _Case(config, inputs, got, exact, lse, exact_lse, _tolerance(config, inputs, exact))
+        named = list(_at_a_glance(case, what))
+        if not case.right.all():
+            named += _explaining(case, only)
+        elif not case.lse_is(exact_lse).all():
+            named += [KnownMistake(mistake=words) for words in _lse_mistakes(case)]
+        if not named and what == "out":
+            named = [KnownMistake(mistake=words) for words in _precisions(case)]
+    return [fit for fit in dict.fromkeys(named) if only is None or fit.mistake in only]
+
+
+class _Case:
+    """A wrong output beside what is right: [B, H, Sq, Dv], and LSEs [B, H, Sq]."""
+
+    def __init__(
+        self, config: AttentionConfig, inputs: Inputs, got: Array, exact: Array, lse: Array | None, exact_lse: Array,
+        tolerance: float,
+    ) -> None:  # fmt: skip
+        self.config, self.inputs, self.got, self.exact, self.tolerance = config, inputs, got, exact, tolerance
+        self.lse = None if lse is None else lse.astype(np.float64)
+        self.exact_lse = exact_lse
+        self.right = _close(got, exact, tolerance)
+        # Scores are rounded, too: where they are large, the outputs of one mistake differ by more than the tolerance.
+        error = np.abs(got - exact).max(axis=-1, initial=0, keepdims=True)
+        self.nearness = np.maximum(tolerance, np.where(np.isfinite(error), error, 0) * _REST)
+
+    def lse_is(self, other: Array) -> Array:
+        """Return which rows' LSEs are those of another output; all if there is no LSE."""
+        if self.lse is None:
+            return np.ones(other.shape, bool)
+        return self.equal(self.lse, other, max(_UNITS[self.config.dtype], _LSE_UNIT))
+
+    def equal(self, lse: Array, other: Array, unit: float) -> Array:
+        """Return which LSEs are equal to a unit at their size."""
+        size = 1 + np.abs(np.where(np.isfinite(self.exact_lse), self.exact_lse, 0))
+        near = np.abs(lse - other) <= size * unit
+        return np.asarray((lse == other) | near | (np.isnan(lse) & np.isnan(other)))
+
+
+def _at_a_glance(case: _Case, what: str) -> Iterator[KnownMistake]:
+    """Yield mistakes that the places of wrong rows give away, without a program that makes them."""
+    lost = np.isfinite(case.exact).all(axis=-1) & ~np.isfinite(case.got).all(axis=-1)
+    if lost.any() and not (~case.right & ~lost).any() and not _finite(case.inputs):
+        yield KnownMistake(mistake=LEAK)
+    if _unstable(case.got, case.exact, case.exact_lse, ~case.right):
+        yield KnownMistake(mistake=UNSTABLE)
+    right = case.right.all() and case.lse_is(case.exact_lse).all()
+    if what.startswith("d") and right and _huge(case.exact_lse).any():
+        yield KnownMistake(mistake=COARSE)
+    yield from _sentinel(case)
 
 
 def _unstable(got: Array, exact: Array, exact_lse: Array, wrong: Array) -> bool:
@@ -132,8 +191,8 @@ def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
         ("both", "partial results are"), ("output", "partial outputs are"), ("sum", "partial sums are"),
     ):  # fmt: skip
         for tile in _TILES:
-            text = f"{words} not rescaled when a later tile has a larger score (tiles of {tile} keys fit best)"
-            yield Hypothesis(text, Twist(tile=tile, stale=stale))
+            text = f"{words} not rescaled when a later tile has a larger score"
+            yield Hypothesis(text, Twist(tile=tile, stale=stale), detail=f"tiles of {tile} keys fit best")
     yield Hypothesis("each key meets the value of the key after it", Twist(value_shift=1))
     yield Hypothesis("each key meets the value of the key before it", Twist(value_shift=-1))
     yield Hypothesis("subnormal elements of q, k and v are taken for 0", Twist(flushed=True))
@@ -188,38 +247,41 @@ def _strides(config: AttentionConfig) -> Iterator[Hypothesis]:
         yield Hypothesis(text, Twist(value_stride=stride), enough=0.3)
 
 
-def _explained(
-    config: AttentionConfig, inputs: Inputs, got: Array, exact: Array, tolerance: float, right: Array
-) -> str:  # fmt: skip
-    """Return the words of the hypothesis that explains most of the wrong rows; of equals, the clearly closer one."""
-    best, least, words = 0.0, np.inf, ""
-    for hypothesis in _hypotheses(config):
-        if words and not hypothesis.everywhere:
+def _explaining(case: _Case, only: Collection[str] | None) -> list[KnownMistake]:
+    """Return the mistakes that explain the wrong rows, most of them first; of equals, the clearly closer first."""
+    ranked: list[tuple[float, float, KnownMistake]] = []
+    for hypothesis in _hypotheses(case.config):
+        if (ranked and not hypothesis.everywhere) or (only is not None and hypothesis.words not in only):
             continue
-        other, _ = attend(config, inputs, hypothesis.twist)
-        if _close(other, exact, tolerance).all():
+        other, other_lse = attend(case.config, case.inputs, hypothesis.twist)
+        if _close(other, case.exact, case.tolerance).all():
             continue  # the mistake does not show in this case
-        fits = _close(got, other, tolerance)
-        share = float(fits[~right].mean())
-        kept = float(fits[right].mean()) if right.any() else 1.0
-        if not hypothesis.everywhere:
-            kept = 1.0
-        if share < hypothesis.enough or kept < hypothesis.enough or share < best - 1e-9:
+        fits = _close(case.got, other, case.nearness)
+        share = float(fits[~case.right].mean())
+        kept = float(fits[case.right].mean()) if case.right.any() and hypothesis.everywhere else 1.0
+        logs = float((case.lse_is(other_lse) | case.lse_is(case.exact_lse) | (other_lse < _FAR)).mean())
+        if min(share, kept) < hypothesis.enough or logs < _EXPLAINED:
             continue
-        error = _mean_error(got[fits], other[fits])
-        if share > best + 1e-9 or error < least / 2:
-            best, least, words = share, error, hypothesis.words
-    return words
+        fit = KnownMistake(mistake=hypothesis.words, detail=hypothesis.detail)
+        _insert(ranked, share, _mean_error(case.got[fits], other[fits]), fit)
+    return [fit for *_, fit in ranked]
 
 
-def _lse_symptom(config: AttentionConfig, inputs: Inputs, lse: Array | None, exact: Array) -> str:
-    """Return the mistake in an LSE, whose output may be right; "" if none fits."""
-    if lse is None:
-        return ""
-    got, size = lse.astype(np.float64), 1 + np.abs(np.where(np.isfinite(exact), exact, 0))
-    tolerance = size * max(_UNITS[config.dtype], 1e-5)
-    if bool(np.all((got == exact) | (np.abs(got - exact) <= tolerance))):
-        return ""
+def _insert(ranked: list[tuple[float, float, KnownMistake]], share: float, error: float, fit: KnownMistake) -> None:
+    """Insert a mistake before those that explain less, or as much and clearly less closely."""
+    at = 0
+    while at < len(ranked):
+        other_share, other_error, _ = ranked[at]
+        if share > other_share + 1e-9 or (share >= other_share - 1e-9 and error < other_error / 2):
+            break
+        at += 1
+    ranked.insert(at, (share, error, fit))
+
+
+def _lse_mistakes(case: _Case) -> Iterator[str]:
+    """Yield the mistakes in an LSE whose output is right."""
+    assert case.lse is not None
+    unit = max(_UNITS[case.config.dtype], _LSE_UNIT)
     for words, twist in (
         ("the LSE is in base 2, not natural", Twist(lse="log2")),
         ("the LSE has the wrong sign", Twist(lse="negated")),
@@ -227,38 +289,37 @@ def _lse_symptom(config: AttentionConfig, inputs: Inputs, lse: Array | None, exa
         ("the LSE is without the last key", Twist(dropped=1)),
         ("the LSE is without the sink", Twist(sinks=False)),
     ):
-        _, other = attend(config, inputs, twist)
-        if bool(np.all((exact == other) | (np.abs(exact - other) <= tolerance))):
+        _, other = attend(case.config, case.inputs, twist)
+        if case.equal(case.exact_lse, other, unit).all():
             continue  # the mistake does not show in this case
-        if bool(np.all((got == other) | (np.abs(got - other) <= tolerance * 2))):
-            return words
-    blank = np.isneginf(exact)
-    if bool((got[blank] != exact[blank]).any()):
-        return "the LSE of a row that sees nothing is not -inf"
-    return ""
+        if case.equal(case.lse, other, 2 * unit).all():
+            yield words
+    blank = np.isneginf(case.exact_lse)
+    if blank.any() and (case.lse[blank] != case.exact_lse[blank]).any() and case.lse_is(case.exact_lse)[~blank].all():
+        yield "the LSE of a row that sees nothing is not -inf"
 
 
-def _sentinel(lse: Array | None, exact_lse: Array) -> str:
-    """Return the finite score of rows without keys if their LSE reveals it, being far below any real one; else ""."""
-    blank = np.isneginf(exact_lse)
-    if lse is None or not blank.any() or not np.isfinite(lse[blank]).all():
-        return ""
-    score = float(np.median(lse[blank].astype(np.float64)))
-    return f"{_FINITE} (about {score:.2g}, by their LSE)" if score < _FAR else ""
+def _sentinel(case: _Case) -> Iterator[KnownMistake]:
+    """Yield the finite score of rows without keys if their LSE reveals it, being far below any real one."""
+    blank = np.isneginf(case.exact_lse)
+    if case.lse is None or not blank.any() or not np.isfinite(case.lse[blank]).all():
+        return
+    score = float(np.median(case.lse[blank]))
+    if score < _FAR:
+        yield KnownMistake(mistake=_FINITE, detail=f"about {score:.2g}, by their LSE")
 
 
-def _precision(config: AttentionConfig, inputs: Inputs, got: Array, exact: Array) -> str:
-    """Return which precision of the probabilities has errors of this size, within a factor of 3; "" if none."""
-    error = _mean_error(got, exact)
-    if not np.isfinite(error) or config.dtype == "float16":
-        return ""
-    coarser = ("float16", "bfloat16") if config.dtype in {"float32", "float64"} else ("float16",)
-    for name in coarser:
-        rounded = _rounded_probabilities(config, inputs, name)
-        expected = _mean_error(rounded, exact)
+def _precisions(case: _Case) -> Iterator[str]:
+    """Yield which precision of the probabilities has errors of this size, within a factor of 3, beside a right LSE."""
+    error, dtype = _mean_error(case.got, case.exact), case.config.dtype
+    if not np.isfinite(error) or dtype == "float16":
+        return
+    if case.lse is not None and not case.equal(case.lse, case.exact_lse, _LSE_UNIT).all():
+        return  # their rounding cannot touch it
+    for name in ("float16", "bfloat16") if dtype in {"float32", "float64"} else ("float16",):
+        expected = _mean_error(_rounded_probabilities(case.config, case.inputs, name), case.exact)
         if expected > 0 and 1 / 3 < error / expected < 3:
-            return f"errors are as large as with probabilities kept in {name}"
-    return ""
+            yield f"errors are as large as with probabilities kept in {name}"
 
 
 def _rounded_probabilities(config: AttentionConfig, inputs: Inputs, dtype: str) -> Array:
@@ -295,7 +356,7 @@ def _finite(inputs: Inputs) -> bool:
     return all(bool(np.isfinite(array).all()) for array in (inputs.k, inputs.v))
 
 
-def _close(got: Array, other: Array, tolerance: float) -> Array:
+def _close(got: Array, other: Array, tolerance: float | Array) -> Array:
     """Return which rows [B, H, Sq] are equal in every feature."""
     same = (got == other) | (np.abs(got - other) <= tolerance) | (np.isnan(got) & np.isnan(other))
     return np.asarray(same.all(axis=-1))

@@ -18,13 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from rocattn.errors import ToolchainError
-from rocattn.toolchain import choose_compiler
-
-from .processes import _no_process_is_left, take_usual_signals  # noqa: F401 - a fixture
 from .projects import git, offline, project, repo, shared_cache  # noqa: F401 - fixtures of several folders
+from .surroundings import _no_process_is_left, take_usual_signals, take_usual_variables  # noqa: F401 - a fixture
 
 take_usual_signals()
+take_usual_variables()  # before anything of ours is imported
 
 UNUSED = pytest.StashKey[list[str]]()  # lines of exhaustive.txt that match no test
 OURS = (str(Path(__file__).parent), tempfile.gettempdir())
@@ -119,6 +117,9 @@ def compiler():
 
 def skip_without_hip_compiler():
     """Return the compiler of GPU kernels, or skip with the reason."""
+    from rocattn.errors import ToolchainError
+    from rocattn.toolchain import choose_compiler
+
     try:
         return choose_compiler()
     except ToolchainError as error:

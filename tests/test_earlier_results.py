@@ -159,8 +159,6 @@ def place(tmp_path, monkeypatch, records, verdict):  # noqa: F811 - the fixtures
     monkeypatch.setattr(harness.limits, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
     monkeypatch.setattr("rocattn_profiling.ci.command._run_command", lambda _: 0)
     monkeypatch.chdir(tmp_path)
-    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
-        monkeypatch.setenv(name, os.devnull)
     for words in (("init", "-q"), ("-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "1", "--allow-empty")):
         subprocess.run(["git", *words], check=True)
     for record in records:

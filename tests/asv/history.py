@@ -26,17 +26,14 @@ MACHINE = Machine(
 
 
 def git(cwd, *arguments, **env):
-    """Run git apart from this machine's own settings; returns its output."""
-    settings = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", **env}
+    """Run git; returns its output."""
     names = {
         f"GIT_{who}_{what}": f"t{'@t' if what == 'EMAIL' else ''}"
         for who in ("AUTHOR", "COMMITTER")
         for what in ("NAME", "EMAIL")
     }
     command = ["git", "-c", "init.defaultBranch=trunk", *arguments]
-    done = subprocess.run(
-        command, cwd=cwd, env=os.environ | names | settings, check=True, capture_output=True, text=True
-    )
+    done = subprocess.run(command, cwd=cwd, env=os.environ | names | env, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 

@@ -27,7 +27,7 @@ from ..programs import hearing
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     """A git repository with one commit as the working directory."""
-    for key, value in {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b.c", "GIT_CONFIG_GLOBAL": "/dev/null"}.items():
+    for key, value in {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b.c"}.items():
         monkeypatch.setenv(key, value)
         monkeypatch.setenv(key.replace("AUTHOR", "COMMITTER"), value)
     monkeypatch.chdir(tmp_path)

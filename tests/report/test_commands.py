@@ -1,7 +1,6 @@
 """`rocattn report` and `rocattn site`: files, one line at the end, exit statuses, JSON alone on stdout."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -129,12 +128,11 @@ def repository(tmp_path):
         pytest.skip("git is not installed")
     root = tmp_path / "repo"
     root.mkdir()
-    env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     for command in (
         ["init", "-q"],
         ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "one", "--allow-empty"],
     ):
-        subprocess.run(["git", *command], cwd=root, env=env, check=True)
+        subprocess.run(["git", *command], cwd=root, check=True)
     return root
 
 

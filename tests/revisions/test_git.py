@@ -105,7 +105,6 @@ def test_another_user_s_checkout_is_said_with_git_s_remedy(repo, monkeypatch):
 
     repo.commit("first", **{"a.txt": "1"})
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     why = f"git does not trust {repo.root}, .* run `git config --global --add safe.directory {repo.root}` if you do"
     for ask in (revisions.find_repository, read_history):
         with pytest.raises(RocattnError, match=why):

@@ -298,15 +298,14 @@ def test_pages_that_are_gone_are_removed_and_others_stay(tmp_path, series_of, hi
 
 @pytest.fixture
 def repository(tmp_path):
-    """An empty git repository, apart from this machine's settings."""
+    """An empty git repository."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
     who = {f"GIT_{a}_{b}": "t@t" for a in ("AUTHOR", "COMMITTER") for b in ("NAME", "EMAIL")}
-    apart = who | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
     def git(*arguments):
         command = ["git", "-c", "init.defaultBranch=trunk", *arguments]
-        subprocess.run(command, cwd=tmp_path, env=os.environ | apart, check=True, capture_output=True)
+        subprocess.run(command, cwd=tmp_path, env=os.environ | who, check=True, capture_output=True)
 
     git("init", "--quiet")
     return tmp_path, git

@@ -12,8 +12,6 @@ from .scripts import run
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     """A clone on a branch that left main two commits ago, main having gone on."""
-    for key, value in {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}.items():
-        monkeypatch.setenv(key, value)
     for role in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{role}_NAME", "a")
         monkeypatch.setenv(f"GIT_{role}_EMAIL", "a@b.c")

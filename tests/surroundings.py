@@ -1,13 +1,16 @@
-"""What tests do to processes: start them with the usual signals, and leave none behind."""
+"""What tests find around them, whoever starts them: usual signals and variables; and that they leave no process."""
 
 import os
 import secrets
 import signal
+import sys
 from multiprocessing import resource_tracker
+from pathlib import Path
 
 import psutil
 import pytest
 
+ROOT = Path(__file__).resolve().parents[1]
 MARK = "TESTED_BY"  # a variable of whatever this process starts, with this process's own word
 
 
@@ -21,6 +24,21 @@ def take_usual_signals():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, usual)
+
+
+def take_usual_variables():
+    """Take out what turns git, Python and terminals from their usual ways: a user's settings, and those of a git hook.
+
+    In a hook `git commit` in a test's folder would be one in the user's repository; PYTHONPATH may name another
+    checkout, whose modules would be tested in place of ours.
+    """
+    os.environ.pop("PYTHONPATH", None)
+    sys.path[:0] = [str(ROOT), str(ROOT / "profiling")]  # xdist hands its first process's on
+    terminal = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"}
+    for name in set(os.environ) - {"GIT_EXEC_PATH"}:  # where git itself is
+        if name.startswith("GIT_") or name in terminal:
+            del os.environ[name]
+    os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
 
 
 @pytest.fixture(scope="session", autouse=True)

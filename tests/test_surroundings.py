@@ -3,10 +3,11 @@
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
-from .processes import MARK, end, living
+from .surroundings import MARK, ROOT, end, living
 
 
 def test_signals_are_usual_whatever_our_starter_ignores():
@@ -14,6 +15,29 @@ def test_signals_are_usual_whatever_our_starter_ignores():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_settings_of_git_python_and_terminals_stay_out(tmp_path):
+    """In a hook of git's, with another checkout first among modules and a narrow terminal in colour, say."""
+    other = tmp_path / "other" / "rocattn"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("raise SystemExit('the other checkout')")
+    (tmp_path / "settings").write_text("[commit]\ngpgSign = true\n[user]\nname = them\n")
+    theirs = {
+        "PYTHONPATH": str(other.parent), "GIT_DIR": str(tmp_path / "theirs"), "GIT_INDEX_FILE": str(tmp_path / "index"),
+        "GIT_CONFIG_GLOBAL": str(tmp_path / "settings"), "COLUMNS": "40", "FORCE_COLOR": "1", "NO_COLOR": "1",
+    }  # fmt: skip
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from tests.surroundings import take_usual_variables\n"
+        "take_usual_variables()\n"
+        "import os, subprocess, rocattn\n"
+        "print(rocattn.__file__, *sorted(set(os.environ) & {*sys.argv[1:]}))\n"
+        "print(subprocess.run(['git', 'config', 'user.name'], capture_output=True, text=True).stdout)"
+    )
+    command = [sys.executable, "-c", program, *theirs]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | theirs, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(ROOT / "rocattn/__init__.py"), "GIT_CONFIG_GLOBAL"]
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_signals_go_to_the_command(checkout, how):
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(getattr(signal, how))
-        assert process.communicate("it", timeout=30)[1] == "kept after it\n"
+        assert process.communicate("it", timeout=300)[1] == "kept after it\n"
     assert process.returncode == 1
 
 

@@ -170,7 +170,7 @@ def test_other_processes_stay():
         end_marked("own", frozenset([own.pid, other.pid]))
         assert own.poll() is None
         end_marked("own", frozenset())
-        assert own.wait(30) == -signal.SIGKILL
+        assert own.wait(300) == -signal.SIGKILL
         assert other.poll() is None
     finally:
         for process in (own, other):

@@ -45,7 +45,7 @@ def asv_script(cwd, *arguments, env=None, suites=SUITES):
     """Run the script that asv runs in each environment."""
     command = [sys.executable, asv.benchmark.__file__, arguments[0], str(suites), *arguments[1:]]
     environment = env or bare()
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=1200, check=False)
 
 
 def discover(folder, **env):

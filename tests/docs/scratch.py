@@ -11,7 +11,7 @@ from pathlib import Path
 from ..profile.collect.conftest import ENTRY, Machine
 from .blocks import ROOT
 
-SECONDS = 240
+SECONDS = 1200
 KEPT = ("ROCATTN_CACHE_DIR", "ROCATTN_COMPILER", "ROCATTN_HOSTGPU_OPTIMIZE")
 _IDENTITY = {"GIT_AUTHOR_NAME": "A Reader", "GIT_AUTHOR_EMAIL": "reader@example.org", "GIT_CONFIG_GLOBAL": "/dev/null"}
 

@@ -41,7 +41,7 @@ def run(driver, program, **more):
     """Run a program in it."""
     command = [sys.executable, "-c", program]
     return subprocess.run(
-        command, env=environment(driver, **more), capture_output=True, text=True, timeout=60, check=False
+        command, env=environment(driver, **more), capture_output=True, text=True, timeout=600, check=False
     )
 
 

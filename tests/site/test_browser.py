@@ -174,7 +174,7 @@ def looked(made, tmp_path_factory, request):
             f"--user-data-dir={tmp_path_factory.mktemp('profile')}", "--virtual-time-budget=60000", "--dump-dom",
         ]  # fmt: skip
         command = [CHROMIUM, *flags, f"http://127.0.0.1:{server.server_port}/look.html"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True)
         server.shutdown()
     found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
     console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]

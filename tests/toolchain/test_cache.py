@@ -57,7 +57,7 @@ def test_parallel_first_uses_make_it_once(tmp_path):
     for child in children:
         child.stdin.write("go\n")
         child.stdin.flush()
-    answers = [child.communicate(timeout=60)[0].splitlines()[-1] for child in children]
+    answers = [child.communicate(timeout=600)[0].splitlines()[-1] for child in children]
     assert answers == [str(FILES)] * 3
     assert log.read_text() == "made\n"
 
@@ -67,7 +67,7 @@ def test_a_killed_maker_leaves_nothing_behind(tmp_path):
     child = start_child(tmp_path, tmp_path / "log")
     assert child.stdout.readline() == "making\n"
     child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=60)
+    child.communicate(timeout=600)
     assert ContentCache(tmp_path).get_or_make(KEY, lambda: FILES) == FILES
     assert ContentCache(tmp_path).get_or_make(KEY, fail) == FILES
 

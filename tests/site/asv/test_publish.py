@@ -49,7 +49,7 @@ def dump_dom(url, profile):
         "--virtual-time-budget=8000",
     ]
     command = [CHROMIUM, *flags, f"--user-data-dir={profile}", "--window-size=1400,900", "--dump-dom", url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout
 
 
 @pytest.fixture(scope="module")

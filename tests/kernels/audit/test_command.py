@@ -424,6 +424,7 @@ def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch, tmp_path):
     assert (status, one["lds_bytes"], one["block"], one["unknown"]) == (0, 40000, 64, [])
     assert one["loop"]["issue_cycles"] > 0
     assert json.loads(audit(binary, "--json", "--dynamic-lds", "0")[1])["audit"]["kernels"][0]["lds_bytes"] == 0
+    assert audit(binary)[0] == 0
     (tmp_path / "out/audit.json").rename(tmp_path / "before.json")
     whole = text.read_text()
     text.write_text(re.sub(r"codeLenInByte = \d+", "codeLenInByte = 4", whole))  # of before a barrier was added

@@ -369,13 +369,20 @@ def test_a_usage_error_is_one_line(run_memory, words, message):
     assert message in err.splitlines()[-1]
 
 
+def test_its_folder_in_a_repository_ignores_itself(run_memory, counted, tmp_path):
+    """Though whether it takes files is tried before anything is written there."""
+    (tmp_path / ".git").mkdir()
+    run_memory("--quick")
+    assert (tmp_path / "out/.gitignore").read_text() == "*\n"
+
+
 def test_an_unwritable_folder_ends_it_before_measuring(run_memory, monkeypatch, tmp_path):
     """What would be lost at its end is not begun."""
     monkeypatch.setattr(memory_measure, "run_worker", lambda *_: pytest.fail("it measured"))
     (tmp_path / "out").write_text("a file")
     status, out, err = run_memory("--quick")
     assert (status, out) == (4, "")
-    assert err == f"rocattn memory: cannot write to {tmp_path / 'out'}: Not a directory\n"
+    assert err == f"rocattn memory: cannot write to {tmp_path / 'out'}: File exists\n"
 
 
 def test_an_unsupported_problem_is_said_and_not_measured(run_memory, counted):

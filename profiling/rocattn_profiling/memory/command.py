@@ -92,12 +92,13 @@ def byte_count(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print two tables, write memory.json, memory.md and memory.html; returns the exit status."""
     import time
+    from contextlib import suppress
     from pathlib import Path
 
     import msgspec
 
     from rocattn.cache import write_problem
-    from rocattn_profiling.base.files import write_together
+    from rocattn_profiling.base.files import result_folder, write_together
     from rocattn_profiling.measure.machine import available_cores, total_memory_bytes
     from rocattn_profiling.measure.settings import import_backends
     from rocattn_profiling.memory import measure as memory_measure
@@ -111,6 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
     import_backends(arguments.backend_module)
     names = list(dict.fromkeys(arguments.backend or memory_measure.usable_backends()))
     out = Path(arguments.out)
+    with suppress(OSError):  # which the next line tells
+        result_folder(out)
     if problem := write_problem(out):  # before the measuring, not after it
         raise CommandError(f"cannot write to {out}: {problem}")
     with progress("memory", len(names) * len(lengths)) as shown:

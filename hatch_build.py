@@ -78,7 +78,7 @@ class PackagePage(MetadataHookInterface):
             }
 
 
-class WheelKernels(BuildHookInterface):
+class WheelKernels(BuildHookInterface[Any]):
     """Puts compiled CPU kernels into a wheel that others will install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

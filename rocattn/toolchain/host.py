@@ -173,7 +173,8 @@ def compile_for(
 
     def announce() -> None:
         if what:
-            notice(f"compiling {what} for {target.isa} with {compiler.version}: 10 to 30 s, then kept in {folder}")
+            cost = f"some 20 s of CPU time, kept in {folder}"
+            notice(f"compiling {what} for {target.isa} with {compiler.version} ({cost})")
 
     return ContentCache(folder).get_or_make(content_key(parts), make, announce)["code.so"]
 
@@ -190,7 +191,7 @@ def hip_library(folder: str) -> Path:
     Raises:
         ToolchainError: When there is no compiler or the library cannot be written.
     """
-    data = compile_host(sorted((kernel_root() / folder).glob("*.cpp")), what=f"kernels/{folder}")
+    data = compile_host(sorted((kernel_root() / folder).glob("*.cpp")))
     root = cache_folder() / folder / content_key([data])
     library = root / "lib" / "libamdhip64.so"
     if library.is_file():

@@ -2,7 +2,7 @@
 // -include (see sanitized.py). What the unit does: Intel's instruction set reference, TDPBF16PS. Sums of
 // even and odd elements apart, subnormal numbers as 0; slow, and seen by sanitizers, which the real loads are not.
 #pragma once
-#include <immintrin.h>
+#include "../../../kernels/cpu/simd.h"  // immintrin.h as each compiler takes it
 
 #define RA_UNIT_FOR_ALL_FEATURES  // the tests' problems are small
 

@@ -125,6 +125,71 @@ show(reason=BACKENDS.get("gpu").available().reason)
     assert reason.endswith(ends)
 
 
+SELECT = """
+import sys, warnings
+from pathlib import Path
+from rocattn.gpu import reasons
+reasons._DRIVERS = (Path(sys.argv[1], "kfd"),)
+reasons._TOPOLOGY = Path(sys.argv[1], "nodes")
+for name in sys.argv[2].split():
+    sys.modules[name] = None
+from rocattn import BACKENDS, AttentionConfig, ToolchainError
+import rocattn.toolchain
+if sys.argv[3]:
+    def none():
+        raise ToolchainError("no compiler for HIP kernels: install one")
+    rocattn.toolchain.choose_compiler = none
+BACKENDS.unregister("cpu-flash")  # compiling it would take long
+config = AttentionConfig(batch=1, num_heads=1, seq_q=4, seq_k=4, head_dim=4)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    chosen = [BACKENDS.select(config).name for _ in range(2)]
+    BACKENDS.select(config.replace(dtype="float64"))
+print(chosen, [str(warning.message) for warning in caught])
+"""
+MI300X = 90402  # gfx_target_version
+
+
+def machine(folder, *versions):
+    """Make the driver's files of a machine with these processors; 0 is a CPU."""
+    (folder / "kfd").touch()
+    for number, version in enumerate(versions):
+        (folder / "nodes" / str(number)).mkdir(parents=True)
+        (folder / "nodes" / str(number) / "properties").write_text(f"cpu_cores_count 8\ngfx_target_version {version}\n")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "reason"), [("", "libamdhip64.so was not found"), ("rocm hip", "hip-python is not")]
+)
+def test_a_gpu_that_cannot_be_used_is_said_once(tmp_path, hidden, reason):
+    """Where the driver has a GPU with kernels: no bindings, or ROCM_PATH leads nowhere; in two calls one warning."""
+    place = machine(tmp_path, 0, MI300X)
+    done = run_python(SELECT, place, hidden, "", ROCM_PATH=str(tmp_path / "wrong"), LD_LIBRARY_PATH="")
+    assert done.stdout.startswith("['cpu', 'cpu'] [\"the backend gpu does not work here, so cpu computes"), done.stderr
+    assert done.stdout.count("does not work here") == 1
+    assert reason in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("versions", "environment"),
+    [((0,), {}), ((0, 90006), {}), ((0, MI300X), {"HIP_VISIBLE_DEVICES": "-1"}), (None, {})],
+    ids=["a CPU", "a GPU without kernels", "hidden", "no driver"],
+)
+def test_without_a_gpu_for_it_nothing_is_said(tmp_path, versions, environment):
+    """A machine without one, or whose user keeps it for others, lacks nothing."""
+    place = str(tmp_path) if versions is None else machine(tmp_path, *versions)
+    done = run_python(SELECT, place, "rocm hip", "", ROCM_PATH=str(tmp_path / "wrong"), **environment)
+    assert done.stdout == "['cpu', 'cpu'] []\n", done.stderr
+
+
+def test_a_gpu_without_a_compiler_for_its_kernels_is_said(stub, tmp_path):
+    """The call is computed elsewhere, and does not fail at the first kernel."""
+    done = stub(SELECT, machine(tmp_path, MI300X), "", "no compiler", STUB_ARCH="gfx942")
+    assert "so cpu computes" in done.stdout, done.stderr
+    assert "no compiler for HIP kernels: install one" in done.stdout
+
+
 def test_choosing_a_backend_without_a_driver_loads_no_hip(tmp_path):
     """Nothing of HIP is loaded, so the process may fork, and the CPU's first call does not wait for it."""
     if driver_loaded():

@@ -99,10 +99,10 @@ def disassemble(device: DeviceObject) -> str:
     raise DisassemblyError(f"no llvm-objdump for {device.processor or 'its processor'}: {looked}")
 
 
-def llvm_remedy(first: int = max(_FIRST_LLVM.values())) -> str:
+def llvm_remedy(first: int = 19) -> str:
     """Return how this system installs an LLVM of at least a version, or how its own is found.
 
-    The default reads every target there are kernels for.
+    The default reads every target there are kernels for, gfx950's as `gfx950` has it.
     """
     try:
         system = platform.freedesktop_os_release()

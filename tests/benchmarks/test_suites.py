@@ -38,7 +38,7 @@ def without_compilers(folder):
     (folder / "packages" / "ziglang").mkdir(parents=True, exist_ok=True)
     (folder / "packages" / "ziglang" / "__init__.py").touch()
     kept = {name: value for name, value in bare().items() if name != "ROCATTN_COMPILER"}
-    return kept | dict.fromkeys(("PATH", "ROCM_PATH"), str(folder)) | {"PYTHONPATH": str(folder / "packages")}
+    return kept | dict.fromkeys(("PATH", "ROCM_PATH"), str(folder)) | {"ASV_PYTHONPATH": str(folder / "packages")}
 
 
 def asv_script(cwd, *arguments, env=None, suites=SUITES):

@@ -18,7 +18,7 @@ from rocattn_profiling.verify.outcomes import (
     symptoms,
     with_symptoms,
 )  # fmt: skip
-from rocattn_profiling.verify.symptoms import LEAK, KnownMistake, fitting
+from rocattn_profiling.verify.symptoms import LEAK, NARROW, KnownMistake, fitting
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
 from .changed import likeliest
@@ -347,3 +347,18 @@ def test_large_scores_leave_more_rounding_than_the_values():
     view, lse = attend(CONFIG, inputs, Twist(scale=4.0))
     for rest, words in ((0.02, "scores are not scaled"), (0.2, "")):
         assert named(CONFIG, view + rest * (right - view), lse) == words
+
+
+def test_rows_that_are_off_by_rounding_alone_are_no_other_mistake():
+    """A float64 output computed in float32: where a tile needs no rescale, its rows are off by 1e-7 of their own."""
+    config = CONFIG.replace(dtype="float64")
+    view, lse = attend(config, make_case_inputs(config, "normal"), Twist(tile=16, stale="both"))
+    rounded = view.astype(np.float32).astype(np.float64)
+    inputs = make_case_inputs(config, "normal")
+    fits = fitting(config, inputs, store(config, rounded, np.float64), np.float32(lse))
+    words = "partial results are not rescaled when a later tile has a larger score"
+    assert [fit.mistake for fit in fits] == [NARROW, words]
+    assert fitting(config, inputs, store(config, rounded + 0.01, np.float64), np.float32(lse)) == []
+    right, _ = attend(config, inputs)
+    narrow = store(config, right.astype(np.float32), np.float64)
+    assert likeliest(config, inputs, narrow, None) == NARROW

@@ -204,7 +204,7 @@ def _in_common(ran: Sequence[CaseOutcome], failed: Sequence[CaseOutcome]) -> lis
     """Return what failures have in common that no known mistake fits: tensors, options, and where scores rise."""
     off = Counter(tensor.what for outcome in failed for tensor in outcome.tensors if not tensor.ratio <= 1)
     off |= Counter({"an exception": sum(bool(outcome.error) for outcome in failed)})
-    traits = {id(outcome): {*outcome.options, f"D={outcome.head_dim}"} for outcome in ran}
+    traits = {id(outcome): [*outcome.options, f"D={outcome.head_dim}"] for outcome in ran}
     count = Counter(trait for outcome in ran for trait in traits[id(outcome)])
     wrong = Counter(trait for outcome in failed for trait in traits[id(outcome)])
     parts = {

@@ -30,6 +30,7 @@ _TILES = (8, 16, 32, 48, 64, 96, 128, 256)
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-44}
 _LSE_UNIT = 1e-5  # of LSEs, which are float32 whatever the dtype is
 _REST = 0.05  # share of a row's error that a mistake may leave
+_ROUNDING = 1e-3  # of a mistake's errors: below, a row's is the rounding of a program of a narrower dtype
 _EXPLAINED = 0.9  # share of the wrong rows; tiles need not change every row
 
 
@@ -68,6 +69,7 @@ class KnownMistake(msgspec.Struct, frozen=True, kw_only=True):
 LEAK = "NaN or inf of a hidden key reaches rows that do not see it"
 UNSTABLE = "the exponent is rounded before the largest score is subtracted: huge equal scores overflow or vanish"
 COARSE = "probabilities of the backward pass are taken from the LSE, whose rounding decides them at huge scores"
+NARROW = "float64 is computed in float32: every number of the output is one of float32's"
 _HUGE = 2.0**20  # scores whose float32 rounding, in log2 units, begins to decide exponents
 
 
@@ -114,8 +116,8 @@ class _Case:
         self.exact_lse = exact_lse
         self.right = _close(got, exact, tolerance)
         # Scores are rounded, too: where they are large, the outputs of one mistake differ by more than the tolerance.
-        error = np.abs(got - exact).max(axis=-1, initial=0, keepdims=True)
-        self.nearness = np.maximum(tolerance, np.where(np.isfinite(error), error, 0) * _REST)
+        self.error = np.abs(got - exact).max(axis=-1, initial=0)
+        self.nearness = np.maximum(tolerance, np.where(np.isfinite(self.error), self.error, 0) * _REST)[..., None]
 
     def lse_is(self, other: Array) -> Array:
         """Return which rows' LSEs are those of another output; all if there is no LSE."""
@@ -129,6 +131,14 @@ class _Case:
         near = np.abs(lse - other) <= size * unit
         return np.asarray((lse == other) | near | (np.isnan(lse) & np.isnan(other)))
 
+    def explained(self, fits: Array) -> float:
+        """Return the share of the wrong rows that fit; without those that are off by next to nothing beside these."""
+        wrong = ~self.right
+        if not (wrong & fits).any():
+            return 0.0
+        missed = wrong & ~fits & ~(self.error < _ROUNDING * np.median(self.error[wrong & fits]))
+        return float(1 - missed.sum() / wrong.sum())
+
 
 def _at_a_glance(case: _Case, what: str) -> Iterator[KnownMistake]:
     """Yield mistakes that the places of wrong rows give away, without a program that makes them."""
@@ -137,6 +147,8 @@ def _at_a_glance(case: _Case, what: str) -> Iterator[KnownMistake]:
         yield KnownMistake(mistake=LEAK)
     if _unstable(case.got, case.exact, case.exact_lse, ~case.right):
         yield KnownMistake(mistake=UNSTABLE)
+    if case.config.dtype == "float64" and not case.right.all() and _is_float32(case.got) > _is_float32(case.exact):
+        yield KnownMistake(mistake=NARROW)
     right = case.right.all() and case.lse_is(case.exact_lse).all()
     if what.startswith("d") and right and _huge(case.exact_lse).any():
         yield KnownMistake(mistake=COARSE)
@@ -147,6 +159,10 @@ def _unstable(got: Array, exact: Array, exact_lse: Array, wrong: Array) -> bool:
     """Return whether only rows of huge scores are wrong, some of them NaN, inf or 0 where they should not be."""
     lost = ~np.isfinite(got).all(axis=-1) | ((got == 0).all(axis=-1) & (exact != 0).any(axis=-1))
     return bool((wrong & lost).any() and not (wrong & ~_huge(exact_lse)).any())
+
+
+def _is_float32(array: Array) -> bool:
+    return bool(np.array_equal(array, array.astype(np.float32), equal_nan=True))
 
 
 def _huge(exact_lse: Array) -> Array:
@@ -257,7 +273,7 @@ def _explaining(case: _Case, only: Collection[str] | None) -> list[KnownMistake]
         if _close(other, case.exact, case.tolerance).all():
             continue  # the mistake does not show in this case
         fits = _close(case.got, other, case.nearness)
-        share = float(fits[~case.right].mean())
+        share = case.explained(fits)
         kept = float(fits[case.right].mean()) if case.right.any() and hypothesis.everywhere else 1.0
         logs = float((case.lse_is(other_lse) | case.lse_is(case.exact_lse) | (other_lse < _FAR)).mean())
         if min(share, kept) < hypothesis.enough or logs < _EXPLAINED:

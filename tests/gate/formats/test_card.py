@@ -11,7 +11,7 @@ import pytest
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate import waivers
-from rocattn_profiling.gate.formats import card, markdown, page
+from rocattn_profiling.gate.formats import card, markdown, page, sarif
 from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.verdict import Cause, Location
@@ -196,3 +196,17 @@ def test_the_command_measures_the_group_alone(entry, result_of, measured, others
 def test_names_share_whole_parts(names, common):
     """Up to a dot or the parameters, never in the middle of a word."""
     assert common_part(names) == common
+
+
+def test_a_ratio_that_is_no_number_stands_nowhere(entry, result_of):
+    """An undecided pair whose interval is 0.08 to 21759 has no ratio in any form, the JSON apart."""
+    reason = Reason("noise", "its launches differ too much", "make it less noisy")
+    decision = Decision(
+        id="a", verdict="inconclusive", ratio=121.34, ratio_low=0.08, ratio_high=21759.0, rounds_used=5,
+        reason=f"undecided: {reason.line}", undecided=reason,
+    )  # fmt: skip
+    result = result_of([entry("a", "inconclusive", decision=decision)])
+    for shown in (card.text(result), markdown.comment(result), sarif.to_sarif(result)):
+        assert "121.3" not in str(shown)
+        assert "21759" not in str(shown)
+    assert "its launches differ too much" in card.text(result)

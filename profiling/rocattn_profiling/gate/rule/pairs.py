@@ -10,6 +10,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.reasons import Reason  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.gate.rule.constants import FLOOR_BYTES, FLOOR_NS
+from rocattn_profiling.measure import stats
 
 _TIME_NAMES = {
     1.0: ("ns", "nsec", "nanosecond", "nanoseconds"),
@@ -173,8 +174,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_ratio(self) -> bool:
-        """Whether a ratio is known: 0 against 5 has none, and 1 would read as "no change"."""
-        return (self.ratio, self.ratio_low, self.ratio_high) != (1.0, 0.0, None)
+        """Whether a ratio is known: 0 against 5 has none, and 1 would read as "no change".
+
+        Nor is that of an inconclusive pair whose interval is too wide for a number.
+        """
+        known = (self.ratio, self.ratio_low, self.ratio_high) != (1.0, 0.0, None)
+        exact = self.ratio_low == self.ratio_high
+        return known and (
+            exact or self.verdict != "inconclusive" or not stats.undecided(self.ratio_low, self.ratio_high)
+        )
 
     @property
     def untouched(self) -> bool:

@@ -12,6 +12,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.base.reasons import Reason
+from rocattn_profiling.measure import stats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,6 +96,8 @@ def inconclusive(interim: Interim, why: Reason) -> str:
         math.expm1(edge) * 100 for edge in (interim.change.shift, interim.change.low, interim.change.high)
     )
     estimate = f"{change:+.1f} % in {interim.quantity} (95 % interval {low:+.1f} % to {high:+.1f} %)"
+    if stats.undecided(math.exp(interim.change.low), math.exp(interim.change.high)):
+        estimate = f"no estimate of the change in {interim.quantity}, as {stats.WIDE_INTERVAL.text}"
     return f"undecided: {estimate}: {why.line}{note}"
 
 

@@ -152,8 +152,8 @@ def program(config, operands, out, lse, *, hidden=-np.inf, stored=None, tile=0, 
 
 
 def plain(config):
-    """Whether the program above can do it."""
-    return config.softcap is None and not config.alibi and not config.sinks
+    """Whether the program above can do it right."""
+    return config.softcap is None and not config.alibi and not config.sinks and config.dtype != "float64"
 
 
 for broken in (
@@ -165,6 +165,9 @@ for broken in (
     Broken("half-p", lambda *a: program(*a, stored=np.float16), needs=plain),
     Broken("rescale", lambda *a: program(*a, tile=TILE), needs=plain),
     Broken("fused", lambda *a: program(*a, fused=True), needs=plain),
+    Broken(
+        "narrow", program, needs=lambda config: config.dtype == "float64" and plain(config.replace(dtype="float32"))
+    ),
     Broken("log2", log2_lse),
     Broken("stride", value_stride_128),
 ):

@@ -24,6 +24,7 @@ MISTAKES = {
         {"accuracy", "scales", "edges"},
     ),
     "fused": ("the exponent is rounded before the largest score is subtracted", {"stability"}),
+    "narrow": ("float64 is computed in float32", {"basics"}),
     "log2": ("the LSE is in base 2, not natural", {"accuracy", "visibility", "scales"}),
     "stride": ("rows of V are read 128 elements apart in memory", {"accuracy", "positions", "scales", "edges"}),
 }

@@ -8,6 +8,7 @@ import pytest
 from rocattn.config import AttentionConfig
 from rocattn.layouts import heads_view
 from rocattn_profiling.measure.records import Check
+from rocattn_profiling.verify import symptoms as verify_symptoms
 from rocattn_profiling.verify.contract import Twist, attend
 from rocattn_profiling.verify.inputs import make_case_inputs
 from rocattn_profiling.verify.outcomes import (
@@ -362,3 +363,15 @@ def test_rows_that_are_off_by_rounding_alone_are_no_other_mistake():
     right, _ = attend(config, inputs)
     narrow = store(config, right.astype(np.float32), np.float64)
     assert likeliest(config, inputs, narrow, None) == NARROW
+
+
+def test_an_lse_is_named_where_large_scores_round_the_output():
+    """At scores of 1e4 a right float32 output is off by more than a few units of its values."""
+    inputs = make_case_inputs(CONFIG, "normal")
+    inputs = replace(inputs, q=inputs.q * np.float32(1e4))
+    right, lse = attend(CONFIG, inputs)
+    rounded = right + 2.0**-24 * np.abs(lse).max()
+    tolerance = np.abs(rounded - right).max() / verify_symptoms._tolerance(CONFIG, inputs, right)
+    assert tolerance > 1
+    assert named(CONFIG, rounded, lse / np.log(2), what="lse", inputs=inputs) == "the LSE is in base 2, not natural"
+    assert named(CONFIG, rounded + 1, lse / np.log(2), what="lse", inputs=inputs) == ""

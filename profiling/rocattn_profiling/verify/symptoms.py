@@ -28,6 +28,7 @@ LARGEST = 6e7
 """Above this many multiply-adds for each hypothesis a case is too large to try them all."""
 _TILES = (8, 16, 32, 48, 64, 96, 128, 256)
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-44}
+_SCORE_UNIT = {"float32": 2.0**-22, "float64": 2.0**-51}
 _LSE_UNIT = 1e-5  # of LSEs, which are float32 whatever the dtype is
 _REST = 0.05  # share of a row's error that a mistake may leave
 _ROUNDING = 1e-3  # of a mistake's errors: below, a row's is the rounding of a program of a narrower dtype
@@ -95,9 +96,9 @@ def fitting(
         exact, exact_lse = attend(config, inputs)
         case = _Case(config, inputs, got, exact, lse, exact_lse, _tolerance(config, inputs, exact))
         named = list(_at_a_glance(case, what))
-        if not case.right.all():
-            named += _explaining(case, only)
-        elif not case.lse_is(exact_lse).all():
+        explaining = [] if case.right.all() else _explaining(case, only)
+        named += explaining
+        if not explaining and case.within_rounding() and not case.lse_is(exact_lse).all():
             named += [KnownMistake(mistake=words) for words in _lse_mistakes(case)]
         if not named and what == "out":
             named = [KnownMistake(mistake=words) for words in _precisions(case)]
@@ -130,6 +131,14 @@ class _Case:
         size = 1 + np.abs(np.where(np.isfinite(self.exact_lse), self.exact_lse, 0))
         near = np.abs(lse - other) <= size * unit
         return np.asarray((lse == other) | near | (np.isnan(lse) & np.isnan(other)))
+
+    def within_rounding(self) -> bool:
+        """Return whether the output is right but for rounding, that of large scores included."""
+        scores = float(np.max(np.abs(self.exact_lse), initial=0, where=np.isfinite(self.exact_lse)))
+        unit = _SCORE_UNIT["float64" if self.config.dtype == "float64" else "float32"]
+        return bool(
+            _close(self.got, self.exact, self.tolerance * (1 + scores * unit / _UNITS[self.config.dtype])).all()
+        )
 
     def explained(self, fits: Array) -> float:
         """Return the share of the wrong rows that fit; without those that are off by next to nothing beside these."""

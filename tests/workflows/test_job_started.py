@@ -65,7 +65,7 @@ def test_a_refused_job_does_not_go_on_with_its_always_steps(tmp_path, event, let
     runner.symlink_to(shutil.which("bash"))
     told = {"GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": event, "PATH": os.environ["PATH"]}
     hook = shlex.join([sys.executable, "-I", str(SCRIPTS / "job_started.py")])
-    job = f"sh -c {shlex.quote(f'{hook}; exit $?')}; touch {tmp_path / 'always'}"
+    job = f"sh -c {shlex.quote(f'{hook}; exit $?')}; touch {shlex.quote(str(tmp_path / 'always'))}"
     names = {"ROCATTN_RUNNER_FOR": "we/rocattn", "GITHUB_REPOSITORY": "we/rocattn"}
     done = subprocess.run([runner, "-c", job], env=told | names, capture_output=True, text=True, check=False)
     assert (tmp_path / "always").exists() == let_through

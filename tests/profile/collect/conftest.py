@@ -33,7 +33,7 @@ class Machine:
         self.args = root / "args.txt"
         self.app = root / "app.sh"
         self.app.write_text(
-            f'#!/bin/sh\nfor a in "$@"; do printf "%s|" "$a"; done >> {self.args}\nexit ${{STATUS:-0}}\n'
+            f'#!/bin/sh\nfor a in "$@"; do printf "%s|" "$a"; done >> "{self.args}"\nexit ${{STATUS:-0}}\n'
         )
         self.app.chmod(0o755)
         self.settings = {}

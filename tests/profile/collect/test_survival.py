@@ -227,7 +227,9 @@ def test_a_file_that_cannot_be_scrubbed_is_removed(machine):
     machine.install("rocprofv3")
     script = machine.root / "writes.sh"
     cut = machine.out / "passes/timing/raw/cut.db"
-    script.write_text(f'#!/bin/sh\ntest -d {machine.out}/passes/counters-1 || printf "SQLite format 3\\0cut" > {cut}\n')
+    script.write_text(
+        f'#!/bin/sh\ntest -d "{machine.out}/passes/counters-1" || printf "SQLite format 3\\0cut" > "{cut}"\n'
+    )
     script.chmod(0o755)
     collection = machine.collect(str(script), wanted=("lds",))
     assert [found.code for found in collection.passes[0].findings] == ["not_scrubbed"]

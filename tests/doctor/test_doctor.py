@@ -110,7 +110,7 @@ def test_kernels_are_broken_unless_only_the_compiler_is_missing(monkeypatch, ans
         return answer
 
     monkeypatch.setattr(BACKENDS.get("cpu-flash"), "available", available)
-    monkeypatch.setattr(checks, "_has_host_compiler", lambda: compiler)
+    monkeypatch.setattr(checks, "_has_cpu_kernels", lambda: compiler)
     monkeypatch.setattr(checks, "_time_of", lambda *_: 1.0)
     (found,) = (row for row in checks.backend_results() if row.name == "cpu-flash")
     assert (found.status, found.works, found.reason) == (status, False, getattr(answer, "reason", str(answer)))

@@ -12,7 +12,7 @@ import rocattn
 from rocattn import settings
 from rocattn.backends import BACKENDS, cpu_flash
 from rocattn.errors import SettingError
-from rocattn.toolchain import host
+from rocattn.toolchain import compilers, cpu_library, host
 from rocattn.varlen import attention_varlen
 
 ROWS = np.ones((1, 3, 1, 4), np.float32)
@@ -35,13 +35,11 @@ WRONG = {
 @pytest.fixture(params=WRONG)
 def wrong(request, monkeypatch):
     """One variable that cannot be obeyed, in what is a new process as far as the library goes."""
-    for module, name in ((cpu_flash, "_library"), (settings, "check"), (host, "host_isa")):
+    for module, name in ((cpu_flash, "_library"), (settings, "check")):
         monkeypatch.setattr(module, name, functools.cache(getattr(module, name).__wrapped__))
-    from rocattn.toolchain import compilers
-
-    for name in ("choose_compiler", "choose_host_compiler"):
-        fresh = functools.cache(getattr(compilers, name).__wrapped__)
-        for module in (compilers, host):
+    for home, name in ((host, "host_isa"), (compilers, "choose_compiler"), (compilers, "choose_host_compiler")):
+        fresh = functools.cache(getattr(home, name).__wrapped__)
+        for module in (compilers, cpu_library, host):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, fresh)
     monkeypatch.setenv(request.param, WRONG[request.param])

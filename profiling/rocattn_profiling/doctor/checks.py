@@ -125,7 +125,7 @@ def chosen_compilers(compilers: list[Compiler]) -> tuple[Compiler | None, Compil
     if compilers and compilers[0].given and compilers[0].host_reason:
         return None, None
     gpu = next((compiler for compiler in compilers if compiler.usable), None)
-    with contextlib.suppress(ToolchainError):
+    with contextlib.suppress(ToolchainError, SettingError):
         if choose_cpu_library().path is not None:
             return gpu, None
     return gpu, next((compiler for compiler in compilers if not compiler.host_reason), None)

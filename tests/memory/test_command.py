@@ -302,7 +302,7 @@ def test_the_command_measures_in_fresh_processes(run_memory, tmp_path):
 
 def test_the_default_shape_shows_two_and_one(run_memory, counted):
     """Exponents of 2 and 1, flash far below standard at 4096, and the budget met by theory and by what was measured."""
-    status, out, err = run_memory("--budget", "8GiB", "--json")
+    status, out, err = run_memory("--budget", "8GiB", "--threads", "2", "--json")
     value = json.loads(out)
     assert status == 0
     fits = {fit["backend"]: fit for fit in value["fits"]}

@@ -302,7 +302,7 @@ def test_what_no_mistake_was_tried_on_is_counted():
     assert found["other"][0] == "mask"
 
 
-def test_failures_without_a_name_say_what_they_share():
+def test_failures_without_a_name_are_said_to_have_in_common():
     """Tensors that are off, and options that all, none or only failing cases have; nothing is called a cause."""
     errors = Errors(max_abs=1, max_rel=1, rms=1, ulps=[])
     off = [TensorErrors(what="lse", dtype="float32", ratio=2.0, mine=errors, naive=errors)]
@@ -350,7 +350,7 @@ def test_large_scores_leave_more_rounding_than_the_values():
         assert named(CONFIG, view + rest * (right - view), lse) == words
 
 
-def test_rows_off_by_rounding_alone_are_no_mistake():
+def test_rows_off_by_rounding_alone_are_no_other_mistake():
     """A float64 output computed in float32: where a tile needs no rescale, its rows are off by 1e-7 of their own."""
     config = CONFIG.replace(dtype="float64")
     view, lse = attend(config, make_case_inputs(config, "normal"), Twist(tile=16, stale="both"))

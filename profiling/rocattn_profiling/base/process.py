@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _PROC = Path("/proc")
 _SWEEPS = 5  # a process may start another one while it is being searched for
 _QUESTION_TIMEOUT_S = 20.0
 _started: dict[str, frozenset[int]] = {}  # the words of the programs that run now, in all threads, and what ran before
+_REST_S = 0.1  # between two looks for what is left of them
 _KILLED_S = 10.0  # for a killed process to be gone
 _PRINTED_BYTES = 1 << 20
 _LONGEST_COMPLAINT = 1000
@@ -179,6 +181,15 @@ def end_started() -> None:
     """Kill what `running` runs now, also in other threads, which a signal does not reach and which wait for it."""
     for word, before in list(_started.items()):
         end_marked(word, before)
+    # One that was just becoming another program had no environment, and so no mark: again until all are gone.
+    threading.Thread(target=_end_rest, daemon=True).start()
+
+
+def _end_rest() -> None:
+    while started := list(_started.items()):
+        time.sleep(_REST_S)
+        for word, before in started:
+            end_marked(word, before)
 
 
 def run_group(

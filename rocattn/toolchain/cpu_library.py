@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn.errors import ToolchainError
+from rocattn.errors import SettingError, ToolchainError
 from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import PINNED, VARIABLE, choose_host_compiler, pinned_compiler
 from rocattn.toolchain.host import WHEEL_TARGETS, Target, compile_for, compile_host, host_isa, tuning
@@ -60,9 +60,12 @@ def choose_cpu_library() -> CpuLibrary:
     """Choose the library: what ``ROCATTN_CPU_LIBRARY`` names, the wheel's, or one by ``ROCATTN_COMPILER`` or another.
 
     Raises:
-        ToolchainError: When none is there and no compiler, or the instruction set asked for is not this CPU's.
+        ToolchainError: When none is there and no compiler.
+        SettingError: When a variable names no file, no working compiler, or an instruction set that this CPU lacks.
     """
     if given := os.environ.get(GIVEN):  # one built by other means: with sanitizers, say
+        if not Path(given).is_file():
+            raise SettingError(f"{GIVEN} is {given!r}: there is no such file; build the CPU kernels, or unset it")
         return CpuLibrary(GIVEN, "", "", Path(given))
     isa = host_isa()
     index = None if os.environ.get(VARIABLE, "").strip() else _carried()

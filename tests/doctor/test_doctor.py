@@ -293,6 +293,16 @@ def test_cpu_kernels_name_compiler_and_instruction_set(monkeypatch, host_compile
     assert row.remedy
 
 
+@pytest.mark.parametrize("name", ["ROCATTN_CPU_ISA", "ROCATTN_CPU_LIBRARY"])
+def test_kernels_that_a_variable_breaks_are_a_row(monkeypatch, name):
+    """Doctor goes on, and says which variable."""
+    monkeypatch.setenv(name, "none-such")
+    host_isa.cache_clear()
+    (row,) = (row for row in checks.compiler_checks([]) if row.name == "CPU kernels")
+    host_isa.cache_clear()
+    assert (row.status, name in row.detail) == ("broken", True)
+
+
 def test_a_cache_that_takes_no_files_is_a_warning(tmp_path, monkeypatch):
     """It costs time, not results: a warning that names the variable to set."""
     (tmp_path / "file").touch()

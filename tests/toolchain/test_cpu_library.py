@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from rocattn import toolchain
-from rocattn.errors import ToolchainError
+from rocattn.errors import SettingError, ToolchainError
 from rocattn.sources import kernel_root
 from rocattn.toolchain import cpu_library, host
 from rocattn.toolchain.elf import Elf
@@ -106,10 +106,14 @@ def test_a_compiler_that_the_user_names_compiles(wheel, monkeypatch, host_compil
     assert library.compiler == toolchain.choose_host_compiler().version
 
 
-def test_a_library_that_the_user_names_is_taken(wheel, monkeypatch):
-    """Records do not claim to know what made it."""
-    monkeypatch.setenv("ROCATTN_CPU_LIBRARY", "/somewhere/mine.so")
-    assert str(toolchain.choose_cpu_library().path) == "/somewhere/mine.so"
+def test_a_library_that_the_user_names_is_taken(wheel, tmp_path, monkeypatch):
+    """Records do not claim to know what made it; a file that is not there is refused."""
+    path = tmp_path / "mine.so"
+    monkeypatch.setenv("ROCATTN_CPU_LIBRARY", str(path))
+    with pytest.raises(SettingError, match=r"ROCATTN_CPU_LIBRARY is '.*mine\.so': there is no such file; .* unset it"):
+        toolchain.choose_cpu_library()
+    path.touch()
+    assert toolchain.choose_cpu_library().path == path
     assert kernel_compiler() == "unknown, named by ROCATTN_CPU_LIBRARY"
 
 

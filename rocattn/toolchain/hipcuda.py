@@ -57,7 +57,7 @@ def compile_ptx(source: Path | str, arch: str, *, defines: Mapping[str, str | fl
     path = absolute(source if Path(source).is_absolute() else kernel_root() / source)
     headers = kernel_root() / "include"
     compiler = choose_compiler()
-    options = [*_OPTIONS, f"--cuda-gpu-arch={arch}", *define_options(defines)]
+    options = [*_OPTIONS, f"--cuda-gpu-arch={arch}", f"--cuda-feature=+{_ptx(arch)}", *define_options(defines)]
     inputs = inputs_of(headers, path)
     parts: list[str | bytes] = ["ptx-1", compiler.version, path.name, *options]
     parts += [part for entry in inputs for part in entry]
@@ -72,3 +72,8 @@ def compile_ptx(source: Path | str, arch: str, *, defines: Mapping[str, str | fl
             raise ToolchainError(f"cannot build {path.name} in a temporary folder: {error.strerror}") from error
 
     return ContentCache(cache_folder()).get_or_make(content_key(parts), make)["code.ptx"]
+
+
+def _ptx(arch: str) -> str:
+    """Return the PTX release to write: clang's own choice is that of the CUDA installed here; without one, too old."""
+    return "ptx88" if arch.startswith("sm_1") else "ptx78"

@@ -137,11 +137,13 @@ def test_every_call_that_the_driver_makes_is_there():
 
 
 @pytest.mark.usefixtures("compiler")
-def test_kernels_compile_to_ptx_of_the_card():
-    """For the card's own target."""
+@pytest.mark.parametrize(("arch", "release"), [("sm_80", "7.8"), ("sm_90", "7.8"), ("sm_121", "8.8")])
+def test_kernels_compile_to_ptx_of_the_card(arch, release):
+    """For the card's own target, in a release that does not depend on the CUDA that is installed, or is not."""
     defines = {"IN_DTYPE": "f16", "OUT_DTYPE": "f16", "BLOCK": 256}
-    text = compile_ptx("hip/softmax.hip", "sm_90", defines=defines).decode()
-    assert ".target sm_90" in text
+    text = compile_ptx("hip/softmax.hip", arch, defines=defines).decode()
+    assert f".target {arch}\n" in text
+    assert f".version {release}\n" in text
     assert ".entry" in text
 
 

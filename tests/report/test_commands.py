@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -166,7 +165,7 @@ def test_site_shows_records_and_verdict_before_there_is_history(repository, out,
     assert last == f"The site is at {out / 'site/index.html'}"
 
 
-def test_site_measures_the_newest_commits_first(out, capsys, monkeypatch):
+def test_site_measures_the_newest_commits_first(out, repository, capsys, monkeypatch):
     """--measure N hands over to the back-fill and publishes after it; nothing measured is exit status 3."""
     asked = []
 
@@ -177,10 +176,9 @@ def test_site_measures_the_newest_commits_first(out, capsys, monkeypatch):
         return history.Backfill(passed_over={"abc": "does not build"}, launches=0)
 
     monkeypatch.setattr(history, "measure_history", measure)
-    repo = Path(__file__).resolve().parents[2]
-    words = ["site", "--offline", "--repo", str(repo), "--store", str(out / "none"), "--out", str(out / "site")]
+    words = ["site", "--offline", "--repo", str(repository), "--store", str(out / "none"), "--out", str(out / "site")]
     assert main([*words, "--measure", "4"]) == 3
-    assert asked == [(repo, 4, 3)]
+    assert asked == [(repository, 4, 3)]
     assert (out / "site/index.html").is_file()
     assert "0 commits measured, 0 had results, 1 passed over" in capsys.readouterr().err
 

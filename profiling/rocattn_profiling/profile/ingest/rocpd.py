@@ -80,12 +80,16 @@ def open_database(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{immutable}", uri=True)
     except sqlite3.Error as error:
         raise UnreadableError(f"cannot be opened ({error})", "check the file's permissions") from error
-    limit = time.monotonic() + _LEAST_SECONDS + path.stat().st_size / _BYTES_PER_SECOND
-    connection.set_progress_handler(lambda: int(time.monotonic() > limit), _CHECK_EVERY)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 64 << 20)
-    connection.execute("PRAGMA trusted_schema=OFF")
-    connection.execute("PRAGMA query_only=ON")
-    connection.execute("PRAGMA cache_size=-16384")
+    try:
+        limit = time.monotonic() + _LEAST_SECONDS + path.stat().st_size / _BYTES_PER_SECOND
+        connection.set_progress_handler(lambda: int(time.monotonic() > limit), _CHECK_EVERY)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 64 << 20)
+        connection.execute("PRAGMA trusted_schema=OFF")
+        connection.execute("PRAGMA query_only=ON")
+        connection.execute("PRAGMA cache_size=-16384")
+    except BaseException:  # damaged already where settings are read
+        connection.close()
+        raise
     return connection
 
 

@@ -1,6 +1,8 @@
 """Naming, freezing and checking out revisions without touching the user's tree."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 
@@ -105,7 +107,8 @@ def test_another_user_s_checkout_is_said_with_git_s_remedy(repo, monkeypatch):
 
     repo.commit("first", **{"a.txt": "1"})
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    why = f"git does not trust {repo.root}, .* run `git config --global --add safe.directory {repo.root}` if you do"
+    place = re.escape(shlex.quote(str(repo.root)))
+    why = f"git does not trust {place}, .* run `git config --global --add safe.directory {place}` if you do"
     for ask in (revisions.find_repository, read_history):
         with pytest.raises(RocattnError, match=why):
             ask(repo.root)

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shlex
 import threading
 from pathlib import Path
 
@@ -150,7 +151,7 @@ def test_gcc_compiles_for_the_cpu(source, tmp_path, monkeypatch):
     if not found:
         pytest.skip("no g++ that is new enough")
     assert found[0].kind == "gcc"
-    monkeypatch.setenv("ROCATTN_COMPILER", found[0].argv[0])
+    monkeypatch.setenv("ROCATTN_COMPILER", shlex.quote(found[0].argv[0]))
     toolchain.choose_host_compiler.cache_clear()
     assert toolchain.choose_host_compiler().version == found[0].version
     assert answer_of(toolchain.compile_host([source]), tmp_path) == 42

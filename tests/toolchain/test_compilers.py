@@ -117,7 +117,7 @@ def test_a_given_compiler_comes_first(write_tool, tmp_path, monkeypatch):
 
 def test_a_given_gcc_is_for_the_cpu_only(no_pinned, write_tool, tmp_path, monkeypatch):
     """GPU kernels go on to the next compiler that can."""
-    monkeypatch.setenv("ROCATTN_COMPILER", str(write_tool(tmp_path / "one" / "g++", GCC)))
+    monkeypatch.setenv("ROCATTN_COMPILER", shlex.quote(str(write_tool(tmp_path / "one" / "g++", GCC))))
     write_tool(tmp_path / "two" / "clang", GOOD)
     write_tool(tmp_path / "two" / "ld.lld", "echo LLD")
     monkeypatch.setenv("PATH", str(tmp_path / "two"))
@@ -138,7 +138,7 @@ def test_a_given_compiler_that_does_not_work_is_an_error(write_tool, tmp_path, m
     """What was asked for is not replaced in silence; doctor lists it with its reason."""
     write_tool(tmp_path / "old-g++", GCC.replace("13.2", "11.4"))
     write_tool(tmp_path / "printer", "echo hello")
-    monkeypatch.setenv("ROCATTN_COMPILER", text.format(folder=tmp_path))
+    monkeypatch.setenv("ROCATTN_COMPILER", text.format(folder=f"'{tmp_path}'"))
     for choose in (toolchain.choose_compiler, toolchain.choose_host_compiler, toolchain.compiler_environment):
         with pytest.raises(SettingError, match="ROCATTN_COMPILER does not name a working compiler") as caught:
             choose()

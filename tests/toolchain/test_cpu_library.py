@@ -1,5 +1,6 @@
 """Where the CPU kernels come from: the user's file, the wheel's, or a compiler."""
 
+import shlex
 import shutil
 import struct
 
@@ -99,7 +100,9 @@ def test_a_machine_that_the_wheel_does_not_know_compiles(wheel, monkeypatch, hos
 
 def test_a_compiler_that_the_user_names_compiles(wheel, monkeypatch, host_compiler):
     """What the wheel carries is passed over, and records name the user's compiler."""
-    monkeypatch.setenv("ROCATTN_COMPILER", host_compiler.argv[0] if host_compiler.kind == "ziglang" else "g++")
+    monkeypatch.setenv(
+        "ROCATTN_COMPILER", shlex.quote(host_compiler.argv[0]) if host_compiler.kind == "ziglang" else "g++"
+    )
     toolchain.choose_host_compiler.cache_clear()
     library = toolchain.choose_cpu_library()
     assert library.path is None

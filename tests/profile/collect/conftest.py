@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.profile.collect import find, hardware
+from rocattn_profiling.profile.collect import find, hardware, launchers
 from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemble
 from rocattn_profiling.profile.collect.run import Session
 
@@ -45,7 +45,12 @@ class Machine:
         (self.root / "settings.json").write_text(json.dumps(self.settings))
 
     def install(self, name, program=""):
-        """Put a fake profiler into the machine's ROCm."""
+        """Put a fake profiler into the machine's ROCm; skip where it would refuse the folder of temporary files."""
+        if name in {"rocprof", "rocprofv2"}:
+            try:
+                launchers._refuse_unquotable(self.root)
+            except launchers.PathError as error:
+                pytest.skip(f"{name}: {error}")
         module, function = ENTRY[name].split(".")
         path = self.bin / (program or name)
         path.write_text(

@@ -173,8 +173,9 @@ def test_a_folder_with_other_things_in_it_keeps_them(machine, monkeypatch):
     }
 
 
-def test_the_record_says_tool_clocks_and_level_before_and_after(machine):
+def test_the_record_says_tool_clocks_and_level_before_and_after(machine, monkeypatch):
     """profile.json answers later: which profiler, which release, which driver state."""
+    monkeypatch.setenv("HOME", str(machine.root / "home"))  # whose path it leaves out: not the program's
     machine.install("rocprofv3")
     machine.collect()
     told = json.loads((machine.out / store.PROFILE).read_text())

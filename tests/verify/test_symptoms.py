@@ -294,6 +294,32 @@ def test_a_mistake_is_told_only_if_it_fits_every_failing_case(fits, named):
     assert bool(named) != ("no known mistake fits them all" in lines[0])
 
 
+@pytest.mark.parametrize(("sure", "unsure", "named"), [(3, 2, True), (2, 2, True), (1, 2, False), (0, 2, False)])
+def test_a_mistake_that_cannot_be_excluded_is_no_proof(sure, unsure, named):
+    """What is read beyond an array is not known: such a case has no symptom, and half of the cases must have one."""
+    unknown = KnownMistake(mistake="stride", unsure=True)
+    failed = [failing("stride") for _ in range(sure)] + [failing(fits=[unknown]) for _ in range(unsure)]
+    assert mistakes_of(failed) == ["stride"] * named
+    assert [outcome.symptom for outcome in with_symptoms(failed)] == ["stride" * named] * sure + [""] * unsure
+
+
+def test_causal_alone_may_be_aligned_top_left():
+    """Of a window beside it that is right: the same mistake, with a detail."""
+    config = CONFIG.replace(causal=True, window=(9, -1))
+    view, lse = attend(config, make_case_inputs(config, "normal"), Twist(causal_top_left=True))
+    assert named(config, view, lse) == "causal and window are aligned top-left, not bottom-right (causal alone)"
+
+
+def test_a_mistake_that_shows_in_the_lse_alone_is_named():
+    """With one key the output is that key's value, whatever the scores are."""
+    config = CONFIG.replace(seq_k=1)
+    inputs = make_case_inputs(config, "normal")
+    (right, lse), (view, wrong) = attend(config, inputs), attend(config, inputs, Twist(scale=4.0))
+    assert np.array_equal(right, view)
+    assert named(config, view, wrong, what="lse") == "scores are not scaled"
+    assert named(config, view, lse) == ""
+
+
 def test_what_no_mistake_was_tried_on_is_counted():
     """A case that is too large says nothing for or against a mistake, and is said; nor does one of another backend."""
     failed = [failing("scale"), failing(tried=False), failing("mask", backend="other")]

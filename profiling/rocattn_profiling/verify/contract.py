@@ -35,6 +35,7 @@ class Twist:
 
     Attributes:
         top_left: The diagonal of causal and window is key i of row i, not key i + Sk - Sq.
+        causal_top_left: That of causal alone is.
         shift: Outward shift of the band's left and right ends, in keys.
         dropped: Number of keys at the end that no row sees.
         band: Whether causal and window are applied.
@@ -57,6 +58,7 @@ class Twist:
     """
 
     top_left: bool = False
+    causal_top_left: bool = False
     shift: tuple[int, int] = (0, 0)
     dropped: int = 0
     band: bool = True
@@ -92,7 +94,8 @@ def visible_pairs(config: AttentionConfig, mask: Array | None, twist: Twist = RI
     if twist.band:
         left, right = config.window if config.window is not None else (-1, -1)
         if config.causal:
-            visible = visible & (keys <= rows + twist.shift[1])
+            diagonal = np.arange(config.seq_q)[:, None] if twist.causal_top_left else rows
+            visible = visible & (keys <= diagonal + twist.shift[1])
         if left != -1:
             visible = visible & (keys >= rows - left - twist.shift[0])
         if right != -1:

@@ -138,27 +138,30 @@ def with_symptoms(outcomes: Iterable[CaseOutcome]) -> list[CaseOutcome]:
         backend: mistakes_of([o for o in everything if o.backend == backend and not o.ok])
         for backend in dict.fromkeys(outcome.backend for outcome in everything)
     }
-    return [
-        msgspec.structs.replace(outcome, symptom=fit.words)
-        if (fit := next((fit for fit in outcome.fits or () if fit.mistake in mistakes[outcome.backend]), None))
-        else outcome
-        for outcome in everything
-    ]
+    return [msgspec.structs.replace(o, symptom=_symptom(o, mistakes[o.backend])) for o in everything]
+
+
+def _symptom(outcome: CaseOutcome, mistakes: Sequence[str]) -> str:
+    named = (fit.words for fit in outcome.fits or () if fit.mistake in mistakes and not fit.unsure)
+    return next(named, "")
 
 
 def mistakes_of(failed: Sequence[CaseOutcome]) -> list[str]:
     """Return the known mistake that fits every failing case of a backend, else two that share them; [] if none do.
 
     Of several that fit them all, the one that is the likeliest in most. Cases on which no mistake was tried do not
-    count.
+    count; where it cannot be told whether one fits, it must fit as many others.
     """
-    tried = [[fit.mistake for fit in outcome.fits] for outcome in failed if outcome.fits is not None]
-    known = list(dict.fromkeys(mistake for fits in tried for mistake in fits))
-    everywhere = [mistake for mistake in known if all(mistake in fits for fits in tried)]
+    asked = [outcome.fits for outcome in failed if outcome.fits is not None]
+    tried = [[fit.mistake for fit in fits] for fits in asked]
+    sure = Counter(mistake for fits in asked for mistake in {fit.mistake for fit in fits if not fit.unsure})
+    known = [mistake for mistake in dict.fromkeys(itertools.chain(*tried)) if sure[mistake]]
+    everywhere = [m for m in known if 2 * sure[m] >= len(tried) and all(m in fits for fits in tried)]
     if everywhere:
         return [max(everywhere, key=lambda mistake: sum(fits[0] == mistake for fits in tried))]
-    pairs = [pair for pair in itertools.combinations(known, 2) if _shared_by(pair, tried)]
-    return list(max(pairs, key=lambda pair: sum(fits[0] in pair for fits in tried), default=()))
+    pairs = itertools.combinations([mistake for mistake in known if sure[mistake] > 1], 2)
+    shared = [pair for pair in pairs if _shared_by(pair, tried)]
+    return list(max(shared, key=lambda pair: sum(fits[0] in pair for fits in tried), default=()))
 
 
 def _shared_by(pair: tuple[str, str], tried: Sequence[Sequence[str]]) -> bool:
@@ -187,9 +190,9 @@ def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
 
 def _named(mistake: str, failed: Sequence[CaseOutcome]) -> str:
     """Return a mistake with the detail that most cases have, and how many cases it fits where that is not all."""
-    fits = [fit for outcome in failed for fit in outcome.fits or () if fit.mistake == mistake]
-    words = Counter(fit.words for fit in fits).most_common(1)[0][0]
-    cases = sum(any(fit.mistake == mistake for fit in outcome.fits or ()) for outcome in failed)
+    asked = [[fit for fit in outcome.fits or () if fit.mistake == mistake] for outcome in failed]
+    words = Counter(fit.words for fits in asked for fit in fits).most_common(1)[0][0]
+    cases = sum(map(bool, asked))
     tried = sum(outcome.fits is not None for outcome in failed)
     if cases < tried:
         return f"{words}: fits {cases} of {tried} failing cases; another mistake fits the others"

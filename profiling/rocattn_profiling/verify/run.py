@@ -180,11 +180,12 @@ class _Search:
         what = outcome.check.what if outcome.check else "out"
         lse = arrays.get("lse")
         fits = fitting(forward, inputs, arrays["out"], lse, what=what, only=self._live)
-        if not fits and fits is not None and self._searched[case.family] < _SEARCHED:
-            self._searched[case.family] += 1
-            fits = fitting(forward, inputs, arrays["out"], lse, what=what)
-            self._live |= {fit.mistake for fit in fits or ()}
-        return fits
+        if fits is None or any(not fit.unsure for fit in fits) or self._searched[case.family] >= _SEARCHED:
+            return fits
+        self._searched[case.family] += 1
+        more = fitting(forward, inputs, arrays["out"], lse, what=what) or []
+        self._live |= {fit.mistake for fit in more}
+        return more + fits
 
 
 def forward_problem(config: AttentionConfig, inputs: Inputs, judged: Judgement) -> str:

@@ -56,10 +56,14 @@ class Hypothesis:
 
 
 class KnownMistake(msgspec.Struct, frozen=True, kw_only=True):
-    """A known mistake that fits a wrong output: its words, which identify it, and a detail of this case."""
+    """A known mistake that fits a wrong output: its words, which identify it, and a detail of this case.
+
+    ``unsure``: it neither fits nor can be excluded, as it reads memory whose contents are not known.
+    """
 
     mistake: str
     detail: str = ""
+    unsure: bool = False
 
     @property
     def words(self) -> str:
@@ -98,9 +102,9 @@ def fitting(
         named = list(_at_a_glance(case, what))
         explaining = [] if case.right.all() else _explaining(case, only)
         named += explaining
-        if not explaining and case.within_rounding() and not case.lse_is(exact_lse).all():
+        if not explaining and case.within_rounding() and not case.right_lse.all():
             named += [KnownMistake(mistake=words) for words in _lse_mistakes(case)]
-        if not named and what == "out":
+        if not named and what != "lse":
             named = [KnownMistake(mistake=words) for words in _precisions(case)]
     return [fit for fit in dict.fromkeys(named) if only is None or fit.mistake in only]
 
@@ -115,7 +119,9 @@ class _Case:
         self.config, self.inputs, self.got, self.exact, self.tolerance = config, inputs, got, exact, tolerance
         self.lse = None if lse is None else lse.astype(np.float64)
         self.exact_lse = exact_lse
-        self.right = _close(got, exact, tolerance)
+        self.right_lse = self.lse_is(exact_lse)
+        self.right_out = _close(got, exact, tolerance)
+        self.right = self.right_out & self.right_lse
         # Scores are rounded, too: where they are large, the outputs of one mistake differ by more than the tolerance.
         self.error = np.abs(got - exact).max(axis=-1, initial=0)
         self.nearness = np.maximum(tolerance, np.where(np.isfinite(self.error), self.error, 0) * _REST)[..., None]
@@ -124,7 +130,22 @@ class _Case:
         """Return which rows' LSEs are those of another output; all if there is no LSE."""
         if self.lse is None:
             return np.ones(other.shape, bool)
-        return self.equal(self.lse, other, max(_UNITS[self.config.dtype], _LSE_UNIT))
+        same = self.equal(self.lse, other, max(_UNITS[self.config.dtype], _LSE_UNIT))
+        error = np.abs(self.lse - self.exact_lse)
+        return same | (np.isfinite(error) & (np.abs(self.lse - other) <= _REST * error))
+
+    def fits(self, other: Array, other_lse: Array) -> Array:
+        """Return which rows another program explains: the output, and beside it its LSE or the right one."""
+        hidden = (other_lse < _FAR) & (other_lse < self.exact_lse)  # of whatever finite score
+        if self.lse is not None:
+            hidden &= self.lse < _FAR
+        return _close(self.got, other, self.nearness) & (self.lse_is(other_lse) | self.right_lse | hidden)
+
+    def shows(self, other: Array, other_lse: Array) -> bool:
+        """Return whether another program differs from the right one in this case."""
+        unit = max(_UNITS[self.config.dtype], _LSE_UNIT)
+        same_lse = self.lse is None or bool(self.equal(self.exact_lse, other_lse, unit).all())
+        return not (same_lse and _close(other, self.exact, self.tolerance).all())
 
     def equal(self, lse: Array, other: Array, unit: float) -> Array:
         """Return which LSEs are equal to a unit at their size."""
@@ -145,21 +166,21 @@ class _Case:
         wrong = ~self.right
         if not (wrong & fits).any():
             return 0.0
-        missed = wrong & ~fits & ~(self.error < _ROUNDING * np.median(self.error[wrong & fits]))
+        rounded = self.right_lse & (self.error < _ROUNDING * np.median(self.error[wrong & fits]))
+        missed = wrong & ~fits & ~rounded
         return float(1 - missed.sum() / wrong.sum())
 
 
 def _at_a_glance(case: _Case, what: str) -> Iterator[KnownMistake]:
     """Yield mistakes that the places of wrong rows give away, without a program that makes them."""
     lost = np.isfinite(case.exact).all(axis=-1) & ~np.isfinite(case.got).all(axis=-1)
-    if lost.any() and not (~case.right & ~lost).any() and not _finite(case.inputs):
+    if lost.any() and not (~case.right_out & ~lost).any() and not _finite(case.inputs):
         yield KnownMistake(mistake=LEAK)
-    if _unstable(case.got, case.exact, case.exact_lse, ~case.right):
+    if _unstable(case.got, case.exact, case.exact_lse, ~case.right_out):
         yield KnownMistake(mistake=UNSTABLE)
-    if case.config.dtype == "float64" and not case.right.all() and _is_float32(case.got) > _is_float32(case.exact):
+    if case.config.dtype == "float64" and not case.right_out.all() and _is_float32(case.got) > _is_float32(case.exact):
         yield KnownMistake(mistake=NARROW)
-    right = case.right.all() and case.lse_is(case.exact_lse).all()
-    if what.startswith("d") and right and _huge(case.exact_lse).any():
+    if what.startswith("d") and case.right.all() and _huge(case.exact_lse).any():
         yield KnownMistake(mistake=COARSE)
     yield from _sentinel(case)
 
@@ -190,7 +211,9 @@ def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
         if 1 < count < config.seq_k:
             yield Hypothesis(f"the last {count} keys are not seen", Twist(dropped=count))
     if band:
-        yield Hypothesis("causal and window are aligned top-left, not bottom-right", Twist(top_left=True))
+        top_left = "causal and window are aligned top-left, not bottom-right"
+        yield Hypothesis(top_left, Twist(top_left=True))
+        yield Hypothesis(top_left, Twist(causal_top_left=True), detail="causal alone")
         yield Hypothesis("the last key of each row's band is not seen", Twist(shift=(0, -1)))
         yield Hypothesis("each row sees one key beyond the right end of its band", Twist(shift=(0, 1)))
         yield Hypothesis("the first key of each row's window is not seen", Twist(shift=(-1, 0)))
@@ -275,21 +298,22 @@ def _strides(config: AttentionConfig) -> Iterator[Hypothesis]:
 def _explaining(case: _Case, only: Collection[str] | None) -> list[KnownMistake]:
     """Return the mistakes that explain the wrong rows, most of them first; of equals, the clearly closer first."""
     ranked: list[tuple[float, float, KnownMistake]] = []
+    unsure: list[KnownMistake] = []
     for hypothesis in _hypotheses(case.config):
         if (ranked and not hypothesis.everywhere) or (only is not None and hypothesis.words not in only):
             continue
         other, other_lse = attend(case.config, case.inputs, hypothesis.twist)
-        if _close(other, case.exact, case.tolerance).all():
-            continue  # the mistake does not show in this case
-        fits = _close(case.got, other, case.nearness)
+        if not case.shows(other, other_lse):
+            continue
+        fits = case.fits(other, other_lse)
         share = case.explained(fits)
         kept = float(fits[case.right].mean()) if case.right.any() and hypothesis.everywhere else 1.0
-        logs = float((case.lse_is(other_lse) | case.lse_is(case.exact_lse) | (other_lse < _FAR)).mean())
-        if min(share, kept) < hypothesis.enough or logs < _EXPLAINED:
-            continue
         fit = KnownMistake(mistake=hypothesis.words, detail=hypothesis.detail)
-        _insert(ranked, share, _mean_error(case.got[fits], other[fits]), fit)
-    return [fit for *_, fit in ranked]
+        if min(share, kept) >= hypothesis.enough:
+            _insert(ranked, share, _mean_error(case.got[fits], other[fits]), fit)
+        elif only is not None and hypothesis.twist.value_stride and case.right_lse.all():
+            unsure.append(msgspec.structs.replace(fit, unsure=True))
+    return [fit for *_, fit in ranked] + unsure
 
 
 def _insert(ranked: list[tuple[float, float, KnownMistake]], share: float, error: float, fit: KnownMistake) -> None:

@@ -1,5 +1,6 @@
 """When a mistake has a name and when it has none: shares of rows, sizes of errors, LSEs, NaN, and memory."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -48,14 +49,16 @@ def named(config, view, lse, *, inputs=None, what="out"):
     ("changes", "twist", "words"),
     [
         ({}, Twist(tile=16, stale="both"), "partial results are not rescaled when a later tile has a larger score"),
+        ({"scale": 20.0}, Twist(tile=16, stale="output", slack=8 * math.log(2)),
+         "partial outputs are not rescaled when a later tile has a larger score (tiles of 16 keys fit best)"),
         ({}, Twist(value_shift=-1), "each key meets the value of the key before it"),
         ({}, Twist(dropped=2), "the last 2 keys are not seen"),
         ({"causal": True}, Twist(hidden=-1e30), ""),
         ({"causal": True, "seq_q": 41}, Twist(hidden=-1e30), "hidden scores are a finite number, not -inf"),
         ({"window": (4, 0)}, Twist(band=False), "causal and window are ignored"),
-        ({"layout": "BHSD"}, Twist(value_stride=24), "rows of V are read 24 elements apart in memory; they are 12"),
-        ({"head_dim_v": 9}, Twist(value_stride=36), "rows of V are read 36 elements apart in memory; they are 18"),
-        ({"head_dim_v": 9}, Twist(value_stride=512), "rows of V are read 512 elements apart in memory; they are 18"),
+        ({"layout": "BHSD"}, Twist(value_stride=24), "rows of V are read 24 elements apart in memory (they are 12"),
+        ({"head_dim_v": 9}, Twist(value_stride=36), "rows of V are read 36 elements apart in memory (they are 18"),
+        ({"head_dim_v": 9}, Twist(value_stride=512), "rows of V are read 512 elements apart in memory (they are 18"),
         ({"dtype": "float64", "mask": "additive", "mask_shape": (2, 1, 23, 37)}, Twist(mask="bfloat16"),
          "the values of an additive mask are rounded to bfloat16"),
         (SMALL, Twist(k_scale=False), "k_scale is ignored"),

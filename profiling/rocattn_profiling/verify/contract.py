@@ -49,6 +49,7 @@ class Twist:
         interleaved: Query head h uses KV head h % Hkv, not h // (H / Hkv).
         tile: Keys a tile of an online softmax that does not rescale; 0 for none.
         stale: Which partial result it does not rescale: "output", "sum" or "both".
+        slack: By how much a score must exceed what is subtracted before that is raised, as lazy kernels do.
         value_stride: Elements between rows of V in memory, whatever they are; 0 for the right number.
         value_shift: Row j of the probabilities meets value j + this.
         q_scale, k_scale, v_scale: Whether the factor of 8-bit q, of k, of v, is applied.
@@ -72,6 +73,7 @@ class Twist:
     interleaved: bool = False
     tile: int = 0
     stale: str = "both"
+    slack: float = 0.0
     value_stride: int = 0
     value_shift: int = 0
     q_scale: bool = True
@@ -187,10 +189,13 @@ def _normalised(inputs: Inputs, scores: Array, v: Array, twist: Twist) -> tuple[
         sinks = np.broadcast_to(inputs.sinks.astype(np.float64)[:, None, None], top.shape)
         top = np.maximum(top, sinks)
     top = np.where(np.isneginf(top), 0, top)
+    reached = _running_maximum(scores, twist) if twist.tile else top
+    if twist.slack:
+        top = reached[..., -1:]
     weights = np.exp(scores - top)
     summed = weights
     if twist.tile:
-        stale = np.exp(scores - _running_maximum(scores, twist.tile))
+        stale = np.exp(scores - reached)
         weights, summed = (stale if twist.stale in {part, "both"} else weights for part in ("output", "sum"))
     total = summed.sum(axis=-1, keepdims=True) + (0 if sinks is None else np.exp(sinks - top))
     out = _weighted(weights, v) / np.where(total == 0, 1, total)
@@ -198,10 +203,13 @@ def _normalised(inputs: Inputs, scores: Array, v: Array, twist: Twist) -> tuple[
     return out, {"log2": logs / np.log(2), "negated": -logs}.get(twist.lse, logs)
 
 
-def _running_maximum(scores: Array, tile: int) -> Array:
+def _running_maximum(scores: Array, twist: Twist) -> Array:
     """Return the largest score up to the end of each key's tile, which an online softmax subtracts there."""
-    edges = np.minimum((np.arange(scores.shape[-1]) // tile + 1) * tile, scores.shape[-1]) - 1
+    edges = np.minimum((np.arange(scores.shape[-1]) // twist.tile + 1) * twist.tile, scores.shape[-1]) - 1
     reached = np.maximum.accumulate(scores, axis=-1)[..., edges]
+    for key in range(1, scores.shape[-1] if twist.slack else 0):
+        kept = reached[..., key - 1]
+        reached[..., key] = np.where(reached[..., key] > kept + twist.slack, reached[..., key], kept)
     return np.where(np.isneginf(reached), 0, reached)
 
 

@@ -7,6 +7,7 @@ right ones right, and has the LSE as it is. A mistake is told only if it fits ev
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 LARGEST = 6e7
 """Above this many multiply-adds for each hypothesis a case is too large to try them all."""
+_SLACK = 8 * math.log(2)  # of this project's kernels: weights up to 2^8
 _TILES = (8, 16, 32, 48, 64, 96, 128, 256)
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-44}
 _SCORE_UNIT = {"float32": 2.0**-22, "float64": 2.0**-51}
@@ -235,18 +237,25 @@ def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
         yield Hypothesis("8-bit tensors are read in the other of the two formats", Twist(other_format=True))
     if group > 1 and config.num_kv_heads > 1:
         yield Hypothesis("query head h takes KV head h % Hkv, not h // (H / Hkv)", Twist(interleaved=True))
-    for stale, words in (
-        ("both", "partial results are"), ("output", "partial outputs are"), ("sum", "partial sums are"),
-    ):  # fmt: skip
-        for tile in _TILES:
-            text = f"{words} not rescaled when a later tile has a larger score"
-            yield Hypothesis(text, Twist(tile=tile, stale=stale), detail=f"tiles of {tile} keys fit best")
+    yield from _stale()
     yield Hypothesis("each key meets the value of the key after it", Twist(value_shift=1))
     yield Hypothesis("each key meets the value of the key before it", Twist(value_shift=-1))
     yield Hypothesis("subnormal elements of q, k and v are taken for 0", Twist(flushed=True))
     yield from _strides(config)
     if band:
         yield from _edges_of_tiles()
+
+
+def _stale() -> Iterator[Hypothesis]:
+    """Yield online softmaxes that do not rescale, for tiles of several sizes."""
+    for stale, words in (
+        ("both", "partial results are"), ("output", "partial outputs are"), ("sum", "partial sums are"),
+    ):  # fmt: skip
+        for tile in _TILES:
+            text = f"{words} not rescaled when a later tile has a larger score"
+            for slack in (0.0, _SLACK):
+                twist = Twist(tile=tile, stale=stale, slack=slack)
+                yield Hypothesis(text, twist, detail=f"tiles of {tile} keys fit best")
 
 
 def _edges_of_tiles() -> Iterator[Hypothesis]:
@@ -291,8 +300,8 @@ def _strides(config: AttentionConfig) -> Iterator[Hypothesis]:
     right = config.head_dim_v if config.layout == "BHSD" else config.head_dim_v * config.num_kv_heads
     usual = {config.head_dim, config.head_dim_v, config.head_dim_v * config.num_heads, *range(8, 257, 8), 512, 1024}
     for stride in sorted(usual - {0, right}):
-        text = f"rows of V are read {stride} elements apart in memory; they are {right} apart"
-        yield Hypothesis(text, Twist(value_stride=stride), enough=0.3)
+        text, detail = f"rows of V are read {stride} elements apart in memory", f"they are {right} apart"
+        yield Hypothesis(text, Twist(value_stride=stride), detail=detail, enough=0.3)
 
 
 def _explaining(case: _Case, only: Collection[str] | None) -> list[KnownMistake]:

@@ -327,7 +327,7 @@ def test_what_no_mistake_was_tried_on_is_counted():
     """A case that is too large says nothing for or against a mistake, and is said; nor does one of another backend."""
     failed = [failing("scale"), failing(tried=False), failing("mask", backend="other")]
     found = symptoms(failed)
-    assert found["b"][0] == "scale: fits all 1 failing cases that it was tried on, of 2"
+    assert found["b"][0] == "scale: fits 1 of 2 failing cases; none of the others can tell"
     assert found["other"][0] == "mask"
 
 

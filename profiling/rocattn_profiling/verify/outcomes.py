@@ -192,15 +192,12 @@ def _named(mistake: str, failed: Sequence[CaseOutcome]) -> str:
     """Return a mistake with the detail that most cases have, and how many cases it fits where that is not all."""
     asked = [[fit for fit in outcome.fits or () if fit.mistake == mistake] for outcome in failed]
     words = Counter(fit.words for fits in asked for fit in fits).most_common(1)[0][0]
-    cases = sum(map(bool, asked))
-    tried = sum(outcome.fits is not None for outcome in failed)
-    if cases < tried:
-        return f"{words}: fits {cases} of {tried} failing cases; another mistake fits the others"
-    return (
-        words
-        if tried == len(failed)
-        else f"{words}: fits all {tried} failing cases that it was tried on, of {len(failed)}"
-    )
+    cases = sum(any(not fit.unsure for fit in fits) for fits in asked)
+    if cases == len(failed):
+        return words
+    excluded = any(outcome.fits is not None and not fits for outcome, fits in zip(failed, asked, strict=True))
+    others = "another mistake fits the others" if excluded else "none of the others can tell"
+    return f"{words}: fits {cases} of {len(failed)} failing cases; {others}"
 
 
 def _in_common(ran: Sequence[CaseOutcome], failed: Sequence[CaseOutcome]) -> list[str]:

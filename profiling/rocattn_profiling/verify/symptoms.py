@@ -7,6 +7,7 @@ right ones right, and has the LSE as it is. A mistake is told only if it fits ev
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -241,9 +242,6 @@ def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
     yield Hypothesis("each key meets the value of the key after it", Twist(value_shift=1))
     yield Hypothesis("each key meets the value of the key before it", Twist(value_shift=-1))
     yield Hypothesis("subnormal elements of q, k and v are taken for 0", Twist(flushed=True))
-    yield from _strides(config)
-    if band:
-        yield from _edges_of_tiles()
 
 
 def _stale() -> Iterator[Hypothesis]:
@@ -258,8 +256,10 @@ def _stale() -> Iterator[Hypothesis]:
                 yield Hypothesis(text, twist, detail=f"tiles of {tile} keys fit best")
 
 
-def _edges_of_tiles() -> Iterator[Hypothesis]:
+def _edges_of_tiles(config: AttentionConfig) -> Iterator[Hypothesis]:
     """Yield mistakes that only rows make whose band ends in a certain column of a tile."""
+    if not config.causal and config.window is None:
+        return
     for shift, text in (
         ((0, 1), "see one key beyond the right end of their band"),
         ((0, -1), "do not see the last key of their band"),
@@ -295,9 +295,8 @@ def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
             yield Hypothesis(text, Twist(scale=config.head_dim**-0.5 / scale))
 
 
-def _strides(config: AttentionConfig) -> Iterator[Hypothesis]:
-    """Yield wrong strides between rows of V; beyond the end of the array the values read are unknown."""
-    right = config.head_dim_v if config.layout == "BHSD" else config.head_dim_v * config.num_kv_heads
+def _strides(config: AttentionConfig, right: int) -> Iterator[Hypothesis]:
+    """Yield wrong strides between rows of V; beyond its end, and between its parts, the values read are unknown."""
     usual = {config.head_dim, config.head_dim_v, config.head_dim_v * config.num_heads, *range(8, 257, 8), 512, 1024}
     for stride in sorted(usual - {0, right}):
         text, detail = f"rows of V are read {stride} elements apart in memory", f"they are {right} apart"
@@ -308,7 +307,12 @@ def _explaining(case: _Case, only: Collection[str] | None) -> list[KnownMistake]
     """Return the mistakes that explain the wrong rows, most of them first; of equals, the clearly closer first."""
     ranked: list[tuple[float, float, KnownMistake]] = []
     unsure: list[KnownMistake] = []
-    for hypothesis in _hypotheses(case.config):
+    v = heads_view(case.inputs.v, case.config.layout, case.config.num_kv_heads, "v")
+    for hypothesis in itertools.chain(
+        _hypotheses(case.config),
+        _strides(case.config, v.strides[2] // v.itemsize),
+        _edges_of_tiles(case.config),
+    ):
         if (ranked and not hypothesis.everywhere) or (only is not None and hypothesis.words not in only):
             continue
         other, other_lse = attend(case.config, case.inputs, hypothesis.twist)

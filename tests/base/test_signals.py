@@ -37,7 +37,7 @@ def test_a_command_that_is_ended_unwinds_and_says_what_is_kept(capsys, number, s
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_ignored_signal_stays_ignored(monkeypatch, number):
+def test_an_ignored_signal_stays_ignored(number):
     """Of a background job that is not to hear the terminal's Ctrl-C, or one that is to outlive its terminal."""
     former = signal.signal(number, signal.SIG_IGN)
     try:
@@ -59,14 +59,17 @@ def test_a_failed_program_is_seen_where_sigchld_is_ignored():
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "1\n"
 
 
-def test_a_program_that_a_thread_waits_for_is_ended(monkeypatch):
-    """A signal reaches the main thread alone, which would wait for the others: as long as a question may take."""
+def test_a_program_that_a_thread_waits_for_is_ended():
+    """A signal reaches the main thread alone, which would wait for the others: as long as a question may take.
+
+    It comes when the main thread waits: Python does not hear one that comes just as it begins to.
+    """
     program = (
         "import concurrent.futures, os, signal, sys\n"
         "from rocattn_profiling.base.process import ask\n"
         "from rocattn_profiling.base.console import cleanly\n"
         "with cleanly('doctor'), concurrent.futures.ThreadPoolExecutor() as pool:\n"
-        "    pool.submit(ask, ['sh', '-c', f'kill -HUP {os.getpid()}; exec sleep 900'], timeout_s=900)\n"
+        "    pool.submit(ask, ['sh', '-c', f'sleep 2; kill -HUP {os.getpid()}; exec sleep 900'], timeout_s=900)\n"
     )
     done = subprocess.run([*hearing(signal.SIGHUP), sys.executable, "-c", program], check=False, timeout=300)
     assert done.returncode == 128 + signal.SIGHUP

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from rocattn.config import AttentionConfig
+from rocattn_profiling.gate.model import Entry, GateResult, SideFacts
 from rocattn_profiling.gate.rule.pairs import Decision, PairLaunch
 from rocattn_profiling.gate.rule.policy import Policy
-from rocattn_profiling.gate.verdict import Entry, GateResult, SideFacts
 from rocattn_profiling.measure.records import Check, Commit, Launch, Machine, Record
 from rocattn_profiling.revisions.git import Revision
 

@@ -15,8 +15,8 @@ import pytest
 from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counted
 from rocattn_profiling.gate import plugin
 from rocattn_profiling.gate.headline import conclude
+from rocattn_profiling.gate.model import Entry, coverage_of
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.verdict import Entry, coverage_of
 from rocattn_profiling.profile.collect import hardware
 
 from .test_earlier_results import ASSEMBLY, SHAPE, TRACE, place, records, run, verdict  # noqa: F401 - fixtures

@@ -17,7 +17,8 @@ from rocattn_profiling import cli
 from rocattn_profiling.base.reasons import Coverage
 from rocattn_profiling.ci import card
 from rocattn_profiling.ci import command as ci
-from rocattn_profiling.gate.verdict import Cause, Entry, write
+from rocattn_profiling.gate.model import Cause, Entry
+from rocattn_profiling.gate.verdict import write
 from rocattn_profiling.profile.collect import find
 
 from ..made_reports import verdict  # noqa: F401 - the fixture

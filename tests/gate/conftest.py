@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.headline import conclude
+from rocattn_profiling.gate.model import JUDGED, ORDER, Entry, GateResult, SideFacts, badness
 from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.measure.records import Machine
@@ -73,7 +73,7 @@ def make_pair():
 def make_entry(label, status, ratio=1.0, **facts):
     """One entry with a decision if its status is one (or a waived one)."""
     decision = None
-    if status in {*verdict.JUDGED, "waived"}:
+    if status in {*JUDGED, "waived"}:
         decision = Decision(
             id=label,
             verdict="regression" if status == "waived" else status,
@@ -84,7 +84,7 @@ def make_entry(label, status, ratio=1.0, **facts):
             reason="why",
         )
         facts = {"base": 2.0e6, "head": 2.0e6 * ratio, "unit": "ns", **facts}
-    return verdict.Entry(**{"label": label, "name": label, "status": status, "decision": decision, **facts})
+    return Entry(**{"label": label, "name": label, "status": status, "decision": decision, **facts})
 
 
 @pytest.fixture
@@ -99,18 +99,18 @@ def result_of():
 
     def make(entries, **facts):
         overall, sentence = conclude(entries, facts.get("invalid", ""), facts.get("problems", ()), tolerance=0.05)
-        side = verdict.SideFacts(
+        side = SideFacts(
             revision=Revision(name="HEAD", sha="ab" * 20, tree="cd" * 20, date_ms=0, subject="a subject"),
             python="3.11",
             packages={},
         )
         machine = Machine(name="m", cpu="c", cores=2, memory_bytes=1, os="o", python="3", numpy="2")
-        ordered = sorted(entries, key=lambda e: (verdict.ORDER.index(e.status), -verdict.badness(e)))
+        ordered = sorted(entries, key=lambda e: (ORDER.index(e.status), -badness(e)))
         made = {
             "verdict": overall, "sentence": sentence, "created_ms": 1, "base": side, "head": side, "machine": machine,
             "policy": Policy(), "quick": True, "seed": 1, "launches": 10, "suite": "benchmarks", "entries": ordered,
-            "counts": {s: n for s in verdict.ORDER if (n := sum(e.status == s for e in entries))},
+            "counts": {s: n for s in ORDER if (n := sum(e.status == s for e in entries))},
         }  # fmt: skip
-        return verdict.GateResult(**{**made, **facts})
+        return GateResult(**{**made, **facts})
 
     return make

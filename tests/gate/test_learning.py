@@ -12,7 +12,7 @@ from rocattn_profiling.cli import main
 from rocattn_profiling.gate import noise_record, selftest, verdict
 from rocattn_profiling.gate.formats import markdown, render, untrusted
 from rocattn_profiling.gate.measure import LaunchLine
-from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource
+from rocattn_profiling.gate.model import KnownNoise, NoiseSource
 from rocattn_profiling.gate.options import Options
 
 LABEL = "bench_work.Exact.time_work(100)"

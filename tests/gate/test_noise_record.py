@@ -9,7 +9,8 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate import noise_record
-from rocattn_profiling.gate.noise_record import FILE, BenchmarkKey, Measurement, NoiseError
+from rocattn_profiling.gate.model import BenchmarkKey
+from rocattn_profiling.gate.noise_record import FILE, Measurement, NoiseError
 from rocattn_profiling.gate.rule import noise
 from rocattn_profiling.gate.rule.launches import locations
 from rocattn_profiling.gate.rule.pairs import PairLaunch

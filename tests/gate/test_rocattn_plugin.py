@@ -6,11 +6,11 @@ import pytest
 
 from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.gate import rocattn
+from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.exact.answers import Answers, BackendAnswer, PlanAnswer, PlannedLaunch
 from rocattn_profiling.gate.exact.audit import Compared
+from rocattn_profiling.gate.model import Entry
 from rocattn_profiling.gate.rule.pairs import Decision
-from rocattn_profiling.gate.sides import Context
-from rocattn_profiling.gate.verdict import Entry
 from rocattn_profiling.kernels.compare import Comparison, Finding
 
 CONFIG = "b1-h8-q128-k128-d64-causal-float16"

@@ -14,6 +14,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Benchmark, Suite
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.model import Entry
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.result import failed_by_change
 from rocattn_profiling.gate.run import run_gate
@@ -210,7 +211,7 @@ def test_a_test_fails_on_head_if_its_own_file_changed(tmp_path, head_text, statu
         (trees[side] / "tests/test_bench.py").write_text(text)
     test = Benchmark(name=name, type="time", unit="seconds", version="", params=[], param_names=[])
     suite = Suite(benchmarks=[test], broken={})
-    entry = verdict.Entry(label=name, name=name, status="broken", reason="ZeroDivisionError")
+    entry = Entry(label=name, name=name, status="broken", reason="ZeroDivisionError")
     (found,) = failed_by_change([entry], suite, suite, trees)
     assert (found.status, "its own code changed" in found.reason) == (status, status == "failed")
     assert failed_by_change([entry], None, suite, trees) == [entry]

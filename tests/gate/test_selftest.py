@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.cli import main
-from rocattn_profiling.gate import selftest, verdict
+from rocattn_profiling.gate import selftest
 from rocattn_profiling.gate.measure import LaunchStore
-from rocattn_profiling.gate.noise_record import EarlierNoise
+from rocattn_profiling.gate.model import EarlierNoise, Entry
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.constants import FULL_LOOKS, QUICK_LOOKS
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
@@ -188,7 +188,7 @@ def test_pairs_keep_the_calls_of_a_sample(result, make_pair):
     """The absolute floor of one call is that of a timed sample over its calls; what was not judged is left out."""
     pair = make_pair(np.random.default_rng(6), 3)
     entries = [
-        verdict.Entry(
+        Entry(
             label=label, name="x", unit="ns", status=status,
             base_launches=pair.a.launches, head_launches=pair.b.launches,
         )

@@ -12,6 +12,7 @@ from rocattn_profiling.asv.launch import Benchmark, Case
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import card, markdown, page, render, sarif
 from rocattn_profiling.gate.headline import conclude
+from rocattn_profiling.gate.model import ORDER, Cause, Location
 from rocattn_profiling.gate.rule.pairs import Decision
 
 
@@ -110,9 +111,7 @@ def test_exact_metrics_alone_do_not_make_a_gate_green(entry, result_of):
 
 def test_the_text_says_why_and_what_is_waived(entry, result_of):
     """Causes with their place, waivers and a ceiling that was broken stand beside the numbers."""
-    cause = verdict.Cause(
-        kind="machine code", text="12 VGPRs spilled", location=verdict.Location(path="kernels/a.hip", line=7)
-    )
+    cause = Cause(kind="machine code", text="12 VGPRs spilled", location=Location(path="kernels/a.hip", line=7))
     result = result_of([
         entry("worse", "regression", 1.5, causes=[cause], reason="above its ceiling"),
         entry("known", "waived", 1.2, waiver="costs a compare (#41, up to x1.3)"),
@@ -140,9 +139,9 @@ def test_the_text_cannot_command_the_terminal_or_the_workflow(entry, result_of):
 
 def test_the_text_cuts_names_as_the_comment_does(entry, result_of):
     """A label of thousands of characters leaves one line a name, in every status, and in the sentence."""
-    entries = [entry(f"{status}{'x' * 3000}", status, 1.5, reason="why") for status in verdict.ORDER]
+    entries = [entry(f"{status}{'x' * 3000}", status, 1.5, reason="why") for status in ORDER]
     lines = card.text(result_of(entries)).splitlines()
-    for status in set(verdict.ORDER) - {"pass"}:
+    for status in set(ORDER) - {"pass"}:
         assert sum(f"{status}{'x' * (159 - len(status))}…" in line for line in lines) == 1
     assert max(map(len, lines)) < 700
 

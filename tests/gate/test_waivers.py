@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rocattn_profiling.gate import thresholds, verdict, waivers
+from rocattn_profiling.gate import thresholds, waivers
+from rocattn_profiling.gate.model import EXACT, METRICS
 from rocattn_profiling.gate.waivers import FILE, Waiver, WaiverError, WaiverTable
 from rocattn_profiling.revisions import git as revisions
 
@@ -324,13 +325,13 @@ def test_a_trailer_for_what_no_verdict_has_is_told(text, why):
     assert why in found.notes[0]
 
 
-@pytest.mark.parametrize("metric", verdict.METRICS)
+@pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_of_a_verdict_can_be_waived(tmp_path, metric):
     """In the file and in a trailer; whatever is exact is a metric."""
     (one, _) = waivers.load(write(tmp_path, GOOD.replace('"time"', f'"{metric}"'))).rows
     (other,) = waivers.load(None, [("abc1234", f"S\n\nRocattn-Accept: x | {metric} | 1.3 | why\n")]).rows
     assert one.metric == other.metric == metric
-    assert set(verdict.METRICS) > verdict.EXACT
+    assert set(METRICS) > EXACT
 
 
 def test_a_trailer_that_nothing_needs_does_not_fail(entry):

@@ -27,7 +27,7 @@ from rocattn_profiling.ci.card import ASKED, CHANGE, DOCTOR, STEPS, JobStep, gra
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocattn_profiling.gate.verdict import Entry
+    from rocattn_profiling.gate.model import Entry
 
 # How many of the regressed benchmarks are profiled, worst first: each takes a run for every group of counters.
 PROFILED = 3

@@ -19,10 +19,9 @@ from rocattn_profiling.gate import options as gate_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocattn_profiling.gate.noise_record import NoiseSource
+    from rocattn_profiling.gate.model import GateResult, NoiseSource
     from rocattn_profiling.gate.planning.plan import PlannedCase
     from rocattn_profiling.gate.selftest import Selftest, Sensitivity
-    from rocattn_profiling.gate.verdict import GateResult
 
 _RUN_EPILOG = """\
   rocattn gate run --base main...               HEAD against the commit at which it left main

@@ -26,7 +26,6 @@ import random
 import statistics
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -36,8 +35,8 @@ from rocattn_profiling.asv.launch import Case, Outcome, OutOfTimeError, Request
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import append_line
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.gate.noise_record import EarlierNoise
-from rocattn_profiling.gate.planning.pace import UNDECIDED_SHARE, Pace, TimeLimit
+from rocattn_profiling.gate.model import SIDES, Design, EarlierNoise, SessionResult, SideName
+from rocattn_profiling.gate.planning.pace import UNDECIDED_SHARE
 from rocattn_profiling.gate.rule.constants import SLOW
 from rocattn_profiling.gate.rule.launches import location, usual_canary
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side, no_measurement
@@ -47,13 +46,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.gate.planning.pace import Tracing
+    from rocattn_profiling.gate.model import CaseLauncher
     from rocattn_profiling.gate.rule.pairs import Decision
-    from rocattn_profiling.gate.rule.policy import Policy
-    from rocattn_profiling.gate.sources import CaseLauncher
 
-SideName = Literal["base", "head"]
-SIDES: tuple[SideName, SideName] = ("base", "head")
 REPEATS = 2  # at most, of one slow launch
 _KNOWN = 6  # launches that are needed to know the usual canary
 TIME_UNITS = {"seconds": "ns"}
@@ -78,72 +73,6 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: Outcome | None = None
     began_with: EarlierNoise | None = None
     runs_change: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
-    """What a session measures, and how.
-
-    Attributes:
-        cases: The benchmarks, each with one combination of parameters.
-        policy: When to look at the launches, and how to decide.
-        policies: Label -> the policy of a case that has its own.
-        request: How a launch samples.
-        seed: Determines every order.
-        steps: Label -> how many calls away from the benchmark the change is; without those that it does not reach.
-        pace: What launches are expected to take.
-        limit: When to end; by default never.
-        runs_change: Says of a benchmark whether it runs anything that differs, or None where that is not known. None
-            where every benchmark is to be measured.
-        tracing: What it is expected to say.
-    """
-
-    cases: Sequence[Case]
-    policy: Policy
-    policies: Mapping[str, Policy] = field(default_factory=dict)
-    request: Request
-    seed: int
-    steps: Mapping[str, int] = field(default_factory=dict)
-    pace: Pace = field(default_factory=Pace)
-    limit: TimeLimit = field(default_factory=lambda: TimeLimit.begin(0.0))
-    runs_change: Callable[[Case], bool | None] | None = None
-    tracing: Tracing | None = None
-
-    def policy_of(self, case: Case) -> Policy:
-        """Return the policy of one case."""
-        return self.policies.get(case.label, self.policy)
-
-    @property
-    def looks(self) -> list[int]:
-        """The rounds after which any case is looked at."""
-        return sorted({look for policy in (self.policy, *self.policies.values()) for look in policy.looks})
-
-
-class SessionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session measured.
-
-    Attributes:
-        pairs: The stored pair of every case that ran on both sides.
-        decision: Their verdicts.
-        outcomes: Per label and side, the first launch or the failed one.
-        launches: Number of processes with samples.
-        repeated: How many of those repeat a slow launch.
-        unreached: Labels that the time limit left without a launch on both sides.
-        open: Labels that are undecided for lack of time.
-    """
-
-    pairs: list[Pair]
-    decision: SuiteDecision
-    outcomes: dict[str, dict[SideName, Outcome]]
-    launches: int
-    repeated: int
-    unreached: list[str] = []
-    open: list[str] = []
-
-    @property
-    def stopped(self) -> bool:
-        """Whether there was not enough time for everything."""
-        return bool(self.unreached or self.open)
 
 
 class _TimeUpError(Exception):

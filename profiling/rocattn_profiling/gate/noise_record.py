@@ -18,9 +18,17 @@ import numpy as np
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import machine_folder
 from rocattn_profiling.base.files import locked, open_regular, result_folder, write_bytes, write_text
+from rocattn_profiling.gate.model import (
+    BenchmarkHistory,
+    BenchmarkKey,
+    EarlierNoise,
+    KnownNoise,
+    NoiseSource,
+    PastSession,
+)
 from rocattn_profiling.gate.rule.constants import MIN_LAUNCHES, SESSIONS
 from rocattn_profiling.gate.rule.launches import cpu_bound, locations
-from rocattn_profiling.gate.rule.pairs import Count, Number, PairLaunch
+from rocattn_profiling.gate.rule.pairs import PairLaunch
 from rocattn_profiling.measure.machine import this_machine
 from rocattn_profiling.measure.stats import low_quantile
 
@@ -28,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rocattn_profiling.asv.launch import Case, Request
-    from rocattn_profiling.gate.measure import SessionResult
+    from rocattn_profiling.gate.context import Context
+    from rocattn_profiling.gate.model import SessionResult
     from rocattn_profiling.gate.rule.pairs import Pair
-    from rocattn_profiling.gate.sides import Context
     from rocattn_profiling.measure.records import Machine
 
 SCHEMA = 1
@@ -38,7 +46,6 @@ FILE = "noise.json.rocattn"  # in the machine's folder of the asv store: a name 
 MOST_LAUNCHES = 40  # of a session: both sides of twenty rounds
 _MOST_BYTES = 64 << 20
 _STALE_US = 180 * 86_400e6  # a benchmark that was not measured for so long is dropped
-_COMPARABLE = 3  # times as many samples are still comparable: a busy machine takes 4 where a quiet one takes 12
 _DIGITS = 6
 _SD_OF_MAD = 1.4826  # standard deviation of a normal distribution, in median absolute deviations
 
@@ -62,99 +69,12 @@ class RecordedMachine(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} ({self.cpu}, {self.cores} cores{gpu})"
 
 
-class BenchmarkKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What launches on one machine must have in common to be comparable.
-
-    Attributes:
-        label: The benchmark with its parameters.
-        version: Of its code, by asv; another version starts a new history.
-        python: Major and minor version of the interpreter.
-        sample_ns, budget_ns: The requested sampling, in which quick and full runs differ.
-    """
-
-    label: str
-    version: str
-    python: str
-    sample_ns: int
-    budget_ns: int
-
-
-class PastSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Launches of identical code, side by side in time.
-
-    Attributes:
-        start_us: Unix time of the first in microseconds, which identifies a session.
-        samples: How many samples a launch had.
-        wall: Location of each launch by wall time (or its value), in the benchmark's unit.
-        cpu: The same by CPU time; empty when unknown.
-        canary: Time of the canary in each launch, in ns; empty when unknown.
-    """
-
-    start_us: float
-    samples: int
-    wall: list[float]
-    cpu: list[float] = []
-    canary: list[float] = []
-
-    def launches(self) -> list[PairLaunch]:
-        """Return the launches in the form of a pair's history."""
-        columns = zip(self.wall, self.cpu or [0.0] * len(self.wall), self.canary or [0.0] * len(self.wall), strict=True)
-        return [
-            PairLaunch(round=index, samples=[wall], cpu=[cpu] if self.cpu else [], canary=canary)
-            for index, (wall, cpu, canary) in enumerate(columns)
-        ]
-
-
-class BenchmarkHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The sessions of one benchmark, the newest last."""
-
-    key: BenchmarkKey
-    sessions: list[PastSession]
-
-
 class NoiseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The file."""
 
     schema: int = SCHEMA
     machine: RecordedMachine
     benchmarks: list[BenchmarkHistory] = []
-
-
-class NoiseSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run's history came from.
-
-    Attributes:
-        path: The record; "" when none was to be read.
-        why_not: Why there is no history, one line; "" when it was read.
-    """
-
-    path: str = ""
-    why_not: str = ""
-
-
-class KnownNoise(msgspec.Struct, frozen=True, kw_only=True):
-    """The history of one benchmark in numbers.
-
-    Attributes:
-        sessions, launches: How many.
-        value: Typical distance of a launch from the median of its session, as a standard deviation in logs.
-    """
-
-    sessions: Count
-    launches: Count
-    value: Number
-
-
-class EarlierNoise(msgspec.Struct, frozen=True, kw_only=True):
-    """The history that a run began with; stored with its launches, so that a resumed run decides the same."""
-
-    source: NoiseSource = NoiseSource()
-    benchmarks: list[BenchmarkHistory] = []
-
-    def history(self, label: str, samples: int) -> list[list[PairLaunch]]:
-        """Return the sessions of a benchmark whose launches had about as many samples, the newest last."""
-        sessions = (session for past in self.benchmarks if past.key.label == label for session in past.sessions)
-        return [s.launches() for s in sessions if max(s.samples, samples) <= _COMPARABLE * min(s.samples, samples)]
 
 
 class Measurement(NamedTuple):

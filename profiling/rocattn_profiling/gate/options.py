@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rocattn_profiling.base.console import Step
-    from rocattn_profiling.gate.measure import SideName
+    from rocattn_profiling.gate.model import SideName
 
 
 class OptionError(RocattnError):

@@ -12,17 +12,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate.rule.pairs import Decision
-from rocattn_profiling.gate.verdict import Entry
+from rocattn_profiling.gate.model import Entry, decision_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rocattn_profiling.base.reasons import Reason
+    from rocattn_profiling.gate.context import Context
+    from rocattn_profiling.gate.model import Cause, Status
     from rocattn_profiling.gate.options import Options
-    from rocattn_profiling.gate.sides import Context
-    from rocattn_profiling.gate.verdict import Cause, Status
 
 FILE = ".rocattn/gate.py"
 _MODULE = "rocattn_gate_plugin"
@@ -54,20 +53,6 @@ class Plugin:
         return []
 
 
-def plugin_of(context: Context) -> Plugin:
-    """Return the plug-in of the gated project: its own, rocattn's, or one that knows nothing.
-
-    Raises:
-        PluginError: The project's own cannot be loaded.
-    """
-    tree = context.trees.get("head")
-    if tree is not None and (tree / FILE).is_file():
-        return _own_plugin(tree, context)
-    from rocattn_profiling.gate import rocattn
-
-    return rocattn.RocattnPlugin(context) if rocattn.applies(context) else Plugin(context)
-
-
 def unmeasurable(tree: Path, options: Options) -> Reason | None:
     """Return why a run could measure none of the benchmarks that it was asked for; None if it may measure some.
 
@@ -84,7 +69,15 @@ def unmeasurable(tree: Path, options: Options) -> Reason | None:
     return rocattn.without_gpu(options.patterns)
 
 
-def _own_plugin(tree: Path, context: Context) -> Plugin:
+def own_plugin(context: Context) -> Plugin | None:
+    """Return the plug-in in the project's own file; None where it has none.
+
+    Raises:
+        PluginError: It cannot be loaded.
+    """
+    tree = context.trees.get("head")
+    if tree is None or not (tree / FILE).is_file():
+        return None
     spec = importlib.util.spec_from_file_location(_MODULE, tree / FILE)
     assert spec is not None
     assert spec.loader is not None
@@ -149,10 +142,3 @@ def exact_entry(
         label=label, name=label, metric=metric, arch=arch, status=status, unit=unit, base=base, head=head,
         reason=reason, decision=decision, causes=list(causes),
     )  # fmt: skip
-
-
-def decision_of(label: str, status: Status, ratio: float, reason: str) -> Decision:
-    """Return the decision on an exact number: nothing is left to chance."""
-    return Decision(
-        id=label, verdict=status, ratio=ratio, ratio_low=ratio, ratio_high=ratio, p=0.0, rounds_used=0, reason=reason
-    )

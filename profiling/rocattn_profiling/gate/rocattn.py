@@ -22,9 +22,8 @@ from rocattn_profiling.gate.exact import plans as exact_plans
 from rocattn_profiling.gate.exact.answers import Answers, ProbeError, ask, ready, usual_problems
 from rocattn_profiling.gate.exact.audit import KERNELS, Kernels, PinFiles, audit_entries, compare_kernels, error_at
 from rocattn_profiling.gate.exact.plans import FLASH_PATH, geometry
-from rocattn_profiling.gate.measure import SIDES, SideName
+from rocattn_profiling.gate.model import SIDES, Cause, Entry, Location, SideName
 from rocattn_profiling.gate.plugin import Plugin
-from rocattn_profiling.gate.verdict import Cause, Entry, Location
 from rocattn_profiling.kernels import sentences
 from rocattn_profiling.kernels.audit import PROBLEM
 from rocattn_profiling.kernels.revision import list_kernels
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn.config import AttentionConfig
+    from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.exact.answers import PlanAnswer
-    from rocattn_profiling.gate.sides import Context
 
 PLANS_FROM = ("rocattn", KERNELS)
 KERNELS_FROM = (*PLANS_FROM, "profiling/rocattn_profiling/kernels")

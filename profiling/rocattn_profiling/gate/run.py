@@ -20,12 +20,13 @@ from rocattn_profiling.gate import noise_record, result, verdict, waivers
 from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.explain.reach import reach_of
 from rocattn_profiling.gate.formats import outputs
-from rocattn_profiling.gate.measure import SIDES, Design, LaunchStore, PairedSession
+from rocattn_profiling.gate.measure import LaunchStore, PairedSession
+from rocattn_profiling.gate.model import EXACT, SIDES, Design, GateResult
 from rocattn_profiling.gate.options import OptionError, Options
 from rocattn_profiling.gate.planning.listing import listed_suites
 from rocattn_profiling.gate.planning.pace import TimeLimit
 from rocattn_profiling.gate.planning.plan import Plan, chosen
-from rocattn_profiling.gate.plugin import plugin_errors, plugin_of
+from rocattn_profiling.gate.plugin import Plugin, own_plugin, plugin_errors
 from rocattn_profiling.gate.sides import open_sides, out_errors
 from rocattn_profiling.revisions.asv_config import UnknownNameError
 from rocattn_profiling.revisions.git import RevisionError
@@ -36,13 +37,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Case
+    from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.explain.reach import Reach
-    from rocattn_profiling.gate.measure import SessionResult
+    from rocattn_profiling.gate.model import Entry, SessionResult
     from rocattn_profiling.gate.planning.pace import Pace
     from rocattn_profiling.gate.planning.plan import RunPlan
-    from rocattn_profiling.gate.plugin import Plugin
-    from rocattn_profiling.gate.sides import Context
-    from rocattn_profiling.gate.verdict import Entry
 
 QUICK_REQUEST = Request(sample_ns=3_000_000, budget_ns=60_000_000)
 FULL_REQUEST = Request(sample_ns=5_000_000, budget_ns=200_000_000)
@@ -57,8 +56,8 @@ def run_gate(
     *,
     on_step: Callable[[Step], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
-    also: Callable[[verdict.GateResult, LaunchStore], Mapping[str, str]] = lambda _result, _store: {},
-) -> verdict.GateResult:
+    also: Callable[[GateResult, LaunchStore], Mapping[str, str]] = lambda _result, _store: {},
+) -> GateResult:
     """Measure two sides interleaved and decide; write the verdict in all its forms, and ``launches.jsonl``.
 
     The files replace an earlier run's at the very end. A run that fails leaves those as they are, and says so.
@@ -217,7 +216,7 @@ def _concluded(
     *,
     narrowed: bool,
     on_step: Callable[[Step], None],
-) -> verdict.GateResult:
+) -> GateResult:
     """Add exact metrics and causes, and apply the repository's own thresholds and waivers."""
     options, limits = context.options, context.thresholds
     if options.exact and context.trees:
@@ -225,7 +224,7 @@ def _concluded(
         with plugin_errors(plugin):
             entries = [*entries, *plugin.entries()]
     # A quick run may read off a selection only, whichever benchmarks it measures: rocattn's looks at some kernels.
-    narrowed = narrowed or (options.quick and any(entry.metric in verdict.EXACT for entry in entries))
+    narrowed = narrowed or (options.quick and any(entry.metric in EXACT for entry in entries))
     entries = limits.apply(entries)
     modules = {case.label: design.pace.shared_module(case) for case in design.cases}
     entries = add_causes(entries, context, plugin, design.limit, on_step, modules=modules)
@@ -267,3 +266,16 @@ def _lock(descriptor: int) -> bool:
     except OSError as error:
         return error.errno not in {errno.EWOULDBLOCK, errno.EACCES}
     return True
+
+
+def plugin_of(context: Context) -> Plugin:
+    """Return the plug-in of the gated project: its own, rocattn's, or one that knows nothing.
+
+    Raises:
+        PluginError: The project's own cannot be loaded.
+    """
+    if (own := own_plugin(context)) is not None:
+        return own
+    from rocattn_profiling.gate import rocattn
+
+    return rocattn.RocattnPlugin(context) if rocattn.applies(context) else Plugin(context)

@@ -13,25 +13,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.gate.measure import SIDES, LaunchLine
-from rocattn_profiling.gate.noise_record import EarlierNoise, NoiseSource
+from rocattn_profiling.gate.measure import LaunchLine
+from rocattn_profiling.gate.model import JUDGED, SIDES, EarlierNoise, NoiseSource
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.interim import has_zero, identical, launch_noise
 from rocattn_profiling.gate.rule.pairs import Pair, Side
-from rocattn_profiling.gate.rule.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it encodes
+from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.rule.suite import decide, decide_suite
 from rocattn_profiling.gate.run import run_gate
-from rocattn_profiling.gate.verdict import JUDGED
-from rocattn_profiling.measure.records import Machine  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.measure.records import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from rocattn_profiling.base.console import Step
-    from rocattn_profiling.gate.measure import LaunchStore, SideName
+    from rocattn_profiling.gate.measure import LaunchStore
+    from rocattn_profiling.gate.model import GateResult, SideName
     from rocattn_profiling.gate.rule.pairs import PairLaunch
-    from rocattn_profiling.gate.verdict import GateResult
 
 SCHEMA = 1
 DRAWS = 60

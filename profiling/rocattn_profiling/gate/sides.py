@@ -7,8 +7,6 @@ import os
 import re
 import shlex
 import time
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,19 +15,15 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import saying_elapsed
 from rocattn_profiling.base.markup import terminal
-from rocattn_profiling.base.reasons import NotCompared, Reason
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.gate import thresholds, waivers
-from rocattn_profiling.gate.explain.files import FileChange, changed_files
-from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.context import Context
+from rocattn_profiling.gate.model import SIDES, SideFacts
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
+from rocattn_profiling.gate.planning.select import unmatched
 from rocattn_profiling.gate.plugin import unmeasurable
-from rocattn_profiling.gate.result import unmatched
 from rocattn_profiling.gate.sources import check_installed, choose_sources, discover
-from rocattn_profiling.gate.thresholds import ThresholdTable
-from rocattn_profiling.gate.verdict import SideFacts
-from rocattn_profiling.gate.waivers import WaiverTable
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
@@ -41,68 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Suite
-    from rocattn_profiling.gate.measure import SideName
-    from rocattn_profiling.gate.sources import CaseLauncher, Sources
+    from rocattn_profiling.gate.model import SideName
+    from rocattn_profiling.gate.sources import Sources
     from rocattn_profiling.revisions.asv_config import Recipe
     from rocattn_profiling.revisions.git import Revision, Uncommitted
-
-
-@dataclass(frozen=True, kw_only=True)
-class Context:
-    """Both sides of a run, while they are checked out and built.
-
-    Attributes:
-        options: What the run was asked for.
-        repo: The repository's top folder; for existing environments, the benchmark folder.
-        out: Where results go.
-        suite: The benchmark folder, relative to the repository; or the first folder of tests; "" for commands alone.
-        trees, revisions: Checkout and revision of each side; empty for existing environments.
-        launchers: Start processes in each side's environment.
-        facts: What the verdict records about each side.
-        differing: Package -> (version in base, version in head), where they differ.
-        identity: Revisions and environments: a session with the same identity may be resumed.
-        results: The folder of asv's results, with a subfolder for each machine.
-        waivers, thresholds: Head's own settings.
-        list_base: Lists base's own suite, to find what head removed; None where it is the same as head's.
-        say: Prints a line of progress.
-        again: The command that compares the same sides again; append ``--bench`` or ``--rounds``.
-        notes: What a reader of the verdict must know about what was left out.
-        not_compared: What was left out and has no entry.
-    """
-
-    options: Options = field(default_factory=Options)
-    repo: Path
-    out: Path
-    suite: str = ""
-    trees: Mapping[SideName, Path] = field(default_factory=dict)
-    revisions: Mapping[SideName, Revision] = field(default_factory=dict)
-    launchers: Mapping[SideName, CaseLauncher]
-    facts: Mapping[SideName, SideFacts] = field(default_factory=dict)
-    differing: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    identity: Sequence[str] = ()
-    results: Path = Path()
-    waivers: WaiverTable = field(default_factory=WaiverTable)
-    thresholds: ThresholdTable = field(default_factory=ThresholdTable)
-    list_base: Callable[[], Suite | None] = lambda: None
-    say: Callable[[str], None] = lambda _: None
-    again: str = "rocattn gate run"
-    notes: list[str] = field(default_factory=list)
-    not_compared: list[NotCompared] = field(default_factory=list)
-
-    @cached_property
-    def changes(self) -> dict[str, FileChange]:
-        """The files that differ between both sides' trees, by path; empty without trees."""
-        return changed_files(self)
-
-    def note(self, line: str) -> None:
-        """Print a line now, and keep it for the verdict."""
-        self.say(line)
-        self.notes.append(line)
-
-    def leave_out(self, what: str, reason: Reason, line: str, *, needed: bool = False) -> None:
-        """Note that something is not compared; ``needed`` as in `NotCompared`."""
-        self.note(line)
-        self.not_compared.append(NotCompared.of(what, reason, needed=needed))
 
 
 def choose_revisions(

@@ -9,16 +9,16 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from rocattn_profiling.asv.launch import Launcher, PartialListing, Suite
 from rocattn_profiling.gate.launchers.command_launch import CommandLauncher
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
-from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.model import SIDES, CaseLauncher
 from rocattn_profiling.gate.planning.listing import from_source, names_in_source
-from rocattn_profiling.gate.result import unmatched
+from rocattn_profiling.gate.planning.select import unmatched
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import (
     FILE,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
-    from rocattn_profiling.gate.measure import SideName
+    from rocattn_profiling.gate.model import SideName
     from rocattn_profiling.gate.options import Options
     from rocattn_profiling.revisions.environments import Environment
 
@@ -47,67 +47,6 @@ _NAMED = 4  # folders in an error
 # Before a file is parsed: what a benchmark of each kind cannot do without.
 _MAY_HOLD = {"asv": re.compile(rb"def (time|timeraw|mem|peakmem|track)_"), "pytest": re.compile(rb"\bbenchmark\b")}
 _TESTS = ("*test*.py", "*bench*.py")
-
-
-class CaseLauncher(Protocol):
-    """Starts the processes of one side: `rocattn_profiling.asv.launch.Launcher` does for asv's suites."""
-
-    @property
-    def python(self) -> str:
-        """The interpreter of the side's environment."""
-
-    @property
-    def scratch(self) -> Path:
-        """A folder of the side's for working files."""
-
-    @property
-    def shared(self) -> tuple[Path, ...]:
-        """The files and folders that both sides take from head, and that no change can be in."""
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The variables of a launch."""
-
-    def discover(self, *, last_first: bool = False) -> Suite:
-        """List the benchmarks in this environment.
-
-        Args:
-            last_first: Begin at the end, where that makes a difference.
-
-        Raises:
-            SuiteError: When they cannot be listed at all.
-        """
-
-    def listed_so_far(self) -> PartialListing:
-        """Return how far `discover` is, which may be at work in another thread."""
-
-    def run(
-        self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
-    ) -> Outcome:
-        """Measure a case once in a fresh process; never raises for a benchmark's failure.
-
-        Raises:
-            OutOfTimeError: When ``within_s`` ended first.
-        """
-
-    def end_server(self) -> None:
-        """End what was kept to fork launches from."""
-
-    def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
-        """Return a command that calls a benchmark, unmeasured, and ends as programs do."""
-
-    def loaded(
-        self, name: str, label: str, trace: Sequence[str] = (), *, module: str = "", within_s: float = math.inf
-    ) -> Loaded | None:
-        """Call a benchmark, unmeasured, and return what it loads; None if it does not run, or not in time.
-
-        Args:
-            name: The benchmark.
-            label: The same with its parameters.
-            trace: Names of the source files, without folders, whose functions to trace.
-            module: Its module, if calls are to share one import of it; else empty.
-            within_s: The caller's own limit.
-        """
 
 
 class CombinedLauncher:

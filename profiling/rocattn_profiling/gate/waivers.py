@@ -17,8 +17,8 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn.gpu.arch import processor
 from rocattn.gpu.errors import ArchError
+from rocattn_profiling.gate.model import EXACT, JUDGED, METRICS, Entry
 from rocattn_profiling.gate.thresholds import check_keys, check_metric, is_number, read_tables
-from rocattn_profiling.gate.verdict import EXACT, JUDGED, METRICS, Entry
 from rocattn_profiling.revisions.git import git
 
 if TYPE_CHECKING:

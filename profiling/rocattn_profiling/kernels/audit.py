@@ -12,7 +12,7 @@ from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import choose_compiler
 from rocattn_profiling.base.reasons import NotCompared, Reason, counted
 from rocattn_profiling.kernels import shipped
-from rocattn_profiling.kernels.facts import KernelFacts  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file, name_of
 from rocattn_profiling.kernels.model.rates import rates_version
 

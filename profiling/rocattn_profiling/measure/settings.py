@@ -14,7 +14,7 @@ import msgspec
 import rocattn
 from rocattn.errors import RocattnError, ToolchainError
 from rocattn.sources import kernel_root
-from rocattn_profiling.measure.records import Commit, Machine  # noqa: TC001 - msgspec reads the annotations
+from rocattn_profiling.measure.records import Commit, Machine
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.base.files import StagedFiles
     from rocattn_profiling.base.reasons import Coverage
     from rocattn_profiling.bench.report import BenchReport
-    from rocattn_profiling.gate.verdict import GateResult
+    from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.measure.records import Record
     from rocattn_profiling.site.asv.pages import AsvPages
     from rocattn_profiling.site.changepoints import CommitChange

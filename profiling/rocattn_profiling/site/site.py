@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.series import Series
-    from rocattn_profiling.gate.verdict import GateResult
+    from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.site.commits import History
     from rocattn_profiling.site.history import Family, HistoryPage
 

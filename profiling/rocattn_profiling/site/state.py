@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from rocattn_profiling.gate.verdict import GateResult
+    from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.kernels.pins import Pin, Pins
     from rocattn_profiling.site.commits import History
 

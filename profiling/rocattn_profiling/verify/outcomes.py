@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from rocattn_profiling.measure.records import Check  # noqa: TC001 - msgspec reads the annotation
-from rocattn_profiling.verify.symptoms import KnownMistake  # noqa: TC001 - as above
+from rocattn_profiling.measure.records import Check
+from rocattn_profiling.verify.symptoms import KnownMistake
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rocattn.backend import Array
     from rocattn_profiling.verify.cases import VerifyCase
     from rocattn_profiling.workloads.accuracy import AccuracyVerdict
-
 
 YARDSTICK = "yardstick"
 """Takes the backend's place in the outcome of a case whose float64 reference breaks the contract."""

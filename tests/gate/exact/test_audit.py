@@ -9,8 +9,7 @@ from rocattn.sources import kernel_root
 from rocattn_profiling.gate.exact import audit as exact_audit
 from rocattn_profiling.gate.exact.audit import Compared, Kernels, PinFiles, audit_entries, compare_kernels
 from rocattn_profiling.gate.groups import by_cause
-from rocattn_profiling.gate.measure import SIDES
-from rocattn_profiling.gate.verdict import Cause, Location
+from rocattn_profiling.gate.model import SIDES, Cause, Location
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import compare
 from rocattn_profiling.kernels.pins import pin_of, pins_of, write_pins

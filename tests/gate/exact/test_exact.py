@@ -13,15 +13,15 @@ from rocattn.gpu.plan import plan
 from rocattn.sources import kernel_root
 from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.gate import rocattn
+from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.exact import plans as exact_plans
 from rocattn_profiling.gate.exact.answers import ProbeError, ask, usual_problems
-from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.model import SIDES, Cause, Entry
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.plugin import Plugin, plugin_of
+from rocattn_profiling.gate.plugin import Plugin
 from rocattn_profiling.gate.rocattn import RocattnPlugin
 from rocattn_profiling.gate.rule.pairs import Decision
-from rocattn_profiling.gate.sides import Context
-from rocattn_profiling.gate.verdict import Cause, Entry
+from rocattn_profiling.gate.run import plugin_of
 from rocattn_profiling.workloads.grids import GRIDS
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -3,12 +3,12 @@
 import sys
 
 from rocattn_profiling.asv.launch import Launcher
+from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.causes import add_causes
+from rocattn_profiling.gate.model import Entry
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.plugin import plugin_of
 from rocattn_profiling.gate.rule.pairs import Decision
-from rocattn_profiling.gate.sides import Context
-from rocattn_profiling.gate.verdict import Entry
+from rocattn_profiling.gate.run import plugin_of
 
 LIBRARY = {
     "tinylib/__init__.py": "from .work import work\n",

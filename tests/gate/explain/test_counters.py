@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from rocattn_profiling.asv.launch import Launcher
+from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain import causes as explain_causes
 from rocattn_profiling.gate.explain.causes import add_causes
+from rocattn_profiling.gate.model import Entry
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.plugin import Plugin
 from rocattn_profiling.gate.rule.pairs import Decision
-from rocattn_profiling.gate.sides import Context
-from rocattn_profiling.gate.verdict import Entry
 from rocattn_profiling.profile.collect import find, hardware
 
 from ...profile.collect.conftest import Machine

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from rocattn_profiling.asv.launch import Launcher, Loaded, Request
+from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain import causes as explain_causes
 from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.explain.files import FileChange, loaded_changes
@@ -14,7 +15,6 @@ from rocattn_profiling.gate.formats.render import MOST_CAUSES, entry_lines
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.plugin import Plugin
 from rocattn_profiling.gate.rule.pairs import Decision
-from rocattn_profiling.gate.sides import Context
 from rocattn_profiling.revisions import git as revisions
 
 from .explaining import LABEL, LIBRARY, SUITE, explained, places, projects, worse

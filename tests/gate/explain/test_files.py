@@ -3,9 +3,9 @@
 import sys
 
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate.explain.files import FileChange, changed_files
-from rocattn_profiling.gate.sides import Context
-from rocattn_profiling.gate.verdict import Cause, Location
+from rocattn_profiling.gate.context import Context
+from rocattn_profiling.gate.explain.files import FileChange
+from rocattn_profiling.gate.model import Cause, Location
 
 
 def change(tmp_path, before, after, name="x.py"):
@@ -59,7 +59,7 @@ def test_binary_new_and_deleted_files_are_causes(tmp_path):
     trees = {"base": tmp_path / "a", "head": tmp_path / "b"}
     launchers = {"head": Launcher(sys.executable, tmp_path / "suite", tmp_path / "scratch")}
     context = Context(repo=tmp_path, out=tmp_path / "out", trees=trees, launchers=launchers)
-    found = {path: one.cause() for path, one in changed_files(context).items()}
+    found = {path: one.cause() for path, one in context.changes.items()}
     assert found["x.bin"].text == "x.bin differs"
     assert found["gone.py"].text == "gone.py is gone"
     assert found["gone.py"].location is None

@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from rocattn_profiling.gate import verdict as verdicts
-from rocattn_profiling.gate.verdict import Cause, Location
+from rocattn_profiling.gate.model import ORDER, Cause, Location
 
 from ...made_reports import verdict  # noqa: F401 - a fixture
 
@@ -58,7 +57,7 @@ def hostile(entry, result_of):
             "unit": text,
             "traceback": text,
         }
-        statuses = [s for s in verdicts.ORDER if s in {"regression", "failed", "inconclusive", "waived", "new", "pass"}]
+        statuses = [s for s in ORDER if s in {"regression", "failed", "inconclusive", "waived", "new", "pass"}]
         made = result_of(
             [entry(f"{text}{n}", statuses[n % len(statuses)], 1.2, name=text, metric="audit" if n % 5 == 4 else "time",
                    arch=text if n % 5 == 4 else "", **facts) for n in range(entries)],

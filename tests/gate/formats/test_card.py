@@ -13,8 +13,8 @@ from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate import waivers
 from rocattn_profiling.gate.formats import card, markdown, page, sarif
 from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat
+from rocattn_profiling.gate.model import Cause, Location
 from rocattn_profiling.gate.rule.pairs import Decision
-from rocattn_profiling.gate.verdict import Cause, Location
 
 TODAY = dt.date(2026, 11, 20)
 AGAIN = "rocattn gate run --base a --head b"

@@ -7,7 +7,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from rocattn_profiling.gate.formats import markdown, outputs
-from rocattn_profiling.gate.verdict import Cause, Location
+from rocattn_profiling.gate.model import Cause, Location
 
 OWN = {
     "h3", "p", "ul", "li", "strong", "code", "pre", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"

@@ -9,7 +9,7 @@ import pytest
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import junit, outputs, sarif
-from rocattn_profiling.gate.verdict import Cause, Location
+from rocattn_profiling.gate.model import ORDER, Cause, Location
 
 
 def junit_of(result):
@@ -57,11 +57,11 @@ def test_junit_has_a_time_for_everything(rich, entry, result_of):
     assert times == {"a.time_x": "0.00000002", "a.time_y": "2000000", "a.peakmem_x": "0", "a.time_z": "0"}
 
 
-@pytest.mark.parametrize("status", [*verdict.ORDER, "nothing", "problem", "invalid"])
+@pytest.mark.parametrize("status", [*ORDER, "nothing", "problem", "invalid"])
 @pytest.mark.parametrize("beside", ["pass", None])
 def test_junit_is_red_exactly_when_the_gate_is(entry, result_of, status, beside):
     """A CI server that reads JUnit and one that reads the exit status say the same, of an empty run, too."""
-    entries = [entry(name, s, 1.2) for name, s in (("a", status), ("b", beside)) if s in verdict.ORDER]
+    entries = [entry(name, s, 1.2) for name, s in (("a", status), ("b", beside)) if s in ORDER]
     problems, invalid = (["x: expired"] if status == "problem" else []), ("it moved" if status == "invalid" else "")
     result = result_of(entries, problems=problems, invalid=invalid)
     suites, _ = junit_of(result)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.gate.formats import page as gate_view
+from rocattn_profiling.gate.model import Cause, Entry, Location, Overall
 from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.suite import decide
-from rocattn_profiling.gate.verdict import Cause, Entry, Location, Overall
 
 CAUSE = Cause(kind="machine code", text="43 VGPRs spilled", location=Location(path="kernels/hip/a.hip", line=118))
 

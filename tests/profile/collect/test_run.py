@@ -7,6 +7,7 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.profile.collect import store
+from rocattn_profiling.profile.collect.passes import STATE
 from rocattn_profiling.profile.ingest import read
 
 from .telling import codes
@@ -140,7 +141,7 @@ def test_resuming_something_else_is_refused(machine, monkeypatch):
         there.chdir(elsewhere)
         with pytest.raises(store.ResumeError, match="another command"):
             machine.collect(resume=True)
-    (machine.out / store.STATE).write_text('{"schema": 1')
+    (machine.out / STATE).write_text('{"schema": 1')
     with pytest.raises(store.ResumeError, match="cannot be read"):
         machine.collect(resume=True)
 

@@ -5,7 +5,7 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
 from rocattn_profiling.profile import ingest
-from rocattn_profiling.profile.collect.store import PASSES, STATE
+from rocattn_profiling.profile.collect.passes import PASSES, STATE
 from rocattn_profiling.profile.ingest.runs import several
 from rocattn_profiling.profile.report.report import build
 

@@ -12,9 +12,10 @@ import pytest
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.charts import LETTER, place_labels
 from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, ROOF_DTYPES
-from rocattn_profiling.profile.report.findings import TOO_LOW, KernelFinding
+from rocattn_profiling.profile.report.findings import TOO_LOW
 from rocattn_profiling.profile.report.memory_chart import memory_chart
 from rocattn_profiling.profile.report.pages import heading, profile_html, profile_markdown
+from rocattn_profiling.profile.report.records import KernelFinding
 from rocattn_profiling.profile.report.report import build
 from rocattn_profiling.profile.report.roofline import hierarchical, levels_of, of_gpu
 from rocattn_profiling.profile.report.speed_of_light import speed_of_light

@@ -12,15 +12,15 @@ import msgspec
 
 from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.base.process import StartError, run_group
-from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.model import SIDES
 from rocattn_profiling.workloads.grids import GRIDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.gate.measure import SideName
-    from rocattn_profiling.gate.sides import Context
+    from rocattn_profiling.gate.context import Context
+    from rocattn_profiling.gate.model import SideName
 
 PROBE = Path(__file__).with_name("probe.py")
 TIMEOUT_S = 300.0

@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.gate.measure import SIDES
-from rocattn_profiling.gate.verdict import Cause, Location
+from rocattn_profiling.gate.model import SIDES, Cause, Location
 from rocattn_profiling.revisions.git import git
 from rocattn_profiling.revisions.hunks import NATIVE, Hunk, hunks_between
 
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Loaded
-    from rocattn_profiling.gate.sides import Context
+    from rocattn_profiling.gate.model import CaseLauncher, SideName
+    from rocattn_profiling.revisions.git import Revision
 
 _COMPILED = frozenset({".so", ".pyd"})
 _LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "node_modules", "out", ".asv"})
@@ -69,18 +69,29 @@ class FileChange:
         )
 
 
-def changed_files(context: Context) -> dict[str, FileChange]:
+def changed_files(
+    repo: Path,
+    trees: Mapping[SideName, Path],
+    revisions: Mapping[SideName, Revision],
+    launchers: Mapping[SideName, CaseLauncher],
+) -> dict[str, FileChange]:
     """Return the files that differ between both sides' trees, by path; empty without trees.
 
     Benchmarks are left out where both sides run head's. A file that was only renamed counts as gone, which
     it is for code that looks for it under its old name.
+
+    Args:
+        repo: The repository's top folder.
+        trees: Checkout of each side.
+        revisions: Revision of each side; empty where git knows none.
+        launchers: Say which files both sides share.
     """
-    if any(side not in context.trees for side in SIDES):
+    if any(side not in trees for side in SIDES):
         return {}
-    base, head = (context.trees[side] for side in SIDES)
+    base, head = (trees[side] for side in SIDES)
     top = head.absolute()
-    shared = [path.relative_to(top) for path in context.launchers["head"].shared if path.is_relative_to(top)]
-    changes, paths = {}, _diff(context)
+    shared = [path.relative_to(top) for path in launchers["head"].shared if path.is_relative_to(top)]
+    changes, paths = {}, _diff(repo, revisions)
     if paths is None:
         paths = {path: path for path in _files(base) | _files(head)}
     for path, old_path in sorted(paths.items()):
@@ -95,13 +106,12 @@ def changed_files(context: Context) -> dict[str, FileChange]:
     return changes
 
 
-def _diff(context: Context) -> dict[str, str] | None:
+def _diff(repo: Path, revisions: Mapping[SideName, Revision]) -> dict[str, str] | None:
     """Return the paths that git says differ, each with its path on base; None without two revisions."""
-    revisions = [context.revisions[side] for side in SIDES if side in context.revisions]
-    if len(revisions) < len(SIDES):
+    if any(side not in revisions for side in SIDES):
         return None
-    shas = (revision.sha for revision in revisions)
-    listed = git(context.repo, "diff", "--name-status", "--no-relative", "-M", "-z", *shas)
+    shas = (revisions[side].sha for side in SIDES)
+    listed = git(repo, "diff", "--name-status", "--no-relative", "-M", "-z", *shas)
     words, paths = iter(listed.split("\0")), {}
     for status in words:
         if status:

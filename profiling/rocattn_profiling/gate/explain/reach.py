@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Case, Loaded
+    from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.explain.files import FileChange
-    from rocattn_profiling.gate.sides import Context
 
 SETUP_CALLS = 1
 """Calls that a set-up counts as: it prepares what is timed, and is not timed itself."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup
-    from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
+    from rocattn_profiling.gate.model import Cause, Entry, GateResult
 
 Piece = tuple[str, str]
 """Text and its style in rich's words; "" for none."""

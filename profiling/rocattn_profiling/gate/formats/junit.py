@@ -15,7 +15,7 @@ from rocattn_profiling.gate.formats import render
 from rocattn_profiling.gate.rule.pairs import TIMES
 
 if TYPE_CHECKING:
-    from rocattn_profiling.gate.verdict import Entry, GateResult
+    from rocattn_profiling.gate.model import Entry, GateResult
 
 _ELEMENTS = {
     "regression": "failure", "failed": "error", "missing": "error", "broken": "skipped", "inconclusive": "skipped",

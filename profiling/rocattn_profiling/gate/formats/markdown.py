@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup
+    from rocattn_profiling.gate.model import Cause, Entry, GateResult, SideFacts, Status
     from rocattn_profiling.gate.rule.pairs import Decision
-    from rocattn_profiling.gate.verdict import Cause, Entry, GateResult, SideFacts, Status
 
 _T = TypeVar("_T")
 

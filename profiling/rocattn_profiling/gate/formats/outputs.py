@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup
-    from rocattn_profiling.gate.verdict import GateResult
+    from rocattn_profiling.gate.model import GateResult
 
 FILES: dict[str, Callable[[GateResult], str]] = {
     "verdict.txt": card.text,

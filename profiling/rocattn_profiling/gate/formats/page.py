@@ -17,9 +17,9 @@ from rocattn_profiling.pages.render import standalone
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rocattn_profiling.gate.model import Cause, Entry, GateResult
     from rocattn_profiling.gate.rule.launches import Column
     from rocattn_profiling.gate.rule.pairs import Decision, PairLaunch
-    from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
 
 FILE = "index.html"
 TONES = {

@@ -17,11 +17,10 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import open_regular
 from rocattn_profiling.base.reasons import NotCompared
-from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.headline import conclude
+from rocattn_profiling.gate.model import SCHEMA, Cause, Entry, GateResult, SideFacts, counts_of, coverage_of
 from rocattn_profiling.gate.result import worst_first
 from rocattn_profiling.gate.rule.policy import Policy
-from rocattn_profiling.gate.verdict import Cause, Entry, GateResult, SideFacts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +62,7 @@ def read(path: Path, *, explain: bool = False) -> GateResult:
         raise UntrustedError(f"cannot read {path.name}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UntrustedError(f"{path.name} is not a verdict of rocattn gate") from error
-    if result.schema != verdict.SCHEMA or len(result.entries) > MOST_ENTRIES:
+    if result.schema != SCHEMA or len(result.entries) > MOST_ENTRIES:
         raise UntrustedError(f"{path.name} is of another schema, or has more than {MOST_ENTRIES} entries")
     return _concluded(result if explain else _without_sentences(result))
 
@@ -76,10 +75,10 @@ def _concluded(result: GateResult) -> GateResult:
     more = result.beyond_entries[:_MOST_LEFT_OUT]
     overall, sentence = conclude(entries, invalid, result.problems, tolerance=tolerance, limit_s=limit_s, more=more)
     again, note = _again(result)
-    counts, notes = verdict.counts_of(entries), [*result.notes, *([note] if note else [])]
+    counts, notes = counts_of(entries), [*result.notes, *([note] if note else [])]
     return msgspec.structs.replace(
         result, verdict=overall, sentence=sentence, invalid=invalid, again=again, counts=counts, entries=entries,
-        patterns=[], notes=notes, not_compared=list(verdict.coverage_of(entries, more).not_compared),
+        patterns=[], notes=notes, not_compared=list(coverage_of(entries, more).not_compared),
     )  # fmt: skip
 
 

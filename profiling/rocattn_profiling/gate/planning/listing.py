@@ -23,20 +23,20 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Benchmark, Suite
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import write_bytes
-from rocattn_profiling.gate import result
 from rocattn_profiling.gate.explain.reach import reach_of
-from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.model import SIDES
 from rocattn_profiling.gate.planning import pace
-from rocattn_profiling.gate.planning.plan import how_to_shorten
+from rocattn_profiling.gate.planning.pace import how_to_shorten
+from rocattn_profiling.gate.planning.select import chosen_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import PartialListing, Request
-    from rocattn_profiling.gate.measure import SideName
+    from rocattn_profiling.gate.context import Context
+    from rocattn_profiling.gate.model import SideName
     from rocattn_profiling.gate.rule.policy import Policy
-    from rocattn_profiling.gate.sides import Context
 
 _FIRST_PLAN_S = 10.0  # after which a suite that is still listed is planned by what is known of it
 _KNOWN_PLAN_S = 2.0  # the same where earlier listings know all of it
@@ -188,7 +188,7 @@ class _FirstPlan:
             )
             counted += len(known.benchmarks) if module in unlisted else 0
         suite = Suite(benchmarks=list(itertools.chain.from_iterable(modules.values())))
-        cases = result.chosen_cases(suite, context.options)
+        cases = chosen_cases(suite, context.options)
         times = pace.recorded(pace.record_path(context.repo, context.suite, quick=context.options.quick))
         expected = pace.Pace(times, imports, self._request.budget_ns / 1e9)
         reach = reach_of(context)  # how much of the suite runs the change is not known yet

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.asv.launch import Case
 
+_SHORT_S = 60.0
 SHARED_IMPORT_S = 4.0
 """Import time from which on all launches of a module share one import a round."""
 _START_S = 0.25  # of a process: Python, asv_runner and the worker
@@ -261,3 +262,10 @@ def span(seconds: tuple[float, float]) -> str:
     unit = high.rpartition(" ")[2]
     alike = low.count(" ") == high.count(" ") == 1 and low.endswith(f" {unit}")
     return f"about {low.removesuffix(f' {unit}') if alike else low} to {high}"
+
+
+def how_to_shorten(max_time_s: float, longest_s: float) -> str:
+    """Return the end of a plan's line; "" for a run of a minute at most, which needs no shortening."""
+    if max_time_s:
+        return f"; --max-time ends it after {duration(max_time_s)}"
+    return "; use --max-time or --bench to shorten it" if longest_s > _SHORT_S else ""

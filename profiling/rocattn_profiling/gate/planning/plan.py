@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.base.console import duration
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.gate import result
 from rocattn_profiling.gate.explain.reach import distances
 from rocattn_profiling.gate.planning import pace
+from rocattn_profiling.gate.planning.pace import how_to_shorten
+from rocattn_profiling.gate.planning.select import chosen_cases, idle_acceptances, idle_patterns, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.asv.launch import Case, Request
+    from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.explain.reach import Reach
     from rocattn_profiling.gate.planning.listing import ListedSuites
     from rocattn_profiling.gate.rule.policy import Policy
-    from rocattn_profiling.gate.sides import Context
 
-_SHORT_S = 60.0
 _LIKELY_CALLS = 4
 """Calls, by name, up to which a benchmark likely runs the change: longer paths mostly join functions of one name."""
 
@@ -130,13 +129,6 @@ class Plan:
         )
 
 
-def how_to_shorten(max_time_s: float, longest_s: float) -> str:
-    """Return the end of a plan's line; "" for a run of a minute at most, which needs no shortening."""
-    if max_time_s:
-        return f"; --max-time ends it after {duration(max_time_s)}"
-    return "; use --max-time or --bench to shorten it" if longest_s > _SHORT_S else ""
-
-
 def chosen(suites: ListedSuites, context: Context, *, needed: bool = True) -> list[Case]:
     """Return the cases to measure; note what was asked for and is not there.
 
@@ -149,15 +141,15 @@ def chosen(suites: ListedSuites, context: Context, *, needed: bool = True) -> li
         UnknownNameError: No benchmark matches the patterns.
         SuiteError: There is no benchmark at all.
     """
-    cases = result.chosen_cases(suites.sides["head"], context.options)
+    cases = chosen_cases(suites.sides["head"], context.options)
     if needed and not cases:
-        raise result.nothing(suites.sides, context.options)
+        raise nothing(suites.sides, context.options)
     offered = [*suites.sides.values(), suites.before]
-    for pattern in result.idle_patterns(offered, context.options):
+    for pattern in idle_patterns(offered, context.options):
         option = f"--bench {shlex.quote(pattern)}"
         context.leave_out(
             option, Reason("unmatched", "it matches no benchmark"), f"{option} matches no benchmark", needed=True
         )
-    for line in result.idle_acceptances(offered, context.waivers.rows):
+    for line in idle_acceptances(offered, context.waivers.rows):
         context.note(line)
     return cases

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.reasons import Reason  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.rule.constants import FLOOR_BYTES, FLOOR_NS
 from rocattn_profiling.measure import stats
 

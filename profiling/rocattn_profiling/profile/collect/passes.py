@@ -28,6 +28,7 @@ from rocattn_profiling.profile.metrics.definitions import definitions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+STATE, PASSES = "state.json", "passes"
 TIMING, SAMPLING = "timing", "pc-sampling"
 # Cycles, a power of two, as rocprof-compute's default; and microseconds. Less than that is a lot of data.
 _INTERVALS = {"stochastic": 1 << 20, "host_trap": 1000}

@@ -20,7 +20,7 @@ from rocattn_profiling.base.process import Ended, StartError, run_group
 from rocattn_profiling.profile.collect import diagnose, hardware, scrub, store
 from rocattn_profiling.profile.collect.assemble import under_a_profiler
 from rocattn_profiling.profile.collect.launchers import LAUNCHERS, RUN_SCRIPT, PassLaunch
-from rocattn_profiling.profile.collect.passes import ProfilerPass, split
+from rocattn_profiling.profile.collect.passes import PASSES, ProfilerPass, split
 from rocattn_profiling.profile.collect.symptoms import MISSING, OVER_SUBSCRIBED, UNKNOWN, PassFinding
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Session:
 
     def _run(self, of_pass: ProfilerPass) -> store.PassResult:
         """Run the profiler once and return the result."""
-        folder = store.fresh_folder(self.out / store.PASSES / of_pass.name)
+        folder = store.fresh_folder(self.out / PASSES / of_pass.name)
         job = self.job
         launch = LAUNCHERS[job.tool.name].launch(job.tool, of_pass, job.command, folder.absolute(), job.output_format)
         _prepare(launch, folder)
@@ -219,7 +219,7 @@ def command_lines(job: store.Job, out: Path) -> list[tuple[ProfilerPass, PassLau
         (
             of_pass,
             collector.launch(
-                job.tool, of_pass, job.command, (out / store.PASSES / of_pass.name).absolute(), job.output_format
+                job.tool, of_pass, job.command, (out / PASSES / of_pass.name).absolute(), job.output_format
             ),
         )
         for of_pass in job.plan.passes

@@ -12,18 +12,17 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import StagedFiles, result_folder, write_bytes
 from rocattn_profiling.base.reasons import Coverage, NotCompared
-from rocattn_profiling.profile.collect.find import Tool  # noqa: TC001 - msgspec reads the annotations when it decodes
-from rocattn_profiling.profile.collect.hardware import Hardware  # noqa: TC001 - as above
-from rocattn_profiling.profile.collect.passes import PassPlan, ProfilerPass  # noqa: TC001 - as above
-from rocattn_profiling.profile.collect.symptoms import PassFinding  # noqa: TC001 - as above
+from rocattn_profiling.profile.collect.find import Tool
+from rocattn_profiling.profile.collect.hardware import Hardware
+from rocattn_profiling.profile.collect.passes import PASSES, STATE, PassPlan, ProfilerPass
+from rocattn_profiling.profile.collect.symptoms import PassFinding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-
 SCHEMA = 1
-STATE, PROFILE, PASSES = "state.json", "profile.json", "passes"
+PROFILE = "profile.json"
 PassStatus = Literal["done", "partial", "failed", "split", "missing"]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rocattn_profiling.profile.collect.counters import anchors
-from rocattn_profiling.profile.collect.store import PASSES, STATE
+from rocattn_profiling.profile.collect.passes import PASSES, STATE
 from rocattn_profiling.profile.ingest.table import THREAD_TRACE, Run
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from rocattn_profiling.profile.report.verdict import COLLECT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocattn_profiling.profile.report.limits import Bound
-    from rocattn_profiling.profile.report.report import KernelProfile
+    from rocattn_profiling.profile.report.records import Bound, KernelProfile
 
 SAME, WORK, SCRATCH, CLOCK, LIMIT, OCCUPANCY, WAITING, UNEXPLAINED, UNCOUNTED = (
     "same", "work", "scratch", "clock", "limit", "occupancy", "waiting", "unexplained", "uncounted",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.collect.store import Collection
     from rocattn_profiling.profile.ingest import FileSummary
     from rocattn_profiling.profile.ingest.table import Profile
-    from rocattn_profiling.profile.report.report import ProfileReport
+    from rocattn_profiling.profile.report.records import ProfileReport
 
 MOST_REASONS = 5  # of files that are not read, when there is nothing else to say
 FILES = {"html": "profile.html", "md": "profile.md", "json": "profile.json", "trace": "trace.json"}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rocattn_profiling.profile.metrics.aggregate import MetricValue
-    from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+    from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
 
     _Key = tuple[str, str]  # a kernel's name, and the problem that it solved
 

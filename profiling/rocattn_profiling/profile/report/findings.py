@@ -13,12 +13,13 @@ import numpy as np
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
 from rocattn_profiling.profile.report.limits import LINES, NEAR, limits, lines_command
+from rocattn_profiling.profile.report.records import KernelFinding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
-    from rocattn_profiling.profile.report.limits import Bounds
+    from rocattn_profiling.profile.report.records import Bounds
 
 OF_KERNEL = frozenset(
     {
@@ -30,42 +31,6 @@ OF_KERNEL = frozenset(
 WORDS = frozenset({"limiter", "bound", "arch", LINES})
 TOO_LOW = " (per-cycle values are too low: on a kernel this short they include the profiler's own cycles)"
 _NEXT = 0.5  # share of the nearest limit's from which the second nearest is mentioned
-
-
-@dataclass(frozen=True, slots=True)
-class KernelFinding:
-    """One suggested optimisation.
-
-    Attributes:
-        key: The rule, or the limit: "lds-bound".
-        title: What kernels with this finding have in common: "LDS bound".
-        sentence: The suggestion with the numbers behind it.
-        gain: Upper bound, as a share of all kernels' time (0 to 1); None if unbounded or without times.
-        rank: Sort key: the gain if there is one.
-        numbers: Its inputs by name.
-        command: What to run to find the cause; "" for nothing in particular.
-        is_too_low: Whether its inputs are too low: its sentence ends with `TOO_LOW`, its gain has no bound.
-        less: What gains more than the bound, which is for the same work: "fewer LDS cycles"; "" for nothing.
-    """
-
-    key: str
-    title: str
-    sentence: str
-    gain: float | None
-    rank: float
-    numbers: dict[str, float]
-    command: str
-    is_too_low: bool = False
-    less: str = ""
-
-    @property
-    def gain_text(self) -> str:
-        """The upper bound of its gain in words."""
-        if self.gain is None:
-            return "gain not known"
-        share = 100 * self.gain
-        more = f", more with {self.less}" if self.less else ""
-        return f"at most {share:{'.0f' if share >= 10 else '.2g'}} % of all kernels' time{more}"  # 100, not 1e+02
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from rocattn_profiling.profile.metrics.launches import spelt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocattn_profiling.profile.report.findings import KernelFinding
-    from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+    from rocattn_profiling.profile.report.records import KernelFinding, KernelProfile, ProfileReport
 
 WORTH = 0.01
 """Share of all kernels' time below which a group is folded: it is counted, not shown."""

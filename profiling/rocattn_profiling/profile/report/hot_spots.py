@@ -11,7 +11,6 @@ the cycles that a lone wave needs to issue its instructions once (`rocattn_profi
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, replace
 from functools import cache
@@ -32,8 +31,8 @@ from rocattn_profiling.profile.ingest.table import (
     STALLED,
     THREAD_TRACE,
 )
-from rocattn_profiling.profile.report.findings import KernelFinding
 from rocattn_profiling.profile.report.limits import NEAR
+from rocattn_profiling.profile.report.records import HotInstruction, HotLine, HotSpots, KernelFinding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.report import KernelProfile
+    from rocattn_profiling.profile.report.records import KernelProfile
 
-FEWEST = 200
-"""Samples of a kernel from which its lines are ranked: at 200 a share of 30 % is uncertain by 6 points."""
 SHARE = 0.25
 """Part of a kernel's samples that one cause on one line has to have to be a finding."""
 LINES = 15
@@ -110,107 +107,6 @@ _COUNTERS = (
 )  # fmt: skip
 _OF_MEMORY = frozenset({"vector_memory", "lds_or_scalar", "lds", "scalar_memory", "stores", "memory"})
 _MEMORY_LIMITS = frozenset({"memory", "fabric", "l2", "l1", "lds"})
-
-
-@dataclass(frozen=True)
-class HotInstruction:
-    """One instruction.
-
-    Attributes:
-        text: As disassembled; "" if the files do not have it.
-        address: Its code object and offset; "" if the files do not say.
-        caller: The line that its own is inlined into ("flash.h:217"); "" for none.
-        count: Samples, or cycles of a thread trace.
-        causes: Cause -> count, the largest first.
-        hits: How often it ran, in a thread trace; else 0.
-        cycles: Cycles that a lone wave needs to issue it; None if not known.
-        lanes: Active lanes on average; None in a thread trace.
-    """
-
-    text: str
-    address: str
-    caller: str
-    count: int
-    causes: dict[str, int]
-    hits: int
-    cycles: float | None
-    lanes: float | None
-
-
-@dataclass(frozen=True)
-class HotLine:
-    """One source line, or one instruction without a line.
-
-    Attributes:
-        place: "kernel.hip:118"; of an instruction without a line its address, else its text.
-        source: The line as the files have it, with the lines that it is inlined into; "" for none.
-        count: Samples, or cycles of a thread trace.
-        causes: Cause -> count, the largest first.
-        cycles: Cycles of all its instructions in the table, each once; None if not known.
-        instructions: The hottest first.
-    """
-
-    place: str
-    source: str
-    count: int
-    causes: dict[str, int]
-    cycles: float | None
-    instructions: list[HotInstruction]
-
-    @property
-    def wait(self) -> str:
-        """The key of the largest cause but issuing; "" if it always issues."""
-        return next((key for key in self.causes if key != "issued"), "")
-
-
-@dataclass(frozen=True)
-class HotSpots:
-    """The hot spots of a kernel by one method.
-
-    Attributes:
-        kernel: Its name; "" where no file says which kernels were sampled.
-        number: Its number in the report's tables; None if it is in none.
-        method: `HOST_TRAP`, `STOCHASTIC` or `THREAD_TRACE`.
-        total: Samples, or cycles of a thread trace.
-        launches: Launches that were sampled; 0 if the files do not say.
-        causes: Cause -> count, the largest first.
-        lanes: Active lanes on average; None in a thread trace.
-        lines: The hottest first.
-        no_cycles: Why no instruction has cycles; "".
-        finding: What to do about the hottest line; None if nothing stands out.
-        remedy: The command to run next; "" for none.
-    """
-
-    kernel: str
-    number: int | None
-    method: str
-    total: int
-    launches: int
-    causes: dict[str, int]
-    lanes: float | None
-    lines: list[HotLine]
-    no_cycles: str
-    finding: KernelFinding | None = None
-    remedy: str = ""
-
-    @property
-    def unit(self) -> str:
-        """What is counted."""
-        return "traced cycles" if self.method == THREAD_TRACE else "samples"
-
-    @property
-    def few(self) -> bool:
-        """Whether there are too few samples to rank lines."""
-        return self.method != THREAD_TRACE and self.total < FEWEST
-
-    @property
-    def uncertainty(self) -> float:
-        """Percentage points by which a share of a half may be off (95 %), if samples are independent."""
-        return float(98 / math.sqrt(self.total))
-
-    def share(self, count: int) -> float:
-        """Return a count's part of all, in percent."""
-        return 100 * count / self.total
 
 
 def hot_spots(

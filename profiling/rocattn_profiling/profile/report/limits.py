@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rocattn_profiling.profile.collect.find import METHODS
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
+from rocattn_profiling.profile.report.records import Bound, Bounds, Clause, HardwareLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,106 +24,6 @@ NEAR = 50.0
 """Percent of a limit from which it bounds a kernel: the same work can gain at most the rest."""
 _OF_MEASURED = "{:.0f} % of what roofline.csv's benchmark reached"
 _MOST = 100.5  # percent of a peak that rounding may show
-
-
-@dataclass(frozen=True, slots=True)
-class _Clause:
-    when: tuple[Condition, ...]
-    says: str
-
-
-@dataclass(frozen=True, slots=True)
-class HardwareLimit:
-    """One limit; see the head of ``limits.toml`` for the meaning of each field."""
-
-    key: str
-    name: str
-    of: str
-    exact: tuple[Formula, ...]
-    at_least: tuple[Formula, ...]
-    parts: tuple[Formula, ...]
-    counted_by: tuple[str, ...]
-    essential: bool
-    measured: Formula | None
-    let: dict[str, Formula]
-    notes: tuple[_Clause, ...]
-    advice: tuple[_Clause, ...]
-    label: str
-    less: str
-    next: tuple[_Clause, ...]
-
-    def countable(self, arch: str) -> str:
-        """Return the metric that an architecture counts it by; "" if it has none."""
-        ways = {metric.key: metric.for_arch(arch) for metric in definitions().metrics if metric.key in self.counted_by}
-        return next((key for key in self.counted_by if ways[key]), "")
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """How near a kernel is to one limit.
-
-    Attributes:
-        key, name: Of the limit.
-        pct: Its share of the limit; 0 to 100.
-        is_least: Whether it may be nearer than that.
-        is_part: Whether only a part of the work was counted.
-        where: The share in words: "at 79 % of the time or more".
-        notes: Further observations in words; "" for none.
-        advice: How to make a kernel at this limit faster.
-        label: What the share is of: "LDS busy".
-        less: What gains more than the same work can: "fewer LDS cycles".
-        command: What to run to find the cause.
-        numbers: The inputs of the share and the numbers of the notes, by name.
-        of_measured: Percent of what a benchmark of the same run reached; None if there is none.
-    """
-
-    key: str
-    name: str
-    pct: float
-    is_least: bool
-    is_part: bool
-    where: str
-    notes: str
-    advice: str
-    label: str
-    less: str
-    command: str
-    numbers: dict[str, float]
-    of_measured: float | None = None
-
-    @property
-    def reached(self) -> float:
-        """Percent of what is within reach: of the peak, or of what the benchmark reached, if that is less."""
-        return max(self.pct, self.of_measured or 0.0)
-
-    @property
-    def short(self) -> str:
-        """The limit and the share: "LDS at least 79 %"."""
-        return f"{self.name} {'at least ' if self.is_least else ''}{self.pct:.0f} %"
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How close a kernel is to all limits.
-
-    Attributes:
-        known: The limits with a known share, the nearest first.
-        uncounted: Essential limits that the GPU can count, but whose share is unknown or known only in part.
-        uncountable: Essential limits that it cannot count.
-    """
-
-    known: tuple[Bound, ...]
-    uncounted: tuple[HardwareLimit, ...]
-    uncountable: tuple[HardwareLimit, ...]
-
-    @property
-    def nearest(self) -> Bound | None:
-        """The limit that is nearest, of those that are known."""
-        return self.known[0] if self.known else None
-
-    def without(self, keys: AbstractSet[str]) -> float:
-        """Return what the nearest of all limits but these has reached; 0 if nothing is known of any."""
-        return max((bound.reached for bound in self.known if bound.key not in keys), default=0.0)
 
 
 def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = frozenset()) -> Bounds:
@@ -194,7 +94,7 @@ def _bound(
     )  # fmt: skip
 
 
-def _holds(clause: _Clause, known: Mapping[str, float]) -> bool:
+def _holds(clause: Clause, known: Mapping[str, float]) -> bool:
     return places(clause.says) - {LINES} <= known.keys() and all(each.holds(known) for each in clause.when)
 
 
@@ -212,9 +112,9 @@ def limits() -> tuple[HardwareLimit, ...]:
 def _limit(table: dict[str, Any]) -> HardwareLimit:
     key = str(table["key"])
 
-    def clauses(name: str) -> tuple[_Clause, ...]:
+    def clauses(name: str) -> tuple[Clause, ...]:
         return tuple(
-            _Clause(tuple(Condition.parse(key, each) for each in clause.get("when", ())), clause["says"])
+            Clause(tuple(Condition.parse(key, each) for each in clause.get("when", ())), clause["says"])
             for clause in table.get(name, ())
         )
 

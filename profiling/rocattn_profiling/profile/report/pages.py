@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.metrics.aggregate import MetricValue
     from rocattn_profiling.profile.metrics.devices import Device
     from rocattn_profiling.profile.report.compare import KernelPair, ProfileComparison
-    from rocattn_profiling.profile.report.findings import KernelFinding
     from rocattn_profiling.profile.report.memory_chart import MemoryChart
-    from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+    from rocattn_profiling.profile.report.records import KernelFinding, KernelProfile, ProfileReport
     from rocattn_profiling.profile.report.roofline import Roofline
     from rocattn_profiling.profile.report.speed_of_light import SpeedBar
-
 
 KERNELS = 200
 LISTED_KERNELS = 10

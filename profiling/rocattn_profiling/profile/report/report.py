@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +22,7 @@ from rocattn_profiling.profile.report.findings import find
 from rocattn_profiling.profile.report.groups import group_findings
 from rocattn_profiling.profile.report.groups import to_json as groups_json
 from rocattn_profiling.profile.report.limits import bounds
+from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
 from rocattn_profiling.profile.report.roofline import measured_bandwidths
 from rocattn_profiling.profile.report.verdict import verdict
 
@@ -32,91 +33,15 @@ if TYPE_CHECKING:
 
     from rocattn.gpu.launch import LaunchPlan
     from rocattn_profiling.profile.ingest.table import Profile
-    from rocattn_profiling.profile.metrics.aggregate import LaunchGroup, MetricValue
+    from rocattn_profiling.profile.metrics.aggregate import LaunchGroup
     from rocattn_profiling.profile.metrics.devices import Device
     from rocattn_profiling.profile.metrics.evaluate import Evaluation
-    from rocattn_profiling.profile.report.findings import KernelFinding
-    from rocattn_profiling.profile.report.hot_spots import HotSpots
-    from rocattn_profiling.profile.report.limits import Bounds
-    from rocattn_profiling.profile.report.verdict import Verdict
+    from rocattn_profiling.profile.report.records import Bounds
 
 SCHEMA = 1
 RUNTIME_S_OWN = "__amd_rocclr_"
 """Prefix of the HIP runtime's helper kernels (copies, fills), which users cannot optimise."""
 RESOURCES = ("vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "wave_size")
-
-
-@dataclass(frozen=True)
-class KernelProfile:
-    """One kernel (or, of a report per dispatch, one launch).
-
-    Attributes:
-        name: As the profiler has it.
-        label: The attention problem that it solved; "" if unknown.
-        dispatch, process: In a report per dispatch; otherwise None.
-        device: The GPU; None if no file names it.
-        launches: Number of launches.
-        grids: The different (work-items, block) that it was launched with, the most frequent first.
-        resources: `RESOURCES` of its first launch, as allocated; None if the files do not state them.
-        time_ns: Percentile -> time of a launch; empty without times.
-        total_ns, time_share: Sum over its launches, and their share of all kernels' time.
-        values: Metric -> value.
-        counters: Counter -> its mean over the launches; empty where `bounds` is None.
-        occupancy: The occupancy that registers and LDS allow; None with the reason in `occupancy_unknown`.
-        bounds: How near it is to each limit; None for a single launch and for the HIP runtime's own kernels.
-        findings: Suggested optimisations, the largest gain first.
-        verdict: Which limit bounds it, or why that is unknown; None if `bounds` is.
-    """
-
-    name: str
-    label: str
-    dispatch: int | None
-    process: int | None
-    device: Device | None
-    launches: int
-    grids: tuple[tuple[int, int], ...]
-    resources: dict[str, int | None]
-    time_ns: dict[int, float]
-    total_ns: float
-    time_share: float
-    values: dict[str, MetricValue]
-    counters: dict[str, float]
-    occupancy: Occupancy | None
-    occupancy_unknown: str
-    bounds: Bounds | None
-    findings: list[KernelFinding]
-    verdict: Verdict | None
-
-
-@dataclass
-class ProfileReport:
-    """Everything shown by the templates and the JSON.
-
-    Attributes:
-        per: "kernel" or "dispatch".
-        kernels: In descending order of total time, the HIP runtime's own last; single launches in order of dispatch.
-        devices: The GPUs that ran them.
-        profile: What was read.
-        problems: Defects of the files or of their counters, one line each.
-        left_out: Metric -> why values were dropped.
-        missing: Metric -> why no kernel has it.
-        hot_spots: Of PC samples and thread traces, the kernels with the most samples first.
-        not_hot: Which samples are in none of them, or "".
-        paths: The files and folders that were read, as they were named; for commands to run next.
-        command: The program that was profiled, if a collection of `rocattn profile` says which; for the same.
-    """
-
-    per: str
-    kernels: list[KernelProfile]
-    devices: list[Device]
-    profile: Profile
-    problems: list[str] = field(default_factory=list)
-    left_out: dict[str, list[str]] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    hot_spots: list[HotSpots] = field(default_factory=list)
-    not_hot: str = ""
-    paths: list[str] = field(default_factory=list)
-    command: tuple[str, ...] = ()
 
 
 def build(

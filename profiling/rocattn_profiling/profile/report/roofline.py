@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.report import KernelProfile
+    from rocattn_profiling.profile.report.records import KernelProfile
 
 WIDTH, HEIGHT = 360.0, 300.0  # few units, so that text of 11.5 stays legible on a phone
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, WIDTH - 8.0, 10.0, HEIGHT - 40.0

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rocattn_profiling.profile.metrics.aggregate import MetricValue
-    from rocattn_profiling.profile.report.limits import Bound
-    from rocattn_profiling.profile.report.report import KernelProfile
+    from rocattn_profiling.profile.report.records import Bound, KernelProfile
 
 SHOWN = 25.0
 """Percent from which a limit that is not one of the six has a bar, too."""

@@ -16,9 +16,8 @@ from rocattn_profiling.profile.report.speed_of_light import SIX, speed_of_light
 from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, FAR, IDLE, NAME_IT, SHORT, WORTH_A_WORD
 
 if TYPE_CHECKING:
-    from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+    from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport, Verdict
     from rocattn_profiling.profile.report.speed_of_light import SpeedBar
-    from rocattn_profiling.profile.report.verdict import Verdict
 
 KERNELS = 5
 """Number of kernels, or of groups of them with the same verdict."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.profile.report.compare import KernelPair, ProfileComparison
     from rocattn_profiling.profile.report.groups import FindingGroup
-    from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+    from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
     from rocattn_profiling.profile.report.speed_of_light import SpeedBar
     from rocattn_profiling.profile.report.summary import KernelRow, ReportSummary
 

@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.profile.collect import counters
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.metrics.launches import spelt
 from rocattn_profiling.profile.report.limits import NEAR, lines_command
+from rocattn_profiling.profile.report.records import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.findings import KernelFinding
-    from rocattn_profiling.profile.report.limits import Bounds
+    from rocattn_profiling.profile.report.records import Bounds, KernelFinding
 
 
 BOUND, IDLE, SHORT, FAR = "bound", "idle_units", "short", "far"
@@ -48,21 +47,6 @@ class Gap:
     counters: tuple[str, ...]
     constants: tuple[str, ...]
     ask: str
-
-
-class Verdict(Reason, frozen=True):
-    """The limit that bounds a kernel, or why it is unknown; the remedy is the command to run next, or "".
-
-    In a remedy PATH, COMMAND, FILE and NAME stand for the profile's files, the program that was profiled, its code
-    objects and a GPU's name.
-
-    Attributes:
-        brief: The verdict in a few words, for a table: "LDS bound".
-        finding: The key of the finding whose sentence it is; "" for none.
-    """
-
-    brief: str = ""
-    finding: str = ""
 
 
 def verdict(

@@ -1,0 +1,350 @@
+"""The records of a profile report: limits, findings, verdicts and hot spots of each kernel, and the report itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.reasons import Reason
+from rocattn_profiling.kernels.model.occupancy import Occupancy
+from rocattn_profiling.profile.ingest.table import THREAD_TRACE
+from rocattn_profiling.profile.metrics.definitions import definitions
+from rocattn_profiling.profile.metrics.formula import Condition, Formula
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from rocattn_profiling.profile.ingest.table import Profile
+    from rocattn_profiling.profile.metrics.aggregate import MetricValue
+    from rocattn_profiling.profile.metrics.devices import Device
+
+FEWEST = 200
+"""Samples of a kernel from which its lines are ranked: at 200 a share of 30 % is uncertain by 6 points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A note, an advice or a next command, and when it holds."""
+
+    when: tuple[Condition, ...]
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareLimit:
+    """One limit; see the head of ``limits.toml`` for the meaning of each field."""
+
+    key: str
+    name: str
+    of: str
+    exact: tuple[Formula, ...]
+    at_least: tuple[Formula, ...]
+    parts: tuple[Formula, ...]
+    counted_by: tuple[str, ...]
+    essential: bool
+    measured: Formula | None
+    let: dict[str, Formula]
+    notes: tuple[Clause, ...]
+    advice: tuple[Clause, ...]
+    label: str
+    less: str
+    next: tuple[Clause, ...]
+
+    def countable(self, arch: str) -> str:
+        """Return the metric that an architecture counts it by; "" if it has none."""
+        ways = {metric.key: metric.for_arch(arch) for metric in definitions().metrics if metric.key in self.counted_by}
+        return next((key for key in self.counted_by if ways[key]), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How near a kernel is to one limit.
+
+    Attributes:
+        key, name: Of the limit.
+        pct: Its share of the limit; 0 to 100.
+        is_least: Whether it may be nearer than that.
+        is_part: Whether only a part of the work was counted.
+        where: The share in words: "at 79 % of the time or more".
+        notes: Further observations in words; "" for none.
+        advice: How to make a kernel at this limit faster.
+        label: What the share is of: "LDS busy".
+        less: What gains more than the same work can: "fewer LDS cycles".
+        command: What to run to find the cause.
+        numbers: The inputs of the share and the numbers of the notes, by name.
+        of_measured: Percent of what a benchmark of the same run reached; None if there is none.
+    """
+
+    key: str
+    name: str
+    pct: float
+    is_least: bool
+    is_part: bool
+    where: str
+    notes: str
+    advice: str
+    label: str
+    less: str
+    command: str
+    numbers: dict[str, float]
+    of_measured: float | None = None
+
+    @property
+    def reached(self) -> float:
+        """Percent of what is within reach: of the peak, or of what the benchmark reached, if that is less."""
+        return max(self.pct, self.of_measured or 0.0)
+
+    @property
+    def short(self) -> str:
+        """The limit and the share: "LDS at least 79 %"."""
+        return f"{self.name} {'at least ' if self.is_least else ''}{self.pct:.0f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How close a kernel is to all limits.
+
+    Attributes:
+        known: The limits with a known share, the nearest first.
+        uncounted: Essential limits that the GPU can count, but whose share is unknown or known only in part.
+        uncountable: Essential limits that it cannot count.
+    """
+
+    known: tuple[Bound, ...]
+    uncounted: tuple[HardwareLimit, ...]
+    uncountable: tuple[HardwareLimit, ...]
+
+    @property
+    def nearest(self) -> Bound | None:
+        """The limit that is nearest, of those that are known."""
+        return self.known[0] if self.known else None
+
+    def without(self, keys: AbstractSet[str]) -> float:
+        """Return what the nearest of all limits but these has reached; 0 if nothing is known of any."""
+        return max((bound.reached for bound in self.known if bound.key not in keys), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFinding:
+    """One suggested optimisation.
+
+    Attributes:
+        key: The rule, or the limit: "lds-bound".
+        title: What kernels with this finding have in common: "LDS bound".
+        sentence: The suggestion with the numbers behind it.
+        gain: Upper bound, as a share of all kernels' time (0 to 1); None if unbounded or without times.
+        rank: Sort key: the gain if there is one.
+        numbers: Its inputs by name.
+        command: What to run to find the cause; "" for nothing in particular.
+        is_too_low: Whether its inputs are too low: its sentence ends with `TOO_LOW`, its gain has no bound.
+        less: What gains more than the bound, which is for the same work: "fewer LDS cycles"; "" for nothing.
+    """
+
+    key: str
+    title: str
+    sentence: str
+    gain: float | None
+    rank: float
+    numbers: dict[str, float]
+    command: str
+    is_too_low: bool = False
+    less: str = ""
+
+    @property
+    def gain_text(self) -> str:
+        """The upper bound of its gain in words."""
+        if self.gain is None:
+            return "gain not known"
+        share = 100 * self.gain
+        more = f", more with {self.less}" if self.less else ""
+        return f"at most {share:{'.0f' if share >= 10 else '.2g'}} % of all kernels' time{more}"  # 100, not 1e+02
+
+
+class Verdict(Reason, frozen=True):
+    """The limit that bounds a kernel, or why it is unknown; the remedy is the command to run next, or "".
+
+    In a remedy PATH, COMMAND, FILE and NAME stand for the profile's files, the program that was profiled, its code
+    objects and a GPU's name.
+
+    Attributes:
+        brief: The verdict in a few words, for a table: "LDS bound".
+        finding: The key of the finding whose sentence it is; "" for none.
+    """
+
+    brief: str = ""
+    finding: str = ""
+
+
+@dataclass(frozen=True)
+class HotInstruction:
+    """One instruction.
+
+    Attributes:
+        text: As disassembled; "" if the files do not have it.
+        address: Its code object and offset; "" if the files do not say.
+        caller: The line that its own is inlined into ("flash.h:217"); "" for none.
+        count: Samples, or cycles of a thread trace.
+        causes: Cause -> count, the largest first.
+        hits: How often it ran, in a thread trace; else 0.
+        cycles: Cycles that a lone wave needs to issue it; None if not known.
+        lanes: Active lanes on average; None in a thread trace.
+    """
+
+    text: str
+    address: str
+    caller: str
+    count: int
+    causes: dict[str, int]
+    hits: int
+    cycles: float | None
+    lanes: float | None
+
+
+@dataclass(frozen=True)
+class HotLine:
+    """One source line, or one instruction without a line.
+
+    Attributes:
+        place: "kernel.hip:118"; of an instruction without a line its address, else its text.
+        source: The line as the files have it, with the lines that it is inlined into; "" for none.
+        count: Samples, or cycles of a thread trace.
+        causes: Cause -> count, the largest first.
+        cycles: Cycles of all its instructions in the table, each once; None if not known.
+        instructions: The hottest first.
+    """
+
+    place: str
+    source: str
+    count: int
+    causes: dict[str, int]
+    cycles: float | None
+    instructions: list[HotInstruction]
+
+    @property
+    def wait(self) -> str:
+        """The key of the largest cause but issuing; "" if it always issues."""
+        return next((key for key in self.causes if key != "issued"), "")
+
+
+@dataclass(frozen=True)
+class HotSpots:
+    """The hot spots of a kernel by one method.
+
+    Attributes:
+        kernel: Its name; "" where no file says which kernels were sampled.
+        number: Its number in the report's tables; None if it is in none.
+        method: `HOST_TRAP`, `STOCHASTIC` or `THREAD_TRACE`.
+        total: Samples, or cycles of a thread trace.
+        launches: Launches that were sampled; 0 if the files do not say.
+        causes: Cause -> count, the largest first.
+        lanes: Active lanes on average; None in a thread trace.
+        lines: The hottest first.
+        no_cycles: Why no instruction has cycles; "".
+        finding: What to do about the hottest line; None if nothing stands out.
+        remedy: The command to run next; "" for none.
+    """
+
+    kernel: str
+    number: int | None
+    method: str
+    total: int
+    launches: int
+    causes: dict[str, int]
+    lanes: float | None
+    lines: list[HotLine]
+    no_cycles: str
+    finding: KernelFinding | None = None
+    remedy: str = ""
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "traced cycles" if self.method == THREAD_TRACE else "samples"
+
+    @property
+    def few(self) -> bool:
+        """Whether there are too few samples to rank lines."""
+        return self.method != THREAD_TRACE and self.total < FEWEST
+
+    @property
+    def uncertainty(self) -> float:
+        """Percentage points by which a share of a half may be off (95 %), if samples are independent."""
+        return float(98 / math.sqrt(self.total))
+
+    def share(self, count: int) -> float:
+        """Return a count's part of all, in percent."""
+        return 100 * count / self.total
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """One kernel (or, of a report per dispatch, one launch).
+
+    Attributes:
+        name: As the profiler has it.
+        label: The attention problem that it solved; "" if unknown.
+        dispatch, process: In a report per dispatch; otherwise None.
+        device: The GPU; None if no file names it.
+        launches: Number of launches.
+        grids: The different (work-items, block) that it was launched with, the most frequent first.
+        resources: `RESOURCES` of its first launch, as allocated; None if the files do not state them.
+        time_ns: Percentile -> time of a launch; empty without times.
+        total_ns, time_share: Sum over its launches, and their share of all kernels' time.
+        values: Metric -> value.
+        counters: Counter -> its mean over the launches; empty where `bounds` is None.
+        occupancy: The occupancy that registers and LDS allow; None with the reason in `occupancy_unknown`.
+        bounds: How near it is to each limit; None for a single launch and for the HIP runtime's own kernels.
+        findings: Suggested optimisations, the largest gain first.
+        verdict: Which limit bounds it, or why that is unknown; None if `bounds` is.
+    """
+
+    name: str
+    label: str
+    dispatch: int | None
+    process: int | None
+    device: Device | None
+    launches: int
+    grids: tuple[tuple[int, int], ...]
+    resources: dict[str, int | None]
+    time_ns: dict[int, float]
+    total_ns: float
+    time_share: float
+    values: dict[str, MetricValue]
+    counters: dict[str, float]
+    occupancy: Occupancy | None
+    occupancy_unknown: str
+    bounds: Bounds | None
+    findings: list[KernelFinding]
+    verdict: Verdict | None
+
+
+@dataclass
+class ProfileReport:
+    """Everything shown by the templates and the JSON.
+
+    Attributes:
+        per: "kernel" or "dispatch".
+        kernels: In descending order of total time, the HIP runtime's own last; single launches in order of dispatch.
+        devices: The GPUs that ran them.
+        profile: What was read.
+        problems: Defects of the files or of their counters, one line each.
+        left_out: Metric -> why values were dropped.
+        missing: Metric -> why no kernel has it.
+        hot_spots: Of PC samples and thread traces, the kernels with the most samples first.
+        not_hot: Which samples are in none of them, or "".
+        paths: The files and folders that were read, as they were named; for commands to run next.
+        command: The program that was profiled, if a collection of `rocattn profile` says which; for the same.
+    """
+
+    per: str
+    kernels: list[KernelProfile]
+    devices: list[Device]
+    profile: Profile
+    problems: list[str] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    hot_spots: list[HotSpots] = field(default_factory=list)
+    not_hot: str = ""
+    paths: list[str] = field(default_factory=list)
+    command: tuple[str, ...] = ()

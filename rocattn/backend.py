@@ -6,12 +6,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from rocattn.config import AttentionConfig
 
     Array = NDArray[Any]
 

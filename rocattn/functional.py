@@ -27,14 +27,13 @@ import numpy as np
 
 from rocattn.backend import Operands
 from rocattn.backends import BACKENDS
-from rocattn.config import DTYPE_BYTES, FP8_DTYPES, LARGEST, AttentionConfig
+from rocattn.config import DTYPE_BYTES, FP8_DTYPES, LARGEST, AttentionConfig, Direction, MaskKind, VarlenShape
 from rocattn.errors import ConfigError
+from rocattn.gpu.tensors import DeviceCall
 from rocattn.layouts import empty_in_layout, heads_view, mask_view
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
-    from rocattn.config import Direction, MaskKind, VarlenShape
-    from rocattn.gpu.tensors import DeviceCall
 
 
 # The checks of a call and its config depend on few values, which a loop of calls repeats: kept, they cost a tenth.

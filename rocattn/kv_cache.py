@@ -19,6 +19,7 @@ import numpy as np
 from rocattn.config import DTYPE_BYTES, FP8_DTYPES
 from rocattn.errors import ConfigError
 from rocattn.functional import attention, require_array
+from rocattn.gpu.pages import DevicePages
 from rocattn.varlen import attend_pages, attention_varlen
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from rocattn.backend import Array
-    from rocattn.gpu.pages import DevicePages
 
 _QUANTISED = ("float16", "bfloat16", "float32")
 """What a cache of 8 bits takes beside its own dtype."""

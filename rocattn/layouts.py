@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from rocattn.backend import Array
-    from rocattn.config import AttentionConfig
 
 _LINE = 64  # bytes
 _LARGE = 1 << 20  # bytes: larger outputs go past the caches (kNear in kernels/cpu/problem.h)

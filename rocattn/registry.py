@@ -8,15 +8,13 @@ import warnings
 from typing import TYPE_CHECKING
 
 from rocattn import settings
-from rocattn.backend import checked, support
+from rocattn.backend import Backend, Support, checked, support
+from rocattn.config import AttentionConfig
 from rocattn.errors import BackendWarning, ConfigError, NoBackendError, RocattnError
 from rocattn.notices import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rocattn.backend import Backend, Support
-    from rocattn.config import AttentionConfig
 
 
 class BackendRegistry:

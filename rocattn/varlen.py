@@ -14,14 +14,13 @@ import numpy as np
 
 from rocattn.backend import Operands, Sequences
 from rocattn.backends import BACKENDS
-from rocattn.config import VarlenShape
+from rocattn.config import AttentionConfig, Direction, VarlenShape
 from rocattn.errors import ConfigError
 from rocattn.functional import check_array, describe, device_call, out_dtype_of, require_array
+from rocattn.gpu.pages import DevicePages
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
-    from rocattn.config import AttentionConfig, Direction
-    from rocattn.gpu.pages import DevicePages
 
 
 def attention_varlen(

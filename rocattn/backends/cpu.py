@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rocattn.backend import YES, Backend, Support
+from rocattn.backend import YES, Backend, Operands, Support
 from rocattn.backends.scores import (
     Heads,
     Hidden,
@@ -22,12 +22,12 @@ from rocattn.backends.scores import (
     product,
     query_factor,
 )
+from rocattn.config import AttentionConfig
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from rocattn.backend import Array, Operands
-    from rocattn.config import AttentionConfig
+    from rocattn.backend import Array
 
 CHUNK_SCORES = 1 << 22
 """Scores computed together unless one KV head has more: 16 MiB in float32, which an L3 cache holds."""

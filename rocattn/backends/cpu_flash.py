@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rocattn.backend import YES, Backend, Support, length_problem
-from rocattn.config import VarlenShape
+from rocattn.backend import YES, Backend, Operands, Sequences, Support, length_problem
+from rocattn.config import AttentionConfig, VarlenShape
 from rocattn.errors import RocattnError, SettingError, ToolchainError
 from rocattn.threads import thread_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocattn.backend import Array, Operands, Sequences
-    from rocattn.config import AttentionConfig
+    from rocattn.backend import Array
 
 _LOG = logging.getLogger(__name__)
 

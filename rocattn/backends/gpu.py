@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rocattn import settings
-from rocattn.backend import YES, Backend, Support
+from rocattn.backend import YES, Backend, Operands, Sequences, Support
+from rocattn.config import AttentionConfig
 from rocattn.errors import SettingError, ToolchainError
 from rocattn.gpu.arch import is_nvidia
 from rocattn.gpu.errors import CaptureError, GpuError
+from rocattn.gpu.launch import Buffer
+from rocattn.gpu.runtime import PreparedPlan, Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rocattn.backend import Array, Operands, Sequences
-    from rocattn.config import AttentionConfig
-    from rocattn.gpu.launch import Buffer
-    from rocattn.gpu.runtime import PreparedPlan, Runtime
+    from rocattn.backend import Array
 
 _PRIORITY_GPU = 20
 _PRIORITY_STAND_IN = -1000

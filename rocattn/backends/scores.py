@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rocattn.backend import Operands
+from rocattn.config import AttentionConfig
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocattn.backend import Array, Operands
-    from rocattn.config import AttentionConfig
+    from rocattn.backend import Array
 
 # By item size: the unsigned type of that size, where its sign bit is, and the bits of +inf.
 _INF_BITS: dict[int, tuple[type[np.unsignedinteger[Any]], int, int]] = {

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn.backend import length_problem
-from rocattn.config import DTYPE_BYTES
-from rocattn.gpu.launch import BufferArg, KernelLaunch, ScalarArg
+from rocattn.config import DTYPE_BYTES, AttentionConfig
+from rocattn.gpu.launch import Arg, Buffer, BufferArg, KernelLaunch, ScalarArg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from rocattn.config import AttentionConfig
-    from rocattn.gpu.launch import Arg, Buffer
 
 KERNEL_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 """The kernels' names of dtypes."""

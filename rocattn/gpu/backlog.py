@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from rocattn.gpu.driver import Hip
 from rocattn.gpu.errors import GpuError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from rocattn.gpu.driver import Hip
     from rocattn.gpu.runtime import Runtime
 
 SCRATCH_BYTES = 256 << 20

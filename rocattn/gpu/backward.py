@@ -9,9 +9,10 @@ end at once where there are none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rocattn.backend import YES, Support
+from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError
 from rocattn.gpu.arch import family, wave_size
 from rocattn.gpu.arguments import (
@@ -28,11 +29,7 @@ from rocattn.gpu.arguments import (
     u32,
     window,
 )
-from rocattn.gpu.launch import WorkspaceArg
-
-if TYPE_CHECKING:
-    from rocattn.config import AttentionConfig
-    from rocattn.gpu.launch import Arg, Buffer, KernelLaunch
+from rocattn.gpu.launch import Arg, Buffer, KernelLaunch, WorkspaceArg
 
 MAX_HEAD_DIM = 256
 PREPROCESS_BLOCK = 256

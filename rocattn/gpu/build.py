@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING
 from rocattn.errors import ToolchainError
 from rocattn.gpu.arch import is_nvidia
 from rocattn.gpu.errors import GpuError
+from rocattn.gpu.launch import Arg
 from rocattn.settings import LINE_TABLES, switch
 from rocattn.sources import kernel_root
-from rocattn.toolchain.code_object import kernels_of
+from rocattn.toolchain.code_object import KernelInfo, kernels_of
 from rocattn.toolchain.inputs import content_key, inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from rocattn.gpu.launch import Arg
-    from rocattn.toolchain.code_object import KernelInfo
 
 _KEY_DIGITS = 16
 _SIZES = {"u32": 4, "i32": 4, "f32": 4, "u64": 8, "i64": 8}

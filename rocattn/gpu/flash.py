@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rocattn.backend import YES, Support
+from rocattn.config import AttentionConfig
 from rocattn.gpu.arch import blocks_a_unit, bytes_in_flight, default_compute_units, fp8_dtype, wave_size, xcds
 from rocattn.gpu.arguments import (
     FP8_TYPES,
@@ -34,7 +35,7 @@ from rocattn.gpu.arguments import (
     u32,
     window,
 )
-from rocattn.gpu.launch import WorkspaceArg
+from rocattn.gpu.launch import Arg, Buffer, KernelLaunch, WorkspaceArg
 from rocattn.gpu.tiles import (
     MAX_VALUE_DIM,
     FlashTile,
@@ -50,9 +51,6 @@ from rocattn.gpu.tiles import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from rocattn.config import AttentionConfig
-    from rocattn.gpu.launch import Arg, Buffer, KernelLaunch
 
 DECODE_ROWS = 128
 """Query rows of a KV head (Sq times the heads that share it) up to which the decode kernel is taken: those of its

@@ -12,13 +12,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from rocattn.gpu.errors import CaptureError, GpuError, LaunchError
+from rocattn.gpu.memory import CaptureMemory
+from rocattn.gpu.runtime import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
-
-    from rocattn.gpu.memory import CaptureMemory
-    from rocattn.gpu.runtime import Runtime
 
 
 class Graph:

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rocattn.gpu.driver import Hip
 from rocattn.gpu.errors import CaptureError, DeviceMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from rocattn.gpu.driver import Hip
 
 _SMALL, _LARGE = 512, 1 << 21
 KEPT_STAGING_BYTES = 1 << 28

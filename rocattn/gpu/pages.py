@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from rocattn.backend import Operands, Sequences
+from rocattn.backends.gpu import GpuBackend
+from rocattn.config import AttentionConfig
 from rocattn.gpu.tensors import DeviceArray
 
 if TYPE_CHECKING:
-    from rocattn.backend import Array, Operands, Sequences
-    from rocattn.backends.gpu import GpuBackend
-    from rocattn.config import AttentionConfig
+    from rocattn.backend import Array
 
 
 class DevicePages:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from rocattn.backend import YES, Support
-from rocattn.config import DTYPE_BYTES, FP8_DTYPES
+from rocattn.config import DTYPE_BYTES, FP8_DTYPES, AttentionConfig
 from rocattn.errors import ConfigError
 from rocattn.gpu.arch import default_compute_units, device_target
 from rocattn.gpu.arguments import MAX_GRID_YZ, size_problem
@@ -19,8 +19,6 @@ from rocattn.gpu.launch import Buffer, BufferArg, KernelLaunch, LaunchPlan, Scal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from rocattn.config import AttentionConfig
 
 _GRID_LIMIT = 1 << 32  # hipModuleLaunchKernel: threads along one dimension stay below it
 _COUNT_LIMIT = 1 << 31  # loops over 32-bit counts step beyond their end

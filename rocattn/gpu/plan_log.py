@@ -10,12 +10,9 @@ from __future__ import annotations
 import json
 import os
 from functools import cache
-from typing import TYPE_CHECKING
 
 from rocattn.gpu.errors import GpuError
-
-if TYPE_CHECKING:
-    from rocattn.gpu.launch import LaunchPlan
+from rocattn.gpu.launch import LaunchPlan
 
 VARIABLE = "ROCATTN_PLAN_LOG"
 

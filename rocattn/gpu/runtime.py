@@ -20,6 +20,7 @@ from rocattn.gpu.backlog import Backlog
 from rocattn.gpu.build import arg_layout, arg_type, code_problem, compile_for_device, pack_scalar
 from rocattn.gpu.driver import open_hip
 from rocattn.gpu.errors import ArchError, ForkError, GpuError, LaunchError
+from rocattn.gpu.launch import Buffer, KernelLaunch, LaunchPlan
 from rocattn.gpu.memory import PinnedStaging, Pool
 from rocattn.gpu.plan import buffer_bytes
 from rocattn.gpu.plan_log import plan_log
@@ -28,8 +29,6 @@ from rocattn.toolchain.code_object import is_code_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
-
-    from rocattn.gpu.launch import Buffer, KernelLaunch, LaunchPlan
 
 _UNFIT = frozenset({"hipErrorNoBinaryForGpu", "hipErrorSharedObjectInitFailed"})  # code for another architecture
 _LAUNCH_PARAM_BUFFER_POINTER, _LAUNCH_PARAM_BUFFER_SIZE, _LAUNCH_PARAM_END = 1, 2, 3

@@ -8,8 +8,7 @@ problem costs what a full one does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from rocattn.config import AttentionConfig
 from rocattn.gpu.arch import wave_size
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
@@ -25,11 +24,7 @@ from rocattn.gpu.arguments import (
     u32,
     window,
 )
-from rocattn.gpu.launch import WorkspaceArg
-
-if TYPE_CHECKING:
-    from rocattn.config import AttentionConfig
-    from rocattn.gpu.launch import Buffer, KernelLaunch
+from rocattn.gpu.launch import Buffer, KernelLaunch, WorkspaceArg
 
 TILE = 64
 """MATMUL_TILE of kernels/include/rocattn/matmul.h."""

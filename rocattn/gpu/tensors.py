@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from rocattn.config import FP8_DTYPES
+from rocattn.backend import Operands, Sequences
+from rocattn.backends.gpu import GpuBackend
+from rocattn.config import FP8_DTYPES, AttentionConfig
 from rocattn.errors import ConfigError
+from rocattn.gpu.memory import DeviceBlock
 from rocattn.gpu.plan import contiguous
+from rocattn.gpu.runtime import Runtime
 from rocattn.layouts import stored_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocattn.backend import Array, Operands, Sequences
-    from rocattn.backends.gpu import GpuBackend
-    from rocattn.config import AttentionConfig
-    from rocattn.gpu.memory import DeviceBlock
-    from rocattn.gpu.runtime import Runtime
+    from rocattn.backend import Array
 
 # DLPack: structures and codes of dlpack.h, version 0.8 (what every producer gives unless asked for a newer one).
 _ROCM = 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,10 +21,7 @@ from rocattn.toolchain.descriptor import (
     read_descriptor,
     read_old_descriptor,
 )
-from rocattn.toolchain.elf import AMDGPU, Elf, is_elf, shown
-
-if TYPE_CHECKING:
-    from rocattn.toolchain.elf import Symbol
+from rocattn.toolchain.elf import AMDGPU, Elf, Symbol, is_elf, shown
 
 _NT_AMDGPU_METADATA = 32
 _STT_OLD_KERNEL = 10

@@ -19,13 +19,11 @@ from rocattn.cache import ContentCache, cache_folder
 from rocattn.errors import SettingError, ToolchainError
 from rocattn.notices import notice
 from rocattn.sources import kernel_root
-from rocattn.toolchain.compilers import choose_host_compiler, run_step
+from rocattn.toolchain.compilers import Compiler, choose_host_compiler, run_step
 from rocattn.toolchain.inputs import absolute, content_key, inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rocattn.toolchain.compilers import Compiler
 
 _OPTIONS = (
     *("-std=c++17", "-O3", "-fPIC", "-ffreestanding", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),

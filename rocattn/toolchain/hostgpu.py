@@ -14,7 +14,7 @@ from rocattn.cache import ContentCache, cache_folder
 from rocattn.errors import ToolchainError
 from rocattn.settings import HOSTGPU_OPTIMIZE, choice
 from rocattn.sources import kernel_root
-from rocattn.toolchain.compilers import choose_compiler, run_step
+from rocattn.toolchain.compilers import Compiler, choose_compiler, run_step
 from rocattn.toolchain.hip import define_options
 from rocattn.toolchain.host import ISA_OPTIONS, hip_library, host_isa, own_options
 from rocattn.toolchain.inputs import absolute, content_key, inputs_of
@@ -22,7 +22,6 @@ from rocattn.toolchain.inputs import absolute, content_key, inputs_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rocattn.toolchain.compilers import Compiler
 
 # The macros that clang defines for each target; code for its relatives is not told apart in the kernels.
 _TARGET_MACROS = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.reasons import NotCompared, Reason
 from rocattn_profiling.gate.explain.files import FileChange, changed_files
-from rocattn_profiling.gate.model import SideFacts
+from rocattn_profiling.gate.model import CaseLauncher, SideFacts, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.thresholds import ThresholdTable
 from rocattn_profiling.gate.waivers import WaiverTable
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Suite
-    from rocattn_profiling.gate.model import CaseLauncher, SideName
     from rocattn_profiling.revisions.git import Revision
 
 

@@ -11,14 +11,12 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.gate.model import EXACT
+from rocattn_profiling.gate.model import EXACT, Cause, Entry, GateResult
 from rocattn_profiling.gate.rule.reasons import shared
 from rocattn_profiling.gate.waivers import trailer
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
-
-    from rocattn_profiling.gate.model import Cause, Entry, GateResult
 
 WORSE = frozenset({"regression", "failed", "missing"})
 _LONGEST = 60  # characters of a pattern for several benchmarks

@@ -8,13 +8,12 @@ import msgspec
 
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.gate.groups import causes_known
-from rocattn_profiling.gate.model import EXACT, JUDGED, ORDER, badness, coverage_of
+from rocattn_profiling.gate.model import EXACT, JUDGED, ORDER, Entry, Overall, Status, badness, coverage_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.base.reasons import NotCompared
-    from rocattn_profiling.gate.model import Entry, Overall, Status
 
 _NAME, _GAPS = 200, 400  # characters of a label, and of what was not compared
 _TOLD = frozenset({"failed", "missing", "unreached"})

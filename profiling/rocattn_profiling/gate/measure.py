@@ -35,19 +35,16 @@ from rocattn_profiling.asv.launch import Case, Outcome, OutOfTimeError, Request
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import append_line
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.gate.model import SIDES, Design, EarlierNoise, SessionResult, SideName
+from rocattn_profiling.gate.model import SIDES, CaseLauncher, Design, EarlierNoise, SessionResult, SideName
 from rocattn_profiling.gate.planning.pace import UNDECIDED_SHARE
 from rocattn_profiling.gate.rule.constants import SLOW
 from rocattn_profiling.gate.rule.launches import location, usual_canary
-from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side, no_measurement
+from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side, no_measurement
 from rocattn_profiling.gate.rule.suite import SuiteDecision, decide_suite, decide_value, untouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-
-    from rocattn_profiling.gate.model import CaseLauncher
-    from rocattn_profiling.gate.rule.pairs import Decision
 
 REPEATS = 2  # at most, of one slow launch
 _KNOWN = 6  # launches that are needed to know the usual canary

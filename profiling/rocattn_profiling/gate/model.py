@@ -10,7 +10,7 @@ import msgspec
 
 from rocattn_profiling.asv.launch import Case, Outcome, PartialListing, Request, Suite
 from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counted
-from rocattn_profiling.gate.planning.pace import Pace, TimeLimit
+from rocattn_profiling.gate.planning.pace import Pace, TimeLimit, Tracing
 from rocattn_profiling.gate.rule.pairs import Count, Decision, Number, Pair, PairLaunch
 from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.rule.suite import SuiteDecision
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Loaded
-    from rocattn_profiling.gate.planning.pace import Tracing
 
 _COMPARABLE = 3  # times as many samples are still comparable: a busy machine takes 4 where a quiet one takes 12
 SCHEMA = 1

@@ -18,6 +18,7 @@ import numpy as np
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import machine_folder
 from rocattn_profiling.base.files import locked, open_regular, result_folder, write_bytes, write_text
+from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.model import (
     BenchmarkHistory,
     BenchmarkKey,
@@ -25,10 +26,11 @@ from rocattn_profiling.gate.model import (
     KnownNoise,
     NoiseSource,
     PastSession,
+    SessionResult,
 )
 from rocattn_profiling.gate.rule.constants import MIN_LAUNCHES, SESSIONS
 from rocattn_profiling.gate.rule.launches import cpu_bound, locations
-from rocattn_profiling.gate.rule.pairs import PairLaunch
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch
 from rocattn_profiling.measure.machine import this_machine
 from rocattn_profiling.measure.stats import low_quantile
 
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rocattn_profiling.asv.launch import Case, Request
-    from rocattn_profiling.gate.context import Context
-    from rocattn_profiling.gate.model import SessionResult
-    from rocattn_profiling.gate.rule.pairs import Pair
     from rocattn_profiling.measure.records import Machine
 
 SCHEMA = 1

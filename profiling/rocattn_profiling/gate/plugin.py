@@ -12,16 +12,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate.model import Entry, decision_of
+from rocattn_profiling.gate.context import Context
+from rocattn_profiling.gate.model import Cause, Entry, Status, decision_of
+from rocattn_profiling.gate.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rocattn_profiling.base.reasons import Reason
-    from rocattn_profiling.gate.context import Context
-    from rocattn_profiling.gate.model import Cause, Status
-    from rocattn_profiling.gate.options import Options
 
 FILE = ".rocattn/gate.py"
 _MODULE = "rocattn_gate_plugin"

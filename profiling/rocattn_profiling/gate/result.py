@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn_profiling.base.console import duration
+from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.model import (
     EXACT,
     ORDER,
     SIDES,
+    Design,
     Entry,
     GateResult,
+    SessionResult,
+    SideName,
     Status,
     TimeBudget,
     badness,
     counts_of,
     coverage_of,
 )
+from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.pace import UNDECIDED_SHARE
 from rocattn_profiling.gate.planning.select import of_module
 from rocattn_profiling.gate.rule.reasons import MOST_LAUNCHES
@@ -32,9 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Case, Suite
-    from rocattn_profiling.gate.context import Context
-    from rocattn_profiling.gate.model import Design, SessionResult, SideName
-    from rocattn_profiling.gate.options import Options
 
 
 def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:

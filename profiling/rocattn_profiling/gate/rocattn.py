@@ -18,8 +18,9 @@ from rocattn.gpu.arch import TESTED
 from rocattn.toolchain.compilers import choose_compiler, compiler_environment
 from rocattn.toolchain.inputs import inputs_of
 from rocattn_profiling.base.reasons import Reason
+from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.exact import plans as exact_plans
-from rocattn_profiling.gate.exact.answers import Answers, ProbeError, ask, ready, usual_problems
+from rocattn_profiling.gate.exact.answers import Answers, PlanAnswer, ProbeError, ask, ready, usual_problems
 from rocattn_profiling.gate.exact.audit import KERNELS, Kernels, PinFiles, audit_entries, compare_kernels, error_at
 from rocattn_profiling.gate.exact.plans import FLASH_PATH, geometry
 from rocattn_profiling.gate.model import SIDES, Cause, Entry, Location, SideName
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.gate.context import Context
-    from rocattn_profiling.gate.exact.answers import PlanAnswer
 
 PLANS_FROM = ("rocattn", KERNELS)
 KERNELS_FROM = (*PLANS_FROM, "profiling/rocattn_profiling/kernels")

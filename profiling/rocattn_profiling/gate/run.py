@@ -17,15 +17,16 @@ from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import result_folder, stamp
 from rocattn_profiling.gate import noise_record, result, verdict, waivers
+from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.causes import add_causes
-from rocattn_profiling.gate.explain.reach import reach_of
+from rocattn_profiling.gate.explain.reach import Reach, reach_of
 from rocattn_profiling.gate.formats import outputs
 from rocattn_profiling.gate.measure import LaunchStore, PairedSession
-from rocattn_profiling.gate.model import EXACT, SIDES, Design, GateResult
+from rocattn_profiling.gate.model import EXACT, SIDES, Design, Entry, GateResult, SessionResult
 from rocattn_profiling.gate.options import OptionError, Options
 from rocattn_profiling.gate.planning.listing import listed_suites
-from rocattn_profiling.gate.planning.pace import TimeLimit
-from rocattn_profiling.gate.planning.plan import Plan, chosen
+from rocattn_profiling.gate.planning.pace import Pace, TimeLimit
+from rocattn_profiling.gate.planning.plan import Plan, RunPlan, chosen
 from rocattn_profiling.gate.plugin import Plugin, own_plugin, plugin_errors
 from rocattn_profiling.gate.sides import open_sides, out_errors
 from rocattn_profiling.revisions.asv_config import UnknownNameError
@@ -37,11 +38,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Case
-    from rocattn_profiling.gate.context import Context
-    from rocattn_profiling.gate.explain.reach import Reach
-    from rocattn_profiling.gate.model import Entry, SessionResult
-    from rocattn_profiling.gate.planning.pace import Pace
-    from rocattn_profiling.gate.planning.plan import RunPlan
 
 QUICK_REQUEST = Request(sample_ns=3_000_000, budget_ns=60_000_000)
 FULL_REQUEST = Request(sample_ns=5_000_000, budget_ns=200_000_000)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.gate.measure import LaunchLine
-from rocattn_profiling.gate.model import JUDGED, SIDES, EarlierNoise, NoiseSource
+from rocattn_profiling.gate.measure import LaunchLine, LaunchStore
+from rocattn_profiling.gate.model import JUDGED, SIDES, EarlierNoise, GateResult, NoiseSource, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.interim import has_zero, identical, launch_noise
-from rocattn_profiling.gate.rule.pairs import Pair, Side
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.rule.suite import decide, decide_suite
 from rocattn_profiling.gate.run import run_gate
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.base.console import Step
-    from rocattn_profiling.gate.measure import LaunchStore
-    from rocattn_profiling.gate.model import GateResult, SideName
-    from rocattn_profiling.gate.rule.pairs import PairLaunch
 
 SCHEMA = 1
 DRAWS = 60

@@ -18,12 +18,12 @@ from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.context import Context
-from rocattn_profiling.gate.model import SIDES, SideFacts
+from rocattn_profiling.gate.model import SIDES, SideFacts, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
 from rocattn_profiling.gate.planning.select import unmatched
 from rocattn_profiling.gate.plugin import unmeasurable
-from rocattn_profiling.gate.sources import check_installed, choose_sources, discover
+from rocattn_profiling.gate.sources import Sources, check_installed, choose_sources, discover
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Suite
-    from rocattn_profiling.gate.model import SideName
-    from rocattn_profiling.gate.sources import Sources
     from rocattn_profiling.revisions.asv_config import Recipe
     from rocattn_profiling.revisions.git import Revision, Uncommitted
 

@@ -16,7 +16,8 @@ import msgspec
 from rocattn_profiling.asv.launch import Launcher, PartialListing, Suite
 from rocattn_profiling.gate.launchers.command_launch import CommandLauncher
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
-from rocattn_profiling.gate.model import SIDES, CaseLauncher
+from rocattn_profiling.gate.model import SIDES, CaseLauncher, SideName
+from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.listing import from_source, names_in_source
 from rocattn_profiling.gate.planning.select import unmatched
 from rocattn_profiling.revisions import git as revisions
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
-    from rocattn_profiling.gate.model import SideName
-    from rocattn_profiling.gate.options import Options
     from rocattn_profiling.revisions.environments import Environment
 
 _NEEDED = ["pytest", "pytest-benchmark"]

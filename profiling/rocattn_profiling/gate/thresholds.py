@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate.model import EXACT, JUDGED, METRICS
+from rocattn_profiling.gate.model import EXACT, JUDGED, METRICS, Entry
 from rocattn_profiling.gate.rule.constants import CALLED
 from rocattn_profiling.gate.rule.pairs import TIMES
+from rocattn_profiling.gate.rule.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
-
-    from rocattn_profiling.gate.model import Entry
-    from rocattn_profiling.gate.rule.policy import Policy
 
 FILE = ".rocattn/thresholds.toml"
 TOLERANCE_RANGE = (0.005, 1.0)

@@ -14,11 +14,14 @@ from rocattn_profiling.gate.model import (
     SCHEMA,
     Entry,
     GateResult,
+    SessionResult,
+    SideName,
     Status,
 )
 from rocattn_profiling.gate.noise_record import known_noise
 from rocattn_profiling.gate.rule.pairs import (
     Decision,
+    Pair,
 )
 
 if TYPE_CHECKING:
@@ -26,8 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Case, Outcome
-    from rocattn_profiling.gate.model import SessionResult, SideName
-    from rocattn_profiling.gate.rule.pairs import Pair
 
 FILE = "verdict.json"
 

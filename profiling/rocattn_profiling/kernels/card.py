@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn.gpu.arch import TESTED
 from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
-from rocattn_profiling.kernels.compare import SEVERITIES, work_factor
+from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.compare import SEVERITIES, Change, Comparison, Finding, work_factor
+from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from rocattn_profiling.kernels.audit import Audit
-    from rocattn_profiling.kernels.compare import Change, Comparison, Finding
-    from rocattn_profiling.kernels.facts import KernelFacts
 
 _MOST_ROWS, _MOST_KERNELS, _MOST_NAMED, _MOST_LINES, _MOST_OTHERS = 12, 2, 3, 2, 2
 _LOG_WIDTH = 1000

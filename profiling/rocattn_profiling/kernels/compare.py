@@ -16,16 +16,13 @@ from rocattn.gpu.arch import has_kernels
 from rocattn_profiling.base.gpus import architecture
 from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counted
 from rocattn_profiling.kernels import sentences
-from rocattn_profiling.kernels.facts import CALLED, HOT_LOOP, OCCUPANCY
-from rocattn_profiling.kernels.pins import Pin, pin_of
+from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.facts import CALLED, HOT_LOOP, OCCUPANCY, KernelFacts
+from rocattn_profiling.kernels.pins import LoopPin, OrderPin, Pin, Pins, pin_of
 from rocattn_profiling.kernels.shipped import natural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from rocattn_profiling.kernels.audit import Audit
-    from rocattn_profiling.kernels.facts import KernelFacts
-    from rocattn_profiling.kernels.pins import LoopPin, OrderPin, Pins
 
     _Groups = dict[tuple[str, str], list[KernelFacts]]
 

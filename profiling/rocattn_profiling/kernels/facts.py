@@ -15,12 +15,12 @@ from rocattn_profiling.kernels.model.cost import LoopCost, loop_cost
 from rocattn_profiling.kernels.model.loops import counts_of, hot_loop
 from rocattn_profiling.kernels.model.occupancy import Occupancy, OccupancyError, occupancy
 from rocattn_profiling.kernels.model.rates import NoRatesError
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 from rocattn_profiling.kernels.read.instructions import is_call
 from rocattn_profiling.kernels.read.text_files import number
 
 if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
-    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 
 OCCUPANCY, HOT_LOOP, CALLED = "occupancy", "hot loop", "called code"
 """Facts that a comparison is of, and that a kernel may lack (`KernelFacts.lacks`)."""

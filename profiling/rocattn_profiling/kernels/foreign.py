@@ -15,8 +15,8 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn.toolchain.elf import Elf, shown
 from rocattn_profiling.kernels.facts import KernelFacts, kernel_facts
-from rocattn_profiling.kernels.read.assembly import parse_assembly
-from rocattn_profiling.kernels.read.code_objects import read_objects
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction, parse_assembly
+from rocattn_profiling.kernels.read.code_objects import DeviceObject, read_objects
 from rocattn_profiling.kernels.read.disassembly import DisassemblyError, disassemble
 from rocattn_profiling.kernels.read.text_files import compiler_of, decoded, kernels_of_text, texts_of
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn.toolchain.code_object import KernelInfo
-    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
-    from rocattn_profiling.kernels.read.code_objects import DeviceObject
 
 _TEXT = (".s", ".amdgcn", ".asm", ".S")
 

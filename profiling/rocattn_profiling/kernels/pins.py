@@ -10,15 +10,14 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import write_together
+from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.facts import KernelFacts
+from rocattn_profiling.kernels.model.cost import LoopCost
 from rocattn_profiling.kernels.shipped import natural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    from rocattn_profiling.kernels.audit import Audit
-    from rocattn_profiling.kernels.facts import KernelFacts
-    from rocattn_profiling.kernels.model.cost import LoopCost
 
 SCHEMA = 1
 _A_LINE = 5  # numbers of the order on a line

@@ -17,6 +17,7 @@ import msgspec
 
 from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.kernels.audit import audit_shipped
+from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.shipped import Shipped, is_quick
 from rocattn_profiling.measure.records import Commit
 from rocattn_profiling.revisions import environments
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.store import AsvStore, Sample
-    from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.revisions.git import Revision
 
 # A revision's own code lists the kernels that it ships and their macros, in a process of its own.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.kernels.model.occupancy import LDS
+from rocattn_profiling.kernels.model.occupancy import LDS, Need, Occupancy
 
 if TYPE_CHECKING:
     from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.kernels.model.cost import LoopCost, Work
-    from rocattn_profiling.kernels.model.occupancy import Need, Occupancy
     from rocattn_profiling.kernels.pins import LoopPin, OrderPin, Pin
 
 _OCCUPANCY = "reduce registers or LDS to the next occupancy step (`rocattn kernels occupancy`)"

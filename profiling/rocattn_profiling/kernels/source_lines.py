@@ -17,23 +17,19 @@ import msgspec
 
 from rocattn.toolchain.elf import Elf
 from rocattn.toolchain.inputs import inputs_of
-from rocattn_profiling.kernels.compare import SourceChange
-from rocattn_profiling.kernels.model.cost import loop_cost
+from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.compare import Comparison, SourceChange
+from rocattn_profiling.kernels.model.cost import LoopCost, loop_cost
 from rocattn_profiling.kernels.model.loops import hot_loop, usual_path
-from rocattn_profiling.kernels.read.assembly import parse_assembly
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction, parse_assembly
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, waits_for_waves
-from rocattn_profiling.kernels.shipped import compile_kernel, shipped_kernels
+from rocattn_profiling.kernels.shipped import Shipped, compile_kernel, shipped_kernels
 from rocattn_profiling.revisions.hunks import hunks_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.kernels.audit import Audit
-    from rocattn_profiling.kernels.compare import Comparison
-    from rocattn_profiling.kernels.model.cost import LoopCost
-    from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
-    from rocattn_profiling.kernels.shipped import Shipped
     from rocattn_profiling.revisions.hunks import Hunk
 
 SHOWN = 3

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from rocattn_profiling.base.console import print_table, say, stderr
 from rocattn_profiling.base.files import write_together
 from rocattn_profiling.kernels import card
+from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.compare import Comparison, Finding
+from rocattn_profiling.kernels.facts import KernelFacts
+from rocattn_profiling.kernels.model.cost import LoopCost
+from rocattn_profiling.kernels.model.lds import LdsConflicts
+from rocattn_profiling.kernels.model.occupancy import Occupancy
+from rocattn_profiling.kernels.model.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.kernels.audit import Audit
-    from rocattn_profiling.kernels.compare import Comparison, Finding
-    from rocattn_profiling.kernels.facts import KernelFacts
-    from rocattn_profiling.kernels.model.cost import LoopCost
-    from rocattn_profiling.kernels.model.lds import LdsConflicts
-    from rocattn_profiling.kernels.model.occupancy import Occupancy
-    from rocattn_profiling.kernels.model.schedule import Schedule
 
 AUDIT, MARKDOWN, COMPARISON = "audit.json", "audit.md", "comparison.json"
 _MOST_ROWS = 60

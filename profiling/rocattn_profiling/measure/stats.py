@@ -19,12 +19,10 @@ import msgspec
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.measure.records import place_of
+from rocattn_profiling.measure.records import Launch, Record, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from rocattn_profiling.measure.records import Launch, Record
 
 LOW_QUANTILE = 0.05
 """Quantile of a launch's samples that is its location: of ten, about the mean of the lowest two. Higher quantiles and

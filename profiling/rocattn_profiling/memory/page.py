@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.config import AttentionConfig
+from rocattn_profiling.memory.model import Growth
 from rocattn_profiling.pages.charts import Axis, Chart, ChartLine, ChartPoint, line_chart
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.pages.render import count, markdown_text, moment, standalone
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.memory.measure import MemoryFit, MemoryPoint, MemoryStudy, Reduction
-    from rocattn_profiling.memory.model import Growth
 
 CHART_SIZES = {"wide": (1180, 420), "narrow": (360, 300)}
 

@@ -19,14 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.revisions.git import TIES
+from rocattn_profiling.revisions.asv_config import Recipe
+from rocattn_profiling.revisions.git import TIES, Revision
 from rocattn_profiling.revisions.interpreters import FACTS, Facts, canonical, fitting_interpreter, read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from rocattn_profiling.revisions.asv_config import Recipe
-    from rocattn_profiling.revisions.git import Revision
 
 _NO_INDEX = re.compile(
     r"dns error|error sending request|failed to fetch|could not connect|network is unreachable|name resolution"

@@ -26,11 +26,10 @@ from rocattn_profiling.base.files import locked
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import Recipe
 from rocattn_profiling.revisions.build import DISK_FULL, Build, BuildError, DiskError, NoIndexError, running_packages
+from rocattn_profiling.revisions.git import Revision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rocattn_profiling.revisions.git import Revision
 
 __all__ = ["BuildError", "CacheError", "Environment", "build", "cache_root", "differences"]
 

@@ -21,14 +21,12 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import PLACE_KEYS, Point, Series, is_rate
 from rocattn_profiling.pages.quantities import percent
-from rocattn_profiling.site.changepoints import FEWEST, unsearched
+from rocattn_profiling.site.changepoints import FEWEST, ChangePoint, CommitChange, unsearched
+from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
-
-    from rocattn_profiling.site.changepoints import ChangePoint, CommitChange
-    from rocattn_profiling.site.commits import History
 
     Waived = Callable[[str, str, str, float], str]
     Finder = Callable[[Series, set[str]], Sequence[CommitChange]]

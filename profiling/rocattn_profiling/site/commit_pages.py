@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.quantities import natural, percent, quantity
-from rocattn_profiling.site.changes import AUDIT, lower_is_better, where_of
+from rocattn_profiling.site.changes import AUDIT, Boundary, LevelChange, lower_is_better, where_of
+from rocattn_profiling.site.commits import CommitInfo, History
 from rocattn_profiling.site.history import direction_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rocattn_profiling.asv.series import Point, Series
-    from rocattn_profiling.site.changes import Boundary, LevelChange
-    from rocattn_profiling.site.commits import CommitInfo, History
 
 HINTS = 10
 """Number of differences from the commit before that a page lists, largest first."""

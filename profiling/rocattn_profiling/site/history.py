@@ -12,7 +12,8 @@ import msgspec
 
 from rocattn_profiling.pages.charts import colour_of, sparklines, thin
 from rocattn_profiling.pages.quantities import between, natural, percent, quantity, short_date
-from rocattn_profiling.site.changes import AUDIT, lower_is_better, where_of
+from rocattn_profiling.site.changes import AUDIT, Boundary, LevelChange, lower_is_better, where_of
+from rocattn_profiling.site.commits import CommitInfo
 from rocattn_profiling.site.history_charts import (
     Around,
     HistoryLine,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.asv.series import Point, Series
     from rocattn_profiling.pages.charts import Chart
-    from rocattn_profiling.site.changes import Boundary, LevelChange
-    from rocattn_profiling.site.commits import CommitInfo
 
 TABLE_CELLS, TABLE_COLUMNS, TABLE_ROWS = 4000, 40, 200
 LINES = 300

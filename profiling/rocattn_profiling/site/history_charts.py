@@ -20,14 +20,14 @@ from rocattn_profiling.pages.charts import (
 )
 from rocattn_profiling.pages.quantities import between, percent, percent_tick, quantity, short_date
 from rocattn_profiling.pages.render import count
+from rocattn_profiling.site.changes import Boundary, LevelChange
+from rocattn_profiling.site.commits import CommitInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rocattn_profiling.asv.series import Point
     from rocattn_profiling.pages.charts import Chart
-    from rocattn_profiling.site.changes import Boundary, LevelChange
-    from rocattn_profiling.site.commits import CommitInfo
 
 PAGE_BENDS, PAGE_DOTS = 24_000, 1800
 """Limits on the points of lines, and on the dots with tooltips, of all charts of a page."""

@@ -15,7 +15,16 @@ from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, envi
 from rocattn_profiling.site.asv.pages import AsvPages
 from rocattn_profiling.site.changes import Changes, atom
 from rocattn_profiling.site.commit_pages import commit_pages, commit_paths
-from rocattn_profiling.site.history import families, history_page, in_commit_order, kernel_pages, panel_anchor
+from rocattn_profiling.site.commits import History
+from rocattn_profiling.site.history import (
+    Family,
+    HistoryPage,
+    families,
+    history_page,
+    in_commit_order,
+    kernel_pages,
+    panel_anchor,
+)
 from rocattn_profiling.site.history_charts import Around
 from rocattn_profiling.site.state import HEADLINE, Standing, judged_state
 
@@ -25,8 +34,6 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.asv.series import Series
     from rocattn_profiling.gate.model import GateResult
-    from rocattn_profiling.site.commits import History
-    from rocattn_profiling.site.history import Family, HistoryPage
 
     Step = Callable[[int, str], None]
 

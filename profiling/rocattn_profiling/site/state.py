@@ -16,6 +16,7 @@ from rocattn_profiling.kernels.pins import pins_of, read_pins
 from rocattn_profiling.pages.quantities import natural, short_date
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.collect.store import PROFILE, read_profile
+from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.kernels.pins import Pin, Pins
-    from rocattn_profiling.site.commits import History
 
 T = TypeVar("T")
 HEADLINE = (

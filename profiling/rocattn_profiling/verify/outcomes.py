@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 
 from rocattn_profiling.measure.records import Check
+from rocattn_profiling.verify.cases import VerifyCase
 from rocattn_profiling.verify.symptoms import KnownMistake
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rocattn.backend import Array
-    from rocattn_profiling.verify.cases import VerifyCase
     from rocattn_profiling.workloads.accuracy import AccuracyVerdict
 
 YARDSTICK = "yardstick"

@@ -16,13 +16,18 @@ from rocattn_profiling.base import console
 from rocattn_profiling.base.markup import xml
 from rocattn_profiling.base.reasons import Coverage, NotCompared
 from rocattn_profiling.verify.cases import FAMILIES
-from rocattn_profiling.verify.outcomes import ULP_EDGES, YARDSTICK, symptoms
+from rocattn_profiling.verify.outcomes import (
+    ULP_EDGES,
+    YARDSTICK,
+    Agreement,
+    CaseOutcome,
+    TensorErrors,
+    Verification,
+    symptoms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
-    from rocattn_profiling.verify.outcomes import Agreement, CaseOutcome, TensorErrors, Verification
-
 
 SCHEMA = 1
 WORST = 100

@@ -16,6 +16,7 @@ import numpy as np
 
 from rocattn.backend import support
 from rocattn.layouts import heads_view
+from rocattn_profiling.verify.cases import VerifyCase
 from rocattn_profiling.verify.contract import TOLERANCE, attend, finite_differences, visible_pairs
 from rocattn_profiling.verify.execution import compute, differing, laid_out
 from rocattn_profiling.verify.inputs import make_case_inputs, poisoned_keys
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from rocattn.backend import Array, Backend
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.verify.cases import VerifyCase
     from rocattn_profiling.workloads.accuracy import Judgement
     from rocattn_profiling.workloads.inputs import Inputs
 

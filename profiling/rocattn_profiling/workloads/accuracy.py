@@ -32,6 +32,7 @@ import numpy as np
 from rocattn.errors import ConfigError
 from rocattn.layouts import heads_view, stored_shape
 from rocattn_profiling.measure.records import Check
+from rocattn_profiling.workloads.inputs import Inputs
 from rocattn_profiling.workloads.naive import (
     exact_forward,
     exact_gradients,
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
     from rocattn.backend import Array
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.workloads.inputs import Inputs
-
 
 EDGE = 32
 """Every tile size in use is a multiple of this; rows on both sides of its multiples are sampled first."""

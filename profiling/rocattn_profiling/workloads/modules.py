@@ -29,14 +29,13 @@ from rocattn.functional import describe
 from rocattn.kv_cache import KVCache, PagedKVCache
 from rocattn_profiling.workloads.accuracy import check_tensors
 from rocattn_profiling.workloads.inputs import numpy_dtype
-from rocattn_profiling.workloads.naive import exact_forward, naive_forward, one_kv_head
+from rocattn_profiling.workloads.naive import Forward, exact_forward, naive_forward, one_kv_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rocattn.backend import Array
     from rocattn_profiling.measure.records import Check
-    from rocattn_profiling.workloads.naive import Forward
 
     Attend = Callable[..., Array]
     Arrays = tuple[Array, ...]

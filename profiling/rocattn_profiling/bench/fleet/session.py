@@ -29,7 +29,7 @@ import rocattn
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import write_text
-from rocattn_profiling.bench.fleet.cluster import ENDED
+from rocattn_profiling.bench.fleet.cluster import ENDED, Cluster, State
 from rocattn_profiling.bench.session import BenchSession, ResultsFolder, SuiteFacts
 from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.records import (
@@ -44,10 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
-    from rocattn_profiling.bench.fleet.cluster import Cluster, State
-    from rocattn_profiling.bench.session import SuiteFacts
     from rocattn_profiling.measure.records import Record
-
 
 _T = TypeVar("_T")
 _JOB = "job.json"

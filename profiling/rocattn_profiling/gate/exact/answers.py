@@ -12,15 +12,14 @@ import msgspec
 
 from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.base.process import StartError, run_group
-from rocattn_profiling.gate.model import SIDES
+from rocattn_profiling.gate.context import Context
+from rocattn_profiling.gate.model import SIDES, SideName
 from rocattn_profiling.workloads.grids import GRIDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.gate.context import Context
-    from rocattn_profiling.gate.model import SideName
 
 PROBE = Path(__file__).with_name("probe.py")
 TIMEOUT_S = 300.0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate.model import Cause, Entry, Location, decision_of
+from rocattn_profiling.gate.model import Cause, Entry, Location, Status, decision_of
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import (
     Comparison,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.gate.model import Status
     from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.kernels.pins import Pin, Pins
     from rocattn_profiling.kernels.shipped import Shipped

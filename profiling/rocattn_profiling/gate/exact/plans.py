@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from rocattn_profiling.gate.exact.answers import Answers, PlanAnswer, PlannedLaunch
 from rocattn_profiling.gate.exact.audit import error_at
-from rocattn_profiling.gate.model import Cause, Entry, decision_of
+from rocattn_profiling.gate.model import Cause, Entry, Status, decision_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from rocattn_profiling.gate.exact.answers import Answers, PlanAnswer, PlannedLaunch
-    from rocattn_profiling.gate.model import Status
 
 PAGE_BYTES = 4096
 """Memory is allocated in pages, so a workspace that grows by less costs nothing."""

@@ -18,12 +18,13 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import Step
-from rocattn_profiling.gate.explain.files import differing_modules, loaded_changes
+from rocattn_profiling.gate.context import Context
+from rocattn_profiling.gate.explain.files import FileChange, differing_modules, loaded_changes
 from rocattn_profiling.gate.explain.reach import Reach
 from rocattn_profiling.gate.groups import WORSE
-from rocattn_profiling.gate.model import EXACT, SIDES, Cause, Entry, Location, badness
+from rocattn_profiling.gate.model import EXACT, SIDES, Cause, Entry, Location, SideName, badness
 from rocattn_profiling.gate.planning.pace import TimeLimit
-from rocattn_profiling.gate.plugin import plugin_errors
+from rocattn_profiling.gate.plugin import Plugin, plugin_errors
 from rocattn_profiling.profile.collect import find, hardware
 from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemble
 from rocattn_profiling.profile.collect.run import Session
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Loaded
-    from rocattn_profiling.gate.context import Context
-    from rocattn_profiling.gate.explain.files import FileChange
-    from rocattn_profiling.gate.model import SideName
-    from rocattn_profiling.gate.plugin import Plugin
 
 MOST_CALLED = 10
 """Benchmarks that are called once more to see what they load, the worst first; cases of one function share one call."""

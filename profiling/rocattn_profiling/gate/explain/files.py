@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.gate.model import SIDES, Cause, Location
+from rocattn_profiling.gate.model import SIDES, CaseLauncher, Cause, Location, SideName
 from rocattn_profiling.revisions.git import git
 from rocattn_profiling.revisions.hunks import NATIVE, Hunk, hunks_between
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Loaded
-    from rocattn_profiling.gate.model import CaseLauncher, SideName
     from rocattn_profiling.revisions.git import Revision
 
 _COMPILED = frozenset({".so", ".pyd"})

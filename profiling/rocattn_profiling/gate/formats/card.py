@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.formats import render
-from rocattn_profiling.gate.groups import acceptance, by_cause, by_reason, common_part, repeat, repeats
+from rocattn_profiling.gate.groups import (
+    CauseGroup,
+    ReasonGroup,
+    acceptance,
+    by_cause,
+    by_reason,
+    common_part,
+    repeat,
+    repeats,
+)
+from rocattn_profiling.gate.model import Cause, Entry, GateResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup
-    from rocattn_profiling.gate.model import Cause, Entry, GateResult
 
 Piece = tuple[str, str]
 """Text and its style in rich's words; "" for none."""

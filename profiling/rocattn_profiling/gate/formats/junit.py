@@ -7,15 +7,12 @@ counts failures never takes an empty run for a good one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET  # writes only: nothing foreign is parsed
 
 from rocattn_profiling.base.markup import plain, terminal, xml
 from rocattn_profiling.gate.formats import render
+from rocattn_profiling.gate.model import Entry, GateResult
 from rocattn_profiling.gate.rule.pairs import TIMES
-
-if TYPE_CHECKING:
-    from rocattn_profiling.gate.model import Entry, GateResult
 
 _ELEMENTS = {
     "regression": "failure", "failed": "error", "missing": "error", "broken": "skipped", "inconclusive": "skipped",

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rocattn_profiling.base.markup import code, markdown, prose
 from rocattn_profiling.gate.formats import render
-from rocattn_profiling.gate.groups import WORSE, acceptance, by_cause, by_reason, repeats
+from rocattn_profiling.gate.groups import WORSE, CauseGroup, ReasonGroup, acceptance, by_cause, by_reason, repeats
+from rocattn_profiling.gate.model import Cause, Entry, GateResult, SideFacts, Status
+from rocattn_profiling.gate.rule.pairs import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup
-    from rocattn_profiling.gate.model import Cause, Entry, GateResult, SideFacts, Status
-    from rocattn_profiling.gate.rule.pairs import Decision
 
 _T = TypeVar("_T")
 

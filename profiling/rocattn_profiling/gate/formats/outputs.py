@@ -10,13 +10,11 @@ from rocattn_profiling.base.files import write_together
 from rocattn_profiling.base.markup import command_data, command_property, plain, terminal
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import card, junit, markdown, page, render, sarif
-from rocattn_profiling.gate.groups import by_cause, by_reason
+from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup, by_cause, by_reason
+from rocattn_profiling.gate.model import GateResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup
-    from rocattn_profiling.gate.model import GateResult
 
 FILES: dict[str, Callable[[GateResult], str]] = {
     "verdict.txt": card.text,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.gate.formats import render
 from rocattn_profiling.gate.groups import acceptance, by_cause, by_reason, common_part, repeat, repeats
-from rocattn_profiling.gate.rule.launches import choose
-from rocattn_profiling.gate.rule.pairs import Pair, Side
+from rocattn_profiling.gate.model import Cause, Entry, GateResult
+from rocattn_profiling.gate.rule.launches import Column, choose
+from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
 from rocattn_profiling.measure.stats import low_quantile
 from rocattn_profiling.pages.charts import Strip, strip
 from rocattn_profiling.pages.quantities import quantity
@@ -16,10 +17,6 @@ from rocattn_profiling.pages.render import standalone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from rocattn_profiling.gate.model import Cause, Entry, GateResult
-    from rocattn_profiling.gate.rule.launches import Column
-    from rocattn_profiling.gate.rule.pairs import Decision, PairLaunch
 
 FILE = "index.html"
 TONES = {

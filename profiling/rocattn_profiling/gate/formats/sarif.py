@@ -16,13 +16,11 @@ import rocattn
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.gate.formats import render
 from rocattn_profiling.gate.groups import by_cause, by_reason
-from rocattn_profiling.gate.model import EXACT, Location
+from rocattn_profiling.gate.model import EXACT, Entry, GateResult, Location
 from rocattn_profiling.gate.waivers import FILE as WAIVERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from rocattn_profiling.gate.model import Entry, GateResult
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _MOST_RESULTS = 5000  # GitHub ignores what comes after

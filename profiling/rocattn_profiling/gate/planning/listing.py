@@ -23,20 +23,19 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Benchmark, Suite
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import write_bytes
+from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.reach import reach_of
-from rocattn_profiling.gate.model import SIDES
+from rocattn_profiling.gate.model import SIDES, SideName
 from rocattn_profiling.gate.planning import pace
 from rocattn_profiling.gate.planning.pace import how_to_shorten
 from rocattn_profiling.gate.planning.select import chosen_cases
+from rocattn_profiling.gate.rule.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import PartialListing, Request
-    from rocattn_profiling.gate.context import Context
-    from rocattn_profiling.gate.model import SideName
-    from rocattn_profiling.gate.rule.policy import Policy
 
 _FIRST_PLAN_S = 10.0  # after which a suite that is still listed is planned by what is known of it
 _KNOWN_PLAN_S = 2.0  # the same where earlier listings know all of it

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.gate.explain.reach import distances
+from rocattn_profiling.gate.context import Context
+from rocattn_profiling.gate.explain.reach import Reach, distances
 from rocattn_profiling.gate.planning import pace
+from rocattn_profiling.gate.planning.listing import ListedSuites
 from rocattn_profiling.gate.planning.pace import how_to_shorten
 from rocattn_profiling.gate.planning.select import chosen_cases, idle_acceptances, idle_patterns, nothing
+from rocattn_profiling.gate.rule.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.asv.launch import Case, Request
-    from rocattn_profiling.gate.context import Context
-    from rocattn_profiling.gate.explain.reach import Reach
-    from rocattn_profiling.gate.planning.listing import ListedSuites
-    from rocattn_profiling.gate.rule.policy import Policy
 
 _LIKELY_CALLS = 4
 """Calls, by name, up to which a benchmark likely runs the change: longer paths mostly join functions of one name."""

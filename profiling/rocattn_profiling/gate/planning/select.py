@@ -8,16 +8,15 @@ import shlex
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.asv import launch as asv_launch
-from rocattn_profiling.gate.model import EXACT
+from rocattn_profiling.gate.model import EXACT, SideName
+from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.waivers import Waiver
 from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Case, Suite
-    from rocattn_profiling.gate.model import SideName
-    from rocattn_profiling.gate.options import Options
-    from rocattn_profiling.gate.waivers import Waiver
 
 _NAMED = 3  # benchmarks in an error
 

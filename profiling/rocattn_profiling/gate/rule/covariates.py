@@ -25,6 +25,8 @@ from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.rule import noise
 from rocattn_profiling.gate.rule.constants import CANARY_SLOPES, MIN_LAUNCHES, ROUND_EFFECT, ROUND_SHRINKAGE
 from rocattn_profiling.gate.rule.launches import (
+    Column,
+    Selection,
     canary_times,
     clock_noise,
     has_canary,
@@ -32,13 +34,13 @@ from rocattn_profiling.gate.rule.launches import (
     level,
     locations,
 )
+from rocattn_profiling.gate.rule.noise import Candidates, ChangePosterior
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocattn_profiling.gate.rule.launches import Array, Column, Selection
-    from rocattn_profiling.gate.rule.noise import Candidates, ChangePosterior
-    from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch
+    from rocattn_profiling.gate.rule.launches import Array
 
 _SLOPES = np.array(list(CANARY_SLOPES))[:, None]  # [candidate, launch]
 _NO_SLOPE = np.zeros((1, 1))

@@ -30,13 +30,13 @@ from rocattn_profiling.gate.rule.constants import (
     WINSORISED,
 )
 from rocattn_profiling.gate.rule.launches import canary_times, has_canary, interleaved, locations, slow_share
+from rocattn_profiling.gate.rule.noise import ChangePosterior
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.gate.rule.launches import Array
-    from rocattn_profiling.gate.rule.noise import ChangePosterior
-    from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch
 
 _MODE_SHARES = (np.arange(12) + 0.5) / 12  # a uniform prior of the share of launches in the other mode
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.rule import covariates, guards, noise
@@ -20,16 +20,12 @@ from rocattn_profiling.gate.rule.constants import (
     MIN_LAUNCHES,
     UNKNOWN_INTERRUPTIONS,
 )
-from rocattn_profiling.gate.rule.launches import choose
-from rocattn_profiling.gate.rule.pairs import TIMES
+from rocattn_profiling.gate.rule.covariates import Fit
+from rocattn_profiling.gate.rule.launches import Selection, choose
+from rocattn_profiling.gate.rule.noise import ChangePosterior
+from rocattn_profiling.gate.rule.pairs import TIMES, Pair
+from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.measure.stats import low_quantile
-
-if TYPE_CHECKING:
-    from rocattn_profiling.gate.rule.covariates import Fit
-    from rocattn_profiling.gate.rule.launches import Selection
-    from rocattn_profiling.gate.rule.noise import ChangePosterior
-    from rocattn_profiling.gate.rule.pairs import Pair
-    from rocattn_profiling.gate.rule.policy import Policy
 
 Quantity = Literal["wall time", "CPU time", "value"]
 Guard = Literal[

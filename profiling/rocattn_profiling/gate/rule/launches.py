@@ -16,14 +16,13 @@ import numpy as np
 
 from rocattn_profiling.gate.rule import noise
 from rocattn_profiling.gate.rule.constants import CPU_BOUND, KEPT_CORE, MIN_LAUNCHES, SLOW, VERY_SLOW
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch
 from rocattn_profiling.measure.stats import low_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-
-    from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch
 
     Array = NDArray[np.float64]
 

@@ -12,13 +12,13 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.base.reasons import Reason
+from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.measure import stats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.gate.rule.interim import Guard, Interim, Steps
-    from rocattn_profiling.gate.rule.policy import Policy
 
 MOST_LAUNCHES = 200
 """A side; `rocattn gate run` takes no more rounds."""

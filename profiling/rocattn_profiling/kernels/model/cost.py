@@ -20,17 +20,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.model.lds import LdsConflicts, lds_conflicts
-from rocattn_profiling.kernels.model.loops import find_loops, hottest, irregular_blocks, usual_path
-from rocattn_profiling.kernels.model.rates import rates
+from rocattn_profiling.kernels.model.loops import Loop, find_loops, hottest, irregular_blocks, usual_path
+from rocattn_profiling.kernels.model.rates import Cost, Rates, rates
 from rocattn_profiling.kernels.model.schedule import Schedule, schedule_of
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, is_indirect, waits_for_waves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from rocattn_profiling.kernels.model.loops import Loop
-    from rocattn_profiling.kernels.model.rates import Cost, Rates
-    from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, is_indirect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 
     Register = tuple[str, int]  # "v", "s", "a" and a number; "vcc" and "exec" have halves 0 and 1
     Site = tuple[int, int]  # block, instruction

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.kernels.read.assembly import Counts
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Counts, Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, lane_flops, lane_product_flops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 
     Graph = Sequence[Sequence[int]]  # successors by node
 

@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.kernels.read.assembly import Instruction
 from rocattn_profiling.kernels.read.instructions import (
     Operation,
     Pipe,
@@ -27,8 +28,6 @@ from rocattn_profiling.kernels.read.instructions import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from rocattn_profiling.kernels.read.assembly import Instruction
 
 
 class RatesError(RocattnError, ValueError):

@@ -18,12 +18,11 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.kernels.read.assembly import Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, waits_for_waves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rocattn_profiling.kernels.read.assembly import Instruction
 
 PRODUCT_FLOPS = 2 * 16**3
 OVERLAP_GAP = 12

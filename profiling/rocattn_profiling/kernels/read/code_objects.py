@@ -27,7 +27,7 @@ from rocattn.toolchain.code_object import (
 )
 from rocattn.toolchain.descriptor import gfx_major
 from rocattn.toolchain.elf import RELOCATABLE, shown
-from rocattn_profiling.kernels.read.bundles import parts_of
+from rocattn_profiling.kernels.read.bundles import EmbeddedObject, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
     from rocattn.toolchain.descriptor import KernelDescriptor
     from rocattn.toolchain.elf import Elf, Symbol
-    from rocattn_profiling.kernels.read.bundles import EmbeddedObject
 
 
 class CodeObjectError(RocattnError, ValueError):

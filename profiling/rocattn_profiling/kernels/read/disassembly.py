@@ -21,6 +21,7 @@ from rocattn.errors import RocattnError, ToolchainError
 from rocattn.toolchain.code_object import read_elf
 from rocattn.toolchain.elf import RELOCATABLE, shown
 from rocattn_profiling.kernels.read import gfx950
+from rocattn_profiling.kernels.read.code_objects import DeviceObject
 from rocattn_profiling.kernels.read.instructions import ends_flow, is_branch
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from rocattn.toolchain.code_object import KernelInfo
     from rocattn.toolchain.elf import Elf, Symbol
-    from rocattn_profiling.kernels.read.code_objects import DeviceObject
 
 MAX_CODE_BYTES = 32 << 20
 UNREADABLE = "unreadable_instruction"  # the mnemonic of what a tool cannot read

@@ -6,11 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rocattn.toolchain.code_object import KernelInfo
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 
 _KERNEL = re.compile(r"^ {2}- ", re.MULTILINE)
 _FIELD = re.compile(r"^(?: {4}| {2}- )(\.\w+):[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)

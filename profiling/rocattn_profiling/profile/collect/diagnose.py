@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import signal_name
+from rocattn_profiling.profile.collect.find import Tool
+from rocattn_profiling.profile.collect.hardware import Hardware
 from rocattn_profiling.profile.collect.symptoms import (
     ALL_ZERO,
     APP_FAILED,
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rocattn_profiling.base.process import Ended
-    from rocattn_profiling.profile.collect.find import Tool
-    from rocattn_profiling.profile.collect.hardware import Hardware
     from rocattn_profiling.profile.collect.passes import ProfilerPass
     from rocattn_profiling.profile.collect.store import PassOutput
 

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.profile.collect.passes import ProfilerPass
+from rocattn_profiling.profile.collect.find import Tool
+from rocattn_profiling.profile.collect.passes import PassPlan, ProfilerPass
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from rocattn_profiling.profile.collect.find import Tool
-    from rocattn_profiling.profile.collect.passes import PassPlan
 
 RUN_SCRIPT = "run.sh"
 _SHELL_SAFE = re.compile(r"[\w@%+=:,./-]+")

@@ -19,14 +19,13 @@ from rocattn_profiling.base.files import HeldError, locked, result_folder, write
 from rocattn_profiling.base.process import Ended, StartError, run_group
 from rocattn_profiling.profile.collect import diagnose, hardware, scrub, store
 from rocattn_profiling.profile.collect.assemble import under_a_profiler
+from rocattn_profiling.profile.collect.hardware import Hardware
 from rocattn_profiling.profile.collect.launchers import LAUNCHERS, RUN_SCRIPT, PassLaunch
 from rocattn_profiling.profile.collect.passes import PASSES, ProfilerPass, split
 from rocattn_profiling.profile.collect.symptoms import MISSING, OVER_SUBSCRIBED, UNKNOWN, PassFinding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from rocattn_profiling.profile.collect.hardware import Hardware
 
 PLANS = "plans.jsonl"
 """The log of the launch plans of a pass, if its application uses `rocattn`; the report looks for this name."""

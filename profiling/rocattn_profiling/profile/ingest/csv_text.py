@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rocattn_profiling.profile.ingest.parts import Notes
-
-
 BLOCK_BYTES = 8 << 20
 LONGEST_LINE_BYTES = 4 << 20
 HEADER_BYTES = 1 << 20  # rocprof-compute's merged header has 2700 columns, 80 KB

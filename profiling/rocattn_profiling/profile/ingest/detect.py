@@ -24,7 +24,7 @@ from rocattn_profiling.profile.ingest.instruction_files import (
 )
 from rocattn_profiling.profile.ingest.json_results import read_chrome_trace, read_json
 from rocattn_profiling.profile.ingest.long_csv import read_by_number, read_long
-from rocattn_profiling.profile.ingest.parts import UnreadableError
+from rocattn_profiling.profile.ingest.parts import FilePart, UnreadableError
 from rocattn_profiling.profile.ingest.rocpd import open_database, read_rocpd
 from rocattn_profiling.profile.ingest.small_csv import read_agents, read_roofline, read_statistics, read_sysinfo
 from rocattn_profiling.profile.ingest.table import Source
@@ -33,8 +33,6 @@ from rocattn_profiling.profile.ingest.wide_csv import read_wide
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from rocattn_profiling.profile.ingest.parts import FilePart
 
 HEAD_BYTES = 1 << 16
 

@@ -25,7 +25,7 @@ import msgspec
 import pandas as pd
 
 from rocattn_profiling.profile.ingest.columns import plain
-from rocattn_profiling.profile.ingest.csv_text import blocks
+from rocattn_profiling.profile.ingest.csv_text import Header, blocks
 from rocattn_profiling.profile.ingest.json_results import decode
 from rocattn_profiling.profile.ingest.parts import MISSING, FilePart, Notes, UnreadableError, kernel_name
 from rocattn_profiling.profile.ingest.pc_samples import SampleRows, lanes_in, state_of
@@ -43,8 +43,6 @@ from rocattn_profiling.profile.ingest.table import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
-
-    from rocattn_profiling.profile.ingest.csv_text import Header
 
 TRACE_COLUMNS = ("codeobj", "vaddr", "instruction", "hitcount", "latency", "stall", "idle", "source")
 _WANTED = {

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from rocattn_profiling.profile.ingest import columns
-from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Utf8, blocks, parse_header
+from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, RecordBlock, Utf8, blocks, parse_header
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
     MISSING,
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    from rocattn_profiling.profile.ingest.csv_text import Header, RecordBlock
-
 
 _NUMBER = re.compile(r"(\d+)\s*$")
 _IDENTITY = ("process", "guid", "replay", "dispatch", "kernel", "grid", "start_ns")

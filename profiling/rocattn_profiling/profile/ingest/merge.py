@@ -23,6 +23,7 @@ from rocattn_profiling.profile.ingest.table import (
     SUMMARY_DTYPES,
     THREAD_TRACE,
     Profile,
+    Source,
     empty,
 )
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
-
-    from rocattn_profiling.profile.ingest.table import Source
 
 
 # Formats that one run may write concurrently, in order of completeness.

@@ -13,6 +13,7 @@ import numpy as np
 
 from rocattn_profiling.profile.collect.counters import anchors
 from rocattn_profiling.profile.collect.passes import PASSES, STATE
+from rocattn_profiling.profile.ingest.parts import FilePart
 from rocattn_profiling.profile.ingest.table import THREAD_TRACE, Run
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     import pandas as pd
-
-    from rocattn_profiling.profile.ingest.parts import FilePart
 
     Place = tuple[str, ...]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from rocattn_profiling.profile.ingest import columns
-from rocattn_profiling.profile.ingest.csv_text import blocks
+from rocattn_profiling.profile.ingest.csv_text import Header, blocks
 from rocattn_profiling.profile.ingest.instances import MOST_COUNTERS, accumulator_names, base_name
 from rocattn_profiling.profile.ingest.long_csv import number_in
 from rocattn_profiling.profile.ingest.parts import (
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    from rocattn_profiling.profile.ingest.csv_text import Header
 
 
 @dataclass

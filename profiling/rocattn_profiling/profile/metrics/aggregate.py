@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
-from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, impossible
+from rocattn_profiling.profile.metrics.definitions import CONSTANTS, Metric, definitions
+from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, Evaluation, Use, impossible
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from numpy.typing import NDArray
-
-    from rocattn_profiling.profile.metrics.definitions import Metric
-    from rocattn_profiling.profile.metrics.evaluate import Evaluation, Use
 
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]

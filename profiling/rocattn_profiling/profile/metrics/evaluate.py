@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
-from rocattn_profiling.profile.metrics.launches import BUSY, find_launches, spelt, take_out
+from rocattn_profiling.profile.ingest.table import Profile
+from rocattn_profiling.profile.metrics.definitions import CONSTANTS, Alternative, Metric, definitions
+from rocattn_profiling.profile.metrics.devices import Device
+from rocattn_profiling.profile.metrics.launches import BUSY, Launches, find_launches, spelt, take_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
-
-    from rocattn_profiling.profile.ingest.table import Profile
-    from rocattn_profiling.profile.metrics.definitions import Alternative, Metric
-    from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.metrics.launches import Launches
 
     Floats = NDArray[np.float64]
     Mask = NDArray[np.bool_]

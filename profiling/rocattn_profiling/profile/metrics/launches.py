@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from rocattn_profiling.profile.ingest.table import Profile
+from rocattn_profiling.profile.metrics.definitions import CounterRule
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
-
-    from rocattn_profiling.profile.ingest.table import Profile
-    from rocattn_profiling.profile.metrics.definitions import CounterRule
 
     Floats = NDArray[np.float64]
 

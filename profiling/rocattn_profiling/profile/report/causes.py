@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.quantities import digits
+from rocattn_profiling.profile.report.records import Bound, KernelProfile
 from rocattn_profiling.profile.report.verdict import COLLECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocattn_profiling.profile.report.records import Bound, KernelProfile
 
 SAME, WORK, SCRATCH, CLOCK, LIMIT, OCCUPANCY, WAITING, UNEXPLAINED, UNCOUNTED = (
     "same", "work", "scratch", "clock", "limit", "occupancy", "waiting", "unexplained", "uncounted",

@@ -10,14 +10,13 @@ import msgspec
 from rocattn_profiling.base.reasons import Coverage, Reason, counted
 from rocattn_profiling.pages.quantities import percent
 from rocattn_profiling.pages.render import count
+from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.report.causes import ChangeCause, cause_of
 from rocattn_profiling.profile.report.names import base_name
+from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rocattn_profiling.profile.metrics.aggregate import MetricValue
-    from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
 
     _Key = tuple[str, str]  # a kernel's name, and the problem that it solved
 

@@ -13,13 +13,11 @@ import numpy as np
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
 from rocattn_profiling.profile.report.limits import LINES, NEAR, limits, lines_command
-from rocattn_profiling.profile.report.records import KernelFinding
+from rocattn_profiling.profile.report.records import Bounds, KernelFinding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
-
-    from rocattn_profiling.profile.report.records import Bounds
 
 OF_KERNEL = frozenset(
     {

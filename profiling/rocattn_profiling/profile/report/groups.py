@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rocattn_profiling.pages.quantities import digits
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.metrics.launches import spelt
+from rocattn_profiling.profile.report.records import KernelFinding, KernelProfile, ProfileReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rocattn_profiling.profile.report.records import KernelFinding, KernelProfile, ProfileReport
 
 WORTH = 0.01
 """Share of all kernels' time below which a group is folded: it is counted, not shown."""

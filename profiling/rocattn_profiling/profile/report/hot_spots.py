@@ -31,16 +31,14 @@ from rocattn_profiling.profile.ingest.table import (
     STALLED,
     THREAD_TRACE,
 )
+from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.report.limits import NEAR
-from rocattn_profiling.profile.report.records import HotInstruction, HotLine, HotSpots, KernelFinding
+from rocattn_profiling.profile.report.records import HotInstruction, HotLine, HotSpots, KernelFinding, KernelProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import pandas as pd
-
-    from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.records import KernelProfile
 
 SHARE = 0.25
 """Part of a kernel's samples that one cause on one line has to have to be a finding."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.profile.report.limits import NEAR
+from rocattn_profiling.profile.report.records import KernelProfile
 from rocattn_profiling.profile.report.speed_of_light import alike, memory_name, missing, rate_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rocattn_profiling.base.reasons import Reason
-    from rocattn_profiling.profile.report.records import KernelProfile
 
 WIDTH, HEIGHT = 360.0, 392.0  # few units, so that text of 11.5 stays legible on a phone
 BUSY = 25.0

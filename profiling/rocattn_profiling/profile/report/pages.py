@@ -7,29 +7,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.render import add_filters, count, markdown_text, shorten, standalone
-from rocattn_profiling.profile.ingest.table import NO_PROCESS
+from rocattn_profiling.profile.ingest.table import NO_PROCESS, Profile
+from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.metrics.definitions import definitions
+from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.report import hot_spots
+from rocattn_profiling.profile.report.compare import KernelPair, ProfileComparison
 from rocattn_profiling.profile.report.findings import TOO_LOW
 from rocattn_profiling.profile.report.groups import complete
-from rocattn_profiling.profile.report.memory_chart import memory_chart
+from rocattn_profiling.profile.report.memory_chart import MemoryChart, memory_chart
 from rocattn_profiling.profile.report.names import short_name, short_names
-from rocattn_profiling.profile.report.roofline import hierarchical, of_gpu
-from rocattn_profiling.profile.report.speed_of_light import rate_text, speed_of_light
+from rocattn_profiling.profile.report.records import KernelFinding, KernelProfile, ProfileReport
+from rocattn_profiling.profile.report.roofline import Roofline, hierarchical, of_gpu
+from rocattn_profiling.profile.report.speed_of_light import SpeedBar, rate_text, speed_of_light
 from rocattn_profiling.profile.report.summary import NAME_LENGTH, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.base.reasons import Reason
-    from rocattn_profiling.profile.ingest.table import Profile
-    from rocattn_profiling.profile.metrics.aggregate import MetricValue
-    from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.compare import KernelPair, ProfileComparison
-    from rocattn_profiling.profile.report.memory_chart import MemoryChart
-    from rocattn_profiling.profile.report.records import KernelFinding, KernelProfile, ProfileReport
-    from rocattn_profiling.profile.report.roofline import Roofline
-    from rocattn_profiling.profile.report.speed_of_light import SpeedBar
 
 KERNELS = 200
 LISTED_KERNELS = 10

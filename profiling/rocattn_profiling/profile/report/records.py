@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.kernels.model.occupancy import Occupancy
-from rocattn_profiling.profile.ingest.table import THREAD_TRACE
+from rocattn_profiling.profile.ingest.table import THREAD_TRACE, Profile
+from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.metrics.definitions import definitions
+from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.metrics.formula import Condition, Formula
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
-
-    from rocattn_profiling.profile.ingest.table import Profile
-    from rocattn_profiling.profile.metrics.aggregate import MetricValue
-    from rocattn_profiling.profile.metrics.devices import Device
 
 FEWEST = 200
 """Samples of a kernel from which its lines are ranked: at 200 a share of 30 % is uncertain by 6 points."""

@@ -11,18 +11,19 @@ import numpy as np
 from rocattn.errors import RocattnError
 from rocattn_profiling.kernels.model.occupancy import Occupancy, occupancy
 from rocattn_profiling.profile.ingest.runs import several
-from rocattn_profiling.profile.metrics.aggregate import by_kernel, by_launch
+from rocattn_profiling.profile.ingest.table import Profile
+from rocattn_profiling.profile.metrics.aggregate import LaunchGroup, by_kernel, by_launch
 from rocattn_profiling.profile.metrics.attribution import attribute
 from rocattn_profiling.profile.metrics.definitions import definitions
-from rocattn_profiling.profile.metrics.devices import UNKNOWN_AGENT, devices_of
-from rocattn_profiling.profile.metrics.evaluate import TOO_SHORT, evaluate
+from rocattn_profiling.profile.metrics.devices import UNKNOWN_AGENT, Device, devices_of
+from rocattn_profiling.profile.metrics.evaluate import TOO_SHORT, Evaluation, evaluate
 from rocattn_profiling.profile.metrics.launches import find_launches
 from rocattn_profiling.profile.report import hot_spots
 from rocattn_profiling.profile.report.findings import find
 from rocattn_profiling.profile.report.groups import group_findings
 from rocattn_profiling.profile.report.groups import to_json as groups_json
 from rocattn_profiling.profile.report.limits import bounds
-from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
+from rocattn_profiling.profile.report.records import Bounds, KernelProfile, ProfileReport
 from rocattn_profiling.profile.report.roofline import measured_bandwidths
 from rocattn_profiling.profile.report.verdict import verdict
 
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rocattn.gpu.launch import LaunchPlan
-    from rocattn_profiling.profile.ingest.table import Profile
-    from rocattn_profiling.profile.metrics.aggregate import LaunchGroup
-    from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.metrics.evaluate import Evaluation
-    from rocattn_profiling.profile.report.records import Bounds
 
 SCHEMA = 1
 RUNTIME_S_OWN = "__amd_rocclr_"

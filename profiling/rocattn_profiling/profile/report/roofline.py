@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.charts import Label, Tick, place_labels
 from rocattn_profiling.pages.quantities import digits, log_ticks
+from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.report.limits import MEASURED
+from rocattn_profiling.profile.report.records import KernelProfile
 from rocattn_profiling.profile.report.speed_of_light import (
     MORE,
     PLANS,
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.records import KernelProfile
 
 WIDTH, HEIGHT = 360.0, 300.0  # few units, so that text of 11.5 stays legible on a phone
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, WIDTH - 8.0, 10.0, HEIGHT - 40.0

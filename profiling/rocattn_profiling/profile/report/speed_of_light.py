@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.quantities import digits
+from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.report.limits import NEAR
+from rocattn_profiling.profile.report.records import Bound, KernelProfile
 from rocattn_profiling.profile.report.verdict import NAME_IT, gap_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from rocattn_profiling.profile.metrics.aggregate import MetricValue
-    from rocattn_profiling.profile.report.records import Bound, KernelProfile
 
 SHOWN = 25.0
 """Percent from which a limit that is not one of the six has a bar, too."""

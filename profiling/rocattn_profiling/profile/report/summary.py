@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.gpus import product, products
 from rocattn_profiling.pages.quantities import digits, quantity
@@ -12,12 +11,9 @@ from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.report.groups import FindingGroup, complete, group_findings, part
 from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
 from rocattn_profiling.profile.report.names import short_name
-from rocattn_profiling.profile.report.speed_of_light import SIX, speed_of_light
+from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport, Verdict
+from rocattn_profiling.profile.report.speed_of_light import SIX, SpeedBar, speed_of_light
 from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, FAR, IDLE, NAME_IT, SHORT, WORTH_A_WORD
-
-if TYPE_CHECKING:
-    from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport, Verdict
-    from rocattn_profiling.profile.report.speed_of_light import SpeedBar
 
 KERNELS = 5
 """Number of kernels, or of groups of them with the same verdict."""

@@ -13,10 +13,13 @@ from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.pages.quantities import percent, quantity
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.report.causes import UNCHANGED
-from rocattn_profiling.profile.report.groups import complete, part
+from rocattn_profiling.profile.report.compare import KernelPair, ProfileComparison
+from rocattn_profiling.profile.report.groups import FindingGroup, complete, part
 from rocattn_profiling.profile.report.hot_spots import terminal_lines
 from rocattn_profiling.profile.report.names import ELLIPSIS, short_names
-from rocattn_profiling.profile.report.summary import FINDINGS, KERNELS, bars_of
+from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
+from rocattn_profiling.profile.report.speed_of_light import SpeedBar
+from rocattn_profiling.profile.report.summary import FINDINGS, KERNELS, KernelRow, ReportSummary, bars_of
 from rocattn_profiling.profile.report.verdict import COLLECT, NOT_COUNTABLE
 
 if TYPE_CHECKING:
@@ -24,12 +27,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
     from rich.text import Text
-
-    from rocattn_profiling.profile.report.compare import KernelPair, ProfileComparison
-    from rocattn_profiling.profile.report.groups import FindingGroup
-    from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
-    from rocattn_profiling.profile.report.speed_of_light import SpeedBar
-    from rocattn_profiling.profile.report.summary import KernelRow, ReportSummary
 
 PROVE = "rocattn gate run --head WORKTREE"
 PROBLEMS = 3

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.profile.collect import counters
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
+from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.metrics.launches import spelt
 from rocattn_profiling.profile.report.limits import NEAR, lines_command
-from rocattn_profiling.profile.report.records import Verdict
+from rocattn_profiling.profile.report.records import Bounds, KernelFinding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from collections.abc import Set as AbstractSet
-
-    from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.records import Bounds, KernelFinding
 
 
 BOUND, IDLE, SHORT, FAR = "bound", "idle_units", "short", "far"

@@ -19,12 +19,12 @@ from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.asv.series import PassedOver, beyond_measure
 from rocattn_profiling.asv.store import NO_NUMPY, read_config
 from rocattn_profiling.site.asv.vendor import VendorError, assets, localise
+from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from rocattn_profiling.asv.store import AsvStore
-    from rocattn_profiling.site.commits import History
 
 PUBLISH_TIMEOUT_S = 900.0
 DATA_LIMIT_BYTES = 24 << 20

@@ -7,7 +7,7 @@ status come from that, so that what was not looked at is said, and is never a pa
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -16,19 +16,21 @@ from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+Code_co = TypeVar("Code_co", bound=str, covariant=True)
 _NAMED, _WHY = 3, 60  # in a headline: what was not compared, and characters of a reason
 
 
-class Reason(msgspec.Struct, frozen=True):
+class Reason(msgspec.Struct, Generic[Code_co], frozen=True):
     """Why something is as it is.
 
     Attributes:
-        code: For programs: one word, with underscores. It stays when the text is reworded.
+        code: For programs: one word, with underscores. It stays when the text is reworded. Each room lists its
+            codes in a Literal; ``str`` stands for anyone's, as in files.
         text: For people; nothing depends on how it is worded.
         remedy: What to do about it; "" for nothing.
     """
 
-    code: str
+    code: Code_co
     text: str
     remedy: str = ""
 
@@ -55,7 +57,7 @@ class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
     needed: bool = False
 
     @classmethod
-    def of(cls, what: str, reason: Reason, *, needed: bool = False) -> NotCompared:
+    def of(cls, what: str, reason: Reason[str], *, needed: bool = False) -> NotCompared:
         """Return it with a reason."""
         return cls(what=what, code=reason.code, text=reason.text, remedy=reason.remedy, needed=needed)
 
@@ -111,7 +113,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
         return UNDECIDED if strict and self.undecided else OK
 
 
-def counted(of: Iterable[tuple[str, str, Reason]], *, needed: bool = False) -> tuple[NotCompared, ...]:
+def counted(of: Iterable[tuple[str, str, Reason[str]]], *, needed: bool = False) -> tuple[NotCompared, ...]:
     """Count what was not compared for the same reason, once each.
 
     Args:
@@ -119,7 +121,7 @@ def counted(of: Iterable[tuple[str, str, Reason]], *, needed: bool = False) -> t
             ("# problem on gpu", "# problems on gpu", reason).
         needed: As in `NotCompared`.
     """
-    counts: dict[tuple[str, str, Reason], int] = {}
+    counts: dict[tuple[str, str, Reason[str]], int] = {}
     for each in of:
         counts[each] = counts.get(each, 0) + 1
     return tuple(

@@ -10,7 +10,7 @@ import json
 import shlex
 import textwrap
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -41,7 +41,12 @@ _ERROR = ("ERROR", "bold red", "a step could not be run as it was asked to")
 _SEVERITY = (FAILED, USAGE, NOT_MEASURED, UNDECIDED, OK)
 MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "not measured", USAGE: "error"}
 _STYLES = {OK: "green", FAILED: "bold red"}
-ASKED = "asked"
+SkipCode = Literal[
+    "asked", "first_commit", "no_commit", "no_compiler", "no_git", "no_gpu", "no_pins", "no_profiler", "no_records",
+    "no_verdict", "nothing_slower", "profiled",
+]  # fmt: skip
+"""Why a step was skipped: for programs."""
+ASKED: Final = "asked"
 """Code of the reason of a step that --skip names."""
 CHANGE = "change something, and see what it does: rocattn gate run --head WORKTREE"
 DOCTOR = "rocattn doctor  # what is missing here, and how to get it"
@@ -65,7 +70,7 @@ class JobStep:
 
     name: str
     commands: list[list[str]] = field(default_factory=list)
-    why_skipped: Reason | None = None
+    why_skipped: Reason[SkipCode] | None = None
     asked: bool = False
     status: int = OK
     seconds: float = 0.0

@@ -22,7 +22,7 @@ from rocattn_profiling.base.files import stamp, write_text
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.ci import card
-from rocattn_profiling.ci.card import ASKED, CHANGE, DOCTOR, STEPS, JobStep, gravity, status_of
+from rocattn_profiling.ci.card import ASKED, CHANGE, DOCTOR, STEPS, JobStep, SkipCode, gravity, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     # Who asks for a quick job on a CPU wants an answer in two minutes: what is undecided by then is listed.
     limit = ["--max-time", "30s"] if arguments.quick and not arguments.strict and arguments.gpu is None else []
     # An older job's records in the folder are none of this one.
-    why_no_report = Reason("no_records", "bench was not run") if "bench" in arguments.skip else None
+    why_no_report = Reason[SkipCode]("no_records", "bench was not run") if "bench" in arguments.skip else None
     history = ["--measure", str(count), *(["--launches", "2"] if arguments.quick else [])]
     address = ["--url", arguments.site_url] if arguments.site_url else []
     doctor = ["doctor"]
@@ -126,7 +126,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     return steps
 
 
-def why_no_audit() -> Reason | None:
+def why_no_audit() -> Reason[SkipCode] | None:
     """Return why the machine code of the GPU kernels cannot be compared with its pins here; None if it can."""
     from rocattn.errors import ToolchainError
     from rocattn.toolchain import choose_compiler
@@ -142,7 +142,7 @@ def why_no_audit() -> Reason | None:
     return None
 
 
-def gate_arguments(base: str | None) -> tuple[list[str], Reason | None]:
+def gate_arguments(base: str | None) -> tuple[list[str], Reason[SkipCode] | None]:
     """Return the gate's revisions for this checkout, or the reason why there is nothing to gate.
 
     A base that the user names is always gated against: where that is impossible, the gate says why and fails.
@@ -151,13 +151,13 @@ def gate_arguments(base: str | None) -> tuple[list[str], Reason | None]:
         return [], why
     dirty = _has_changes()
     if base is None and not dirty and _is_first_commit():
-        why = Reason("first_commit", "the first commit has no parent to compare with", CHANGE)
+        why = Reason[SkipCode]("first_commit", "the first commit has no parent to compare with", CHANGE)
         return [], why
     revisions = ["--head", "WORKTREE"] if dirty else []
     return [*revisions, *(["--base", base] if base is not None else [])], None
 
 
-def why_no_commit() -> Reason | None:
+def why_no_commit() -> Reason[SkipCode] | None:
     """Return why there is no commit here; None if there is one, or a checkout that git refuses: no reason to skip."""
     from rocattn_profiling.revisions.git import DistrustError, NoGitError, RevisionError, git
 
@@ -209,7 +209,7 @@ def execute(steps: list[JobStep], run_command: Callable[[list[str]], int], out: 
         out: The job's folder.
         arch: Of the GPU that is profiled; "" to let the profiler find out.
     """
-    without: Reason | None = Reason("no_verdict", "the gate was not run")
+    without: Reason[SkipCode] | None = Reason("no_verdict", "the gate was not run")
     for number, step in enumerate(steps, 1):
         if step.name == "profile" and not step.skipped:
             step.commands, step.why_skipped = ([], without) if without else profile_commands(out, arch)
@@ -250,7 +250,7 @@ def _leave_out_verdict(steps: list[JobStep]) -> None:
                 command += ["--gate", os.devnull]
 
 
-def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], Reason | None]:
+def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], Reason[SkipCode] | None]:
     """Return commands that profile the GPU benchmarks that became slower, or the reason why there are none."""
     from rocattn.errors import RocattnError
     from rocattn_profiling.gate import verdict

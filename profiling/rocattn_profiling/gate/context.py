@@ -73,7 +73,7 @@ class Context:
         self.say(line)
         self.notes.append(line)
 
-    def leave_out(self, what: str, reason: Reason, line: str, *, needed: bool = False) -> None:
+    def leave_out(self, what: str, reason: Reason[str], line: str, *, needed: bool = False) -> None:
         """Note that something is not compared; ``needed`` as in `NotCompared`."""
         self.note(line)
         self.not_compared.append(NotCompared.of(what, reason, needed=needed))

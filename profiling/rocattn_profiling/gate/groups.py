@@ -44,7 +44,7 @@ class ReasonGroup(NamedTuple):
     """Entries of one status for one reason; ``reason`` has the remedy for all of them."""
 
     entries: list[Entry]
-    reason: Reason
+    reason: Reason[str]
 
     @property
     def suspect(self) -> bool:
@@ -103,11 +103,11 @@ def by_reason(entries: Sequence[Entry], status: str) -> list[ReasonGroup]:
     return sorted(grouped, key=lambda group: (not group.suspect, -len(group.entries)))
 
 
-def _undecided(entry: Entry) -> Reason | None:
+def _undecided(entry: Entry) -> Reason[str] | None:
     return entry.decision.undecided if entry.decision is not None else None
 
 
-def _reason_of(alike: Sequence[Entry]) -> Reason:
+def _reason_of(alike: Sequence[Entry]) -> Reason[str]:
     """Return the reason that a group has in common."""
     reasons = [why for entry in alike if (why := _undecided(entry)) is not None]
     if not reasons:

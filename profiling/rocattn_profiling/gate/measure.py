@@ -38,6 +38,7 @@ from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.model import SIDES, CaseLauncher, Design, EarlierNoise, SessionResult, SideName
 from rocattn_profiling.gate.planning.pace import UNDECIDED_SHARE
 from rocattn_profiling.gate.rule.constants import SLOW
+from rocattn_profiling.gate.rule.interim import Code
 from rocattn_profiling.gate.rule.launches import location, usual_canary
 from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side, no_measurement
 from rocattn_profiling.gate.rule.suite import SuiteDecision, decide_suite, decide_value, untouched
@@ -562,7 +563,9 @@ def _out_of_time(decision: Decision, rounds: int, looks: Sequence[int]) -> Decis
     """Return a decision that more time could still make."""
     done = f"{rounds} round{'' if rounds == 1 else 's'}"
     following = next((look for look in looks if look > rounds), looks[-1])
-    why = Reason("no_time", f"time ran out after {done}; the next look is after {following}", "give it more time")
+    why: Reason[Code] = Reason(
+        "no_time", f"time ran out after {done}; the next look is after {following}", "give it more time"
+    )
     so_far = f" (so far {decision.reason})" if decision.rounds_used else ""
     return msgspec.structs.replace(decision, reason=f"{why.line}{so_far}", undecided=why, rounds_needed=0)
 

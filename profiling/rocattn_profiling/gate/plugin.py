@@ -52,7 +52,7 @@ class Plugin:
         return []
 
 
-def unmeasurable(tree: Path, options: Options) -> Reason | None:
+def unmeasurable(tree: Path, options: Options) -> Reason[str] | None:
     """Return why a run could measure none of the benchmarks that it was asked for; None if it may measure some.
 
     Asked before anything is built, of what is known without that: rocattn's own benchmarks of a GPU.

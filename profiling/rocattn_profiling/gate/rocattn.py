@@ -67,7 +67,7 @@ def has_plans(tree: Path) -> bool:
     return (tree / "rocattn" / "gpu" / "plan.py").is_file() and (tree / KERNELS / "hip").is_dir()
 
 
-def without_gpu(patterns: Sequence[str]) -> Reason | None:
+def without_gpu(patterns: Sequence[str]) -> Reason[str] | None:
     """Return why benchmarks cannot be measured here: all patterns find those of a GPU only, and there is none."""
     if not patterns or not all(map(_IN_GPU_MODULE.fullmatch, patterns)):
         return None

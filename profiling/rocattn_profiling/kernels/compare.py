@@ -286,7 +286,7 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
     return _sorted("the pins", audit, (compared, unchanged), findings, changes, gaps)
 
 
-Gap = tuple[str, str, Reason]
+Gap = tuple[str, str, Reason[str]]
 """A fact of one kernel that was not compared, as `counted` takes it."""
 _UNREAD = Reason("unread", "it was not read")
 _UNSAID = Reason("unsaid", "the file does not say")
@@ -301,7 +301,7 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
     now, sides = pin_of(facts), [facts, *([before] if before else [])]
 
     def gap(what: str, many: str, fact: str) -> Gap:
-        reason = facts.lacks.get(fact)
+        reason: Reason[str] | None = facts.lacks.get(fact)
         if reason is None:
             reason = before.lacks.get(fact, _UNREAD) if before else _UNREAD
             reason = Reason(reason.code, f"in the earlier audit, {reason.text}", reason.remedy)

@@ -93,7 +93,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     loop_bytes: int | None = None
     unknown: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
-    lacks: dict[str, Reason] = {}
+    lacks: dict[str, Reason[str]] = {}
 
     @property
     def name(self) -> str:
@@ -159,7 +159,7 @@ def kernel_facts(
         no_code: Why its code could not be read.
     """
     missing = [*([f"no instructions: {no_code}"] if no_code else []), *unknown]
-    lacks = {HOT_LOOP: Reason("no_instructions", no_code)} if no_code else {}
+    lacks: dict[str, Reason[str]] = {HOT_LOOP: Reason("no_instructions", no_code)} if no_code else {}
 
     def lack(fact: str, code: str, why: str) -> None:
         lacks[fact] = Reason(code, why)

@@ -12,7 +12,7 @@ import math
 import random
 from functools import lru_cache
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -33,18 +33,20 @@ WIDEST_RATIO = 3.0
 """Ratio of a 95 % interval's ends from which a ratio is undecided: "121x (3.5 to 4215)" is no number."""
 CEILING_SLACK = 1.05
 """How far a share may exceed 1: ceilings of a quiet machine, retaken eight times, lay within 4 % of their mean."""
-WIDE_INTERVAL = Reason(
+UndecidedCode = Literal["wide_interval", "above_ceiling", "float32_ceiling"]
+"""Why a number is undecided: for programs."""
+WIDE_INTERVAL: Reason[UndecidedCode] = Reason(
     "wide_interval",
     f"the ends of its 95 % interval differ by more than a factor of {WIDEST_RATIO:g}",
     "measure again on an idle machine (`rocattn doctor` shows the load), or with more launches",
 )
-ABOVE_CEILING = Reason(
+ABOVE_CEILING: Reason[UndecidedCode] = Reason(
     "above_ceiling",
     "the ceiling measured in this run was passed, so it is none: the machine was busy while it was measured, or the "
     "data were in the caches",
     "measure again on an idle machine (`rocattn doctor` shows the load)",
 )
-FLOAT32_CEILING = Reason(
+FLOAT32_CEILING: Reason[UndecidedCode] = Reason(
     "float32_ceiling",
     "the GEMM ceiling is of float32 products, which 16-bit instructions pass; or the machine was busy while it was "
     "measured",
@@ -90,7 +92,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     gbps: float
     gemm_pct: float | None
     memory_pct: float | None
-    undecided: dict[str, Reason] = {}
+    undecided: dict[str, Reason[UndecidedCode]] = {}
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,10 +115,10 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     launches: int
     unit: str
-    undecided: Reason | None = None
+    undecided: Reason[UndecidedCode] | None = None
 
 
-def undecided(low: float, high: float | None) -> Reason | None:
+def undecided(low: float, high: float | None) -> Reason[UndecidedCode] | None:
     """Return why a ratio with this 95 % interval is no number to show; None if it is one.
 
     Args:

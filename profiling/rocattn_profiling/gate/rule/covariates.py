@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -162,7 +162,7 @@ def slope_index(candidates: Candidates, best: int) -> int:
     return best % len(CANARY_SLOPES) if len(candidates.chances) >= len(CANARY_SLOPES) else 0
 
 
-def removed(fitted: Fit, margin: float) -> Reason | None:
+def removed(fitted: Fit, margin: float) -> Reason[Literal["machine_speed"]] | None:
     """Say what the likeliest slope removed from the change between the sides; None when it is within the margin."""
     candidates = fitted.candidates
     slope = slope_index(candidates, fitted.best)

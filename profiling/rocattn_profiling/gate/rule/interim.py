@@ -33,6 +33,11 @@ Guard = Literal[
     "interruptions_unknown", "always_interrupted", "clock",
 ]  # fmt: skip
 """What can keep launches from a decision; `rocattn_profiling.gate.rule.reasons` has the words."""
+Code = Literal[
+    Guard, "busy_machine", "few_launches", "few_rounds", "machine_changed_speed", "machine_speed", "many_benchmarks",
+    "no_launches", "no_time", "noise", "zero",
+]  # fmt: skip
+"""Why a pair is undecided, or what a reader must know besides: for programs."""
 Steps = tuple[tuple[Guard | None, float], ...]
 """A p-value step by step: from the launches alone (None), then after each guard."""
 
@@ -69,8 +74,8 @@ class Interim(NamedTuple):
     base: float
     change: ChangeSummary | None
     quantity: Quantity
-    excuse: Reason | None = None
-    note: Reason | None = None
+    excuse: Reason[Code] | None = None
+    note: Reason[Code] | None = None
     clock: bool = False
     adjusted: bool = False
     change_steps: Steps = ()
@@ -121,7 +126,7 @@ def by_rank(pair: Pair, policy: Policy) -> Interim:
     least = max(absolute_floor(pair, policy), math.expm1(policy.log_called) * min(medians))
     p_value = 1 / math.comb(len(a) + len(b), len(a)) if abs(medians[1] - medians[0]) >= least else 1.0
     up, down = (p_value if apart else 1.0 for apart in (min(b) > max(a), max(b) < min(a)))
-    excuse = Reason("zero", "a value of 0 has no ratio to compare")
+    excuse: Reason[Code] = Reason("zero", "a value of 0 has no ratio to compare")
     return Interim(up, down, 1.0, medians[0], None, _quantity(pair, cpu=False), excuse)
 
 
@@ -137,7 +142,7 @@ def examine(pair: Pair, policy: Policy) -> Interim:
     selection = choose(pair)
     fitted = covariates.fit(pair, selection, policy.prior_noise)
     if selection.disturbed:
-        excuse = Reason(
+        excuse: Reason[Code] = Reason(
             "busy_machine", "too noisy: the machine was busy or slow in most launches of a side",
             "measure again on a machine at rest",
         )  # fmt: skip
@@ -161,7 +166,7 @@ def launch_noise(pair: Pair, policy: Policy) -> float:
     return policy.prior_noise if change is None else change.noise
 
 
-def _too_few(rounds: int) -> Reason:
+def _too_few(rounds: int) -> Reason[Code]:
     few = "1 launch a side is" if rounds == 1 else f"{rounds} launches a side are"
     return Reason("few_launches", f"{few} too few to tell anything from noise", f"measure {FULL_LOOKS[0]} or more")
 
@@ -195,7 +200,7 @@ def _estimated(pair: Pair, selection: Selection, fitted: Fit, disturbance: _Dist
     return interim._replace(change_steps=((None, interim.p_change),))
 
 
-def _drift_note(drifted: float) -> Reason:
+def _drift_note(drifted: float) -> Reason[Code]:
     text = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     return Reason("drift", text, "run the two sides in turns")
 

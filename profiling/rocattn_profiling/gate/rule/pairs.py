@@ -169,7 +169,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     p: Number = 1.0
     rounds_used: Count = 0
     reason: str = ""
-    undecided: Reason | None = None
+    undecided: Reason[str] | None = None
     rounds_needed: Count = 0
 
     @property

@@ -18,7 +18,7 @@ from rocattn_profiling.measure import stats
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocattn_profiling.gate.rule.interim import Guard, Interim, Steps
+    from rocattn_profiling.gate.rule.interim import Code, Guard, Interim, Steps
 
 MOST_LAUNCHES = 200
 """A side; `rocattn gate run` takes no more rounds."""
@@ -86,7 +86,7 @@ def _verdict_words(verdict: str, interim: Interim, policy: Policy) -> str:
     return f"{word} by {abs(change):.1f} % in {quantity}, beyond the noise of its launches"
 
 
-def inconclusive(interim: Interim, why: Reason) -> str:
+def inconclusive(interim: Interim, why: Reason[Code]) -> str:
     """Return the whole sentence of an undecided pair: its estimate, the reason, and the note of its analysis."""
     note = f"; {interim.note.text}" if interim.note and why is not interim.note else ""
     if interim.excuse:
@@ -101,7 +101,7 @@ def inconclusive(interim: Interim, why: Reason) -> str:
     return f"undecided: {estimate}: {why.line}{note}"
 
 
-def undecided(interim: Interim, policy: Policy, rounds: int, limits: Limits) -> Reason:
+def undecided(interim: Interim, policy: Policy, rounds: int, limits: Limits) -> Reason[Code]:
     """Return why a pair is undecided.
 
     Args:
@@ -127,7 +127,7 @@ def undecided(interim: Interim, policy: Policy, rounds: int, limits: Limits) -> 
     return _too_noisy(interim, policy, rounds, limits, change[0][1])
 
 
-def _of_guard(guard: Guard) -> Reason:
+def _of_guard(guard: Guard) -> Reason[Code]:
     return Reason(guard, *GUARDS[guard])
 
 
@@ -143,7 +143,7 @@ def _crossing(steps: Steps, limit: float) -> Guard | None:
     return next((guard for guard, p in steps if p > limit), None)
 
 
-def _too_noisy(interim: Interim, policy: Policy, rounds: int, limits: Limits, p_change: float) -> Reason:
+def _too_noisy(interim: Interim, policy: Policy, rounds: int, limits: Limits, p_change: float) -> Reason[Code]:
     """Return the reason where the launches themselves are too few for their noise."""
     assert interim.change is not None
     p_pass = interim.pass_steps[0][1]
@@ -164,7 +164,7 @@ def _percent(p: float) -> str:
     return f"{100 * min(p, 1.0):.3g} %"
 
 
-def shared(reasons: Sequence[Reason], rounds: Sequence[int]) -> Reason:
+def shared(reasons: Sequence[Reason[str]], rounds: Sequence[int]) -> Reason[str]:
     """Return the reason of several undecided benchmarks, with a remedy for all of them.
 
     Args:

@@ -24,7 +24,7 @@ from rocattn_profiling.gate.rule.constants import (
     SESSION_WITHIN,
 )
 from rocattn_profiling.gate.rule.guards import canary_change
-from rocattn_profiling.gate.rule.interim import Interim, absolute_floor, by_rank, examine, has_zero, identical
+from rocattn_profiling.gate.rule.interim import Code, Interim, absolute_floor, by_rank, examine, has_zero, identical
 from rocattn_profiling.gate.rule.launches import location
 from rocattn_profiling.gate.rule.pairs import Decision, Pair
 from rocattn_profiling.gate.rule.policy import Policy
@@ -219,7 +219,7 @@ class _Benchmark:
         a, b = (location(side.launches) for side in (pair.a, pair.b))
         return None if a is None or b is None else (a, b)
 
-    def decision(self, invalid: Reason | None) -> Decision:
+    def decision(self, invalid: Reason[Code] | None) -> Decision:
         """Return the verdict with its numbers and reasons; ``invalid`` says why the session does not count."""
         interim = self.last
         if self.constant:
@@ -249,7 +249,7 @@ class _Benchmark:
     def _decided(self, verdict: str, reason: str, **numbers: Any) -> Decision:
         return Decision(id=self.id, verdict=verdict, rounds_used=self.rounds, reason=reason, **numbers)
 
-    def _inconclusive(self, why: Reason, reason: str = "", **numbers: Any) -> Decision:
+    def _inconclusive(self, why: Reason[Code], reason: str = "", **numbers: Any) -> Decision:
         """Return an undecided pair; ``reason`` is the whole sentence, if it is more than the reason's line."""
         return Decision(
             id=self.id, verdict="inconclusive", rounds_used=self.rounds, reason=reason or why.line, undecided=why,
@@ -263,7 +263,7 @@ class _Benchmark:
         alone = share * min(self.suite.level, self.suite.benchmark_level)
         return reasons.Limits(self.limits[verdict], alone, self.leniency, self.limits["pass"])
 
-    def _without_ratio(self, interim: Interim, invalid: Reason | None) -> Decision:
+    def _without_ratio(self, interim: Interim, invalid: Reason[Code] | None) -> Decision:
         """Return the decision on a pair with zeros."""
         assert interim.excuse is not None
         p = min(self.p_regression, self.p_improvement, 1.0)
@@ -300,7 +300,7 @@ def _mean_ratio(benchmarks: Sequence[_Benchmark]) -> float:
     return math.exp(math.fsum(shifts) / len(shifts)) if shifts else 1.0
 
 
-def _session(benchmarks: list[_Benchmark], policy: Policy) -> tuple[float, Reason | None]:
+def _session(benchmarks: list[_Benchmark], policy: Policy) -> tuple[float, Reason[Code] | None]:
     """Return the median shift of the canary as a ratio, and why the session is invalid (the machine changed speed).
 
     It is invalid where the median shift of the suite, which a few benchmarks that really changed do not move, is also

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.quantities import digits
@@ -19,10 +19,16 @@ from rocattn_profiling.profile.report.verdict import COLLECT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-SAME, WORK, SCRATCH, CLOCK, LIMIT, OCCUPANCY, WAITING, UNEXPLAINED, UNCOUNTED = (
-    "same", "work", "scratch", "clock", "limit", "occupancy", "waiting", "unexplained", "uncounted",
-)  # fmt: skip
+SAME: Final = "same"
+WORK: Final = "work"
+SCRATCH: Final = "scratch"
+CLOCK: Final = "clock"
+LIMIT: Final = "limit"
+OCCUPANCY: Final = "occupancy"
+WAITING: Final = "waiting"
+UNEXPLAINED: Final = "unexplained"
+UNCOUNTED: Final = "uncounted"
+ChangeCode = Literal["same", "work", "scratch", "clock", "limit", "occupancy", "waiting", "unexplained", "uncounted"]
 UNCHANGED = 0.02
 """Relative change of time below which nothing is explained; two runs of one program differ by as much."""
 POINTS = 5.0
@@ -42,7 +48,7 @@ _EVIDENCE = {
 }
 
 
-class ChangeCause(Reason, frozen=True):
+class ChangeCause(Reason[ChangeCode], frozen=True):
     """What explains a change of time.
 
     Attributes:

@@ -134,7 +134,7 @@ def compare(before: ProfileReport, after: ProfileReport) -> ProfileComparison:
 
 def _coverage(pairs: list[KernelPair], gpus: tuple[str, str] | None) -> Coverage:
     """Return how many kernels were compared in time; a metric that only one side has was not compared, either."""
-    of: list[tuple[str, str, Reason]] = []
+    of: list[tuple[str, str, Reason[str]]] = []
     for pair in pairs:
         if pair.before is None or pair.after is None:
             side = "later" if pair.before is None else "earlier"

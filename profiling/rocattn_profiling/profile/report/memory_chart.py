@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.profile.report.limits import NEAR
-from rocattn_profiling.profile.report.records import KernelProfile
+from rocattn_profiling.profile.report.records import KernelProfile, ReasonCode
 from rocattn_profiling.profile.report.speed_of_light import alike, memory_name, missing, rate_text
+from rocattn_profiling.profile.report.verdict import NOT_COUNTABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +75,7 @@ class MemoryChart:
     height: float
     boxes: list[MemoryBox]
     edges: list[MemoryEdge]
-    lacking: list[tuple[str, Reason]]
+    lacking: list[tuple[str, Reason[ReasonCode]]]
 
 
 def memory_chart(kernel: KernelProfile, counted: Mapping[str, object]) -> MemoryChart | None:
@@ -93,7 +94,7 @@ class _Chart:
 
     def __init__(self, kernel: KernelProfile, counted: Mapping[str, object]) -> None:
         self._kernel, self._counted = kernel, counted
-        self._lacking: dict[str, Reason] = {}
+        self._lacking: dict[str, Reason[ReasonCode]] = {}
         self._near = {bound.key: bound.pct for bound in kernel.bounds.known} if kernel.bounds else {}
 
     @property
@@ -153,7 +154,7 @@ class _Chart:
             return MemoryBox(x, y, width, _ROW, name, facts, True, f"{name}: {facts}", _tone(self._near.get(limit)))
         reason = missing(self._kernel, metrics, self._counted)
         self._lacking.setdefault(name, reason)
-        said = "no counter here" if reason.code == "not_countable" else "not collected"
+        said = "no counter here" if reason.code == NOT_COUNTABLE else "not collected"
         return MemoryBox(x, y, width, _ROW, name, said, False, f"{name}: {reason.line}")
 
     def _edge(

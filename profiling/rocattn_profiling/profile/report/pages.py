@@ -17,7 +17,7 @@ from rocattn_profiling.profile.report.findings import TOO_LOW
 from rocattn_profiling.profile.report.groups import complete
 from rocattn_profiling.profile.report.memory_chart import MemoryChart, memory_chart
 from rocattn_profiling.profile.report.names import short_name, short_names
-from rocattn_profiling.profile.report.records import KernelFinding, KernelProfile, ProfileReport
+from rocattn_profiling.profile.report.records import KernelFinding, KernelProfile, ProfileReport, ReasonCode
 from rocattn_profiling.profile.report.roofline import Roofline, hierarchical, of_gpu
 from rocattn_profiling.profile.report.speed_of_light import SpeedBar, rate_text, speed_of_light
 from rocattn_profiling.profile.report.summary import NAME_LENGTH, summarise
@@ -85,7 +85,7 @@ class Shown:
     causes: list[KernelFinding]
     stalls: list[tuple[str, float]]
     commands: list[str]
-    roofline: Roofline | Reason | None
+    roofline: Roofline | Reason[ReasonCode] | None
     chart: MemoryChart | None
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.kernels.model.occupancy import Occupancy
@@ -17,6 +17,11 @@ from rocattn_profiling.profile.metrics.formula import Condition, Formula
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
+ReasonCode = Literal[
+    "bound", "idle_units", "short", "far", "no_gpu", "times_only", "stood_still", "not_counted", "not_countable",
+    "impossible", "unknown_fact", "not_of_this", "no_flops", "no_peak",
+]  # fmt: skip
+"""Which limit bounds a kernel, or why a number is unknown: for programs."""
 FEWEST = 200
 """Samples of a kernel from which its lines are ranked: at 200 a share of 30 % is uncertain by 6 points."""
 
@@ -159,7 +164,7 @@ class KernelFinding:
         return f"at most {share:{'.0f' if share >= 10 else '.2g'}} % of all kernels' time{more}"  # 100, not 1e+02
 
 
-class Verdict(Reason, frozen=True):
+class Verdict(Reason[ReasonCode], frozen=True):
     """The limit that bounds a kernel, or why it is unknown; the remedy is the command to run next, or "".
 
     In a remedy PATH, COMMAND, FILE and NAME stand for the profile's files, the program that was profiled, its code

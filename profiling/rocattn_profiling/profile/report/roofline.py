@@ -17,7 +17,7 @@ from rocattn_profiling.pages.charts import Label, Tick, place_labels
 from rocattn_profiling.pages.quantities import digits, log_ticks
 from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.report.limits import MEASURED
-from rocattn_profiling.profile.report.records import KernelProfile
+from rocattn_profiling.profile.report.records import KernelProfile, ReasonCode
 from rocattn_profiling.profile.report.speed_of_light import (
     MORE,
     PLANS,
@@ -27,6 +27,7 @@ from rocattn_profiling.profile.report.speed_of_light import (
     rate_text,
     rates_of,
 )
+from rocattn_profiling.profile.report.verdict import NOT_COUNTABLE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -140,7 +141,7 @@ class Roofline:
     link: str
     rows: list[LevelRow]
     units: list[UnitRow]
-    lacking: list[tuple[str, Reason]]
+    lacking: list[tuple[str, Reason[ReasonCode]]]
     left_out: int = 0
     note: str = ""
 
@@ -161,7 +162,9 @@ def levels_of(kernel: KernelProfile, roofs: pd.DataFrame) -> list[Level]:
     return levels
 
 
-def hierarchical(kernel: KernelProfile, roofs: pd.DataFrame, counted: Mapping[str, object]) -> Roofline | Reason:
+def hierarchical(
+    kernel: KernelProfile, roofs: pd.DataFrame, counted: Mapping[str, object]
+) -> Roofline | Reason[ReasonCode]:
     """Lay out one kernel against the peaks of the memory's levels and of the types that it ran in.
 
     Args:
@@ -175,7 +178,7 @@ def hierarchical(kernel: KernelProfile, roofs: pd.DataFrame, counted: Mapping[st
     rate = kernel.values.get("tflops")
     if rate is None or rate.value is None:
         reason = missing(kernel, ("matrix_tflops",), counted)
-        if reason.code == "not_countable":
+        if reason.code == NOT_COUNTABLE:
             return Reason(
                 reason.code, f"{reason.text}; the FLOPs of an attention problem are in its launch plan", PLANS
             )
@@ -299,7 +302,7 @@ class _Plane:
 
     def drawn(
         self, title: str, dots: list[Dot], link: str, rows: list[LevelRow], units: list[UnitRow],
-        lacking: list[tuple[str, Reason]], left_out: int = 0, note: str = "",
+        lacking: list[tuple[str, Reason[ReasonCode]]], left_out: int = 0, note: str = "",
     ) -> Roofline:  # fmt: skip
         """Return the roofline with its roofs, and labels that do not overlap."""
         roofs, wanted = self._roofs()

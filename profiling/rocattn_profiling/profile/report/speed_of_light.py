@@ -11,8 +11,8 @@ from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.report.limits import NEAR
-from rocattn_profiling.profile.report.records import Bound, KernelProfile
-from rocattn_profiling.profile.report.verdict import NAME_IT, gap_of
+from rocattn_profiling.profile.report.records import Bound, KernelProfile, ReasonCode
+from rocattn_profiling.profile.report.verdict import NAME_IT, NO_GPU, NOT_COUNTABLE, NOT_COUNTED, gap_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,7 +89,7 @@ class SpeedBar:
     notes: str = ""
     rates: tuple[Rate, ...] = ()
     formulas: tuple[MetricValue, ...] = ()
-    missing: Reason | None = None
+    missing: Reason[ReasonCode] | None = None
 
     @property
     def is_bound(self) -> bool:
@@ -218,7 +218,7 @@ def rates_of(kernel: KernelProfile) -> list[Rate]:
     return sorted(rates, key=lambda rate: -rate.tflops)
 
 
-def missing(kernel: KernelProfile, metrics: Sequence[str], counted: Mapping[str, object]) -> Reason:
+def missing(kernel: KernelProfile, metrics: Sequence[str], counted: Mapping[str, object]) -> Reason[ReasonCode]:
     """Return why a kernel has no value for any of these metrics, and the command that would give one.
 
     Args:
@@ -228,29 +228,29 @@ def missing(kernel: KernelProfile, metrics: Sequence[str], counted: Mapping[str,
     """
     device = kernel.device
     if device is None:
-        return Reason("no_gpu", "no file says which GPU ran it", NAME_IT)
+        return Reason(NO_GPU, "no file says which GPU ran it", NAME_IT)
     values = [kernel.values[key] for key in metrics if key in kernel.values]
     if dropped := next((each for each in values if each.value is None), None):
         return Reason("impossible", f"left out: {'; '.join(dropped.flags) or 'impossible'}")
     ways = {metric.key: metric.for_arch(device.arch) for metric in definitions().metrics if metric.key in metrics}
     metric = next((key for key in metrics if ways[key]), "")
     if not metric:
-        return Reason("not_countable", f"{device.arch} has no counter for it")
+        return Reason(NOT_COUNTABLE, f"{device.arch} has no counter for it")
     known = {*device.constants, "grid_threads", "block_threads", "wave_size"}
     known |= {"duration_ns"} if kernel.time_ns else set()
     gap = gap_of(metric, device.arch, counted, known)
     if gap.counters:
         command = f"rocattn profile --metrics {gap.ask} -- COMMAND" if gap.ask else ""
-        return Reason("not_counted", f"not collected: {', '.join(gap.counters)}", command)
+        return Reason(NOT_COUNTED, f"not collected: {', '.join(gap.counters)}", command)
     if gap.constants:
         facts = ", ".join(CONSTANT_NAMES.get(each, each) for each in gap.constants)
         return Reason("unknown_fact", f"needs {facts}")
     return Reason("not_of_this", "not counted in this kernel's launches", "rocattn profile -- COMMAND")
 
 
-def alike(reasons: Sequence[tuple[str, Reason]]) -> list[tuple[str, Reason]]:
+def alike(reasons: Sequence[tuple[str, Reason[ReasonCode]]]) -> list[tuple[str, Reason[ReasonCode]]]:
     """Return what is missing and why, with the same reason once."""
-    names: dict[Reason, list[str]] = {}
+    names: dict[Reason[ReasonCode], list[str]] = {}
     for name, reason in reasons:
         names.setdefault(reason, []).append(name)
     return [(", ".join(members), reason) for reason, members in names.items()]

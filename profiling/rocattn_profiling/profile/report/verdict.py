@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rocattn_profiling.profile.collect import counters
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-
-BOUND, IDLE, SHORT, FAR = "bound", "idle_units", "short", "far"
-NO_GPU, TIMES_ONLY, STOOD_STILL, NOT_COUNTED, NOT_COUNTABLE = (
-    "no_gpu", "times_only", "stood_still", "not_counted", "not_countable",
-)  # fmt: skip
+BOUND: Final = "bound"
+IDLE: Final = "idle_units"
+SHORT: Final = "short"
+FAR: Final = "far"
+NO_GPU: Final = "no_gpu"
+TIMES_ONLY: Final = "times_only"
+STOOD_STILL: Final = "stood_still"
+NOT_COUNTED: Final = "not_counted"
+NOT_COUNTABLE: Final = "not_countable"
 WORTH_A_WORD = 10.0
 """Percent of the nearest known limit from which it is mentioned when others are unknown."""
 COLLECT = "rocattn profile -- COMMAND"

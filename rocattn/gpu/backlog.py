@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Self
 
 from rocattn.gpu.driver import Hip
 from rocattn.gpu.errors import GpuError
+from rocattn.gpu.memory import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
-    from rocattn.gpu.runtime import Runtime
 
 SCRATCH_BYTES = 256 << 20
 """Bytes of one fill: 50 us at 5 TB/s, several times the host's time to queue it."""
@@ -30,7 +29,8 @@ class Backlog:
     Used as a context manager, it gives the scratch memory back at the end.
 
     Args:
-        runtime: The device.
+        hip: The device's driver.
+        pool: The device's memory.
         stream: The stream that the timed launches are queued on.
         scratch_bytes: What is filled at a time; a quarter of the free memory if that is less.
         then: Queues what comes between the fills and the timed launches: the launches once more, untimed, if they are
@@ -41,10 +41,15 @@ class Backlog:
     """
 
     def __init__(
-        self, runtime: Runtime, stream: int, then: Callable[[], None] | None, scratch_bytes: int = SCRATCH_BYTES
+        self,
+        hip: Hip,
+        pool: Pool,
+        stream: int,
+        then: Callable[[], None] | None,
+        scratch_bytes: int = SCRATCH_BYTES,
     ) -> None:
-        self._hip, self._pool, self._stream, self._then = runtime.hip, runtime.pool, stream, then
-        self._scratch = runtime.pool.take(_within(runtime.hip, scratch_bytes), stream)
+        self._hip, self._pool, self._stream, self._then = hip, pool, stream, then
+        self._scratch = pool.take(_within(hip, scratch_bytes), stream)
         self._fills = 1
 
     def __enter__(self) -> Self:

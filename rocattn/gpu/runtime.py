@@ -221,7 +221,7 @@ class PreparedPlan:
             for _ in range(warmup):
                 self._launch_all(stream)
             events.extend(hip.event_create() for _ in range(len(self._calls) + 1))
-            with Backlog(self.runtime, stream, lambda: self._launch_all(stream)) as backlog:
+            with Backlog(self.runtime.hip, self.runtime.pool, stream, lambda: self._launch_all(stream)) as backlog:
                 for _ in range(repeats):
                     backlog.ahead_of(events[0], lambda: launch_between_events(stream))
                     for index, times in enumerate(samples):

@@ -120,7 +120,7 @@ hip = runtime.hip
 record, fill = hip.event_record, hip.poison
 hip.event_record = lambda *a: (order.append("event"), record(*a))[1]
 hip.poison = lambda *a: (order.append("fill"), fill(*a))[1]
-backlog = Backlog(runtime, 0, lambda: order.append("untimed"))
+backlog = Backlog(runtime.hip, runtime.pool, 0, lambda: order.append("untimed"))
 clock = EventClock(runtime, 0, lambda: order.append("call"), backlog, Sensor())
 times = []
 for _ in range(2):

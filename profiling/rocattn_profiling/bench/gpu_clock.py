@@ -129,7 +129,13 @@ class DeviceCase:
         self._prepared = backend.prepare(runtime, config, mask_dtype=mask_dtype)
         self._stream = runtime.stream
         self._addresses = _upload(self._prepared, config, inputs)
-        backlog = Backlog(runtime, self._stream, None if cold else self._queue, FLUSH_BYTES if cold else SCRATCH_BYTES)
+        backlog = Backlog(
+            runtime.hip,
+            runtime.pool,
+            self._stream,
+            None if cold else self._queue,
+            FLUSH_BYTES if cold else SCRATCH_BYTES,
+        )
         self.clock = EventClock(runtime, self._stream, self._queue, backlog, find_sensors(_bus_id(runtime.hip)))
         self._ramp(_ramp_seconds())
 

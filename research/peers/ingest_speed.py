@@ -112,11 +112,6 @@ tables = (pandas.read_csv(path, usecols=NEEDED),)
 seconds = time.perf_counter() - began
 rows = len(tables[0])
 """
-NO_LINES = f"""
-from rocattn_profiling.profile.ingest import csv_text
-def refuse(*_): raise csv_text.IrregularError
-csv_text._Parser._once_per_dispatch = refuse
-{OURS}"""
 BARE_SQL = """
 import pandas, sqlite3
 base = peak()
@@ -222,14 +217,13 @@ def main() -> None:
     parser.add_argument("--counter-rows", type=int, default=5_000_000)
     parser.add_argument("--dispatches", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--without-lines", action="store_true", help="CSV: beside our reader without csv_text.Lines")
     parser.add_argument("--folder", help="where the files go (default: a temporary folder)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         if arguments.counter_rows:
             table = Path(folder, "run_counter_collection.csv")
             write_csv(table, arguments.counter_rows)
-            compare("rocprofv3 counter CSV", table, NO_LINES if arguments.without_lines else BARE_CSV, arguments.rounds)
+            compare("rocprofv3 counter CSV", table, BARE_CSV, arguments.rounds)
             table.unlink()
         if arguments.dispatches:
             base = Path(folder, "run_results.db")

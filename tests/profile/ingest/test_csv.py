@@ -94,8 +94,8 @@ def test_blocks_of_any_size_give_the_same_table(tmp_path_factory, data):
         csv_text.blocks.__kwdefaults__["block_bytes"] = before
 
 
-def test_reading_once_per_dispatch_equals_reading_every_row(tmp_path, monkeypatch):
-    """The short cut for dispatches with many counters gives what reading everything gives."""
+def test_reading_line_by_line_equals_reading_with_pandas(tmp_path, monkeypatch):
+    """An irregular block costs time, and nothing else."""
     rng = random.Random(3)  # noqa: S311 - test data
     made = [
         g.Launch(
@@ -110,7 +110,7 @@ def test_reading_once_per_dispatch_equals_reading_every_row(tmp_path, monkeypatc
     def refuse(*_):
         raise csv_text.IrregularError
 
-    monkeypatch.setattr(csv_text._Parser, "_once_per_dispatch", refuse)
+    monkeypatch.setattr(csv_text._Parser, "_read", refuse)
     assert quick == held(ingest.read([path]))
     assert len(quick) == 200 * 12
 

@@ -1,18 +1,10 @@
 """CSV as profilers, spreadsheets and crashes leave it, read in blocks of bounded size.
 
-Three ways to read a block, the fastest first; only an irregular block pays for a slower one:
-
-1. `Lines`: rocprofv3 repeats a dispatch's long description in the row of each of its counters, so only the dispatch
-   number, the counter and its value are read from every line, by the positions of the delimiters. They stand at a fixed
-   number of delimiters from the left or right end, so delimiters inside a kernel name do not matter. This is 1.6 to 2
-   times as fast as (2) on 2 million rows of 8 counters: 2.5 s of CPU time against 3.9, and 7.1 s against 14.5 on two
-   busy cores of a Xeon, the fastest of four interleaved runs each
-   (``python research/peers/ingest_speed.py --without-lines --counter-rows 2000000 --dispatches 0 --rounds 4``).
-2. pandas' C parser with fixed types, on whole blocks.
-3. `split_records`, line by line, for what does not fit those types (a cut line, a repeated header, a spreadsheet's
-   number) or has unbalanced quotes. rocprofv3 quotes kernel names without escaping the quotes in them, rocprof v1 may
-   not quote them at all, and names contain commas and line ends. No other field contains any of these, so the name is
-   what stands between the expected number of plain fields before and after it.
+pandas' C parser reads a block with fixed types. Only a block that does not fit them (a cut line, a repeated header, a
+spreadsheet's number) or has unbalanced quotes pays for `split_records`, line by line: rocprofv3 quotes kernel names
+without escaping the quotes in them, rocprof v1 may not quote them at all, and names contain commas and line ends. No
+other field contains any of these, so the name is what stands between the expected number of plain fields before and
+after it.
 """
 
 from __future__ import annotations
@@ -29,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 import pandas as pd
 
-from rocattn_profiling.profile.ingest.parts import MISSING, Notes, UnreadableError, categorical
+from rocattn_profiling.profile.ingest.parts import MISSING, Notes, UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,10 +37,6 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs
 _NUMBERS_AS_LABELS = frozenset({"agent", "queue", "exec_mask"})  # of which no text is lost as a number
 _GZIP = b"\x1f\x8b"
 MOST_LINES = 64  # of one record; a longer one is taken as unterminated
-_LONGEST_NAME = 64
-_KEEP = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)  # the first bytes of a little-endian word
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-_EXACT = 9_000_000_000  # below it, value * 10^6 is exact in a float64
 
 
 class Utf8:
@@ -136,25 +124,15 @@ class RecordBlock:
         rows: How many records.
         first_line: Line of the first one (approximate after a name that spans lines).
         columns: Integers (`MISSING` where absent), floats (NaN), and categoricals for text.
-        starts: Where runs of records of one dispatch start, if ``firsts`` is given.
-        firsts: The columns that are equal in all records of a run, once per run; None if they are in ``columns``.
     """
 
     rows: int
     first_line: int
     columns: dict[str, Any]
-    starts: NDArray[np.intp] | None = None
-    firsts: dict[str, Any] | None = None
 
 
 def blocks(
-    path: Path,
-    header: Header,
-    wanted: Mapping[str, tuple[int, str]],
-    notes: Notes,
-    *,
-    by_dispatch: bool = False,
-    block_bytes: int = BLOCK_BYTES,
+    path: Path, header: Header, wanted: Mapping[str, tuple[int, str]], notes: Notes, *, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[RecordBlock]:
     """Yield the records of a CSV file, a few megabytes at a time.
 
@@ -163,15 +141,13 @@ def blocks(
         header: Its parsed first line.
         wanted: Column name -> (position, kind), the kind being "int", "float" or "label".
         notes: Collects problems.
-        by_dispatch: Whether consecutive records with the same "dispatch" differ only in "counter" and "value", so that
-            the other columns are read once (in `RecordBlock.firsts`).
         block_bytes: Bytes per block.
 
     Raises:
         UnreadableError: When a line is too long for a table.
     """
     stream = Utf8(path)
-    parser = _Parser(header, wanted, notes, by_dispatch=by_dispatch)
+    parser = _Parser(header, wanted, notes)
     try:
         line = 2
         for piece in _chunks(stream, header.bytes, block_bytes, notes):
@@ -179,7 +155,7 @@ def blocks(
             line -= parser.unfinished.count(b"\n")
             parser.unfinished = b""
             block = None if data.isspace() else parser.parse(data, line)
-            line += block.rows if block is not None and block.firsts is not None else count_byte(data, b"\n")
+            line += count_byte(data, b"\n")
             if block is not None and block.rows:
                 yield block
         if parser.unfinished:
@@ -235,63 +211,25 @@ def count_byte(data: bytes, byte: bytes) -> int:
 
 
 class _Parser:
-    def __init__(
-        self, header: Header, wanted: Mapping[str, tuple[int, str]], notes: Notes, *, by_dispatch: bool
-    ) -> None:
+    def __init__(self, header: Header, wanted: Mapping[str, tuple[int, str]], notes: Notes) -> None:
         self._header, self._wanted, self._notes = header, wanted, notes
-        self._by_dispatch = by_dispatch and {"dispatch", "kernel", "counter", "value"} <= set(wanted)
         self._name_at = wanted["kernel"][0] if "kernel" in wanted else None
         self.unfinished = b""  # the start of a record that the next block completes
         self._edges = np.zeros(256, bool)
         self._edges[np.frombuffer(header.delimiter.encode() + b"\r\n", np.uint8)] = True
 
     def parse(self, data: bytes, line: int) -> RecordBlock:
-        """Return the records of a block, read by the fastest method that is correct for them."""
-        for attempt in (self._once_per_dispatch, self._whole) if self._by_dispatch else (self._whole,):
-            try:
-                return attempt(data, line)
-            except (ValueError, OverflowError):  # pandas' parser errors are ValueErrors, and so is IrregularError
-                continue
+        """Return the records of a block, by the faster method that is correct for them."""
+        try:
+            self._check(data)
+            columns = self._read(data)
+            return RecordBlock(len(next(iter(columns.values()))), line, columns)
+        except (ValueError, OverflowError):  # pandas' parser errors are ValueErrors, and so is IrregularError
+            pass
         width = len(self._header.names)
         delimiter = self._header.delimiter
         rows, self.unfinished = split_records(data, width, delimiter, self._name_at, line, self._notes)
         return self._convert(pd.DataFrame(rows, columns=range(width), dtype="object"), line)
-
-    def _whole(self, data: bytes, line: int) -> RecordBlock:
-        """Read every column of every record."""
-        self._check(data)
-        columns = self._read(data, list(self._wanted))
-        return RecordBlock(len(next(iter(columns.values()))), line, columns)
-
-    def _once_per_dispatch(self, data: bytes, line: int) -> RecordBlock:
-        """Read dispatch number, counter and value of every line, and the other columns of the first line per dispatch.
-
-        Raises:
-            IrregularError: When this is not reliable: the first and the last line of a dispatch must have the same
-                process and start time.
-        """
-        width = len(self._header.names)
-        lines = Lines(data, self._header.delimiter, width)
-        places = {
-            name: lines.from_left(at) if at < self._wanted["kernel"][0] else lines.from_right(width - at - 1)
-            for name, (at, _) in self._wanted.items() if name in {"dispatch", "process", "start_ns", "counter", "value"}
-        }  # fmt: skip
-        dispatch = lines.integers(*places["dispatch"])
-        starts = np.flatnonzero(np.concatenate([[True], dispatch[1:] != dispatch[:-1]]))
-        self._by_dispatch = len(starts) * 3 <= len(dispatch)
-        ends = np.append(starts[1:], len(dispatch)) - 1
-        for same in {"process", "start_ns"} & set(places):
-            begin, end = places[same]
-            if (lines.integers(begin[starts], end[starts]) != lines.integers(begin[ends], end[ends])).any():
-                raise IrregularError(same)
-        columns = {"dispatch": dispatch, "counter": lines.names(*places["counter"])}
-        columns["value"] = lines.decimals(*places["value"])
-        picked = lines.pick(starts)
-        self._check(picked)
-        firsts = self._read(picked, [name for name in self._wanted if name not in {"counter", "value"}])
-        if not np.array_equal(firsts["dispatch"], dispatch[starts]):
-            raise IrregularError("dispatch")
-        return RecordBlock(len(dispatch), line, columns, starts, firsts)
 
     def _check(self, data: bytes) -> None:
         """Refuse data that pandas would misread without an error.
@@ -312,13 +250,13 @@ class _Parser:
         if not (self._edges[text[at - 1]] | self._edges[text[at + 1]]).all():
             raise IrregularError('"')
 
-    def _read(self, data: bytes, names: Sequence[str]) -> dict[str, Any]:
-        """Return these columns of all records.
+    def _read(self, data: bytes) -> dict[str, Any]:
+        """Return the columns of all records.
 
         Raises:
             ValueError: When a value is not of its column's type (`IrregularError` is one).
         """
-        types = {self._wanted[name][0]: _STRICT[self._wanted[name][1]] for name in names}
+        types = {position: _STRICT[kind] for position, kind in self._wanted.values()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pd.errors.ParserWarning)  # rows of other lengths show in their values
             warnings.simplefilter("ignore", RuntimeWarning)  # "nan" for an integer is an error a moment later
@@ -328,16 +266,16 @@ class _Parser:
                 encoding_errors="replace",
             )  # fmt: skip
         columns: dict[str, Any] = {}
-        for name in names:
-            column = frame[self._wanted[name][0]]
-            if self._wanted[name][1] == "label":
+        for name, (position, kind) in self._wanted.items():
+            column = frame[position]
+            if kind == "label":
                 numbers = pd.api.types.is_numeric_dtype(column.cat.categories.dtype)
                 if numbers and name not in _NUMBERS_AS_LABELS:  # pandas took names like 1e5 for numbers
                     raise IrregularError(name)
                 columns[name] = column.array
             else:
                 columns[name] = column.to_numpy()
-                if self._wanted[name][1] == "float" and not np.isfinite(columns[name]).all():
+                if kind == "float" and not np.isfinite(columns[name]).all():
                     raise IrregularError(name)
         return columns
 
@@ -387,123 +325,7 @@ class _Parser:
 
 
 class IrregularError(ValueError):
-    """Raised when a piece of CSV is too irregular for a fast method; a slower one is tried."""
-
-
-class Lines:
-    """The fields of all lines of a piece of CSV, found by the positions of delimiters without splitting each line.
-
-    Every method takes and returns arrays over the lines.
-
-    Raises:
-        IrregularError: When a line has fewer fields than that, or the last line is unterminated.
-    """
-
-    def __init__(self, data: bytes, delimiter: str, fields: int) -> None:
-        self._bytes = data
-        self._text = np.frombuffer(data, np.uint8)
-        self.ends = np.flatnonzero(self._text == ord("\n"))
-        self.begins = np.concatenate([[0], self.ends[:-1] + 1])
-        self._commas = np.flatnonzero(self._text == ord(delimiter))
-        self._after = np.searchsorted(self._commas, self.ends)  # delimiters up to the end of each line
-        self._before = np.concatenate([[0], self._after[:-1]])
-        # A line may have more delimiters than fields, in a name.
-        if not data.endswith(b"\n") or (self._after - self._before < fields - 1).any():
-            raise IrregularError("fields")
-
-    def from_left(self, position: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the start and end of the field at this position, counted from the left."""
-        begin = self._commas[self._before + position - 1] + 1 if position else self.begins
-        return begin, self._commas[self._before + position]
-
-    def from_right(self, following: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the start and end of the field that this many others follow."""
-        end = self._commas[self._after - following] if following else self.ends
-        return self._commas[self._after - following - 1] + 1, end
-
-    def integers(self, begin: NDArray[Any], end: NDArray[Any]) -> NDArray[np.int64]:
-        """Return fields of digits as numbers.
-
-        Raises:
-            IrregularError: When one of them is not an integer.
-        """
-        width = end - begin
-        if width.min() < 1 or width.max() > 18:
-            raise IrregularError("integer")
-        shortest = int(width.min())
-        value = np.zeros(len(begin), np.int64)
-        for place in range(int(width.max())):
-            digit = self._text[begin + place] - np.uint8(ord("0"))  # characters below "0" wrap around
-            if place < shortest:
-                if digit.max() > 9:
-                    raise IrregularError("digit")
-                value *= 10
-                value += digit
-                continue
-            inside = place < width
-            if (digit[inside] > 9).any():
-                raise IrregularError("digit")
-            value = np.where(inside, value * 10 + digit, value)
-        return value
-
-    def decimals(self, begin: NDArray[Any], end: NDArray[Any]) -> NDArray[np.float64]:
-        """Return fields as floats; those with six decimals, which rocprofv3 writes from 1 on, are vectorised.
-
-        Raises:
-            ValueError: When a field is not a finite number.
-        """
-        value = np.empty(len(begin), np.float64)
-        usual = (end - begin >= 8) & (self._text[np.maximum(end - 7, 0)] == ord("."))
-        if usual.any():
-            try:
-                whole, part = self.integers(begin[usual], end[usual] - 7), self.integers(end[usual] - 6, end[usual])
-                exact = whole < _EXACT
-                value[usual] = np.where(exact, (np.where(exact, whole, 0) * 1_000_000 + part) / 1e6, whole + part / 1e6)
-            except IrregularError:  # one is negative, or has an exponent
-                usual[:] = False
-        rest = np.flatnonzero(~usual)
-        pairs = zip(begin[rest].tolist(), end[rest].tolist(), strict=True)
-        value[rest] = [float(self._bytes[a:b]) for a, b in pairs]
-        if not np.isfinite(value).all():
-            raise IrregularError("infinite")
-        return value
-
-    def names(self, begin: NDArray[Any], end: NDArray[Any]) -> Any:
-        """Return short fields of text without their quotes, as a categorical.
-
-        Raises:
-            IrregularError: When one of them is too long, or quoted in one line and not in another.
-        """
-        length = end - begin
-        if length.min() < 0 or length.max() > _LONGEST_NAME:
-            raise IrregularError("name")
-        last = len(self._text) - 8
-        if last < 0 or (begin + (length + 7) // 8 * 8 - 8 > last).any():
-            raise IrregularError("end")
-        words = np.ndarray((last + 1,), "<u8", self._text, strides=(1,))  # a word at every byte
-        held = []
-        key = np.zeros(len(begin), np.uint64)
-        for offset in range(0, int(length.max()), 8):
-            word = words[np.minimum(begin + offset, last)] & _KEEP[np.clip(length - offset, 0, 8)]
-            held.append(word)
-            key = (key ^ word) * _MIX
-            key ^= key >> np.uint64(29)
-        codes, unique = pd.factorize(key)
-        first = np.empty(len(unique), np.intp)
-        first[codes[::-1]] = np.arange(len(codes))[::-1]
-        if not all((word == word[first][codes]).all() for word in held):  # a hash collision
-            raise IrregularError("name")
-        pairs = zip(begin[first].tolist(), end[first].tolist(), strict=True)
-        texts = [self._bytes[a:b].decode(errors="replace").strip('"') for a, b in pairs]
-        if len(set(texts)) < len(texts):
-            raise IrregularError("quotes")
-        return categorical(codes, texts)
-
-    def pick(self, lines: NDArray[Any]) -> bytes:
-        """Return these lines."""
-        pairs = zip(self.begins[lines].tolist(), (self.ends[lines] + 1).tolist(), strict=True)
-        text = memoryview(self._bytes)
-        return b"".join([text[a:b] for a, b in pairs])
+    """Raised when a piece of CSV is too irregular for pandas; it is read line by line."""
 
 
 def split_records(

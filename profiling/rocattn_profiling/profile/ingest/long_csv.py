@@ -67,8 +67,7 @@ def read_long(path: Path, header: Header, part: FilePart) -> FilePart:
     notes = Notes(part.source.file)
     wanted = wanted_columns(header)
     reader = _LongReader(wanted, notes)
-    by_dispatch = not {"guid", "replay"} & set(wanted)  # which also distinguish rows
-    for block in blocks(path, header, wanted, notes, by_dispatch=by_dispatch):
+    for block in blocks(path, header, wanted, notes):
         reader.take(block)
     reader.finish(part)
     part.problems += notes.problems()
@@ -89,19 +88,14 @@ class _LongReader:
     def take(self, block: RecordBlock) -> None:
         """Add a block's rows."""
         coded = {name: self._coded(name, values) for name, values in block.columns.items()}
-        if block.firsts is None or block.starts is None:
-            keep = self._usable(coded, block)
-            if not keep.all():
-                coded = {name: values[keep] for name, values in coded.items()}
-            rows = int(keep.sum())
-            if not rows:
-                return
-            starts = self._run_starts(coded, rows)
-            firsts = {name: values[starts] for name, values in coded.items()}
-        else:
-            rows, starts = block.rows, block.starts
-            firsts = {name: self._coded(name, values) for name, values in block.firsts.items()}
-        runs = {name: narrow(v) for name, v in firsts.items() if name not in {"counter", "value"}}
+        keep = self._usable(coded, block)
+        if not keep.all():
+            coded = {name: values[keep] for name, values in coded.items()}
+        rows = int(keep.sum())
+        if not rows:
+            return
+        starts = self._run_starts(coded, rows)
+        runs = {name: narrow(values[starts]) for name, values in coded.items() if name not in {"counter", "value"}}
         if "counter" in coded:
             lengths = np.diff(np.append(starts, rows))
             if self._runs and all(self._runs[-1][name][-1] == values[0] for name, values in runs.items()):

@@ -5,7 +5,7 @@ Nothing is guessed; what is removed is known:
 - environments and the machine's names, by the column or key that holds them: rocprofv3 stores both in rocpd databases
   and JSON files;
 - in logs, settings and stored command lines: the values of the caller's secret variables and of the command's secret
-  options, the user's and the host's name, and the home folder, which becomes ``~``.
+  options.
 
 A secret that only the application knows is not recognised when it prints it. The rest of a results file, tables (CSV)
 and binary traces are not rewritten: `scrub_folder` reports a file that still contains a variable's secret value.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import platform
 import re
 import sqlite3
 from contextlib import closing, suppress
@@ -38,7 +37,6 @@ _ADDRESS = re.compile(r"\w://([^/\s]+)@")  # to the last @: a password may conta
 _BETWEEN_WORDS = re.compile(r"[\s,;&?'\"]+")
 _LEAST_SECRET = 6  # shorter values would match unrelated text
 _LONGEST_NAME = 60  # of a variable or an option, to its last character
-_LEAST_NAME, _SHARED_NAMES = 3, {"root", "localhost"}
 _ENVIRONMENTS = {"environment", "environ", "env"}
 _MACHINE = {"hostname", "host_name", "machine_id", "domain_name"}
 _COMMANDS = {"command", "cmdline", "command_line", "argv", "remaining"}
@@ -56,32 +54,23 @@ class Secrets:
     Attributes:
         values: Of the caller's secret variables.
         arguments: Values of the command's secret options.
-        names: Of the user and the host.
-        home: The user's folder, or "".
     """
 
     values: frozenset[str] = frozenset()
     arguments: frozenset[str] = frozenset()
-    names: frozenset[str] = frozenset()
-    home: str = ""
 
 
 def secrets_of(environment: Mapping[str, str], command: Sequence[str] = ()) -> Secrets:
-    """Return the secrets that an environment and a command line state, and who runs it where.
+    """Return the secrets that an environment and a command line state.
 
     Values of fewer than six characters are left out, since they would match unrelated text.
     """
     addresses = {text for value in (*environment.values(), *command) for text in _ADDRESS.findall(value)}
     variables = {value for name, value in environment.items() if _is_secret(name)}
     options = {*_options(command), *_options(_BETWEEN_WORDS.split(" ".join(command)))}
-    host = platform.node()
-    names = {environment.get("USER", ""), environment.get("LOGNAME", ""), host, host.partition(".")[0]} - _SHARED_NAMES
-    home = environment.get("HOME", "").rstrip("/")
     return Secrets(
         frozenset(value for value in variables | addresses if len(value) >= _LEAST_SECRET),
         frozenset(value for value in options if len(value) >= _LEAST_SECRET),
-        frozenset(name for name in names if len(name) >= _LEAST_NAME),
-        home,
     )
 
 
@@ -100,17 +89,9 @@ def _options(words: Sequence[str]) -> Iterator[str]:
 
 def scrub_text(text: str, secrets: Secrets) -> str:
     """Return a log, or a command line, without any of the secrets."""
-    for value in _longest_first(secrets.values | secrets.arguments):
+    for value in sorted(secrets.values | secrets.arguments, key=lambda value: (-len(value), value)):
         text = text.replace(value, SCRUBBED)
-    if secrets.home:
-        text = re.sub(rf"(?<![\w.-]){re.escape(secrets.home)}(?![\w.-])", "~", text)
-    if secrets.names:
-        text = re.sub(rf"(?<!\w)(?:{'|'.join(map(re.escape, _longest_first(secrets.names)))})(?!\w)", SCRUBBED, text)
     return text
-
-
-def _longest_first(values: frozenset[str]) -> list[str]:
-    return sorted(values, key=lambda value: (-len(value), value))
 
 
 def scrub_folder(folder: Path, secrets: Secrets) -> list[str]:

@@ -112,8 +112,6 @@ def hot_spots(
 ) -> tuple[list[HotSpots], str]:
     """Return the hot spots of each kernel and method, those with the most samples first, and what is left out.
 
-    The findings are added to those of the kernels.
-
     Args:
         samples: Columns `SAMPLE_DTYPES`.
         kernels: The report's.
@@ -141,11 +139,7 @@ def hot_spots(
         lanes = kernel.resources["wave_size"] if kernel else None
         each = _of_kernel(name, number, str(method), rows, device, lanes)
         remedy = _next(each, kernel, device)
-        each = replace(each, finding=_finding(each, kernel, remedy), remedy=remedy)
-        if each.finding and kernel:
-            kernel.findings.append(each.finding)
-            kernel.findings.sort(key=lambda finding: (-finding.rank, finding.key))
-        spots.append(each)
+        spots.append(replace(each, finding=_finding(each, kernel, remedy), remedy=remedy))
     return sorted(
         spots, key=lambda each: (each.method == THREAD_TRACE, each.method == HOST_TRAP, -each.total)
     ), left_out

@@ -5,16 +5,20 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.profile.collect.find import METHODS
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
+from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
 from rocattn_profiling.profile.report.records import Bound, Bounds, Clause, HardwareLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
     from collections.abc import Set as AbstractSet
+
+    import pandas as pd
 
 MEASURED = {"measured_gbps": "HBM", "measured_l2_gbps": "L2", "measured_l1_gbps": "L1"}
 """The names that are neither metrics nor constants: bandwidths in GB/s, and the roofs of roofline.csv that they are."""
@@ -140,3 +144,18 @@ def _refuse_unknown(key: str, names: Iterable[str]) -> None:
     metrics = {metric.key for metric in definitions().metrics}
     if unknown := sorted(set(names) - metrics):
         raise RuleError(f"the limit {key} names {', '.join(unknown)}, which nothing gives")
+
+
+def measured_roofs(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
+    """Return the roofs measured in the folder of a device's own file by name, one each, since its GPUs are equal."""
+    beside = [str(Path(str(file)).parent) == device.folder for file in roofs["file"]]
+    rows: list[dict[Hashable, Any]] = roofs[beside].drop_duplicates("roof").to_dict("records")
+    # rocprof-compute's benchmark counts 64 bytes per access of the L1, its counters a line: 128 from CDNA 3 on.
+    scale = {"L1": 2.0 if device.arch.startswith(("gfx94", "gfx95")) else 1.0}
+    return {str(row["roof"]): float(row["mean"]) * scale.get(row["roof"], 1.0) for row in rows if row["mean"] > 0}
+
+
+def measured_bandwidths(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
+    """Return the bandwidths of the memory's levels in GB/s as a benchmark of the same run measured them, by name."""
+    measured = measured_roofs(device, roofs)
+    return {name: measured[roof] for name, roof in MEASURED.items() if roof in measured}

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.charts import Label, Tick, place_labels
 from rocattn_profiling.pages.quantities import digits, log_ticks
 from rocattn_profiling.profile.metrics.devices import Device
-from rocattn_profiling.profile.report.limits import MEASURED
+from rocattn_profiling.profile.report.limits import measured_roofs
 from rocattn_profiling.profile.report.records import KernelProfile, ReasonCode
 from rocattn_profiling.profile.report.speed_of_light import (
     MORE,
@@ -30,7 +29,7 @@ from rocattn_profiling.profile.report.speed_of_light import (
 from rocattn_profiling.profile.report.verdict import NOT_COUNTABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
 
@@ -148,7 +147,7 @@ class Roofline:
 
 def levels_of(kernel: KernelProfile, roofs: pd.DataFrame) -> list[Level]:
     """Return the levels of the memory whose traffic was counted for a kernel, the farthest from its waves first."""
-    measured = _measured(kernel.device, roofs) if kernel.device else {}
+    measured = measured_roofs(kernel.device, roofs) if kernel.device else {}
     levels = []
     for key, (colour, moved, share, roof) in _LEVELS.items():
         rates = [kernel.values[each].value for each in moved if each in kernel.values]
@@ -188,7 +187,7 @@ def hierarchical(
     levels = levels_of(kernel, roofs)
     if not levels:
         return missing(kernel, ("memory_pct",), counted)
-    measured = _measured(kernel.device, roofs) if kernel.device else {}
+    measured = measured_roofs(kernel.device, roofs) if kernel.device else {}
     units = _units(kernel, measured)
     rows = [LevelRow(level, 1000 * rate.value / level.gbps, _note(level)) for level in levels]
     plane = _Plane(
@@ -393,18 +392,3 @@ def _title(number: int, kernel: KernelProfile, x: float, y: float) -> str:
     from rocattn_profiling.pages.render import shorten
 
     return f"{number}. {kernel.label or shorten(kernel.name)}: {digits(y)} TFLOP/s at {digits(x)} FLOP/byte"
-
-
-def _measured(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
-    """Return the roofs measured in the folder of a device's own file by name, one each, since its GPUs are equal."""
-    beside = [str(Path(str(file)).parent) == device.folder for file in roofs["file"]]
-    rows: list[dict[Hashable, Any]] = roofs[beside].drop_duplicates("roof").to_dict("records")
-    # rocprof-compute's benchmark counts 64 bytes per access of the L1, its counters a line: 128 from CDNA 3 on.
-    scale = {"L1": 2.0 if device.arch.startswith(("gfx94", "gfx95")) else 1.0}
-    return {str(row["roof"]): float(row["mean"]) * scale.get(row["roof"], 1.0) for row in rows if row["mean"] > 0}
-
-
-def measured_bandwidths(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
-    """Return the bandwidths of the memory's levels in GB/s as a benchmark of the same run measured them, by name."""
-    measured = _measured(device, roofs)
-    return {name: measured[roof] for name, roof in MEASURED.items() if roof in measured}

@@ -106,9 +106,9 @@ CASES = {
         },
     ),
     "site": Case(
-        "site --offline --records bench --gate gate --out OUT",
+        "site --records bench --gate gate --out OUT",
         {
-            "site --offline --records nosuch --gate nosuch --results nosuch --out OUT": 3,
+            "site --records nosuch --gate nosuch --results nosuch --out OUT": 3,
             "site --repo nosuch --out OUT": 4,
             "site --url nosuch --out OUT": 4,
         },

@@ -112,8 +112,8 @@ STATUSES = {
     "report --files trace.csv": 0,
     "report --files empty --json": 3,
     "report --files nosuch": 4,
-    "site --offline --records bench --out OUT": 0,
-    "site --offline --results nosuch --out OUT": 3,
+    "site --records bench --out OUT": 0,
+    "site --results nosuch --out OUT": 3,
     "site --repo nosuch --out OUT": 4,
     # gate: the verdict of the fixture is a regression
     "gate judge pairs.jsonl --out OUT/j": 0,

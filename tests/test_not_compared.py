@@ -117,11 +117,11 @@ ROWS = {
     ),
     # pages
     "a site without a verdict": Row(
-        "site --offline --results nosuch --records bench --out OUT", {},
+        "site --results nosuch --records bench --out OUT", {},
         "; not shown: the gate's verdict (there is none)", "no_results", 0,
     ),
     "a site without what was named": Row(
-        "site --offline --records nosuch --gate gate --out OUT", {}, "bench records (there is none in nosuch)",
+        "site --records nosuch --gate gate --out OUT", {}, "bench records (there is none in nosuch)",
         "no_results", 3,
     ),
     # counters

@@ -138,7 +138,6 @@ def measure(root: Path, commits: int, lines: int) -> None:
         str(root),
         "--out",
         str(out),
-        "--offline",
     ]
     subprocess.run(command, check=True, capture_output=True)
     wall_s, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)

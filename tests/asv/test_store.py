@@ -13,7 +13,7 @@ from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.measure.records import Commit, Machine
-from rocattn_profiling.site.asv.pages import stage
+from rocattn_profiling.site.asv_pages import stage
 
 from ..projects import Project
 

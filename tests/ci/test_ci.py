@@ -419,11 +419,11 @@ def test_a_base_that_was_asked_for_is_not_skipped(tmp_path, monkeypatch, fake_co
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_job_that_is_ended_ends_its_step(tmp_path, how, status):
     """Nothing goes on measuring; and an earlier job's status does not stand for this one."""
-    ready, npm, summary = tmp_path / "ready", tmp_path / "bin" / "npm", tmp_path / "o" / "ci.json"
+    ready, tool, summary = tmp_path / "ready", tmp_path / "bin" / "chromium", tmp_path / "o" / "ci.json"
     os.mkfifo(ready)
-    npm.parent.mkdir()
-    npm.write_text(f'#!/bin/sh\necho $PPID $$ > "{ready}"\nexec sleep 600\n')  # a program that doctor starts
-    npm.chmod(0o755)
+    tool.parent.mkdir()
+    tool.write_text(f'#!/bin/sh\necho $PPID $$ > "{ready}"\nexec sleep 600\n')  # a program that doctor starts
+    tool.chmod(0o755)
     summary.parent.mkdir()
     summary.write_text('{"status": 0}')
     command = [
@@ -437,7 +437,7 @@ def test_a_job_that_is_ended_ends_its_step(tmp_path, how, status):
         "--skip",
         *ci.STEPS[1:],
     ]
-    path = {"PATH": os.pathsep.join([str(npm.parent), os.environ["PATH"]])}
+    path = {"PATH": os.pathsep.join([str(tool.parent), os.environ["PATH"]])}
     process = subprocess.Popen(
         command, cwd=tmp_path, env=os.environ | path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

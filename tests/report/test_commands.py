@@ -154,7 +154,7 @@ def test_site_needs_something_to_publish(repository, capsys):
 
 def test_site_shows_records_and_verdict_before_there_is_history(repository, out, capsys):
     """A dirty tree stores no history, yet its records and verdict are on the site, and asv's absence is explained."""
-    asked = ["--repo", str(repository), "--out", str(out / "site"), "--offline", "--json"]
+    asked = ["--repo", str(repository), "--out", str(out / "site"), "--json"]
     assert main(["site", *asked]) == 0
     captured = capsys.readouterr()
     assert [p.rsplit("/", 1)[1] for p in json.loads(captured.out)["pages"]] == [
@@ -176,7 +176,7 @@ def test_site_measures_the_newest_commits_first(out, repository, capsys, monkeyp
         return history.Backfill(passed_over={"abc": "does not build"}, launches=0)
 
     monkeypatch.setattr(history, "measure_history", measure)
-    words = ["site", "--offline", "--repo", str(repository), "--store", str(out / "none"), "--out", str(out / "site")]
+    words = ["site", "--repo", str(repository), "--store", str(out / "none"), "--out", str(out / "site")]
     assert main([*words, "--measure", "4"]) == 3
     assert asked == [(repository, 4, 3)]
     assert (out / "site/index.html").is_file()

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from rocattn_profiling.bench import report as bench_report
-from rocattn_profiling.site.asv.pages import AsvPages
+from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import find_changes
 from rocattn_profiling.site.commits import CommitInfo, History

@@ -11,7 +11,7 @@ from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.gate.formats import page as gate_page
 from rocattn_profiling.pages.render import breakable
 from rocattn_profiling.report.command import report_html
-from rocattn_profiling.site.asv.pages import AsvPages
+from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.site import Site, pages_of, write_site
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
@@ -57,7 +57,7 @@ def site(series_of, history, records, verdict):
         series_of([3.0] * 12, benchmark="<img src=x onerror=alert(1)>", params={"<b>p</b>": "<i>v</i>"}),
     ]
     machines = {"box": {"cpu": "<u>cpu</u>", "ram": str(9 << 30), "num_cpu": "3"}}
-    asv = AsvPages(published=True, vendored=True, from_disk=True, notes=["<s>note</s>"])
+    asv = AsvPages(published=True, notes=["<s>note</s>"])
     report = bench_report.build(records)
     return Site(
         series, history, machines, report, verdict, asv, ["passed over <x>.json: broken"], made_ms=1_790_000_000_000
@@ -231,11 +231,9 @@ def test_gate_page_shows_the_worst_first_and_every_launch(pages):
 
 
 def test_asv_pages_that_need_something_say_so(series_of, history):
-    """CDN links that had to stay, and pages that need a server, are announced with the reason."""
-    asv = AsvPages(published=True, vendor_reason="npm is not installed")
-    text = pages_of(Site([series_of([1.0, 1.0])], history, asv=asv))["index.html"]
-    assert "need a network" in text
-    assert "npm is not installed" in text
+    """asv's scripts come from CDNs, and its pages from a server: that is announced, as is why there are none."""
+    text = pages_of(Site([series_of([1.0, 1.0])], history, asv=AsvPages(published=True)))["index.html"]
+    assert "load scripts from CDNs" in text
     assert "python3 -m http.server" in text
     missing = pages_of(Site([series_of([1.0])], history, asv=AsvPages(reason="the store is empty")))["index.html"]
     assert "asv's pages were not made: the store is empty" in missing

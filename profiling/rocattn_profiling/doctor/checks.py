@@ -480,11 +480,6 @@ def tool_checks() -> list[DoctorCheck]:
             "missing",
             "only with an AMD GPU: install amd-smi-lib (clocks and driver in records)",
         ),
-        "npm": (
-            ("npm",),
-            "missing",
-            "optional: install npm to copy asv's scripts into the site, else it links to CDNs",
-        ),
         "chromium": (
             ("chromium", "chromium-browser", "google-chrome", "chrome"),
             "missing",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.bench.report import BenchReport
     from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.measure.records import Record
-    from rocattn_profiling.site.asv.pages import AsvPages
+    from rocattn_profiling.site.asv_pages import AsvPages
     from rocattn_profiling.site.changepoints import CommitChange
     from rocattn_profiling.site.changes import Changes, Finder, Waived
     from rocattn_profiling.site.commits import History
@@ -54,7 +54,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--launches", type=positive, default=3, metavar="N", help="of --measure: processes (default 3)")
     parser.add_argument("--url", default="", metavar="URL", help="the address that the site will have, for its feed")
-    parser.add_argument("--offline", action="store_true", help="do not fetch the scripts of asv's pages; use the cache")
     parser.add_argument("--open", action="store_true", help="open the front page in a browser")
 
 
@@ -102,7 +101,7 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
     from rocattn_profiling.asv.store import AsvStore
     from rocattn_profiling.bench import report as bench_report
     from rocattn_profiling.pages.render import GENERATOR
-    from rocattn_profiling.site.asv import pages as asv_pages
+    from rocattn_profiling.site import asv_pages
     from rocattn_profiling.site.commits import branch_with, commit_url, read_history
     from rocattn_profiling.site.site import Site, write_site
     from rocattn_profiling.site.state import read_standing
@@ -120,7 +119,7 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
     # asv takes as long as all our pages, and runs in a process that can be killed: both run at once.
     with ProcessPoolExecutor(1, get_context("spawn")) as beside:
         staged = staging.folder(out / "asv")
-        publishing = beside.submit(asv_pages.publish, store, history, out / "asv", staged, offline=arguments.offline)
+        publishing = beside.submit(asv_pages.publish, store, history, out / "asv", staged)
         reading_notes: list[str] = []
         with progress("site: reading results", 0, brief=True) as shown:
             series = store.read(reading_notes.append, _counted(shown))
@@ -195,8 +194,6 @@ def _report(site: Site, written: list[Path], coverage: Coverage, *, json: bool) 
         say(f"note: {note}")
     if not asv.published:
         say(f"note: asv's pages were not made: {asv.reason}")
-    elif not asv.vendored:
-        say(f"note: asv's pages keep their CDN links, and need a network: {asv.vendor_reason}")
     if json:
         emit_json({
             "not_compared": coverage.not_compared,
@@ -254,7 +251,7 @@ def _counted(shown: Progress) -> Callable[[int, str], None]:
 
 def _awaited(publishing: Future[AsvPages]) -> AsvPages:
     """Wait for asv's pages, and say so: on a long history they take up to their timeout."""
-    from rocattn_profiling.site.asv.pages import PUBLISH_TIMEOUT_S
+    from rocattn_profiling.site.asv_pages import PUBLISH_TIMEOUT_S
 
     while True:
         try:

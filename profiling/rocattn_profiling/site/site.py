@@ -12,7 +12,7 @@ from rocattn_profiling.bench.report import BASELINE, BenchReport, order_backends
 from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.pages.quantities import quantity
 from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, environment, moment, render
-from rocattn_profiling.site.asv.pages import AsvPages
+from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.changes import Changes, atom
 from rocattn_profiling.site.commit_pages import commit_pages, commit_paths
 from rocattn_profiling.site.commits import History

@@ -6,7 +6,7 @@ import subprocess
 
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.cli import main
-from rocattn_profiling.site.asv.pages import stage
+from rocattn_profiling.site.asv_pages import stage
 from rocattn_profiling.site.commits import read_history
 
 from .publishing import publish
@@ -55,7 +55,7 @@ def test_tags_and_branches_cannot_be_markup_on_asvs_pages(history):
     evil = "<img/src=x/onerror=alert(1)>"
     for command in (["tag", "v1.0"], ["tag", evil], ["checkout", "--quiet", "-b", evil]):
         subprocess.run(["git", "-C", str(root), *command], check=True, capture_output=True)
-    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv")
     assert asv.published, asv.reason
     assert any(note.startswith("1 tags are not shown") for note in asv.notes)
     index = json.loads((root / "out/asv/index.json").read_text())
@@ -73,7 +73,7 @@ def test_another_project_s_site_is_its_own(history):
     store = AsvStore(root)
     assert (store.results_dir, store.project) == (root.resolve() / "benchmarks/results", "other <i>")
     out = root / "out/site"
-    assert main(["site", "--repo", str(root), "--out", str(out), "--offline"]) == 0
+    assert main(["site", "--repo", str(root), "--out", str(out)]) == 0
     assert (out / "asv/index.html").is_file()
     text = (out / "index.html").read_text()
     assert "<h1>other &lt;i&gt;, measured commit by commit</h1>" in text
@@ -94,12 +94,12 @@ def test_results_kept_apart_from_the_project_need_its_clone(history, tmp_path, c
     for command in (["init", "--quiet"], [*who, "commit", "--quiet", "--allow-empty", "-m", "Results"]):
         subprocess.run(["git", "-C", str(apart), *command], check=True, capture_output=True)
     store, out = apart / ".asv/results", tmp_path / "out/site"
-    assert main(["site", "--repo", str(apart), "--out", str(out), "--offline"]) == 0
+    assert main(["site", "--repo", str(apart), "--out", str(out)]) == 0
     said = capsys.readouterr().err
     assert f"none of the 12 measured commits is in {apart}: no change is sought" in said
     assert f"--repo CLONE --store {store}" in said
     assert "not searched" in (out / "index.html").read_text()
-    assert main(["site", "--repo", str(root), "--store", str(store), "--out", str(out), "--offline"]) == 0
+    assert main(["site", "--repo", str(root), "--store", str(store), "--out", str(out)]) == 0
     assert "none of the" not in capsys.readouterr().err
     text = (out / "index.html").read_text()
     assert f"<h1>{root.name}, measured commit by commit</h1>" in text

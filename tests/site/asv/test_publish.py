@@ -1,14 +1,10 @@
-"""asv's pages and ours from one store: published from a clean copy, whole without a network, opened in a browser."""
+"""asv's pages and ours from one store: published from a clean copy, ours opened in a browser."""
 
-import functools
-import http.server
 import json
 import math
 import re
 import shutil
 import subprocess
-import threading
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +12,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.cli import main
 from rocattn_profiling.measure.records import Commit
-from rocattn_profiling.site.asv import vendor
-from rocattn_profiling.site.asv.pages import AsvPages
+from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.commits import read_history
 from rocattn_profiling.site.site import Site, write_site
 
@@ -25,18 +20,6 @@ from .publishing import publish
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-
-
-COUNT_PIXELS = """<script>setTimeout(function () {
-  var canvas = document.querySelector('#main-graph canvas.flot-base');
-  var data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data, seen = 0;
-  for (var i = 0; i < data.length; i += 4) {
-    // Opaque and coloured: the lines of the graph; grid, frame and text are grey.
-    var high = Math.max(data[i], data[i + 1], data[i + 2]), low = Math.min(data[i], data[i + 1], data[i + 2]);
-    if (data[i + 3] > 200 && high - low > 60) seen++;
-  }
-  document.body.setAttribute('data-drawn', seen);
-}, 4000);</script></body>"""
 
 
 def dump_dom(url, profile):
@@ -54,7 +37,7 @@ def dump_dom(url, profile):
 
 @pytest.fixture(scope="module")
 def site(made_history, tmp_path_factory):
-    """(folder, AsvPages, History) of a site from the synthetic history; scripts from the cache or npm, if there."""
+    """(folder, AsvPages, History) of a site from the synthetic history."""
     root, _ = made_history
     out = tmp_path_factory.mktemp("site")
     history, store = read_history(root), AsvStore(root)
@@ -95,7 +78,7 @@ def test_infinite_and_broken_values_of_others_do_not_reach_asv(history):
         data["results"]["bench.inference.cpu"][at][0] = value
         path.write_text(json.dumps(data))
     before = {path: path.read_bytes() for path in files}
-    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv")
     assert asv.published
     assert sum("asv cannot show" in note for note in asv.notes) == 3
     assert {path: path.read_bytes() for path in files} == before
@@ -106,7 +89,7 @@ def test_a_broken_file_costs_its_own_points_only(history):
     root, _ = history
     broken = result_files(root)[0]
     broken.write_text(broken.read_text()[:99])
-    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv")
     assert asv.published
     assert [note for note in asv.notes if broken.name in note]
     (graph,) = (root / "out/asv/graphs").glob("arch-*/**/bench.inference.cpu.json")
@@ -120,20 +103,9 @@ def test_commits_this_clone_lacks_are_counted_not_fatal(history, record_of):
 
     config = AttentionConfig(batch=1, num_heads=4, seq_q=128, seq_k=128, head_dim=64)
     AsvStore(root).add_records([record_of(Commit(sha="e" * 40, date_ms=commits[0].date_ms), config)])
-    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv")
     assert asv.published
     assert any("1 measured commits are not in this clone" in note for note in asv.notes)
-
-
-def test_without_scripts_the_cdn_links_and_a_reason_stay(history):
-    """Without a cache and a network asv's pages stay as asv makes them, and the reason is kept."""
-    root, _ = history
-    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
-    assert (asv.published, asv.vendored, asv.from_disk) == (True, False, False)
-    assert "--offline" in asv.vendor_reason
-    page = (root / "out/asv/index.html").read_text()
-    assert "https://code.jquery.com" in page
-    assert 'href="../index.html"' in page
 
 
 def test_asv_s_pages_lead_back_also_without_scripts(history):
@@ -141,54 +113,14 @@ def test_asv_s_pages_lead_back_also_without_scripts(history):
     root, _ = history
     config = root / "asv.conf.json"
     config.write_text(re.sub(r'"project": "[^"]*"', '"project": "a <b> c"', config.read_text()))
-    publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    publish(AsvStore(root), read_history(root), root / "out/asv")
     page = (root / "out/asv/index.html").read_text()
     assert '<li><a href="../index.html">&larr; a &lt;b&gt; c</a></li>' in page
     (without,) = re.findall(r"<body>\s*<noscript>(.*?)</noscript>", page)
     assert "body > :not(noscript) { display: none" in without
     assert "need JavaScript" in without
     assert '<a href="../index.html">a &lt;b&gt; c without scripts</a>' in without
-    assert "need a network" in without
-
-
-def test_a_changed_script_is_refused(tmp_path, monkeypatch):
-    """A file whose hash is not the reviewed one is neither used from the cache nor from the archive."""
-    asset = vendor.ASSETS[0]
-    (tmp_path / asset.sha256).write_bytes(b"alert('not jquery')")
-    with pytest.raises(vendor.VendorError, match="--offline"):
-        vendor.assets(offline=True, cache=tmp_path)
-
-    def pack(command, cwd, **_):
-        import io
-        import tarfile
-
-        for package in (word for word in command[2:] if not word.startswith("-")):
-            with tarfile.open(Path(cwd) / (package.replace("@", "-") + ".tgz"), "w:gz") as archive:
-                for known in vendor.ASSETS:
-                    member = tarfile.TarInfo(f"package/{known.member}")
-                    member.size = 4
-                    archive.addfile(member, io.BytesIO(b"evil"))
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(vendor.subprocess, "run", pack)
-    with pytest.raises(vendor.VendorError, match="sha256 differs"):
-        vendor.assets(cache=tmp_path)
-
-
-def test_every_cdn_tag_of_this_asv_has_a_stand_in():
-    """The tags of the installed asv are all known, and none keeps an integrity attribute meant for the CDN's file."""
-    import asv
-
-    page = (Path(asv.__file__).parent / "www/index.html").read_text()
-    local = vendor.localise(page)
-    assert (
-        local.count('"vendor/')
-        == len(vendor.ASSETS)
-        == len(re.findall(r'(?:src|href)="https://[^"]+"[^>]*integrity', page))
-    )
-    assert "integrity=" not in local
-    with pytest.raises(vendor.VendorError, match=r"this asv loads https://cdn.example/new.js, for which no file"):
-        vendor.localise('<script src="https://cdn.example/new.js"></script>')
+    assert "https://code.jquery.com" in page
 
 
 def test_publishing_errors_are_one_line(tmp_path, history, monkeypatch):
@@ -202,7 +134,7 @@ def test_publishing_errors_are_one_line(tmp_path, history, monkeypatch):
     assert (empty.published, empty.reason) == (False, "the store has no result of a commit of this repository")
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RocattnError, match=r"cannot write .*asv: Not a directory") as caught:
-        publish(AsvStore(root), read_history(root), tmp_path / "file" / "asv", offline=True, cache=tmp_path / "none")
+        publish(AsvStore(root), read_history(root), tmp_path / "file" / "asv")
     assert "\n" not in str(caught.value)
 
     def full(source, target, **_):
@@ -211,7 +143,7 @@ def test_publishing_errors_are_one_line(tmp_path, history, monkeypatch):
     monkeypatch.setattr(shutil, "copytree", full)
     out = tmp_path / "full" / "asv"
     with pytest.raises(RocattnError) as caught:
-        publish(AsvStore(root), read_history(root), out, offline=True, cache=tmp_path / "none")
+        publish(AsvStore(root), read_history(root), out)
     assert str(caught.value) == f"cannot write asv's pages to {out}: No space left on device"
 
 
@@ -229,35 +161,6 @@ def test_our_pages_draw_their_graphs_without_scripts(site, tmp_path):
     assert '<polyline class="spark"' in front
 
 
-@pytest.mark.browser
-@needs_chromium
-def test_asvs_pages_draw_their_graphs(site, tmp_path):
-    """With the scripts brought along, asv's graph page draws on its canvas, from a server and from disk."""
-    out, asv, _ = site
-    if not asv.vendored:
-        pytest.skip(f"asv's scripts cannot be had here ({asv.vendor_reason}); our own pages are tested without them")
-    assert asv.from_disk
-    copy = tmp_path / "site"
-    shutil.copytree(out, copy)
-    page = copy / "asv/index.html"
-    page.write_text(page.read_text().replace("</body>", COUNT_PIXELS))
-    handler = functools.partial(QuietHandler, directory=str(copy))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        for start in (f"http://127.0.0.1:{server.server_port}/asv/index.html", page.as_uri()):
-            dom = dump_dom(f"{start}#bench.inference.cpu_flash", tmp_path)
-            assert len(re.findall(r'class="legendLabel">([^<]*)', dom)) == 4, start
-            assert int(re.search(r'data-drawn="(\d+)"', dom)[1]) > 1000, start
-        server.shutdown()
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder without a line for each request."""
-
-    def log_message(self, *_):
-        """Say nothing."""
-
-
 def test_pages_of_gone_benchmarks_go_too(site, tmp_path):
     """A second build over the first leaves no page that nothing links to."""
     out, _, history = site
@@ -271,7 +174,7 @@ def test_pages_of_gone_benchmarks_go_too(site, tmp_path):
 def test_open_regressions_are_listed_until_waived(history, capsys):
     """The planted step in JSON, at its commit; a waiver that allows as much closes it, with its reason."""
     root, commits = history
-    asked = ["site", "--repo", str(root), "--out", str(root / "out/site"), "--offline", "--json"]
+    asked = ["site", "--repo", str(root), "--out", str(root / "out/site"), "--json"]
     assert main(asked) == 0
     found = json.loads(capsys.readouterr().out)["open_regressions"]
     assert {entry["label"].split("(")[0] for entry in found} == {"bench.inference.cpu_flash"}
@@ -304,7 +207,7 @@ def test_a_folder_of_somebody_else_is_left_alone(history, tmp_path):
     (tmp_path / "asv").mkdir()
     (tmp_path / "asv/precious.py").write_text("x = 1")
     with pytest.raises(RocattnError, match="was not made by asv publish"):
-        publish(AsvStore(root), read_history(root), tmp_path / "asv", offline=True, cache=tmp_path / "none")
+        publish(AsvStore(root), read_history(root), tmp_path / "asv")
     assert (tmp_path / "asv/precious.py").read_text() == "x = 1"
 
 
@@ -313,13 +216,13 @@ def test_a_store_without_benchmarks_json_is_republished(history):
     root, _ = history
     for path in (root / ".asv/results").glob("benchmarks.json*"):
         path.unlink()
-    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv")
     assert not asv.published
     assert "has no benchmarks.json" in asv.reason
     other = {"version": 2, "gone.time_x": {"name": "gone.time_x", "params": [], "param_names": [], "version": "1"}}
     (root / ".asv/results/benchmarks.json").write_text(json.dumps(other))
     for _ in range(2):
-        asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+        asv = publish(AsvStore(root), read_history(root), root / "out/asv")
         assert asv.published, asv.reason
     assert not (root / "out/asv/graphs").exists()
 

@@ -1,4 +1,4 @@
-"""asv's own pages: published from a cleaned copy of the store, with local copies of the scripts they load."""
+"""asv's own pages: published by asv from a cleaned copy of the store; they load their scripts from CDNs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.asv.series import PassedOver, beyond_measure
 from rocattn_profiling.asv.store import NO_NUMPY, read_config
-from rocattn_profiling.site.asv.vendor import VendorError, assets, localise
 from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.store import AsvStore
 
 PUBLISH_TIMEOUT_S = 900.0
-DATA_LIMIT_BYTES = 24 << 20
 MADE = "graphdisplay.js"
 """A file that every site of asv has, even one without graphs."""
 RESULTS_VERSION = 2
@@ -38,21 +36,6 @@ SHOWN = {"result", "params", "version", "stats_ci_99_a", "stats_ci_99_b"}
 _PLAIN_NAME = re.compile(r"[\w.][\w.+/-]*")
 _BODY_START = "<body>"
 _NAV_START = '<ul class="nav navbar-nav navbar-left">'
-_AFTER_JQUERY = '<script language="javascript" type="text/javascript" src="jquery.flot.axislabels.js">'
-_SERVE_FROM_DATA = """(function ($, files) {
-  var ajax = $.ajax;
-  $.ajax = function (request) {
-    var name = decodeURIComponent(String(request.url).split('?')[0]);
-    if (Object.prototype.hasOwnProperty.call(files, name)) {
-      var answer = $.Deferred();
-      // Asynchronously, as a server would: asv's pages register themselves after the first request.
-      setTimeout(function () { answer.resolve(JSON.parse(JSON.stringify(files[name]))); }, 0);
-      return answer.promise();
-    }
-    return ajax.apply(this, arguments);
-  };
-})(jQuery, window.ASV_FILES);
-"""
 
 
 @dataclass(slots=True)
@@ -61,28 +44,15 @@ class AsvPages:
 
     Attributes:
         published: Whether they were made; ``reason`` says why not.
-        vendored: Whether their scripts were copied; ``vendor_reason`` says why not.
-        from_disk: Whether they open without a web server.
         notes: One line for each omission.
     """
 
     published: bool = False
     reason: str = ""
-    vendored: bool = False
-    vendor_reason: str = ""
-    from_disk: bool = False
     notes: list[str] = field(default_factory=list)
 
 
-def publish(
-    store: AsvStore,
-    history: History,
-    out: Path,
-    staged: Path,
-    *,
-    offline: bool = False,
-    cache: Path | None = None,
-) -> AsvPages:
+def publish(store: AsvStore, history: History, out: Path, staged: Path) -> AsvPages:
     """Publish a store with ``asv publish``.
 
     Args:
@@ -90,8 +60,6 @@ def publish(
         history: The repository's commits; the graphs follow its branch whatever ``asv.conf.json`` lists.
         out: Where the pages will be (``site/asv``); checked, not written.
         staged: An empty folder that gets the pages; the caller moves it to ``out``.
-        offline: Take scripts from the cache only.
-        cache: Folder of checked scripts; the user's cache folder if None.
 
     Raises:
         RocattnError: When a folder cannot be written, or ``out`` holds files that are not asv's. A failure of asv
@@ -104,8 +72,7 @@ def publish(
         with tempfile.TemporaryDirectory(prefix="rocattn-asv-") as scratch:
             _publish(store, history, Path(scratch), pages)
             if not pages.reason:
-                project = store.project or store.repo_root.name
-                _finish(Path(scratch) / "html", pages, project, offline=offline, cache=cache)
+                _link_back(Path(scratch) / "html/index.html", store.project or store.repo_root.name)
                 shutil.copytree(Path(scratch) / "html", staged, dirs_exist_ok=True)
     except OSError as error:
         # copytree collects a (source, target, reason) for every file: the first is enough.
@@ -186,42 +153,16 @@ def _run_publish(config: Path, scratch: Path) -> str:
     return f"asv publish failed (status {done.returncode}): {why}"
 
 
-def _finish(html: Path, pages: AsvPages, project: str, *, offline: bool, cache: Path | None) -> None:
-    """Copy scripts and data next to the pages, and link back to our own pages."""
-    index = html / "index.html"
+def _link_back(index: Path, project: str) -> None:
+    """Link back to our own pages, and say what asv's need."""
     page = index.read_text(encoding="utf-8")
-    try:
-        local = localise(page)
-        for name, data in assets(offline=offline, cache=cache).items():
-            (html / "vendor" / name).parent.mkdir(parents=True, exist_ok=True)
-            (html / "vendor" / name).write_bytes(data)
-        page, pages.vendored = local, True
-    except VendorError as error:
-        pages.vendor_reason = str(error)
-    if pages.vendored and _AFTER_JQUERY in page:
-        pages.from_disk = _write_data(html)
-    if pages.from_disk:
-        page = page.replace(_AFTER_JQUERY, f'<script src="vendor/data.js"></script>\n    {_AFTER_JQUERY}', 1)
     own = f'<a href="../index.html">{{}}{escape(project)}{{}}</a>'
     page = page.replace(_NAV_START, f"{_NAV_START}\n      <li>{own.format('&larr; ', '')}</li>", 1)
     without = f"asv's pages need JavaScript, which is off. {own.format('', ' without scripts')} shows the same results."
-    if not pages.vendored:
-        without += " Their scripts come from CDNs and need a network."
     hide = "<style>body > :not(noscript) { display: none !important; }</style>"  # empty frames, one over the other
     note = f'<noscript>{hide}<p style="margin: 20px">{without}</p></noscript>'
     page = page.replace(_BODY_START, f"{_BODY_START}\n    {note}", 1)
     index.write_text(page, encoding="utf-8")
-
-
-def _write_data(html: Path) -> bool:
-    """Put all of asv's JSON into one script: browsers let a page on disk load scripts but not JSON."""
-    files = {str(p.relative_to(html)): p for p in sorted(html.rglob("*.json"))}
-    if sum(path.stat().st_size for path in files.values()) > DATA_LIMIT_BYTES:
-        return False
-    table = ",\n".join(f"{json.dumps(name)}: {path.read_text(encoding='utf-8')}" for name, path in files.items())
-    script = f"window.ASV_FILES = {{\n{table}\n}};\n{_SERVE_FROM_DATA}"
-    (html / "vendor" / "data.js").write_text(script, encoding="utf-8")
-    return True
 
 
 @dataclass(slots=True)

@@ -1,1 +1,0 @@
-"""asv's own pages, published beside ours."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 import numpy as np
 
@@ -42,11 +42,12 @@ from rocattn_profiling.workloads.naive import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rocattn.backend import Array
     from rocattn.config import AttentionConfig
 
+P = ParamSpec("P")
 EDGE = 32
 """Every tile size in use is a multiple of this; rows on both sides of its multiples are sampled first."""
 OUTPUT_FACTOR = 2.0
@@ -59,19 +60,6 @@ _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float6
 _LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 _BLANK = -9999  # the octave of rows that are exactly 0
 _WORST = sys.float_info.max  # JSON has no inf
-
-
-def check_output(
-    config: AttentionConfig,
-    inputs: Inputs,
-    out: Array,
-    lse: Array | None = None,
-    *,
-    max_flops: float = 2e9,
-    seed: int = 0,
-) -> Check:
-    """Compare an output, and the LSE if given, with float64; the arguments are those of `judge_output`."""
-    return judge_output(config, inputs, out, lse, max_flops=max_flops, seed=seed).as_check()
 
 
 def judge_output(
@@ -178,20 +166,6 @@ def check_tensors(
     return as_check(verdicts, rows, rows, OUTPUT_FACTOR)
 
 
-def check_gradients(
-    config: AttentionConfig,
-    inputs: Inputs,
-    dq: Array,
-    dk: Array,
-    dv: Array,
-    *,
-    max_flops: float = 2e9,
-    seed: int = 0,
-) -> Check:
-    """Compare gradients with float64; the arguments are those of `judge_gradients`."""
-    return judge_gradients(config, inputs, dq, dk, dv, max_flops=max_flops, seed=seed).as_check()
-
-
 def judge_gradients(
     config: AttentionConfig,
     inputs: Inputs,
@@ -274,6 +248,14 @@ def judge_gradients(
             verdicts.append(hopeless(bad[0], GRADIENT_FACTOR))
     group = config.num_heads // config.num_kv_heads
     return Judgement(verdicts, len(units) * group * config.seq_q, rows_total, GRADIENT_FACTOR)
+
+
+def _checked(judge: Callable[P, Judgement]) -> Callable[P, Check]:
+    """Return a function of the same arguments that gives the verdict of the worst tensor alone."""
+    return lambda *arguments, **options: judge(*arguments, **options).as_check()
+
+
+check_output, check_gradients = _checked(judge_output), _checked(judge_gradients)
 
 
 def sample_rows(config: AttentionConfig, max_flops: float, seed: int) -> list[tuple[int, int, Array]]:

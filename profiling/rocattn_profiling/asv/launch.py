@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 WORKER = Path(__file__).with_name("worker.py")
 CALL_TIMEOUT_S = 120.0  # of a process that only calls a benchmark
-_PROGRESS = "listing.jsonl"
 _PAGE_BYTES, _LINE_BYTES, _ALIGNED_BYTES = 4096, 64, 16
 _OWN_BYTES = 512  # Python allocates shorter strings itself, not by malloc
 Status = Literal["ok", "skipped", "failed", "timeout"]
@@ -126,30 +125,6 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
         """Return the cases whose label one of the regular expressions finds; all without patterns."""
         cases = [case for benchmark in self.benchmarks for case in benchmark.cases()]
         return [case for case in cases if not patterns or any(re.search(p, case.label) for p in patterns)]
-
-
-class PartialListing(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the listing of a suite is.
-
-    Attributes:
-        modules: Module that is imported -> its benchmarks.
-        imports: As of `Suite`, of these modules.
-        importing: The module that is being imported; "" for none.
-        importing_s: For how long.
-    """
-
-    modules: dict[str, list[Benchmark]] = {}
-    imports: dict[str, float] = {}
-    importing: str = ""
-    importing_s: float = 0.0
-
-
-class _ProgressLine(msgspec.Struct, frozen=True):
-    """What the worker writes before it imports a module, and at the end: what it has listed since the last line."""
-
-    importing: str
-    benchmarks: list[Benchmark]
-    imports: dict[str, float]
 
 
 def quick_cases(cases: list[Case]) -> list[Case]:
@@ -261,42 +236,21 @@ class Launcher:
         self._worker = _lay_out_runner(self.scratch / "runner")
         self._server: ForkServer | None = None
 
-    def discover(self, *, last_first: bool = False) -> Suite:
+    def discover(self) -> Suite:
         """List the suite's benchmarks in this environment.
-
-        Args:
-            last_first: Import the last module first, so that two listings of a suite know all of it soon but for one
-                module that takes long.
 
         Raises:
             SuiteError: When the folder as a whole cannot be listed.
         """
-        progress = self.scratch / _PROGRESS
-        progress.unlink(missing_ok=True)
-        request = {"do": "list", "progress": str(progress), "last_first": last_first}
+        progress = self.scratch / "importing"
+        progress.write_text("")
+        request = {"do": "list", "progress": str(progress)}
         answer, outcome = self._start(request, Patience(progress), None, seed=0)
         if outcome.status != "ok":
-            module = self.listed_so_far().importing
-            where = f" (while {module} was imported)" if module and outcome.status == "timeout" else ""
+            modules = progress.read_text().split() if outcome.status == "timeout" else []
+            where = f" (while {modules[-1]} was imported)" if modules else ""
             raise SuiteError(f"cannot list the benchmarks in {self.suite.name}: {outcome.reason}{where}")
         return msgspec.convert(answer, Suite)
-
-    def listed_so_far(self) -> PartialListing:
-        """Return how far `discover` is, which may be at work in another thread."""
-        path = self.scratch / _PROGRESS
-        lines, written_s = list[_ProgressLine](), time.time()
-        with contextlib.suppress(OSError, msgspec.DecodeError):  # not begun, or a line is just being written
-            written_s = path.stat().st_mtime
-            for text in path.read_bytes().splitlines():
-                lines.append(msgspec.json.decode(text, type=_ProgressLine))
-        if not lines:
-            return PartialListing()
-        return PartialListing(
-            modules={before.importing: line.benchmarks for before, line in itertools.pairwise(lines)},
-            imports=lines[-1].imports,
-            importing=lines[-1].importing,
-            importing_s=max(0.0, time.time() - written_s),
-        )
 
     def run(
         self,

@@ -144,8 +144,7 @@ def failure(error: BaseException, suite: str = "") -> Answer:
 def list_suite(request: Answer) -> Answer:
     """List every benchmark of the suite, and the modules that cannot be imported here.
 
-    Before it imports a module, it appends to the file "progress" which one, and what it has listed since the last one:
-    an import may take half a minute. With "last_first" it goes from the last module to the first.
+    Before it imports a module, it appends its name to the file "progress": an import may take half a minute.
     """
     with no_search_for_plugins(), no_pympler():
         from asv_runner import discovery
@@ -156,22 +155,15 @@ def list_suite(request: Answer) -> Answer:
     benchmarks: list[Answer] = []
     broken: dict[str, str] = {}
     imports = {"": 0.0}
-    real_import, real_modules = discovery.importlib.import_module, discovery.pkgutil.iter_modules
-    reported = 0
-
-    def report(importing: str) -> None:
-        nonlocal reported
-        if "progress" in request:
-            line = {"importing": importing, "benchmarks": benchmarks[reported:], "imports": imports}
-            with contextlib.suppress(OSError), Path(request["progress"]).open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            reported = len(benchmarks)
+    real_import = discovery.importlib.import_module
 
     class Imports:  # asv_runner only prints an import error; the gate must know which module it was
         @staticmethod
         def import_module(name: str) -> Any:
             own = name.partition(".")[2] or name
-            report(own)
+            if "progress" in request:
+                with contextlib.suppress(OSError), Path(request["progress"]).open("a") as file:
+                    file.write(f"{own}\n")
             try:
                 with import_times(name.partition(".")[0]) as times:
                     return real_import(name)
@@ -181,13 +173,7 @@ def list_suite(request: Answer) -> Answer:
             finally:
                 imports[own], imports[""] = times[0], imports[""] + times[1]
 
-    class Modules:
-        @staticmethod
-        def iter_modules(*places: Any) -> Any:
-            modules = list(real_modules(*places))
-            return modules[::-1] if request.get("last_first") else modules
-
-    discovery.importlib, discovery.pkgutil = Imports, Modules
+    discovery.importlib = Imports
     for benchmark in discovery.disc_benchmarks(root, ignore_import_errors=True):
         keys = ("name", "type", "param_names", "timeout", "setup_cache_key", "setup_cache_timeout")
         facts = {key: getattr(benchmark, key) for key in keys}
@@ -196,7 +182,6 @@ def list_suite(request: Answer) -> Answer:
         declared = any(getattr(source, "deterministic", False) is True for source in benchmark._attr_sources)
         facts["deterministic"] = declared and benchmark.type == "track"
         benchmarks.append(facts)
-    report("")
     return {"status": "ok", "benchmarks": benchmarks, "broken": broken, "imports": imports}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import msgspec
 
-from rocattn_profiling.asv.launch import Case, Outcome, PartialListing, Request, Suite
+from rocattn_profiling.asv.launch import Case, Outcome, Request, Suite
 from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counted
 from rocattn_profiling.gate.planning.pace import Pace, TimeLimit, Tracing
 from rocattn_profiling.gate.rule.pairs import Count, Decision, Number, Pair, PairLaunch
@@ -67,18 +67,12 @@ class CaseLauncher(Protocol):
     def environment(self) -> Mapping[str, str]:
         """The variables of a launch."""
 
-    def discover(self, *, last_first: bool = False) -> Suite:
+    def discover(self) -> Suite:
         """List the benchmarks in this environment.
-
-        Args:
-            last_first: Begin at the end, where that makes a difference.
 
         Raises:
             SuiteError: When they cannot be listed at all.
         """
-
-    def listed_so_far(self) -> PartialListing:
-        """Return how far `discover` is, which may be at work in another thread."""
 
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf

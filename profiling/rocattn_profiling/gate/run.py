@@ -83,7 +83,7 @@ def run_gate(
         with open_sides(start, out, options, say) as context:
             limit = TimeLimit.begin(options.max_time_s)
             request, policy = _request(options), options.policy()
-            suites = listed_suites(context, request, policy, on_step)
+            suites = listed_suites(context, on_step)
             entries = result.lost_modules(suites.before, suites.sides, options)
             cases = chosen(suites, context, needed=not entries)
             entries += result.removed(suites.before, suites.sides, options)
@@ -130,7 +130,7 @@ def list_run(
     options.check()
     with out_errors(out), alone(out), open_sides(start, out, options, say) as context:
         request, policy = _request(options), options.policy()
-        suites = listed_suites(context, request, policy, on_step)
+        suites = listed_suites(context, on_step)
         cases = chosen(suites, context)
         return Plan(context, suites, cases, request, policy, reach_of(context)).listed()
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from rocattn_profiling.asv.launch import Launcher, PartialListing, Suite
+from rocattn_profiling.asv.launch import Launcher, Suite
 from rocattn_profiling.gate.launchers.command_launch import CommandLauncher
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
 from rocattn_profiling.gate.model import SIDES, CaseLauncher, SideName
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.planning.listing import from_source, names_in_source
+from rocattn_profiling.gate.planning.listing import names_in_source, shows
 from rocattn_profiling.gate.planning.select import unmatched
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import (
@@ -63,9 +63,9 @@ class CombinedLauncher:
         self.shared = tuple(path for launcher in launchers for path in launcher.shared)
         self.environment = launchers[-1].environment
 
-    def discover(self, *, last_first: bool = False) -> Suite:
+    def discover(self) -> Suite:
         """List the benchmarks of all of them."""
-        suites = [launcher.discover(last_first=last_first) for launcher in self._launchers]
+        suites = [launcher.discover() for launcher in self._launchers]
         for place, suite in enumerate(suites):
             self._places.update({benchmark.name: place for benchmark in suite.benchmarks})
         return Suite(
@@ -73,11 +73,6 @@ class CombinedLauncher:
             broken={name: why for suite in suites for name, why in suite.broken.items()},
             imports={name: seconds for suite in suites for name, seconds in suite.imports.items()},
         )
-
-    def listed_so_far(self) -> PartialListing:
-        """Return how far the first is that says it: an asv suite."""
-        parts = [launcher.listed_so_far() for launcher in self._launchers]
-        return next((part for part in parts if part.modules or part.importing), PartialListing())
 
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
@@ -234,10 +229,7 @@ def _holds(path: Path, kind: str) -> bool:
         content = path.read_bytes()
     except OSError:  # removed without telling git, or a link to nowhere
         return False
-    if not _MAY_HOLD[kind].search(content):
-        return False
-    names = (benchmark.name.rpartition(".")[2] for benchmark in from_source(path.stem, "", content).benchmarks)
-    return any(name.startswith("test") == (kind == "pytest") for name in names)
+    return _MAY_HOLD[kind].search(content) is not None and shows(content, kind)
 
 
 def _enclosing(tests: Iterable[Path]) -> list[str]:

@@ -16,7 +16,6 @@ import msgspec
 from rocattn_profiling.asv.launch import (
     Benchmark,
     Loaded,
-    PartialListing,
     Suite,
     ask_worker,
     launch_environment,
@@ -76,7 +75,7 @@ class CommandLauncher:
         folder = os.path.dirname(os.path.abspath(python))  # noqa: PTH100, PTH120 - a venv's python is a link: stay there
         self.environment["PATH"] = os.pathsep.join([folder, self.environment.get("PATH", os.defpath)])
 
-    def discover(self, *, last_first: bool = False) -> Suite:  # noqa: ARG002 - as of `Launcher.discover`
+    def discover(self) -> Suite:
         """Return a benchmark for each command."""
         return Suite(
             benchmarks=[
@@ -84,10 +83,6 @@ class CommandLauncher:
                 for command in dict.fromkeys(self.commands)
             ]
         )
-
-    def listed_so_far(self) -> PartialListing:
-        """Return nothing: commands are listed at once."""
-        return PartialListing()
 
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf

@@ -15,7 +15,6 @@ import msgspec
 from rocattn_profiling.asv import worker
 from rocattn_profiling.asv.launch import (
     Benchmark,
-    PartialListing,
     Suite,
     ask_worker,
     launch_environment,
@@ -73,7 +72,7 @@ class PytestLauncher:
         self.environment = {key: value for key, value in launched.items() if not key.startswith(_OF_OTHER_RUNS)}
         self._worker = _lay_out(self.scratch / "pytest")
 
-    def discover(self, *, last_first: bool = False) -> Suite:  # noqa: ARG002 - pytest has an order of its own
+    def discover(self) -> Suite:
         """List the tests that use the fixture ``benchmark`` in this environment.
 
         Raises:
@@ -86,10 +85,6 @@ class PytestLauncher:
         if outcome.status != "ok":
             raise SuiteError(f"pytest cannot list {' '.join(self._shown())}: {outcome.reason}")
         return Suite(benchmarks=_benchmarks(answer["tests"]), broken=answer["broken"])
-
-    def listed_so_far(self) -> PartialListing:
-        """Return nothing: pytest lists all at the end."""
-        return PartialListing()
 
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf

@@ -11,9 +11,9 @@ from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import noise_record, selftest, verdict
 from rocattn_profiling.gate.formats import markdown, render, untrusted
-from rocattn_profiling.gate.measure import LaunchLine
 from rocattn_profiling.gate.model import KnownNoise, NoiseSource
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.session.store import LaunchLine
 
 LABEL = "bench_work.Exact.time_work(100)"
 QUICK = ("--quick", "--seed", "3", "--bench", "100")

@@ -12,12 +12,12 @@ import pytest
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import selftest
-from rocattn_profiling.gate.measure import LaunchStore
 from rocattn_profiling.gate.model import EarlierNoise, Entry
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.constants import FULL_LOOKS, QUICK_LOOKS
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.gate.session.store import LaunchStore
 from rocattn_profiling.measure.machine import this_machine
 
 TWO_LOOKS = Policy(looks=(5, 10))

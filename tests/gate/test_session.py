@@ -5,10 +5,11 @@ import pytest
 
 from rocattn_profiling.asv.launch import Benchmark, Case, Outcome, Request
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.measure import LaunchStore, PairedSession, order_of
+from rocattn_profiling.gate.measure import PairedSession, order_of
 from rocattn_profiling.gate.model import Design
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.pace import Pace
+from rocattn_profiling.gate.session.store import LaunchStore
 from rocattn_profiling.measure.records import Launch
 
 

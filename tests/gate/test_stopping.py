@@ -15,8 +15,8 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.measure import LaunchLine
 from rocattn_profiling.gate.run import alone
+from rocattn_profiling.gate.session.store import LaunchLine
 
 pytestmark = pytest.mark.slow
 

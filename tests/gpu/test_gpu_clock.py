@@ -175,14 +175,14 @@ def test_a_launch_has_event_times_and_the_gpu_s_state(stub, drm, tmp_path, cache
     code = f"""
 import json, sys
 from pathlib import Path
-from rocattn_profiling.gate.measure import _pair_launch
+from rocattn_profiling.gate.session.state import pair_launch
 from rocattn_profiling.asv.launch import Launcher, Request
 import msgspec
 launcher = Launcher(sys.executable, Path(sys.argv[1]) / "suite", Path(sys.argv[1]) / "scratch")
 (case,) = launcher.discover().cases((r"'{cache}'",))
 outcome = launcher.run(case, Request(number=2, count=4))
 assert outcome.status == "ok", outcome.traceback or outcome.reason
-print(json.dumps(msgspec.to_builtins([outcome, _pair_launch(0, outcome, case)])))
+print(json.dumps(msgspec.to_builtins([outcome, pair_launch(0, outcome)])))
 """
     done = stub(code, str(tmp_path), STUB_DRM=str(drm), STUB_QUIET="1", ROCATTN_GPU_RAMP_S="0")
     assert done.returncode == 0, done.stderr

@@ -21,13 +21,14 @@ from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.explain.reach import Reach, reach_of
 from rocattn_profiling.gate.formats import outputs
-from rocattn_profiling.gate.measure import LaunchStore, PairedSession
+from rocattn_profiling.gate.measure import PairedSession
 from rocattn_profiling.gate.model import EXACT, SIDES, Design, Entry, GateResult, SessionResult
 from rocattn_profiling.gate.options import OptionError, Options
 from rocattn_profiling.gate.planning.listing import listed_suites
 from rocattn_profiling.gate.planning.pace import Pace, TimeLimit
 from rocattn_profiling.gate.planning.plan import Plan, RunPlan, chosen
 from rocattn_profiling.gate.plugin import Plugin, own_plugin, plugin_errors
+from rocattn_profiling.gate.session.store import LaunchStore
 from rocattn_profiling.gate.sides import open_sides, out_errors
 from rocattn_profiling.revisions.asv_config import UnknownNameError
 from rocattn_profiling.revisions.git import RevisionError

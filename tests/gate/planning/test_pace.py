@@ -7,13 +7,14 @@ import pytest
 
 from rocattn_profiling.asv.launch import Benchmark, Case, Outcome, OutOfTimeError, Request
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.measure import LaunchStore, PairedSession
+from rocattn_profiling.gate.measure import PairedSession
 from rocattn_profiling.gate.model import Design
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning import pace
 from rocattn_profiling.gate.planning.pace import Pace, TimeLimit, Tracing
 from rocattn_profiling.gate.result import budget_of
 from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.session.store import LaunchStore
 from rocattn_profiling.measure.records import Launch
 
 

@@ -1,0 +1,118 @@
+"""The launches of a session, kept on disk for a run that resumes it.
+
+Every finished launch is appended to ``launches-KEY.jsonl``, which becomes ``launches.jsonl`` once there is a verdict.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.asv.launch import Case, Outcome
+from rocattn_profiling.base.files import append_line
+from rocattn_profiling.gate.model import EarlierNoise, SideName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of ``launches.jsonl``: the session's key and its prior knowledge of noise, a launch, or a trace.
+
+    ``runs_change`` is what traced calls of a benchmark showed.
+    """
+
+    kind: Literal["session", "launch", "trace"]
+    key: str = ""
+    label: str = ""
+    side: SideName = "base"
+    round: int = 0
+    repeat: int = 0
+    outcome: Outcome | None = None
+    began_with: EarlierNoise | None = None
+    runs_change: bool | None = None
+
+
+def read_launches(path: Path) -> Iterator[LaunchLine]:
+    """Yield the lines of a file of launches, but for one that was cut off by a kill.
+
+    Raises:
+        OSError: When it cannot be read.
+    """
+    decoder = msgspec.json.Decoder(LaunchLine)
+    for text in path.read_bytes().splitlines():
+        with suppress(msgspec.DecodeError):
+            yield decoder.decode(text)
+
+
+class LaunchStore:
+    """The launches of one session, in a file of its own until the session is finished; others' files stay.
+
+    Attributes:
+        path: The file of the unfinished session.
+        resumed: The launches that it had.
+        traced: Label -> what traced calls showed.
+
+    Args:
+        path: ``launches.jsonl``, the name of the finished file.
+        key: Identifies revisions and settings: only an unfinished session with the same key is resumed.
+        fresh: Discard what is there of this session.
+        began_with: Prior knowledge of the noise; a resumed session keeps its own.
+    """
+
+    def __init__(self, path: Path, key: str, *, fresh: bool = False, began_with: EarlierNoise | None = None) -> None:
+        self._final, self.path = path, path.with_name(f"{path.stem}-{key}{path.suffix}")
+        self.began_with = began_with or EarlierNoise()
+        self._known: dict[tuple[str, SideName, int, int], Outcome] = {}
+        self.traced: dict[str, bool | None] = {}
+        lines, verb = list[LaunchLine](), "read"
+        try:
+            with suppress(FileNotFoundError):
+                lines = [] if fresh else list(read_launches(self.path))
+            if not any(line.kind == "session" and line.key == key for line in lines):
+                lines, verb = [], "replace"
+                self.path.unlink(missing_ok=True)
+        except OSError as error:
+            text = f"cannot {verb} {self.path}: {error.strerror}; name another folder with --out"
+            raise RocattnError(text) from error
+        if not lines:
+            self._append(LaunchLine(kind="session", key=key, began_with=self.began_with))
+        for line in lines:
+            if line.kind == "session":
+                self.began_with = line.began_with or EarlierNoise()
+            elif line.kind == "trace":
+                self.traced[line.label] = line.runs_change
+            elif line.outcome is not None:
+                self._known[line.label, line.side, line.round, line.repeat] = line.outcome
+        self.resumed = len(self._known)
+
+    def _append(self, line: LaunchLine) -> None:
+        append_line(self.path, msgspec.json.encode(line))
+
+    def get(self, case: Case, side: SideName, round_: int, repeat: int = 0) -> Outcome | None:
+        """Return a finished launch."""
+        return self._known.get((case.label, side, round_, repeat))
+
+    def put(self, case: Case, side: SideName, round_: int, outcome: Outcome, repeat: int = 0) -> None:
+        """Store a finished launch, on disk first."""
+        self._append(
+            LaunchLine(kind="launch", label=case.label, side=side, round=round_, repeat=repeat, outcome=outcome)
+        )
+        self._known[case.label, side, round_, repeat] = outcome
+
+    def put_trace(self, case: Case, runs_change: bool | None) -> None:
+        """Store what traced calls show of a case; nothing on disk where the time limit may have cut them off."""
+        if runs_change is not None:
+            self._append(LaunchLine(kind="trace", label=case.label, runs_change=runs_change))
+        self.traced[case.label] = runs_change
+
+    def finish(self) -> None:
+        """Replace the last finished session's launches by these; the next run then measures anew."""
+        try:
+            self.path.replace(self._final)
+        except OSError as error:
+            raise RocattnError(f"cannot write {self._final}: {error.strerror}") from error

@@ -13,6 +13,7 @@ from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import SEVERITIES, Change, Comparison, Finding, work_factor
 from rocattn_profiling.kernels.facts import KernelFacts
+from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
@@ -25,17 +26,10 @@ if TYPE_CHECKING:
 _MOST_ROWS, _MOST_KERNELS, _MOST_NAMED, _MOST_LINES, _MOST_OTHERS = 12, 2, 3, 2, 2
 _LOG_WIDTH = 1000
 _NAME = 34  # characters of a variant or a file
-_COLUMNS = {
-    "spills": "spills", "scratch": "scratch B", "occupancy": "waves", "blocks": "blocks", "matrix": "matrix FLOP",
-    "issue cycles": "loop cycles", "global loads": "B per load", "own overlap": "overlap %",
-    "run": "run", "read to wait": "read-wait", "bare waits": "bare waits", "read conflicts": "read x",
-    "write conflicts": "write x", "LDS reads": "LDS/matrix",
-    "loads in flight": "in flight", "FLOP/B": "FLOP/B", "barriers": "barriers", "instruction cache": "loop B",
-    "loop code": "loop B", "registers": "VGPRs", "LDS": "LDS B", "code": "code B",
-}  # fmt: skip
+_COLUMNS = {name: metric.column for name, metric in METRICS.items() if metric.column}
 """Columns by the metric of a finding, the gravest first: on a narrow terminal the last of those in which nothing got
 worse are left out, then the last of the others."""
-_GRAVITY = ("kernel", *_COLUMNS)
+_GRAVITY = list(METRICS)
 _STYLES = {"worse": "bold red", "better": "green", "incomparable": "yellow", "missing": "yellow", "new": "", "note": ""}
 WORDS = {
     "worse": "worse", "better": "better", "incomparable": "not comparable", "missing": "missing", "new": "new",

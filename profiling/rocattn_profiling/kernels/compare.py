@@ -8,6 +8,7 @@ instructions by the issue cycles of the hot loop.
 from __future__ import annotations
 
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -18,7 +19,8 @@ from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counte
 from rocattn_profiling.kernels import sentences
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import CALLED, HOT_LOOP, OCCUPANCY, KernelFacts
-from rocattn_profiling.kernels.pins import LoopPin, OrderPin, Pin, Pins, pin_of
+from rocattn_profiling.kernels.metrics import METRICS
+from rocattn_profiling.kernels.pins import LoopPin, Pin, Pins, pin_of
 from rocattn_profiling.kernels.shipped import natural
 
 if TYPE_CHECKING:
@@ -28,13 +30,11 @@ if TYPE_CHECKING:
 
 Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
 SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
-CYCLES_PCT = 2.0
-"""Issue cycles of the hot loop may grow by this much before it counts."""
-OVERLAP_POINTS, RUN_PCT, DISTANCE = 5.0, 10.0, 1.0
-"""Own overlap may fall by so many points, products between waits by so much, those between a read and its
-wait by less than one: compilers move single instructions around for nothing."""
-_LARGER = 1.25  # by how much a loop that fits no instruction cache must grow to be worse
-_BLOWN, _BLOWN_BYTES = 1.5, 1024  # code of the hot loop that grows by so much must save cycles
+_IN_ORDER = (
+    "own overlap", "run", "read to wait", "bare waits", "barriers", "FLOP/B", "read conflicts", "write conflicts",
+    "LDS reads",
+)  # fmt: skip
+"""Metrics of the order of the hot loop's instructions, as they are found."""
 _SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
 
 
@@ -43,11 +43,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         severity: What it means.
-        metric: Which quantity: "spills", "scratch", "occupancy", "blocks", "matrix", "issue cycles", "global loads",
-            "own overlap", "run", "read to wait", "bare waits", "barriers", "read conflicts",
-            "write conflicts", "FLOP/B", "LDS reads", "loads in flight",
-            "instruction cache", "loop code"; of notes also "registers", "LDS", "code"; "kernel" where one side has no
-            such kernel.
+        metric: Which quantity, a key of `METRICS`; "kernel" where one side has no such kernel.
         arch, kernel: Where.
         before, after: The numbers, if there are any.
         text: The change and its cost, in a kernel engineer's words.
@@ -435,10 +431,10 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
         return
     division_known = bool(facts.variant)
     factor = work_factor(pin, now, division_known=division_known)
-    expected = old.cycles["all"] * factor
+    expected, limit = old.cycles["all"] * factor, METRICS["issue cycles"].percent / 100
     change = new.cycles["all"] / expected - 1 if expected else 0.0
     if new.cycles != old.cycles or factor != 1:
-        judged = change if abs(change) > CYCLES_PCT / 100 else 0
+        judged = change if abs(change) > limit else 0
         if judged or new.cycles != old.cycles:
             yield "issue cycles", judged, (old.cycles["all"], new.cycles["all"]), words.cycles(change, factor)
     if narrowed := _narrowed(old, new, factor):
@@ -447,9 +443,12 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
     if not old.bytes or not new.bytes:
         return
     cache, sizes = architecture(facts.arch).instruction_cache_bytes, (old.bytes, new.bytes)
-    if old.bytes > cache >= new.bytes or new.bytes > max(cache, old.bytes * (1 if old.bytes <= cache else _LARGER)):
+    larger = 1 if old.bytes <= cache else 1 + METRICS["instruction cache"].percent / 100
+    if old.bytes > cache >= new.bytes or new.bytes > max(cache, old.bytes * larger):
         yield "instruction cache", new.bytes - old.bytes, sizes, words.instruction_cache(cache)
-    elif (division_known or factor == 1) and _blown(pin, now) and abs(change) <= CYCLES_PCT / 100:
+        return
+    unrolled = pin.choices == now.choices and METRICS["loop code"].growth(*sizes) > 0  # or copied
+    if unrolled and (division_known or factor == 1) and abs(change) <= limit:
         yield "loop code", 1, sizes, words.loop_code()
 
 
@@ -458,57 +457,18 @@ def _in_order(old: LoopPin, new: LoopPin, factor: float, words: sentences.Words)
     before, after = old.order, new.order
     if before is None or after is None:
         return
-    overlaps, runs = (before.own_overlap_pct, after.own_overlap_pct), (before.run, after.run)
-    if lost := _beyond(-_change(*overlaps), OVERLAP_POINTS):
-        yield "own overlap", lost, overlaps, words.own_overlap()
-    if lost := _beyond(-_growth(*runs), RUN_PCT):
-        yield "run", lost, runs, words.run()
-    nearer = _beyond(-_change(before.read_distance, after.read_distance), DISTANCE, at_least=True)
-    bare = (before.bare_read_waits, after.bare_read_waits)
-    if nearer:
-        yield "read to wait", nearer, (before.read_distance, after.read_distance), words.read_distance()
-    elif more := _beyond(bare[1] - bare[0] * factor, max(DISTANCE, bare[0] * factor * RUN_PCT / 100), at_least=True):
-        yield "bare waits", more, bare, words.bare_waits(factor)
-    if more := _beyond(after.barriers - before.barriers * factor, 0.5):
-        yield "barriers", more, (before.barriers, after.barriers), words.barriers(factor)
-    intensities = (_intensity(old), _intensity(new))
-    if less := _beyond(-_growth(*intensities), CYCLES_PCT):
-        yield "FLOP/B", less, intensities, words.intensity(*intensities)
-    for metric in ("read", "write"):
-        conflicts = (getattr(before, f"{metric}_conflicts"), getattr(after, f"{metric}_conflicts"))
-        if more := _beyond(_growth(*conflicts), CYCLES_PCT):
-            yield f"{metric} conflicts", more, conflicts, words.conflicts(metric, *conflicts)
-    reads = (before.lds_reads_per_matrix, after.lds_reads_per_matrix)
-    if more := _beyond(_growth(_without_conflicts(before), _without_conflicts(after)), CYCLES_PCT):
-        yield "LDS reads", more, reads, words.lds_reads()
+    changed: set[str] = set()
+    for name in _IN_ORDER:
+        metric = METRICS[name]
+        shown, judged = attrgetter(metric.value), attrgetter(metric.judged or metric.value)
+        if metric.unless not in changed and (growth := metric.growth(judged(old), judged(new), factor)):
+            changed.add(name)
+            numbers = (shown(old), shown(new))
+            yield name, growth, numbers, words.order(name, numbers, factor)
     fewer, narrower = before.loads_in_flight - after.loads_in_flight, before.bytes_in_flight - after.bytes_in_flight
     if before.loads_in_flight and after.loads_in_flight and fewer * narrower > 0:  # fewer but wider ones are no loss
-        yield "loads in flight", fewer, (before.loads_in_flight, after.loads_in_flight), words.loads_in_flight()
-
-
-def _without_conflicts(order: OrderPin) -> float | None:
-    reads = order.lds_reads_per_matrix
-    return None if reads is None else reads / (order.read_conflicts or 1)
-
-
-def _beyond(change: float, limit: float, *, at_least: bool = False) -> float:
-    """Return a change if it is more than so much (or as much) either way, else 0."""
-    return change if abs(change) > limit or (at_least and abs(change) == limit) else 0
-
-
-def _growth(before: float | None, after: float | None) -> float:
-    """Return by how many percent a number grew; 0 where one is not known or there was none."""
-    return 100 * (after / before - 1) if before and after is not None else 0
-
-
-def _intensity(loop: LoopPin) -> float | None:
-    return loop.matrix_flops / loop.global_bytes if loop.matrix_flops and loop.global_bytes else None
-
-
-def _blown(pin: Pin, now: Pin) -> bool:
-    """Whether the hot loop has much more code for the same division of the problem: unrolled or copied."""
-    before, after = (side.loop.bytes if side.loop else 0 for side in (pin, now))
-    return pin.choices == now.choices and after > before * _BLOWN and after - before > _BLOWN_BYTES
+        loads = (before.loads_in_flight, after.loads_in_flight)
+        yield "loads in flight", fewer, loads, words.order("loads in flight", loads, factor)
 
 
 def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
@@ -544,7 +504,7 @@ def _narrowed(old: LoopPin, new: LoopPin, factor: float) -> float:
     if not before or not after:
         return 0
     more = sum(new.loads.values()) / (sum(old.loads.values()) * factor)
-    limit = CYCLES_PCT / 100
+    limit = METRICS["global loads"].percent / 100
     if after < before * (1 - limit) and more > 1 + limit:
         return 1
     return -1 if after > before * (1 + limit) and more < 1 - limit else 0
@@ -601,8 +561,7 @@ def _put_aside(finding: Finding, why: str) -> Finding:
 def _without_cycles(findings: list[Finding]) -> list[Finding]:
     """Put aside what follows from a table of issue cycles that is not the same."""
     why = "not comparable, the table of issue cycles has changed"
-    from_table = {"issue cycles", "LDS reads"}
-    return [_put_aside(finding, why) if finding.metric in from_table else finding for finding in findings]
+    return [_put_aside(finding, why) if METRICS[finding.metric].of_rates else finding for finding in findings]
 
 
 def _sorted(

@@ -46,6 +46,12 @@ class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     loads_in_flight: Count = 0
     bytes_in_flight: Count = 0
 
+    @property
+    def lds_reads_without_conflicts(self) -> float | None:
+        """LDS cycles for reads per matrix cycle, if no banks were in conflict."""
+        reads = self.lds_reads_per_matrix
+        return None if reads is None else reads / (self.read_conflicts or 1)
+
 
 # A number under a name with a typo would be one that is never compared: unknown names are refused.
 class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -66,6 +72,11 @@ class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     loads: dict[int, Count] = {}
     bytes: Count = 0
     order: OrderPin | None = None
+
+    @property
+    def flops_per_byte(self) -> float | None:
+        """FLOPs of matrix products per byte of global memory; None without either."""
+        return self.matrix_flops / self.global_bytes if self.matrix_flops and self.global_bytes else None
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

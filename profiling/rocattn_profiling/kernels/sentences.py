@@ -5,42 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.model.occupancy import LDS, Need, Occupancy
 
 if TYPE_CHECKING:
     from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.kernels.model.cost import LoopCost, Work
-    from rocattn_profiling.kernels.pins import LoopPin, OrderPin, Pin
+    from rocattn_profiling.kernels.pins import LoopPin, Pin
 
-_OCCUPANCY = "reduce registers or LDS to the next occupancy step (`rocattn kernels occupancy`)"
-_BANKS = "pad or swizzle the tile's rows for the GPU's lane groups (profiling/rocattn_profiling/base/lds_banks.toml)"
-_AHEAD = "read the next fragment of K or V before the products of this one"
-ADVICE = {
-    "spills": "fewer registers avoid it: smaller QUERY_FRAGMENTS or KEYS_PER_TILE in rocattn/gpu/tiles.py, a lower "
-    "MIN_WAVES, or values that live over a shorter range",
-    "scratch": "index arrays by constants only, and have every function that takes one inlined",
-    "occupancy": _OCCUPANCY,
-    "blocks": _OCCUPANCY,
-    "own overlap": "put products among the softmax of another tile: __builtin_amdgcn_sched_group_barrier",
-    "run": "read more fragments of K and V ahead, so that one wait serves more products",
-    "read to wait": _AHEAD,
-    "bare waits": _AHEAD,
-    "barriers": "two buffers in LDS, written and read in turns, need one barrier per tile",
-    "read conflicts": _BANKS,
-    "write conflicts": _BANKS,
-    "LDS reads": "more rows of Q per wave, so that each fragment of K and V serves more products",
-    "FLOP/B": "more rows of Q per block: more QUERY_FRAGMENTS or WAVES in rocattn/gpu/tiles.py",
-    "loads in flight": "issue all loads of a tile before the first wait for one of them",
-    "issue cycles": "`rocattn kernels audit --lines` shows the costliest lines of the loop",
-}
+ADVICE = {name: METRICS[metric.advice_of or name].advice for name, metric in METRICS.items()}
 """What to try, by the metric of a finding."""
 _SHOWN = 3  # kinds of instructions named in a sentence
 
 
 def advice(metric: str, waves: Occupancy | None) -> str:
     """Return what to try about a metric, with the numbers of the next occupancy step; "" for nothing."""
-    if ADVICE.get(metric) is not _OCCUPANCY or waves is None:
-        return ADVICE.get(metric, "")
+    if ADVICE[metric] != ADVICE["occupancy"] or waves is None:
+        return ADVICE[metric]
     if (step := waves.next_step) is None:
         return "another block size: no smaller register count or LDS size adds a wave"
     parts = [f"{need.resource} by {_bytes(need)}" for need in step.needs]
@@ -161,54 +142,16 @@ class Words:
         change = f"{_loads(self.old.loop)} -> {_loads(self.new.loop)}{_per(factor)}"
         return f"loads of global memory in {self._loop()} are {verb}: {change}"
 
-    def own_overlap(self) -> str:
-        """Vector instructions between products."""
-        old, new = self._orders()
-        text = f"{_arrow(old.own_overlap_pct, new.own_overlap_pct)} % of the vector instructions of {self._loop()} "
-        return f"{text}stand between products of the same wave"
-
-    def run(self) -> str:
-        """Products from wait to wait."""
-        old, new = self._orders()
-        return f"{_arrow(old.run, new.run)} products between waits in {self._loop()}"
-
-    def read_distance(self) -> str:
-        """Products between an LDS read and its wait."""
-        old, new = self._orders()
-        return f"{_arrow(old.read_distance, new.read_distance)} products between an LDS read and the wait for it"
-
-    def bare_waits(self, factor: float) -> str:
-        """Waits for LDS with nothing to do."""
-        old, new = self._orders()
-        change = _arrow(old.bare_read_waits, new.bare_read_waits)
-        return f"{change} waits for LDS reads without a product in between{_per(factor)}"
-
-    def barriers(self, factor: float) -> str:
-        """Barriers of the hot loop."""
-        old, new = self._orders()
-        return f"{_arrow(old.barriers, new.barriers)} barriers in {self._loop()}{_per(factor)}"
-
-    def conflicts(self, direction: str, before: float | None, after: float | None) -> str:
-        """Bank conflicts of LDS."""
-        change = _arrow(_short(before), _short(after))
-        return f"bank conflicts make LDS {direction}s in {self._loop()} take {change} times their cycles"
-
-    def intensity(self, before: float | None, after: float | None) -> str:
-        """Reuse of what is loaded."""
-        return f"{_arrow(_short(before), _short(after))} FLOP for each byte of global memory in {self._loop()}"
-
-    def lds_reads(self) -> str:
-        """LDS reads against products."""
-        old, new = self._orders()
-        change = _arrow(_short(old.lds_reads_per_matrix), _short(new.lds_reads_per_matrix))
-        return f"the LDS reads for {change} of the matrix cycles of a CU in {self._loop()}"
-
-    def loads_in_flight(self) -> str:
-        """Loads under way at once."""
-        old, new = self._orders()
-        loads = _arrow(old.loads_in_flight, new.loads_in_flight)
-        lane_bytes = _arrow(old.bytes_in_flight, new.bytes_in_flight)
-        return f"{loads} loads of global memory in flight ({lane_bytes} bytes per lane)"
+    def order(self, name: str, numbers: tuple[float | None, float | None], factor: float) -> str:
+        """The order of the hot loop's instructions: a metric that has a sentence."""
+        assert self.old.loop
+        assert self.new.loop
+        orders = (self.old.loop.order, self.new.loop.order)
+        return METRICS[name].sentence.format(
+            change=_arrow(*numbers), short=_arrow(*map(_short, numbers)), loop=self._loop(),
+            per=_per(factor),
+            lane_bytes=_arrow(*(order.bytes_in_flight if order else 0 for order in orders)),
+        )  # fmt: skip
 
     def instruction_cache(self, size: int) -> str:
         """Code of the hot loop against the instruction cache."""
@@ -229,12 +172,6 @@ class Words:
     def code(self) -> str:
         """Size of the code."""
         return f"{_arrow(self.old.code_bytes, self.new.code_bytes)} bytes of code"
-
-    def _orders(self) -> tuple[OrderPin, OrderPin]:
-        orders = [side.loop.order if side.loop else None for side in (self.old, self.new)]
-        assert orders[0] is not None
-        assert orders[1] is not None
-        return orders[0], orders[1]
 
     def _loop(self) -> str:
         return "the hot loop" if self.facts.loop is None or self.facts.loop.has_loop else "its code, which has no loop,"

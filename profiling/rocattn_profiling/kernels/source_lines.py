@@ -19,6 +19,7 @@ from rocattn.toolchain.elf import Elf
 from rocattn.toolchain.inputs import inputs_of
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import Comparison, SourceChange
+from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.model.cost import LoopCost, loop_cost
 from rocattn_profiling.kernels.model.loops import hot_loop, usual_path
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction, parse_assembly
@@ -112,14 +113,12 @@ class LineKind(NamedTuple):
     """Instructions that show what a finding is about.
 
     Attributes:
-        metrics: Of the findings.
         has: Whether an instruction is one of them.
         single: What one of them is, in words.
         many: The words behind the number of several.
         in_loop: Whether only those in the hot loop count.
     """
 
-    metrics: tuple[str, ...]
     has: Callable[[Instruction], bool]
     single: str
     many: str
@@ -132,29 +131,23 @@ def _accesses(unit: Pipe, access: Access) -> Callable[[Instruction], bool]:
 
 LINE_KINDS = {
     "spills": LineKind(
-        ("spills", "scratch"), lambda instruction: instruction.spill, "1 instruction saves or restores spilled "
-        "registers", "instructions save or restore spilled registers", in_loop=False,
+        lambda instruction: instruction.spill, "1 instruction saves or restores spilled registers",
+        "instructions save or restore spilled registers", in_loop=False,
     ),
-    "barriers": LineKind(
-        ("barriers",), lambda instruction: waits_for_waves(instruction.mnemonic), "1 barrier", "barriers"
-    ),
-    "waits": LineKind(("run",), lambda instruction: instruction.unit is Pipe.WAIT, "1 wait", "waits"),
+    "barriers": LineKind(lambda instruction: waits_for_waves(instruction.mnemonic), "1 barrier", "barriers"),
+    "waits": LineKind(lambda instruction: instruction.unit is Pipe.WAIT, "1 wait", "waits"),
     "global loads": LineKind(
-        ("global loads", "loads in flight", "FLOP/B"), _accesses(Pipe.GLOBAL, Access.LOAD), "1 load of global memory",
-        "loads of global memory",
+        _accesses(Pipe.GLOBAL, Access.LOAD), "1 load of global memory", "loads of global memory"
     ),
-    "LDS reads": LineKind(
-        ("LDS reads", "read conflicts", "read to wait", "bare waits"), _accesses(Pipe.LDS, Access.LOAD), "1 LDS read",
-        "LDS reads",
-    ),
-    "LDS writes": LineKind(("write conflicts",), _accesses(Pipe.LDS, Access.STORE), "1 LDS write", "LDS writes"),
+    "LDS reads": LineKind(_accesses(Pipe.LDS, Access.LOAD), "1 LDS read", "LDS reads"),
+    "LDS writes": LineKind(_accesses(Pipe.LDS, Access.STORE), "1 LDS write", "LDS writes"),
 }  # fmt: skip
 """Kinds of lines that belong to a finding more than the costliest do."""
 
 
 def shown_for(metric: str) -> str:
     """Return the kind of lines that belong to a metric: a key of `LINE_KINDS`, or "" for the costliest."""
-    return next((kind for kind, shown in LINE_KINDS.items() if metric in shown.metrics), "")
+    return METRICS[metric].lines if metric in METRICS else ""
 
 
 def _chains(assembly: str) -> list[tuple[Frame, ...]]:

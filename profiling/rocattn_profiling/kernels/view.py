@@ -12,6 +12,7 @@ from rocattn_profiling.kernels import card
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import Comparison, Finding
 from rocattn_profiling.kernels.facts import KernelFacts
+from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.model.cost import LoopCost
 from rocattn_profiling.kernels.model.lds import LdsConflicts
 from rocattn_profiling.kernels.model.occupancy import Occupancy
@@ -34,26 +35,7 @@ _ORDER = (
     "products", "vector", "overlap %", "run", "read-wait", "bare waits", "barriers", "FLOP/B", "LDS/matrix", "read x",
     "write x", "in flight",
 )  # fmt: skip
-_LEGEND = {
-    "spills": "registers kept in memory; + N SGPR: in lanes of a VGPR, or in memory",
-    "waves": "per SIMD, of its wave slots",
-    "cycles": "issue cycles per iteration of the hot loop, of one wave",
-    "matrix %": "those of matrix instructions",
-    "issue bound %": "what the matrix unit could use if nothing waited. It leaves out LDS conflicts, waits, "
-    "dependences, occupancy and memory: it ranks no kernels",
-    "products": "of 16x16x16, per iteration of the hot loop",
-    "vector": "vector instructions per product",
-    "overlap %": "vector instructions between products of the same wave, at most 12 in a row",
-    "run": "products from wait to wait",
-    "read-wait": "products between an LDS read and the wait for it, the median",
-    "bare waits": "waits for LDS reads with no product in between, of all",
-    "FLOP/B": "FLOPs of products per byte of global memory",
-    "LDS/matrix": "cycles of a CU's LDS for reads, per cycle of its matrix units",
-    "read x": "LDS cycles of reads over those without bank conflicts (~: the lanes served together are assumed; ?: the "
-    "code does not tell all addresses)",
-    "write x": "the same of writes",
-    "in flight": "loads of global memory",
-}
+_LEGEND = {metric.heading: metric.legend for metric in METRICS.values() if metric.legend}
 """What columns mean whose names do not say it."""
 _TITLES = card.WORDS | {"note": "without consequence"}
 _STALE = {

@@ -1,6 +1,7 @@
 """Comparing audits: a change is judged by what it does on the GPU, once, and said in a sentence."""
 
 import dataclasses
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -8,19 +9,43 @@ import pytest
 from rocattn_profiling.kernels.audit import AuditFileError, read_audit
 from rocattn_profiling.kernels.card import rows_of
 from rocattn_profiling.kernels.compare import compare
+from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.model.cost import LineCost
 from rocattn_profiling.kernels.model.occupancy import occupancy
 from rocattn_profiling.kernels.sentences import ADVICE, advice
 from rocattn_profiling.kernels.shipped import Problem
-from rocattn_profiling.kernels.source_lines import with_lines
+from rocattn_profiling.kernels.source_lines import LINE_KINDS, with_lines
 
 from ..made_facts import audit, facts, loop
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def findings(before, after):
     """Return (severity, metric) of each difference, and the sentences."""
     found = compare(audit(before, subject="base"), audit(after)).findings
     return [(one.severity, one.metric) for one in found], " / ".join(one.sentence for one in found)
+
+
+def test_the_documents_have_the_metrics_as_they_are():
+    """docs/audit.md has the rule of each finding and the meaning of each column, line by line."""
+    page = (ROOT / "docs/audit.md").read_text()
+    rules = {}
+    for name, metric in METRICS.items():
+        if metric.worse:
+            rule = metric.worse.format(points=metric.points, percent=metric.percent)
+            rules.setdefault(rule, []).append(name)
+    rows = [f"| {', '.join(names)} | {rule} |" for rule, names in rules.items()]
+    assert "|---|---|\n" + "\n".join(rows) + "\n\n" in page
+    meanings = [f"- {metric.heading}: {metric.legend}" for metric in METRICS.values() if metric.legend]
+    assert "\n\n" + "\n".join(meanings) + "\n\n" in page
+
+
+def test_entries_of_metrics_name_what_there_is():
+    """Other metrics for advice, and kinds of lines."""
+    for metric in METRICS.values():
+        assert {metric.advice_of, metric.unless} <= METRICS.keys() | {""}
+        assert metric.lines in LINE_KINDS.keys() | {""}
 
 
 def test_equal_audits_have_no_difference():

@@ -1,0 +1,61 @@
+"""The numbers of the audit: what each is called, when it is worse, what to try (``metrics.toml``)."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+
+import msgspec
+
+
+class AuditMetric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of them; ``metrics.toml`` says what each field is."""
+
+    column: str = ""
+    in_table: str = ""
+    legend: str = ""
+    unit: str = ""
+    more_is_better: bool = False
+    worse: str = ""
+    points: float = 0
+    percent: float = 0
+    advice: str = ""
+    advice_of: str = ""
+    lines: str = ""
+    of_rates: bool = False
+    value: str = ""
+    judged: str = ""
+    inclusive: bool = False
+    per_work: bool = False
+    unless: str = ""
+    sentence: str = ""
+
+    @property
+    def heading(self) -> str:
+        """Its column in the audit's tables."""
+        return self.in_table or self.column
+
+    def growth(self, before: float | None, after: float | None, work: float = 1.0) -> float:
+        """Return by how much a number got worse, or below 0 better, if that counts; else 0, also if one is unknown.
+
+        Args:
+            before: What it was.
+            after: What it is.
+            work: How many times the work an iteration does.
+        """
+        if before is None or after is None:
+            return 0
+        expected = before * work if self.per_work else before
+        if self.points:
+            change, limit = after - expected, max(self.points, expected * self.percent / 100)
+        else:
+            change, limit = 100 * (after / expected - 1) if expected else 0, self.percent
+        if abs(change) < limit or (abs(change) == limit and not self.inclusive):
+            return 0
+        return -change if self.more_is_better else change
+
+
+METRICS = msgspec.convert(
+    tomllib.loads(files(__package__).joinpath("metrics.toml").read_text("utf-8")), dict[str, AuditMetric]
+)
+"""By the name that findings have, the gravest first."""

@@ -12,7 +12,7 @@ from rocattn.errors import RocattnError
 from rocattn.gpu.errors import ArchError
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.kernels.model.cost import LoopCost, loop_cost
-from rocattn_profiling.kernels.model.loops import counts_of, hot_loop
+from rocattn_profiling.kernels.model.loops import hot_loop
 from rocattn_profiling.kernels.model.occupancy import Occupancy, OccupancyError, occupancy
 from rocattn_profiling.kernels.model.rates import NoRatesError
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction
@@ -184,7 +184,7 @@ def kernel_facts(
         missing.append(f"scratch: its stack grows as it runs (recursion, calls through pointers), {least}")
     loop = instructions = loop_bytes = None
     if function is not None:
-        instructions = sum(block.counts.instructions for block in function.blocks)
+        instructions = sum(len(block.instructions) for block in function.blocks)
         try:
             loop = loop_cost(function, arch, threads)
         except NoRatesError:
@@ -195,7 +195,8 @@ def kernel_facts(
             lacks[CALLED] = Reason("called", "functions that are not inlined are not followed")
         hot = hot_loop(function)
         if hot and info.code_bytes and instructions:
-            loop_bytes = round(info.code_bytes * counts_of(function, hot.blocks).instructions / instructions)
+            in_loop = sum(len(function.blocks[block].instructions) for block in hot.blocks)
+            loop_bytes = round(info.code_bytes * in_loop / instructions)
     return KernelFacts(
         kernel=kernel or info.symbol, variant=variant, choices=choices, arch=arch, target=target, symbol=info.symbol,
         file=file, compiler=compiler, wave_size=info.wave_size, block=threads,

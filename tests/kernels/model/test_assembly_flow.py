@@ -8,18 +8,16 @@ import pytest
 from rocattn_profiling.kernels.model.cost import loop_cost
 from rocattn_profiling.kernels.model.loops import (
     Dominance,
-    counts_of,
-    cyclic_nodes,
     dominators,
     find_loops,
+    has_irregular_cycles,
     hot_loop,
-    irregular_blocks,
-    longest_path,
-    reverse_postorder,
     usual_path,
 )
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, BasicBlock, Instruction, parse_assembly
 from rocattn_profiling.kernels.read.instructions import Access, Pipe
+
+from ..counting import counts_of
 
 WMMA = "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]"
 MANY = 12_000  # blocks: a quadratic step over these would take minutes
@@ -99,27 +97,15 @@ def test_loops_are_the_natural_ones(block):
         }
         for loop in loops:
             around = [other for other in loops if loop.header in other.blocks and other.header != loop.header]
-            assert loop.depth == len(around) + 1
-            assert (loop.parent is None) == (not around)
-            if around:
-                assert loops[loop.parent].blocks == min((other.blocks for other in around), key=len)
+            outer = [other for other in loops if loop in other.inner]
+            assert outer == ([min(around, key=lambda other: len(other.blocks))] if around else [])
             inside = [other.blocks for other in loops if other.header in loop.blocks and other.header != loop.header]
             assert loop.own == loop.blocks.difference(*inside)
-            assert set(usual_path(function, loop)) <= loop.blocks
-            path = longest_path(function, loop)
-            assert (path[0], path[-1] in loop.latches) == (loop.header, True)
+            path = usual_path(function, loop)
+            assert (path[0], path[-1] in loop.latches, set(path) <= loop.blocks) == (loop.header, True, True)
         kept = [[to for to in graph[node] if node not in back.get(to, ())] for node in range(len(graph))]
-        cyclic = {node for node in nodes if any(node in reachable(kept, to) for to in kept[node])}
-        assert irregular_blocks(function, loops) == cyclic
-
-
-def test_cycles_are_found_without_some_edges():
-    """A node on its own is on a cycle only if it leads to itself."""
-    graph = [(1,), (2, 1), (0,), (3,), ()]
-    assert cyclic_nodes(graph) == {0, 1, 2, 3}
-    assert cyclic_nodes(graph, {(2, 0)}) == {1, 3}
-    assert cyclic_nodes([]) == set()
-    assert reverse_postorder(graph, 0, ()) == []
+        cyclic = any(node in reachable(kept, to) for node in nodes for to in kept[node])
+        assert has_irregular_cycles(function, loops) == cyclic
 
 
 SHAPES = {

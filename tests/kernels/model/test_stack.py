@@ -3,8 +3,10 @@
 import pytest
 
 from rocattn_profiling.kernels.model.cost import loop_cost
-from rocattn_profiling.kernels.read.assembly import Counts, parse_assembly
+from rocattn_profiling.kernels.read.assembly import parse_assembly
 from rocattn_profiling.kernels.read.instructions import Access, Pipe
+
+from ..counting import Counts
 
 # As LLVM begins such a kernel: the buffer comes in s[0:3], or is moved out of the way; the wave's offset is added.
 IN_PLACE = "\ts_add_u32 s0, s0, s7\n\ts_addc_u32 s1, s1, 0\n"
@@ -30,7 +32,7 @@ def read(start, accesses, *, arch="gfx90a", scratch=16):
 @pytest.mark.parametrize(("start", "buffer"), [(IN_PLACE, "s[0:3]"), (MOVED, "s[24:27]")])
 def test_the_stack_of_a_kernel_is_found_by_its_buffer(arch, start, buffer):
     """Spills and arrays are scratch, whatever registers the buffer is in; other buffers are global memory."""
-    memory = Counts.of(read(start, ACCESSES.format(buffer) + GLOBAL, arch=arch).blocks[1].instructions).memory
+    memory = Counts(read(start, ACCESSES.format(buffer) + GLOBAL, arch=arch).blocks[1].instructions).memory
     assert memory == {
         (Pipe.SCRATCH, Access.STORE, 4): 1,
         (Pipe.SCRATCH, Access.LOAD, 4): 1,
@@ -49,7 +51,7 @@ def test_the_stack_of_a_kernel_is_found_by_its_buffer(arch, start, buffer):
 )
 def test_a_buffer_that_is_not_the_stack_stays_global_memory(start, arch, scratch):
     """Without scratch memory, or where other instructions reach it, s[0:3] is a buffer like any."""
-    counts = Counts.of(read(start, ACCESSES.format("s[0:3]"), arch=arch, scratch=scratch).blocks[1].instructions)
+    counts = Counts(read(start, ACCESSES.format("s[0:3]"), arch=arch, scratch=scratch).blocks[1].instructions)
     assert counts.units[Pipe.SCRATCH] == 0
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.model.lds import LdsConflicts, lds_conflicts
-from rocattn_profiling.kernels.model.loops import Loop, find_loops, hottest, irregular_blocks, usual_path
+from rocattn_profiling.kernels.model.loops import Loop, find_loops, has_irregular_cycles, hottest, usual_path
 from rocattn_profiling.kernels.model.rates import Cost, Rates, rates
 from rocattn_profiling.kernels.model.schedule import Schedule, schedule_of
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
@@ -152,20 +152,16 @@ def loop_cost(function: AssemblyFunction, arch: str, threads: int = 0) -> LoopCo
     table = rates(chip, function.wave_size)
     loops = find_loops(function)
     loop = hottest(function, loops)
-    path = _path(function, loop)
+    path = usual_path(function, loop) if loop else tuple(range(len(function.blocks)))
     body = [instruction for block in path for instruction in function.blocks[block].instructions]
     if not body:
         return None
     costs = [table.cost(instruction) for instruction in body]
     unrated = [instruction for instruction, cost in zip(body, costs, strict=True) if not cost.known]
-    notes = _notes(function, table, loops, loop, path, unrated)
+    notes = _notes(function, table, loops, loop, path, body, unrated)
     lds = lds_conflicts(function, path, chip, threads)
     label = function.blocks[path[0]].label if loop else ""
     return _summary(table, chip, body, costs, lds, label, loop is not None, notes)
-
-
-def _path(function: AssemblyFunction, loop: Loop | None) -> tuple[int, ...]:
-    return usual_path(function, loop) if loop else tuple(range(len(function.blocks)))
 
 
 def _summary(
@@ -262,7 +258,7 @@ _PARTS = {
 
 def _notes(
     function: AssemblyFunction, table: Rates, loops: Sequence[Loop], loop: Loop | None, path: tuple[int, ...],
-    unknown: Iterable[Instruction],
+    body: Sequence[Instruction], unknown: Iterable[Instruction],
 ) -> tuple[str, ...]:  # fmt: skip
     """Return what a reader of the numbers must know about this function."""
     notes = []
@@ -273,14 +269,12 @@ def _notes(
         if met := inner.intersection(path):
             what = "an inner loop is" if len(met) == 1 else f"{len(met)} inner loops are"
             notes.append(f"{what} counted as running once, however often that is")
-    units = {
-        classify(instruction.mnemonic).unit for block in path for instruction in function.blocks[block].instructions
-    }
+    units = {classify(instruction.mnemonic).unit for instruction in body}
     if table.family.startswith("cdna") and {Pipe.MATRIX, Pipe.VECTOR} <= units:
         notes.append(_OVERLAP)
-    if irregular_blocks(function, loops):
+    if has_irregular_cycles(function, loops):
         notes.append("some cycles of branches can be entered at several places: they are no loops here")
-    if any(is_indirect(instruction.mnemonic) for block in path for instruction in function.blocks[block].instructions):
+    if any(is_indirect(instruction.mnemonic) for instruction in body):
         notes.append("it calls or jumps to addresses in registers: what runs there is not counted")
     if gone := function.unknown_targets:
         notes.append(

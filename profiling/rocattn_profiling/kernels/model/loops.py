@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Counts, Instruction
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, lane_flops, lane_product_flops
 
 if TYPE_CHECKING:
@@ -25,16 +25,12 @@ class Loop:
         header: Block that each iteration begins with.
         latches: Blocks that end an iteration.
         own: Its blocks that are in no inner loop.
-        parent: Index of the loop around it in `find_loops`, or None.
-        depth: 1 for an outermost loop.
         inner: The loops directly in it.
     """
 
     header: int
     latches: frozenset[int]
     own: frozenset[int]
-    parent: int | None
-    depth: int
     inner: tuple[Loop, ...] = field(default=(), repr=False, compare=False)
 
     @cached_property
@@ -48,16 +44,11 @@ class Loop:
         return frozenset(blocks)
 
 
-def counts_of(function: AssemblyFunction, blocks: Iterable[int]) -> Counts:
-    """Add up what blocks hold."""
-    return Counts.of(instruction for block in blocks for instruction in function.blocks[block].instructions)
-
-
 def find_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
     """Return all loops by the place of their headers.
 
     Cycles that can be entered at several places (compilers make none) are no natural loops and are left out; see
-    `irregular_blocks`.
+    `has_irregular_cycles`.
     """
     if not function.blocks:
         return ()
@@ -73,19 +64,12 @@ def find_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
                 latches.setdefault(follower, set()).add(block)
     headers = [block for block in order if block in latches]  # each before those inside it
     own, around = _nest(headers, latches, before)
-    index = {header: i for i, header in enumerate(sorted(headers))}
-    depth: dict[int | None, int] = {None: 0}
-    for header in headers:
-        depth[header] = depth[around[header]] + 1
     inner: dict[int | None, list[Loop]] = {}
     loops: dict[int, Loop] = {}
     for header in reversed(headers):
-        outer = around[header]
-        loops[header] = Loop(
-            header, frozenset(latches[header]), frozenset(own[header]), None if outer is None else index[outer],
-            depth[header], tuple(reversed(inner.get(header, ()))),
-        )  # fmt: skip
-        inner.setdefault(outer, []).append(loops[header])
+        within = tuple(reversed(inner.get(header, ())))
+        loops[header] = Loop(header, frozenset(latches[header]), frozenset(own[header]), within)
+        inner.setdefault(around[header], []).append(loops[header])
     return tuple(loops[header] for header in sorted(headers))
 
 
@@ -126,22 +110,19 @@ def _nest(
     return own, around
 
 
-def irregular_blocks(function: AssemblyFunction, loops: Iterable[Loop]) -> set[int]:
-    """Return the blocks that can be reached on cycles which are no natural loops.
+def has_irregular_cycles(function: AssemblyFunction, loops: Iterable[Loop]) -> bool:
+    """Whether there are cycles that are no natural loops: a depth-first search goes back on an edge of no latch.
+
+    Hecht and Ullman, "Characterizations of reducible flow graphs" (1974).
 
     Args:
-        function: The function.
+        function: A function with instructions.
         loops: All of its loops.
     """
     back = {(latch, loop.header) for loop in loops for latch in loop.latches}
     successors = [block.successors for block in function.blocks]
-    reachable = reverse_postorder(successors, 0, range(len(successors)))
-    return cyclic_nodes(successors, back).intersection(reachable)
-
-
-def matrix_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
-    """Return the loops with matrix instructions of their own."""
-    return tuple(loop for loop in find_loops(function) if counts_of(function, loop.own).units[Pipe.MATRIX])
+    place = {block: i for i, block in enumerate(reverse_postorder(successors, 0, range(len(successors))))}
+    return any(place[to] <= i and (block, to) not in back for block, i in place.items() for to in successors[block])
 
 
 def hot_loop(function: AssemblyFunction) -> Loop | None:
@@ -170,18 +151,14 @@ def hottest(function: AssemblyFunction, loops: Iterable[Loop]) -> Loop | None:
 def _is_over_tiles(function: AssemblyFunction, loop: Loop) -> bool:
     """Whether a loop stores or adds to global memory, and one in it computes matrix products and does not."""
 
-    def stores(loop: Loop) -> bool:
-        blocks = [function.blocks[block].counts for block in loop.own]
-        return any(
-            counts.accesses(Pipe.GLOBAL, access) for counts in blocks for access in (Access.STORE, Access.ATOMIC)
-        )
+    def has(loop: Loop, unit: Pipe, *accesses: Access | None) -> bool:
+        body = (instruction for block in loop.own for instruction in function.blocks[block].instructions)
+        operations = (instruction.operations[0] for instruction in body)
+        return any(operation.unit is unit and operation.access in accesses for operation in operations)
 
-    def has_products(loop: Loop) -> bool:
-        return any(function.blocks[block].counts.matrix for block in loop.own)
-
-    return (
-        bool(loop.inner) and stores(loop) and any(has_products(within) and not stores(within) for within in loop.inner)
-    )
+    stored = (Pipe.GLOBAL, Access.STORE, Access.ATOMIC)
+    computing = [within for within in loop.inner if has(within, Pipe.MATRIX, None)]
+    return bool(computing) and has(loop, *stored) and not all(has(within, *stored) for within in computing)
 
 
 def _flops(body: Iterable[Instruction], flops: Callable[[str], int]) -> int:
@@ -244,7 +221,9 @@ def _masked_loads(function: AssemblyFunction, loop: Loop) -> dict[int, tuple[int
         ways = [way for way in blocks[block].successors if way in loop.blocks]
         for way, other in (ways, ways[::-1]) if len(ways) == 2 else ():
             past = after[way] == {_behind_jump(function, other)} and choices.get(way) == {after[block]}
-            instead = after[way] == after[other] and not blocks[other].counts.memory
+            instead = after[way] == after[other] and not any(
+                each.operations[0].access for each in blocks[other].instructions
+            )
             if way in loop.own and (past or instead) and _only_loads(blocks[way].instructions):
                 masks[block] = (way,)
     return masks
@@ -285,15 +264,6 @@ def _widest_load(body: Iterable[Instruction]) -> int:
     """Return the bytes that a lane gets from the widest load of global memory; 1 if the width is not known."""
     loads = (instruction.operations[0] for instruction in body if classify(instruction.mnemonic).access is Access.LOAD)
     return max((load.width or 1 for load in loads if load.unit is Pipe.GLOBAL), default=0)
-
-
-def longest_path(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
-    """Return the blocks of an iteration with the most instructions, inner loops run through once."""
-
-    def value(block: int) -> tuple[int, bool, int]:
-        return len(function.blocks[block].instructions), False, 0
-
-    return _best_path(function, loop, value, lambda block: function.blocks[block].successors)
 
 
 def _best_path(
@@ -346,8 +316,6 @@ def _best_path(
 
 def reverse_postorder(successors: Graph, entry: int, within: Collection[int]) -> list[int]:
     """Return the nodes reachable from one inside a set, each before those it leads to (but for back edges)."""
-    if not within:
-        return []
     visited, order = {entry}, []
     stack = [(entry, iter(successors[entry]))]
     while stack:
@@ -364,7 +332,7 @@ def reverse_postorder(successors: Graph, entry: int, within: Collection[int]) ->
 
 
 def dominators(successors: Graph, entry: int) -> dict[int, int]:  # noqa: C901  one algorithm, as published
-    """Return each reachable node's immediate dominator, the entry's being itself.
+    """Return each reachable node's immediate dominator, the entry's being itself, in the order of a depth-first search.
 
     Lengauer and Tarjan, "A fast algorithm for finding dominators in a flowgraph" (1979), the simple version:
     O(m log n), also where the iteration of Cooper, Harvey and Kennedy is quadratic (thousands of branches to one exit).
@@ -422,57 +390,20 @@ class Dominance:
     """Answers which nodes dominate which, each in constant time.
 
     Args:
-        immediate: What `dominators` returns.
+        immediate: What `dominators` returns: each node behind its dominator.
     """
 
     def __init__(self, immediate: dict[int, int]) -> None:
-        below: dict[int, list[int]] = {node: [] for node in immediate}
-        root = next(iter(immediate), -1)
-        for node, above in immediate.items():
+        self._count = dict.fromkeys(immediate, 1)  # of the nodes that each dominates, which have numbers in a row
+        for node, above in reversed(immediate.items()):
             if node != above:
-                below[above].append(node)
-            else:
-                root = node
+                self._count[above] += self._count[node]
         self._first: dict[int, int] = {}
-        self._last: dict[int, int] = {}
-        stack = [root] if immediate else []
-        while stack:
-            node = stack[-1]
-            if node not in self._first:
-                self._first[node] = len(self._first)
-                stack += below[node]
-            else:
-                stack.pop()
-                self._last.setdefault(node, len(self._first))
+        free: dict[int, int] = {}
+        for node, above in immediate.items():
+            self._first[node] = first = free.get(above, 0)
+            free[above], free[node] = first + self._count[node], first + 1
 
     def __call__(self, node: int, other: int) -> bool:
         """Whether every way to `other` leads through `node`; both are reachable."""
-        return self._first[node] <= self._first[other] < self._last[node]
-
-
-def cyclic_nodes(successors: Graph, without: Collection[tuple[int, int]] = ()) -> set[int]:
-    """Return the nodes that lie on cycles, some edges left out.
-
-    Kosaraju and Sharir's strongly connected components: a second search, against the edges and in the reverse order in
-    which a first one finished.
-    """
-    kept = [[to for to in followers if (node, to) not in without] for node, followers in enumerate(successors)]
-    before: list[list[int]] = [[] for _ in kept]
-    for node, followers in enumerate(kept):
-        for to in followers:
-            before[to].append(node)
-    everything, unseen, order = range(len(kept)), set(range(len(kept))), []
-    for root in everything:
-        if root in unseen:
-            finished = reverse_postorder(kept, root, unseen)
-            unseen.difference_update(finished)
-            order.append(finished)
-    cyclic: set[int] = set()
-    unseen = set(everything)
-    for root in (node for finished in reversed(order) for node in finished):
-        if root in unseen:
-            component = reverse_postorder(before, root, unseen)
-            unseen.difference_update(component)
-            if len(component) > 1 or root in kept[root]:
-                cyclic.update(component)
-    return cyclic
+        return 0 <= self._first[other] - self._first[node] < self._count[node]

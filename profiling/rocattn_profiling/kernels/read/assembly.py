@@ -1,4 +1,4 @@
-"""Reading AMDGPU assembly text: functions, basic blocks, and how many instructions of each kind they hold.
+"""Reading AMDGPU assembly text: functions, basic blocks, and their instructions.
 
 It takes what clang writes with ``-S`` and what Triton keeps as ``.amdgcn``, of any kernel. Nothing is assembled and
 nothing is executed. `rocattn_profiling.kernels.model.loops` finds the loops.
@@ -7,14 +7,10 @@ nothing is executed. `rocattn_profiling.kernels.model.loops` finds the loops.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from sys import intern
-from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.read.instructions import (
-    Access,
     Operation,
     Pipe,
     Role,
@@ -22,11 +18,7 @@ from rocattn_profiling.kernels.read.instructions import (
     ends_flow,
     has_lane_exchange,
     is_branch,
-    waits_for_waves,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # How targets without scratch_* instructions reach the stack: functions that are called always so, kernels by a buffer
 # that is handed to them in s[0:3] and of which LLVM makes this wave's part, there or in a copy, before anything else.
@@ -114,11 +106,6 @@ class BasicBlock:
     instructions: tuple[Instruction, ...]
     successors: tuple[int, ...]
 
-    @cached_property
-    def counts(self) -> Counts:
-        """What it holds."""
-        return Counts.of(self.instructions)
-
 
 @dataclass(frozen=True)
 class AssemblyFunction:
@@ -148,80 +135,6 @@ class AssemblyFunction:
         """Lanes of a wave: as the descriptor says, else what the assembler takes; 64 of what is no kernel."""
         otherwise = "1" if self.is_kernel and _WAVE32.match(self.target) else "0"
         return 32 if self.descriptor.get("wavefront_size32", otherwise) == "1" else 64
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How many instructions of each kind; a dual instruction is one instruction and two operations.
-
-    Attributes:
-        units: Issued instructions by unit.
-        roles: Operations of the vector unit by role, and LDS instructions that only exchange lanes as `CROSS_LANE`.
-        vector_operations: Operations of the vector unit.
-        dual: Instructions that are two operations.
-        barriers: Of the waits, those for other waves.
-        memory: Instructions by unit, direction and bytes a lane.
-        flops: Of the matrix products, of the wave.
-        matrix: Matrix products by mnemonic.
-        spills: Instructions that save or restore spilled registers.
-    """
-
-    units: Counter[Pipe] = field(default_factory=Counter)
-    roles: Counter[Role] = field(default_factory=Counter)
-    vector_operations: int = 0
-    dual: int = 0
-    barriers: int = 0
-    memory: Counter[tuple[Pipe, Access, int]] = field(default_factory=Counter)
-    flops: int = 0
-    matrix: Counter[str] = field(default_factory=Counter)
-    spills: int = 0
-
-    @classmethod
-    def of(cls, instructions: Iterable[Instruction]) -> Counts:
-        """Count instructions."""
-        units: Counter[Pipe] = Counter()
-        roles: Counter[Role] = Counter()
-        memory: Counter[tuple[Pipe, Access, int]] = Counter()
-        matrix: Counter[str] = Counter()
-        vector_operations = dual = barriers = flops = spills = 0
-        for instruction in instructions:
-            operations = instruction.operations
-            units[operations[0].unit] += 1
-            dual += len(operations) - 1
-            spills += instruction.spill
-            barriers += waits_for_waves(instruction.mnemonic)
-            for operation in operations:
-                if operation.unit is Pipe.VECTOR:
-                    vector_operations += 1
-                if operation.unit is Pipe.VECTOR or operation.role is Role.CROSS_LANE:
-                    roles[operation.role] += 1
-                if operation.access:
-                    memory[operation.unit, operation.access, operation.width] += 1
-                if operation.unit is Pipe.MATRIX:
-                    flops += operation.flops
-                    matrix[instruction.mnemonic] += 1
-        return cls(units, roles, vector_operations, dual, barriers, memory, flops, matrix, spills)
-
-    def __add__(self, other: Counts) -> Counts:
-        """Add up."""
-        return Counts(
-            self.units + other.units, self.roles + other.roles, self.vector_operations + other.vector_operations,
-            self.dual + other.dual, self.barriers + other.barriers, self.memory + other.memory,
-            self.flops + other.flops, self.matrix + other.matrix, self.spills + other.spills,
-        )  # fmt: skip
-
-    @property
-    def instructions(self) -> int:
-        """All issued instructions."""
-        return sum(self.units.values())
-
-    def accesses(self, unit: Pipe, access: Access | None = None) -> int:
-        """Return the instructions that access a memory, one way or any."""
-        return sum(n for (u, a, _), n in self.memory.items() if u is unit and access in {None, a})
-
-    def lane_bytes(self, unit: Pipe, access: Access | None = None) -> int:
-        """Return the bytes that one lane moves to or from a memory, one way or any."""
-        return sum(n * width for (u, a, width), n in self.memory.items() if u is unit and access in {None, a})
 
 
 # The most frequent lines: an instruction, its operands, a comment behind ";". All others take the slow path.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -146,17 +146,8 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
         partial: Whether the second covers some kernels only, so that none counts as missing.
     """
     pairs = pairs_of(base, head)
-    findings: list[Finding] = []
-    changes: list[Change] = []
-    gaps: list[Gap] = []
-    unchanged = 0
-    for before, facts in pairs.both:
-        differing = list(differences(pin_of(before), facts, before))
-        unchanged += not differing
-        gaps += _gaps(pin_of(before), facts, before)
-        changes += _changes(differing, pin_of(before), facts, before)
-        why = _incomparable(before.compiler, facts.compiler)
-        findings += [_put_aside(finding, why) for finding in differing] if why else differing
+    compared = [_compared(pin_of(before), facts, before.compiler, before) for before, facts in pairs.both]
+    findings = [finding for each in compared for finding in each.findings]
     for facts in pairs.new:
         problem = problem_of(base, facts.name, facts.arch)
         why = f"in {base.subject} it does not compile: {problem}" if problem else f"only {head.subject} has it"
@@ -172,7 +163,7 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     ]
     if base.rates != head.rates:
         findings = _without_cycles(findings)
-    return _sorted(base.subject, head, (len(pairs.both), unchanged), findings, changes, gaps)
+    return _sorted(base.subject, head, compared, findings)
 
 
 class AuditPairs(msgspec.Struct, frozen=True):
@@ -253,24 +244,17 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
     """
     by_arch = {pinned.arch: pinned for pinned in pins}
     findings: list[Finding] = []
-    changes: list[Change] = []
-    gaps: list[Gap] = []
-    unchanged = compared = 0
+    compared: list[_Compared] = []
     for facts in audit.kernels:
         pinned = by_arch[facts.arch]
         if (pin := pinned.kernels.get(facts.name)) is None:
             findings.append(_lonely("new", facts, "it has no pin yet"))
             continue
-        compared += 1
+        each = _compared(pin, facts, pinned.compiler)
         if lacking := lacking_in(pin, pin_of(facts)):
             findings.append(_lonely("new", facts, f"its pin does not have its {', '.join(lacking)}"))
-        differing = list(differences(pin, facts))
-        gaps += _gaps(pin, facts)
-        unchanged += not differing and not lacking
-        changes += _changes(differing, pin, facts)
-        why = _incomparable(pinned.compiler, facts.compiler)
-        differing = [_put_aside(finding, why) for finding in differing] if why else differing
-        findings += _without_cycles(differing) if pinned.rates != audit.rates else differing
+        compared.append(each._replace(unchanged=each.unchanged and not lacking))
+        findings += _without_cycles(each.findings) if pinned.rates != audit.rates else each.findings
     have = {(facts.arch, facts.name) for facts in audit.kernels}
     for pinned_arch in pins:
         if not has_kernels(pinned_arch.arch):
@@ -279,7 +263,27 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
         for name in pinned_arch.kernels if not partial else ():
             if (pinned_arch.arch, name) not in have:
                 findings.append(_missing(pinned_arch.arch, name, audit, "it is pinned, but not built any more"))
-    return _sorted("the pins", audit, (compared, unchanged), findings, changes, gaps)
+    return _sorted("the pins", audit, compared, findings)
+
+
+class _Compared(NamedTuple):
+    """What a comparison of one kernel has for `Comparison`."""
+
+    findings: list[Finding]
+    changes: list[Change]
+    gaps: list[Gap]
+    unchanged: bool
+
+
+def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts | None = None) -> _Compared:
+    """Compare one kernel; arguments as of `differences`, and what compiled it before."""
+    now, findings = pin_of(facts), list(differences(pin, facts, before))
+    known = _as_known(pin, now, [facts, *([before] if before else [])])
+    change = Change(arch=facts.arch, kernel=facts.name, file=facts.file, before=known, after=now)
+    if why := _incomparable(compiler, facts.compiler):
+        findings = [_put_aside(finding, why) for finding in findings]
+    changes = [change] if findings else []
+    return _Compared(findings, changes, list(_gaps(pin, facts, before)), not findings)
 
 
 Gap = tuple[str, str, Reason[str]]
@@ -327,11 +331,12 @@ def lacking_in(pin: Pin, now: Pin) -> list[str]:
         "lost wave slots": (pin.lost_wave_slots, now.lost_wave_slots),
         "blocks": (pin.blocks, now.blocks),
         "hot loop": (old, new),
-        "hot loop's bytes": (old.bytes or None, new.bytes or None) if old and new else (None, None),
-        "hot loop's loads": (_width(old), _width(new)) if old and new else (None, None),
-        "hot loop's order": (old.order, new.order) if old and new else (None, None),
-        "bank conflicts": (_conflicts(old), _conflicts(new)) if old and new else (None, None),
     }
+    if old and new:
+        pairs["hot loop's bytes"] = (old.bytes or None, new.bytes or None)
+        pairs["hot loop's loads"] = (old.load_width, new.load_width)
+        pairs["hot loop's order"] = (old.order, new.order)
+        pairs["bank conflicts"] = (_conflicts(old), _conflicts(new))
     return lacking + [what for what, (was, has) in pairs.items() if was is None and has is not None]
 
 
@@ -382,16 +387,6 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
         yield finding("code", 0, (pin.code_bytes, now.code_bytes), words.code())
 
 
-def _changes(
-    differing: Sequence[Finding], pin: Pin, facts: KernelFacts, before: KernelFacts | None = None
-) -> Iterator[Change]:
-    """Yield the numbers of a kernel with differences."""
-    if differing:
-        now = pin_of(facts)
-        pin = _as_known(pin, now, [facts, *([before] if before else [])])
-        yield Change(arch=facts.arch, kernel=facts.name, file=facts.file, before=pin, after=now)
-
-
 def _as_known(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> Pin:
     """Return a pin that is equal in what a side does not say, where it is 0: how that changed is not known."""
     names = _unsaid(pin, now, sides)
@@ -438,7 +433,7 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
         if judged or new.cycles != old.cycles:
             yield "issue cycles", judged, (old.cycles["all"], new.cycles["all"]), words.cycles(change, factor)
     if narrowed := _narrowed(old, new, factor):
-        yield "global loads", narrowed, (_width(old), _width(new)), words.loads(factor)
+        yield "global loads", narrowed, (old.load_width, new.load_width), words.loads(factor)
     yield from _in_order(old, new, factor, words)
     if not old.bytes or not new.bytes:
         return
@@ -500,7 +495,7 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
 
 def _narrowed(old: LoopPin, new: LoopPin, factor: float) -> float:
     """Return above 0 if loads of global memory got narrower, so that more of them fetch the same; below 0 if wider."""
-    before, after = _width(old), _width(new)
+    before, after = old.load_width, new.load_width
     if not before or not after:
         return 0
     more = sum(new.loads.values()) / (sum(old.loads.values()) * factor)
@@ -508,12 +503,6 @@ def _narrowed(old: LoopPin, new: LoopPin, factor: float) -> float:
     if after < before * (1 - limit) and more > 1 + limit:
         return 1
     return -1 if after > before * (1 + limit) and more < 1 - limit else 0
-
-
-def _width(loop: LoopPin) -> float | None:
-    """Return the bytes that a lane gets from a load on average."""
-    count = sum(loop.loads.values())
-    return sum(width * number for width, number in loop.loads.items()) / count if count else None
 
 
 def _change(before: float | None, after: float | None) -> float:
@@ -564,13 +553,12 @@ def _without_cycles(findings: list[Finding]) -> list[Finding]:
     return [_put_aside(finding, why) if METRICS[finding.metric].of_rates else finding for finding in findings]
 
 
-def _sorted(
-    base: str, head: Audit, counts: tuple[int, int], findings: list[Finding], changes: list[Change], gaps: list[Gap]
-) -> Comparison:
+def _sorted(base: str, head: Audit, compared: Sequence[_Compared], findings: list[Finding]) -> Comparison:
     def gravity(finding: Finding) -> tuple[Any, ...]:
         return SEVERITIES.index(finding.severity), finding.arch, natural(finding.kernel)
 
     return Comparison(
-        base=base, head=head.subject, compared=counts[0], unchanged=counts[1], findings=sorted(findings, key=gravity),
-        changes=changes, not_compared=(*counted(gaps, needed=True), *head.not_audited),
+        base=base, head=head.subject, compared=len(compared), unchanged=sum(each.unchanged for each in compared),
+        findings=sorted(findings, key=gravity), changes=[change for each in compared for change in each.changes],
+        not_compared=(*counted([gap for each in compared for gap in each.gaps], needed=True), *head.not_audited),
     )  # fmt: skip

@@ -83,7 +83,8 @@ def _print(answer: Occupancy) -> None:
     print_table(title, columns, [[limit.name, *_cells(limit, answer.unit)] for limit in answer.limits])
     say(f"occupancy: {answer.waves_per_simd:g} of {answer.max_waves_per_simd} waves ({answer.occupancy_pct:g} %)")
     say(answer.sentence)
-    if grow := ", ".join(f"{by} {_noun(name)}" for name, by in answer.slack.items()):
+    nouns = {"LDS": "bytes of LDS"}
+    if grow := ", ".join(f"{by} {nouns.get(name, name)}" for name, by in answer.slack.items()):
         say(f"may grow without a loss by: {grow}")
 
 
@@ -91,10 +92,6 @@ def _cells(limit: Limit, unit: str) -> list[str]:
     taker, giver = ("block", unit) if limit.name in {"LDS", "barriers"} else ("wave", "SIMD")
     blocks = [] if limit.blocks is None else [str(limit.blocks)]
     return [f"{limit.used} a {taker}", f"{limit.available} a {giver}", *blocks, f"{limit.waves:g}"]
-
-
-def _noun(name: str) -> str:
-    return "bytes of LDS" if name == "LDS" else name
 
 
 def _answer_cases(path: Path, *, wgp_mode: bool, as_json: bool) -> int:

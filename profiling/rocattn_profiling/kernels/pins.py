@@ -74,6 +74,12 @@ class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     order: OrderPin | None = None
 
     @property
+    def load_width(self) -> float | None:
+        """Bytes that a lane gets from a load on average; None without any."""
+        count = sum(self.loads.values())
+        return sum(width * number for width, number in self.loads.items()) / count if count else None
+
+    @property
     def flops_per_byte(self) -> float | None:
         """FLOPs of matrix products per byte of global memory; None without either."""
         return self.matrix_flops / self.global_bytes if self.matrix_flops and self.global_bytes else None

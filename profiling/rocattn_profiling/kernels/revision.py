@@ -51,16 +51,16 @@ print(json.dumps({"kernels": found, "problems": problems}))
 """
 _TIMEOUT_S = 120.0
 SUITE = "bench_audit.Kernels"
-UNITS = {
-    "track_vgprs": "registers",
-    "track_lost_wave_slots": "waves",
-    "track_spills": "registers",
-    "track_hot_loop": "cycles",
-    "track_sgprs": "registers",
-    "track_lds_bytes": "bytes",
-    "track_code_bytes": "bytes",
+TRACKED: dict[str, tuple[str, Callable[[KernelFacts], float | None]]] = {
+    "track_vgprs": ("registers", lambda facts: facts.vgprs),
+    "track_lost_wave_slots": ("waves", lambda facts: facts.lost_wave_slots),
+    "track_spills": ("registers", lambda facts: facts.spills.vgprs + facts.spills.sgprs),
+    "track_hot_loop": ("cycles", lambda facts: facts.cycles_for_work),
+    "track_sgprs": ("registers", lambda facts: facts.sgprs),
+    "track_lds_bytes": ("bytes", lambda facts: facts.lds_bytes),
+    "track_code_bytes": ("bytes", lambda facts: facts.code_bytes),
 }
-"""Tracked numbers and their units, the same as in the suite; lower is better for all."""
+"""Tracked numbers with their units, the same as in the suite; lower is better for all."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -203,7 +203,7 @@ def track_history(
 
 def _with_all_numbers(store: AsvStore) -> set[str]:
     """Return the commits whose every number is known: older versions tracked fewer."""
-    known: dict[str, set[str]] = {f"{SUITE}.{metric}": set() for metric in UNITS}
+    known: dict[str, set[str]] = {f"{SUITE}.{metric}": set() for metric in TRACKED}
     for series in store.read():
         if series.benchmark in known:
             known[series.benchmark] |= {point.sha for point in series.points}
@@ -219,22 +219,10 @@ def store_facts(store: AsvStore, commit: Commit, kernels: Sequence[KernelFacts])
     archs = sorted({facts.arch for facts in kernels})
     names = list(dict.fromkeys(facts.name for facts in kernels))
     params = [list(map(repr, archs)), list(map(repr, names))]
-    for metric, unit in UNITS.items():
+    for metric, (unit, value_of) in TRACKED.items():
         values: dict[tuple[int, ...], Sample] = {
-            (archs.index(facts.arch), names.index(facts.name)): _value(metric, facts) for facts in kernels
+            (archs.index(facts.arch), names.index(facts.name)): float(math.nan if value is None else value)
+            for facts in kernels
+            for value in [value_of(facts)]
         }
         store.add(commit, f"{SUITE}.{metric}", params, ["arch", "kernel"], unit, values, type="track")
-
-
-def _value(metric: str, facts: KernelFacts) -> Sample:
-    """Return a tracked number, NaN where there is none."""
-    value = {
-        "track_vgprs": facts.vgprs,
-        "track_lost_wave_slots": facts.lost_wave_slots,
-        "track_spills": facts.spills.vgprs + facts.spills.sgprs,
-        "track_hot_loop": facts.cycles_for_work,
-        "track_sgprs": facts.sgprs,
-        "track_lds_bytes": facts.lds_bytes,
-        "track_code_bytes": facts.code_bytes,
-    }[metric]
-    return math.nan if value is None else float(value)

@@ -124,9 +124,8 @@ class Words:
 
     def cycles(self, change: float, factor: float) -> str:
         """Issue cycles of the hot loop."""
-        assert self.old.loop
-        assert self.new.loop
-        text = f"{self._loop()} issues {_arrow(self.old.loop.cycles['all'], self.new.loop.cycles['all'])} cycles"
+        old, new = self._loops()
+        text = f"{self._loop()} issues {_arrow(old.cycles['all'], new.cycles['all'])} cycles"
         each = " per iteration" if self.facts.loop and self.facts.loop.has_loop else ""
         text += each if factor == 1 else f"{each}, which does {factor:.3g} times the work"
         sign = "+" if change > 0 else ""
@@ -136,17 +135,14 @@ class Words:
 
     def loads(self, factor: float) -> str:
         """Wider or narrower loads."""
-        assert self.old.loop
-        assert self.new.loop
-        verb = "narrower" if _mean(self.new.loop) < _mean(self.old.loop) else "wider"
-        change = f"{_loads(self.old.loop)} -> {_loads(self.new.loop)}{_per(factor)}"
+        old, new = self._loops()
+        verb = "narrower" if (new.load_width or 0) < (old.load_width or 0) else "wider"
+        change = f"{_loads(old)} -> {_loads(new)}{_per(factor)}"
         return f"loads of global memory in {self._loop()} are {verb}: {change}"
 
     def order(self, name: str, numbers: tuple[float | None, float | None], factor: float) -> str:
         """The order of the hot loop's instructions: a metric that has a sentence."""
-        assert self.old.loop
-        assert self.new.loop
-        orders = (self.old.loop.order, self.new.loop.order)
+        orders = [loop.order for loop in self._loops()]
         return METRICS[name].sentence.format(
             change=_arrow(*numbers), short=_arrow(*map(_short, numbers)), loop=self._loop(),
             per=_per(factor),
@@ -155,23 +151,26 @@ class Words:
 
     def instruction_cache(self, size: int) -> str:
         """Code of the hot loop against the instruction cache."""
-        assert self.old.loop
-        assert self.new.loop
-        fits = "fits the" if self.new.loop.bytes <= size else "does not fit the"
-        change = _arrow(_kib(self.old.loop.bytes), _kib(self.new.loop.bytes))
+        old, new = self._loops()
+        fits = "fits the" if new.bytes <= size else "does not fit the"
+        change = _arrow(_kib(old.bytes), _kib(new.bytes))
         return f"the code of the hot loop is about {change} and {fits} instruction cache of {_kib(size)}"
 
     def loop_code(self) -> str:
         """Code of the hot loop that grew for nothing."""
-        assert self.old.loop
-        assert self.new.loop
-        change = _arrow(_kib(self.old.loop.bytes), _kib(self.new.loop.bytes))
-        times = self.new.loop.bytes / self.old.loop.bytes
+        old, new = self._loops()
+        change = _arrow(_kib(old.bytes), _kib(new.bytes))
+        times = new.bytes / old.bytes
         return f"the code of the hot loop is about {change}, {times:.2g} times as much, and saves no issue cycles by it"
 
     def code(self) -> str:
         """Size of the code."""
         return f"{_arrow(self.old.code_bytes, self.new.code_bytes)} bytes of code"
+
+    def _loops(self) -> tuple[LoopPin, LoopPin]:
+        assert self.old.loop
+        assert self.new.loop
+        return self.old.loop, self.new.loop
 
     def _loop(self) -> str:
         return "the hot loop" if self.facts.loop is None or self.facts.loop.has_loop else "its code, which has no loop,"
@@ -205,9 +204,7 @@ class Words:
 
     def _parts(self, factor: float) -> str:
         """Return what changed by unit."""
-        assert self.old.loop
-        assert self.new.loop
-        old, new = self.old.loop.cycles, self.new.loop.cycles
+        old, new = (loop.cycles for loop in self._loops())
         changes = {name: new.get(name, 0) - old.get(name, 0) * factor for name in old.keys() | new.keys()}
         del changes["all"]
         named = sorted(((abs(change), name, change) for name, change in changes.items() if change), reverse=True)
@@ -227,10 +224,6 @@ def _work(loop: LoopCost) -> dict[str, tuple[int, float]]:
         return work.instructions, work.cycles
 
     return {kind: pair(work) for kind, work in loop.kinds.items()}
-
-
-def _mean(loop: LoopPin) -> float:
-    return sum(width * count for width, count in loop.loads.items()) / max(sum(loop.loads.values()), 1)
 
 
 def _loads(loop: LoopPin) -> str:

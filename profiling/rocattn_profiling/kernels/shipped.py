@@ -177,7 +177,10 @@ def facts_of_all(
             take(kernel, facts_or_problem(kernel, root))
     else:
         # Fresh processes, not forks: this one may have threads.
-        pool = ProcessPoolExecutor(min(jobs, len(kernels)), mp_context=get_context("spawn"), initializer=_leave_alone)
+        pool = ProcessPoolExecutor(
+            min(jobs, len(kernels)), mp_context=get_context("spawn"),
+            initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C ends this one, and that them
+        )  # fmt: skip
         try:
             work = {pool.submit(facts_or_problem, kernel, root): kernel for kernel in kernels}
             for done in as_completed(work):
@@ -258,8 +261,3 @@ def own_version() -> str:
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix in {".py", ".toml"}]
     files += [path for name in ("gpus", "lds_banks") for path in sorted((audit.parent / "base").glob(f"{name}.*"))]
     return content_key([part for path in files for part in (path.name, path.read_bytes())])
-
-
-def _leave_alone() -> None:
-    """Let Ctrl-C end the main process, which then ends its helpers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction
-from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, is_indirect
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, integer, is_indirect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -95,7 +95,7 @@ class LaneValues:
         return None if isinstance(value, _Cycle) else value
 
     def _operand(self, text: str, at: Site) -> Lanes | _Cycle | None:
-        if (number := _number(text)) is not None:
+        if (number := integer(text)) is not None:
             return self._same(number)
         registers = _registers(text)
         return self._reaching(registers[0], at) if registers else self._unknown_scalar()  # a symbol is a number
@@ -149,7 +149,7 @@ class LaneValues:
         if block not in self._writers:
             writers: dict[Register, list[int]] = {}
             for i, instruction in enumerate(self._blocks[block].instructions):
-                halves = _halves(instruction.mnemonic, instruction.operands)
+                halves = instruction.halves
                 calls = is_indirect(instruction.mnemonic) and not instruction.mnemonic.startswith("s_setpc")
                 for register in [_ANYTHING] if calls else [each for half in halves for each in _results(*half)]:
                     writers.setdefault(register, []).append(i)
@@ -176,7 +176,7 @@ class LaneValues:
     def _computed(self, register: Register, site: Site) -> Lanes | _Cycle | None:
         instruction = self._blocks[site[0]].instructions[site[1]]
         value: Lanes | _Cycle | None = None
-        for mnemonic, operands in _halves(instruction.mnemonic, instruction.operands):
+        for mnemonic, operands in instruction.halves:
             written = _results(mnemonic, operands)
             if register in written:
                 value = self._result(mnemonic, operands, written.index(register), site)
@@ -203,7 +203,7 @@ class LaneValues:
 
     def _operand_word(self, text: str, place: int, site: Site) -> Lanes | _Cycle | None:
         """Return one of the two words of an operand."""
-        if (number := _number(text)) is not None:
+        if (number := integer(text)) is not None:
             return self._same(number >> 32 * place)
         registers = _registers(text)
         return self._reaching(registers[place], site) if len(registers) > place else self._unknown_scalar()
@@ -231,25 +231,9 @@ _CYCLE: Final = _Cycle()
 # ---- text of instructions -------------------------------------------------------------------------------------------
 
 
-def _halves(mnemonic: str, operands: str) -> list[tuple[str, str]]:
-    """Return the instruction, or the two that a dual one is."""
-    if not mnemonic.startswith("v_dual_"):
-        return [(mnemonic, operands)]
-    first, _, second = operands.partition("::")
-    name, _, rest = second.strip().partition(" ")
-    return [(half.replace("v_dual_", "v_", 1), text.strip()) for half, text in ((mnemonic, first), (name, rest))]
-
-
 def _operands(text: str) -> list[str]:
     """Return the operands, modifiers left out."""
     return [part.strip().split(" ", 1)[0] for part in text.split(",")]
-
-
-def _number(text: str) -> int | None:
-    try:
-        return int(text, 0)
-    except ValueError:
-        return None
 
 
 def _registers(text: str) -> list[Register]:

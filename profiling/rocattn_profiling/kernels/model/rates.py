@@ -23,6 +23,7 @@ from rocattn_profiling.kernels.read.instructions import (
     Role,
     classify,
     has_lane_exchange,
+    integer,
     lane_flops,
 )
 
@@ -142,7 +143,7 @@ class Rates:
             cycles = self.cycles["plain" if operation.unit is Pipe.VECTOR else "other"]
         issue = self.issue.get(kind, cycles)
         if mnemonic == "s_nop":  # s_nop 3 takes four issue slots (ISA documents: wait states, operand + 1)
-            cycles = issue = cycles * (_number(instruction.operands) + 1)
+            cycles = issue = cycles * (min(integer(instruction.operands.partition(" ")[0]) or 0, 127) + 1)
         elif kind != "cross_lane" and self.one_cycle.match(mnemonic):
             cycles = issue = 1
         flops = sum(map(lane_flops, instruction.mnemonics)) if operation.unit is Pipe.VECTOR else 0
@@ -302,13 +303,6 @@ def _element(key: tuple[str, ...]) -> str:
 def _format(operands: str, name: str) -> int:
     match = re.search(rf"\b{name}:(\d+)", operands)
     return int(match[1]) if match else 0
-
-
-def _number(operands: str) -> int:
-    try:
-        return min(int(operands.split(maxsplit=1)[0], 0), 127)
-    except (IndexError, ValueError):
-        return 0
 
 
 def _traits(mnemonic: str, operands: str) -> str | bool:

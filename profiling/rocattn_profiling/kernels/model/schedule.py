@@ -19,7 +19,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.read.assembly import Instruction
-from rocattn_profiling.kernels.read.instructions import Access, Pipe, waits_for_waves
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, integer, waits_for_waves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -254,7 +254,7 @@ class _Counters:
             named = {_COUNTERS[name]: int(left) for name, left in _NAMED.findall(operands) if name in _COUNTERS}
             return named or self._unpacked(operands)
         if match := _ONE.match(mnemonic):
-            number = _last_number(operands)
+            number = integer(operands.rpartition(",")[2].strip())
             if number is None:
                 return {}
             first, second = (_COUNTERS.get(name) for name in match.groups())
@@ -264,20 +264,13 @@ class _Counters:
         return {}
 
     def _unpacked(self, operands: str) -> dict[str, int]:
-        number = _last_number(operands)
+        number = integer(operands.rpartition(",")[2].strip())
         if number is None:
             return {}
         return {
             name: sum((number >> low & (1 << bits) - 1) << shift for low, bits, shift in parts)
             for name, parts in self._immediate.items()
         }
-
-
-def _last_number(operands: str) -> int | None:
-    try:
-        return int(operands.rpartition(",")[2].strip(), 0)
-    except ValueError:
-        return None
 
 
 _SCALAR_LOAD = re.compile(r"s_(?:buffer_)?load|s_scratch_load|s_mem(?:real)?time")

@@ -52,10 +52,16 @@ class Instruction:
     @property
     def mnemonics(self) -> tuple[str, ...]:
         """What is issued: both halves of a dual instruction (v_dual_*) as they are called alone, else itself."""
+        return tuple(mnemonic for mnemonic, _ in self.halves)
+
+    @property
+    def halves(self) -> list[tuple[str, str]]:
+        """The same, each with its operands."""
         if not self.mnemonic.startswith("v_dual_"):
-            return (self.mnemonic,)
-        second = self.operands.partition("::")[2].split(None, 1)[:1]
-        return tuple(half.replace("v_dual_", "v_", 1) for half in (self.mnemonic, *second))
+            return [(self.mnemonic, self.operands)]
+        first, _, second = self.operands.partition("::")
+        halves = ([self.mnemonic, first], second.split(None, 1))
+        return [(half[0].replace("v_dual_", "v_", 1), "".join(half[1:]).strip()) for half in halves if half]
 
     @property
     def operations(self) -> tuple[Operation, ...]:

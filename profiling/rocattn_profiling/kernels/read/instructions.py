@@ -125,6 +125,14 @@ def waits_for_waves(mnemonic: str) -> bool:
     return mnemonic in {"s_barrier", "s_barrier_wait"}
 
 
+def integer(text: str) -> int | None:
+    """Return a number as assemblers write it ("8", "0x40"); None for what is none."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
+
+
 def has_lane_exchange(operands: str) -> bool:
     """Whether operands hold a DPP modifier, with which any vector instruction reads other lanes."""
     return bool(_DPP.search(operands))

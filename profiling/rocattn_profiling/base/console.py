@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from rich.console import Console
-    from rich.table import Table
 
     Handlers = dict[signal.Signals, Any]
 
 _WHAT = 160  # characters of a step: a label may be long
 _GAP = 3  # between two columns of a table
-_NARROWEST = 8  # a key column is folded into lines of this many characters, never into fewer
 _ELAPSED_TERMINAL_S, _ELAPSED_LOG_S = 20.0, 60.0  # between two lines on a step that takes long
 _ENDING = {signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
 _kept: list[tuple[IO[str], int]] = []  # stdout, and its descriptor, while `json_alone` has them
@@ -40,20 +38,24 @@ def add_common(parser: argparse.ArgumentParser, *, out: str | None = None) -> No
 
 
 def stderr() -> Console:
-    """Return the console for people; rich itself honours NO_COLOR and plain pipes."""
-    from rich.console import Console
-
-    # Labels may contain brackets and colons, which rich would parse as its own markup.
-    return Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    """Return the console for people; `stdout` says what colours it has."""
+    return _console(stderr=True)
 
 
 def stdout() -> Console:
     """Return the console for a command's answer: colour on a terminal only, and none under NO_COLOR or TERM=dumb."""
+    return _console(stderr=False)
+
+
+def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
     # Under NO_COLOR rich itself would still write bold text.
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-    return Console(highlight=False, soft_wrap=True, markup=False, emoji=False, color_system=colours)
+    # Labels may contain brackets and colons, which rich would parse as its own markup.
+    return Console(
+        stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False, color_system=colours
+    )  # fmt: skip
 
 
 def say(message: str) -> None:
@@ -204,65 +206,31 @@ def print_table(
         keys: How many of the first columns identify a row (kernel and architecture: 2).
         answer: Whether it is what the command was asked for, and goes to stdout; else to stderr.
     """
-    console = stdout() if answer else stderr()
-    if console.is_terminal:
-        tables = list(_parts(columns, rows, keys, console))
-    else:
-        tables = [_table(columns, rows, keys, range(keys, len(columns)))]
-        console.width = max(console.width, _needed(console, tables[0]))
-    tables[0].title = title
-    for table in tables:
-        console.print(table)
-
-
-def _parts(columns: Sequence[str], rows: Sequence[Sequence[str]], keys: int, console: Console) -> Iterator[Table]:
-    """Yield tables that hold as many columns as the terminal has room for, the keys in each of them."""
-    start = keys
-    while True:
-        end = min(start + 1, len(columns))
-        table = _table(columns, rows, keys, range(start, end), console.width)
-        while end < len(columns):
-            wider = _table(columns, rows, keys, range(start, end + 1), console.width)
-            if _needed(console, wider) > console.width:
-                break
-            table, end = wider, end + 1
-        yield table
-        if end >= len(columns):
-            return
-        start = end
-
-
-def _table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], keys: int, others: range, width: int | None = None
-) -> Table:
-    """Return a table of the key columns and some others; on a terminal the keys take at most half of its width."""
     from rich import box
     from rich.cells import cell_len
     from rich.table import Table
 
-    table = Table(title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    widths = [max(cell_len(row[index]) for row in (columns, *rows)) for index in range(keys)]
-    most = _widest(widths, width // 2) if width else max(widths)
-    for index, needed in enumerate(widths):
-        cut = needed > most
-        table.add_column(columns[index], no_wrap=not cut, max_width=most if cut else None, overflow="fold")
-    for index in others:
-        table.add_column(columns[index], justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(*row[:keys], *(row[index] for index in others))
-    return table
-
-
-def _widest(widths: Sequence[int], room: int) -> int:
-    """Return how wide a column may be, if all of them and the gaps between them are to fit the room."""
-    most = max(widths)
-    while most > _NARROWEST and sum(min(width, most) + _GAP for width in widths) - _GAP > room:
-        most -= 1
-    return most
-
-
-def _needed(console: Console, table: Table) -> int:
-    return console.measure(table, options=console.options.update(max_width=10_000)).maximum
+    console = stdout() if answer else stderr()
+    widths = [max(map(cell_len, column)) + _GAP for column in zip(columns, *rows, strict=True)]
+    if not console.is_terminal:
+        console.width = max(console.width, sum(widths))
+    room = console.width - min(sum(widths[:keys]), console.width // 2) + _GAP
+    parts: list[list[int]] = [[]]
+    for index in range(keys, len(columns)):
+        if parts[-1] and sum(widths[each] for each in (*parts[-1], index)) > room:
+            parts.append([])
+        parts[-1].append(index)
+    for part in parts:
+        table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        for index in (*range(keys), *part):
+            whole = index >= keys and widths[index] <= room  # else it is folded, as no cell is cut
+            table.add_column(
+                columns[index], justify="right" if index >= keys else "left", no_wrap=whole, overflow="fold"
+            )
+        for row in rows:
+            table.add_row(*(row[index] for index in (*range(keys), *part)))
+        console.print(table)
+        title = ""
 
 
 def duration(seconds: float) -> str:

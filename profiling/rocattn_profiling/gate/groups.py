@@ -135,6 +135,12 @@ def repeat(result: GateResult, entries: Sequence[Entry] = (), *, rounds: int = 0
     return " ".join([result.again, *(shlex.quote(word) for word in words)])
 
 
+def deciding(result: GateResult, group: ReasonGroup) -> str:
+    """Return the command that would decide an undecided group; "" where more rounds do not."""
+    rounds = max((entry.decision.rounds_needed for entry in group.entries if entry.decision is not None), default=0)
+    return repeat(result, group.entries, rounds=rounds) if rounds else ""
+
+
 def acceptance(result: GateResult, group: CauseGroup) -> str:
     """Return the line of a commit message that accepts the worst measured regression of a group; "" without one."""
     if result.head.revision is None:  # no commit could hold it

@@ -1,10 +1,8 @@
-"""The card on the terminal: one block for each cause, short enough for a screen, coloured on terminals alone."""
+"""The card on the terminal: one block for each cause, short enough for a screen."""
 
 import datetime as dt
 import html
-import io
 import re
-import sys
 
 import msgspec
 import pytest
@@ -114,29 +112,6 @@ def test_a_large_suite_fits_one_screen(entry, open_entry, result_of):
     assert text.count("\n") <= 40
     assert text.count(" undecided: ") == 3
     assert "257 pass" in text
-
-
-@pytest.mark.parametrize(
-    ("terminal", "environ", "coloured"),
-    [
-        (True, {"TERM": "xterm"}, True),
-        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
-        (True, {"TERM": "dumb"}, False),
-        (False, {"TERM": "xterm"}, False),
-    ],
-)
-def test_colour_is_for_terminals(entry, result_of, monkeypatch, terminal, environ, coloured):
-    """No escape in a pipe, on a dumb terminal or under NO_COLOR, and markup in a label is a label."""
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    stream = io.StringIO()
-    stream.isatty = lambda: terminal
-    monkeypatch.setattr(sys, "stdout", stream)
-    card.show(result_of([entry("[red]x[/red] :boom:", "regression", 1.2, causes=[LINE])]))
-    assert ("\x1b[" in stream.getvalue()) is coloured
-    assert "[red]x[/red] :boom:" in stream.getvalue()
 
 
 def test_regressions_are_grouped_by_the_changed_line(entry):

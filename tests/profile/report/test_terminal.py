@@ -3,25 +3,29 @@
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
+from rocattn_profiling.base.card import Card
 from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.compare import compare
 from rocattn_profiling.profile.report.summary import summarise
-from rocattn_profiling.profile.report.terminal import NONE, PROVE, Screen, report_lines
+from rocattn_profiling.profile.report.terminal import NONE, PROVE, fill
 
 from .test_limits import BMM1, BMM2, made_of, report
 from .test_names import ABS
 from .test_summary import kernels_of
 
-PLAIN = Screen(80, unicode=True, styled=False)
-COMMANDS = ("next      ", "rocattn report AFTER")
+COPIED = ("next      ", "rocattn report AFTER", "xxxxxxxx")
 
 
-def lines(made, screen=PLAIN, before=None):
-    """Return a report's lines as plain text."""
-    comparison = compare(before, made) if before else None
-    return [line.plain for line in report_lines(made, summarise(made), screen, comparison)]
+def styled(made, before=None, **screen):
+    """Return a report's lines for a terminal of 80 columns, or for another screen."""
+    card = Card(**{"width": 80} | screen)
+    return fill(card, made, summarise(made), compare(before, made) if before else None).lines
+
+
+def lines(made, before=None, **screen):
+    """Return them as plain text."""
+    return [line.plain for line in styled(made, before, **screen)]
 
 
 def long_names():
@@ -36,43 +40,20 @@ def long_names():
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("unicode", [True, False])
 def test_it_fits_the_terminal(width, unicode):
-    """All but commands, which are copied: a kernel's row is never broken."""
+    """All but commands and paths, which are copied: a kernel's row is never broken."""
     made = long_names()
     for before in (None, report(BMM1)):
-        shown = lines(made, Screen(width, unicode=unicode, styled=False), before)
-        assert max(len(line) for line in shown if not any(command in line for command in COMMANDS)) <= width
+        shown = lines(made, before, width=width, unicode=unicode)
+        assert max(len(line) for line in shown if not any(command in line for command in COPIED)) <= width
         assert unicode or "".join(shown).isascii()
 
 
 def test_the_nearest_limit_is_bold_on_a_terminal():
     """Everywhere it has a star, so that a pipe and NO_COLOR lose nothing."""
-    made = report(BMM2)
-    styled = report_lines(made, summarise(made), replace(PLAIN, styled=True))
-    (row,) = [line for line in styled if "*≥79" in line.plain]
+    (row,) = [line for line in styled(report(BMM2)) if "*≥79" in line.plain]
     bold = {row.plain[span.start : span.end].strip() for span in row.spans if "bold" in str(span.style)}
     assert "*≥79" in bold
     assert not any("46" in text for text in bold), "L1 is not the nearest"
-    (row,) = [line for line in report_lines(made, summarise(made), PLAIN) if "*≥79" in line.plain]
-    assert not any(str(span.style) for span in row.spans)
-
-
-@pytest.mark.parametrize(
-    ("options", "environment", "styled", "width"),
-    [
-        ({"force_terminal": True}, {}, True, 100),
-        ({"force_terminal": True}, {"NO_COLOR": "1"}, False, 100),
-        ({"force_terminal": False}, {}, False, 100),
-        ({"force_terminal": True}, {"TERM": "dumb"}, False, 80),
-    ],
-    ids=["terminal", "NO_COLOR", "pipe", "dumb"],
-)
-def test_styles_need_a_terminal(options, environment, styled, width, monkeypatch):
-    """As rich finds it, whose NO_COLOR leaves bold type."""
-    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    environment = {"TERM": "xterm-256color", **environment}
-    screen = Screen.of(Console(**options, width=100, _environ=environment))
-    assert screen.styled is styled
 
 
 def test_bars_show_each_limit_and_what_is_not_known():
@@ -137,8 +118,7 @@ def test_a_comparison_opens_with_the_change():
     (kernel,) = after.kernels
     after.kernels = [kernel, replace(kernel, name="fresh", total_ns=10.0)]
     before.kernels = [*before.kernels, replace(kernel, name="dropped", total_ns=10.0)]
-    comparison = compare(before, after)
-    shown = report_lines(after, summarise(after), replace(PLAIN, styled=True), comparison)
+    shown = styled(after, before)
     assert shown[0].plain == "+29.0 %: kernel 1, LDS busy 23 → 79 %"
     assert "red" in str(shown[0].spans[0].style)
     plain = [line.plain for line in shown]
@@ -147,14 +127,14 @@ def test_a_comparison_opens_with_the_change():
     assert any(line.startswith(" new fresh") for line in plain)
     assert any(line.startswith("gone dropped") for line in plain)
     assert plain[-1].strip() == PROVE
-    back = report_lines(before, summarise(before), replace(PLAIN, styled=True), compare(after, before))
+    back = styled(before, after)
     assert "green" in str(back[0].spans[0].style)
 
 
 def test_two_gpus_are_told_apart_before_any_number():
     """Their times stand side by side, without a change and without a color."""
     before, after = report(BMM1, product="MI300A", cus=228, xccs=6), report(BMM2)
-    shown = report_lines(after, summarise(after), replace(PLAIN, styled=True), compare(before, after))
+    shown = styled(after, before)
     assert "different gpus" in shown[0].plain.lower()
     assert not any(color in str(span.style) for line in shown for span in line.spans for color in ("red", "green"))
     assert not any("+29" in line.plain for line in shown)

@@ -1,13 +1,10 @@
-"""The verdict on a terminal: one card in the order verdict, evidence, cause, next command.
-
-Lines are pieces of text with a style, so the same card is coloured on a terminal and plain in a file.
-"""
+"""The verdict on a terminal: one card in the order verdict, evidence, cause, next command."""
 
 from __future__ import annotations
 
-import textwrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from rocattn_profiling.base.card import Card, listed
 from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.formats import render
@@ -18,20 +15,14 @@ from rocattn_profiling.gate.groups import (
     by_cause,
     by_reason,
     common_part,
-    repeat,
+    deciding,
     repeats,
 )
 from rocattn_profiling.gate.model import Cause, Entry, GateResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-Piece = tuple[str, str]
-"""Text and its style in rich's words; "" for none."""
-Line = list[Piece]
-
-WIDTH = 100
-_NARROWEST, _WIDEST = 60, 140
 _SENTENCE = 600
 _NAME = 160  # characters of a label, as in the comment; the JSON has it whole
 _MOST_ROWS = 5  # benchmarks of one cause that are listed
@@ -48,230 +39,156 @@ _STYLES = {
 }  # fmt: skip
 
 
-class _Row(NamedTuple):
-    """A benchmark's numbers in columns; ``rest`` is what has no column."""
-
-    label: str
-    base: str
-    head: str
-    ratio: str
-    interval: str
-    rest: str
-
-    @property
-    def numbers(self) -> str:
-        """The numbers in one string, as wide as they are."""
-        values = " -> ".join(value for value in (self.base, self.head) if value)
-        return "  ".join(part for part in (values, f"{self.ratio} {self.interval}".strip(), self.rest) if part)
-
-
-def text(result: GateResult, width: int = WIDTH) -> str:
-    """Return the card without colour."""
-    return "".join("".join(piece for piece, _ in line).rstrip() + "\n" for line in _card(result, width))
+def text(result: GateResult, width: int = 0) -> str:
+    """Return the card without colour, for a file or for so many columns."""
+    return str(_fill(Card(width), result))
 
 
 def show(result: GateResult) -> None:
-    """Print the card on stdout, as wide as the terminal and in colour where there is one."""
-    from rich.text import Text
-
+    """Print the card on stdout."""
     console = stdout()
-    width = min(max(console.width, _NARROWEST), _WIDEST) if console.is_terminal else WIDTH
-    for line in _card(result, width):
-        shown = Text.assemble(*line)
-        shown.rstrip()
-        console.print(shown, soft_wrap=True)
+    _fill(Card.of(console), result).show(console)
 
 
-def _card(result: GateResult, width: int) -> Iterator[Line]:
-    word, sentence = f"{render.headline(result)}: ", terminal(result.sentence, _SENTENCE)
-    yield from _wrapped(word, _STYLES[result.verdict], sentence, width, indent=2)
+def _fill(card: Card, result: GateResult) -> Card:
+    card.add((f"{render.headline(result)}: ", _STYLES[result.verdict]), terminal(result.sentence, _SENTENCE), indent=2)
     for name, side in (("base", result.base), ("head", result.head)):
-        yield [(f"{name} ", "dim"), (_cut(terminal(side.title), width - 5), "")]
-    counts = f"{render.counted(result) or 'no benchmarks'}; {result.launches} processes"
-    yield from _wrapped("", "", counts, width, indent=2)
-    yield from _paragraphs([("problem", "red", problem) for problem in result.problems], width)
+        card.add(card.cut(terminal(side.title), len(name) + 1), first=(f"{name} ", "dim"), wrap=False)
+    card.add(f"{render.counted(result) or 'no benchmarks'}; {result.launches} processes", indent=2)
+    _add_remarks(card, "problem", "red", result.problems)
     groups = by_cause(result.entries)
     commands, command = repeats(result, groups)
-    for group, own in zip(groups[:_MOST_GROUPS], commands, strict=False):
-        yield []
-        yield from _worse(group, own, acceptance(result, group), width)
-    if more := groups[_MOST_GROUPS:]:
-        count = sum(len(group.entries) for group in more)
-        yield [(f"and {count} more with {len(more)} other causes", "")]
+    others = f"and {sum(len(group.entries) for group in groups[_MOST_GROUPS:])} more with # other causes"
+    for group, own in card.some(list(zip(groups, commands, strict=False)), _MOST_GROUPS, others):
+        card.gap()
+        _add_worse(card, group, own, acceptance(result, group))
     if command:
-        yield from [[], [("repeat: ", "cyan"), (terminal(command, _SENTENCE), "")]]
-    yield from _undecided(result, width)
-    yield from _listed(result, width)
+        card.gap()
+        card.add(terminal(command, _SENTENCE), first=("repeat: ", "cyan"), wrap=False)
+    _add_undecided(card, result)
+    _add_others(card, result)
     if result.budget.remedy:
-        yield from [[], *_wrapped("next: ", "cyan", terminal(result.budget.remedy), width)]
+        card.gap()
+        card.add(terminal(result.budget.remedy), first=("next: ", "cyan"))
     if result.remarks:
-        yield []
-        yield from _paragraphs([("note", "dim", note) for note in result.remarks], width)
+        card.gap()
+        _add_remarks(card, "note", "dim", result.remarks)
+    return card
 
 
-def _worse(group: CauseGroup, command: str, accept: str, width: int) -> Iterator[Line]:
-    """Yield the block of one cause: its benchmarks, the cause with the changed lines, and what to do if it has that."""
+def _add_worse(card: Card, group: CauseGroup, command: str, accept: str) -> None:
+    """Add the block of one cause: its benchmarks, the cause with the changed lines, and what to do if it has that."""
     fits = len(group.entries) <= _MOST_ROWS + 1  # a line for one more may as well be its own
     shown = group.entries if fits else group.entries[:_MOST_ROWS]
     common = common_part([render.title(entry) for entry in shown])
-    yield [
-        (f"{render.word(group.status, shown[0].metric)}: ", _STYLES[group.status]),
-        (_name(common.removesuffix("::").removesuffix(".") or f"{len(group.entries)} results", _NAME), "bold"),
-    ]
-    yield from _rows(shown, len(common), width)
+    name = common.removesuffix("::").removesuffix(".") or f"{len(group.entries)} results"
+    word = f"{render.word(group.status, shown[0].metric)}: "
+    card.add((terminal(name, _NAME), "bold"), first=(word, _STYLES[group.status]), wrap=False)
+    _add_rows(card, shown, len(common))
     if more := group.entries[len(shown) :]:
         ratios = [entry.decision.ratio for entry in more if entry.decision is not None and entry.decision.has_ratio]
         ends = dict.fromkeys([render.ratio(min(ratios)), render.ratio(max(ratios))]) if ratios else []
-        between = f", {' to '.join(ends)}" if ends else ""
-        yield [(f"  and {len(more)} more{between}", "")]
+        card.add(f"  and {len(more)} more{', ' if ends else ''}{' to '.join(ends)}")
     for reason in dict.fromkeys(reason for entry in shown for reason in render.own_reasons(entry)):
-        yield from _wrapped("  ", "", terminal(reason), width)
-    yield from _causes(group.causes, width)
-    if command:
-        yield [("  repeat: ", "cyan"), (terminal(command, _SENTENCE), "")]
-    if accept:
-        yield [("  accept: ", "cyan"), (terminal(accept, _SENTENCE), "")]
+        card.add(terminal(reason), first="  ")
+    _add_causes(card, group.causes)
+    for word, line in (("repeat", command), ("accept", accept)):
+        if line:
+            card.add(terminal(line, _SENTENCE), first=(f"  {word}: ", "cyan"), wrap=False)
 
 
-def _rows(entries: Sequence[Entry], common: int, width: int) -> Iterator[Line]:
-    """Yield a line for each entry with its numbers below each other; two where one would be too long."""
-    rows = [_row(entry, common) for entry in entries]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    if not any(widths):  # one that was not measured: its name stands above
+def _add_rows(card: Card, entries: Sequence[Entry], common: int = 0) -> None:
+    """Add a line for each entry with its numbers below each other; two where one would be too long."""
+    labels = [terminal(render.title(entry)[common:], _NAME) for entry in entries]
+    numbers = [_numbers(entry) for entry in entries]
+    values = card.rows([(base, "->" if base else "", head) for base, head, *_ in numbers], right={0, 2}, gap=1)
+    ratios = card.rows([((ratio, "bold"), interval) for *_, ratio, interval in numbers], right={0}, gap=1)
+    rules = [f"({terminal(entry.rule)})" if entry.rule else "" for entry in entries]
+    lines = card.rows(list(zip(labels, values, ratios, strict=True)), first="  ")
+    if max(line.cell_len for line in lines) <= card.room and not any(rules):
+        card.put([line for line in lines if line.plain.strip()])  # the name of one that was not measured stands above
         return
-    if sum(widths) + len("    ->    ") <= width and not any(row.rest for row in rows):
-        for row in rows:
-            label, base, head, ratio, interval = (
-                cell.ljust(most) if column in {0, 4} else cell.rjust(most)
-                for column, (cell, most) in enumerate(zip(row, widths, strict=False))
-            )
-            arrow = " -> " if row.base and row.head else "    " if any(other.base for other in rows) else ""
-            values = f"{base}{arrow}{head}"
-            gap = "  " if widths[0] else ""
-            yield [(f"  {label}{gap}{values}  ", ""), (ratio, "bold"), (f" {interval}", "")]
-        return
-    for row in rows:
-        yield [(f"  {row.label}", "")]
-        yield from [[(f"    {row.numbers}", "")]] if row.numbers else []
+    for label, *parts in zip(labels, values, ratios, rules, strict=True):
+        card.put([card.text("  ", label)] if label else [])
+        if line := "  ".join(part for part in (" ".join(str(part).split()) for part in parts) if part):
+            card.add(line, first="    ", wrap=False)
 
 
-def _row(entry: Entry, common: int) -> _Row:
-    decision = entry.decision
-    label = _name(render.title(entry)[common:], _NAME)
+def _numbers(entry: Entry) -> tuple[str, str, str, str]:
+    """Return base, head, their ratio and its interval."""
     if entry.base is None or entry.head is None:
-        return _Row(label, "", "", "", "", "")
-    known = decision is not None and decision.has_ratio
-    return _Row(
-        label=label,
-        base=terminal(render.quantity(entry.base, entry.unit), 40),
-        head=terminal(render.quantity(entry.head, entry.unit), 40),
-        ratio="" if decision is None else render.ratio(decision.ratio) if known else "ratio unknown",
-        interval=render.interval(entry),
-        rest=f"({terminal(entry.rule)})" if entry.rule else "",
-    )
+        return "", "", "", ""
+    base, head = (terminal(render.quantity(value, entry.unit), 40) for value in (entry.base, entry.head))
+    decision = entry.decision
+    ratio = "" if decision is None else render.ratio(decision.ratio) if decision.has_ratio else "ratio unknown"
+    return base, head, ratio, render.interval(entry)
 
 
-def _causes(causes: Sequence[Cause], width: int) -> Iterator[Line]:
-    for number, cause in enumerate(causes[: _MOST_CAUSES + 1]):
+def _add_causes(card: Card, causes: Sequence[Cause]) -> None:
+    head = "  cause:  "
+    for cause in card.some(causes, _MOST_CAUSES + 1, "          and # more differences"):
         place = terminal(render.where(cause))
         place = f" ({place})" if place and cause.text else place
         kind = "" if cause.kind == "source" else f"{cause.kind}: "
-        head = "  cause:  " if number == 0 else "          "
-        yield from _wrapped(head, "cyan", f"{kind}{terminal(cause.text)}{place}", width)
+        card.add(f"{kind}{terminal(cause.text)}{place}", first=(head, "cyan"))
+        head = " " * len(head)
         for changed in cause.diff:
             style = {"-": "red", "+": "green"}.get(changed[:1], "dim")
-            yield [("            ", ""), (_cut(render.diff_line(changed, terminal), width - 12), style)]
-    if more := causes[_MOST_CAUSES + 1 :]:
-        yield [(f"          and {len(more)} more differences", "dim")]
+            card.add((card.cut(render.diff_line(changed, terminal), 12), style), first=" " * 12, wrap=False)
 
 
-def _undecided(result: GateResult, width: int) -> Iterator[Line]:
-    """Yield the undecided ones: a paragraph for each reason, with one remedy."""
+def _add_undecided(card: Card, result: GateResult) -> None:
+    """Add the undecided ones: a paragraph for each reason, with one remedy."""
     groups = by_reason(result.entries, "inconclusive")
-    for group in groups[:_MOST_GROUPS]:
-        yield []
-        yield from _reasons(group, "undecided", _STYLES["inconclusive"], width)
-        if command := _next(result, group):
-            yield [("  next: ", "cyan"), (command, "")]
-    if more := groups[_MOST_GROUPS:]:
-        yield [(f"and {sum(len(group.entries) for group in more)} undecided for other reasons", "")]
+    others = f"and {sum(len(group.entries) for group in groups[_MOST_GROUPS:])} undecided for other reasons"
+    for group in card.some(groups, _MOST_GROUPS, others):
+        _add_reason(card, group, "undecided", _STYLES["inconclusive"])
+        if command := deciding(result, group):
+            card.add(terminal(command, _SENTENCE), first=("  next: ", "cyan"), wrap=False)
 
 
-def _next(result: GateResult, group: ReasonGroup) -> str:
-    """Return the command that would decide a group where more rounds do."""
-    rounds = max((entry.decision.rounds_needed for entry in group.entries if entry.decision is not None), default=0)
-    return terminal(repeat(result, group.entries, rounds=rounds), _SENTENCE) if rounds else ""
-
-
-def _reasons(group: ReasonGroup, word: str, style: str, width: int) -> Iterator[Line]:
-    """Yield one group: how many, why, what helps, and who."""
-    count = f"{len(group.entries)} {word}"
+def _add_reason(card: Card, group: ReasonGroup, word: str, style: str) -> None:
+    """Add one group: how many, why, what helps, and who."""
+    card.gap()
     likely = f", {render.SUSPECT}" if group.suspect else ""
-    lines = textwrap.wrap(f"{count}{likely}: {terminal(group.reason.line)}", width, subsequent_indent="  ")
-    yield [(count, style), (lines[0][len(count) :], "")]
-    yield from ([(line, "")] for line in lines[1:])
+    count = (f"{len(group.entries)} {word}", style)
+    card.add(count, f"{likely}: {terminal(group.reason.line)}", indent=2)
     if len(group.entries) <= _MOST_MEASURED:
-        yield from _rows(group.entries, 0, width)
+        _add_rows(card, group.entries)
     else:
-        yield [("  ", ""), (_names(group.entries, width - 2), "dim")]
+        _add_names(card, group.entries, "  ")
 
 
-def _listed(result: GateResult, width: int) -> Iterator[Line]:
-    """Yield what is neither worse nor undecided: improvements and accepted regressions by name, others as a count."""
+def _add_others(card: Card, result: GateResult) -> None:
+    """Add what is neither worse nor undecided: improvements and accepted regressions by name, others as a count."""
     for status in ("waived", "improvement"):
         entries = [entry for entry in result.entries if entry.status == status]
-        if not entries:
-            continue
-        yield []
-        yield [(f"{len(entries)} {render.word(status)}", _STYLES[status])]
-        for entry in entries[:_MOST_LISTED]:
-            yield from _rows([entry], 0, width)
+        if entries:
+            card.gap()
+            card.add((f"{len(entries)} {render.word(status)}", _STYLES[status]))
+        for entry in card.some(entries, _MOST_LISTED, "  and # more"):
+            _add_rows(card, [entry])
             if entry.waiver:
-                yield from _wrapped("    ", "", terminal(entry.waiver), width)
-        if more := entries[_MOST_LISTED:]:
-            yield [(f"  and {len(more)} more", "")]
+                card.add(terminal(entry.waiver), first="    ")
     for status in _EXPLAINED:
         for group in by_reason(result.entries, status):
-            yield []
-            yield from _reasons(group, render.word(status), _STYLES.get(status, ""), width)
+            _add_reason(card, group, render.word(status), _STYLES.get(status, ""))
     others = {status: [entry for entry in result.entries if entry.status == status] for status in _COUNTED}
-    yield from [[]] if any(others.values()) else []
+    if any(others.values()):
+        card.gap()
     for status, entries in others.items():
         if entries:
-            count = f"{len(entries)} {render.word(status)}: "
-            yield [(count, ""), (_names(entries, width - len(count)), "dim")]
+            _add_names(card, entries, f"{len(entries)} {render.word(status)}: ")
 
 
-def _names(entries: Sequence[Entry], width: int) -> str:
-    """Return as many names as fit, and the number of the others; at least one."""
-    names = [_name(render.title(entry), _NAME) for entry in entries]
-    for count in range(len(names), 0, -1):
-        more = f" and {len(names) - count} more" if count < len(names) else ""
-        line = ", ".join(names[:count]) + more
-        if len(line) <= width or count == 1:
-            return line
-    return ""
+def _add_names(card: Card, entries: Sequence[Entry], first: str) -> None:
+    """Add as many names as fit a line, and the number of the others; at least one."""
+    names = [terminal(render.title(entry), _NAME) for entry in entries]
+    lines = (listed(names, most) for most in range(len(names), 0, -1))
+    fitting = next((line for line in lines if card.text(first, line).cell_len <= card.width), listed(names, 1))
+    card.add((fitting, "dim"), first=first, wrap=False)
 
 
-def _paragraphs(items: Sequence[tuple[str, str, str]], width: int) -> Iterator[Line]:
-    for word, style, content in items[:_MOST_LISTED]:
-        yield from _wrapped(f"{word}: ", style, terminal(content), width, indent=2)
-    if more := items[_MOST_LISTED:]:
-        yield [(f"and {len(more)} more {more[0][0]}s", "dim")]
-
-
-def _wrapped(head: str, style: str, content: str, width: int, *, indent: int | None = None) -> Iterator[Line]:
-    """Yield text after a styled head, folded at the width and indented as far as the head."""
-    lines = textwrap.wrap(content, width - len(head), break_long_words=False, break_on_hyphens=False) or [""]
-    yield [(head, style), (lines[0], "")]
-    margin = " " * (len(head) if indent is None else indent)
-    for line in textwrap.wrap(" ".join(lines[1:]), width - len(margin), break_long_words=False, break_on_hyphens=False):
-        yield [(margin, ""), (line, "")]
-
-
-def _name(label: str, most: int) -> str:
-    return terminal(label, most)
-
-
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+def _add_remarks(card: Card, word: str, style: str, texts: Sequence[str]) -> None:
+    for remark in card.some(texts, _MOST_LISTED, f"and # more {word}s"):
+        card.add((f"{word}: ", style), terminal(remark), indent=2)

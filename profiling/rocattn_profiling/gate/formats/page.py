@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.gate.formats import render
-from rocattn_profiling.gate.groups import acceptance, by_cause, by_reason, common_part, repeat, repeats
+from rocattn_profiling.gate.groups import acceptance, by_cause, by_reason, common_part, deciding, repeats
 from rocattn_profiling.gate.model import Cause, Entry, GateResult
 from rocattn_profiling.gate.rule.launches import Column, choose
 from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
@@ -169,13 +169,12 @@ def _causes(result: GateResult) -> Iterable[GatePart]:
 
 def _undecided(result: GateResult) -> Iterable[GatePart]:
     for group in by_reason(result.entries, "inconclusive"):
-        rounds = max((entry.decision.rounds_needed for entry in group.entries if entry.decision is not None), default=0)
         yield GatePart(
             word=f"undecided{', likely slower' if group.suspect else ''}",
             tone="warn",
             rows=_rows(group.entries),
             why=group.reason.line,
-            command=repeat(result, group.entries, rounds=rounds) if rounds else "",
+            command=deciding(result, group),
             is_open=group.suspect,
         )
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocattn_profiling.base.console import emit_json, print_table, say, stderr
+from rocattn_profiling.base.console import emit_json, print_table, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
@@ -78,10 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_together({out / FILES[name]: text for name, text in texts.items()})
     if arguments.json:
         emit_json(content)
-    console = stderr()
-    screen = terminal.Screen.of(console)
-    for line in terminal.report_lines(report, summary.summarise(report), screen, comparison):
-        console.print(line)
+    terminal.show(report, summary.summarise(report), comparison)
     say("")
     if comparison is not None and (gaps := comparison.coverage.gaps()):
         say(gaps)

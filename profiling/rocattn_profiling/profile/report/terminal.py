@@ -6,9 +6,10 @@ UTF-8, bars and signs are ASCII.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.base.card import Card
+from rocattn_profiling.base.console import stderr
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.pages.quantities import percent, quantity
 from rocattn_profiling.pages.render import count
@@ -16,26 +17,21 @@ from rocattn_profiling.profile.report.causes import UNCHANGED
 from rocattn_profiling.profile.report.compare import KernelPair, ProfileComparison
 from rocattn_profiling.profile.report.groups import FindingGroup, complete, part
 from rocattn_profiling.profile.report.hot_spots import terminal_lines
-from rocattn_profiling.profile.report.names import ELLIPSIS, short_names
+from rocattn_profiling.profile.report.names import short_names
 from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
 from rocattn_profiling.profile.report.speed_of_light import SpeedBar
 from rocattn_profiling.profile.report.summary import FINDINGS, KERNELS, KernelRow, ReportSummary, bars_of
 from rocattn_profiling.profile.report.verdict import COLLECT, NOT_COUNTABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-    from rich.text import Text
+    from collections.abc import Container, Sequence
 
 PROVE = "rocattn gate run --head WORKTREE"
 PROBLEMS = 3
 """Problems of the files that are shown; the report has all."""
-_NARROWEST, _WIDEST = 60, 120
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 NONE = "\u2013"
 """What stands for a number that is not known."""
-_ASCII = {"…": "...", "µ": "u", "≥": ">", "→": "->", NONE: "-", "·": ".", "█": "#"}
 _INDENT = "   "
 _GAP = "  "
 _VALUE = 6  # characters of " *≥100"
@@ -46,75 +42,12 @@ _SIDE = 3  # more of them, for "before"
 _MOST_OF_FIRST = 2  # findings of the kernel that changed most
 
 
-@dataclass(frozen=True)
-class Screen:
-    """What the output can show.
-
-    Attributes:
-        width: In columns.
-        unicode: Whether it takes more than ASCII.
-        styled: Whether it takes bold type and colors.
-    """
-
-    width: int
-    unicode: bool
-    styled: bool
-
-    @classmethod
-    def of(cls, console: Console) -> Screen:
-        """Return what a console can show."""
-        styled = console.is_terminal and not console.no_color and not console.is_dumb_terminal
-        width = min(max(console.width, _NARROWEST), _WIDEST)
-        return cls(width, console.encoding.lower().startswith("utf"), styled)
-
-
-class Card:
-    """Lines of text for one screen."""
-
-    def __init__(self, screen: Screen) -> None:
-        self.screen = screen
-        self.lines: list[Text] = []
-
-    def add(self, *parts: str | tuple[str, str], first: str = "", wrap: bool = True) -> None:
-        """Add a paragraph, whose lines but the first are indented as far as ``first`` is long.
-
-        Args:
-            parts: Texts, or (text, style); what is foreign in them is `clean`.
-            first: What the first line begins with.
-            wrap: Whether lines may be broken; commands and paths are not, so that they can be copied.
-        """
-        from rich.console import Console
-        from rich.text import Text
-
-        text = Text()
-        for each in parts:
-            shown, style = (each, "") if isinstance(each, str) else each
-            text.append(self.spell(shown), style if self.screen.styled else "")
-        room = self.screen.width - len(first)
-        broken = text.wrap(Console(width=room), room) if wrap and text.cell_len > room else [text]
-        for number, line in enumerate(broken):
-            line.rstrip()
-            self.lines.append(Text(" " * len(first) if number else first).append_text(line))
-
-    def names(self, names: Sequence[str], labels: Sequence[str], most: int) -> list[str]:
-        """Return what kernels are called on this screen, in at most so many characters: a label, else the name."""
-        dots = 0 if self.screen.unicode else len(_ASCII[ELLIPSIS]) * _MOST_ELLIPSES
-        short = short_names([clean(name) for name in names], most - dots)
-        shown = [clean(label) or name for label, name in zip(labels, short, strict=True)]
-        room = most - dots
-        return [self.spell(text if len(text) <= room else f"{text[: room - 1]}{ELLIPSIS}") for text in shown]
-
-    def gap(self) -> None:
-        """Add an empty line."""
-        from rich.text import Text
-
-        self.lines.append(Text())
-
-    def spell(self, text: str) -> str:
-        """Return text in what the screen can show."""
-        if self.screen.unicode:
-            return text
-        return "".join(_ASCII.get(character, "#" if character in _EIGHTHS[1:] else character) for character in text)
+def _names(card: Card, kernels: Sequence[tuple[str, str]], most: int) -> list[str]:
+    """Return what kernels are called on this screen, in at most so many characters: a label, else the name."""
+    most -= 0 if card.unicode else 2 * _MOST_ELLIPSES
+    short = short_names([clean(name) for name, _ in kernels], most)
+    shown = [clean(label) or name for (_, label), name in zip(kernels, short, strict=True)]
+    return [card.fit(text, most) for text in shown]
 
 
 def clean(text: str) -> str:
@@ -122,22 +55,27 @@ def clean(text: str) -> str:
     return terminal(text, 1000)
 
 
-def report_lines(
-    report: ProfileReport, summary: ReportSummary, screen: Screen, comparison: ProfileComparison | None = None
-) -> list[Text]:
-    """Return a report's lines for the terminal.
+def show(report: ProfileReport, summary: ReportSummary, comparison: ProfileComparison | None = None) -> None:
+    """Print a report's card on stderr; arguments as of `fill`."""
+    console = stderr()
+    fill(Card.of(console), report, summary, comparison).show(console)
+
+
+def fill(
+    card: Card, report: ProfileReport, summary: ReportSummary, comparison: ProfileComparison | None = None
+) -> Card:
+    """Add a report's lines to a card, and return it.
 
     Args:
+        card: The card.
         report: The report.
         summary: Its summary.
-        screen: What the output can show.
         comparison: With an earlier profile; what changed then takes the place of the kernels and their findings.
     """
-    card = Card(screen)
     if comparison is not None:
         add_comparison(card, report, summary, comparison)
         add_problems(card, report.problems)
-        return card.lines
+        return card
     card.add((_sentence(summary.headline), "bold"))
     if summary.runtime:
         card.add(_sentence(summary.runtime))
@@ -159,25 +97,21 @@ def report_lines(
         card.gap()
         card.add("After a change, compare:")
         card.add((complete(report, "rocattn report AFTER --against PATH"), "cyan"), first=_INDENT, wrap=False)
-    return card.lines
+    return card
 
 
 def add_kernels(card: Card, summary: ReportSummary) -> None:
     """Add the table of kernels: share, time, launches, verdict, and below them a bar for each limit."""
     rows = summary.rows
-    digits = max(len(str(row.number)) for row in rows)
-    cells = [(row.share, row.median, f"{row.launches:,}", row.brief) for row in rows]
-    columns = [("share", *("" if share is None else part(share) for share, *_ in cells))]
-    columns += [("median", *(median for _, median, _, _ in cells)), ("calls", *(calls for _, _, calls, _ in cells))]
-    verdicts = ("verdict", *(brief for *_, brief in cells))
-    widths = [max(map(len, column)) for column in (*columns, verdicts)]
-    left = card.screen.width - digits - 1 - sum(widths) - len(_GAP) * len(widths)
-    short = card.names([row.name for row in rows], [row.label for row in rows], left)
-    for number, name in enumerate(("kernel", *short)):
-        shown = [column[number].rjust(width) for column, width in zip(columns, widths, strict=False)]
-        text = _GAP.join([name.ljust(left), *shown, verdicts[number].ljust(widths[-1])])
-        key = str(rows[number - 1].number) if number else ""
-        card.add((f"{key:>{digits}} {text}", "" if number else "dim"), wrap=False)
+    cells = [("share", "median", "calls", "verdict")]
+    cells += [
+        ("" if row.share is None else part(row.share), row.median, f"{row.launches:,}", row.brief) for row in rows
+    ]
+    numbers = [str(row.number) for row in rows]
+    digits = max(map(len, numbers))
+    table = _table(card, numbers, [(row.name, row.label) for row in rows], cells, right={1, 2, 3})
+    for number, line in enumerate(table):
+        card.add((line, "" if number else "dim"), wrap=False)
         if any(bar.pct is not None for row in rows for bar in row.bars):
             add_bars(card, rows[max(number - 1, 0)].bars, is_head=not number, indent=digits + 1)
         if number and rows[number - 1].other:
@@ -186,6 +120,30 @@ def add_kernels(card: Card, summary: ReportSummary) -> None:
         card.add((note, "dim"), first=" " * (digits + 1))
     if summary.more:
         card.add(summary.more, first=" " * (digits + 1))
+
+
+def _table(
+    card: Card, numbers: Sequence[str], kernels: Sequence[tuple[str, str]], cells: Sequence[Sequence[str]],
+    right: Container[int],
+) -> list[str]:  # fmt: skip
+    """Return the lines of a table of kernels, whose names take what room the other cells leave.
+
+    Args:
+        card: What it is for.
+        numbers: Of the kernels.
+        kernels: Their names and labels.
+        cells: The headings, then those of each kernel.
+        right: Which columns are aligned at the right.
+    """
+    from rich.cells import set_cell_size
+
+    digits = max(map(len, numbers))
+    left = card.width - digits - 1 - len(_GAP) - max(line.cell_len for line in card.rows(cells))
+    names = ["kernel", *_names(card, kernels, left)]
+    keys = [
+        f"{number:>{digits}} {set_cell_size(name, left)}" for number, name in zip(["", *numbers], names, strict=True)
+    ]
+    return [line.plain for line in card.rows([[key, *row] for key, row in zip(keys, cells, strict=True)], right=right)]
 
 
 def add_comparison(card: Card, report: ProfileReport, summary: ReportSummary, comparison: ProfileComparison) -> None:
@@ -217,18 +175,21 @@ def add_comparison(card: Card, report: ProfileReport, summary: ReportSummary, co
 def _add_times(card: Card, comparison: ProfileComparison) -> None:
     """Add the table of kernels with their times before and after, and the limits of the first on both sides."""
     pairs = comparison.pairs[:KERNELS]
-    rows = [("before", "after", "change", "calls")]
-    rows += [(_time(pair.before), _time(pair.after), _change(pair), _calls(pair)) for pair in pairs]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    left = card.screen.width - _NUMBER - sum(widths) - len(_GAP) * len(widths)
-    names = card.names([pair.name for pair in pairs], [pair.label for pair in pairs], left)
-    for number, row in enumerate(rows):
+    cells = [("before", "after", "change", "calls")]
+    cells += [(_time(pair.before), _time(pair.after), _change(pair), _calls(pair)) for pair in pairs]
+    where = ["new" if not pair.before else str(pair.number) if pair.after else "gone" for pair in pairs]
+    table = _table(
+        card,
+        [f"{each:>{_NUMBER - 1}}" for each in where],
+        [(pair.name, pair.label) for pair in pairs],
+        cells,
+        right={1, 2, 3, 4},
+    )
+    for number, line in enumerate(table):
         pair = pairs[number - 1] if number else None
-        cells = _GAP.join([(names[number - 1] if pair else "kernel").ljust(left), *map(str.rjust, row, widths)])
-        where = "" if not pair else "new" if not pair.before else "gone" if not pair.after else str(pair.number)
-        card.add((f"{where:>{_NUMBER - 1}} {cells}", _color(pair) if pair else "dim"), wrap=False)
+        card.add((line, _color(pair) if pair else "dim"), wrap=False)
         if pair and pair.is_other_instance and pair.before:
-            was = card.names([pair.before.name], [pair.before.label], card.screen.width - _NUMBER - len("was "))
+            was = _names(card, [(pair.before.name, pair.before.label)], card.width - _NUMBER - len("was "))
             card.add((f"was {was[0]}", "dim"), first=" " * _NUMBER)
         if pair and pair is comparison.first and pair.before and pair.after:
             sides = [bars_of(kernel) for kernel in (pair.before, pair.after)]
@@ -265,7 +226,7 @@ def add_bars(card: Card, bars: Sequence[SpeedBar], *, is_head: bool, indent: int
     """Add a line with a bar for each limit, or the headings of those; the name stands in the indentation."""
     if not bars or (not is_head and all(bar.pct is None for bar in bars)):
         return
-    room = (card.screen.width - indent - len(_GAP) * (len(bars) - 1)) // len(bars)
+    room = (card.width - indent - len(_GAP) * (len(bars) - 1)) // len(bars)
     cells = min(room - _VALUE, _LONGEST_BAR)
     parts: list[str | tuple[str, str]] = []
     for bar in bars:
@@ -276,7 +237,7 @@ def add_bars(card: Card, bars: Sequence[SpeedBar], *, is_head: bool, indent: int
         if bar.pct is None:
             parts.append((("n/a" if _is_uncountable(bar) else NONE).ljust(cells + _VALUE), "dim"))
             continue
-        filled, rest = _bar(bar.pct, cells, unicode=card.screen.unicode)
+        filled, rest = _bar(bar.pct, cells, unicode=card.unicode)
         value = f"{'*' if bar.is_nearest else ''}{'≥' if bar.is_least and round(bar.pct) else ''}{bar.pct:.0f}"
         style = "bold" if bar.is_nearest else ""
         parts += [(filled, style or "cyan"), (rest, "dim"), (value.rjust(_VALUE), style)]
@@ -285,12 +246,8 @@ def add_bars(card: Card, bars: Sequence[SpeedBar], *, is_head: bool, indent: int
 
 def _bar(pct: float, cells: int, *, unicode: bool) -> tuple[str, str]:
     """Return the filled and the empty part of a bar; beyond the peak (a cache answered a part) it is full."""
-    pct = min(pct, 100.0)
-    if not unicode:
-        full = round(pct / 100 * cells)
-        return "#" * full, "." * (cells - full)
-    eighths = round(pct / 100 * cells * 8)
-    filled = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+    eighths = round(min(pct, 100.0) / 100 * cells * 8) if unicode else 8 * round(min(pct, 100.0) / 100 * cells)
+    filled = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
     return filled, "·" * (cells - len(filled))
 
 
@@ -313,11 +270,9 @@ def _legend(rows: Sequence[KernelRow]) -> str:
 
 def add_findings(card: Card, summary: ReportSummary) -> None:
     """Add the first findings: gain, sentence, counters, next command; and how many more there are."""
-    for number, group in enumerate(summary.findings[:FINDINGS], 1):
+    more = count(len(summary.findings) - FINDINGS, "more finding is", "more findings are")
+    for number, group in enumerate(card.some(summary.findings, FINDINGS, f"{_INDENT}{more} in the report."), 1):
         _add_finding(card, number, group)
-    more = len(summary.findings) - FINDINGS
-    if more > 0:
-        card.add(f"{count(more, 'more finding is', 'more findings are')} in the report.", first=_INDENT)
     if summary.folded:
         small = sum(len(group.kernels) for group in summary.folded)
         what = (
@@ -364,10 +319,9 @@ def add_problems(card: Card, problems: Sequence[str]) -> None:
     if not problems:
         return
     card.gap()
-    for problem in problems[:PROBLEMS]:
+    more = count(len(problems) - PROBLEMS, "more note is", "more notes are")
+    for problem in card.some(problems, PROBLEMS, f"note: {more} in the report."):
         card.add(clean(problem), first="note: ")
-    if len(problems) > PROBLEMS:
-        card.add(f"{count(len(problems) - PROBLEMS, 'more note is', 'more notes are')} in the report.", first="note: ")
 
 
 def _sentence(text: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn.gpu.arch import TESTED
+from rocattn_profiling.base.card import Card, listed
 from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.kernels.audit import Audit
@@ -17,14 +17,14 @@ from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from rich.console import Console
+    from rich.text import Text
 
+    from rocattn_profiling.base.card import Part
 
 _MOST_ROWS, _MOST_KERNELS, _MOST_NAMED, _MOST_LINES, _MOST_OTHERS = 12, 2, 3, 2, 2
-_LOG_WIDTH = 1000
 _NAME = 34  # characters of a variant or a file
 _COLUMNS = {name: metric.column for name, metric in METRICS.items() if metric.column}
 """Columns by the metric of a finding, the gravest first: on a narrow terminal the last of those in which nothing got
@@ -174,81 +174,72 @@ def show(
         notes: Whether to print changes without consequence one by one.
     """
     console = stdout()
+    card = Card.of(console)
     rows = rows_of(comparison, audit)
     whole = comparison.coverage.whole
     gravest = rows[0].severity if rows else "better" if whole else "incomparable"
-    _print_wrapped(console, headline(comparison, audit), f"bold {_STYLES[gravest]}".strip())
+    card.add((headline(comparison, audit), f"bold {_STYLES[gravest]}".strip()), indent=4)
     for line in coverage(comparison):
-        console.print(line, style="dim")
+        card.add((line, "dim"), indent=4)
     if rows:
-        console.print()
-        _print_rows(console, rows, comparison, audit, written)
-        console.print()
-        _print_causes(console, rows, comparison, written)
+        card.gap()
+        _add_rows(card, rows, comparison, audit, written)
+        card.gap()
+        _add_causes(card, rows, comparison, written)
     if gaps := comparison.coverage.not_compared:
-        console.print("\nnot compared:")
-        for each in gaps[:_MOST_ROWS]:
-            _print_wrapped(console, f"  {terminal(each.line)}")
-        if len(gaps) > _MOST_ROWS:
-            console.print(f"  and {len(gaps) - _MOST_ROWS} more in {written}", style="dim")
+        card.gap()
+        card.add("not compared:")
+        for each in card.some(gaps, _MOST_ROWS, f"  and # more in {written}"):
+            card.add(terminal(each.line), first="  ", indent=6)
     if notes and (said := comparison.of("note")):
-        console.print("\nwithout consequence:")
+        card.gap()
+        card.add("without consequence:")
         for finding in said:
-            _print_wrapped(console, f"  {terminal(finding.sentence)}")
+            card.add(terminal(finding.sentence), first="  ", indent=6)
     if rows and following:
-        console.print("next:", style="bold")
+        card.add(("next:", "bold"))
         for what, how in following:
-            _print_wrapped(console, f"  {what:<8} {how}")
+            card.add(how, first=f"  {what:<8} ", indent=6)
+    card.show(console)
 
 
-def _print_rows(console: Console, rows: Sequence[CardRow], comparison: Comparison, audit: Audit, written: Path) -> None:
-    """Print a table for each kernel, with the columns that moved in it, as many as the width has room for."""
+def _add_rows(card: Card, rows: Sequence[CardRow], comparison: Comparison, audit: Audit, written: Path) -> None:
+    """Add a table for each kernel, with the columns that moved in it, as many as there is room for."""
     changes = {_variant(change): change for change in comparison.changes}
     known = {_variant(facts): facts for facts in audit.kernels}
     total = Counter((_family(facts), facts.arch) for facts in audit.kernels)
     total.update((problem.kernel.partition(" ")[0], problem.arch) for problem in audit.problems)
-    left = _MOST_ROWS
-    for kernel in dict.fromkeys(row.kernel for row in rows):
-        shown = [row for row in rows if row.kernel == kernel][:left]
-        left -= len(shown)
-        if shown:
-            cells = [_cells(row, changes.get(row.variant), known.get(row.variant)) for row in shown]
-            words = [f"{row.variants} of {total[kernel, row.arch]} {WORDS[row.severity]}" for row in shown]
-            _print_table(console, kernel, shown, words, cells)
-    if len(rows) > _MOST_ROWS:
-        console.print(f"and {count(len(rows) - _MOST_ROWS, 'more row')} in {written}", style="dim")
+    tables: dict[str, list[CardRow]] = {}
+    for row in card.some(rows, _MOST_ROWS, lambda rest: f"and {count(len(rest), 'more row')} in {written}"):
+        tables.setdefault(row.kernel, []).append(row)
+    for kernel, shown in tables.items():
+        cells = [_cells(row, changes.get(row.variant), known.get(row.variant)) for row in shown]
+        words = [f"{row.variants} of {total[kernel, row.arch]} {WORDS[row.severity]}" for row in shown]
+        _add_table(card, kernel, shown, words, cells)
 
 
-def _print_table(
-    console: Console, kernel: str, rows: Sequence[CardRow], words: Sequence[str], cells: Sequence[dict[str, str]]
+def _add_table(
+    card: Card, kernel: str, rows: Sequence[CardRow], words: Sequence[str], cells: Sequence[dict[str, str]]
 ) -> None:
-    from rich.text import Text
-
-    names = [_variant_name(row) for row in rows]
-    keys = [max(map(len, column)) for column in ([row.arch for row in rows], words, names)]
-    head = terminal(kernel, _width(console) // 2)
-    first = max(len(head), sum(keys) + 1 + 2 * 2 - (0 if keys[2] else 2))
+    about = [
+        (row.arch, (word, _STYLES[row.severity]), _variant_name(row)) for row, word in zip(rows, words, strict=True)
+    ]
+    keys = [card.text((terminal(kernel, card.width // 2), "bold")), *card.rows(about, first=" ")]
     judged = [{_COLUMNS.get(finding.metric): finding.severity for finding in reversed(row.findings)} for row in rows]
     accused = {name for row in judged for name, severity in row.items() if severity == "worse"}
-    columns: dict[str, int] = {}
-    names_of_columns = list(dict.fromkeys(_COLUMNS.values()))
-    for name in sorted(names_of_columns, key=lambda name: name not in accused):
-        needed = max((len(row[name]) for row in cells if name in row), default=0)
-        if needed and first + sum(columns.values()) + 2 * len(columns) + 2 + max(needed, len(name)) <= _width(console):
-            columns[name] = max(needed, len(name))
-    columns = {name: columns[name] for name in names_of_columns if name in columns}
-    console.print(
-        Text.assemble((head.ljust(first), "bold"), *(f"  {name:<{width}}" for name, width in columns.items()))
-    )
-    for row, word, variant, of_row, severities in zip(rows, words, names, cells, judged, strict=True):
-        line = Text(f" {row.arch:<{keys[0]}}  ")
-        line.append(f"{word:<{keys[1]}}", _STYLES[row.severity])
-        line.append(f"  {variant:<{keys[2]}}".ljust(first - line.cell_len))
-        for name, width in columns.items():
-            line.append("  ")
-            line.append(f"{of_row.get(name, ''):<{width}}", _STYLES[severities.get(name, "note")])
-        line.rstrip()
-        console.print(line)
+    order = [name for name in dict.fromkeys(_COLUMNS.values()) if any(row.get(name) for row in cells)]
+    columns: dict[str, list[Part]] = {}
+
+    def table() -> list[Text]:
+        shown = [columns[name] for name in order if name in columns]
+        return card.rows(list(zip(keys, *shown, strict=True)))
+
+    for name in sorted(order, key=lambda name: name not in accused):
+        styles = [_STYLES[of_row.get(name, "note")] for of_row in judged]
+        columns[name] = [name, *zip((row.get(name, "") for row in cells), styles, strict=True)]
+        if table()[0].cell_len > card.room:
+            del columns[name]
+    card.put(table())
 
 
 def _variant_name(row: CardRow) -> str:
@@ -285,26 +276,21 @@ def _arrow(before: float | None, after: float | None) -> str:
     return " -> ".join("?" if value is None else f"{value:.7g}" for value in (before, after))
 
 
-def _print_causes(console: Console, rows: Sequence[CardRow], comparison: Comparison, written: Path) -> None:
-    """Print for the gravest kernels what changed in the source, and what that did, with the lines that pay for it."""
+def _add_causes(card: Card, rows: Sequence[CardRow], comparison: Comparison, written: Path) -> None:
+    """Add for the gravest kernels what changed in the source, and what that did, with the lines that pay for it."""
     kernels = list(dict.fromkeys(row.kernel for row in rows))
-    for kernel in kernels[:_MOST_KERNELS]:
+    for kernel in card.some(kernels, _MOST_KERNELS, lambda rest: f"{_some(rest)}: in {written}"):
         row = worst([row for row in rows if row.kernel == kernel])
-        for line in _sources(row, comparison):
-            _print_cut(console, line)
+        _add_sources(card, row, comparison)
         finding = row.findings[0]
-        _print_wrapped(console, f"{terminal(finding.kernel)} on {row.arch}: {terminal(finding.text)}")
+        card.add(f"{terminal(finding.kernel)} on {row.arch}: {terminal(finding.text)}", indent=4)
         for line in finding.lines[:_MOST_LINES]:
-            _print_cut(console, f"  {terminal(line)}")
+            card.add(card.cut(f"  {terminal(line)}"), wrap=False)
         worse_too = [other for other in row.findings[1:] if other.severity == finding.severity == "worse"]
-        for other in worse_too[:_MOST_OTHERS]:
-            _print_cut(console, f"  {terminal(other.text)}")
+        for other in card.some(worse_too, _MOST_OTHERS, f"  and # more in {written}"):
+            card.add(card.cut(f"  {terminal(other.text)}"), wrap=False)
             for line in other.lines[:1]:
-                _print_cut(console, f"    {terminal(line)}")
-        if len(worse_too) > _MOST_OTHERS:
-            console.print(f"  and {len(worse_too) - _MOST_OTHERS} more in {written}", style="dim")
-    if len(kernels) > _MOST_KERNELS:
-        console.print(f"{_some(kernels[_MOST_KERNELS:])}: in {written}", style="dim")
+                card.add(card.cut(f"    {terminal(line)}"), wrap=False)
 
 
 def worst(rows: Sequence[CardRow]) -> CardRow:
@@ -312,42 +298,19 @@ def worst(rows: Sequence[CardRow]) -> CardRow:
     return min(rows, key=lambda row: _gravity(row.findings[0]))
 
 
-def _sources(row: CardRow, comparison: Comparison) -> Iterator[str]:
-    """Yield what changed in the sources of a kernel, and in how it divides the problem."""
+def _add_sources(card: Card, row: CardRow, comparison: Comparison) -> None:
+    """Add what changed in the sources of a kernel, and in how it divides the problem."""
     finding = row.findings[0]
     changed = [source for source in comparison.sources if finding.file in source.kernels]
-    for source in changed[:_MOST_LINES]:
-        yield f"changed: {source.path}:{source.line}: {terminal(source.text)}"
-    if len(changed) > _MOST_LINES:
-        yield f"changed: {len(changed) - _MOST_LINES} more places in its sources"
+    for source in card.some(changed, _MOST_LINES, "changed: # more places in its sources"):
+        card.add(card.cut(f"changed: {source.path}:{source.line}: {terminal(source.text)}"), wrap=False)
     for change in comparison.changes:
         if _variant(change) == row.variant and change.before.choices and change.before.choices != change.after.choices:
             sides = [dict(word.split("=") for word in pin.choices.split()) for pin in (change.before, change.after)]
             pairs = {name: [side.get(name, "none") for side in sides] for name in {**sides[0], **sides[1]}}
             moved = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in pairs.items() if old != new)
-            yield f"changed: {moved} (rocattn/gpu/tiles.py)"
+            card.add(card.cut(f"changed: {moved} (rocattn/gpu/tiles.py)"), wrap=False)
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(terminal(name, 80) for name in names[:_MOST_NAMED])
-    return shown + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
-
-
-def _print_cut(console: Console, line: str) -> None:
-    """Print as much of a line as the width has room for: of a line of source the beginning says enough."""
-    width = _width(console)
-    console.print(line if len(line) <= width else f"{line[: width - 1]}…")
-
-
-def _print_wrapped(console: Console, line: str, style: str = "") -> None:
-    """Print a line, and what does not fit below it, further to the right."""
-    import textwrap
-
-    indent = " " * (len(line) - len(line.lstrip()))
-    for part in textwrap.wrap(line, _width(console), subsequent_indent=f"{indent}    ", break_on_hyphens=False):
-        console.print(part, style=style)
-
-
-def _width(console: Console) -> int:
-    """Return the columns there are; a log has as many as a line needs."""
-    return console.width if console.is_terminal or "COLUMNS" in os.environ else _LOG_WIDTH
+    return listed([terminal(name, 80) for name in names], _MOST_NAMED)

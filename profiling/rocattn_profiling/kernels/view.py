@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.base.card import Card
 from rocattn_profiling.base.console import print_table, say, stderr
 from rocattn_profiling.base.files import write_together
 from rocattn_profiling.kernels import card
@@ -95,9 +95,11 @@ def _show_order(kernels: Sequence[KernelFacts], *, files: bool) -> None:
 
 
 def _show_legend(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    console = stderr()
+    legend = Card.of(console)
     for meaning in _legend(columns, rows):
-        for part in textwrap.wrap(meaning, stderr().width, subsequent_indent="    ", break_on_hyphens=False):
-            say(part)
+        legend.add(meaning, indent=4)
+    legend.show(console)
 
 
 def _legend(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

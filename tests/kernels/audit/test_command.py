@@ -439,9 +439,8 @@ def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch, tmp_path):
     assert len(one["unknown"]) == 3
 
 
-def test_the_legend_is_of_columns_with_values(audit, code, tmp_path, monkeypatch):
-    """A kernel without a product or LDS: what those columns mean is said nowhere; no line is wider than 80 columns."""
-    monkeypatch.setenv("COLUMNS", "80")
+def test_the_legend_is_of_columns_with_values(audit, code, tmp_path):
+    """A kernel without a product or LDS: what those columns mean is said nowhere."""
     err = audit(code[1])[2]
     legend = [line for line in err.splitlines() if re.match(r"[\w %/]+: ", line) and "known" not in line]
     assert legend[:-1] == [
@@ -455,10 +454,9 @@ def test_the_legend_is_of_columns_with_values(audit, code, tmp_path, monkeypatch
     text += "\t.amdhsa_kernel k\n\t\t.amdhsa_next_free_vgpr 8\n\t.end_amdhsa_kernel\n"
     path = tmp_path / "product.s"
     path.write_text(f'\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n{text}')
-    lines = audit(path)[2].splitlines()
-    assert "products: of 16x16x16, per iteration of the hot loop" in lines
-    at = next(number for number, line in enumerate(lines) if line.startswith("issue bound %: "))
-    assert (lines[at + 1][:4], max(map(len, lines[at : at + 3])) <= 80) == ("    ", True)
+    err = audit(path)[2]
+    assert "\nproducts: of 16x16x16, per iteration of the hot loop\n" in err
+    assert "\nissue bound %: " in err
 
 
 def test_the_launch_of_a_file_can_be_said(audit, code):

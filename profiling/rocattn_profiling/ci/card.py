@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.base.card import Card
 from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason
@@ -50,7 +50,6 @@ ASKED: Final = "asked"
 """Code of the reason of a step that --skip names."""
 CHANGE = "change something, and see what it does: rocattn gate run --head WORKTREE"
 DOCTOR = "rocattn doctor  # what is missing here, and how to get it"
-_SHORTEST = 20  # characters of evidence, however narrow the terminal
 
 
 @dataclass
@@ -181,27 +180,25 @@ def show(steps: Sequence[JobStep], status: int, pages: Mapping[str, Path]) -> No
         status: Exit status of the job.
         pages: Name of a step -> its page.
     """
-    from rich.text import Text
-
     console = stdout()
+    card = Card.of(console)
     word, style, sentence = headline(steps, status)
     took = f"({sum(step.seconds for step in steps):.0f} s, exit status {status})"
-    lines = textwrap.wrap(f"{word}: {sentence} {took}", console.width, subsequent_indent="  ", break_on_hyphens=False)
-    first = Text(lines[0])
-    first.stylize(style, 0, len(word))
-    console.print(Text("\n").join([Text(), first, *map(Text, lines[1:]), Text()]))
+    card.gap()
+    card.add((word, style), f": {sentence} {took}", indent=2)
+    card.gap()
+    styles = ["dim" if step.skipped else _STYLES.get(step.status, "bold yellow") for step in steps]
     words = ["skipped" if step.skipped else step.outcome for step in steps]
-    for step, ended in zip(steps, words, strict=True):
-        took = "" if step.skipped else f"{step.seconds:.0f} s"
-        style = "dim" if step.skipped else _STYLES.get(step.status, "bold yellow")
-        line = Text.assemble(f"  {step.name:8} ", (f"{ended:{max(map(len, words))}}", style), f" {took:>6}  ")
-        evident = step.skipped or step.evidence
-        line.append(terminal(evident, max(console.width - line.cell_len, _SHORTEST)))
-        line.rstrip()
-        console.print(line)
-    console.print(Text.assemble("\n", ("next: ", "cyan"), _next(steps, status)))
+    took_s = ["" if step.skipped else f"{step.seconds:.0f} s" for step in steps]
+    names = [step.name for step in steps]
+    lines = card.rows(list(zip(names, zip(words, styles, strict=True), took_s, strict=True)), right={2}, first="  ")
+    for step, line in zip(steps, lines, strict=True):
+        card.add(line, "  ", card.cut(terminal(step.skipped or step.evidence), line.cell_len + 2), wrap=False)
+    card.gap()
+    card.add(_next(steps, status), first=("next: ", "cyan"), wrap=False)
     for name, page in pages.items():
-        console.print(f"  {name:8} {page.as_uri()}")
+        card.add(page.as_uri(), first=f"  {name:8} ", wrap=False)
+    card.show(console)
 
 
 def _next(steps: Sequence[JobStep], status: int) -> str:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent
 LOCK = ROOT / "requirements.lock"
 BIN = ROOT / ".venv" / "bin"
 HASH_LINE = "# dependency tables: "
-MYPY = ["mypy", "--strict", "rocattn", "profiling/rocattn_profiling"]
+MYPY = ["mypy", "--strict", "rocattn", "profiling/rocattn_profiling", ".rocattn/gate"]
 SPHINX = ["--fail-on-warning", "--keep-going", "--quiet"]  # a link that leads nowhere is a warning
 TASKS: dict[str, list[list[str]]] = {
     "run": [["rocattn", "ci", "--quick"]],

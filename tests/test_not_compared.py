@@ -5,6 +5,7 @@ a verdict always covers.
 """
 
 import json
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counted
-from rocattn_profiling.gate import plugin
 from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.model import Entry, coverage_of
-from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.plugin import load_plugin
 from rocattn_profiling.profile.collect import hardware
 
 from .test_earlier_results import ASSEMBLY, SHAPE, TRACE, place, records, run, verdict  # noqa: F401 - fixtures
@@ -234,7 +234,8 @@ def test_gpu_benchmarks_without_a_gpu_end_before_the_builds(place, monkeypatch, 
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).touch()
     monkeypatch.setattr(hardware, "examine", lambda: SimpleNamespace(gpus=(), kfd=kfd, archs=()))
-    why = plugin.unmeasurable(Path(), Options(patterns=patterns))
+    shutil.copytree(Path(__file__).parents[1] / ".rocattn/gate", ".rocattn/gate")
+    why = load_plugin(Path()).unmeasurable(patterns)
     assert (why is not None) == refused
     if refused:
         assert why.code == "no_gpu"

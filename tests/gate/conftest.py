@@ -1,6 +1,9 @@
 """Synthetic launches, entries and verdicts, and sessions cut short, for the tests of the gate."""
 
+import importlib.util
 import math
+import sys
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,6 +15,11 @@ from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.measure.records import Machine
 from rocattn_profiling.revisions.git import Revision
+
+# This repository's own plug-in, `.rocattn/gate/`, as the package `own_gate`.
+_SPEC = importlib.util.spec_from_file_location("own_gate", Path(__file__).parents[2] / ".rocattn/gate/__init__.py")
+sys.modules["own_gate"] = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(sys.modules["own_gate"])
 
 
 @pytest.fixture

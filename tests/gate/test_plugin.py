@@ -67,6 +67,15 @@ def test_a_plugin_that_cannot_be_used_is_one_line(gated, capsys, text, said):
 
 
 @pytest.mark.slow
+def test_a_plugin_may_be_a_package(gated):
+    """Its modules import each other relatively; it is asked before the builds whether anything can be measured."""
+    sizes = "from rocattn_profiling.base.reasons import Reason\nWHY = Reason('moon', 'there is none')\n"
+    init = f"from .sizes import WHY\n{BASE}    unmeasurable = classmethod(lambda *_: WHY)\n"
+    files = {".rocattn/gate/__init__.py": init, ".rocattn/gate/sizes.py": sizes}
+    assert gated(**files) == (3, None)
+
+
+@pytest.mark.slow
 def test_what_a_plugin_prepares_takes_none_of_the_time(gated):
     """It may be a build: a limit that is shorter than that still leaves time to measure."""
     text = f"{BASE}    def prepare(self, labels):\n        import time\n        time.sleep(11)\n"

@@ -2,13 +2,14 @@
 
 import sys
 
+import own_gate
 import pytest
+from own_gate import machine_code
+from own_gate.answers import Answers, BackendAnswer, PlanAnswer, PlannedLaunch
 
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate import rocattn
+from rocattn_profiling.gate.code_objects import Compared
 from rocattn_profiling.gate.context import Context
-from rocattn_profiling.gate.exact.answers import Answers, BackendAnswer, PlanAnswer, PlannedLaunch
-from rocattn_profiling.gate.exact.audit import Compared
 from rocattn_profiling.gate.model import Entry
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.kernels.compare import Comparison, Finding
@@ -70,17 +71,17 @@ def causes(trees, monkeypatch):
 
     def made(changed, new=None, findings=()):
         plans = {"base": plan(64, "a"), "head": new or plan(64, "a")}
-        monkeypatch.setattr(rocattn, "gpu_archs", lambda: ["gfx942"])
+        monkeypatch.setattr(own_gate, "gpu_archs", lambda: ["gfx942"])
         monkeypatch.setattr(
-            rocattn, "ask", lambda _, side, *__: {CONFIG: Answers(selected="gpu", plans={"gfx942": plans[side]})}
+            own_gate, "ask", lambda _, side, *__: {CONFIG: Answers(selected="gpu", plans={"gfx942": plans[side]})}
         )
         comparison = Comparison(findings=[
             Finding(severity=severity, metric=metric, arch="gfx942", kernel="attn", text=text, file="hip/attn.hip")
             for severity, metric, text in findings
         ], base="base", head="head", compared=1, unchanged=0)  # fmt: skip
-        monkeypatch.setattr(rocattn, "compare_kernels", lambda *_: Compared({}, comparison, {}, {}, []))
+        monkeypatch.setattr(machine_code, "compare_kernels", lambda *_: Compared({}, comparison, {}, {}, []))
         label = f"bench_gpu.QuickEvents.time_attention('{CONFIG}', 'warm')"
-        return rocattn.RocattnPlugin(trees(changed)).causes(slower(label, config=CONFIG, cache="warm"))
+        return own_gate.Plugin(trees(changed)).causes(slower(label, config=CONFIG, cache="warm"))
 
     return made
 
@@ -110,7 +111,7 @@ def test_improvements_are_no_cause_and_give_no_advice(causes):
         ("better", "occupancy", "more"), ("note", "code", "code"),
     ]  # fmt: skip
     assert [one.text for one in causes(HEADER, findings=findings) if one.kind == "machine code"] == [
-        f"attn on gfx942: 800 -> 900 cycles; {rocattn.ADVICE['issue cycles']}", "attn on gfx942: 80 -> 90 cycles",
+        f"attn on gfx942: 800 -> 900 cycles; {own_gate.ADVICE['issue cycles']}", "attn on gfx942: 80 -> 90 cycles",
     ]  # fmt: skip
 
 
@@ -131,10 +132,10 @@ def test_cpu_kernels_are_causes_of_what_fails_in_them(trees, monkeypatch, status
         )
         return {label: Answers(backends={"cpu-flash": answer}) for label in problems}
 
-    monkeypatch.setattr(rocattn, "ask", answered)
+    monkeypatch.setattr(own_gate, "ask", answered)
     context = trees({"kernels/cpu/forward.cpp": "int x;\n", "kernels/cpu/abi.h": "int y;\n"})
     config = "b1-h8-q128-k128-d64-float32"
-    found = rocattn.RocattnPlugin(context).causes(slower("b.time_x", status, backend="cpu-flash", config=config))
+    found = own_gate.Plugin(context).causes(slower("b.time_x", status, backend="cpu-flash", config=config))
     if refused:
         text = f"cpu-flash computes {config} on base and not on head: it says: no more"
         assert [(one.kind, one.text) for one in found] == [("backend", text)]
@@ -145,9 +146,9 @@ def test_cpu_kernels_are_causes_of_what_fails_in_them(trees, monkeypatch, status
 def test_both_sides_are_asked_once_about_a_run(trees, monkeypatch):
     """About all problems that its benchmarks name, and about one that none of them names."""
     asked = []
-    monkeypatch.setattr(rocattn, "ask", lambda _, side, problems, __: asked.append((side, sorted(problems))) or {})
-    monkeypatch.setattr(rocattn, "ready", lambda *_: None)
-    plugin = rocattn.RocattnPlugin(trees({}))
+    monkeypatch.setattr(own_gate, "ask", lambda _, side, problems, __: asked.append((side, sorted(problems))) or {})
+    monkeypatch.setattr(own_gate, "ready", lambda *_: None)
+    plugin = own_gate.Plugin(trees({}))
     configs = [f"b1-h8-q128-k128-d64-{end}" for end in ("causal-float32", "float32", "float16")]
     plugin.prepare([f"b.time_x('cpu', '{config}')" for config in configs[:2]])
     for config in (*configs, *configs):

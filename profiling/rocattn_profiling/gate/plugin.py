@@ -1,20 +1,19 @@
 """What the gate may know about one project beyond its benchmarks: exact metrics, causes, and what to prepare.
 
-A project's own plug-in is the class ``Plugin`` in the file ``.rocattn/gate.py`` of the gated repository, derived from
-the one here; head's file is used. rocattn itself has `rocattn_profiling.gate.rocattn`. docs/gate-your-project.md shows
-one of ten lines.
+A project's own plug-in is the class ``Plugin`` in the file ``.rocattn/gate.py`` of the gated repository, or in the
+package ``.rocattn/gate/``, derived from the one here; head's is used. docs/gate-your-project.md shows one of ten lines.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.model import Cause, Entry, Status, decision_of
-from rocattn_profiling.gate.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.base.reasons import Reason
 
-FILE = ".rocattn/gate.py"
+FILE, PACKAGE = ".rocattn/gate.py", ".rocattn/gate/__init__.py"
 _MODULE = "rocattn_gate_plugin"
 
 
@@ -40,6 +39,11 @@ class Plugin:
     def __init__(self, context: Context) -> None:
         self.context = context
 
+    @classmethod
+    def unmeasurable(cls, patterns: Sequence[str]) -> Reason[str] | None:  # noqa: ARG003 - as in `causes`
+        """Return why a run with these ``--bench`` patterns could measure nothing; asked before anything is built."""
+        return None
+
     def prepare(self, labels: Sequence[str]) -> None:
         """Do what the benchmarks with these labels need and should not be timed for; called before the first launch."""
 
@@ -52,63 +56,51 @@ class Plugin:
         return []
 
 
-def unmeasurable(tree: Path, options: Options) -> Reason[str] | None:
-    """Return why a run could measure none of the benchmarks that it was asked for; None if it may measure some.
+def load_plugin(tree: Path) -> type[Plugin]:
+    """Return the plug-in in a checkout; `Plugin` where it has none.
 
-    Asked before anything is built, of what is known without that: rocattn's own benchmarks of a GPU.
-
-    Args:
-        tree: Head's checkout.
-        options: Of the run.
-    """
-    from rocattn_profiling.gate import rocattn
-
-    if (tree / FILE).is_file() or not rocattn.has_plans(tree):
-        return None
-    return rocattn.without_gpu(options.patterns)
-
-
-def own_plugin(context: Context) -> Plugin | None:
-    """Return the plug-in in the project's own file; None where it has none.
+    A package's modules import each other relatively: ``from .sizes import compare``.
 
     Raises:
         PluginError: It cannot be loaded.
     """
-    tree = context.trees.get("head")
-    if tree is None or not (tree / FILE).is_file():
-        return None
-    spec = importlib.util.spec_from_file_location(_MODULE, tree / FILE)
+    file = next((name for name in (FILE, PACKAGE) if (tree / name).is_file()), None)
+    if file is None:
+        return Plugin
+    for name in [name for name in sys.modules if name.partition(".")[0] == _MODULE]:
+        del sys.modules[name]  # another checkout's
+    spec = importlib.util.spec_from_file_location(_MODULE, tree / file)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with _one_line():
+    sys.modules[_MODULE] = module = importlib.util.module_from_spec(spec)
+    with _one_line(file):
         spec.loader.exec_module(module)
-        plugin = module.Plugin(context)
-    if not isinstance(plugin, Plugin):
-        raise PluginError(f"{FILE}: its class Plugin must be derived from rocattn_profiling.gate.plugin.Plugin")
+        plugin = module.Plugin
+    if not (isinstance(plugin, type) and issubclass(plugin, Plugin)):
+        raise PluginError(f"{file}: its class Plugin must be derived from rocattn_profiling.gate.plugin.Plugin")
     return plugin
 
 
 @contextmanager
-def plugin_errors(plugin: Plugin) -> Iterator[None]:
+def plugin_errors(plugin: Plugin | type[Plugin]) -> Iterator[None]:
     """Turn whatever a project's own plug-in raises into one line.
 
     Raises:
         PluginError: Names the file and the exception.
     """
-    if type(plugin).__module__ != _MODULE:
+    if plugin.__module__.partition(".")[0] != _MODULE:
         yield
         return
-    with _one_line():
+    with _one_line(PACKAGE if hasattr(sys.modules[_MODULE], "__path__") else FILE):
         yield
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
+def _one_line(file: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise PluginError(f"{FILE} cannot be used: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{file} cannot be used: {type(error).__name__}: {error}") from error
 
 
 def exact_entry(
@@ -131,7 +123,7 @@ def exact_entry(
         base: The number on base.
         head: The number on head.
         reason: Why it has this status, one sentence.
-        metric: "exact"; rocattn's own has other names.
+        metric: "exact", "audit", "plan" or "workspace".
         unit: Of the numbers.
         arch: The gfx target that it is of, if it is of one.
         causes: What differs; the plug-in's `Plugin.causes` adds to it.

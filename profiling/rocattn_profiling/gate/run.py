@@ -27,7 +27,7 @@ from rocattn_profiling.gate.options import OptionError, Options
 from rocattn_profiling.gate.planning.listing import listed_suites
 from rocattn_profiling.gate.planning.pace import Pace, TimeLimit
 from rocattn_profiling.gate.planning.plan import Plan, RunPlan, chosen
-from rocattn_profiling.gate.plugin import Plugin, own_plugin, plugin_errors
+from rocattn_profiling.gate.plugin import Plugin, load_plugin, plugin_errors
 from rocattn_profiling.gate.session.store import LaunchStore
 from rocattn_profiling.gate.sides import open_sides, out_errors
 from rocattn_profiling.revisions.asv_config import UnknownNameError
@@ -266,13 +266,12 @@ def _lock(descriptor: int) -> bool:
 
 
 def plugin_of(context: Context) -> Plugin:
-    """Return the plug-in of the gated project: its own, rocattn's, or one that knows nothing.
+    """Return the plug-in of the gated project: head's, or that of the folder that an environment's suite is in.
 
     Raises:
-        PluginError: The project's own cannot be loaded.
+        PluginError: It cannot be loaded.
     """
-    if (own := own_plugin(context)) is not None:
-        return own
-    from rocattn_profiling.gate import rocattn
-
-    return rocattn.RocattnPlugin(context) if rocattn.applies(context) else Plugin(context)
+    shared = context.launchers["head"].shared
+    plugin = load_plugin(context.trees.get("head") or next((path.parent for path in shared), context.repo))
+    with plugin_errors(plugin):
+        return plugin(context)

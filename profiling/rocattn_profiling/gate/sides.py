@@ -22,7 +22,7 @@ from rocattn_profiling.gate.model import SIDES, SideFacts, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
 from rocattn_profiling.gate.planning.select import unmatched
-from rocattn_profiling.gate.plugin import unmeasurable
+from rocattn_profiling.gate.plugin import load_plugin
 from rocattn_profiling.gate.sources import Sources, check_installed, choose_sources, discover
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions import environments
@@ -118,7 +118,7 @@ def open_sides(start: Path, out: Path, options: Options, say: Callable[[str], No
         CacheError: The cache folder takes no files.
         UnknownNameError: There is no such suite or test, or nothing to measure.
         SuiteError: The suite cannot be read.
-        WaiverError, ThresholdError: The repository's own settings cannot be read.
+        WaiverError, ThresholdError, PluginError: The repository's own settings cannot be read.
     """
     revisions.prune_checkouts(out / "work")
     opened = _existing if options.base_python else _revisions
@@ -154,7 +154,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         messages = waivers.commit_messages(repo, chosen["base"], chosen["head"])
         accepted, limits = waivers.load(head_tree, messages, base_tree), thresholds.load(head_tree, base_tree)
         _check_patterns(sources, head_tree, options)
-        if (why := unmeasurable(head_tree, options)) is not None:
+        if (why := load_plugin(head_tree).unmeasurable(options.patterns)) is not None:
             raise CommandError(f"nothing was built, as nothing could be measured: {why.line}", NOT_MEASURED)
         built = _build(repo, chosen, recipe, say)
 

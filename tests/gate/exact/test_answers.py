@@ -4,9 +4,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-
-from rocattn_profiling.gate.exact import answers as exact_answers
-from rocattn_profiling.gate.exact.answers import ProbeError, ask, ready
+from own_gate import answers as exact_answers
+from own_gate.answers import ProbeError, ask, ready
 
 ANSWER = "import json, sys\npath = json.load(open(sys.argv[1]))['answer']\n"
 

@@ -4,10 +4,12 @@ import shutil
 
 import msgspec
 import pytest
+from own_gate import machine_code
+from own_gate.machine_code import PINS, PinFiles, with_places
 
 from rocattn.sources import kernel_root
-from rocattn_profiling.gate.exact import audit as exact_audit
-from rocattn_profiling.gate.exact.audit import Compared, Kernels, PinFiles, audit_entries, compare_kernels
+from rocattn_profiling.gate import code_objects
+from rocattn_profiling.gate.code_objects import Compared, Kernels, audit_entries, compare_audits, compare_kernels
 from rocattn_profiling.gate.groups import by_cause
 from rocattn_profiling.gate.model import SIDES, Cause, Location
 from rocattn_profiling.kernels.audit import Audit
@@ -30,7 +32,7 @@ def shipped(kernel_cache):
 @pytest.fixture
 def sides(tmp_path, shipped):
     """Both sides' kernels, from two folders."""
-    return [Kernels(shutil.copytree(kernel_root(), tmp_path / side / "kernels").parent, shipped) for side in SIDES]
+    return [Kernels(shutil.copytree(kernel_root(), tmp_path / side / "kernels"), shipped) for side in SIDES]
 
 
 def plant(side, text):
@@ -47,13 +49,13 @@ SCRATCH = "    volatile float kept[32];\n    for (u32 i = 0; i < 32; ++i) kept[i
 
 def test_only_what_can_differ_is_compiled(sides, monkeypatch):
     """Equal files and macros are equal code; a comment makes them be compiled, and nothing is found then."""
-    real, asked = exact_audit.facts_of_all, []
+    real, asked = code_objects.facts_of_all, []
 
     def watched(kernels, *arguments, **options):
         asked.append(len(kernels))
         return real(kernels, *arguments, **options)
 
-    monkeypatch.setattr(exact_audit, "facts_of_all", watched)
+    monkeypatch.setattr(code_objects, "facts_of_all", watched)
     found = compare_kernels(*sides)
     assert (asked, sum(found.same.values()), found.comparison.findings) == ([], len(sides[0].shipped), [])
     path = sides[1].root / "hip" / "scale.hip"
@@ -69,7 +71,8 @@ def entries_of(sides):
     """The audit's entries by (label, architecture), and what was compared."""
     compared = compare_kernels(*sides, jobs=1)
     known = {(one.arch, one.name): one for one in sides[1].shipped}
-    made = audit_entries(compared, known, sides[1], PinFiles(sides[0].tree, sides[1].tree))
+    pins = PinFiles(sides[0].root.parent, sides[1].root.parent)
+    made = with_places(audit_entries(compared, pins), known, sides[1].root, lambda _: [])
     return {(one.label, one.arch): one for one in made}, compared
 
 
@@ -92,14 +95,14 @@ def test_scratch_memory_is_a_regression_with_its_line(sides):
 
 def test_the_changed_line_is_the_cause_of_all_kernels(sides, monkeypatch):
     """However many there are, and without compiling them once more for the line of a count; spills keep their own."""
-    monkeypatch.setattr(exact_audit, "MOST", 1)
-    monkeypatch.setattr(exact_audit, "lines_of_shipped", lambda *_: [SourceLine("scale.hip:9", "9 of 9 cycles")])
+    monkeypatch.setattr(machine_code, "MOST", 1)
+    monkeypatch.setattr(machine_code, "lines_of_shipped", lambda *_: [SourceLine("scale.hip:9", "9 of 9 cycles")])
     line = Cause(kind="source", text="x.h:3 changed", location=Location(path="x.h", line=3))
     shipped = {("gfx1100", f"k{n} f16 D=128"): sides[1].shipped[0] for n in range(3)}
     kernels = [{key: facts(kernel=key[1][:2], cost=loop(plain=count)) for key in shipped} for count in (300, 900)]
     comparison = compare(*(audit(*side.values()) for side in kernels))
     compared = Compared({}, comparison, *kernels, {})
-    entries = audit_entries(compared, shipped, sides[1], PinFiles(sides[0].tree, sides[1].tree), lambda _: [line])
+    entries = with_places(audit_entries(compared), shipped, sides[1].root, lambda _: [line])
     worse = [entry for entry in entries if entry.status == "regression"]
     assert len(worse) == 3
     for entry in worse:
@@ -112,16 +115,16 @@ def test_the_changed_line_is_the_cause_of_all_kernels(sides, monkeypatch):
 def test_a_worsening_whose_pin_was_renewed_is_accepted(sides):
     """Only if the change renewed it: a pin that base has, too, accepts nothing."""
     plant(sides[1], SCRATCH)
-    after = Audit(subject="head", rates=exact_audit.rates_version(), kernels=[
+    after = Audit(subject="head", rates=machine_code.rates_version(), kernels=[
         shipped_facts(one, sides[1].root) for one in sides[1].shipped
     ])  # fmt: skip
-    write_pins(sides[1].tree / exact_audit.PINS, pins_of(after))
+    write_pins(sides[1].root.parent / PINS, pins_of(after))
     found, _ = entries_of(sides)
     waived = [one for one in found.values() if one.status == "waived"]
     assert waived
     assert "gfx1100.json" in waived[0].waiver
     assert not [one for one in found.values() if one.status == "regression"]
-    unmet = Audit(subject="base", rates=exact_audit.rates_version(), kernels=[
+    unmet = Audit(subject="base", rates=machine_code.rates_version(), kernels=[
         shipped_facts(one, sides[0].root) for one in sides[0].shipped
     ])  # fmt: skip
     renewed = pins_of(after)
@@ -131,10 +134,10 @@ def test_a_worsening_whose_pin_was_renewed_is_accepted(sides):
         [msgspec.structs.replace(one, rates="another") for one in renewed],
     ]
     for pins in others:
-        write_pins(sides[1].tree / exact_audit.PINS, pins)
+        write_pins(sides[1].root.parent / PINS, pins)
         assert not [one for one in entries_of(sides)[0].values() if one.status == "waived"]
-    write_pins(sides[1].tree / exact_audit.PINS, renewed)
-    write_pins(sides[0].tree / exact_audit.PINS, pins_of(after))
+    write_pins(sides[1].root.parent / PINS, renewed)
+    write_pins(sides[0].root.parent / PINS, pins_of(after))
     found, _ = entries_of(sides)
     assert [one for one in found.values() if one.status == "regression"]
 
@@ -142,13 +145,13 @@ def test_a_worsening_whose_pin_was_renewed_is_accepted(sides):
 def test_an_improvement_asks_for_its_pin(sides):
     """With a pin that still has the old numbers; without pins it is an improvement and no more."""
     plant(sides[0], SCRATCH)
-    before = Audit(subject="base", rates=exact_audit.rates_version(), kernels=[
+    before = Audit(subject="base", rates=machine_code.rates_version(), kernels=[
         shipped_facts(one, sides[0].root) for one in sides[0].shipped
     ])  # fmt: skip
     found, _ = entries_of(sides)
     better = next(one for one in found.values() if one.status == "improvement")
     assert "renew its pin" not in better.reason
-    write_pins(sides[1].tree / exact_audit.PINS, pins_of(before))
+    write_pins(sides[1].root.parent / PINS, pins_of(before))
     found, _ = entries_of(sides)
     better = next(one for one in found.values() if one.status == "improvement")
     assert "renew its pin" in better.reason
@@ -166,12 +169,12 @@ def test_creeping_regressions_are_compared_with_the_pin(sides):
     before, after = (pin_of(side[key]).loop.cycles["all"] for side in (compared.before, compared.after))
     assert before < after < before * 1.02
     assert {one.status for one in found.values()} == {"pass"}
-    audit = Audit(subject="long ago", rates=exact_audit.rates_version(), kernels=list(compared.before.values()))
+    audit = Audit(subject="long ago", rates=machine_code.rates_version(), kernels=list(compared.before.values()))
     pins = pins_of(audit)
     pin = next(one for one in pins if one.arch == key[0]).kernels[SOFTMAX]
     pin.loop.cycles["all"] = (before + after) / 2 / 1.02  # base is within 2 % of it, head is not
     for side in sides:
-        write_pins(side.tree / exact_audit.PINS, pins)
+        write_pins(side.root.parent / PINS, pins)
     found, _ = entries_of(sides)
     assert [(one.label, one.arch) for one in found.values() if one.status == "regression"] == [key[::-1]]
 
@@ -180,12 +183,22 @@ def entry_of(tmp_path, before, after):
     """The entry of one kernel of gfx1100, of facts that no compiler made."""
     key = "gfx1100", "flash_attention f16 D=128"
     compared = Compared({}, compare(audit(before), audit(after)), {key: before}, {key: after}, {})
-    (made,) = (
-        one
-        for one in audit_entries(compared, {}, Kernels(tmp_path, []), PinFiles(tmp_path, tmp_path))
-        if one.label == key[1]
-    )
+    (made,) = (one for one in audit_entries(compared) if one.label == key[1])
     return made
+
+
+def test_code_objects_of_any_project_are_compared():
+    """A project without pins or sources for the compiler here has entries for its own audits, and no place in them."""
+    other = facts(kernel="other")
+    compared = compare_audits(audit(facts(), other), audit(facts(vgpr_spills=2), other))
+    worse, rest = audit_entries(compared)
+    assert (worse.status, worse.head, worse.unit, worse.causes[0].location) == (
+        "regression",
+        2,
+        "spilled registers",
+        None,
+    )
+    assert (rest.status, rest.label) == ("pass", "1 kernels")
 
 
 @pytest.mark.parametrize(
@@ -223,8 +236,8 @@ def test_the_ratio_of_a_kernel_is_that_of_what_grew_most(tmp_path, before, after
 def test_pins_that_cannot_be_compared_are_noted_once(tmp_path):
     """A conflict, another compiler, another table of cycles: they accept nothing, and the verdict says why."""
     after = facts(vgpr_spills=12, scratch=64)
-    rates = exact_audit.rates_version()
-    (path,) = write_pins(tmp_path / "head" / exact_audit.PINS, pins_of(audit(after, rates=rates)))
+    rates = machine_code.rates_version()
+    (path,) = write_pins(tmp_path / "head" / PINS, pins_of(audit(after, rates=rates)))
     good = path.read_text()
     pin = good[: good.rindex("  }\n}")].partition('"kernels": {')[2]
     for text, why in (
@@ -245,7 +258,7 @@ def test_pins_that_cannot_be_compared_are_noted_once(tmp_path):
         assert all(line.startswith("the pins of gfx1100 cannot be used") and why in line for line in noted)
         assert str(tmp_path) not in "".join(noted)
     # What is wrong with base's, head has mended.
-    write_pins(tmp_path / "base" / exact_audit.PINS, pins_of(audit(after, rates="older")))
+    write_pins(tmp_path / "base" / PINS, pins_of(audit(after, rates="older")))
     path.write_text(good)
     noted = []
     assert PinFiles(tmp_path / "base", tmp_path / "head", noted.append).accepts(after)
@@ -254,7 +267,7 @@ def test_pins_that_cannot_be_compared_are_noted_once(tmp_path):
     (only,) = pins_of(audit(after, rates=rates))
     name = "flash_attention f16 D=128"
     less = msgspec.structs.replace(only, kernels={name: msgspec.structs.replace(only.kernels[name], loop=None)})
-    write_pins(tmp_path / "head" / exact_audit.PINS, [less])
+    write_pins(tmp_path / "head" / PINS, [less])
     assert not PinFiles(tmp_path / "base", tmp_path / "head").accepts(after)
 
 
@@ -274,7 +287,7 @@ def test_a_kernel_that_compiles_on_neither_side_is_listed(sides):
     """It is not one of those that passed, and why is said."""
     for side in sides:
         with (side.root / "hip" / "scale.hip").open("a") as source:
-            source.write(f"#error planted for {side.tree.name}\n")
+            source.write(f"#error planted for {side.root.parent.name}\n")
     found, _ = entries_of(sides)
     assert {arch: found["scale", arch].status for arch in ("gfx1100", "gfx90a")} == dict.fromkeys(
         ("gfx1100", "gfx90a"), "broken"

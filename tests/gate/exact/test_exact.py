@@ -3,23 +3,22 @@
 import os
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
+import own_gate
 import pytest
+from own_gate import machine_code
+from own_gate import plans as exact_plans
+from own_gate.answers import ProbeError, ask, usual_problems
 
 from rocattn.config import AttentionConfig
 from rocattn.gpu.plan import plan
 from rocattn.sources import kernel_root
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate import rocattn
 from rocattn_profiling.gate.context import Context
-from rocattn_profiling.gate.exact import plans as exact_plans
-from rocattn_profiling.gate.exact.answers import ProbeError, ask, usual_problems
 from rocattn_profiling.gate.model import SIDES, Cause, Entry
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.plugin import Plugin
-from rocattn_profiling.gate.rocattn import RocattnPlugin
+from rocattn_profiling.gate.plugin import Plugin as NoPlugin
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.run import plugin_of
 from rocattn_profiling.workloads.grids import GRIDS
@@ -71,23 +70,20 @@ def checkout(tmp_path):
 
 def test_equal_checkouts_are_told_by_their_bytes(tmp_path, checkout, monkeypatch):
     """Nothing is started or compiled for them; what was looked at is still listed as passed."""
-    monkeypatch.setattr(rocattn, "ask", None)
-    monkeypatch.setattr(rocattn, "list_kernels", None)
-    found = RocattnPlugin(context(tmp_path, checkout("base"), checkout("head"))).entries()
+    monkeypatch.setattr(own_gate, "ask", None)
+    monkeypatch.setattr(machine_code, "list_kernels", None)
+    found = own_gate.Plugin(context(tmp_path, checkout("base"), checkout("head"))).entries()
     assert [(one.metric, one.status) for one in found] == [("plan", "pass"), ("workspace", "pass"), ("audit", "pass")]
 
 
 def test_other_projects_have_no_exact_metrics(tmp_path):
-    """A tree without our kernels gives nothing; two environments without trees give nothing, and that is said."""
+    """A tree without a plug-in gives nothing."""
     (tmp_path / "base").mkdir()
     (tmp_path / "head").mkdir()
     said = []
     made = context(tmp_path, tmp_path / "base", tmp_path / "head", said)
-    assert type(plugin_of(made)) is Plugin
+    assert type(plugin_of(made)) is NoPlugin
     assert (plugin_of(made).entries(), said) == ([], [])
-    without = replace(made, trees={})
-    assert RocattnPlugin(without).entries() == []
-    assert "no sources" in said[0]
 
 
 def test_a_head_without_kernels_fails(tmp_path):
@@ -97,9 +93,9 @@ def test_a_head_without_kernels_fails(tmp_path):
         (tmp_path / "new" / name).write_text("")
     (tmp_path / "old").mkdir()
     said = []
-    assert RocattnPlugin(context(tmp_path, tmp_path / "old", tmp_path / "new", said)).entries() == []
+    assert own_gate.Plugin(context(tmp_path, tmp_path / "old", tmp_path / "new", said)).entries() == []
     assert said == ["exact metrics are left out: base is too old to have plans and kernels"]
-    (lost,) = RocattnPlugin(context(tmp_path, tmp_path / "new", tmp_path / "old")).entries()
+    (lost,) = own_gate.Plugin(context(tmp_path, tmp_path / "new", tmp_path / "old")).entries()
     assert (lost.status, lost.metric) == ("failed", "plan")
 
 
@@ -128,19 +124,20 @@ def test_each_sides_own_code_is_asked(tmp_path, checkout):
 
 def test_a_head_that_cannot_be_asked_is_not_passed(tmp_path, checkout, monkeypatch):
     """Its plans count as failed; a base that cannot be asked is said and leaves nothing to compare."""
-    monkeypatch.setattr(rocattn, "TESTED", ("gfx1100",))
+    for module in (own_gate, machine_code):
+        monkeypatch.setattr(module, "TESTED", ("gfx1100",))
     base, head = checkout("base"), checkout("head")
     (head / "rocattn/config.py").write_text("this is no Python\n")
     said = []
     made = context(tmp_path, base, head, said)
     with pytest.raises(ProbeError, match="head does not say what it plans: SyntaxError"):
         ask(made, "head", {}, [])
-    assert {(one.metric, one.status) for one in RocattnPlugin(made).entries()} == {
+    assert {(one.metric, one.status) for one in own_gate.Plugin(made).entries()} == {
         ("plan", "failed"),
         ("audit", "failed"),
     }
     turned = context(tmp_path, head, base, said)
-    assert RocattnPlugin(turned).entries() == []
+    assert own_gate.Plugin(turned).entries() == []
     assert [line.partition(":")[0] for line in said] == [
         "plans and workspaces are left out", "the machine code is not compared",
     ]  # fmt: skip
@@ -157,18 +154,19 @@ def break_listing(tree, arch):
 
 def test_unlisted_kernels_of_an_architecture_do_not_pass(tmp_path, checkout, monkeypatch):
     """They are not removed: nobody knows. Of a base that does not list them it is noted, also in the verdict."""
-    monkeypatch.setattr(rocattn, "TESTED", ("gfx1100", "gfx942"))
-    monkeypatch.setattr(rocattn, "is_quick", lambda one: one.kernel == "scale")
+    for module in (own_gate, machine_code):
+        monkeypatch.setattr(module, "TESTED", ("gfx1100", "gfx942"))
+    monkeypatch.setattr(machine_code, "is_quick", lambda one: one.kernel == "scale")
     base, head = checkout("base"), checkout("head")
     break_listing(head, "gfx942")
-    found = [one for one in RocattnPlugin(context(tmp_path, base, head)).entries() if one.metric == "audit"]
+    found = [one for one in own_gate.Plugin(context(tmp_path, base, head)).entries() if one.metric == "audit"]
     assert [(one.label, one.arch, one.status) for one in found] == [
         ("kernels", "gfx942", "failed"), ("1 kernels", "gfx1100", "pass"),
     ]  # fmt: skip
     assert found[0].reason == "head does not list its kernels for gfx942: 'planted'"
     said = []
     turned = context(tmp_path, head, base, said)
-    found = [one for one in RocattnPlugin(turned).entries() if one.metric == "audit"]
+    found = [one for one in own_gate.Plugin(turned).entries() if one.metric == "audit"]
     assert [(one.label, one.arch, one.status) for one in found] == [("1 kernels", "gfx1100", "pass")]
     assert turned.notes == ["base's machine code for gfx942 is not compared: 'planted'"]
     assert set(turned.notes) <= set(said)
@@ -176,14 +174,15 @@ def test_unlisted_kernels_of_an_architecture_do_not_pass(tmp_path, checkout, mon
 
 def test_other_compiler_options_are_noted(tmp_path, checkout, monkeypatch):
     """Both sides are compiled with those of the rocattn that runs: only the pins tell."""
-    monkeypatch.setattr(rocattn, "TESTED", ("gfx1100",))
+    for module in (own_gate, machine_code):
+        monkeypatch.setattr(module, "TESTED", ("gfx1100",))
     base, head = checkout("base"), checkout("head")
-    options = head / rocattn.OPTIONS_FROM
+    options = head / machine_code.OPTIONS_FROM
     assert '"-O3"' in options.read_text()
     options.write_text(options.read_text().replace('"-O3"', '"-O1"'))
     made = context(tmp_path, base, head)
-    assert {one.status for one in RocattnPlugin(made).entries()} == {"pass"}
-    assert [note.partition(",")[0] for note in made.notes] == [f"{rocattn.OPTIONS_FROM} differs"]
+    assert {one.status for one in own_gate.Plugin(made).entries()} == {"pass"}
+    assert [note.partition(",")[0] for note in made.notes] == [f"{machine_code.OPTIONS_FROM} differs"]
     assert "--check-pins" in made.notes[0]
 
 
@@ -225,7 +224,7 @@ def worse(label, params, metric="time"):
 
 def test_a_gpu_benchmark_has_launches_and_machine_code(tmp_path, checkout, monkeypatch):
     """On the machine's own architecture: the kernel that its plan launches there, compiled from both sides' sources."""
-    monkeypatch.setattr(rocattn, "gpu_archs", lambda: ["gfx1100"])
+    monkeypatch.setattr(own_gate, "gpu_archs", lambda: ["gfx1100"])
     base, head = checkout("base"), checkout("head")
     made = context(tmp_path, base, head)
     # The sides find the CPU kernels where all tests have them; what is planted is compiled into a cache of its own.
@@ -239,7 +238,7 @@ def test_a_gpu_benchmark_has_launches_and_machine_code(tmp_path, checkout, monke
     flash.write_text(flash.read_text().replace(old, "MIN_SPLIT_KEYS = 1024"))
     config = GRIDS["decode"].configs(quick=True)[-1]
     entry = worse("bench_gpu.Decode.time_decode('x', 'warm')", {"config": f"'{config.label}'", "cache": "'warm'"})
-    causes = RocattnPlugin(made).causes(entry)
+    causes = own_gate.Plugin(made).causes(entry)
     kinds = {one.kind: one for one in causes if one.kind in {"launch", "machine code"}}
     assert kinds["launch"].text.startswith("On gfx1100, flash_decode: grid ")
     assert "flash_decode_combine" in kinds["machine code"].text
@@ -261,9 +260,9 @@ def test_a_tracked_kernel_takes_the_causes_of_its_audit(tmp_path, checkout, monk
     names = {"arch": "'gfx942'", "kernel": "'softmax f16'"}
     other = names | {"arch": "'gfx90a'"}
     tracked = [worse(f"bench_audit.Kernels.track_spills({one})", one, "track") for one in (names, other)]
-    plugin = RocattnPlugin(context(tmp_path, checkout("base"), checkout("head")))
-    monkeypatch.setattr(rocattn, "_compare_plans", lambda _: [])
-    monkeypatch.setattr(rocattn, "_compare_machine_code", lambda *_: [audit])
+    plugin = own_gate.Plugin(context(tmp_path, checkout("base"), checkout("head")))
+    monkeypatch.setattr(own_gate, "_compare_plans", lambda _: [])
+    monkeypatch.setattr(own_gate, "_compare_kernels", lambda *_: [audit])
     (found,) = plugin.entries()
-    assert [one.text for one in found.causes] == [f"43 VGPRs are spilled; {rocattn.ADVICE['spills']}"]
+    assert [one.text for one in found.causes] == [f"43 VGPRs are spilled; {own_gate.ADVICE['spills']}"]
     assert [plugin.causes(entry) for entry in tracked] == [found.causes, []]

@@ -2,9 +2,8 @@
 
 import msgspec
 import pytest
-
-from rocattn_profiling.gate.exact import plans as exact_plans
-from rocattn_profiling.gate.exact.answers import Answers, BackendAnswer, PlanAnswer, PlannedLaunch
+from own_gate import plans as exact_plans
+from own_gate.answers import Answers, BackendAnswer, PlanAnswer, PlannedLaunch
 
 ARCHS = ("gfx1100", "gfx942")
 FLASH = PlannedLaunch("flash_attention_causal", "hip/x.hip", "x", {"KEYS_PER_TILE": 32}, (2, 4, 1), (128, 1, 1))

@@ -1,4 +1,4 @@
-"""What the gate knows about rocattn itself: its plans, kernels and backends, compared and named as causes.
+"""What the gate knows about this repository: its plans, kernels and backends, compared and named as causes.
 
 Nothing here is timed, so nothing is left to chance: what got worse by its consequence is a regression the first time.
 A regression whose pin is updated in the same commit counts as accepted in review. After an improvement the pin should
@@ -15,22 +15,20 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn.gpu.arch import TESTED
-from rocattn.toolchain.compilers import choose_compiler, compiler_environment
+from rocattn.toolchain.compilers import compiler_environment
 from rocattn.toolchain.inputs import inputs_of
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.context import Context
-from rocattn_profiling.gate.exact import plans as exact_plans
-from rocattn_profiling.gate.exact.answers import Answers, PlanAnswer, ProbeError, ask, ready, usual_problems
-from rocattn_profiling.gate.exact.audit import KERNELS, Kernels, PinFiles, audit_entries, compare_kernels, error_at
-from rocattn_profiling.gate.exact.plans import FLASH_PATH, geometry
-from rocattn_profiling.gate.model import SIDES, Cause, Entry, Location, SideName
-from rocattn_profiling.gate.plugin import Plugin
+from rocattn_profiling.gate.model import SIDES, Cause, Entry, SideName
+from rocattn_profiling.gate.plugin import Plugin as Base
 from rocattn_profiling.kernels import sentences
-from rocattn_profiling.kernels.audit import PROBLEM
-from rocattn_profiling.kernels.revision import list_kernels
-from rocattn_profiling.kernels.shipped import Shipped, is_quick
+from rocattn_profiling.kernels.shipped import Shipped
 from rocattn_profiling.profile.collect import hardware
 from rocattn_profiling.workloads.grids import GRIDS
+
+from .answers import Answers, ProbeError, ask, ready, usual_problems
+from .machine_code import KERNELS, compare_machine_code, error_at, failed_entry, machine_code_causes
+from .plans import FLASH_PATH, compare, geometry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
 
 PLANS_FROM = ("rocattn", KERNELS)
 KERNELS_FROM = (*PLANS_FROM, "profiling/rocattn_profiling/kernels")
-OPTIONS_FROM = "rocattn/toolchain/hip.py"
 EXACT = frozenset({"audit", "plan", "workspace"})
 _GPU_MODULE = "bench_gpu."  # its benchmarks name no backend
 _IN_GPU_MODULE = re.compile(r"bench_gpu(?![?*{])(?:[^|()]|\([^()]*\))*")
@@ -56,29 +53,12 @@ ADVICE = sentences.ADVICE | {
 """What to try, by `Cause.about`."""
 
 
-def applies(context: Context) -> bool:
-    """Whether the gated project is rocattn; of existing environments, by the folder that the suite is in."""
-    trees = context.trees.values() or [path.parent for path in context.launchers["head"].shared[:1]]
-    return any(has_plans(tree) for tree in trees)
-
-
 def has_plans(tree: Path) -> bool:
-    """Whether a checkout is one of rocattn, new enough to have plans and kernels."""
+    """Whether a checkout is new enough to have plans and kernels."""
     return (tree / "rocattn" / "gpu" / "plan.py").is_file() and (tree / KERNELS / "hip").is_dir()
 
 
-def without_gpu(patterns: Sequence[str]) -> Reason[str] | None:
-    """Return why benchmarks cannot be measured here: all patterns find those of a GPU only, and there is none."""
-    if not patterns or not all(map(_IN_GPU_MODULE.fullmatch, patterns)):
-        return None
-    machine = hardware.examine()
-    if machine.gpus or machine.kfd != "missing":
-        return None
-    text = "the benchmarks of bench_gpu need an AMD GPU, and this machine has none (no /dev/kfd)"
-    return Reason("no_gpu", text, "machine code is compared without one: rocattn kernels audit --against HEAD")
-
-
-class RocattnPlugin(Plugin):
+class Plugin(Base):
     """Compares machine code, plans, workspaces and backend choices; names them, and their sources, as causes."""
 
     def __init__(self, context: Context) -> None:
@@ -87,6 +67,17 @@ class RocattnPlugin(Plugin):
         self._labels: Sequence[str] = ()
         self._audits: dict[tuple[str, str], Entry] = {}
         self._answers: dict[SideName, dict[str, Answers]] = {}
+
+    @classmethod
+    def unmeasurable(cls, patterns: Sequence[str]) -> Reason[str] | None:
+        """Return why nothing can be measured: all patterns find benchmarks of a GPU only, and there is none."""
+        if not patterns or not all(map(_IN_GPU_MODULE.fullmatch, patterns)):
+            return None
+        machine = hardware.examine()
+        if machine.gpus or machine.kfd != "missing":
+            return None
+        text = "the benchmarks of bench_gpu need an AMD GPU, and this machine has none (no /dev/kfd)"
+        return Reason("no_gpu", text, "machine code is compared without one: rocattn kernels audit --against HEAD")
 
     def prepare(self, labels: Sequence[str]) -> None:
         """Compile both sides' CPU kernels if a benchmark runs them."""
@@ -100,19 +91,16 @@ class RocattnPlugin(Plugin):
     def entries(self) -> list[Entry]:
         """Compare what can be compared without a clock; what is left out is noted in the context."""
         context = self.context
-        if any(side not in context.trees for side in SIDES):
-            _left_out(context, "exact metrics", "an existing environment has no sources to compare")
-            return []
         base, head = (has_plans(context.trees[side]) for side in SIDES)
         if not head:
             lost = RocattnError("head has no plans and kernels any more; base has")
-            return [_failed("plan", "plans and kernels", lost)]
+            return [failed_entry("plan", "plans and kernels", lost)]
         if not base:
             _left_out(context, "exact metrics", "base is too old to have plans and kernels")
             return []
         entries = [
             msgspec.structs.replace(entry, causes=_advised(entry.causes)) if entry.status == "regression" else entry
-            for entry in [*_compare_plans(context), *_compare_machine_code(context, self._sources_of)]
+            for entry in [*_compare_plans(context), *_compare_kernels(context, self._sources_of)]
         ]
         self._audits = {(entry.arch, entry.label): entry for entry in entries if entry.metric == "audit"}
         return entries
@@ -166,7 +154,7 @@ class RocattnPlugin(Plugin):
             elif old.hash != new.hash:
                 causes.append(Cause(kind="launch", text=f"On {arch}, {geometry(old, new)}"))
             if self.context.trees:
-                code += machine_code(self.context, arch, old, new)
+                code += machine_code_causes(self.context, arch, old, new)
                 sources |= {path for launch in new.launches for path in self._kernel_sources(launch.source)}
                 sources |= self._planners() if old.hash != new.hash else set()
         return [*causes, *self._changed(sources), *code]
@@ -242,80 +230,26 @@ def _compare_plans(context: Context) -> list[Entry]:
     try:
         head = ask(context, "head", problems, TESTED)
     except ProbeError as error:
-        return [_failed("plan", "plans and backend choices", error)]
-    return exact_plans.compare(base, head, TESTED)
+        return [failed_entry("plan", "plans and backend choices", error)]
+    return compare(base, head, TESTED)
+
+
+def _compare_kernels(context: Context, sources_of: Callable[[Shipped], list[Cause]]) -> list[Entry]:
+    """Compare machine code, unless every byte that it is made from is equal."""
+    if _differ(context, KERNELS_FROM):
+        return compare_machine_code(context, sources_of)
+    reason = "the kernels and what chooses them are base's, byte for byte"
+    return [Entry(label="all kernels", name="kernels", metric="audit", status="pass", reason=reason)]
 
 
 def _left_out(context: Context, what: str, why: str) -> None:
     context.leave_out(what, Reason("unread", why), f"{what} are left out: {why}")
 
 
-def _failed(metric: str, label: str, error: RocattnError, arch: str = "") -> Entry:
-    """Return the entry of what head cannot be asked though base can: not measured never passes."""
-    return Entry(label=label, name=label, metric=metric, arch=arch, status="failed", reason=str(error))
-
-
-def _compare_machine_code(context: Context, sources_of: Callable[[Shipped], list[Cause]]) -> list[Entry]:
-    """Compare machine code, unless every byte that it is made from is equal.
-
-    Args:
-        context: Both sides.
-        sources_of: Names the changed files that a kernel is compiled from.
-    """
-    if not _differ(context, KERNELS_FROM):
-        reason = "the kernels and what chooses them are base's, byte for byte"
-        return [Entry(label="all kernels", name="kernels", metric="audit", status="pass", reason=reason)]
-    try:
-        choose_compiler()
-        base, unknown = _kernels(context, "base")
-    except RocattnError as error:
-        context.leave_out("machine code", Reason("unread", str(error)), f"the machine code is not compared: {error}")
-        return []
-    if len({_content(context.trees[side] / OPTIONS_FROM) for side in SIDES}) > 1:
-        context.note(
-            f"{OPTIONS_FROM} differs, but both sides are compiled with the options of the rocattn that runs here: only "
-            "`rocattn kernels audit --check-pins` shows what other options change"
-        )
-    for arch, reason in unknown.items():
-        line = f"base's machine code for {arch} is not compared: {reason}"
-        context.leave_out(f"machine code for {arch}", Reason("unread", reason), line)
-    try:
-        head, unlisted = _kernels(context, "head")
-        failed = [
-            _failed("audit", "kernels", RocattnError(f"head does not list its kernels for {arch}: {reason}"), arch)
-            for arch, reason in unlisted.items()
-            if any(kernel.arch == arch for kernel in base.shipped)
-        ]
-        base, head = (
-            side._replace(shipped=[k for k in side.shipped if k.arch not in unlisted.keys() | unknown.keys()])
-            for side in (base, head)
-        )
-        compared = compare_kernels(base, head, say=context.say)
-    except RocattnError as error:
-        return [_failed("audit", "kernels", error)]
-    shipped = {(kernel.arch, kernel.name): kernel for kernel in head.shipped}
-    # Kernels that do not compile have entries.
-    context.not_compared.extend(gap for gap in compared.comparison.not_compared if gap.code != PROBLEM)
-    pins = PinFiles(base.tree, head.tree, context.note)
-    return [*failed, *audit_entries(compared, shipped, head, pins, sources_of)]
-
-
-def _kernels(context: Context, side: SideName) -> tuple[Kernels, dict[str, str]]:
-    """Return what a side ships, and for an architecture that it cannot list, why."""
-    tree = context.trees[side]
-    listed = list_kernels(tree, side, TESTED)
-    chosen = [kernel for kernel in listed.kernels if not context.options.quick or is_quick(kernel)]
-    return Kernels(tree, chosen), listed.problems
-
-
 def _differ(context: Context, folders: Sequence[str]) -> bool:
     """Whether any file in some folders differs between the sides."""
     base, head = ([_digest(context.trees[side] / folder) for folder in folders] for side in SIDES)
     return base != head
-
-
-def _content(file: Path) -> bytes:
-    return file.read_bytes() if file.is_file() else b""
 
 
 def _digest(folder: Path) -> str:
@@ -350,43 +284,6 @@ def _declines(backend: str, head: Answers | None) -> bool:
 def gpu_archs() -> list[str]:
     """Return the architectures of this machine's GPUs; none without one."""
     return list(dict.fromkeys(hardware.examine().archs))
-
-
-def machine_code(context: Context, arch: str, old: PlanAnswer, new: PlanAnswer) -> list[Cause]:
-    """Return what got worse in the machine code of two plans' kernels, what costs most first; else what differs at all.
-
-    Improvements are left out: they explain no regression.
-
-    Args:
-        context: With both trees.
-        arch: The GPU.
-        old: Base's plan.
-        new: Head's plan.
-    """
-    base, head = (
-        Kernels(context.trees[side], [
-            Shipped(kernel=run.kernel, source=run.source, symbol=run.symbol, defines=run.defines, arch=arch)
-            for run in plan.launches
-        ])
-        for side, plan in zip(SIDES, (old, new), strict=True)
-    )  # fmt: skip
-    try:
-        compared = compare_kernels(base, head)
-    except RocattnError as error:
-        context.say(f"the machine code is not compared: {error}")
-        return []
-    findings = compared.comparison.findings
-    worse = [finding for finding in findings if finding.severity == "worse"]
-    return [
-        Cause(
-            kind="machine code",
-            text=finding.sentence,
-            about=finding.metric,
-            location=Location(path=f"{KERNELS}/{finding.file}") if finding.file else None,
-        )
-        for finding in worse or findings
-        if finding.severity not in {"new", "missing", "better"}
-    ]
 
 
 def _advised(causes: Sequence[Cause]) -> list[Cause]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from rocattn_profiling.gate.exact.answers import Answers, PlanAnswer, PlannedLaunch
-from rocattn_profiling.gate.exact.audit import error_at
 from rocattn_profiling.gate.model import Cause, Entry, Status, decision_of
+
+from .answers import Answers, PlanAnswer, PlannedLaunch
+from .machine_code import error_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

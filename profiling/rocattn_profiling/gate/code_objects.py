@@ -1,0 +1,220 @@
+"""Code objects of both sides, compared for a project's plug-in: entries with their causes, exact and not timed.
+
+`compare_audits` takes audits of any code objects (`rocattn_profiling.kernels.audit.audit_files`). `compare_kernels`
+compiles HIP sources, and only those that can differ: the same source, macros and compiler give the same bytes. Both
+sides are compiled by this machine's compiler, so every difference comes from the sources.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocattn_profiling.gate.model import Cause, Entry, Location, Status, decision_of
+from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.compare import Comparison, Finding, compare, problem_of, work_factor
+from rocattn_profiling.kernels.model.rates import rates_version
+from rocattn_profiling.kernels.pins import pin_of
+from rocattn_profiling.kernels.shipped import equal_kernels, facts_of_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.kernels.facts import KernelFacts
+    from rocattn_profiling.kernels.shipped import Shipped
+
+UNITS = {
+    "spills": "spilled registers", "scratch": "bytes of scratch per lane", "occupancy": "waves per SIMD",
+    "blocks": "blocks", "issue cycles": "cycles", "global loads": "bytes per load", "matrix": "matrix FLOPs",
+    "instruction cache": "bytes of code", "loop code": "bytes of code",
+    "own overlap": "% of vector instructions", "run": "products", "read to wait": "products", "bare waits": "waits",
+    "barriers": "barriers", "FLOP/B": "FLOP per byte", "LDS reads": "LDS cycles per matrix cycle",
+    "loads in flight": "loads", "read conflicts": "times the cycles", "write conflicts": "times the cycles",
+}  # fmt: skip
+_MORE_IS_BETTER = frozenset({"blocks", "global loads", "matrix", "run", "read to wait", "FLOP/B", "loads in flight"})
+
+
+class Kernels(NamedTuple):
+    """One side's kernels: the folder of their sources, with ``include`` in it, and what is compiled of them."""
+
+    root: Path
+    shipped: Sequence[Shipped]
+
+
+class Compared(NamedTuple):
+    """Result of `compare_audits` and `compare_kernels`.
+
+    Attributes:
+        same: Architecture -> number of kernels that equal base's byte for byte, which are not compiled.
+        comparison: Of the others.
+        before, after: Their facts by (architecture, name).
+        broken: The compiler's error on head, for kernels that compile on neither side.
+    """
+
+    same: dict[str, int]
+    comparison: Comparison
+    before: dict[tuple[str, str], KernelFacts]
+    after: dict[tuple[str, str], KernelFacts]
+    broken: dict[tuple[str, str], str]
+
+
+class Review:
+    """What a project knows about its kernels beyond both sides' code objects; this one knows nothing."""
+
+    def place(self, finding: Finding) -> Location | None:  # noqa: ARG002 - for those who derive from this
+        """Return where in the repository a finding is."""
+        return None
+
+    def crept(self, before: KernelFacts, after: KernelFacts) -> list[Finding]:  # noqa: ARG002
+        """Return what is worse in a kernel that is not worse than base's."""
+        return []
+
+    def settled(self, entry: Entry, after: KernelFacts) -> Entry:  # noqa: ARG002
+        """Return the entry of a kernel that both sides have, with what was accepted before."""
+        return entry
+
+
+def compare_audits(base: Audit, head: Audit) -> Compared:
+    """Compare the code objects of both sides."""
+    before, after = ({(facts.arch, facts.name): facts for facts in audit.kernels} for audit in (base, head))
+    return Compared({}, compare(base, head), before, after, {})
+
+
+def compare_kernels(
+    base: Kernels, head: Kernels, *, jobs: int = 0, say: Callable[[str], None] = lambda _: None
+) -> Compared:
+    """Compare the kernels of two checkouts, compiling those that can differ.
+
+    Args:
+        base: Before.
+        head: Now.
+        jobs: Number of processes; 0 for the cores available.
+        say: Prints how many are compiled.
+
+    Raises:
+        ToolchainError: When there is no compiler.
+    """
+    old, new = ({(kernel.arch, kernel.name): kernel for kernel in side.shipped} for side in (base, head))
+    equal = equal_kernels(base.shipped, base.root, head.shipped, head.root)
+    same = Counter(arch for arch, _ in equal)
+    wanted = [[kernel for key, kernel in side.items() if key not in equal] for side in (old, new)]
+    if count := len(wanted[0]) + len(wanted[1]):
+        say(f"machine code: compiling {count} of {len(old) + len(new)} kernels of both sides; the others are identical")
+    jobs = jobs or len(os.sched_getaffinity(0))
+    audits = []
+    for side, kernels, name in ((base, wanted[0], "base"), (head, wanted[1], "head")):
+        facts, problems = facts_of_all(kernels, side.root, jobs=jobs) if kernels else ([], [])
+        audits.append(Audit(subject=name, rates=rates_version(), kernels=facts, problems=problems))
+    compared = compare_audits(*audits)
+    neither = sorted((old.keys() & new.keys()) - equal - compared.before.keys() - compared.after.keys())
+    return compared._replace(
+        same=same, broken={(arch, name): problem_of(audits[1], name, arch) for arch, name in neither}
+    )
+
+
+def cost_ratio(finding: Finding, before: KernelFacts, after: KernelFacts) -> float | None:
+    """Return the factor by which the cost of a finding grew; None where it was zero."""
+    if finding.metric == "occupancy":
+        return _ratio(_waves(after), _waves(before))
+    if finding.metric in _MORE_IS_BETTER:
+        return _ratio(finding.after, finding.before)
+    if finding.metric == "issue cycles":
+        factor = work_factor(pin_of(before), pin_of(after))
+        return _ratio((finding.before or 0) * factor, finding.after)
+    if finding.metric == "own overlap":  # the rest is what the matrix unit waits for
+        return _ratio(100 - (finding.before or 0), 100 - (finding.after or 0))
+    return _ratio(finding.before, finding.after)
+
+
+def _ratio(below: float | None, above: float | None) -> float | None:
+    return above / below if below and above else None
+
+
+def _waves(facts: KernelFacts) -> float | None:
+    return facts.occupancy.waves_per_simd if facts.occupancy else None
+
+
+def audit_entries(compared: Compared, review: Review | None = None) -> list[Entry]:
+    """Return an entry for each kernel that got worse or better, came or went, and one per architecture for the rest.
+
+    Args:
+        compared: Both sides' code objects.
+        review: What the project knows about them.
+    """
+    review = review or Review()
+    grouped: dict[tuple[str, str], list[Finding]] = {}
+    for finding in compared.comparison.findings:
+        grouped.setdefault((finding.arch, finding.kernel), []).append(finding)
+    entries: list[Entry] = []
+    quiet: dict[str, list[int]] = {arch: [count, 0] for arch, count in compared.same.items()}
+    for key in dict.fromkeys([*compared.after, *grouped]):
+        findings = grouped.get(key, [])
+        before, after = compared.before.get(key), compared.after.get(key)
+        if before and after and _are_notes(findings):
+            findings = [*review.crept(before, after), *findings]
+        if _are_notes(findings):
+            count = quiet.setdefault(key[0], [0, 0])
+            count[0], count[1] = count[0] + 1, count[1] + bool(findings)
+            continue
+        entries.append(_kernel_entry(key, findings, before, after, review))
+    entries += [_broken(arch, name, error) for (arch, name), error in compared.broken.items()]
+    entries.sort(key=lambda entry: (entry.status != "regression", entry.arch, entry.label))
+    return [*entries, *(_rest(arch, *count) for arch, count in sorted(quiet.items()))]
+
+
+def _are_notes(findings: Sequence[Finding]) -> bool:
+    return all(finding.severity == "note" for finding in findings)
+
+
+def _kernel_entry(
+    key: tuple[str, str],
+    findings: Sequence[Finding],
+    before: KernelFacts | None,
+    after: KernelFacts | None,
+    review: Review,
+) -> Entry:
+    """Return the entry of a kernel by its most severe findings; its numbers are those of what grew most."""
+    arch, name = key
+    severity = next(finding.severity for finding in findings if finding.severity != "note")
+    findings = [finding for finding in findings if finding.severity == severity]
+    status: Status = {
+        "worse": "regression",
+        "better": "improvement",
+        "incomparable": "ungated",
+        "missing": "removed",
+        "new": "new",
+    }[severity]  # type: ignore[assignment]  # all of them are statuses
+    reason = "; ".join(finding.text for finding in findings)
+    sized = [(finding, cost_ratio(finding, before, after) if before and after else None) for finding in findings]
+    # A waiver's ceiling must hold for each finding, and nothing bounds one without a ratio.
+    first, ratio = max(sized, key=lambda item: item[1] or math.inf) if status == "regression" else sized[0]
+    old, new = first.before, first.after
+    if before and after and first.metric == "occupancy" and before.occupancy and after.occupancy:
+        old, new = before.occupancy.waves_per_simd, after.occupancy.waves_per_simd
+    decided = decision_of(name, status, ratio, reason) if ratio and status in {"regression", "improvement"} else None
+    entry = Entry(
+        label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status=status,
+        unit=UNITS.get(first.metric, ""), base=old, head=new, reason=reason, decision=decided,
+        causes=[
+            Cause(kind="machine code", text=finding.text, about=finding.metric, location=review.place(finding))
+            for finding in findings
+        ],
+    )  # fmt: skip
+    return review.settled(entry, after) if before and after else entry
+
+
+def _broken(arch: str, name: str, error: str) -> Entry:
+    """Return the entry of a kernel that compiles on neither side."""
+    reason = f"it does not compile on either side: {error}"
+    return Entry(
+        label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status="broken", reason=reason
+    )  # fmt: skip
+
+
+def _rest(arch: str, kernels: int, noted: int) -> Entry:
+    name = f"{kernels} kernels"
+    changes = f"{noted} of them with changes without consequence" if noted else "without any difference that counts"
+    return Entry(label=name, name="kernels", metric="audit", arch=arch, status="pass", reason=f"{name}: {changes}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.console import saying_elapsed
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
@@ -88,9 +89,7 @@ def _untracked(repo: Path, held: Uncommitted, head: str) -> Iterator[str]:
 
 
 def _listed(paths: Sequence[str], most: int = 3) -> str:
-    """Return the first paths, and how many more there are."""
-    shown = ", ".join(terminal(path, 80) for path in paths[:most])
-    return f"{shown} and {len(paths) - most} more" if len(paths) > most else shown
+    return listed([terminal(path, 80) for path in paths], most)
 
 
 def _changes_nothing(repo: Path, path: str) -> bool:

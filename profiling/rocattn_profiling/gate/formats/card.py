@@ -89,7 +89,7 @@ def _add_worse(card: Card, group: CauseGroup, command: str, accept: str) -> None
         ratios = [entry.decision.ratio for entry in more if entry.decision is not None and entry.decision.has_ratio]
         ends = dict.fromkeys([render.ratio(min(ratios)), render.ratio(max(ratios))]) if ratios else []
         card.add(f"  and {len(more)} more{', ' if ends else ''}{' to '.join(ends)}")
-    for reason in dict.fromkeys(reason for entry in shown for reason in render.own_reasons(entry)):
+    for reason in dict.fromkeys(entry.reason for entry in shown if entry.reason):
         card.add(terminal(reason), first="  ")
     _add_causes(card, group.causes)
     for word, line in (("repeat", command), ("accept", accept)):

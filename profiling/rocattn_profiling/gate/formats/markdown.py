@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.markup import code, markdown, prose
 from rocattn_profiling.gate.formats import render
 from rocattn_profiling.gate.groups import WORSE, CauseGroup, ReasonGroup, acceptance, by_cause, by_reason, repeats
@@ -196,7 +197,7 @@ def _brief(group: CauseGroup) -> Iterator[str]:
     more = f" and {others} more" if others else ""
     yield f"**{known}** {code(render.title(group.entries[0]))}{more}:"
     yield ""
-    reasons = dict.fromkeys(reason for entry in group.entries for reason in render.own_reasons(entry))
+    reasons = dict.fromkeys(entry.reason for entry in group.entries if entry.reason)
     rules = dict.fromkeys(f"rule: {entry.rule}" for entry in group.entries if entry.rule)
     yield from (f"- {markdown(reason, 300)}" for reason in list(reasons)[:_NAMED])
     yield from (f"- {markdown(rule, 200)}" for rule in list(rules)[:_NAMED])
@@ -205,9 +206,8 @@ def _brief(group: CauseGroup) -> Iterator[str]:
 def _reason(group: ReasonGroup) -> str:
     """Return one line: how many are undecided or broken, why, what helps, and who."""
     word = f"{render.word(group.entries[0].status)}{', likely slower' if group.suspect else ''}"
-    names = ", ".join(code(render.title(entry)) for entry in group.entries[:_NAMED])
-    more = f" and {len(group.entries) - _NAMED} more" if group.entries[_NAMED:] else ""
-    return f"- **{len(group.entries)} {word}:** {markdown(group.reason.line, 400)} ({names}{more})"
+    names = listed([code(render.title(entry)) for entry in group.entries], _NAMED)
+    return f"- **{len(group.entries)} {word}:** {markdown(group.reason.line, 400)} ({names})"
 
 
 def _cause(cause: Cause) -> str:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.files import write_together
 from rocattn_profiling.base.markup import command_data, command_property, plain, terminal
 from rocattn_profiling.gate import verdict
@@ -84,11 +85,8 @@ def _cause_command(group: CauseGroup) -> str:
 
 def _reason_command(group: ReasonGroup) -> str:
     likely = ", likely slower" if group.suspect else ""
-    names = ", ".join(render.title(entry) for entry in group.entries[:3])
-    more = f" and {len(group.entries) - 3} more" if group.entries[3:] else ""
-    return _command(
-        "warning", {"title": f"{len(group.entries)} undecided{likely}"}, f"{group.reason.line} ({names}{more})"
-    )
+    names = listed([render.title(entry) for entry in group.entries], 3)
+    return _command("warning", {"title": f"{len(group.entries)} undecided{likely}"}, f"{group.reason.line} ({names})")
 
 
 def _command(kind: str, properties: Mapping[str, str], message: str) -> str:

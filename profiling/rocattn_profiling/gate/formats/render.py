@@ -81,7 +81,7 @@ def _counted(status: str, number: int) -> str:
 
 def entry_lines(entry: Entry) -> Iterator[str]:
     """Yield the lines of one entry: its name, numbers, reasons, waiver, and causes."""
-    yield f"  {_name(entry)}"
+    yield f"  {terminal(title(entry), _NAME)}"
     lines = [change(entry), *reasons(entry)]
     yield from (f"    {terminal(line)}" for line in lines if line)
     if entry.suspect:
@@ -98,10 +98,6 @@ def entry_lines(entry: Entry) -> Iterator[str]:
         yield f"    - {more} more"
 
 
-def _name(entry: Entry) -> str:
-    return terminal(title(entry), _NAME)
-
-
 def title(entry: Entry) -> str:
     """Return the label of an entry; for exact metrics also the metric and the architecture."""
     about = [part for part in (entry.metric, entry.arch) if part] if entry.metric in EXACT else []
@@ -112,11 +108,6 @@ def reasons(entry: Entry) -> list[str]:
     """Return why an entry has its status: the decision's reason, and what waivers and thresholds made of it."""
     decision = [entry.decision.reason] if entry.decision is not None else []
     return [reason for reason in dict.fromkeys([*decision, entry.reason]) if reason]
-
-
-def own_reasons(entry: Entry) -> list[str]:
-    """Return what a reader must know of an entry that is worse besides its numbers: an error, or a broken ceiling."""
-    return [entry.reason] if entry.reason else []
 
 
 def why(entry: Entry) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import rocattn
+from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.gate.formats import render
 from rocattn_profiling.gate.groups import by_cause, by_reason
@@ -197,9 +198,8 @@ def _words(alike: Sequence[Entry]) -> str:
     parts = [f"{render.title(entry)}: {entry.status}{', ' + numbers if numbers else ''}"]
     parts += [reason.rstrip(".") for reason in render.reasons(entry)]
     parts += dict.fromkeys(render.cause_line(cause).rstrip(".") for member in alike for cause in member.causes)
-    others = ", ".join(f"{render.title(member)} {render.change(member)}".rstrip() for member in alike[1 : _NAMED + 1])
-    more = f" and {len(alike) - 1 - _NAMED} more" if len(alike) > _NAMED + 1 else ""
-    parts += [f"The same holds for {others}{more}"] if others else []
+    others = [f"{render.title(member)} {render.change(member)}".rstrip() for member in alike[1:]]
+    parts += [f"The same holds for {listed(others, _NAMED)}"] if others else []
     return ". ".join(parts) + "."
 
 

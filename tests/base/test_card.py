@@ -64,9 +64,9 @@ def test_what_is_not_shown_is_counted():
     """Below the others, unless there is nothing."""
     card = Card()
     for most in (2, 3):
-        for each in card.some("abc", most, "and # more"):
+        for each in card.some("abc", most, "and # more in a#b"):
             card.add(each)
-    assert shown(card) == ["a", "b", "and 1 more", "a", "b", "c"]
+    assert shown(card) == ["a", "b", "and 1 more in a#b", "a", "b", "c"]
     assert (listed("abc", 2), listed("abc", 3)) == ("a, b and 1 more", "a, b, c")
 
 

@@ -101,11 +101,11 @@ class Card:
         Args:
             items: All of them.
             most: How many are shown.
-            rest: The line, in which ``#`` is their number, or what returns it for them.
+            rest: The line, in which the first ``#`` is their number, or what returns it for them.
         """
         yield from items[:most]
         if others := items[most:]:
-            self.add((rest(others) if callable(rest) else rest.replace("#", str(len(others))), "dim"), indent=2)
+            self.add((rest(others) if callable(rest) else rest.replace("#", str(len(others)), 1), "dim"), indent=2)
 
     def rows(
         self, rows: Iterable[Sequence[Part]], *, right: Container[int] = (), gap: int = 2, first: str = ""

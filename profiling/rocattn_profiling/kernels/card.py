@@ -224,7 +224,7 @@ def _add_table(
     about = [
         (row.arch, (word, _STYLES[row.severity]), _variant_name(row)) for row, word in zip(rows, words, strict=True)
     ]
-    keys = [card.text((terminal(kernel, card.width // 2), "bold")), *card.rows(about, first=" ")]
+    keys = [card.text((terminal(kernel, card.room // 2), "bold")), *card.rows(about, first=" ")]
     judged = [{_COLUMNS.get(finding.metric): finding.severity for finding in reversed(row.findings)} for row in rows]
     accused = {name for row in judged for name, severity in row.items() if severity == "worse"}
     order = [name for name in dict.fromkeys(_COLUMNS.values()) if any(row.get(name) for row in cells)]

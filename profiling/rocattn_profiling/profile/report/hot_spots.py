@@ -46,7 +46,6 @@ LINES = 15
 """Lines of a kernel, and instructions of a line, that a page shows."""
 ON_TERMINAL = 2
 """Kernels whose hot spots the terminal shows."""
-_LINES_ON_TERMINAL, _PLACE, _NAME = 5, 24, 24
 _FRAMES = " -> "  # rocprofiler-sdk's separator of a line and the lines that it is inlined into
 _LINE = re.compile(r"(.+):([1-9]\d*)$")
 _TOOLKIT = re.compile(r"/opt/rocm|/usr/include/|/amd_detail/|__clang_hip|/lib/clang/")
@@ -329,44 +328,14 @@ def caution(spots: HotSpots) -> str:
     return f"shares are good to {spots.uncertainty:.1f} points at best{skid}"
 
 
-def terminal_lines(spots: Sequence[HotSpots], not_hot: str) -> list[str]:
-    """Return the hottest lines of the first kernels, for a terminal of 80 columns or more.
-
-    Args:
-        spots: Of all kernels.
-        not_hot: Which samples are in none of them.
-    """
-    shown = []
-    for each in spots[:ON_TERMINAL]:
-        shown.append(headline(each, _NAME))
-        lines = [] if each.few else each.lines[:_LINES_ON_TERMINAL]
-        width = min(max((len(line.place) for line in lines), default=0), _PLACE)
-        if lines:
-            note = "" if each.no_cycles else " (cycles: to issue it)"
-            shown.append(f"   share  {'line':{width}}  {'' if each.no_cycles else 'cycles  '}what the waves do{note}")
-        for line in lines:
-            place = terminal(line.place)
-            place = place if len(place) <= width else f"…{place[1 - width :]}"
-            cycles = "" if each.no_cycles else f"{_cycles(line):>6}  "
-            shown.append(
-                f"  {each.share(line.count):4.1f} %  {place:{width}}  {cycles}{_wait(each, line.causes)}".rstrip()
-            )
-        if each.finding and each.number is None:  # else it is among the kernel's findings
-            shown.append(f"  {terminal(each.finding.sentence)}")
-        if each.few:
-            shown.append(f"  {caution(each)}")
-    if len(spots) > ON_TERMINAL:
-        shown.append(f"Hot spots of {len(spots) - ON_TERMINAL} more kernels are in the report")
-    return [*shown, *([not_hot] if not_hot else [])]
-
-
 def summary(spots: HotSpots, line: HotLine) -> str:
     """Return what the waves mostly wait for at a line, in percent of all samples, and its static cost."""
-    cost = "" if line.cycles is None else f"{_cycles(line)} cycles to issue"
-    return "; ".join(filter(None, (_wait(spots, line.causes), cost)))
+    cost = "" if line.cycles is None else f"{cycles_text(line)} cycles to issue"
+    return "; ".join(filter(None, (wait_text(spots, line.causes), cost)))
 
 
-def _cycles(line: HotLine) -> str:
+def cycles_text(line: HotLine) -> str:
+    """Return a line's static cost, at least what is known of it; "-" for none."""
     if line.cycles is None:
         return "-"
     # Without addresses equal instructions of a line are one.
@@ -382,10 +351,11 @@ def about(spots: HotSpots, instruction: HotInstruction) -> str:
         if instruction.hits
         else ""
     )
-    return "; ".join(filter(None, (_wait(spots, instruction.causes), lanes, runs, cost)))
+    return "; ".join(filter(None, (wait_text(spots, instruction.causes), lanes, runs, cost)))
 
 
-def _wait(spots: HotSpots, causes: Mapping[str, int]) -> str:
+def wait_text(spots: HotSpots, causes: Mapping[str, int]) -> str:
+    """Return what the waves mostly do, in percent of all samples."""
     waits = (key for key in causes if key not in {"issued", "sampled"})
     key = next(waits, "issued" if "issued" in causes else "")
     share = spots.share(causes.get(key, 0))

@@ -16,9 +16,9 @@ from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.report.causes import UNCHANGED
 from rocattn_profiling.profile.report.compare import KernelPair, ProfileComparison
 from rocattn_profiling.profile.report.groups import FindingGroup, complete, part
-from rocattn_profiling.profile.report.hot_spots import terminal_lines
+from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL, caution, cycles_text, headline, wait_text
 from rocattn_profiling.profile.report.names import short_names
-from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
+from rocattn_profiling.profile.report.records import HotLine, HotSpots, KernelProfile, ProfileReport
 from rocattn_profiling.profile.report.speed_of_light import SpeedBar
 from rocattn_profiling.profile.report.summary import FINDINGS, KERNELS, KernelRow, ReportSummary, bars_of
 from rocattn_profiling.profile.report.verdict import COLLECT, NOT_COUNTABLE
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 PROVE = "rocattn gate run --head WORKTREE"
 PROBLEMS = 3
 """Problems of the files that are shown; the report has all."""
+_HOT_LINES, _PLACE = 5, 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 NONE = "\u2013"
 """What stands for a number that is not known."""
@@ -306,12 +307,33 @@ def add_unknown(card: Card, summary: ReportSummary) -> None:
 
 
 def add_hot_spots(card: Card, report: ProfileReport) -> None:
-    """Add the hottest source lines, if instructions were sampled."""
-    lines = terminal_lines(report.hot_spots, report.not_hot)
-    if lines:
+    """Add the hottest lines of the first kernels, if instructions were sampled."""
+    if report.hot_spots or report.not_hot:
         card.gap()
-    for line in lines:
-        card.add(line)
+    for spots in report.hot_spots[:ON_TERMINAL]:
+        card.add(headline(spots, _PLACE))
+        lines = [] if spots.few else spots.lines[:_HOT_LINES]
+        if lines:
+            note = "" if spots.no_cycles else " (cycles: to issue it)"
+            cells = [("share  ", "line", "" if spots.no_cycles else "cycles", f"what the waves do{note}")]
+            cells += [_hot_line(card, spots, line) for line in lines]
+            card.put(card.rows(cells, right={0, 2}, first="  "))
+        if spots.finding and spots.number is None:  # else it is among the kernel's findings
+            card.add(terminal(spots.finding.sentence), first="  ")
+        if spots.few:
+            card.add(caution(spots), first="  ")
+    if len(report.hot_spots) > ON_TERMINAL:
+        card.add(f"Hot spots of {count(len(report.hot_spots) - ON_TERMINAL, 'more kernel')} are in the report")
+    if report.not_hot:
+        card.add(report.not_hot)
+
+
+def _hot_line(card: Card, spots: HotSpots, line: HotLine) -> tuple[str, str, str, str]:
+    """Return the cells of a line; the end of its place tells more than the beginning."""
+    place = terminal(line.place)
+    place = place if len(place) <= _PLACE else f"{card.spell('…')}{place[1 - _PLACE :]}"
+    cycles = "" if spots.no_cycles else cycles_text(line)
+    return f"{spots.share(line.count):.1f} %", place, cycles, wait_text(spots, line.causes)
 
 
 def add_problems(card: Card, problems: Sequence[str]) -> None:

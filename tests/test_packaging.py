@@ -355,7 +355,16 @@ def test_the_sdist_builds_the_same_wheel(built, tmp_path):
         safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         archive.extractall(tmp_path, **safely)  # noqa: S202 - an archive that this test made
     (tree,) = tmp_path.iterdir()
-    for needed in ("asv.conf.json", "benchmarks", "tests", "kernels", "dev.py", "requirements.lock", "Makefile"):
+    for needed in (
+        "asv.conf.json",
+        "benchmarks",
+        "tests",
+        "kernels",
+        ".rocattn/gate",
+        "dev.py",
+        "requirements.lock",
+        "Makefile",
+    ):
         assert (tree / needed).exists(), needed
     (again,) = build(tree, tmp_path / "again", "--wheel")
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:

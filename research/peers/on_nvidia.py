@@ -1,4 +1,4 @@
-"""The whole GPU path on an NVIDIA card, through kernels/hipcuda: asynchronous hardware, where no AMD GPU is at hand.
+"""The whole GPU path on an NVIDIA card, through research/hipcuda: asynchronous hardware, where no AMD GPU is at hand.
 
 hip-python and every line of rocattn above it run unchanged; HIP's calls go to the card's driver, kernels are PTX of the
 same clang. **No time printed here says anything about an AMD GPU.** On the machine with the card, with rocattn and
@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,9 +39,7 @@ LARGE = "bench_gpu.*Prefill.*q1024.*warm"  # of benchmarks/, for the gate
 
 def environment() -> dict[str, str]:
     """Return the environment in which HIP is forwarded to the card's driver."""
-    from rocattn.toolchain.hipcuda import hipcuda_library
-
-    root = str(hipcuda_library())
+    root = str(run_path(str(ROOT / "research/hipcuda/hipcuda.py"))["hipcuda_library"]())
     paths = os.pathsep.join(filter(None, (f"{root}/lib", os.environ.get("LD_LIBRARY_PATH"))))
     return os.environ | {"ROCM_PATH": root, "LD_LIBRARY_PATH": paths}
 

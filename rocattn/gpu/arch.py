@@ -14,7 +14,7 @@ TESTED = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
 # CDNA 2 to 4, RDNA 2, 3, 3.5 and 4: the families whose matrix instructions (or lack of them) kernels/include knows.
 _KNOWN = re.compile(r"gfx(?:90a|94[0-2]|950|103[0-6]|110[0-3]|115[0-3]|120[01])")
 _TARGET = re.compile(r"(gfx[0-9a-f]{3,})(?::(?:sramecc|xnack)[+-])*")
-# NVIDIA's Ampere and later, whose matrix instructions nvgpu.h has: for checks on a card at hand, by kernels/hipcuda.
+# NVIDIA's Ampere and later, whose matrix instructions nvgpu.h has: for checks on a card at hand, by research/hipcuda.
 _NVIDIA = re.compile(r"sm_(?:8[0-9]|9[0-9]|1[0-9]{2})")
 
 

@@ -7,7 +7,8 @@ import os
 import struct
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from runpy import run_path
+from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import ToolchainError
 from rocattn.gpu.arch import is_nvidia
@@ -75,9 +76,8 @@ def compile_for_device(source: str, arch: str, defines: Mapping[str, str | int],
         ToolchainError: When there is no compiler or the kernel does not compile.
     """
     if is_nvidia(arch):
-        from rocattn.toolchain.hipcuda import compile_ptx
-
-        return compile_ptx(source, arch, defines=dict(defines))
+        code: bytes = _compile_ptx()(source, arch, defines=dict(defines))
+        return code
     if stand_in:
         from rocattn.toolchain.hostgpu import compile_hostgpu
 
@@ -85,6 +85,16 @@ def compile_for_device(source: str, arch: str, defines: Mapping[str, str | int],
     from rocattn.toolchain.hip import compile_hip
 
     return compile_hip(source, arch, defines=dict(defines), line_tables=switch(LINE_TABLES)).data
+
+
+@functools.cache
+def _compile_ptx() -> Any:
+    """Return what compiles for an NVIDIA card, from beside the library that forwards HIP: research/hipcuda."""
+    place = Path(os.environ.get("ROCM_PATH", ""), "hipcuda.py")
+    try:
+        return run_path(str(place))["compile_ptx"]
+    except OSError as error:
+        raise ToolchainError(f"no compiler for an NVIDIA card: {place} is not there; see research/hipcuda") from error
 
 
 def arg_type(arg: Arg) -> str:

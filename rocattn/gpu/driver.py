@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STAND_IN_SYMBOL = "rocattn_hostgpu_version"
 """Exported by the stand-in GPU's library (kernels/hostgpu) and by no HIP runtime."""
 NVIDIA_SYMBOL = "rocattn_hipcuda_version"
-"""Exported by the library that forwards HIP's calls to an NVIDIA driver (kernels/hipcuda) and by no HIP runtime."""
+"""Exported by the library that forwards HIP's calls to an NVIDIA driver (research/hipcuda) and by no HIP runtime."""
 _OUT_OF_MEMORY = frozenset({"hipErrorOutOfMemory", "hipErrorMemoryAllocation"})
 _CAPTURE_THREAD_LOCAL, _CAPTURE_RELAXED = 1, 2  # hipStreamCaptureMode
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn.cache import ContentCache, cache_folder
 from rocattn.errors import SettingError, ToolchainError
 from rocattn.notices import notice
-from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import Compiler, choose_host_compiler, run_step
 from rocattn.toolchain.inputs import absolute, content_key, inputs_of
 
@@ -177,11 +176,11 @@ def compile_for(
     return ContentCache(folder).get_or_make(content_key(parts), make, announce)["code.so"]
 
 
-def hip_library(folder: str) -> Path:
+def hip_library(folder: Path) -> Path:
     """Build one of this project's libraries with HIP's C interface, or take it from the cache.
 
     Args:
-        folder: Its sources below `kernel_root`.
+        folder: Its sources.
 
     Returns:
         The folder to name in ``ROCM_PATH``: its ``lib`` holds ``libamdhip64.so``.
@@ -189,8 +188,8 @@ def hip_library(folder: str) -> Path:
     Raises:
         ToolchainError: When there is no compiler or the library cannot be written.
     """
-    data = compile_host(sorted((kernel_root() / folder).glob("*.cpp")))
-    root = cache_folder() / folder / content_key([data])
+    data = compile_host(sorted(folder.glob("*.cpp")))
+    root = cache_folder() / folder.name / content_key([data])
     library = root / "lib" / "libamdhip64.so"
     if library.is_file():
         return root

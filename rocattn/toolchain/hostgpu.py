@@ -51,7 +51,7 @@ def hostgpu_library() -> Path:
     Raises:
         ToolchainError: When there is no compiler or the library cannot be written.
     """
-    return hip_library("hostgpu")
+    return hip_library(kernel_root() / "hostgpu")
 
 
 def compile_hostgpu(

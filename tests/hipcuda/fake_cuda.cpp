@@ -1,6 +1,6 @@
-// A CUDA driver without a card, for tests of kernels/hipcuda: memory is the host's, copies copy, kernels do nothing but
+// A CUDA driver without a card, for tests of research/hipcuda: memory is the host's, copies copy, kernels do nothing but
 // are counted, and events are ready at once. ROCATTN_FAKE_CUDA_FAULT=716 makes synchronising give that error.
-#include "../../kernels/hipcuda/cuda.h"
+#include "../../research/hipcuda/cuda.h"
 
 extern "C" {
 void* malloc(size_t);

@@ -7,18 +7,21 @@ import subprocess
 import sys
 from ctypes.util import find_library
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
 from rocattn.errors import ToolchainError
 from rocattn.gpu.arch import device_target, family, has_kernels, is_nvidia, wave_size
-from rocattn.sources import kernel_root
-from rocattn.toolchain.hipcuda import compile_ptx, hipcuda_library
+from rocattn.gpu.build import _compile_ptx, compile_for_device
 from rocattn.toolchain.host import compile_host
 
 from ..host_compilers import building_with, each_compiler
 
 HERE = Path(__file__).parent
+HIPCUDA = HERE.parents[1] / "research/hipcuda"
+RUN = run_path(str(HIPCUDA / "hipcuda.py"))
+compile_ptx, hipcuda_library = RUN["compile_ptx"], RUN["hipcuda_library"]
 EXPORTED = re.compile(r"HIPCUDA_EXPORT\s+[\w* ]+?(hip\w+)\(")
 NAMED = re.compile(r'(?:call|_outputs|_allocated)\("(hip\w+)"')
 
@@ -131,10 +134,17 @@ def test_too_much_memory_is_a_memory_error(fake_driver):
 def test_every_call_that_the_driver_makes_is_there():
     """A call that is missing would be found by its first use only."""
     made = set(NAMED.findall((Path(__file__).parents[2] / "rocattn/gpu/driver.py").read_text()))
-    sources = (kernel_root() / "hipcuda").glob("*.cpp")
-    exported = {name for source in sources for name in EXPORTED.findall(source.read_text())}
+    exported = {name for source in HIPCUDA.glob("*.cpp") for name in EXPORTED.findall(source.read_text())}
     assert made
     assert made - exported - {"hipGetDeviceProperties"} == set()  # which is hipGetDevicePropertiesR0600 in the library
+
+
+def test_without_the_forwarding_library_no_kernel_is_compiled(monkeypatch, tmp_path):
+    """Its folder has what compiles them; that is said in one line."""
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    _compile_ptx.cache_clear()
+    with pytest.raises(ToolchainError, match="research/hipcuda"):
+        compile_for_device("hip/softmax.hip", "sm_90", {}, stand_in=False)
 
 
 @pytest.mark.usefixtures("compiler")

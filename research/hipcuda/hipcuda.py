@@ -1,7 +1,8 @@
 """HIP on an NVIDIA card: a ``libamdhip64.so`` that forwards HIP's calls to CUDA's driver, and kernels as PTX.
 
 For checking, on a GPU that works by itself, everything that drives one; never for numbers of an AMD GPU. A program
-finds the library as it finds ROCm's: ``ROCM_PATH`` names the folder whose ``lib`` holds it.
+finds the library as it finds ROCm's: ``ROCM_PATH`` names the folder whose ``lib`` holds it. A copy of this file is in
+that folder, too: there `rocattn.gpu.build` finds `compile_ptx`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ def hipcuda_library() -> Path:
     Raises:
         ToolchainError: When there is no compiler or the library cannot be written.
     """
-    return hip_library("hipcuda")
+    here = Path(__file__)
+    root = hip_library(here.parent)
+    with tempfile.NamedTemporaryFile(dir=root, delete=False) as file:
+        file.write(here.read_bytes())
+    Path(file.name).replace(root / here.name)  # atomic: another process may be at it too
+    return root
 
 
 def compile_ptx(source: Path | str, arch: str, *, defines: Mapping[str, str | float | bool | None]) -> bytes:

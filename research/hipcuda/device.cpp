@@ -1,7 +1,7 @@
 // The driver, its devices, and errors.
 #include "cuda.h"
 
-#include "../hostgpu/properties.h"
+#include "../../kernels/hostgpu/properties.h"
 
 extern "C" {
 int pthread_mutex_lock(void*);

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import own_gate
@@ -84,6 +85,12 @@ def test_other_projects_have_no_exact_metrics(tmp_path):
     made = context(tmp_path, tmp_path / "base", tmp_path / "head", said)
     assert type(plugin_of(made)) is NoPlugin
     assert (plugin_of(made).entries(), said) == ([], [])
+
+
+def test_an_environment_has_the_plugin_beside_its_suite(tmp_path):
+    """It still prepares and names causes; without trees nothing is read off."""
+    without = replace(context(tmp_path, ROOT, ROOT), trees={})
+    assert type(plugin_of(without)).__module__ == "rocattn_gate_plugin"
 
 
 def test_a_head_without_kernels_fails(tmp_path):

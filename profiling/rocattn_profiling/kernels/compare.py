@@ -151,7 +151,7 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     for facts in pairs.new:
         problem = problem_of(base, facts.name, facts.arch)
         why = f"in {base.subject} it does not compile: {problem}" if problem else f"only {head.subject} has it"
-        findings.append(_lonely("new", facts, why))
+        findings.append(_new(facts, why))
     if not partial:
         findings += [
             _missing(facts.arch, facts.name, head, f"{head.subject} no longer has it", file=facts.file)
@@ -248,17 +248,18 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
     for facts in audit.kernels:
         pinned = by_arch[facts.arch]
         if (pin := pinned.kernels.get(facts.name)) is None:
-            findings.append(_lonely("new", facts, "it has no pin yet"))
+            findings.append(_new(facts, "it has no pin yet"))
             continue
         each = _compared(pin, facts, pinned.compiler)
         if lacking := lacking_in(pin, pin_of(facts)):
-            findings.append(_lonely("new", facts, f"its pin does not have its {', '.join(lacking)}"))
+            findings.append(_new(facts, f"its pin does not have its {', '.join(lacking)}"))
         compared.append(each._replace(unchanged=each.unchanged and not lacking))
         findings += _without_cycles(each.findings) if pinned.rates != audit.rates else each.findings
     have = {(facts.arch, facts.name) for facts in audit.kernels}
     for pinned_arch in pins:
         if not has_kernels(pinned_arch.arch):
-            findings.append(_stale(pinned_arch.arch))
+            text = f"no kernel is shipped for it, but its pins are here: delete {pinned_arch.arch}.json"
+            findings.append(_missing(pinned_arch.arch, "", audit, text))
             continue
         for name in pinned_arch.kernels if not partial else ():
             if (pinned_arch.arch, name) not in have:
@@ -509,23 +510,16 @@ def _change(before: float | None, after: float | None) -> float:
     return 0 if before is None or after is None else after - before
 
 
-def _lonely(severity: Severity, facts: KernelFacts, why: str) -> Finding:
-    return Finding(severity=severity, metric="kernel", arch=facts.arch, kernel=facts.name, text=why, file=facts.file)
+def _new(facts: KernelFacts, why: str) -> Finding:
+    return Finding(severity="new", metric="kernel", arch=facts.arch, kernel=facts.name, text=why, file=facts.file)
 
 
 def _missing(arch: str, name: str, audit: Audit, why: str, *, file: str = "") -> Finding:
     """Report a kernel that is gone: worse if it is there but does not compile any more."""
     problem = problem_of(audit, name, arch)
+    severity: Severity = "worse" if problem else "missing"
     text = f"it does not compile any more: {problem}" if problem else why
-    return Finding(
-        severity="worse" if problem else "missing", metric="kernel", arch=arch, kernel=name,
-        text=text, file=file,
-    )  # fmt: skip
-
-
-def _stale(arch: str) -> Finding:
-    text = f"no kernel is shipped for it, but its pins are here: delete {arch}.json"
-    return Finding(severity="missing", metric="kernel", arch=arch, kernel="", text=text)
+    return Finding(severity=severity, metric="kernel", arch=arch, kernel=name, text=text, file=file)
 
 
 def problem_of(audit: Audit, name: str, arch: str) -> str:

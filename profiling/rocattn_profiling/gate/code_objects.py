@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn_profiling.gate.model import Cause, Entry, Location, Status, decision_of
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import Comparison, Finding, compare, problem_of, work_factor
+from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.model.rates import rates_version
 from rocattn_profiling.kernels.pins import pin_of
 from rocattn_profiling.kernels.shipped import equal_kernels, facts_of_all
@@ -25,16 +26,6 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.kernels.shipped import Shipped
-
-UNITS = {
-    "spills": "spilled registers", "scratch": "bytes of scratch per lane", "occupancy": "waves per SIMD",
-    "blocks": "blocks", "issue cycles": "cycles", "global loads": "bytes per load", "matrix": "matrix FLOPs",
-    "instruction cache": "bytes of code", "loop code": "bytes of code",
-    "own overlap": "% of vector instructions", "run": "products", "read to wait": "products", "bare waits": "waits",
-    "barriers": "barriers", "FLOP/B": "FLOP per byte", "LDS reads": "LDS cycles per matrix cycle",
-    "loads in flight": "loads", "read conflicts": "times the cycles", "write conflicts": "times the cycles",
-}  # fmt: skip
-_MORE_IS_BETTER = frozenset({"blocks", "global loads", "matrix", "run", "read to wait", "FLOP/B", "loads in flight"})
 
 
 class Kernels(NamedTuple):
@@ -119,13 +110,13 @@ def cost_ratio(finding: Finding, before: KernelFacts, after: KernelFacts) -> flo
     """Return the factor by which the cost of a finding grew; None where it was zero."""
     if finding.metric == "occupancy":
         return _ratio(_waves(after), _waves(before))
-    if finding.metric in _MORE_IS_BETTER:
-        return _ratio(finding.after, finding.before)
     if finding.metric == "issue cycles":
         factor = work_factor(pin_of(before), pin_of(after))
         return _ratio((finding.before or 0) * factor, finding.after)
     if finding.metric == "own overlap":  # the rest is what the matrix unit waits for
         return _ratio(100 - (finding.before or 0), 100 - (finding.after or 0))
+    if METRICS[finding.metric].more_is_better:
+        return _ratio(finding.after, finding.before)
     return _ratio(finding.before, finding.after)
 
 
@@ -197,7 +188,7 @@ def _kernel_entry(
     decided = decision_of(name, status, ratio, reason) if ratio and status in {"regression", "improvement"} else None
     entry = Entry(
         label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status=status,
-        unit=UNITS.get(first.metric, ""), base=old, head=new, reason=reason, decision=decided,
+        unit=METRICS[first.metric].unit, base=old, head=new, reason=reason, decision=decided,
         causes=[
             Cause(kind="machine code", text=finding.text, about=finding.metric, location=review.place(finding))
             for finding in findings

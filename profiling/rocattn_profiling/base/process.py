@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MARK = "ROCATTN_LAUNCH"
 """Variable of every process that `running` starts: a word for it and for each one that it was started by."""
-_PROC = Path("/proc")
 _SWEEPS = 5  # a process may start another one while it is being searched for
 _QUESTION_TIMEOUT_S = 20.0
 _started: dict[str, frozenset[int]] = {}  # the words of the programs that run now, in all threads, and what ran before
@@ -127,14 +126,15 @@ class _Activity:
 
 
 def _cpu_s(leader: int) -> float:
-    """Return the CPU time of the processes of a session so far; 0 where there is no ``/proc``."""
-    ticks = 0
-    for number in _processes():
-        with suppress(OSError, ValueError, IndexError):
-            fields = (_PROC / str(number) / "stat").read_bytes().rpartition(b")")[2].split()
-            if int(fields[3]) == leader:
-                ticks += sum(map(int, fields[11:15]))  # its own, and of the children that it waited for
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """Return the CPU time of the processes of a session so far."""
+    import psutil  # no --help needs it
+
+    seconds = 0.0
+    for number in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            if os.getsid(number) == leader:
+                seconds += sum(psutil.Process(number).cpu_times()[:4])  # also of the children that it waited for
+    return seconds
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def running(
     """Run a program for the length of a block, at whose end nothing of it is left, finished or not.
 
     It leads a process group, which is killed as a whole. Processes that it started in other
-    sessions are killed too: they inherit `MARK`, by which they are found among the new processes in ``/proc``.
+    sessions are killed too: they inherit `MARK`, by which they are found among the new processes.
 
     Raises:
         StartError: When the program cannot be started.
@@ -285,11 +285,9 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def _processes() -> frozenset[int]:
-    """Return the ids of all processes; empty where the system has no ``/proc``."""
-    try:
-        return frozenset(int(path.name) for path in _PROC.iterdir() if path.name.isdigit())
-    except OSError:
-        return frozenset()
+    import psutil
+
+    return frozenset(psutil.pids())
 
 
 def end_marked(word: str, before: frozenset[int]) -> None:
@@ -310,13 +308,11 @@ def end_marked(word: str, before: frozenset[int]) -> None:
 
 def _marks(number: int) -> list[str]:
     """Return the words of `MARK` that a process was started with; none when it has ended, or is somebody else's."""
-    try:
-        variables = (_PROC / str(number) / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-    prefix = f"{MARK}=".encode()
-    value = next((variable for variable in variables if variable.startswith(prefix)), b"")
-    return value.removeprefix(prefix).decode(errors="replace").split()
+    import psutil
+
+    with suppress(OSError, psutil.Error):
+        return str(psutil.Process(number).environ().get(MARK, "")).split()
+    return []
 
 
 class ForkServer:

@@ -374,20 +374,12 @@ def own_folder(scratch: Path) -> Iterator[Path]:
 
 def prune_checkouts(scratch: Path) -> None:
     """Remove checkouts whose process is gone (killed before it could clean up)."""
+    import psutil
+
     for folder in scratch.glob("src-*-*"):
         owner = folder.name.split("-")[1]
-        if owner.isdigit() and not _alive(int(owner)):
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def first_parents(repo: Path, head: str, count: int) -> list[Revision]:

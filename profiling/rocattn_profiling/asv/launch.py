@@ -253,14 +253,7 @@ class Launcher:
         return msgspec.convert(answer, Suite)
 
     def run(
-        self,
-        case: Case,
-        request: Request,
-        *,
-        pos: int = 0,
-        seed: int = 0,
-        layout: int = 0,
-        within_s: float = math.inf,
+        self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
     ) -> Outcome:
         """Measure a case once in a fresh process; never raises for a benchmark's failure.
 
@@ -413,14 +406,7 @@ def launch_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
     Args:
         own: Laid over the others.
     """
-    hidden = {
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "PYTHONSTARTUP",
-        "VIRTUAL_ENV",
-        "PYTHONPROFILEIMPORTTIME",
-        "PYTHONSAFEPATH",
-    }
+    hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "PYTHONPROFILEIMPORTTIME", "PYTHONSAFEPATH"}
     kept = {key: value for key, value in os.environ.items() if key not in hidden | TIES}
     return {**kept, **thread_environment(1), **compiler_environment(), **(own or {})}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,19 +10,9 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import is_rate
 from rocattn_profiling.base.files import open_regular, write_text
 from rocattn_profiling.base.markup import terminal
-from rocattn_profiling.gate.model import (
-    SCHEMA,
-    Entry,
-    GateResult,
-    SessionResult,
-    SideName,
-    Status,
-)
+from rocattn_profiling.gate.model import SCHEMA, Entry, GateResult, SessionResult, SideName, Status
 from rocattn_profiling.gate.noise_record import known_noise
-from rocattn_profiling.gate.rule.pairs import (
-    Decision,
-    Pair,
-)
+from rocattn_profiling.gate.rule.pairs import Decision, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +35,7 @@ def entries_of(cases: Sequence[Case], session: SessionResult) -> list[Entry]:
     return [
         _judged(case, pairs[case.label], decisions[case.label], session.decision.levels.get(case.label))
         if case.label in decisions
-        else _unreached(case)
+        else _entry(case, "unreached", reason="there was no time left to run it on both sides")
         if case.label in unreached
         else _unjudged(case, session.outcomes[case.label])
         for case in cases
@@ -54,13 +44,10 @@ def entries_of(cases: Sequence[Case], session: SessionResult) -> list[Entry]:
 
 def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, float] | None) -> Entry:
     gated = not larger_is_better(case)
-    return Entry(
-        label=case.label,
-        name=case.benchmark.name,
-        params=case.parameters,
+    return _entry(
+        case,
+        decision.verdict if gated else "ungated",  # type: ignore[arg-type]  # the verdicts are a part of Status
         unit=pair.a.unit,
-        metric=case.benchmark.metric,
-        status=decision.verdict if gated else "ungated",  # type: ignore[arg-type]  # the verdicts are a part of Status
         decision=decision,
         base=levels[0] if levels else None,
         head=levels[1] if levels else None,
@@ -76,16 +63,10 @@ def larger_is_better(case: Case) -> bool:
     return case.benchmark.type == "track" and is_rate(case.benchmark.unit)
 
 
-def _unreached(case: Case) -> Entry:
-    return Entry(
-        label=case.label,
-        name=case.benchmark.name,
-        params=case.parameters,
-        unit=case.benchmark.unit,
-        metric=case.benchmark.metric,
-        status="unreached",
-        reason="there was no time left to run it on both sides",
-    )
+def _entry(case: Case, status: Status, **facts: Any) -> Entry:
+    benchmark = case.benchmark
+    named = {"label": case.label, "name": benchmark.name, "params": case.parameters, "unit": benchmark.unit}
+    return Entry(**{**named, "metric": benchmark.metric, "status": status, **facts})
 
 
 def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
@@ -102,16 +83,8 @@ def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
     else:
         status, shown = "skipped", head
     where = "base: " if status == "new" else ""
-    return Entry(
-        label=case.label,
-        name=case.benchmark.name,
-        params=case.parameters,
-        unit=case.benchmark.unit,
-        metric=case.benchmark.metric,
-        status=status,
-        reason=where + shown.reason,
-        traceback=shown.traceback if shown.status in bad else "",
-    )
+    traceback = shown.traceback if shown.status in bad else ""
+    return _entry(case, status, reason=where + shown.reason, traceback=traceback)
 
 
 def write(result: GateResult, path: Path) -> Path:

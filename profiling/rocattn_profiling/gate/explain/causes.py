@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.asv.series import readable
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.files import FileChange, differing_modules, loaded_changes
@@ -28,6 +29,7 @@ from rocattn_profiling.gate.plugin import Plugin, plugin_errors
 from rocattn_profiling.profile.collect import find, hardware
 from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemble
 from rocattn_profiling.profile.collect.run import Session
+from rocattn_profiling.revisions.interpreters import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -166,11 +168,11 @@ class _Finder:
 
     def _packages(self, base: Loaded | None, head: Loaded | None) -> list[Cause]:
         """Return the packages whose versions differ, of those that the benchmark loads, if that is known."""
-        loaded = {_canonical(name) for name in (*base.packages, *head.packages)} if base and head else None
+        loaded = {canonical(name) for name in (*base.packages, *head.packages)} if base and head else None
         return [
             Cause(kind="environment", text=f"{name} {old or 'absent'} -> {new or 'absent'}")
             for name, (old, new) in self._context.differing.items()
-            if loaded is None or name == "python" or _canonical(name) in loaded
+            if loaded is None or name == "python" or canonical(name) in loaded
         ]
 
     def _raised_in(self, entry: Entry) -> list[Cause]:
@@ -182,10 +184,6 @@ class _Finder:
                     text = f"the error is raised in {path}, line {line}, which changed"
                     return [Cause(kind="source", text=text, location=Location(path=path, line=int(line)))]
         return []
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 class Counters:
@@ -203,7 +201,7 @@ class Counters:
         slower = [entry for entry in entries if entry.status == "regression" and entry.decision is not None]
         slower.sort(key=badness, reverse=True)
         # A benchmark with a parameter "backend" uses the GPU if that is its value; of others it is not known.
-        able = [entry for entry in slower if entry.params.get("backend", "gpu").strip("'\"") == "gpu"]
+        able = [entry for entry in slower if readable(entry.params.get("backend", "gpu")) == "gpu"]
         self._chosen = [entry.label for entry in able[:MOST_PROFILED]]
         self._archs = hardware.examine().archs if self._chosen else ()
         self._there = bool(self._archs) and any(not tool.problem for tool in find.find_profilers())

@@ -8,18 +8,16 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import rocattn
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import cleanly, json_alone, spell_out
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 # Verb -> one line of help. Each verb's `command` has `prepare(parser)` and `run(arguments) -> exit status`.
 VERBS = {

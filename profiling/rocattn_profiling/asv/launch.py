@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,8 +35,6 @@ from rocattn_profiling.revisions.asv_config import DEFAULT_TIMEOUT_S, SuiteError
 from rocattn_profiling.revisions.git import TIES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from rocattn_profiling.base.process import Ended
 
 WORKER = Path(__file__).with_name("worker.py")

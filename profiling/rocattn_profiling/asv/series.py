@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from asv.results import Results
 
 

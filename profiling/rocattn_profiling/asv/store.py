@@ -13,6 +13,7 @@ import math
 import platform
 import re
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,6 @@ from rocattn_profiling.base.files import HeldError, locked, result_folder, write
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, usual_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from asv.config import Config
     from asv.results import Results
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-
     from rich.console import Console
     from rich.text import Text
 

@@ -5,20 +5,19 @@ rich and msgspec are imported inside the functions, so that ``--help`` does not 
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
-
     from rich.console import Console
 
     Handlers = dict[signal.Signals, Any]

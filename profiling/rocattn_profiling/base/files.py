@@ -11,17 +11,13 @@ import math
 import os
 import shutil
 import stat
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
 
 from rocattn.errors import RocattnError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-    from types import TracebackType
-    from typing import BinaryIO
-
 
 _IGNORE = ".gitignore"
 

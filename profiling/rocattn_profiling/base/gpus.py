@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocattn.errors import RocattnError
 from rocattn.gpu.errors import ArchError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 LABELLED_CLOCK = frozenset({"gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201"})
 """Targets whose driver reports the game clock as the highest one, although every card exceeds it.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocattn_profiling.base.gpus import architecture
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 READ, WRITE, TRANSPOSING_READ = "read", "write", "transposing read"
 _WORD = 4

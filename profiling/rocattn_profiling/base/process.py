@@ -12,18 +12,16 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 
 from rocattn.errors import RocattnError, complaint, signal_name
 from rocattn_profiling.base.markup import terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 MARK = "ROCATTN_LAUNCH"
 """Variable of every process that `running` starts: a word for it and for each one that it was started by."""

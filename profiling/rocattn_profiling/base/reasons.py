@@ -7,14 +7,12 @@ status come from that, so that what was not looked at is said, and is never a pa
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Iterable
+from typing import Generic, TypeVar
 
 import msgspec
 
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Code_co = TypeVar("Code_co", bound=str, covariant=True)
 _NAMED, _WHY = 3, 60  # in a headline: what was not compared, and characters of a reason

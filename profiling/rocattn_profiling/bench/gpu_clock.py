@@ -12,6 +12,7 @@ import os
 import re
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,6 @@ from rocattn.gpu.plan import buffer_bytes, used_buffers
 from rocattn_profiling.base.files import system_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocattn.backends.gpu import GpuBackend
     from rocattn.config import AttentionConfig
     from rocattn.gpu.driver import Hip

@@ -13,6 +13,7 @@ import random
 import resource
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,6 @@ from rocattn_profiling.measure.worker import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     from rocattn_profiling.measure.settings import Settings

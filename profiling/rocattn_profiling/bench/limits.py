@@ -18,6 +18,7 @@ import itertools
 import math
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,8 +31,6 @@ from rocattn_profiling.measure.machine import available_memory_bytes, thread_env
 from rocattn_profiling.measure.worker import Crash, run_worker, serve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocattn.backend import Backend
     from rocattn.config import AttentionConfig
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from rocattn_profiling.pages.charts import Chart, ChartLine, ChartPoint, colour_
 from rocattn_profiling.pages.quantities import digits, quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from rocattn_profiling.measure.records import Record
     from rocattn_profiling.measure.stats import Summary
 

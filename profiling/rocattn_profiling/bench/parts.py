@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +20,6 @@ from rocattn_profiling.workloads.modules import extra_work, of_module
 from rocattn_profiling.workloads.options import STORAGE, config_of, flag, given
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
     from rocattn.config import AttentionConfig
     from rocattn_profiling.workloads.models import Model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from rocattn_profiling.workloads.grids import GRIDS
 from rocattn_profiling.workloads.modules import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from rocattn_profiling.measure.records import Commit, Machine, Record
 
 

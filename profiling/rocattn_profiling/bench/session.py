@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
@@ -26,10 +29,6 @@ from rocattn_profiling.measure.settings import Identity, Settings, import_backen
 from rocattn_profiling.measure.worker import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
     from rocattn.config import AttentionConfig
 
 

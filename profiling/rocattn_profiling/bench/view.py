@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,8 +15,6 @@ from rocattn_profiling.measure.records import Place, by_place, coverage_of, plac
 from rocattn_profiling.workloads.grids import GRIDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rocattn_profiling.bench.fleet.session import FleetSession
     from rocattn_profiling.bench.session import BenchSession
     from rocattn_profiling.measure.records import Check, Record

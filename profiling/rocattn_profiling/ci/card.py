@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
@@ -19,10 +21,6 @@ from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 STEPS = ("doctor", "verify", "bench", "audit", "gate", "profile", "report", "site")
 MEASURING = frozenset({"verify", "bench", "audit", "gate", "profile", "site"})

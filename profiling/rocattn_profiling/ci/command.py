@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +26,6 @@ from rocattn_profiling.ci import card
 from rocattn_profiling.ci.card import ASKED, CHANGE, DOCTOR, STEPS, JobStep, SkipCode, gravity, status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocattn_profiling.gate.model import Entry
 
 # How many of the regressed benchmarks are profiled, worst first: each takes a run for every group of counters.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from rocattn_profiling.doctor.checks import DoctorCheck
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.gate.model import Cause, Entry, Location, Status, decision_of
@@ -21,9 +23,6 @@ from rocattn_profiling.kernels.pins import pin_of
 from rocattn_profiling.kernels.shipped import equal_kernels, facts_of_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.kernels.shipped import Shipped
 

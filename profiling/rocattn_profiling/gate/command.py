@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from rocattn_profiling.gate import init, judge
 from rocattn_profiling.gate import options as gate_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocattn_profiling.gate.model import GateResult, NoiseSource
     from rocattn_profiling.gate.planning.plan import PlannedCase
     from rocattn_profiling.gate.selftest import Selftest, Sensitivity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,6 @@ from rocattn_profiling.gate.thresholds import ThresholdTable
 from rocattn_profiling.gate.waivers import WaiverTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from rocattn_profiling.asv.launch import Suite
     from rocattn_profiling.revisions.git import Revision
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.model import EXACT, Cause, Entry, GateResult
 from rocattn_profiling.gate.rule.reasons import shared
 from rocattn_profiling.gate.waivers import trailer
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
 
 WORSE = frozenset({"regression", "failed", "missing"})
 _LONGEST = 60  # characters of a pattern for several benchmarks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,8 +12,6 @@ from rocattn_profiling.gate.groups import causes_known
 from rocattn_profiling.gate.model import EXACT, JUDGED, ORDER, Entry, Overall, Status, badness, coverage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocattn_profiling.base.reasons import NotCompared
 
 _NAME, _GAPS = 200, 400  # characters of a label, and of what was not compared

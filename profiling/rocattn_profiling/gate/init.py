@@ -7,6 +7,7 @@ takes, and where pip finds the rocattn that is running. A file that is there alr
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -26,9 +27,6 @@ from rocattn_profiling.base.status import OK, USAGE, CommandError
 from rocattn_profiling.gate.rule.constants import CALLED, TOLERANCE
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, read_config, usual_files
-
-if TYPE_CHECKING:
-    import argparse
 
 WORKFLOW = ".github/workflows/rocattn-gate.yml"
 COMMENT = ".github/workflows/rocattn-gate-comment.yml"

@@ -5,14 +5,16 @@ A line that is no pair costs one message and stops nothing. Lines are decided ea
 
 from __future__ import annotations
 
+import argparse
 import codecs
 import re
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -25,10 +27,6 @@ from rocattn_profiling.gate.rule.pairs import Pair, PairError, Side
 from rocattn_profiling.gate.rule.policy import Policy
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Iterator
-    from typing import BinaryIO
-
     from rocattn_profiling.gate.rule.suite import SuiteDecision
 
 _DESCRIPTION = """Decide stored pairs, a JSON object a line:

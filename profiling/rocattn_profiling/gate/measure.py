@@ -24,8 +24,8 @@ import hashlib
 import math
 import random
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -41,9 +41,6 @@ from rocattn_profiling.gate.rule.pairs import Decision, Pair, Side
 from rocattn_profiling.gate.rule.suite import SuiteDecision, decide_suite, decide_value, untouched
 from rocattn_profiling.gate.session.state import CaseState, with_ratio
 from rocattn_profiling.gate.session.store import LaunchStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 REPEATS = 2  # at most, of one slow launch
 _KNOWN = 6  # launches that are needed to know the usual canary

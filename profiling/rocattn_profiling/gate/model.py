@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import msgspec
@@ -18,9 +20,6 @@ from rocattn_profiling.measure.records import Machine
 from rocattn_profiling.revisions.git import Revision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.asv.launch import Loaded
 
 _COMPARABLE = 3  # times as many samples are still comparable: a busy machine takes 4 where a quiet one takes 12

@@ -7,6 +7,7 @@ used costs one line and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,6 @@ from rocattn_profiling.measure.machine import this_machine
 from rocattn_profiling.measure.stats import low_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from rocattn_profiling.asv.launch import Case, Request
     from rocattn_profiling.measure.records import Machine
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,6 @@ from rocattn_profiling.gate.rule.constants import CALLED, FULL_LOOKS, QUICK_LOOK
 from rocattn_profiling.gate.rule.policy import Policy
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator
-
     from rocattn_profiling.base.console import Step
     from rocattn_profiling.gate.model import SideName
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
@@ -16,9 +18,6 @@ from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.model import Cause, Entry, Status, decision_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.base.reasons import Reason
 
 FILE, PACKAGE = ".rocattn/gate.py", ".rocattn/gate/__init__.py"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,9 +35,6 @@ from rocattn_profiling.gate.rule.reasons import MOST_LAUNCHES
 from rocattn_profiling.measure.machine import this_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.asv.launch import Case, Suite
 
 

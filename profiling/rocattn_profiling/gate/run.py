@@ -7,7 +7,9 @@ import fcntl
 import hashlib
 import os
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,9 +37,6 @@ from rocattn_profiling.revisions.git import RevisionError
 from rocattn_profiling.revisions.interpreters import InterpreterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
     from rocattn_profiling.asv.launch import Case
 
 QUICK_REQUEST = Request(sample_ns=3_000_000, budget_ns=60_000_000)

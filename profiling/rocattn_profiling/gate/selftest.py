@@ -9,6 +9,8 @@ their sides swapped at random, a change of known size is applied to one side, an
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,9 +26,6 @@ from rocattn_profiling.gate.session.store import LaunchStore, read_launches
 from rocattn_profiling.measure.records import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.base.console import Step
 
 SCHEMA = 1

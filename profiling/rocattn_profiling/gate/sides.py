@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,6 @@ from rocattn_profiling.revisions.environments import Environment
 from rocattn_profiling.revisions.interpreters import find_interpreter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from rocattn_profiling.asv.launch import Suite
     from rocattn_profiling.revisions.asv_config import Recipe
     from rocattn_profiling.revisions.git import Revision, Uncommitted

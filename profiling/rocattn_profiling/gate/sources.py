@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,8 +36,6 @@ from rocattn_profiling.revisions.interpreters import folder_digest
 from rocattn_profiling.revisions.requirements import Groups, wanted_by_tests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
     from rocattn_profiling.revisions.environments import Environment
 

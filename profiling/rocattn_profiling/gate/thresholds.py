@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,10 +21,6 @@ from rocattn_profiling.gate.model import EXACT, JUDGED, METRICS, Entry
 from rocattn_profiling.gate.rule.constants import CALLED
 from rocattn_profiling.gate.rule.pairs import TIMES
 from rocattn_profiling.gate.rule.policy import Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
 
 FILE = ".rocattn/thresholds.toml"
 TOLERANCE_RANGE = (0.005, 1.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,9 +17,6 @@ from rocattn_profiling.gate.noise_record import known_noise
 from rocattn_profiling.gate.rule.pairs import Decision, Pair
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from rocattn_profiling.asv.launch import Case, Outcome
 
 FILE = "verdict.json"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,9 +24,6 @@ from rocattn_profiling.gate.thresholds import check_keys, check_metric, is_numbe
 from rocattn_profiling.revisions.git import git
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.revisions.git import Revision
 
 FILE = ".rocattn/waivers.toml"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,10 +17,6 @@ from rocattn_profiling.kernels import shipped
 from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file, name_of
 from rocattn_profiling.kernels.model.rates import rates_version
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 SCHEMA = 2
 PROBLEM = "problem"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,6 @@ from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.workloads.options import natural, positive
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable
-
     from rocattn_profiling.base.reasons import NotCompared
     from rocattn_profiling.kernels.audit import Audit
     from rocattn_profiling.kernels.compare import Comparison

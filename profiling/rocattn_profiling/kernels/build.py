@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,9 +24,6 @@ from rocattn.toolchain.hip import compile_hip
 from rocattn_profiling.base.files import StagedFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from rocattn.gpu.launch import Arg, LaunchPlan
 
 SCHEMA = 1

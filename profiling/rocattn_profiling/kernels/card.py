@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import PurePath
+from collections.abc import Sequence
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn.gpu.arch import TESTED
@@ -17,9 +18,6 @@ from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from rich.text import Text
 
     from rocattn_profiling.base.card import Part

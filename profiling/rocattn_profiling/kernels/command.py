@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from rocattn_profiling.kernels import occupancy_command as kernels_occupancy
 from rocattn_profiling.workloads.options import positive
 
 if TYPE_CHECKING:
-    import argparse
-
     from rocattn.gpu.launch import LaunchPlan
 
 _BUILD = """\

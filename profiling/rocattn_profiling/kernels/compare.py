@@ -7,6 +7,7 @@ instructions by the issue cycles of the hot loop.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -24,8 +25,6 @@ from rocattn_profiling.kernels.pins import LoopPin, Pin, Pins, pin_of
 from rocattn_profiling.kernels.shipped import natural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     _Groups = dict[tuple[str, str], list[KernelFacts]]
 
 Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]

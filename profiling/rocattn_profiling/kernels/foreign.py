@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,8 +22,6 @@ from rocattn_profiling.kernels.read.disassembly import DisassemblyError, disasse
 from rocattn_profiling.kernels.read.text_files import compiler_of, decoded, kernels_of_text, texts_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rocattn.toolchain.code_object import KernelInfo
 
 _TEXT = (".s", ".amdgcn", ".asm", ".S")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import sys
 from pathlib import Path
@@ -13,8 +14,6 @@ from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 from rocattn_profiling.workloads.options import natural, positive
 
 if TYPE_CHECKING:
-    import argparse
-
     from rocattn_profiling.kernels.model.occupancy import Limit, Occupancy
 
 _ABOUT = """\

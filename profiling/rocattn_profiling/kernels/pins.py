@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,10 +16,6 @@ from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.model.cost import LoopCost
 from rocattn_profiling.kernels.shipped import natural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 SCHEMA = 1
 _A_LINE = 5  # numbers of the order on a line

@@ -10,7 +10,9 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -24,9 +26,6 @@ from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.asv.store import AsvStore, Sample
     from rocattn_profiling.revisions.git import Revision
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -24,8 +25,6 @@ from rocattn_profiling.kernels.facts import KernelFacts, kernel_facts
 from rocattn_profiling.kernels.read.assembly import parse_assembly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from rocattn.toolchain.hip import CodeObject
 
 # Macros that say how a problem is divided. Two revisions may choose differently for the same problem; what is left

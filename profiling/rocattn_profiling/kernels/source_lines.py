@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -28,9 +30,6 @@ from rocattn_profiling.kernels.shipped import Shipped, compile_kernel, shipped_k
 from rocattn_profiling.revisions.hunks import hunks_between
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.revisions.hunks import Hunk
 
 SHOWN = 3

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from rocattn_profiling.base.card import Card
 from rocattn_profiling.base.console import print_table, say, stderr
@@ -17,11 +18,6 @@ from rocattn_profiling.kernels.model.cost import LoopCost
 from rocattn_profiling.kernels.model.lds import LdsConflicts
 from rocattn_profiling.kernels.model.occupancy import Occupancy
 from rocattn_profiling.kernels.model.schedule import Schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
-
 
 AUDIT, MARKDOWN, COMPARISON = "audit.json", "audit.md", "comparison.json"
 _MOST_ROWS = 60

@@ -7,9 +7,9 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import rocattn
 from rocattn.errors import ToolchainError
@@ -19,9 +19,6 @@ from rocattn.toolchain import choose_cpu_library
 from rocattn_profiling.base.files import system_text
 from rocattn_profiling.measure.records import Commit, Machine
 from rocattn_profiling.revisions.git import RevisionError, git, uncommitted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def _folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:

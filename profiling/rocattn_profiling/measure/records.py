@@ -7,7 +7,9 @@ in `rocattn_profiling.measure.stats`, not stored truth.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -15,11 +17,6 @@ from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError, RocattnError
 from rocattn_profiling.base.files import append_line
 from rocattn_profiling.base.reasons import Coverage, Reason, counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
 
 SCHEMA = 1
 Status = Literal["measured", "skipped", "failed"]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -20,9 +21,6 @@ from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.measure.records import Launch, Record, place_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 LOW_QUANTILE = 0.05
 """Quantile of a launch's samples that is its location: of ten, about the mean of the lowest two. Higher quantiles and

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rocattn.settings import num_threads
@@ -23,8 +24,6 @@ from rocattn_profiling.workloads.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocattn.config import AttentionConfig
     from rocattn_profiling.base.reasons import Coverage
     from rocattn_profiling.memory.measure import MemoryFit, MemoryPoint, MemoryStudy

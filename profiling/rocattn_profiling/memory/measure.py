@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import tracemalloc
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,8 +30,6 @@ from rocattn_profiling.memory.model import Growth, Theory
 from rocattn_profiling.workloads.inputs import make_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from rocattn.backend import Backend, Support
 
 GPU_STANDARD = "gpu-standard"

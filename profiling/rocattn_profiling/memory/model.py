@@ -7,6 +7,7 @@ interpreter, libraries, pages that are only partly used).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,8 +16,6 @@ import numpy as np
 from rocattn_profiling.measure.stats import student_t_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     from rocattn.backend import Backend

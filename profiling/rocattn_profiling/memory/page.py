@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.pages.render import count, markdown_text, moment, standalone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocattn_profiling.memory.measure import MemoryFit, MemoryPoint, MemoryStudy, Reduction
 
 CHART_SIZES = {"wide": (1180, 420), "narrow": (360, 300)}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rocattn_profiling.pages.quantities import digits, fitting_unit, log_ticks, nice_ticks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
 
 LOG_FROM = 25.0
 """Above this ratio of largest to smallest value an axis is logarithmic."""

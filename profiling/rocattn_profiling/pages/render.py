@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -13,8 +14,6 @@ from rocattn_profiling.pages.charts import colour_of, line_class
 from rocattn_profiling.pages.quantities import digits, percent, quantity, short_date
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from jinja2 import Environment
     from markupsafe import Markup
 

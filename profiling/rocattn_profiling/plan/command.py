@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from rocattn_profiling.workloads.options import (
 )
 
 if TYPE_CHECKING:
-    import argparse
-
     from rocattn.gpu.launch import Arg, LaunchPlan
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 from rocattn_profiling.profile.report import command as report_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import pandas as pd
 
     from rocattn_profiling.bench.report import BenchReport

@@ -15,16 +15,14 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.revisions.asv_config import Recipe
 from rocattn_profiling.revisions.git import TIES, Revision
 from rocattn_profiling.revisions.interpreters import FACTS, Facts, canonical, fitting_interpreter, read_facts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _NO_INDEX = re.compile(
     r"dns error|error sending request|failed to fetch|could not connect|network is unreachable|name resolution"

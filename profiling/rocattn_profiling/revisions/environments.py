@@ -13,8 +13,8 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,9 +27,6 @@ from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import Recipe
 from rocattn_profiling.revisions.build import DISK_FULL, Build, BuildError, DiskError, NoIndexError, running_packages
 from rocattn_profiling.revisions.git import Revision
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["BuildError", "CacheError", "Environment", "build", "cache_root", "differences"]
 

@@ -10,17 +10,15 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.revisions.hunks import NATIVE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 WORKTREE = "WORKTREE"
 _UNSHALLOW = "run `git fetch --unshallow` first; in a GitHub workflow give actions/checkout `fetch-depth: 0`"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 NATIVE = frozenset({".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hip", ".cu", ".pyx", ".pxd", ".rs", ".f90", ".go"})
 """Suffixes of files whose comments begin with ``//`` or ``/*``."""

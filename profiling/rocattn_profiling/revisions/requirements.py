@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 from rocattn_profiling.revisions.interpreters import canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 GROUPS = ("test", "tests", "testing", "bench", "benchmark", "benchmarks", "perf")
 DEVELOPMENT = ("dev", "develop", "development")

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -21,8 +22,6 @@ from rocattn_profiling.asv.store import NO_NUMPY, read_config
 from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from rocattn_profiling.asv.store import AsvStore
 
 PUBLISH_TIMEOUT_S = 900.0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -21,8 +22,6 @@ import numpy as np
 from rocattn_profiling.measure.stats import student_t_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     from numpy.typing import NDArray
 
     from rocattn_profiling.asv.series import Series

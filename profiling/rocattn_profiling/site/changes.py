@@ -8,6 +8,7 @@ import re
 import signal
 import uuid
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -25,7 +26,6 @@ from rocattn_profiling.site.changepoints import FEWEST, ChangePoint, CommitChang
 from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     Waived = Callable[[str, str, str, float], str]

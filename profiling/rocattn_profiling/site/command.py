@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import re
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,8 +19,6 @@ from rocattn_profiling.report.command import RECORDS, find_records
 from rocattn_profiling.workloads.options import positive
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from rocattn_profiling.asv.series import Series

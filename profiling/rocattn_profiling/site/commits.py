@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.revisions.git import DistrustError, RevisionError, git
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _GITHUB = re.compile(
     r"(?:https://(?:[^@/\s]+@)?|ssh://git@|git@)github\.com[:/]([\w-][\w.-]*)/([\w-][\w.-]*?)(?:\.git)?/?"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,6 @@ from rocattn_profiling.site.changes import Boundary, LevelChange
 from rocattn_profiling.site.commits import CommitInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from rocattn_profiling.asv.series import Point
     from rocattn_profiling.pages.charts import Chart
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,9 +20,6 @@ from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import SuiteError, read_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.asv.launch import Case, Launcher, Outcome
     from rocattn_profiling.asv.store import Sample
     from rocattn_profiling.revisions.environments import Environment

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rocattn
@@ -29,9 +31,6 @@ from rocattn_profiling.site.history_charts import Around
 from rocattn_profiling.site.state import HEADLINE, Standing, judged_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.asv.series import Series
     from rocattn_profiling.gate.model import GateResult
 

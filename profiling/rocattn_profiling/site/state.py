@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -19,9 +21,6 @@ from rocattn_profiling.profile.collect.store import PROFILE, read_profile
 from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
     from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.kernels.pins import Pin, Pins
 

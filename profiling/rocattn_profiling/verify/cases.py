@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,6 @@ from rocattn.config import DTYPE_BYTES, FP8_DTYPES, AttentionConfig, VarlenShape
 from rocattn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from rocattn.backend import Backend
 
 

@@ -7,6 +7,7 @@ the family "determinism" run repeatedly, on several numbers of threads, and from
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -18,8 +19,6 @@ from rocattn.layouts import heads_view, stored_shape
 from rocattn_profiling.workloads.inputs import numpy_dtype, rows_view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocattn.backend import Array, Backend
     from rocattn.config import AttentionConfig
     from rocattn_profiling.workloads.inputs import Inputs

@@ -6,6 +6,7 @@ are the same in every process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from rocattn_profiling.verify.contract import visible_pairs
 from rocattn_profiling.workloads.inputs import KINDS, Inputs, make_inputs, numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocattn.backend import Array
     from rocattn.config import AttentionConfig
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from rocattn_profiling.verify.cases import VerifyCase
 from rocattn_profiling.verify.symptoms import KnownMistake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from rocattn.backend import Array
     from rocattn_profiling.workloads.accuracy import AccuracyVerdict
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree as ET  # writes only: nothing foreign is parsed
 
 import msgspec
@@ -25,9 +26,6 @@ from rocattn_profiling.verify.outcomes import (
     Verification,
     symptoms,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 SCHEMA = 1
 WORST = 100

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,8 +27,6 @@ from rocattn_profiling.workloads.accuracy import judge_gradients, judge_output
 from rocattn_profiling.workloads.naive import exact_gradients, one_kv_head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from rocattn.backend import Array, Backend
     from rocattn.config import AttentionConfig
     from rocattn_profiling.workloads.accuracy import Judgement

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from rocattn_profiling.verify.contract import RIGHT, Twist, attend
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from rocattn.backend import Array
     from rocattn.config import AttentionConfig
     from rocattn_profiling.workloads.inputs import Inputs

@@ -24,6 +24,7 @@ fifth of a row at 1000 keys.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
@@ -42,8 +43,6 @@ from rocattn_profiling.workloads.naive import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from rocattn.backend import Array
     from rocattn.config import AttentionConfig
 

@@ -6,14 +6,12 @@ CPU's BLAS computes natively, and what each backend supports; ``rocattn bench --
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocattn.config import AttentionConfig, Direction
 from rocattn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ that forgets to write would pass, and multiplying zeros draws less power than re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from rocattn.errors import ConfigError
 from rocattn.layouts import heads_view, stored_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocattn.backend import Array
     from rocattn.config import AttentionConfig, VarlenShape
 

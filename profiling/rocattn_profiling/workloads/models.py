@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn.installed import install_command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "cohere2": 4, "gpt-oss": 2, "plamo3": 8, "gemma-embedding": 6}
 """Of so many layers the last sees everything, the others a window; a file's ``sliding_window_pattern`` outweighs it."""

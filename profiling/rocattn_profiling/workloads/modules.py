@@ -16,6 +16,7 @@ around a naive program.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -32,8 +33,6 @@ from rocattn_profiling.workloads.inputs import numpy_dtype
 from rocattn_profiling.workloads.naive import Forward, exact_forward, naive_forward, one_kv_head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from rocattn.backend import Array
     from rocattn_profiling.measure.records import Check
 

@@ -8,6 +8,7 @@ every GPU framework. K and V of 8 bits are the numbers that they stand for, in f
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,8 +18,6 @@ from rocattn.backends.scores import Heads, finish_scores, product, query_factor
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rocattn.backend import Array, Operands
     from rocattn.config import AttentionConfig
 

@@ -17,6 +17,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
@@ -25,9 +27,6 @@ from rocattn.errors import RocattnError, complaint
 from rocattn.installed import install_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
     import submitit
 
 SLURM, LOCAL = "slurm", "local"

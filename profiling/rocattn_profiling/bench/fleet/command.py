@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from rocattn_profiling.base.status import CommandError
 from rocattn_profiling.workloads.options import natural, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocattn_profiling.base.console import Progress
     from rocattn_profiling.bench.fleet.session import FleetSession, FleetUnit
     from rocattn_profiling.bench.parts import SuitePart

@@ -18,9 +18,11 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -41,9 +43,6 @@ from rocattn_profiling.measure.settings import Identity, Settings, code_hash, im
 from rocattn_profiling.measure.stats import newest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import FrameType
-
     from rocattn_profiling.measure.records import Record
 
 _T = TypeVar("_T")

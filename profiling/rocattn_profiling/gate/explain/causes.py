@@ -12,6 +12,8 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,9 +34,6 @@ from rocattn_profiling.profile.collect.run import Session
 from rocattn_profiling.revisions.interpreters import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.asv.launch import Loaded
 
 MOST_CALLED = 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,6 @@ from rocattn_profiling.revisions.git import git
 from rocattn_profiling.revisions.hunks import NATIVE, Hunk, hunks_between
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from rocattn_profiling.asv.launch import Loaded
     from rocattn_profiling.revisions.git import Revision
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 import ast
 import os
 from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from rocattn_profiling.asv.launch import Case, Loaded
     from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.explain.files import FileChange

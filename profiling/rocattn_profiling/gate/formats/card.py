@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from rocattn_profiling.base.card import Card, listed
 from rocattn_profiling.base.console import stdout
@@ -19,9 +19,6 @@ from rocattn_profiling.gate.groups import (
     repeats,
 )
 from rocattn_profiling.gate.model import Cause, Entry, GateResult
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _SENTENCE = 600
 _NAME = 160  # characters of a label, as in the comment; the JSON has it whole

@@ -8,7 +8,8 @@ not fit is counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.markup import code, markdown, prose
@@ -16,9 +17,6 @@ from rocattn_profiling.gate.formats import render
 from rocattn_profiling.gate.groups import WORSE, CauseGroup, ReasonGroup, acceptance, by_cause, by_reason, repeats
 from rocattn_profiling.gate.model import Cause, Entry, GateResult, SideFacts, Status
 from rocattn_profiling.gate.rule.pairs import Decision
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 _T = TypeVar("_T")
 

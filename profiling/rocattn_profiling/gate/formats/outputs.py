@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.files import write_together
@@ -13,9 +13,6 @@ from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import card, junit, markdown, page, render, sarif
 from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup, by_cause, by_reason
 from rocattn_profiling.gate.model import GateResult
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 FILES: dict[str, Callable[[GateResult], str]] = {
     "verdict.txt": card.text,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rocattn_profiling.gate.formats import render
 from rocattn_profiling.gate.groups import acceptance, by_cause, by_reason, common_part, deciding, repeats
@@ -14,9 +15,6 @@ from rocattn_profiling.measure.stats import low_quantile
 from rocattn_profiling.pages.charts import Strip, strip
 from rocattn_profiling.pages.quantities import quantity
 from rocattn_profiling.pages.render import standalone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 FILE = "index.html"
 TONES = {

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import rocattn
@@ -19,9 +20,6 @@ from rocattn_profiling.gate.formats import render
 from rocattn_profiling.gate.groups import by_cause, by_reason
 from rocattn_profiling.gate.model import EXACT, Entry, GateResult, Location
 from rocattn_profiling.gate.waivers import FILE as WAIVERS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _MOST_RESULTS = 5000  # GitHub ignores what comes after

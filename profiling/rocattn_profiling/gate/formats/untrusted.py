@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
@@ -21,9 +21,6 @@ from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.model import SCHEMA, Cause, Entry, GateResult, SideFacts, counts_of, coverage_of
 from rocattn_profiling.gate.result import worst_first
 from rocattn_profiling.gate.rule.policy import Policy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MOST_BYTES = 64 << 20  # 500 benchmarks with every sample of 40 launches take about 25 MB
 MOST_ENTRIES = 5000

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,6 @@ from rocattn_profiling.asv.launch import (
 from rocattn_profiling.base.process import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from rocattn_profiling.asv.launch import Case, Outcome, Request
 
 TIMEOUT_S = 600.0

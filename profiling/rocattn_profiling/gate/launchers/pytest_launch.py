@@ -7,6 +7,7 @@ import math
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,6 @@ from rocattn_profiling.base.process import Patience, StartError
 from rocattn_profiling.revisions.asv_config import SuiteError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
 
 TIMEOUT_S = 600.0  # of a test: pytest-benchmark has no limit of its own

@@ -5,16 +5,14 @@ from __future__ import annotations
 import ast
 import re
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from rocattn_profiling.asv.launch import Suite
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.model import SIDES, SideName
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 _BENCHMARK = re.compile(r"(time|timeraw|mem|peakmem|track)_\w+")
 _FIXTURE = "benchmark"  # pytest-benchmark's

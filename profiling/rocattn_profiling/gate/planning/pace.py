@@ -12,8 +12,10 @@ import re
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -24,9 +26,6 @@ from rocattn_profiling.base.files import write_bytes
 from rocattn_profiling.revisions.environments import cache_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from rocattn_profiling.asv.launch import Case
 
 _SHORT_S = 60.0

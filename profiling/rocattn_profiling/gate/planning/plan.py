@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,8 +19,6 @@ from rocattn_profiling.gate.planning.select import chosen_cases, idle_acceptance
 from rocattn_profiling.gate.rule.policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocattn_profiling.asv.launch import Case, Request
 
 _LIKELY_CALLS = 4

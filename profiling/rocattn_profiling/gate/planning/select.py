@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.asv import launch as asv_launch
@@ -14,8 +15,6 @@ from rocattn_profiling.gate.waivers import Waiver
 from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from rocattn_profiling.asv.launch import Case, Suite
 
 _NAMED = 3  # benchmarks in an error

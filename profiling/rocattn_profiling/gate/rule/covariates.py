@@ -16,6 +16,7 @@ effect is unknown as well, and averaged over in the same way.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -38,8 +39,6 @@ from rocattn_profiling.gate.rule.noise import Candidates, ChangePosterior
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocattn_profiling.gate.rule.launches import Array
 
 _SLOPES = np.array(list(CANARY_SLOPES))[:, None]  # [candidate, launch]

@@ -8,6 +8,7 @@ p-value. The other guards raise a p-value or veto a change. None of them can mak
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,8 +35,6 @@ from rocattn_profiling.gate.rule.noise import ChangePosterior
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocattn_profiling.gate.rule.launches import Array
 
 _MODE_SHARES = (np.arange(12) + 0.5) / 12  # a uniform prior of the share of launches in the other mode

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -20,8 +21,6 @@ from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch
 from rocattn_profiling.measure.stats import low_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]

@@ -18,6 +18,7 @@ Axes of the arrays: [side, candidate, tau, contamination, level], where a candid
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,8 +40,6 @@ from rocattn_profiling.gate.rule.constants import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]

@@ -8,6 +8,7 @@ too few for their noise. Nothing here decides.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,8 +17,6 @@ from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.measure import stats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocattn_profiling.gate.rule.interim import Code, Guard, Interim, Steps
 
 MOST_LAUNCHES = 200

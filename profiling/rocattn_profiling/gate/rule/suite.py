@@ -8,7 +8,8 @@ speed decides nothing. A pass is a statement of equivalence, not an absence of e
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -28,9 +29,6 @@ from rocattn_profiling.gate.rule.interim import Code, Interim, absolute_floor, b
 from rocattn_profiling.gate.rule.launches import location
 from rocattn_profiling.gate.rule.pairs import Decision, Pair
 from rocattn_profiling.gate.rule.policy import Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 class SuiteDecision(NamedTuple):

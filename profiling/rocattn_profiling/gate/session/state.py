@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -13,9 +14,6 @@ from rocattn_profiling.asv.launch import Case, Outcome, Request
 from rocattn_profiling.gate.model import SIDES, EarlierNoise, SideName
 from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side, no_measurement
 from rocattn_profiling.gate.rule.policy import Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TIME_UNITS = {"seconds": "ns"}
 _GPU_MEDIANS = ("mclk_mhz", "power_w", "temperature_c")

@@ -5,8 +5,10 @@ Every finished launch is appended to ``launches-KEY.jsonl``, which becomes ``lau
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -14,10 +16,6 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Case, Outcome
 from rocattn_profiling.base.files import append_line
 from rocattn_profiling.gate.model import EarlierNoise, SideName
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,8 +16,8 @@ independent ones of its own, run beside the rest, so that two waves on a SIMD ca
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.model.lds import LdsConflicts, lds_conflicts
 from rocattn_profiling.kernels.model.loops import Loop, find_loops, has_irregular_cycles, hottest, usual_path
@@ -25,9 +25,6 @@ from rocattn_profiling.kernels.model.rates import Cost, Rates, rates
 from rocattn_profiling.kernels.model.schedule import Schedule, schedule_of
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, is_indirect, waits_for_waves
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)

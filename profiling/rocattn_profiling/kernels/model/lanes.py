@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +21,6 @@ from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, integer, is_indirect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     Register = tuple[str, int]  # "v", "s", "a" and a number; "vcc" and "exec" have halves 0 and 1
     Site = tuple[int, int]  # block, instruction
     Words = np.ndarray[Any, np.dtype[np.int64]]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from rocattn.gpu.errors import ArchError
 from rocattn_profiling.base.lds_banks import READ, TRANSPOSING_READ, WRITE, LdsAccess, lds_access
 from rocattn_profiling.kernels.model.lanes import Lanes, LaneValues
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _BASES = ("measured", "documented", "assumed")
 

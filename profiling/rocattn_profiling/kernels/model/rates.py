@@ -10,10 +10,11 @@ import hashlib
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.kernels.read.assembly import Instruction
@@ -26,9 +27,6 @@ from rocattn_profiling.kernels.read.instructions import (
     integer,
     lane_flops,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class RatesError(RocattnError, ValueError):

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.read.assembly import Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, integer, waits_for_waves
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PRODUCT_FLOPS = 2 * 16**3
 OVERLAP_GAP = 12

@@ -11,16 +11,14 @@ import importlib
 import re
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocattn.errors import ToolchainError
 from rocattn.installed import install_command
 from rocattn.toolchain.code_object import is_code_object
 from rocattn.toolchain.elf import Elf, is_elf, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _BUNDLE, _COMPRESSED, _OFFLOAD = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB", b"\x10\xff\x10\xad"
 _ARCHIVE, _THIN_ARCHIVE = b"!<arch>\n", b"!<thin>\n"

@@ -7,6 +7,7 @@ for which a tool's output may differ from what runs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,6 @@ from rocattn.toolchain.elf import RELOCATABLE, shown
 from rocattn_profiling.kernels.read.bundles import EmbeddedObject, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rocattn.toolchain.code_object import KernelInfo
     from rocattn.toolchain.descriptor import KernelDescriptor
     from rocattn.toolchain.elf import Elf, Symbol

@@ -12,12 +12,9 @@ import shutil
 import subprocess
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from rocattn_profiling.kernels.read.disassembly import find_tools
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _SYMBOL = re.compile(r"_Z[\w.$]+", re.ASCII)
 _TIMEOUT_S = 5.0

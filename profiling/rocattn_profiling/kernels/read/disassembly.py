@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,8 +26,6 @@ from rocattn_profiling.kernels.read.code_objects import DeviceObject
 from rocattn_profiling.kernels.read.instructions import ends_flow, is_branch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from rocattn.toolchain.code_object import KernelInfo
     from rocattn.toolchain.elf import Elf, Symbol
 

@@ -9,11 +9,10 @@ compares.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from rocattn.toolchain.elf import Elf
 
 PROCESSOR = "gfx950"

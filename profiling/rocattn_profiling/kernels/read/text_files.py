@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from rocattn.toolchain.code_object import KernelInfo
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _KERNEL = re.compile(r"^ {2}- ", re.MULTILINE)
 _FIELD = re.compile(r"^(?: {4}| {2}- )(\.\w+):[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)

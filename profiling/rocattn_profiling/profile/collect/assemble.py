@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,10 +17,6 @@ from rocattn_profiling.profile.collect.hardware import Hardware, visible
 from rocattn_profiling.profile.collect.launchers import LAUNCHERS
 from rocattn_profiling.profile.collect.passes import plan_passes, sampling_pass
 from rocattn_profiling.profile.collect.store import Job
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
 
 _CHOOSES_GPU = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 # Variables by which profilers control the application's process. Inherited ones would add another tool, counters or

@@ -7,6 +7,7 @@ combined. If that does not tell whose failure it is, the application is run once
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,6 @@ from rocattn_profiling.profile.collect.symptoms import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocattn_profiling.base.process import Ended
     from rocattn_profiling.profile.collect.passes import ProfilerPass
     from rocattn_profiling.profile.collect.store import PassOutput

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.profile.collect.find import Tool
 from rocattn_profiling.profile.collect.passes import PassPlan, ProfilerPass
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUN_SCRIPT = "run.sh"
 _SHELL_SAFE = re.compile(r"[\w@%+=:,./-]+")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -24,9 +24,6 @@ from rocattn_profiling.profile.collect.counters import (
 )
 from rocattn_profiling.profile.collect.find import METHODS
 from rocattn_profiling.profile.metrics.definitions import definitions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 STATE, PASSES = "state.json", "passes"
 TIMING, SAMPLING = "timing", "pc-sampling"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,9 +23,6 @@ from rocattn_profiling.profile.collect.hardware import Hardware
 from rocattn_profiling.profile.collect.launchers import LAUNCHERS, RUN_SCRIPT, PassLaunch
 from rocattn_profiling.profile.collect.passes import PASSES, ProfilerPass, split
 from rocattn_profiling.profile.collect.symptoms import MISSING, OVER_SUBSCRIBED, UNKNOWN, PassFinding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PLANS = "plans.jsonl"
 """The log of the launch plans of a pass, if its application uses `rocattn`; the report looks for this name."""

@@ -18,15 +18,13 @@ import mmap
 import os
 import re
 import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rocattn_profiling.base.files import write_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 SCRUBBED = "<scrubbed>"
 _SECRET = re.compile(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import shutil
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -16,10 +18,6 @@ from rocattn_profiling.profile.collect.find import Tool
 from rocattn_profiling.profile.collect.hardware import Hardware
 from rocattn_profiling.profile.collect.passes import PASSES, STATE, PassPlan, ProfilerPass
 from rocattn_profiling.profile.collect.symptoms import PassFinding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 SCHEMA = 1
 PROFILE = "profile.json"

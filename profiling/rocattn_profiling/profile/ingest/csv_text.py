@@ -15,7 +15,9 @@ import gzip
 import io
 import warnings
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
@@ -24,9 +26,6 @@ import pandas as pd
 from rocattn_profiling.profile.ingest.parts import MISSING, Notes, UnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 BLOCK_BYTES = 8 << 20

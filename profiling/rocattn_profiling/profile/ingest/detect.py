@@ -10,9 +10,10 @@ import csv
 import re
 import sqlite3
 import stat
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocattn_profiling.profile.ingest import columns
 from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, Utf8, parse_header
@@ -29,10 +30,6 @@ from rocattn_profiling.profile.ingest.rocpd import open_database, read_rocpd
 from rocattn_profiling.profile.ingest.small_csv import read_agents, read_roofline, read_statistics, read_sysinfo
 from rocattn_profiling.profile.ingest.table import Source
 from rocattn_profiling.profile.ingest.wide_csv import read_wide
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 HEAD_BYTES = 1 << 16
 

@@ -7,6 +7,7 @@ CSV files of rocprofv3 are already summed.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,6 @@ from rocattn_profiling.profile.ingest.parts import Notes, UnreadableError, categ
 from rocattn_profiling.profile.ingest.table import INSTANCE_DTYPES, empty
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 MOST_COUNTERS = 30_000  # the largest real file has 2700 columns; codes are 16 bits

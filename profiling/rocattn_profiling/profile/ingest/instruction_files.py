@@ -19,7 +19,9 @@ execution) together; idle is the time before an instruction after the wave's pre
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pandas as pd
@@ -39,10 +41,6 @@ from rocattn_profiling.profile.ingest.table import (
     STOCHASTIC,
     THREAD_TRACE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 TRACE_COLUMNS = ("codeobj", "vaddr", "instruction", "hitcount", "latency", "stall", "idle", "source")
 _WANTED = {

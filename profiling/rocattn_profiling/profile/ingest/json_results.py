@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import mmap
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -38,10 +39,6 @@ from rocattn_profiling.profile.ingest.pc_samples import (
 )
 from rocattn_profiling.profile.ingest.small_csv import agent_of, whole
 from rocattn_profiling.profile.ingest.table import HOST_TRAP, STOCHASTIC
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 LARGEST_BYTES = 1 << 30  # decoding takes several times the file's size in memory
 # A string, or one of the words outside of a string.

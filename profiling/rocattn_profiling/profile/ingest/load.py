@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +26,6 @@ from rocattn_profiling.profile.ingest.small_csv import rows_of
 from rocattn_profiling.profile.ingest.table import THREAD_TRACE, FileProblem, FileSummary, Profile, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import NDArray
 
 

@@ -13,6 +13,8 @@ the file names tell which belong together and which process it was; rocprof-comp
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,9 +39,6 @@ from rocattn_profiling.profile.ingest.parts import (
 from rocattn_profiling.profile.ingest.small_csv import rows_of, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 _NUMBER = re.compile(r"(\d+)\s*$")

@@ -10,7 +10,9 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,9 +37,6 @@ from rocattn_profiling.profile.ingest.pc_samples import samples_of_database
 from rocattn_profiling.profile.ingest.small_csv import agent_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 CHUNK_ROWS = 16_384

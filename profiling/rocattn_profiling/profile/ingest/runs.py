@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +19,6 @@ from rocattn_profiling.profile.ingest.parts import FilePart
 from rocattn_profiling.profile.ingest.table import THREAD_TRACE, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
-
     import pandas as pd
 
     Place = tuple[str, ...]

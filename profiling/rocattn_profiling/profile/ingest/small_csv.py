@@ -5,17 +5,15 @@ from __future__ import annotations
 import csv
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from rocattn_profiling.profile.ingest.csv_text import Header, Utf8
 from rocattn_profiling.profile.ingest.parts import FilePart, Notes, UnreadableError, agent_frame, kernel_name
 from rocattn_profiling.profile.ingest.table import ROOF_DTYPES, SUMMARY_DTYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 LARGEST_BYTES = 64 << 20  # a statistics file has a line per kernel; the real ones have kilobytes
 # Facts about a run that are kept.

@@ -8,14 +8,11 @@ points into ``dispatches`` by ``row``, so a kernel name or a grid is stored once
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pandas as pd
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NO_PROCESS = -1  # the file does not say which process
 NO_DISPATCH = -1  # the file does not number its dispatches

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,9 +22,6 @@ from rocattn.errors import RocattnError
 from rocattn.gpu.launch import LaunchPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     import pandas as pd
     from numpy.typing import NDArray
 

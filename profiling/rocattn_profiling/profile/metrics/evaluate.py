@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,8 +14,6 @@ from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.metrics.launches import BUSY, Launches, find_launches, spelt, take_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]

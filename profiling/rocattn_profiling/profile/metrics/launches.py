@@ -6,6 +6,7 @@ Counters that contradict themselves or each other are dropped here, with the rea
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,8 +18,6 @@ from rocattn_profiling.profile.ingest.table import Profile
 from rocattn_profiling.profile.metrics.definitions import CounterRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]

@@ -8,16 +8,14 @@ comes in the order in which it misleads: other work, spilled registers and a low
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.quantities import digits
 from rocattn_profiling.profile.report.records import Bound, KernelProfile
 from rocattn_profiling.profile.report.verdict import COLLECT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SAME: Final = "same"
 WORK: Final = "work"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,6 @@ from rocattn_profiling.base.console import emit_json, print_table, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from rocattn_profiling.profile.collect.store import Collection
     from rocattn_profiling.profile.ingest import FileSummary
     from rocattn_profiling.profile.ingest.table import Profile

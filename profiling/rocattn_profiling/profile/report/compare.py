@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from rocattn_profiling.profile.report.names import base_name
 from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     _Key = tuple[str, str]  # a kernel's name, and the problem that it solved
 
 MOVED = 0.05

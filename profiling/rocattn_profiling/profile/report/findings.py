@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +15,6 @@ from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
 from rocattn_profiling.profile.report.limits import LINES, NEAR, limits, lines_command
 from rocattn_profiling.profile.report.records import Bounds, KernelFinding
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Set as AbstractSet
 
 OF_KERNEL = frozenset(
     {

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocattn_profiling.pages.quantities import digits
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.metrics.launches import spelt
 from rocattn_profiling.profile.report.records import KernelFinding, KernelProfile, ProfileReport
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WORTH = 0.01
 """Share of all kernels' time below which a group is folded: it is counted, not shown."""

@@ -12,6 +12,7 @@ the cycles that a lone wave needs to issue its instructions once (`rocattn_profi
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,6 @@ from rocattn_profiling.profile.report.limits import NEAR
 from rocattn_profiling.profile.report.records import HotInstruction, HotLine, HotSpots, KernelFinding, KernelProfile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import pandas as pd
 
 SHARE = 0.25

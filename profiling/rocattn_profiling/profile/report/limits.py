@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,9 +17,6 @@ from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleEr
 from rocattn_profiling.profile.report.records import Bound, Bounds, Clause, HardwareLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
-    from collections.abc import Set as AbstractSet
-
     import pandas as pd
 
 MEASURED = {"measured_gbps": "HBM", "measured_l2_gbps": "L2", "measured_l1_gbps": "L1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from rocattn_profiling.profile.report.speed_of_light import alike, memory_name, 
 from rocattn_profiling.profile.report.verdict import NOT_COUNTABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from rocattn_profiling.base.reasons import Reason
 
 WIDTH, HEIGHT = 360.0, 392.0  # few units, so that text of 11.5 stays legible on a phone

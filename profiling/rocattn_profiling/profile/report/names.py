@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from rocattn_profiling.kernels.read.cxx_names import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ELLIPSIS = "…"
 _SUFFIX = re.compile(r"(?:\.kd| \(kd\)| \[clone [^\]]*\])+$")  # a kernel descriptor's name, a compiler's copy

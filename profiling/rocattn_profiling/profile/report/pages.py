@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from rocattn_profiling.profile.report.speed_of_light import SpeedBar, rate_text,
 from rocattn_profiling.profile.report.summary import NAME_LENGTH, summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocattn_profiling.base.reasons import Reason
 
 KERNELS = 200

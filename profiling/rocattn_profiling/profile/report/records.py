@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.kernels.model.occupancy import Occupancy
@@ -13,9 +14,6 @@ from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.metrics.formula import Condition, Formula
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
 
 ReasonCode = Literal[
     "bound", "idle_units", "short", "far", "no_gpu", "times_only", "stood_still", "not_counted", "not_countable",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,6 @@ from rocattn_profiling.profile.report.records import Bounds, HotSpots, KernelPro
 from rocattn_profiling.profile.report.verdict import verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import pandas as pd
 
     from rocattn.gpu.launch import LaunchPlan

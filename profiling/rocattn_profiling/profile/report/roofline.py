@@ -8,6 +8,7 @@ and the L1's requests in place of the L2's; here a point is as far below its roo
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,6 @@ from rocattn_profiling.profile.report.speed_of_light import (
 from rocattn_profiling.profile.report.verdict import NOT_COUNTABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import pandas as pd
 
 

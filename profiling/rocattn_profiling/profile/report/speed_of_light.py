@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.quantities import digits
@@ -13,9 +13,6 @@ from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.report.limits import NEAR
 from rocattn_profiling.profile.report.records import Bound, KernelProfile, ReasonCode
 from rocattn_profiling.profile.report.verdict import NAME_IT, NO_GPU, NOT_COUNTABLE, NOT_COUNTED, gap_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 SHOWN = 25.0
 """Percent from which a limit that is not one of the six has a bar, too."""

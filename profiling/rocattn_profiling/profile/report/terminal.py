@@ -6,7 +6,7 @@ UTF-8, bars and signs are ASCII.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Container, Sequence
 
 from rocattn_profiling.base.card import Card
 from rocattn_profiling.base.console import stderr
@@ -22,9 +22,6 @@ from rocattn_profiling.profile.report.records import HotLine, HotSpots, KernelPr
 from rocattn_profiling.profile.report.speed_of_light import SpeedBar
 from rocattn_profiling.profile.report.summary import FINDINGS, KERNELS, KernelRow, ReportSummary, bars_of
 from rocattn_profiling.profile.report.verdict import COLLECT, NOT_COUNTABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
 
 PROVE = "rocattn gate run --head WORKTREE"
 PROBLEMS = 3

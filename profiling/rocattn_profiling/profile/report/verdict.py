@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocattn_profiling.profile.collect import counters
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
@@ -13,10 +15,6 @@ from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.metrics.launches import spelt
 from rocattn_profiling.profile.report.limits import NEAR, lines_command
 from rocattn_profiling.profile.report.records import Bounds, KernelFinding, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
 BOUND: Final = "bound"
 IDLE: Final = "idle_units"

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rocattn.backend import Backend, Support
     from rocattn.config import AttentionConfig
-    from rocattn.errors import (
-        BackendWarning,
-        ConfigError,
-        NoBackendError,
-        RocattnError,
-        SettingError,
-        ToolchainError,
-    )
+    from rocattn.errors import BackendWarning, ConfigError, NoBackendError, RocattnError, SettingError, ToolchainError
     from rocattn.functional import attention, attention_backward
     from rocattn.kv_cache import KVCache, PagedKVCache
     from rocattn.registry import BACKENDS, BackendRegistry

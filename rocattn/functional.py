@@ -441,7 +441,7 @@ def _window(window: Any) -> tuple[int, int] | None:
 
 def _per_head(
     name: str, values: Any, config: AttentionConfig, shapes: tuple[tuple[int, ...], ...], lowest: float | None
-) -> Array:  # fmt: skip
+) -> Array:
     """Return values in the compute dtype, each from ``lowest`` to `LARGEST`; None: their content is not read."""
     if not isinstance(values, np.ndarray) or _name(values.dtype) not in DTYPE_BYTES:
         kind = f"{_name(values.dtype)} array" if isinstance(values, np.ndarray) else type(values).__name__

@@ -353,7 +353,7 @@ def _kept_scales(kept: np.dtype[Any], k_scale: Any, v_scale: Any, heads: int) ->
 
 def _kept_tokens(
     k: Array, v: Array, keys: Array, values: Array, batch: int, scales: dict[str, Array]
-) -> tuple[Array, Array]:  # fmt: skip
+) -> tuple[Array, Array]:
     """Return k and v as they are kept; scales are those of a cache of 8 bits.
 
     Raises:

@@ -131,9 +131,7 @@ def _autocast(tensor: Tensor | None, kind: str) -> Tensor | None:
     return tensor.to(torch.get_autocast_dtype(kind))
 
 
-def _causality(
-    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool
-) -> tuple[bool, bool, Tensor | None]:  # fmt: skip
+def _causality(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> tuple[bool, bool, Tensor | None]:
     """Return whether it is causal aligned top-left, whether bottom-right, and the mask if there is another."""
     if mask is None:
         return is_causal, False, None
@@ -229,7 +227,7 @@ def _check_devices(*tensors: Tensor | None) -> None:
 
 def _fake_attention(
     query: Tensor, key: Tensor, value: Tensor, *constants: Tensor | None, out_dtype: torch.dtype | None = None, **_: Any
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     _check_devices(query, key, value, *constants)
     batch, heads, tokens, _ = query.shape
     dtype = (out_dtype or torch.bfloat16) if query.dtype in _FP8 else query.dtype
@@ -239,7 +237,7 @@ def _fake_attention(
 
 def _fake_backward(
     dout: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, **_: Any
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     _check_devices(dout, query, key, value, *others)
     dq, dk, dv = (_empty(query, *x.shape[1:]) for x in (query, key, value))
     return dq, dk, dv

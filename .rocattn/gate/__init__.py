@@ -48,7 +48,7 @@ _PLAN_SOURCES = ("rocattn/gpu/plan.py", "rocattn/gpu/flash.py", "rocattn/registr
 _MOST_FILES = 6
 ADVICE = sentences.ADVICE | {
     FLASH_PATH: "`can_use_flash_attention` in rocattn/gpu/flash.py gives the reason: widen what it allows, or accept "
-    "the change with a waiver",
+    "the change with a waiver"
 }
 """What to try, by `Cause.about`."""
 

@@ -357,7 +357,7 @@ _CONVERT: dict[str, Callable[[Operands], Any]] = {
     "v_cvt_pk_f16_f32": lambda o: _f16_bits(o.f32(1)) | _f16_bits(o.f32(2)) << U32(16),
     "v_bitop3_b32": lambda o: _truth(o.raw(1), o.raw(2), o.raw(3), int(o.ins.flags["bitop3"], 0)),
     "v_cvt_pk_bf16_f32": lambda o: _bf16(o.f32(1)) | _bf16(o.f32(2)) << U32(16),
-}  # fmt: skip
+}
 
 
 def _f16_bits(values: Any) -> Any:

@@ -129,16 +129,7 @@ def measure(root: Path, commits: int, lines: int) -> None:
     made = fill_store(root, make_repository(root, commits), benchmarks_of(lines))
     out = root / "out/site"
     started = time.perf_counter()
-    command = [
-        sys.executable,
-        "-m",
-        "rocattn_profiling.cli",
-        "site",
-        "--repo",
-        str(root),
-        "--out",
-        str(out),
-    ]
+    command = [sys.executable, "-m", "rocattn_profiling.cli", "site", "--repo", str(root), "--out", str(out)]
     subprocess.run(command, check=True, capture_output=True)
     wall_s, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     pages = sorted(out.rglob("*.html"), key=lambda path: -path.stat().st_size)

@@ -243,9 +243,8 @@ def _pack_plain(config: AttentionConfig, operands: Operands, out: Array, lse: Ar
 
 
 def _pack(
-    config: AttentionConfig, operands: Operands, out: Array, lse: Array | None,
-    gradients: tuple[Array, ...] = (),
-) -> tuple[bytes, tuple[Array | None, ...]]:  # fmt: skip
+    config: AttentionConfig, operands: Operands, out: Array, lse: Array | None, gradients: tuple[Array, ...] = ()
+) -> tuple[bytes, tuple[Array | None, ...]]:
     """Return the C struct, and the arrays that must live as long as it is used."""
     q, k, v = _usable(operands.q), _usable(operands.k), _usable(operands.v)
     mask, mask_strides, mask_code = operands.mask, (0, 0, 0, 0), -1

@@ -41,12 +41,7 @@ class Backlog:
     """
 
     def __init__(
-        self,
-        hip: Hip,
-        pool: Pool,
-        stream: int,
-        then: Callable[[], None] | None,
-        scratch_bytes: int = SCRATCH_BYTES,
+        self, hip: Hip, pool: Pool, stream: int, then: Callable[[], None] | None, scratch_bytes: int = SCRATCH_BYTES
     ) -> None:
         self._hip, self._pool, self._stream, self._then = hip, pool, stream, then
         self._scratch = pool.take(_within(hip, scratch_bytes), stream)

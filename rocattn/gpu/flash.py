@@ -90,7 +90,7 @@ _LOG2_E = math.log2(math.e)
 
 def can_use_flash_attention(
     config: AttentionConfig, arch: str = "", buffers: dict[str, Buffer] | None = None
-) -> Support:  # fmt: skip
+) -> Support:
     """Say whether the flash kernels compute this config, or why not.
 
     Args:

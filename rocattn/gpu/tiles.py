@@ -175,8 +175,8 @@ _WITH_OPTIONS: _Table = {
         (128, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=2, reason="16 rows a wave; 18.8 KiB of LDS")),
         (256, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason="as without options")),
         (576, FlashTile(2, 1, 32, q_in_lds=False, slices=4, min_waves=0, reason="as without options")),
-    ),
-}  # fmt: skip
+    )
+}
 
 
 # Where K goes to LDS directly (gfx942, `DIRECT_K` in flash_shape.h).
@@ -187,14 +187,7 @@ _DIRECT_K = FlashTile(4, 3, 32, q_in_lds=False, slices=1, min_waves=2, key_parts
 
 
 def flash_tile(
-    arch: str,
-    head_dim: int,
-    head_dim_v: int,
-    dtype: str,
-    *,
-    step: int = 0,
-    options: bool = False,
-    paged: bool = False,
+    arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: int = 0, options: bool = False, paged: bool = False
 ) -> FlashTile:
     """Return the tile of the prefill kernels for padded head dimensions.
 

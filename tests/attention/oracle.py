@@ -5,9 +5,7 @@ import math
 import numpy as np
 
 
-def attend(
-    q, k, v, *, causal=False, mask=None, window=None, softcap=None, alibi_slopes=None, sinks=None, scale=None
-):  # fmt: skip
+def attend(q, k, v, *, causal=False, mask=None, window=None, softcap=None, alibi_slopes=None, sinks=None, scale=None):
     """(out [B, H, Sq, Dv], lse [B, H, Sq]) in float64, from [B, H or Hkv, S, D] arrays of any dtype."""
     q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
     B, H, Sq, D = q.shape

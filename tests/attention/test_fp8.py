@@ -108,7 +108,7 @@ def test_what_makes_no_sense_is_refused():
         ("k_scale must be finite and at most 1e", (q, k, v), {"k_scale": np.array([1, np.nan], np.float32)}),
         ("v_scale must be finite and at most 1e", (q, k, v), {"v_scale": 1e9}),
         ("k_scale is 'x': it must be a number", (q, k, v), {"k_scale": "x"}),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigError, match=told):
             rocattn.attention(*arguments, **options)
     with pytest.raises(ConfigError, match="v has dtype float8_e4m3fn, but"):

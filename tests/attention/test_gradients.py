@@ -6,17 +6,7 @@ import pytest
 import rocattn
 
 from .oracle import attend
-from .problems import (
-    BACKENDS,
-    BFLOAT16,
-    LAYOUTS,
-    OPTION_NAMES,
-    head_counts,
-    heads_first,
-    make,
-    option_sets,
-    stored,
-)  # fmt: skip
+from .problems import BACKENDS, BFLOAT16, LAYOUTS, OPTION_NAMES, head_counts, heads_first, make, option_sets, stored
 from .test_options import hiding
 
 STEP = 1e-5

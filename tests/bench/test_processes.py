@@ -266,9 +266,8 @@ def test_records_of_another_identity_are_put_aside_and_named(tmp_path, monkeypat
     elif change == "machine":
         monkeypatch.setenv("ROCATTN_MACHINE", "elsewhere")
     after = run_bench(
-        [CONFIG], ["cpu"], tmp_path, settings(**changes), suite="t", fresh=change == "fresh",
-        on_note=notes.append,
-    )  # fmt: skip
+        [CONFIG], ["cpu"], tmp_path, settings(**changes), suite="t", fresh=change == "fresh", on_note=notes.append
+    )
     (aside,) = (tmp_path / "older").iterdir()
     assert list(read_records(aside)) == before
     assert list(read_records(tmp_path / "records.jsonl")) == after != before

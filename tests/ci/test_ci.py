@@ -72,15 +72,7 @@ def test_all_steps_run_in_order_and_the_summary_is_json(repository, fake_command
     commit("two")
     ran, _ = fake_commands
     assert cli.main(["ci", "--quick", "--json", "--out", str(repository.parent / "o")]) == 0
-    assert [command[0] for command in ran] == [
-        "doctor",
-        "verify",
-        "bench",
-        "kernels",
-        "gate",
-        "report",
-        "site",
-    ]
+    assert [command[0] for command in ran] == ["doctor", "verify", "bench", "kernels", "gate", "report", "site"]
     result = json.loads(capsys.readouterr().out)
     assert result["status"] == 0
     assert [step["name"] for step in result["steps"]] == list(ci.STEPS)

@@ -11,8 +11,7 @@ import pytest
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate.judge import judge
 
-KEYS = ["id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided",
-        "rounds_needed"]  # fmt: skip
+KEYS = ["id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided", "rounds_needed"]
 
 
 @pytest.fixture

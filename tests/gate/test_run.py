@@ -115,11 +115,7 @@ if hasattr(tinylib, "HAS"):
 def time_gone(): pass
 """
     project.commit(
-        "base",
-        **{
-            "benchmarks/bench_work.py": suite,
-            "tinylib/__init__.py": COUNTING + "def old(): pass\nHAS = True\n",
-        },
+        "base", **{"benchmarks/bench_work.py": suite, "tinylib/__init__.py": COUNTING + "def old(): pass\nHAS = True\n"}
     )
     suite = suite.replace(
         "def time_gone(): pass\n",
@@ -140,13 +136,7 @@ def track_speed(): return 3.0
 track_speed.unit = "GB/s"
 """,
     )
-    project.commit(
-        "head",
-        **{
-            "benchmarks/bench_work.py": suite,
-            "tinylib/__init__.py": COUNTING + "def new(): pass\n",
-        },
-    )
+    project.commit("head", **{"benchmarks/bench_work.py": suite, "tinylib/__init__.py": COUNTING + "def new(): pass\n"})
     status, result = gate(project, "--quick")
     assert status == 3
     assert result.verdict == "not measured"

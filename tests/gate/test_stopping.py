@@ -83,11 +83,7 @@ def start_and_stop(project, how, *arguments, after):
 
 @pytest.mark.parametrize(
     ("how", "status"),
-    [
-        (signal.SIGKILL, -signal.SIGKILL),
-        (signal.SIGINT, 128 + signal.SIGINT),
-        (signal.SIGTERM, 128 + signal.SIGTERM),
-    ],
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 128 + signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)],
 )
 def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, gate, capsys, how, status):
     """In the middle of a round: the next run keeps what is there, measures the rest, decides and waives alike."""

@@ -105,10 +105,7 @@ def test_an_exact_metric_has_no_rule_but_that_it_is_judged(tmp_path, entry):
     """Nothing of it is a matter of size: a pattern for all benchmarks must not be shown as if it had been used."""
     found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\ntolerance = 0.3\n')
     exact, timed = entry("flash", "regression", metric="audit", arch="gfx942"), entry("b", "pass")
-    assert [one.rule for one in found.apply([exact, timed])] == [
-        "",
-        f"tolerance 30 % (a change: 12 %) ({FILE}:1)",
-    ]
+    assert [one.rule for one in found.apply([exact, timed])] == ["", f"tolerance 30 % (a change: 12 %) ({FILE}:1)"]
     found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nmetric = "audit"\ngate = false\n')
     assert [one.status for one in found.apply([exact, timed])] == ["ungated", "pass"]
 

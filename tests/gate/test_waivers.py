@@ -285,7 +285,7 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path):
         (f"S\n\nRocattn-Accept: {LABEL} | time | 1.3 | as was x | mem | 9 | so\n", (LABEL, "time", "", 1.3)),
     ],
     ids=["trailer", "squashed", "exact", "folded", "folded by CRLF", "a reason like a trailer"],
-)  # fmt: skip
+)
 def test_a_trailer_accepts_for_its_change(entry, message, accepted):
     """Label (bars and all), metric, architecture, ceiling and reason; in squashed messages, too."""
     found = waivers.load(None, [("abc1234", message)])

@@ -228,10 +228,7 @@ print(_probe_here().reason)
 
 @pytest.mark.parametrize(
     ("hidden", "words"),
-    [
-        ("[]", "no HIP runtime: libamdhip64.so was not found"),
-        ("['rocm', 'hip']", "hip-python is not installed: "),
-    ],
+    [("[]", "no HIP runtime: libamdhip64.so was not found"), ("['rocm', 'hip']", "hip-python is not installed: ")],
 )
 def test_a_machine_without_a_gpu_says_what_is_missing(tmp_path, hidden, words):
     """Bindings or runtime: the reason is that of the backend, with what to do."""

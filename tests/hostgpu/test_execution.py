@@ -48,9 +48,9 @@ def test_fast_functions_round_well_and_drop_small_numbers(standin):
     tiny, largest = np.finfo(np.float32).tiny, np.finfo(np.float32).max
     special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, tiny, tiny / 2, -tiny / 2, largest]
     special += [-126, -126.5, 127.99, 128]
-    x = np.concatenate([
-        special, rng.uniform(-130, 130, 3000), 2.0 ** rng.uniform(-126, 127, 3000), rng.uniform(0.5, 2, 1000),
-    ]).astype(np.float32)  # fmt: skip
+    x = np.concatenate(
+        [special, rng.uniform(-130, 130, 3000), 2.0 ** rng.uniform(-126, 127, 3000), rng.uniform(0.5, 2, 1000)]
+    ).astype(np.float32)
     device = standin()
     outs = [device.empty(x.nbytes) for _ in range(3)]
     arguments = (device.upload(x), *outs, ctypes.c_uint(len(x)))

@@ -198,7 +198,7 @@ FLAT = {
     "window-mask-sinks": {"window": (50, 9), "mask": "bool", "mask_shape": (2, 1, 37, 83), "sinks": True},
     "softcap": {"softcap": 3e5, "head_dim": 20, "head_dim_v": 130, "num_kv_heads": 4},
     "sinks-decide": {"batch": 1, "sinks": True, "sink": 2e6},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", FLAT)

@@ -248,9 +248,9 @@ def check_poison(device, value, **changes):
 
 
 # On gfx950, which alone has V in LDS as in memory, the key is in a thread's second row.
-@pytest.mark.parametrize(("arch", "back"), [
-    ("gfx1100", 20), ("gfx1201", 20), ("gfx942", 20), ("gfx1030", 20), ("gfx950", 10),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arch", "back"), [("gfx1100", 20), ("gfx1201", 20), ("gfx942", 20), ("gfx1030", 20), ("gfx950", 10)]
+)
 def test_infinite_value_reaches_only_rows_that_see_its_key(standin, arch, back):
     """V alone is infinite at one feature: rows that see the key become that infinity there and nowhere else."""
     config, inputs = problem("float16", causal=True)

@@ -61,9 +61,7 @@ def test_it_agrees_with_float64(standin, arch, dtype, case):
 @pytest.mark.parametrize("seq_k", [1, 63, 64, 65, 1025, 4100])
 def test_rows_of_any_length_agree_with_float64(standin, seq_k):
     """Tile edges, both softmax blocks, and rows too long for its registers."""
-    config = AttentionConfig(
-        batch=1, num_heads=1, seq_q=3, seq_k=seq_k, head_dim=8, dtype="float16", return_lse=True
-    )  # fmt: skip
+    config = AttentionConfig(batch=1, num_heads=1, seq_q=3, seq_k=seq_k, head_dim=8, dtype="float16", return_lse=True)
     inputs = make_inputs(config)
     assert check_output(config, inputs, *run(standin("gfx1100"), config, inputs)).ok
 

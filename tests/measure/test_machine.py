@@ -253,9 +253,7 @@ def test_ceilings_are_positive_and_consistent():
     found = measure_ceilings(1, quick=True)
     assert min(found.values()) > 0
     assert found["memory_gbps"] == max(found["memory_read_gbps"], found["memory_copy_gbps"])
-    assert set(found) == {
-        "gemm_tflops", "gemm_float64_tflops", "memory_gbps", "memory_read_gbps", "memory_copy_gbps",
-    }  # fmt: skip
+    assert set(found) == {"gemm_tflops", "gemm_float64_tflops", "memory_gbps", "memory_read_gbps", "memory_copy_gbps"}
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -144,9 +144,7 @@ def test_a_report_says_what_was_asked_and_what_sizes_let_expect():
         "batch 3, 4 heads with 2 KV heads, D 16/24, float32, forward, 1 query token, causal, window 64, 0, softcap 30, "
         "1 thread"
     )
-    assert memory_report.describe(study()) == (
-        "batch 3, 4 heads with 2 KV heads, D 16, float32, forward, 2 threads"
-    )  # fmt: skip
+    assert memory_report.describe(study()) == ("batch 3, 4 heads with 2 KV heads, D 16, float32, forward, 2 threads")
     growth = Growth(exponent=1.5, low=1.25, high=1.75, fixed_bytes=0, factor=1, misfit_pct=0, lengths=5)
     assert memory_report.exponent_text(growth) == "1.50 [1.25, 1.75]"
     assert memory_report.exponent_text(msgspec.structs.replace(growth, low=0.7)) == "no power of length"

@@ -268,7 +268,7 @@ def test_no_lock_means_no_constraints(tmp_path):
         ("all quiet\nlast words\n", "last words"),
         ("", "it printed nothing"),
     ],
-)  # fmt: skip
+)
 def test_the_line_that_names_the_cause_is_found(said, line):
     """Wrapping lines of uv and pip are passed over for the one with the cause."""
     assert building.meaningful_line(said) == line

@@ -101,9 +101,7 @@ def test_lines_with_open_changes_are_drawn_first(series_of, monkeypatch):
     log = History(commits, "main", f"{19:040x}")
     flat = [1 + 0.001 * (n % 3) for n in range(20)]
     step = [value * (1.3 if n > 10 else 1) for n, value in enumerate(flat)]
-    series = [
-        series_of(step if n == 4 else flat, benchmark="s.time_x", params={"n": str(n)}) for n in range(5)
-    ]  # fmt: skip
+    series = [series_of(step if n == 4 else flat, benchmark="s.time_x", params={"n": str(n)}) for n in range(5)]
     changes = find_changes(series, log, changes_of)
     (family,) = families(series, changes.by_series())
     page = history_page(family, Around(commits))

@@ -44,10 +44,7 @@ def test_what_a_kernel_says_is_read():
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("code", "wants"),
-    [
-        ("out[thread_id()] = 1;", ()),
-        ("out[thread_id()] = __builtin_amdgcn_grid_size_x();", ("dispatch pointer",)),
-    ],
+    [("out[thread_id()] = 1;", ()), ("out[thread_id()] = __builtin_amdgcn_grid_size_x();", ("dispatch pointer",))],
 )
 def test_what_a_launch_would_have_to_bring_is_seen(tmp_path, monkeypatch, code, wants):
     """The dispatch packet and its like are asked for in the kernel's descriptor, not among its arguments."""

@@ -173,10 +173,7 @@ def test_an_instruction_set_this_cpu_lacks_is_refused(monkeypatch):
         ("avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl", "avx512"),
         ("avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl avx512_bf16", "avx512bf16"),
         ("avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl amx_tile amx_bf16", "avx512"),
-        (
-            "avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl avx512_bf16 amx_tile amx_bf16",
-            "amx",
-        ),
+        ("avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl avx512_bf16 amx_tile amx_bf16", "amx"),
     ],
 )
 def test_the_instruction_set_is_the_widest_with_all_it_needs(monkeypatch, flags, isa):

@@ -12,14 +12,7 @@ from rocattn_profiling.measure.records import Check
 from rocattn_profiling.verify import symptoms as verify_symptoms
 from rocattn_profiling.verify.contract import Twist, attend
 from rocattn_profiling.verify.inputs import make_case_inputs
-from rocattn_profiling.verify.outcomes import (
-    CaseOutcome,
-    Errors,
-    TensorErrors,
-    mistakes_of,
-    symptoms,
-    with_symptoms,
-)  # fmt: skip
+from rocattn_profiling.verify.outcomes import CaseOutcome, Errors, TensorErrors, mistakes_of, symptoms, with_symptoms
 from rocattn_profiling.verify.symptoms import LEAK, NARROW, KnownMistake, fitting
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
@@ -284,7 +277,7 @@ def failing(*mistakes, tried=True, **more):
         ([[], []], []),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_mistake_is_told_only_if_it_fits_every_failing_case(fits, named):
     """Or two that share them; of no case is a mistake said that is not said of the backend."""
     failed = [failing(*mistakes) for mistakes in fits]

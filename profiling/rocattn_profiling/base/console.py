@@ -52,9 +52,7 @@ def _console(*, stderr: bool) -> Console:
     # Under NO_COLOR rich itself would still write bold text.
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     # Labels may contain brackets and colons, which rich would parse as its own markup.
-    return Console(
-        stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False, color_system=colours
-    )  # fmt: skip
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False, color_system=colours)
 
 
 def say(message: str) -> None:

@@ -12,14 +12,7 @@ from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, progress, say
 from rocattn_profiling.base.status import CommandError
 from rocattn_profiling.bench.fleet import command as bench_fleet
-from rocattn_profiling.workloads.options import (
-    add_sizes,
-    add_storage,
-    natural,
-    positive,
-    seconds,
-    thread_number,
-)
+from rocattn_profiling.workloads.options import add_sizes, add_storage, natural, positive, seconds, thread_number
 
 if TYPE_CHECKING:
     from rocattn_profiling.base.console import Progress

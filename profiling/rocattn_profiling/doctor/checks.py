@@ -30,14 +30,7 @@ from rocattn.installed import install_command
 from rocattn.settings import cache_gib
 from rocattn.sources import kernel_root
 from rocattn.threads import thread_count
-from rocattn.toolchain import (
-    Compiler,
-    choose_compiler,
-    choose_cpu_library,
-    compile_hip,
-    find_compilers,
-    host_isa,
-)
+from rocattn.toolchain import Compiler, choose_compiler, choose_cpu_library, compile_hip, find_compilers, host_isa
 from rocattn.toolchain.compilers import PINNED
 from rocattn_profiling.base.files import system_text
 from rocattn_profiling.base.process import BrokenToolError, find_tool, tool_version

@@ -199,9 +199,7 @@ def _kernel_entry(
 def _broken(arch: str, name: str, error: str) -> Entry:
     """Return the entry of a kernel that compiles on neither side."""
     reason = f"it does not compile on either side: {error}"
-    return Entry(
-        label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status="broken", reason=reason
-    )  # fmt: skip
+    return Entry(label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status="broken", reason=reason)
 
 
 def _rest(arch: str, kernels: int, noted: int) -> Entry:

@@ -181,7 +181,7 @@ _COVERING: tuple[dict[str, Any], ...] = (
     {"seq_q": 200, "seq_k": 200, "direction": "backward"},
     {"seq_q": 200, "seq_k": 200, "direction": "backward", "causal": True},
     {"seq_q": 200, "seq_k": 200, "direction": "backward", "mask": "bool", "mask_shape": (1, 1, 200, 200)},
-)  # fmt: skip
+)
 
 
 def build(

@@ -481,9 +481,7 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
     old, new = pin.loop, now.loop
     assert old is not None
     assert new is not None
-    before, after = (
-        (old.matrix_flops, new.matrix_flops) if old.matrix_flops else (old.vector_flops, new.vector_flops)
-    )  # fmt: skip
+    before, after = (old.matrix_flops, new.matrix_flops) if old.matrix_flops else (old.vector_flops, new.vector_flops)
     if not before or not after or before == after:
         return 1.0
     factor = after / before

@@ -23,9 +23,7 @@ with --block. With --cases the kernels are the rows of a CSV file with the colum
 block (arch and vgprs are needed, "name" may be any text), and the answers are CSV on stdout."""
 _NEEDED, _NUMBERS = ("arch", "vgprs"), ("wave", "vgprs", "agprs", "sgprs", "lds", "block")
 _DIGITS = 19
-_ANSWERS = (
-    "waves_per_simd", "max_waves_per_simd", "lost_wave_slots", "blocks", "unit", "bound_by", "sentence",
-)  # fmt: skip
+_ANSWERS = ("waves_per_simd", "max_waves_per_simd", "lost_wave_slots", "blocks", "unit", "bound_by", "sentence")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:

@@ -156,12 +156,7 @@ class Tracked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def track_history(
-    start: Path,
-    count: int,
-    archs: Sequence[str],
-    *,
-    jobs: int,
-    on_step: Callable[[str], None] = lambda _: None,
+    start: Path, count: int, archs: Sequence[str], *, jobs: int, on_step: Callable[[str], None] = lambda _: None
 ) -> Tracked:
     """Audit the kernels that stand for all, of those of the newest first-parent commits that the store does not know.
 

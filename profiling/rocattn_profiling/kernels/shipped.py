@@ -144,11 +144,7 @@ def _made_from(kernels: Sequence[Shipped], root: Path) -> dict[tuple[str, str], 
 
 
 def facts_of_all(
-    kernels: Sequence[Shipped],
-    root: Path,
-    *,
-    jobs: int,
-    on_step: Callable[[str], None] = lambda _: None,
+    kernels: Sequence[Shipped], root: Path, *, jobs: int, on_step: Callable[[str], None] = lambda _: None
 ) -> tuple[list[KernelFacts], list[Problem]]:
     """Return the facts of kernels, from the cache or compiled now, and a problem for each that cannot be had.
 

@@ -130,17 +130,17 @@ def _accesses(unit: Pipe, access: Access) -> Callable[[Instruction], bool]:
 
 LINE_KINDS = {
     "spills": LineKind(
-        lambda instruction: instruction.spill, "1 instruction saves or restores spilled registers",
-        "instructions save or restore spilled registers", in_loop=False,
+        lambda instruction: instruction.spill,
+        "1 instruction saves or restores spilled registers",
+        "instructions save or restore spilled registers",
+        in_loop=False,
     ),
     "barriers": LineKind(lambda instruction: waits_for_waves(instruction.mnemonic), "1 barrier", "barriers"),
     "waits": LineKind(lambda instruction: instruction.unit is Pipe.WAIT, "1 wait", "waits"),
-    "global loads": LineKind(
-        _accesses(Pipe.GLOBAL, Access.LOAD), "1 load of global memory", "loads of global memory"
-    ),
+    "global loads": LineKind(_accesses(Pipe.GLOBAL, Access.LOAD), "1 load of global memory", "loads of global memory"),
     "LDS reads": LineKind(_accesses(Pipe.LDS, Access.LOAD), "1 LDS read", "LDS reads"),
     "LDS writes": LineKind(_accesses(Pipe.LDS, Access.STORE), "1 LDS write", "LDS writes"),
-}  # fmt: skip
+}
 """Kinds of lines that belong to a finding more than the costliest do."""
 
 

@@ -84,10 +84,7 @@ def theory(config: AttentionConfig, backend: Backend) -> Theory:
     if config.direction == "backward":
         inputs, outputs = inputs + 2 * config.out_bytes + lse, config.q_bytes + config.kv_bytes
     return Theory(
-        inputs=inputs,
-        outputs=outputs,
-        workspace=backend.workspace_bytes(config),
-        scores=backend.score_bytes(config),
+        inputs=inputs, outputs=outputs, workspace=backend.workspace_bytes(config), scores=backend.score_bytes(config)
     )
 
 

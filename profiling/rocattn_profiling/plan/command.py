@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, print_table
 from rocattn_profiling.base.status import OK, CommandError
-from rocattn_profiling.workloads.options import (
-    BAND,
-    SIZES,
-    STORAGE,
-    add_sizes,
-    add_storage,
-    config_of,
-    given,
-    positive,
-)
+from rocattn_profiling.workloads.options import BAND, SIZES, STORAGE, add_sizes, add_storage, config_of, given, positive
 
 if TYPE_CHECKING:
     from rocattn.gpu.launch import Arg, LaunchPlan

@@ -150,11 +150,7 @@ def _measure(
 
 
 def _store(
-    store: AsvStore,
-    revision: Revision,
-    environment: Environment,
-    cases: list[Case],
-    outcomes: dict[str, list[Outcome]],
+    store: AsvStore, revision: Revision, environment: Environment, cases: list[Case], outcomes: dict[str, list[Outcome]]
 ) -> bool:
     """Store one commit's results; False when no benchmark ran."""
     if not any(outcome.status == "ok" for runs in outcomes.values() for outcome in runs):

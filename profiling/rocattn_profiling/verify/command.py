@@ -150,7 +150,7 @@ def _list(chosen: list[VerifyCase], *, as_json: bool) -> int:
     ]
     console.print_table(
         "families", ["family", "cases", "about"], [[str(value) for value in row.values()] for row in rows]
-    )  # fmt: skip
+    )
     if as_json:
         console.emit_json(rows)
     return OK

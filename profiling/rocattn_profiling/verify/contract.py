@@ -249,7 +249,7 @@ def finite_differences(config: AttentionConfig, inputs: Inputs) -> dict[str, Arr
 
 def _sums(
     config: AttentionConfig, inputs: Inputs, views: dict[str, Array], dout: Array, move: tuple[str, Array, float]
-) -> Array:  # fmt: skip
+) -> Array:
     """Return sum(out * dout) of many copies of the problem, in each of which one element of one tensor is moved."""
     name, moved, step = move
     count = len(moved)

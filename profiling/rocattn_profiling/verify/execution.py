@@ -47,7 +47,7 @@ def laid_out(inputs: Inputs, storage: str) -> Inputs:
 
 def compute(
     config: AttentionConfig, inputs: Inputs, backend: Backend, *, storage: str = "plain", fill: float = np.nan
-) -> dict[str, Array]:  # fmt: skip
+) -> dict[str, Array]:
     """Run a backend; returns "out" and "lse", and "dq", "dk", "dv" if the direction is backward.
 
     Args:

@@ -138,11 +138,9 @@ def build(
     """Lay out the result of a run; ``again`` returns the command that repeats an outcome."""
     wrong = sorted((o for o in result.outcomes if not o.ok), key=lambda o: (not o.symptom, o.backend, _order(o.family)))
     failures = [
-        FailedCase(
-            case=o.case, backend=o.backend, family=o.family, fault=o.fault, symptom=o.symptom, command=again(o)
-        )
+        FailedCase(case=o.case, backend=o.backend, family=o.family, fault=o.fault, symptom=o.symptom, command=again(o))
         for o in wrong
-    ]  # fmt: skip
+    ]
     backends = [name for name in dict.fromkeys(o.backend for o in result.outcomes) if name != YARDSTICK]
     tensors = [(o, tensor) for o in result.outcomes for tensor in o.tensors]
     return VerifyReport(

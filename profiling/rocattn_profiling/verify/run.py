@@ -171,7 +171,7 @@ class _Search:
 
     def fits(
         self, case: VerifyCase, inputs: Inputs, arrays: Mapping[str, Array], outcome: CaseOutcome
-    ) -> list[KnownMistake] | None:  # fmt: skip
+    ) -> list[KnownMistake] | None:
         """Return the mistakes that fit a case; None where none can be tried."""
         if case.config.varlen is not None:  # what a mistake is compared with is of one length
             return None

@@ -308,9 +308,7 @@ def _explaining(case: _Case, only: Collection[str] | None) -> list[KnownMistake]
     unsure: list[KnownMistake] = []
     v = heads_view(case.inputs.v, case.config.layout, case.config.num_kv_heads, "v")
     for hypothesis in itertools.chain(
-        _hypotheses(case.config),
-        _strides(case.config, v.strides[2] // v.itemsize),
-        _edges_of_tiles(case.config),
+        _hypotheses(case.config), _strides(case.config, v.strides[2] // v.itemsize), _edges_of_tiles(case.config)
     ):
         if (ranked and not hypothesis.everywhere) or (only is not None and hypothesis.words not in only):
             continue

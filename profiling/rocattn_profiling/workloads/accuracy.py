@@ -34,13 +34,7 @@ from rocattn.errors import ConfigError
 from rocattn.layouts import heads_view, stored_shape
 from rocattn_profiling.measure.records import Check
 from rocattn_profiling.workloads.inputs import Inputs
-from rocattn_profiling.workloads.naive import (
-    exact_forward,
-    exact_gradients,
-    fair_forward,
-    naive_gradients,
-    one_kv_head,
-)
+from rocattn_profiling.workloads.naive import exact_forward, exact_gradients, fair_forward, naive_gradients, one_kv_head
 
 if TYPE_CHECKING:
     from rocattn.backend import Array

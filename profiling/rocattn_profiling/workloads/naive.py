@@ -66,9 +66,7 @@ def naive_forward(config: AttentionConfig, operands: Operands, heads: Heads, row
     return _joined(config, blocks)
 
 
-def fair_forward(
-    config: AttentionConfig, operands: Operands, heads: Heads, rows: Array, exact: Forward
-) -> Forward:  # fmt: skip
+def fair_forward(config: AttentionConfig, operands: Operands, heads: Heads, rows: Array, exact: Forward) -> Forward:
     """Compute some rows of one KV head as `naive_forward` does, where that is a fair yardstick.
 
     Large scores are not kept in 16 bits (at 2000 bfloat16 has a spacing of 8, and float16 ends at 65504), so there the
@@ -102,7 +100,7 @@ def exact_gradients(config: AttentionConfig, operands: Operands, dout: Array, he
 
 def naive_gradients(
     config: AttentionConfig, operands: Operands, dout: Array, heads: Heads, *, wide_scores: bool = False
-) -> Gradients:  # fmt: skip
+) -> Gradients:
     """Compute the gradients of one KV head as the naive program of the config's dtype does.
 
     With ``wide_scores`` it keeps scores in float32, for 16 bits do not hold huge ones; all else has the dtype.
@@ -141,7 +139,7 @@ def _forward(softmax: Softmax) -> Forward:
 
 def _naive_softmax(
     config: AttentionConfig, operands: Operands, heads: Heads, rows: Array, *, wide_scores: bool = False
-) -> Softmax:  # fmt: skip
+) -> Softmax:
     """Return `softmax_block`'s result with every tensor rounded to the config's dtype (q raw, k scaled).
 
     With ``wide_scores`` scaled k and the scores are not.

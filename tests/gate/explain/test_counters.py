@@ -119,9 +119,7 @@ def test_just_the_regressed_benchmark_is_profiled_on_both_sides(project, machine
     """By each side's interpreter and with its variables; a kernel that takes longer is a cause with its metrics."""
     seen = []
     monkeypatch.setattr(
-        explain_causes,
-        "_compared",
-        lambda folder: seen.append(sorted(one.name for one in folder.iterdir())) or REPORT,
+        explain_causes, "_compared", lambda folder: seen.append(sorted(one.name for one in folder.iterdir())) or REPORT
     )
     found = explained(project)
     assert seen == [["base", "head"]]

@@ -164,10 +164,7 @@ def test_all_changed_files_count_where_neither_side_runs(project):
     """A module that cannot be imported is no benchmark: nobody knows what it would load."""
     context = project({"tinylib/apart.py": "x = 1\n", "README.md": "words\n"})
     (entry,) = explained(context, worse("bench_gone", "failed", reason="cannot be imported"))
-    assert [one.text for one in entry.causes] == [
-        "README.md is new",
-        "tinylib/apart.py:1 changed (+1 -2)",
-    ]
+    assert [one.text for one in entry.causes] == ["README.md is new", "tinylib/apart.py:1 changed (+1 -2)"]
 
 
 def test_two_environments_are_compared_by_what_is_loaded(project):

@@ -50,13 +50,7 @@ def hostile(entry, result_of):
         text = HOSTILE if text is None else text
         text += after
         cause = Cause(kind="source", text=text, location=Location(path=text, line=1))
-        facts = {
-            "reason": text,
-            "waiver": text,
-            "causes": [cause] * 3,
-            "unit": text,
-            "traceback": text,
-        }
+        facts = {"reason": text, "waiver": text, "causes": [cause] * 3, "unit": text, "traceback": text}
         statuses = [s for s in ORDER if s in {"regression", "failed", "inconclusive", "waived", "new", "pass"}]
         made = result_of(
             [entry(f"{text}{n}", statuses[n % len(statuses)], 1.2, name=text, metric="audit" if n % 5 == 4 else "time",

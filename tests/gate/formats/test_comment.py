@@ -48,7 +48,7 @@ def test_likely_slower_entries_and_own_rules_are_marked(entry, result_of):
     result = result_of(
         [likely, entry("b", "inconclusive"), entry("c", "regression", 1.2, rule="a change counts from 9 % (t.toml:3)")],
         suite_shift=1.01,
-    )  # fmt: skip
+    )
     text = markdown.comment(result)
     assert text.count("| undecided, likely slower |") == text.count("| undecided |") == 1
     assert "rule: a change counts from 9 % (t.toml&#58;3)" in text

@@ -88,9 +88,7 @@ def session(tmp_path, monkeypatch):
             runs_change=runs_change and (lambda case: traced(case.label)),
             tracing=runs_change and Tracing([], [case for case in cases if case.label in (steps or {})], calls),
         )  # fmt: skip
-        launchers = {
-            "base": Taking(clock, seconds or {}), "head": Taking(clock, seconds or {}, slower, spells_from),
-        }  # fmt: skip
+        launchers = {"base": Taking(clock, seconds or {}), "head": Taking(clock, seconds or {}, slower, spells_from)}
         started = clock.now
         store = LaunchStore(tmp_path / "launches.jsonl", "key")
         found = PairedSession(launchers, design, store, on_step).run()

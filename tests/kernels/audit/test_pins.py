@@ -60,9 +60,7 @@ def test_the_file_is_readable_and_its_diff_small(tmp_path, pinned):
 def test_the_order_of_the_audit_does_not_matter(tmp_path):
     """The same kernels give the same bytes."""
     kernels = [facts(variant=f"f16 D={dim}") for dim in (64, 256, 128)]
-    texts = {
-        write_pins(tmp_path, pins_of(audit(*order)))[0].read_bytes() for order in (kernels, kernels[::-1])
-    }  # fmt: skip
+    texts = {write_pins(tmp_path, pins_of(audit(*order)))[0].read_bytes() for order in (kernels, kernels[::-1])}
     assert len(texts) == 1
 
 
@@ -110,9 +108,7 @@ def test_another_compiler_is_not_comparable(pinned):
 def test_another_table_of_cycles_is_not_comparable(pinned):
     """Registers still are."""
     changed = msgspec.structs.replace(audit(facts(cost=loop(plain=900)), facts(variant="f16 D=64")), rates="r2")
-    assert severities(check_pins([pinned], changed)) == [
-        ("incomparable", "issue cycles", "flash_attention f16 D=128")
-    ]  # fmt: skip
+    assert severities(check_pins([pinned], changed)) == [("incomparable", "issue cycles", "flash_attention f16 D=128")]
 
 
 def test_kernels_of_two_compilers_are_not_pinned():
@@ -156,7 +152,7 @@ def test_a_file_that_holds_no_pins_is_refused_in_one_line(tmp_path, text, reason
         ('"all"', '"al"', "the loop of flash_attention f16 D=64 has no cycles in all"),
         ("{", "\ufeff{", "invalid character"),
     ],
-)  # fmt: skip
+)
 def test_pins_edited_by_hand_are_not_read_as_less_than_they_say(tmp_path, pinned, old, new, reason):
     """Of two rows one would be without effect, and a name with a typo is a number that is never compared."""
     path = tmp_path / "gfx1100.json"
@@ -188,9 +184,7 @@ def test_a_number_that_was_taken_out_of_a_pin_is_asked_for(pinned, changed, said
     pin = pinned.kernels[name]
     if isinstance(changed.get("loop"), dict):
         changed = {"loop": msgspec.structs.replace(pin.loop, **changed["loop"])}
-    less = msgspec.structs.replace(
-        pinned, kernels={**pinned.kernels, name: msgspec.structs.replace(pin, **changed)}
-    )  # fmt: skip
+    less = msgspec.structs.replace(pinned, kernels={**pinned.kernels, name: msgspec.structs.replace(pin, **changed)})
     found = check_pins([less], audit(facts(), facts(variant="f16 D=64")))
     assert severities(found) == [("new", "kernel", name)]
     assert found.findings[0].sentence.endswith(f"its pin does not have its {said}")

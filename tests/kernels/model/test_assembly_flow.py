@@ -151,11 +151,7 @@ class TestPathsThroughLoopsOverLanes:
             "s_cbranch_scc1 .LBB0_1",
         ])  # fmt: skip
         counts = counts_of(function, usual_path(function, hot_loop(function)))
-        assert (
-            counts.units[Pipe.MATRIX],
-            counts.units[Pipe.LDS],
-            counts.units[Pipe.VECTOR],
-        ) == (1, 1, 1)
+        assert (counts.units[Pipe.MATRIX], counts.units[Pipe.LDS], counts.units[Pipe.VECTOR]) == (1, 1, 1)
 
     def test_a_loop_that_begins_with_a_test_is_passed_over(self):
         """Its body leads only back to the test."""
@@ -164,11 +160,7 @@ class TestPathsThroughLoopsOverLanes:
             ".LBB0_4:", "v_mov_b32 v0, 0", "s_cbranch_scc1 .LBB0_1",
         ])  # fmt: skip
         counts = counts_of(function, usual_path(function, hot_loop(function)))
-        assert (
-            counts.units[Pipe.MATRIX],
-            counts.units[Pipe.LDS],
-            counts.units[Pipe.VECTOR],
-        ) == (1, 0, 1)
+        assert (counts.units[Pipe.MATRIX], counts.units[Pipe.LDS], counts.units[Pipe.VECTOR]) == (1, 0, 1)
 
 
 class TestLoopsWithoutMatrixProducts:

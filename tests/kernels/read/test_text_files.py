@@ -216,9 +216,7 @@ def test_what_a_text_does_not_say_is_neither_gone_nor_new(tmp_path):
 def test_scratch_without_metadata_may_be_for_spills(tmp_path):
     """A descriptor says how much private memory there is, not what it is for."""
     private = "\t\t.amdhsa_private_segment_fixed_size {}\n"
-    texts = [
-        (HEAD + DESCRIPTOR.format(24)).replace("\t.end_", f"{private.format(size)}\t.end_") for size in (16, 64)
-    ]  # fmt: skip
+    texts = [(HEAD + DESCRIPTOR.format(24)).replace("\t.end_", f"{private.format(size)}\t.end_") for size in (16, 64)]
     kinds, text = changes(*(facts(tmp_path, one) for one in texts))
     assert kinds == [("worse", "scratch")]
     assert text.endswith("16 -> 64 bytes of scratch per lane, nothing says whether for spills")
@@ -237,7 +235,7 @@ def test_register_changes_without_occupancy_are_notes(tmp_path):
     texts = [
         (HEAD + DESCRIPTOR.format(vgprs)).replace("\t.end_", f"{lds.format(size)}\t.end_")
         for vgprs, size in ((24, 512), (96, 40000))
-    ]  # fmt: skip
+    ]
     kinds, text = changes(*(facts(tmp_path, one) for one in texts))
     assert kinds == [("note", "registers"), ("note", "LDS")]
     assert "VGPRs 24 -> 96; whether a wave is lost is not known" in text

@@ -339,7 +339,7 @@ def test_stops_where_the_next_pass_would_fail_alike():
         )[0].stops,
         "no data with counters": findings(arrived=PassOutput())[0].stops,
         "no data without": findings(arrived=PassOutput(), of_pass=ProfilerPass("timing"))[0].stops,
-    }  # fmt: skip
+    }
     assert [name for name, stop in stops.items() if stop] == ["hang, tried", "timing breaks it", "no data without"]
 
 

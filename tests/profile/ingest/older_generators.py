@@ -158,9 +158,9 @@ def compute_by_number(folder, made, *, name="pmc_perf_0_4711", instances=1):
     }  # fmt: skip
     for launch in made:
         about = [launch.dispatch, launch.agent, number[launch.kernel]]
-        tables["dispatch"].append([
-            *about, *launch.work_items(), launch.lds, launch.scratch, launch.start, launch.end, launch.dispatch + 500,
-        ])  # fmt: skip
+        tables["dispatch"].append(
+            [*about, *launch.work_items(), launch.lds, launch.scratch, launch.start, launch.end, launch.dispatch + 500]
+        )
         for _ in range(instances):
             tables["counters"] += [
                 [*about, launch.lds, 5, counter, value / instances] for counter, value in launch.counters.items()

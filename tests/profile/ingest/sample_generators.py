@@ -165,7 +165,7 @@ def code_json(folder, number=3, header="ISA, _, LineNumber, Source, Codeobj, Vad
     rows = [
         [text, 0, line, source, code, address, hits, latency, stall, idle]
         for line, (code, address, text, hits, latency, stall, idle, source) in enumerate(_trace_rows())
-    ]  # fmt: skip
+    ]
     path = folder / f"ui_output_agent_1_dispatch_{number}" / "code.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"code": rows, "header": header, "version": "3.0.0"}, separators=(",", ":")))

@@ -51,8 +51,7 @@ def make(folder, kind):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["empty.csv", "json", "types.json", "deep.json", "chrome.json", "db", "header.db", "views.db", "tables.db"],
+    "kind", ["empty.csv", "json", "types.json", "deep.json", "chrome.json", "db", "header.db", "views.db", "tables.db"]
 )
 def test_a_broken_file_is_one_line_and_the_others_are_read(tmp_path, kind):
     """The line names the file, says what is wrong and what to do."""

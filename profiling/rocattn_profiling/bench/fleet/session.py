@@ -34,11 +34,7 @@ from rocattn_profiling.base.files import write_text
 from rocattn_profiling.bench.fleet.cluster import ENDED, Cluster, State
 from rocattn_profiling.bench.session import BenchSession, ResultsFolder, SuiteFacts
 from rocattn_profiling.measure import machine
-from rocattn_profiling.measure.records import (
-    Commit,
-    place_of,
-    read_records,
-)
+from rocattn_profiling.measure.records import Commit, place_of, read_records
 from rocattn_profiling.measure.settings import Identity, Settings, code_hash, import_backends
 from rocattn_profiling.measure.stats import newest
 

@@ -66,10 +66,7 @@ def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: i
     own = {id(group): each for group, each in zip(groups, commands, strict=True)}
     again = [f"repeat: {code(command, 300)}"] if command else []
     blocks, shown = _fitting(
-        groups,
-        int(room * _SHARE),
-        lambda group: _block(group, own[id(group)], acceptance(result, group)),
-        _brief_block,
+        groups, int(room * _SHARE), lambda group: _block(group, own[id(group)], acceptance(result, group)), _brief_block
     )
     blocks += again if blocks else []
     cut += [f"the causes of {sum(len(group.entries) for group in groups[shown:])} more"] if groups[shown:] else []

@@ -77,7 +77,7 @@ def timed(request: dict[str, Any]) -> tuple[int, int, int]:
         start = time.perf_counter_ns()
         process = subprocess.Popen(
             ["/bin/sh", "-c", request["command"]], cwd=request["cwd"], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )  # fmt: skip
+        )
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter_ns() - start
     process.returncode = os.waitstatus_to_exitcode(status)

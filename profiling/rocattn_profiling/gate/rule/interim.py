@@ -14,12 +14,7 @@ from typing import Literal, NamedTuple
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.rule import covariates, guards, noise
-from rocattn_profiling.gate.rule.constants import (
-    CONSIDERED,
-    FULL_LOOKS,
-    MIN_LAUNCHES,
-    UNKNOWN_INTERRUPTIONS,
-)
+from rocattn_profiling.gate.rule.constants import CONSIDERED, FULL_LOOKS, MIN_LAUNCHES, UNKNOWN_INTERRUPTIONS
 from rocattn_profiling.gate.rule.covariates import Fit
 from rocattn_profiling.gate.rule.launches import Selection, choose
 from rocattn_profiling.gate.rule.noise import ChangePosterior

@@ -489,7 +489,7 @@ _RULES: dict[str, tuple[int, int, Callable[..., Lanes | None]]] = {
     "v_readfirstlane_b32": (1, 1, _first_lane),
     "v_mbcnt_lo_u32_b32": (2, 1, _counted_below(low=True)),
     "v_mbcnt_hi_u32_b32": (2, 1, _counted_below(low=False)),
-}  # fmt: skip
+}
 
 
 def _exact_only(function: Callable[..., Words], *values: Lanes) -> Lanes | None:

@@ -145,9 +145,7 @@ class Rates:
         elif kind != "cross_lane" and self.one_cycle.match(mnemonic):
             cycles = issue = 1
         flops = sum(map(lane_flops, instruction.mnemonics)) if operation.unit is Pipe.VECTOR else 0
-        return Cost(
-            kind, operation.unit, cycles, issue, known=known, lane_flops=flops, operations=len(operations)
-        )  # fmt: skip
+        return Cost(kind, operation.unit, cycles, issue, known=known, lane_flops=flops, operations=len(operations))
 
     def _access(self, instruction: Instruction, operation: Operation) -> Cost:
         unit = "lds" if operation.unit is Pipe.LDS else "global"  # scratch is global memory of the lane's own

@@ -32,15 +32,7 @@ from rocattn_profiling.profile.ingest.json_results import decode
 from rocattn_profiling.profile.ingest.parts import MISSING, FilePart, Notes, UnreadableError, kernel_name
 from rocattn_profiling.profile.ingest.pc_samples import SampleRows, lanes_in, state_of
 from rocattn_profiling.profile.ingest.small_csv import rows_of
-from rocattn_profiling.profile.ingest.table import (
-    HOST_TRAP,
-    IDLE,
-    ISSUED,
-    SAMPLED,
-    STALLED,
-    STOCHASTIC,
-    THREAD_TRACE,
-)
+from rocattn_profiling.profile.ingest.table import HOST_TRAP, IDLE, ISSUED, SAMPLED, STALLED, STOCHASTIC, THREAD_TRACE
 
 TRACE_COLUMNS = ("codeobj", "vaddr", "instruction", "hitcount", "latency", "stall", "idle", "source")
 _WANTED = {

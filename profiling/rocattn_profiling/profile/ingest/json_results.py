@@ -317,8 +317,8 @@ class _Table:
             frames = combine(row.astype(np.int32), code, value.astype(np.float64), names, unread)
             known = frames[0]["value"].notna()  # a sum with an unknown instance is unknown
             self._notes.add(
-                "{n} counter values are missing or not numbers", "treated as not measured", count=int((~known).sum()),
-            )  # fmt: skip
+                "{n} counter values are missing or not numbers", "treated as not measured", count=int((~known).sum())
+            )
             part.counters = frames[0][known].reset_index(drop=True)
             part.instances = frames[1][frames[1]["max"].notna()].reset_index(drop=True)
 

@@ -164,9 +164,7 @@ class _LongReader:
         if resolved is not None:
             first, row_of_run, passes = resolved
             if len(first) < len(row_of_run) and "counter" not in self._wanted:
-                self._notes.add(
-                    "{n} dispatches occur more than once", "read once", count=len(row_of_run) - len(first)
-                )  # fmt: skip
+                self._notes.add("{n} dispatches occur more than once", "read once", count=len(row_of_run) - len(first))
             runs = {name: values[first] for name, values in runs.items()}
         self._kernels.note_broken(self._notes)
         part.numbered = "dispatch" in runs
@@ -358,8 +356,8 @@ def _counters(
         row = index.get_indexer(block.columns["dispatch"])
         value = np.asarray(block.columns["value"])
         notes.add(
-            "{n} values are of launches that are not listed", "left out; profile again", count=int((row < 0).sum()),
-        )  # fmt: skip
+            "{n} values are of launches that are not listed", "left out; profile again", count=int((row < 0).sum())
+        )
         keep = (row >= 0) & ~np.isnan(value)
         rows.append(row[keep].astype(np.int32))
         codes.append(names.encode(block.columns["counter"])[keep].astype(np.int16))

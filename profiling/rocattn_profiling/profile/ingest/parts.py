@@ -200,10 +200,7 @@ def one_pass(label: str, rows: int) -> Any:
 
 def counter_frame(row: NDArray[Any], counter: Any, value: NDArray[np.float64]) -> pd.DataFrame:
     """Build the counters' frame without copying the arrays."""
-    return pd.DataFrame(
-        {"row": row.astype(np.int32, copy=False), "counter": counter, "value": value},
-        copy=False,
-    )
+    return pd.DataFrame({"row": row.astype(np.int32, copy=False), "counter": counter, "value": value}, copy=False)
 
 
 def agent_frame(agents: Sequence[Mapping[str, Any]], file: str) -> pd.DataFrame:

@@ -212,9 +212,7 @@ def samples_of_database(connection: sqlite3.Connection, label: str) -> pd.DataFr
             "LEFT JOIN rocpd_disassembly_data D ON D.guid = S.guid AND D.code_object_id = S.code_object_id "
             "AND D.code_object_offset = S.code_object_offset"
         )
-    chosen = ", ".join(
-        ("P.pid", "S.dispatch_id", "S.code_object_id", "S.code_object_offset", mask, *state, *text)
-    )  # fmt: skip
+    chosen = ", ".join(("P.pid", "S.dispatch_id", "S.code_object_id", "S.code_object_offset", mask, *state, *text))
     query = (
         f"SELECT {chosen}, COUNT(*) FROM rocpd_gpu_pc_sample S JOIN rocpd_info_process P "  # noqa: S608 - own names
         f"ON P.id = S.pid AND P.guid = S.guid {join} GROUP BY {chosen}"

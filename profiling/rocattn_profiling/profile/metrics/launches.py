@@ -27,9 +27,7 @@ BUSY = "GRBM_GUI_ACTIVE"
 WAVES = "SQ_WAVES"
 _INSTRUCTIONS = ("SQ_INSTS", "SQ_INSTS_VALU")
 # These are above 0 for every kernel.
-_NEVER_0 = (
-    BUSY, "GRBM_COUNT", "SQ_WAVE_CYCLES", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_CYCLES", *_INSTRUCTIONS,
-)  # fmt: skip
+_NEVER_0 = (BUSY, "GRBM_COUNT", "SQ_WAVE_CYCLES", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_CYCLES", *_INSTRUCTIONS)
 # Even a wave counter drifts when clocks are not pinned: up to 12 % was measured on an RX 9070 XT.
 WAVE_DRIFT = 0.15
 
@@ -115,9 +113,7 @@ def find_launches(profile: Profile) -> Launches:
     # Sorted, so that the numbering does not depend on which pass came first.
     launch = keys.groupby(KEYS, observed=True, dropna=False, sort=True).ngroup().to_numpy()
     first = pd.Series(launch).drop_duplicates().sort_values()
-    described = [
-        "process", "dispatch", "agent", "lds_bytes", "scratch_bytes", "vgprs", "agprs", "sgprs", "wave_size",
-    ]  # fmt: skip
+    described = ["process", "dispatch", "agent", "lds_bytes", "scratch_bytes", "vgprs", "agprs", "sgprs", "wave_size"]
     table = pd.concat([keys, rows[described]], axis=1).iloc[first.index].reset_index(drop=True)
     count = len(table)
     time = (rows["end_ns"] - rows["start_ns"]).astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)

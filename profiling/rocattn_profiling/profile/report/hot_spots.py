@@ -24,14 +24,7 @@ from rocattn_profiling.kernels.model.cost import lone_cycles
 from rocattn_profiling.kernels.model.rates import RatesError, rates
 from rocattn_profiling.kernels.read.assembly import Instruction
 from rocattn_profiling.pages.render import shorten
-from rocattn_profiling.profile.ingest.table import (
-    HOST_TRAP,
-    IDLE,
-    ISSUED,
-    NO_DISPATCH,
-    STALLED,
-    THREAD_TRACE,
-)
+from rocattn_profiling.profile.ingest.table import HOST_TRAP, IDLE, ISSUED, NO_DISPATCH, STALLED, THREAD_TRACE
 from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.report.limits import NEAR
 from rocattn_profiling.profile.report.records import HotInstruction, HotLine, HotSpots, KernelFinding, KernelProfile
@@ -89,7 +82,7 @@ CAUSES = {
     "idle": StallCause("are idle before it", 3, "a result, another wave or the I-cache holds it up", "compute"),
     "sampled": StallCause("are here", 6),
     "other": StallCause("wait for something else", 6),
-}  # fmt: skip
+}
 _OF_REASON = {
     ISSUED: "issued", IDLE: "idle", "BARRIER_WAIT": "barrier", "ALU_DEPENDENCY": "dependency",
     "ARBITER_NOT_WIN": "arbiter", "ARBITER_WIN_EX_STALL": "full", "NO_INSTRUCTION_AVAILABLE": "fetch",
@@ -170,9 +163,7 @@ def _of_kernel(
         known = [each.cycles for each in instructions if each.cycles is not None]
         source = str(of_line["source"].iloc[int(of_line["count"].argmax())])
         cycles = sum(known) if len(known) == len(instructions) else None
-        lines.append(
-            HotLine(str(place), source, int(of_line["count"].sum()), _sums(of_line), cycles, instructions)
-        )  # fmt: skip
+        lines.append(HotLine(str(place), source, int(of_line["count"].sum()), _sums(of_line), cycles, instructions))
     launched = rows[rows["dispatch"] != NO_DISPATCH].drop_duplicates(["pass", "process", "dispatch"])
     total = int(rows["count"].sum())
     return HotSpots(
@@ -264,9 +255,7 @@ def _finding(spots: HotSpots, kernel: KernelProfile | None, command: str) -> Ker
     """Return the finding of the line and cause that most samples have, if that is enough to act on."""
     if spots.few:
         return None
-    waits = [
-        (count, line, key) for line in spots.lines for key, count in line.causes.items() if CAUSES[key].advice
-    ]  # fmt: skip
+    waits = [(count, line, key) for line in spots.lines for key, count in line.causes.items() if CAUSES[key].advice]
     if not waits:
         return None
     count, line, key = max(waits, key=lambda wait: wait[0])

@@ -119,7 +119,7 @@ class _Chart:
             self._box((l1, rows[2], inner), "L2", self._hits("l2_hit_pct"), ("l2_hit_pct",), "l2"),
             self._box((l1, rows[3], inner), "Fabric, Infinity Cache", self._fabric(), ("read_latency_cycles",)),
             self._box((l1, rows[4], inner), memory, self._memory(), ("memory_pct", "read_gbps"), "memory"),
-        ]  # fmt: skip
+        ]
         below = [row + _ROW for row in rows]
         left, right = l1 + 18, l1 + 132
         lds_share = self._near.get("lds", self._value("lds_time_pct"))

@@ -116,9 +116,9 @@ def _kernel(
     judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
     too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
     near = bounds(numbers, device.arch if device else "", too_low) if judged else None
-    findings = find(
-        numbers, near, theory.sentence if theory else "", too_low, device.arch if device else "",
-    ) if near else []  # fmt: skip
+    findings = (
+        find(numbers, near, theory.sentence if theory else "", too_low, device.arch if device else "") if near else []
+    )
     counted = {
         counter: float(np.nanmean(values[group.rows]))
         for counter, values in evaluation.launches.joined.counters.items()
@@ -174,9 +174,8 @@ def _occupancy(
     try:
         # Profilers print one constant for every kernel's SGPRs, so these are left out.
         return occupancy(
-            device.arch, wave_size=lanes, vgprs=vgprs, agprs=resources["agprs"] or 0, lds_bytes=lds or 0,
-            block=block,
-        ), ""  # fmt: skip
+            device.arch, wave_size=lanes, vgprs=vgprs, agprs=resources["agprs"] or 0, lds_bytes=lds or 0, block=block
+        ), ""
     except RocattnError as error:
         return None, str(error)
 

@@ -222,7 +222,7 @@ def _unknown(report: ProfileReport, judged: list[tuple[int, KernelProfile, Verdi
             _who(members), why, complete(report, command), _gpus(members) if command == NAME_IT else "", _says(members)
         )
         for (why, command), members in alike.items()
-    ]  # fmt: skip
+    ]
 
 
 def _gpus(members: list[tuple[int, KernelProfile]]) -> str:

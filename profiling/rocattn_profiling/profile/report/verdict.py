@@ -80,12 +80,7 @@ def verdict(
         return Verdict(FAR, by_key[waits], brief="waiting", finding=waits)
     lines = lines_command(device.arch if device else "")
     far = f"far from every limit: {nearest.short if nearest else 'none'} is nearest, and the wave slots are filled"
-    return Verdict(
-        FAR,
-        f"{far}; its instructions wait for each other, or at barriers",
-        lines,
-        brief="waiting",
-    )
+    return Verdict(FAR, f"{far}; its instructions wait for each other, or at barriers", lines, brief="waiting")
 
 
 def _unmeasured(
@@ -128,10 +123,7 @@ def _unlimited(
         names = ", ".join(limit.name for limit in bounds.uncountable)
         lines = lines_command(device.arch if device else "")
         return Verdict(
-            NOT_COUNTABLE,
-            f"limit not known: this GPU cannot count {names}{others}",
-            lines,
-            brief="not countable",
+            NOT_COUNTABLE, f"limit not known: this GPU cannot count {names}{others}", lines, brief="not countable"
         )
     return None
 

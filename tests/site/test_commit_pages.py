@@ -2,10 +2,10 @@
 
 from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import find_changes
-from rocattn_profiling.site.commit_pages import commit_pages, commit_paths
 from rocattn_profiling.site.commits import CommitInfo, History
 from rocattn_profiling.site.history import kernel_pages
 from rocattn_profiling.site.history_charts import Around
+from rocattn_profiling.site.site import commit_pages, commit_paths
 
 
 def log_of(count, aside=()):

@@ -16,10 +16,9 @@ from rocattn_profiling.pages.charts import thin
 from rocattn_profiling.pages.render import GENERATOR
 from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import find_changes
-from rocattn_profiling.site.commit_pages import HINTS, commit_pages, commit_paths
 from rocattn_profiling.site.commits import CommitInfo, History, branch_with, commit_url, read_history
 from rocattn_profiling.site.history import LINES, TABLE_COLUMNS
-from rocattn_profiling.site.site import Site, pages_of, write_site
+from rocattn_profiling.site.site import HINTS, Site, commit_pages, commit_paths, pages_of, write_site
 from rocattn_profiling.site.state import HEADLINE, arch_state, read_standing
 
 KERNEL = "flash_attention_causal f16 D=128"

@@ -17,6 +17,7 @@ from rocattn.errors import RocattnError
 from rocattn.gpu.arch import TESTED
 from rocattn.toolchain.compilers import compiler_environment
 from rocattn.toolchain.inputs import inputs_of
+from rocattn_profiling.asv.series import readable
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.model import SIDES, Cause, Entry, SideName
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn.config import AttentionConfig
+    from rocattn_profiling.asv.launch import Case
 
 PLANS_FROM = ("rocattn", KERNELS)
 KERNELS_FROM = (*PLANS_FROM, "profiling/rocattn_profiling/kernels")
@@ -64,7 +66,7 @@ class Plugin(Base):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._configs = _configs()
-        self._labels: Sequence[str] = ()
+        self._named: set[str] = set()
         self._audits: dict[tuple[str, str], Entry] = {}
         self._answers: dict[SideName, dict[str, Answers]] = {}
 
@@ -79,14 +81,15 @@ class Plugin(Base):
         text = "the benchmarks of bench_gpu need an AMD GPU, and this machine has none (no /dev/kfd)"
         return Reason("no_gpu", text, "machine code is compared without one: rocattn kernels audit --against HEAD")
 
-    def prepare(self, labels: Sequence[str]) -> None:
+    def prepare(self, cases: Sequence[Case]) -> None:
         """Compile both sides' CPU kernels if a benchmark runs them."""
-        self._labels = labels
+        self._named = {readable(value) for case in cases for value in case.parameters.values()}
         if self.context.trees and not compiler_environment():
             self.context.note(
                 "there is no compiler for the CPU kernels: cpu-flash was not measured (rocattn doctor says why)"
             )
-        ready(self.context, labels)
+        if "cpu-flash" in self._named:
+            ready(self.context)
 
     def entries(self) -> list[Entry]:
         """Compare what can be compared without a clock; what is left out is noted in the context."""
@@ -129,8 +132,8 @@ class Plugin(Base):
         """Ask both sides about a problem, and the first time about all that the run's benchmarks name."""
         if self._answers and config.label in self._answers["head"]:
             return
-        named = {label for label in self._configs if any(f"'{label}'" in text for text in self._labels)}
-        problems = {label: self._configs[label] for label in (*(() if self._answers else named), config.label)}
+        named = self._configs.keys() & (set() if self._answers else self._named)
+        problems = {label: self._configs[label] for label in sorted({*named, config.label})}
         for side in SIDES:
             try:
                 answers = ask(self.context, side, problems, gpu_archs())
@@ -317,4 +320,4 @@ def _backend(entry: Entry) -> str:
 
 def _parameter(entry: Entry, name: str) -> str:
     """Return the value of a parameter that is a string; "" if there is none."""
-    return entry.params.get(name, "").strip("'\"")
+    return readable(entry.params.get(name, ""))

@@ -17,7 +17,7 @@ from rocattn_profiling.gate.model import SIDES, SideName
 from rocattn_profiling.workloads.grids import GRIDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rocattn.config import AttentionConfig
 
@@ -120,14 +120,12 @@ def usual_problems() -> dict[str, AttentionConfig]:
     return {config.label: config for config in problems}
 
 
-def ready(context: Context, labels: Iterable[str]) -> None:
-    """Compile both sides' CPU kernels if a benchmark runs them, so that its time limit does not include the compiler.
+def ready(context: Context) -> None:
+    """Compile both sides' CPU kernels, so that a benchmark's time limit does not include the compiler.
 
     The compiler takes a minute and more on a busy machine. Base's kernels are usually in the cache already, so head
     would fail by a time limit just for being new.
     """
-    if not any("'cpu-flash'" in label for label in labels):
-        return
     some = GRIDS["inference"].configs(quick=True)[0]
     context.say("compiling the CPU kernels of both sides, unless they are there")
     for side in SIDES:

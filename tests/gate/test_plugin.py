@@ -78,7 +78,7 @@ def test_a_plugin_may_be_a_package(gated):
 @pytest.mark.slow
 def test_what_a_plugin_prepares_takes_none_of_the_time(gated):
     """It may be a build: a limit that is shorter than that still leaves time to measure."""
-    text = f"{BASE}    def prepare(self, labels):\n        import time\n        time.sleep(11)\n"
+    text = f"{BASE}    def prepare(self, cases):\n        import time\n        time.sleep(11)\n"
     status, result = gated("--max-time", "10s", **{FILE: text, "tinylib/more.py": "x = 1\n"})
     assert (status, result.verdict, result.budget.stopped) == (0, "pass", False)
     assert result.budget.measured_s < 10

@@ -7,7 +7,7 @@ import pytest
 from own_gate import machine_code
 from own_gate.answers import Answers, BackendAnswer, PlanAnswer, PlannedLaunch
 
-from rocattn_profiling.asv.launch import Launcher
+from rocattn_profiling.asv.launch import Benchmark, Case, Launcher
 from rocattn_profiling.gate.code_objects import Compared
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.model import Entry
@@ -145,12 +145,24 @@ def test_cpu_kernels_are_causes_of_what_fails_in_them(trees, monkeypatch, status
 
 def test_both_sides_are_asked_once_about_a_run(trees, monkeypatch):
     """About all problems that its benchmarks name, and about one that none of them names."""
-    asked = []
+    asked, compiled = [], []
     monkeypatch.setattr(own_gate, "ask", lambda _, side, problems, __: asked.append((side, sorted(problems))) or {})
-    monkeypatch.setattr(own_gate, "ready", lambda *_: None)
+    monkeypatch.setattr(own_gate, "ready", compiled.append)
     plugin = own_gate.Plugin(trees({}))
     configs = [f"b1-h8-q128-k128-d64-{end}" for end in ("causal-float32", "float32", "float16")]
-    plugin.prepare([f"b.time_x('cpu', '{config}')" for config in configs[:2]])
+    params = [["'cpu'", "'cpu-flash'"], [repr(config) for config in configs[:2]]]
+    names = {
+        "name": "b.time_x",
+        "type": "time",
+        "unit": "seconds",
+        "version": "1",
+        "param_names": ["backend", "config"],
+    }
+    benchmark = Benchmark(**names, params=params)
+    plugin.prepare([Case(benchmark=benchmark, param=param, label="of nobody's business") for param in (0, 1)])
+    assert compiled == []  # none of these runs the compiled kernels
+    plugin.prepare([Case(benchmark=benchmark, param=param, label="of nobody's business") for param in (1, 2)])
+    assert compiled == [plugin.context]
     for config in (*configs, *configs):
         assert plugin.causes(slower("b.time_x", backend="cpu", config=config)) == []
     assert asked == [(side, known) for known in (configs[:2], configs[2:]) for side in ("base", "head")]

@@ -18,6 +18,7 @@ from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.model import Cause, Entry, Status, decision_of
 
 if TYPE_CHECKING:
+    from rocattn_profiling.asv.launch import Case
     from rocattn_profiling.base.reasons import Reason
 
 FILE, PACKAGE = ".rocattn/gate.py", ".rocattn/gate/__init__.py"
@@ -43,8 +44,8 @@ class Plugin:
         """Return why a run with these ``--bench`` patterns could measure nothing; asked before anything is built."""
         return None
 
-    def prepare(self, labels: Sequence[str]) -> None:
-        """Do what the benchmarks with these labels need and should not be timed for; called before the first launch."""
+    def prepare(self, cases: Sequence[Case]) -> None:
+        """Do what these cases need and should not be timed for; called before the first launch."""
 
     def entries(self) -> list[Entry]:
         """Return the entries of exact metrics, which are read off both sides and not timed."""

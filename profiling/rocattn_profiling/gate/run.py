@@ -93,7 +93,7 @@ def run_gate(
             plugin = plugin_of(context)
             started = time.monotonic()
             with plugin_errors(plugin):
-                plugin.prepare([case.label for case in cases])
+                plugin.prepare(cases)
             limit = limit.extended(time.monotonic() - started)  # it may be a build that takes a minute
             design, key = _design(context, plan, limit, reach)
             record = noise_record.NoiseHistory(context, design.request)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 LIBRARY = "libamdhip64.so"
 STAND_IN_ARCH = "ROCATTN_HOSTGPU_ARCH"
+NOT_TIMED = "the device is the stand-in GPU: its times mean nothing, so nothing is timed on it"
 NO_NVIDIA_DEVICE = "HIP is forwarded to an NVIDIA driver (ROCM_PATH), but libcuda.so.1 finds no card: see nvidia-smi"
 _VISIBILITY = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _DRIVERS = (Path("/dev/kfd"), Path("/dev/dxg"))  # Linux; Windows' subsystem for Linux

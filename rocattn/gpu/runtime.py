@@ -24,6 +24,7 @@ from rocattn.gpu.launch import Buffer, KernelLaunch, LaunchPlan
 from rocattn.gpu.memory import PinnedStaging, Pool
 from rocattn.gpu.plan import buffer_bytes
 from rocattn.gpu.plan_log import plan_log
+from rocattn.gpu.reasons import NOT_TIMED
 from rocattn.settings import GPU_POISON, switch
 from rocattn.toolchain.code_object import is_code_object
 
@@ -212,7 +213,7 @@ class PreparedPlan:
             DeviceMemoryError: When there is no memory for a workspace, or for the work in front.
         """
         if self.runtime.device.is_stand_in:
-            raise GpuError("the device is the stand-in GPU: its times mean nothing, so nothing is timed on it")
+            raise GpuError(NOT_TIMED)
         hip = self.runtime.hip
         samples: list[list[float]] = [[] for _ in self._calls]
         events: list[int] = []

@@ -23,6 +23,7 @@ from rocattn.errors import RocattnError
 from rocattn.gpu.backlog import SCRATCH_BYTES, Backlog
 from rocattn.gpu.errors import GpuError
 from rocattn.gpu.plan import buffer_bytes, used_buffers
+from rocattn.gpu.reasons import NOT_TIMED
 from rocattn_profiling.base.files import system_text
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class EventClock:
         self, runtime: Runtime, stream: int, call: Callable[[], None], backlog: Backlog, sensors: Sensors | None
     ) -> None:
         if runtime.device.is_stand_in:
-            raise GpuError("the device is the stand-in GPU: its times mean nothing, so nothing is timed on it")
+            raise GpuError(NOT_TIMED)
         self._hip, self._stream, self._call, self._backlog = runtime.hip, stream, call, backlog
         self._sensors = sensors
         self._events = (self._hip.event_create(), self._hip.event_create())

@@ -38,6 +38,7 @@ _ACCEPTED = re.compile(
 )
 
 _LONGEST = 300  # characters of a line to copy
+_NO_WORSE = "it did not get worse"
 
 
 class WaiverError(RocattnError):
@@ -249,7 +250,7 @@ def _unused(waiver: Waiver, entries: Sequence[Entry], *, narrowed: bool) -> str:
     mine = [e for e in entries if (e.label, e.metric, e.arch) == waiver.key]
     if mine:
         # A regression needs it; an undecided or unmeasured entry may.
-        return "it did not get worse" if mine[0].status in {"pass", "improvement"} else ""
+        return _NO_WORSE if mine[0].status in {"pass", "improvement"} else ""
     if any(e.status == "removed" and _belongs(waiver.benchmark, e.label) for e in entries):
         return "the suite no longer has it"
     if narrowed or any(e.status not in JUDGED and _belongs(waiver.benchmark, e.label) for e in entries):
@@ -263,7 +264,7 @@ def _unused(waiver: Waiver, entries: Sequence[Entry], *, narrowed: bool) -> str:
             entry.status == "failed" or (entry.label == waiver.benchmark and entry.status == "regression")
             for entry in related
         )
-        return "it did not get worse" if related and not unknown else ""
+        return _NO_WORSE if related and not unknown else ""
     also = ", with an arch, which only exact metrics have" if waiver.arch else ""
     return f"no benchmark of the suite has this name, parameters and metric{also}"
 

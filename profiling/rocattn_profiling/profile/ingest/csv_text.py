@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 import pandas as pd
 
-from rocattn_profiling.profile.ingest.parts import MISSING, Notes, UnreadableError
+from rocattn_profiling.profile.ingest.parts import ABORTED, DROPPED, MISSING, Notes, UnreadableError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -187,10 +187,10 @@ def _chunks(stream: Utf8, header_bytes: int, size: int, notes: Notes) -> Iterato
     if not held.strip():
         return
     if last and not _as_long(held, last):
-        notes.add("the last line is cut off", "dropped; profile again if the run was aborted")
+        notes.add("the last line is cut off", DROPPED)
     else:
         said = "the last line does not end in a newline: the file may be cut off"
-        notes.add(said, "profile again if the run was aborted")
+        notes.add(said, ABORTED)
         yield held
 
 
@@ -370,10 +370,7 @@ def split_records(
 
 def drop(notes: Notes, line: int, count: int) -> None:
     """Note lines that are dropped."""
-    notes.add(
-        "{n} lines are not records of this table", "dropped; profile again if the run was aborted",
-        count=count, line=line,
-    )  # fmt: skip
+    notes.add("{n} lines are not records of this table", DROPPED, count=count, line=line)
 
 
 def _split(text: str, fields: int, delimiter: str, name_at: int | None) -> list[str] | None:

@@ -226,11 +226,12 @@ def _derived(path: Path, shown: str, names: set[str]) -> DetectedFile | None:
     return None
 
 
+_DISPATCHES = "a list of the dispatches of pmc_perf.csv, which is read"
 # Tables of profilers without dispatches: columns, tool, why they are not read.
 _DERIVED = (
     ({"sum(ns)", "count"}, COMPUTE, "its top kernels are computed from pmc_perf.csv, which is read"),
-    ({"kernel_name", "dispatch_id", "gpu_id"}, COMPUTE, "a list of the dispatches of pmc_perf.csv, which is read"),
-    ({"kernelname", "index", "gpu_id"}, COMPUTE, "a list of the dispatches of pmc_perf.csv, which is read"),
+    ({"kernel_name", "dispatch_id", "gpu_id"}, COMPUTE, _DISPATCHES),
+    ({"kernelname", "index", "gpu_id"}, COMPUTE, _DISPATCHES),
     ({"domain", "function"}, V3, "a trace of API calls: it contains no kernel dispatches"),
     ({"kind", "direction"}, V3, "a trace of memory copies: it contains no kernel dispatches"),
     ({"kind", "operation", "address"}, V3, "a trace of memory allocations: it contains no kernel dispatches"),

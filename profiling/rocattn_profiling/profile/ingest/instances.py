@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from rocattn_profiling.profile.ingest.parts import Notes, UnreadableError, categorical, counter_frame
+from rocattn_profiling.profile.ingest.parts import NO_COUNTERS, Notes, UnreadableError, categorical, counter_frame
 from rocattn_profiling.profile.ingest.table import INSTANCE_DTYPES, empty
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def combine(
         UnreadableError: When there are more counter names than any GPU has.
     """
     if len(names) > MOST_COUNTERS:
-        raise UnreadableError(f"{len(names)} different counter names", "this is not a counter file")
+        raise UnreadableError(f"{len(names)} different counter names", NO_COUNTERS)
     bases = list(dict.fromkeys(map(base_name, names)))
     split = len(bases) < len(names)
     if split:

@@ -29,7 +29,7 @@ import pandas as pd
 from rocattn_profiling.profile.ingest.columns import plain
 from rocattn_profiling.profile.ingest.csv_text import Header, blocks
 from rocattn_profiling.profile.ingest.json_results import decode
-from rocattn_profiling.profile.ingest.parts import MISSING, FilePart, Notes, UnreadableError, kernel_name
+from rocattn_profiling.profile.ingest.parts import DROPPED, MISSING, FilePart, Notes, UnreadableError, kernel_name
 from rocattn_profiling.profile.ingest.pc_samples import SampleRows, lanes_in, state_of
 from rocattn_profiling.profile.ingest.small_csv import rows_of
 from rocattn_profiling.profile.ingest.table import HOST_TRAP, IDLE, ISSUED, SAMPLED, STALLED, STOCHASTIC, THREAD_TRACE
@@ -116,7 +116,7 @@ def _fill(part: FilePart, table: Iterable[Mapping[str, str]]) -> FilePart:
                 int(row[name]) for name in ("codeobj", "vaddr", "hitcount", "latency", "stall", "idle")
             )
         except (KeyError, ValueError):
-            notes.add("{n} lines are not instructions with cycles", "dropped; profile again if the run was aborted")
+            notes.add("{n} lines are not instructions with cycles", DROPPED)
             continue
         if min(number, offset, hits, latency, idle) < 0 or not 0 <= stall <= latency:
             notes.add("{n} instructions with more stalled cycles than cycles", "dropped")

@@ -18,7 +18,10 @@ import numpy as np
 
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
+    ABORTED,
     MISSING,
+    NO_DISPATCHES,
+    NO_VALUE,
     FilePart,
     Notes,
     UnreadableError,
@@ -179,9 +182,7 @@ def decode(path: Path, kind: type[Any]) -> Any:
             except msgspec.ValidationError as error:
                 raise UnreadableError(f"not the JSON it looks like ({error})", "report it with the file") from error
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-                raise UnreadableError(
-                    f"the JSON is broken or cut off ({error})", "profile again if the run was aborted"
-                ) from error
+                raise UnreadableError(f"the JSON is broken or cut off ({error})", ABORTED) from error
 
 
 def _decoded(data: mmap.mmap, kind: type[Any]) -> Any:
@@ -303,7 +304,7 @@ class _Table:
         if not self._dispatches and len(part.samples):
             return
         if not self._dispatches:
-            part.skip("it contains no dispatches: nothing was dispatched, or only other domains were traced")
+            part.skip(NO_DISPATCHES)
             return
         columns: dict[str, Any] = dict(zip(_COLUMNS, np.array(self._dispatches, np.int64).T, strict=True))
         self._kernels.note_broken(self._notes)
@@ -316,9 +317,7 @@ class _Table:
             unread = Notes("")  # several records per counter are normal in this format
             frames = combine(row.astype(np.int32), code, value.astype(np.float64), names, unread)
             known = frames[0]["value"].notna()  # a sum with an unknown instance is unknown
-            self._notes.add(
-                "{n} counter values are missing or not numbers", "treated as not measured", count=int((~known).sum())
-            )
+            self._notes.add(NO_VALUE, "treated as not measured", count=int((~known).sum()))
             part.counters = frames[0][known].reset_index(drop=True)
             part.instances = frames[1][frames[1]["max"].notna()].reset_index(drop=True)
 

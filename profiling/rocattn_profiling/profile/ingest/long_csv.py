@@ -25,6 +25,10 @@ from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, Reco
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
     MISSING,
+    NO_NUMBER,
+    NO_ROWS,
+    NO_VALUE,
+    REUSED,
     FilePart,
     Notes,
     UnreadableError,
@@ -127,16 +131,10 @@ class _LongReader:
         keep = np.ones(block.rows, bool)
         if "dispatch" in coded:
             keep &= coded["dispatch"] != MISSING
-        self._notes.add(
-            "{n} rows without a dispatch number", "dropped; profile again",
-            count=int((~keep).sum()), line=block.first_line,
-        )  # fmt: skip
+        self._notes.add(NO_NUMBER, "dropped; profile again", count=int((~keep).sum()), line=block.first_line)
         if "value" in coded:
             missing = keep & np.isnan(coded["value"])
-            self._notes.add(
-                "{n} counter values are missing or not numbers", "treated as not measured",
-                count=int(missing.sum()), line=block.first_line,
-            )  # fmt: skip
+            self._notes.add(NO_VALUE, "treated as not measured", count=int(missing.sum()), line=block.first_line)
             keep &= ~missing
         return keep
 
@@ -155,7 +153,7 @@ class _LongReader:
     def finish(self, part: FilePart) -> None:
         """Fill the part with the rows read."""
         if not self._runs:
-            part.skip("it contains no rows: nothing was dispatched, or a filter excluded everything")
+            part.skip(NO_ROWS)
             return
         runs = {name: joined([run.pop(name) for run in self._runs]) for name in list(self._runs[0])}
         self._runs.clear()
@@ -249,7 +247,7 @@ def resolve(
         reused |= (number[name].transform("first") != firsts[name]).to_numpy()
     if reused.any():
         notes.add(
-            "{n} dispatch numbers are used for several dispatches", "distinguished by kernel, grid and start time; "
+            REUSED, "distinguished by kernel, grid and start time; "
             "give every process its own file (-o NAME_%pid%)", count=int(reused.sum()),
         )  # fmt: skip
         again = np.zeros(len(firsts), np.int32)
@@ -269,7 +267,7 @@ def read_by_number(path: Path, header: Header, part: FilePart) -> FilePart:
     count = len(number)
     if not count:
         part.problems += notes.problems()
-        return part.skip("it contains no rows: nothing was dispatched, or a filter excluded everything")
+        return part.skip(NO_ROWS)
     part.pass_label = part.pass_label.replace(f"{_COUNTERS}_", "", 1)
     kernels = Vocabulary(kernel_name)
     described: dict[str, Any] = {**launches, "pass": one_pass(part.pass_label, count)}

@@ -28,6 +28,15 @@ from rocattn_profiling.profile.ingest.table import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# What several readers say.
+ABORTED = "profile again if the run was aborted"
+DROPPED = f"dropped; {ABORTED}"
+NO_DISPATCHES = "it contains no dispatches: nothing was dispatched, or only other domains were traced"
+NO_ROWS = "it contains no rows: nothing was dispatched, or a filter excluded everything"
+NO_NUMBER = "{n} rows without a dispatch number"
+NO_VALUE = "{n} counter values are missing or not numbers"
+REUSED = "{n} dispatch numbers are used for several dispatches"
+NO_COUNTERS = "this is not a counter file"
 MISSING = np.iinfo(np.int64).min  # an integer that the file does not state
 _FALLBACK = {"process": NO_PROCESS, "dispatch": NO_DISPATCH, "grid": -1, "block": -1}
 _NUMPY = {"Int32": np.int32, "Int64": np.int64}

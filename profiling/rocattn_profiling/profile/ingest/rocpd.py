@@ -22,6 +22,9 @@ import pandas as pd
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
     MISSING,
+    NO_DISPATCHES,
+    NO_VALUE,
+    REUSED,
     FilePart,
     Notes,
     UnreadableError,
@@ -133,7 +136,7 @@ class _Database:
         if not len(dispatches["dispatch"]):
             if len(self._part.samples):
                 return
-            self._part.skip("it contains no dispatches: nothing was dispatched, or only other domains were traced")
+            self._part.skip(NO_DISPATCHES)
             return
         rows = self._row_of(dispatches)
         count = len(dispatches["dispatch"])
@@ -278,7 +281,7 @@ class _Database:
                 [[np.nan if not isinstance(v, (int, float)) else v for v in row] for row in fetched], np.float64
             )
             known = ~np.isnan(table).any(axis=1)
-            self._notes.add("{n} counter values are missing or not numbers", "dropped", count=int((~known).sum()))
+            self._notes.add(NO_VALUE, "dropped", count=int((~known).sum()))
             whole = table[known, :4].astype(np.int64)
             row = rows.find(whole[:, 2], whole[:, 1], whole[:, 0])
             self._notes.add("{n} counter values of no dispatch", "dropped", count=int((row < 0).sum()))
@@ -316,10 +319,7 @@ class _RowFinder:
             keys = [dispatch.astype(np.int64), self._or_zero(process, dispatch), self._or_zero(guid, dispatch)]
             index = pd.MultiIndex.from_arrays(keys)
             again = index.duplicated()
-            notes.add(
-                "{n} dispatch numbers are used for several dispatches", "counters go to the first of them",
-                count=int(again.sum()),
-            )  # fmt: skip
+            notes.add(REUSED, "counters go to the first of them", count=int(again.sum()))
             self._rows = np.flatnonzero(~again)
             self._index = index[~again]
 

@@ -21,6 +21,10 @@ from rocattn_profiling.profile.ingest.instances import MOST_COUNTERS, accumulato
 from rocattn_profiling.profile.ingest.long_csv import number_in
 from rocattn_profiling.profile.ingest.parts import (
     MISSING,
+    NO_COUNTERS,
+    NO_NUMBER,
+    NO_ROWS,
+    REUSED,
     FilePart,
     Notes,
     UnreadableError,
@@ -80,7 +84,7 @@ def read_wide(path: Path, header: Header, part: FilePart) -> FilePart:
     groups = counter_groups(header.names, notes)
     places = [position for group in groups for at in group.counters.values() for position in at]
     if len(places) > MOST_COUNTERS:
-        raise UnreadableError(f"{len(places)} counter columns", "this is not a counter file")
+        raise UnreadableError(f"{len(places)} counter columns", NO_COUNTERS)
     wanted: dict[str, tuple[int, str]] = {
         name: (position, "label" if name in {"kernel", "agent", "queue"} else "int")
         for name, position in columns.positions(header.names).items()
@@ -92,17 +96,14 @@ def read_wide(path: Path, header: Header, part: FilePart) -> FilePart:
     for block in blocks(path, header, wanted, notes):
         described = {name: _coded(name, block.columns[name], kernels) for name in wanted if name[0] != "#"}
         keep = described["dispatch"] != MISSING if "dispatch" in described else np.ones(block.rows, bool)
-        notes.add(
-            "{n} rows without a dispatch number", "dropped; profile again",
-            count=int((~keep).sum()), line=block.first_line,
-        )  # fmt: skip
+        notes.add(NO_NUMBER, "dropped; profile again", count=int((~keep).sum()), line=block.first_line)
         pieces.append({name: column[keep] for name, column in described.items()})
         if places:
             values.append(np.column_stack([block.columns[f"#{position}"] for position in places])[keep])
     rows = sum(len(piece["kernel"]) for piece in pieces)
     if not rows:
         part.problems += notes.problems()
-        return part.skip("it contains no rows: nothing was dispatched, or a filter excluded everything")
+        return part.skip(NO_ROWS)
     joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     _note_reused(joined, notes)
     kernels.note_broken(notes)
@@ -128,10 +129,7 @@ def _note_reused(described: Mapping[str, NDArray[Any]], notes: Notes) -> None:
     owner = [described[name] for name in ("process", "dispatch") if name in described]
     if "dispatch" in described:
         reused = int(pd.DataFrame(dict(enumerate(owner))).duplicated().sum())
-        notes.add(
-            "{n} dispatch numbers are used for several dispatches", "distinguished by their order in the file; "
-            "give every process its own file", count=reused,
-        )  # fmt: skip
+        notes.add(REUSED, "distinguished by their order in the file; give every process its own file", count=reused)
 
 
 def _fill(

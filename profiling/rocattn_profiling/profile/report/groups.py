@@ -15,6 +15,7 @@ from rocattn_profiling.profile.report.records import KernelFinding, KernelProfil
 WORTH = 0.01
 """Share of all kernels' time below which a group is folded: it is counted, not shown."""
 COPIES = "runtime-copies"
+COPIES_TITLE = "copies and fills of the HIP runtime"
 _COPIES_WORTH = 0.1  # share of all time from which copies and fills are a finding: every program has some
 _RARE = 0.5  # copies per launch of a kernel below which they may be of the set-up
 _MANY = 10  # launches from which that is known
@@ -159,7 +160,7 @@ def _copies(report: ProfileReport) -> list[FindingGroup]:
     copies, launches = sum(each.launches for _, each in own), sum(k.launches for k in report.kernels if k.bounds)
     is_each_time = launches >= _MANY and copies >= _RARE * launches
     return [FindingGroup(
-        COPIES, "copies and fills of the HIP runtime", tuple(number for number, _ in own), share,
+        COPIES, COPIES_TITLE, tuple(number for number, _ in own), share,
         f"{copies:,} for {count(launches, 'launch', 'launches')}: keep data on the GPU between launches, and do not "
         f"clear what is overwritten (hipMemcpy, hipMemset){'' if is_each_time else _IF_SET_UP}",
         share, share / 2, {}, "",

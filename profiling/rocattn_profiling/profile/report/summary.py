@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rocattn_profiling.base.gpus import product, products
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.pages.render import count
-from rocattn_profiling.profile.report.groups import FindingGroup, complete, group_findings, part
+from rocattn_profiling.profile.report.groups import COPIES_TITLE, FindingGroup, complete, group_findings, part
 from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
 from rocattn_profiling.profile.report.names import short_name
 from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport, Verdict
@@ -24,7 +24,6 @@ _RUNTIME = 0.1  # part of all time from which the runtime's own kernels have a l
 _LONG = 0.2  # part of all time from which a kernel has a line of its own
 _SHARES = 6  # percentages that are named
 _PERCENTAGE = re.compile(r"(Utilization|Util|Busy|Stalled|Percent|Hit|BankConflict)$")  # names of derived counters
-_COPIES = "copies and fills of the HIP runtime"
 _OF_MANY = {
     IDLE: "fewer blocks or waves than the GPU has units for them; split the work further, or launch fewer kernels",
     SHORT: "so short that starting them costs about as much; fuse them or launch them by a graph",
@@ -135,7 +134,7 @@ def summarise(report: ProfileReport) -> ReportSummary:
         return ReportSummary(why, [], [], why, "", "", [], [], [], commands)
     judged = [(number, each, each.verdict) for number, each in enumerate(report.kernels, 1) if each.verdict]
     share = sum(each.time_share for each in report.kernels if each.verdict is None)
-    runtime = f"{_COPIES}: {100 * share:.0f} % of the time" if share >= _RUNTIME else ""
+    runtime = f"{COPIES_TITLE}: {100 * share:.0f} % of the time" if share >= _RUNTIME else ""
     groups = group_findings(report)
     findings, folded = ([each for each in groups if each.is_small is small] for small in (False, True))
     if not judged:
@@ -166,7 +165,7 @@ def _without_a_row(judged: list[tuple[int, KernelProfile, Verdict]], copies: flo
     """Return which kernels the table leaves out, with their share of the time; "" for none."""
     rest = [kernel for _, kernel, _ in judged[KERNELS:]]
     names = [(count(len(rest), "more kernel"), sum(kernel.time_share for kernel in rest))] if rest else []
-    names += [(_COPIES, copies)] if 0 < copies < _RUNTIME else []
+    names += [(COPIES_TITLE, copies)] if 0 < copies < _RUNTIME else []
     texts = [f"{name} ({part(share)} of the time)" if judged[0][1].time_ns else name for name, share in names]
     return f"not in this table: {' and '.join(texts)}; see the report" if texts else ""
 

@@ -93,8 +93,6 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
     gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
     strict = ["--strict"] if arguments.strict else []
-    # Who asks for a quick job on a CPU wants an answer in two minutes: what is undecided by then is listed.
-    limit = ["--max-time", "30s"] if arguments.quick and not arguments.strict and arguments.gpu is None else []
     # An older job's records in the folder are none of this one.
     why_no_report = Reason[SkipCode]("no_records", "bench was not run") if "bench" in arguments.skip else None
     history = ["--measure", str(count), *(["--launches", "2"] if arguments.quick else [])]
@@ -109,7 +107,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
         JobStep("bench", [["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]]),
         JobStep("audit", [["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"]], why_no_audit()),
         JobStep(
-            "gate", [["gate", "run", *gate, *quick, *strict, *limit, "--out", f"{out}/gate"]], why_no_gate,
+            "gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], why_no_gate,
             asked=bool(arguments.bench),
         ),
         JobStep("profile"),  # of what the gate finds: its commands are known after that

@@ -55,5 +55,5 @@ def test_what_a_test_leaves_is_found_and_ended(start, marked, request):
         found = [process for process in living(os.environ[MARK]) if process.pid not in before]
         told = [end(process) for process in found]
     assert len(told) == 1
-    assert told[0].endswith("sleep 600")  # setsid may be about to become it
+    assert "sleep 600" in told[0]  # the shell may be about to become it
     assert not marked or told[0].startswith(request.node.nodeid)

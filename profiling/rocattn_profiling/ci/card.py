@@ -268,11 +268,11 @@ def _benched(path: Path) -> tuple[str, Coverage]:
 
 
 def _audited(path: Path) -> tuple[str, Coverage]:
-    from rocattn_profiling.kernels import card
     from rocattn_profiling.kernels.compare import Comparison
+    from rocattn_profiling.kernels.verdict import counts
 
     comparison = msgspec.json.decode(path.read_bytes(), type=Comparison)
-    return card.counts(comparison), comparison.coverage
+    return counts(comparison), comparison.coverage
 
 
 def _gated(path: Path) -> tuple[str, Coverage]:

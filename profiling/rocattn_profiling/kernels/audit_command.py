@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rocattn_profiling.base.reasons import Coverage
     from rocattn_profiling.kernels import card, view
+    from rocattn_profiling.kernels.verdict import rows_of
     from rocattn_profiling.pages.render import count
 
     if not arguments.files:
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if readable is None or arguments.all:
         view.show_table(named, out / view.MARKDOWN, lines=arguments.lines, files=files)
     else:
-        shown = {row.variant for row in card.rows_of(readable, named, notes=arguments.notes)}
+        shown = {row.variant for row in rows_of(readable, named, notes=arguments.notes)}
         view.show_remarks(named, shown, lines=arguments.lines, files=files)
     for problem in audit.problems:
         say(problem.line)
@@ -101,8 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _next(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -> list[tuple[str, str]]:
     """Return what to do about a comparison: a word for what it is, and the advice or command."""
-    from rocattn_profiling.kernels.card import rows_of, worst
     from rocattn_profiling.kernels.sentences import advice
+    from rocattn_profiling.kernels.verdict import rows_of, worst
 
     lines, again = [], ""
     if rows := [row for row in rows_of(comparison, audit) if row.severity == "worse"]:
@@ -242,8 +243,8 @@ def _against_revision(arguments: argparse.Namespace) -> tuple[Audit, Comparison]
 def _with_lines(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -> Comparison:
     """Add source lines to what got worse."""
     from rocattn.sources import kernel_root
-    from rocattn_profiling.kernels.card import rows_of
     from rocattn_profiling.kernels.source_lines import with_lines
+    from rocattn_profiling.kernels.verdict import rows_of
 
     shipped_from = None if arguments.files else kernel_root()
     worse = [row.variant for row in rows_of(comparison, audit) if row.severity == "worse"]

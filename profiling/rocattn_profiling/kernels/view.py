@@ -9,7 +9,6 @@ from pathlib import Path
 from rocattn_profiling.base.card import Card
 from rocattn_profiling.base.console import print_table, say, stderr
 from rocattn_profiling.base.files import write_together
-from rocattn_profiling.kernels import card
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import Comparison, Finding
 from rocattn_profiling.kernels.facts import KernelFacts
@@ -18,6 +17,7 @@ from rocattn_profiling.kernels.model.cost import LoopCost
 from rocattn_profiling.kernels.model.lds import LdsConflicts
 from rocattn_profiling.kernels.model.occupancy import Occupancy
 from rocattn_profiling.kernels.model.schedule import Schedule
+from rocattn_profiling.kernels.verdict import WORDS, Variant, coverage, headline
 
 AUDIT, MARKDOWN, COMPARISON = "audit.json", "audit.md", "comparison.json"
 _MOST_ROWS = 60
@@ -33,7 +33,7 @@ _ORDER = (
 )  # fmt: skip
 _LEGEND = {metric.heading: metric.legend for metric in METRICS.values() if metric.legend}
 """What columns mean whose names do not say it."""
-_TITLES = card.WORDS | {"note": "without consequence"}
+_TITLES = WORDS | {"note": "without consequence"}
 _STALE = {
     "better": "better: pin it with `rocattn kernels audit --write-pins`, so that the next change cannot eat it up",
     "new": "new: pin it with --write-pins",
@@ -148,7 +148,7 @@ def _factor(accesses: int, factor: float | None, basis: str, *, all_known: bool)
     return f"{'~' if basis == 'assumed' else ''}{factor:.3g}{'' if all_known else '?'}"
 
 
-def show_remarks(audit: Audit, variants: Collection[card.Variant] | None = None, *, lines: bool, files: bool) -> None:
+def show_remarks(audit: Audit, variants: Collection[Variant] | None = None, *, lines: bool, files: bool) -> None:
     """Print the source lines of hot loops if requested, then the unknown facts, each line once.
 
     Args:
@@ -289,8 +289,8 @@ def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, file
     """Return the whole as Markdown: what changed first, then every kernel."""
     lines = ["# Audit of the machine code", ""]
     if comparison is not None:
-        lines += [f"**{_escaped(card.headline(comparison, audit))}**", ""]
-        lines += [part for line in card.coverage(comparison) for part in (_escaped(line), "")]
+        lines += [f"**{_escaped(headline(comparison, audit))}**", ""]
+        lines += [part for line in coverage(comparison) for part in (_escaped(line), "")]
         for severity, findings in _groups(comparison):
             lines += [f"## {_title(severity, pinned=pinned).capitalize()}", ""]
             for finding in findings:

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from rocattn_profiling.kernels.audit import AuditFileError, read_audit
-from rocattn_profiling.kernels.card import rows_of
 from rocattn_profiling.kernels.compare import compare
 from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.model.cost import LineCost
@@ -15,6 +14,7 @@ from rocattn_profiling.kernels.model.occupancy import occupancy
 from rocattn_profiling.kernels.sentences import ADVICE, advice
 from rocattn_profiling.kernels.shipped import Problem
 from rocattn_profiling.kernels.source_lines import LINE_KINDS, with_lines
+from rocattn_profiling.kernels.verdict import rows_of
 
 from ..made_facts import audit, facts, loop
 

@@ -7,7 +7,6 @@ import os
 import struct
 from contextlib import suppress
 from pathlib import Path
-from runpy import run_path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import ToolchainError
@@ -90,6 +89,8 @@ def compile_for_device(source: str, arch: str, defines: Mapping[str, str | int],
 @functools.cache
 def _compile_ptx() -> Any:
     """Return what compiles for an NVIDIA card, from beside the library that forwards HIP: research/hipcuda."""
+    from runpy import run_path  # on such a card alone
+
     place = Path(os.environ.get("ROCM_PATH", ""), "hipcuda.py")
     try:
         return run_path(str(place))["compile_ptx"]

@@ -24,7 +24,7 @@ from rocattn_profiling.profile.report.findings import find
 from rocattn_profiling.profile.report.groups import group_findings
 from rocattn_profiling.profile.report.groups import to_json as groups_json
 from rocattn_profiling.profile.report.limits import bounds, measured_bandwidths
-from rocattn_profiling.profile.report.records import Bounds, HotSpots, KernelProfile, ProfileReport
+from rocattn_profiling.profile.report.records import Bounds, KernelProfile, ProfileReport
 from rocattn_profiling.profile.report.verdict import verdict
 
 if TYPE_CHECKING:
@@ -72,19 +72,16 @@ def build(
         kernels.sort(key=lambda kernel: kernel.bounds is None)
     whole = kernels if per == "kernel" else []  # a kernel's samples are of several dispatches
     spots, left_out = hot_spots.hot_spots(profile.samples, whole, devices, RUNTIME_S_OWN)
-    kernels = [_with_spots(kernel, [each for each in spots if each.number == n]) for n, kernel in enumerate(kernels, 1)]
+    for each in spots:  # their findings are of their kernels, too
+        if each.finding and each.number:
+            findings = sorted([*kernels[each.number - 1].findings, each.finding], key=lambda f: (-f.rank, f.key))
+            kernels[each.number - 1] = replace(kernels[each.number - 1], findings=findings)
     used = {id(kernel.device): kernel.device for kernel in kernels if kernel.device}
     return ProfileReport(
         per, kernels, list(used.values()), profile,
         [*(str(problem) for problem in profile.problems), *evaluation.launches.problems],
         evaluation.left_out, evaluation.missing, spots, left_out,
     )  # fmt: skip
-
-
-def _with_spots(kernel: KernelProfile, spots: Sequence[HotSpots]) -> KernelProfile:
-    """Return a kernel with the findings of its hot spots among its own."""
-    findings = [*kernel.findings, *(each.finding for each in spots if each.finding)]
-    return replace(kernel, findings=sorted(findings, key=lambda finding: (-finding.rank, finding.key)))
 
 
 def _kernel(

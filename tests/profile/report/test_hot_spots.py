@@ -8,10 +8,12 @@ from rocattn_profiling.cli import main
 from rocattn_profiling.profile import ingest
 from rocattn_profiling.profile.report import hot_spots, pages
 from rocattn_profiling.profile.report.report import build
+from rocattn_profiling.profile.report.summary import summarise
 
 from ..ingest import generators as g
 from ..ingest import sample_generators as samples
 from ..ingest.sample_generators import LOOP, Sample
+from .test_judgement import COPY, WAITS
 from .test_limits import BMM2, made_of
 
 MADE = [g.Launch(dispatch=number, kernel="attn", ns=50_000) for number in (1, 2, 3)]
@@ -46,7 +48,7 @@ def test_the_hottest_line_is_a_finding_with_an_upper_bound(tmp_path):
     (finding,) = [each for each in made.kernels[0].findings if each.key == "hot-line"]
     assert finding.gain == pytest.approx(600 / 900)
     assert "67 % of its samples wait for vector memory at attn.hip:118 (s_waitcnt vmcnt(0))" in finding.sentence
-    assert made.hot_spots[0].finding is finding
+    assert made.hot_spots[0].finding == finding
 
 
 def test_waiting_for_a_saturated_limit_is_its_effect(tmp_path):
@@ -62,6 +64,53 @@ def test_waiting_for_a_saturated_limit_is_its_effect(tmp_path):
     assert finding.numbers["part"] == 1
     assert "effect of the LDS limit" in finding.sentence
     assert kernel.verdict.finding == "lds-bound"
+
+
+def sampled(counted, of, tmp_path):
+    """Return the kernel of one launch with these counters and these samples."""
+    samples.csv(tmp_path / "1_x.csv", of)
+    profile = made_of(counted)
+    table = ingest.read([tmp_path]).samples
+    table["kernel"] = table["kernel"].cat.rename_categories({"": "bmm"})
+    profile.samples = table
+    return build(profile)
+
+
+LDS = [Sample("s_waitcnt lgkmcnt(0)", "bmm.hip:40", "WAITCNT", 900)]
+SPREAD = [Sample(f"s_waitcnt vmcnt({n})", f"a.hip:{n}", "WAITCNT", 100, offset=0x1000 + n) for n in range(1, 11)]
+
+
+@pytest.mark.parametrize(
+    ("counted", "of", "text", "remedy", "finding"),
+    [
+        (WAITS, LDS, "100 % of its samples wait for LDS or scalar memory", "", "hot-line"),
+        ({"ns": 37482}, LDS, "the files have times only", "rocattn profile --metrics lds small_caches -- COMMAND",
+         "hot-line"),
+        (WAITS, SPREAD, "100 % of its samples wait for vector memory: request the data earlier", "", ""),
+    ],
+    ids=["far", "times only", "spread over lines"],
+)  # fmt: skip
+def test_samples_are_an_input_of_the_verdict(tmp_path, counted, of, text, remedy, finding):
+    """What the waves wait for is known, so nobody is told to sample them, or given a guess beside it."""
+    report = sampled(counted, of, tmp_path)
+    (kernel,) = report.kernels
+    assert (kernel.verdict.code, kernel.verdict.finding, kernel.verdict.remedy) == ("sampled", finding, remedy)
+    assert text in kernel.verdict.text
+    assert not any(each.key.startswith("latency-bound") for each in kernel.findings)
+    assert ("hot-line" in {each.key for each in kernel.findings}) == bool(finding)
+    summary = summarise(report)
+    assert not any("pc-sampling" in command for command in summary.commands)
+    assert kernel.verdict.brief in summary.headline or text in summary.headline
+    assert not any("pc-sampling" in each.command for each in kernel.findings)
+
+
+def test_a_wait_is_no_effect_of_another_unit(tmp_path):
+    """Waves of a kernel at the memory's limit wait for LDS: that is a cause of its own."""
+    (kernel,) = sampled(COPY, LDS, tmp_path).kernels
+    (finding,) = [each for each in kernel.findings if each.key == "hot-line"]
+    assert kernel.verdict.finding == "memory-bound"
+    assert "effect of" not in finding.sentence
+    assert "read LDS earlier" in finding.sentence
 
 
 @pytest.mark.parametrize(

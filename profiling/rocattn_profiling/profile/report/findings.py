@@ -19,7 +19,7 @@ from rocattn_profiling.profile.report.records import Bounds, KernelFinding
 OF_KERNEL = frozenset(
     {
         "time_share", "mean_ns", "launches", "blocks", "vgprs", "lds_bytes", "scratch_bytes",
-        "agprs", "theoretical_occupancy_pct", "blocks_that_fit", "bound_pct", "uncounted", "uncountable",
+        "agprs", "theoretical_occupancy_pct", "blocks_that_fit", "bound_pct", "uncounted", "uncountable", "stalled_pct",
     }
 )  # fmt: skip
 """Names in rules, in addition to metrics and constants of the GPU."""
@@ -78,7 +78,7 @@ def _of_all(gain: float | None, rank: float, numbers: Mapping[str, float]) -> tu
 
 def find(
     numbers: Mapping[str, float], bounds: Bounds, limiter: str = "", too_low: AbstractSet[str] = frozenset(),
-    arch: str = "",
+    arch: str = "", *, sampled: bool = False,
 ) -> list[KernelFinding]:  # fmt: skip
     """Return the findings of one kernel: the limit that bounds it and the rules that apply, the largest gain first.
 
@@ -88,11 +88,12 @@ def find(
         limiter: The occupancy calculator's sentence; "" if there is none.
         too_low: The numbers that are too low: per cycle, with the profiler's own cycles included.
         arch: The GPU's architecture; "" if unknown.
+        sampled: Whether the profile has its PC samples or a thread trace.
     """
     nearest = bounds.nearest
     known = {**numbers, "uncounted": float(len(bounds.uncounted)), "uncountable": float(len(bounds.uncountable))}
     words = {"limiter": limiter[:1].upper() + limiter[1:], "bound": ""}  # the limiter is a sentence of its own there
-    words[LINES] = lines_command(arch)
+    words[LINES] = lines_command(arch, sampled=sampled)
     if arch:
         words["arch"] = arch
     findings = []

@@ -117,10 +117,10 @@ def complete(report: ProfileReport, command: str) -> str:
 
 def group_findings(report: ProfileReport) -> list[FindingGroup]:
     """Return the findings of a report by rule, the largest gain first; small ones (`is_small`) among them."""
-    by_rule: dict[str, list[tuple[int, KernelProfile, KernelFinding]]] = {}
+    by_rule: dict[tuple[str, str], list[tuple[int, KernelProfile, KernelFinding]]] = {}
     for number, kernel in enumerate(report.kernels, 1):
         for finding in kernel.findings:
-            by_rule.setdefault(finding.key, []).append((number, kernel, finding))
+            by_rule.setdefault((finding.key, finding.title), []).append((number, kernel, finding))
     groups = [_group(members, report) for members in by_rule.values()]
     ordered = sorted(groups, key=lambda group: (-group.rank, group.key))
     for copies in _copies(report):  # never first: the kernels are what the report is about

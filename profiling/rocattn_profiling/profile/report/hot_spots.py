@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from rocattn_profiling.pages.render import shorten
 from rocattn_profiling.profile.ingest.table import HOST_TRAP, IDLE, ISSUED, NO_DISPATCH, STALLED, THREAD_TRACE
 from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.report.limits import NEAR
-from rocattn_profiling.profile.report.records import HotInstruction, HotLine, HotSpots, KernelFinding, KernelProfile
+from rocattn_profiling.profile.report.records import Bounds, HotInstruction, HotLine, HotSpots, KernelFinding, Stall
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,12 +51,14 @@ class StallCause:
 
     Attributes:
         says: In words, after "the waves".
+        title: As a diagnosis of a kernel.
         colour: Of its bar, `--s0` to `--s7` of the style sheet.
         advice: What usually helps; "" for what is no defect.
         groups: Groups of counters that tell more (`rocattn profile --metrics`).
     """
 
     says: str
+    title: str
     colour: int
     advice: str = ""
     groups: str = ""
@@ -65,24 +67,43 @@ class StallCause:
 _EARLIER = "request the data earlier, or keep more waves resident to cover the latency"
 _LDS = "read LDS earlier or in fewer, wider accesses without bank conflicts"
 CAUSES = {
-    "issued": StallCause("issue", 2),
-    "vector_memory": StallCause("wait for vector memory", 1, _EARLIER, "memory caches"),
-    "lds_or_scalar": StallCause("wait for LDS or scalar memory", 1, _LDS, "lds small_caches"),
-    "lds": StallCause("wait for LDS", 1, _LDS, "lds"),
-    "scalar_memory": StallCause("wait for scalar memory", 1, "load arguments and constants early", "small_caches"),
-    "stores": StallCause("wait for stores", 1, "let nothing wait for stores before the end", "memory caches"),
-    "memory": StallCause("wait for several kinds of memory", 1, _EARLIER, "memory caches lds"),
-    "barrier": StallCause(
-        "wait at a barrier", 4, "balance the waves of a block, or have two blocks on a CU to take turns", "occupancy"
+    "issued": StallCause("issue", "issuing", 2),
+    "vector_memory": StallCause("wait for vector memory", "vector memory latency", 1, _EARLIER, "memory caches"),
+    "lds_or_scalar": StallCause(
+        "wait for LDS or scalar memory", "LDS or scalar memory latency", 1, _LDS, "lds small_caches"
     ),
-    "dependency": StallCause("wait for an earlier result", 3, "interleave independent instructions", "compute"),
-    "arbiter": StallCause("are ready, another wave issues", 0, "several waves want its unit at once", "compute units"),
-    "full": StallCause("are ready, their unit is full", 5, "that unit is the bottleneck: use it less", "compute units"),
-    "fetch": StallCause("wait for instructions", 7, "unroll less: it misses the instruction cache", "small_caches"),
-    "idle": StallCause("are idle before it", 3, "a result, another wave or the I-cache holds it up", "compute"),
-    "sampled": StallCause("are here", 6),
-    "other": StallCause("wait for something else", 6),
-}
+    "lds": StallCause("wait for LDS", "LDS latency", 1, _LDS, "lds"),
+    "scalar_memory": StallCause(
+        "wait for scalar memory", "scalar memory latency", 1, "load arguments and constants early", "small_caches"
+    ),
+    "stores": StallCause(
+        "wait for stores", "store latency", 1, "let nothing wait for stores before the end", "memory caches"
+    ),
+    "memory": StallCause("wait for several kinds of memory", "memory latency", 1, _EARLIER, "memory caches lds"),
+    "barrier": StallCause(
+        "wait at a barrier", "barrier waits", 4,
+        "balance the waves of a block, or have two blocks on a CU to take turns", "occupancy",
+    ),
+    "dependency": StallCause(
+        "wait for an earlier result", "dependent instructions", 3, "interleave independent instructions", "compute"
+    ),
+    "arbiter": StallCause(
+        "are ready, another wave issues", "waves contending for a unit", 0, "several waves want its unit at once",
+        "compute units",
+    ),
+    "full": StallCause(
+        "are ready, their unit is full", "a saturated unit", 5, "that unit is the bottleneck: use it less",
+        "compute units",
+    ),
+    "fetch": StallCause(
+        "wait for instructions", "instruction fetch", 7, "unroll less: it misses the instruction cache", "small_caches"
+    ),
+    "idle": StallCause(
+        "are idle before it", "idle waves", 3, "a result, another wave or the I-cache holds it up", "compute"
+    ),
+    "sampled": StallCause("are here", "not known", 6),
+    "other": StallCause("wait for something else", "not known", 6),
+}  # fmt: skip
 _OF_REASON = {
     ISSUED: "issued", IDLE: "idle", "BARRIER_WAIT": "barrier", "ALU_DEPENDENCY": "dependency",
     "ARBITER_NOT_WIN": "arbiter", "ARBITER_WIN_EX_STALL": "full", "NO_INSTRUCTION_AVAILABLE": "fetch",
@@ -94,19 +115,24 @@ _COUNTERS = (
     (re.compile(r"dscnt"), "lds"), (re.compile(r"(?<!lg)kmcnt"), "scalar_memory"),
     (re.compile(r"vscnt|storecnt"), "stores"),
 )  # fmt: skip
-_OF_MEMORY = frozenset({"vector_memory", "lds_or_scalar", "lds", "scalar_memory", "stores", "memory"})
-_MEMORY_LIMITS = frozenset({"memory", "fabric", "l2", "l1", "lds"})
+# The limits that a wait is the effect of, where one of them is near.
+_BEYOND_L1 = frozenset({"memory", "fabric", "l2", "l1", "address"})
+_LIMITS_OF = {
+    "vector_memory": _BEYOND_L1, "stores": _BEYOND_L1, "lds": frozenset({"lds"}), "lds_or_scalar": frozenset({"lds"}),
+    "memory": _BEYOND_L1 | {"lds"},
+}  # fmt: skip
 
 
 def hot_spots(
-    samples: pd.DataFrame, kernels: Sequence[KernelProfile], devices: Mapping[int, Device], runtime: str
-) -> tuple[list[HotSpots], str]:
+    samples: pd.DataFrame, sampled_on: Mapping[str, tuple[Device | None, int | None]], unnamed: Device | None,
+    runtime: str,
+) -> tuple[list[HotSpots], str]:  # fmt: skip
     """Return the hot spots of each kernel and method, those with the most samples first, and what is left out.
 
     Args:
         samples: Columns `SAMPLE_DTYPES`.
-        kernels: The report's.
-        devices: By row of the agents' table; -1 for those that no dispatch names.
+        sampled_on: The GPU and the wave size of each kernel that dispatches name.
+        unnamed: The GPU of all others.
         runtime: Prefix of the HIP runtime's own kernels, which are left out.
     """
     if not len(samples):
@@ -114,31 +140,22 @@ def hot_spots(
     table = samples.copy()
     for name in ("kernel", "method", "instruction", "source", "state"):
         table[name] = table[name].astype("object")
-    sampled = table["method"] != THREAD_TRACE
+    traced = table["method"] == THREAD_TRACE
     own = table["kernel"].str.startswith(runtime) | ((table["instruction"] == "") & table["code_object"].isna())
-    total = int(table.loc[sampled, "count"].sum())
-    of_runtime = int(table.loc[sampled & own, "count"].sum())
+    total = int(table.loc[~traced, "count"].sum())
+    of_runtime = int(table.loc[~traced & own, "count"].sum())
     left_out = f"{100 * of_runtime / total:.2g} % of the samples are in the runtime's own code" if of_runtime else ""
-    by_name = {kernel.name: (number, kernel) for number, kernel in reversed([*enumerate(kernels, 1)])}
     spots = []
-    for (text, method), rows in table[~own].groupby(["kernel", "method"], sort=False):
-        if not rows["count"].any():  # a trace lists the code of kernels that no traced wave ran
-            continue
-        name = str(text)
-        number, kernel = by_name.get(name, (None, None))
-        device = kernel.device if kernel else devices.get(-1)
-        lanes = kernel.resources["wave_size"] if kernel else None
-        each = _of_kernel(name, number, str(method), rows, device, lanes)
-        remedy = _next(each, kernel, device)
-        spots.append(replace(each, finding=_finding(each, kernel, remedy), remedy=remedy))
+    for (kernel, method), rows in table[~own].groupby(["kernel", "method"], sort=False):
+        if rows["count"].any():  # a trace lists the code of kernels that no traced wave ran
+            device, lanes = sampled_on.get(str(kernel), (unnamed, None))
+            spots.append(_of_kernel(str(kernel), str(method), rows, device, lanes))
     return sorted(
         spots, key=lambda each: (each.method == THREAD_TRACE, each.method == HOST_TRAP, -each.total)
     ), left_out
 
 
-def _of_kernel(
-    name: str, number: int | None, method: str, rows: pd.DataFrame, device: Device | None, lanes: int | None
-) -> HotSpots:
+def _of_kernel(name: str, method: str, rows: pd.DataFrame, device: Device | None, lanes: int | None) -> HotSpots:
     rows = rows.assign(
         cause=[cause_of(state, text) for state, text in zip(rows["state"], rows["instruction"], strict=True)]
     )
@@ -167,7 +184,7 @@ def _of_kernel(
     launched = rows[rows["dispatch"] != NO_DISPATCH].drop_duplicates(["pass", "process", "dispatch"])
     total = int(rows["count"].sum())
     return HotSpots(
-        name, number, method, total, len(launched), _sums(rows), _mean_lanes(rows, method),
+        name, None, method, total, len(launched), _sums(rows), _mean_lanes(rows, method),
         sorted((line for line in lines if line.count), key=lambda line: -line.count), no_cycles,
     )  # fmt: skip
 
@@ -251,8 +268,29 @@ def _cost(device: Device | None, lanes: int | None) -> tuple[Callable[[str], flo
     return cycles, ""
 
 
-def _finding(spots: HotSpots, kernel: KernelProfile | None, command: str) -> KernelFinding | None:
-    """Return the finding of the line and cause that most samples have, if that is enough to act on."""
+def stall_of(spots: Sequence[HotSpots]) -> Stall | None:
+    """Return what a kernel's waves mostly wait for, by its best method that has enough samples; None for nothing."""
+    best = next((each for each in spots if not each.few), None)
+    if best is None:
+        return None
+    key = next((key for key in best.causes if CAUSES[key].advice), "")
+    part = best.causes.get(key, 0) / best.total
+    if part < SHARE:
+        return None
+    cause = CAUSES[key]
+    text = f"{100 * part:.0f} % of its {best.unit} {cause.says}"
+    return Stall(100 * part, cause.title, text, cause.advice, f"rocattn profile --metrics {cause.groups} -- COMMAND")
+
+
+def finding_of(spots: HotSpots, near: Bounds | None, time_share: float | None, command: str) -> KernelFinding | None:
+    """Return the finding of the line and cause that most samples have, if that is enough to act on.
+
+    Args:
+        spots: The hot spots of a kernel.
+        near: How near the kernel is to its limits; None if no dispatch names it.
+        time_share: Its part of all kernels' time, 0 to 1; None without times.
+        command: What to run next.
+    """
     if spots.few:
         return None
     waits = [(count, line, key) for line in spots.lines for key, count in line.causes.items() if CAUSES[key].advice]
@@ -262,30 +300,36 @@ def _finding(spots: HotSpots, kernel: KernelProfile | None, command: str) -> Ker
     part = count / spots.total
     if part < SHARE:
         return None
-    nearest = kernel.bounds.nearest if kernel and kernel.bounds else None
+    nearest = near.nearest if near else None
     advice = CAUSES[key].advice
-    if nearest and nearest.pct >= NEAR and key in _OF_MEMORY and nearest.key in _MEMORY_LIMITS:
-        advice = f"that is the effect of the {nearest.name} limit ({nearest.short}): move fewer bytes"
+    if nearest and nearest.pct >= NEAR and nearest.key in _LIMITS_OF.get(key, ()):
+        advice = f"that is the effect of the {nearest.name} limit ({nearest.short}): {nearest.advice}"
     text = max(line.instructions, key=lambda each: each.causes.get(key, 0)).text
     at = "near" if spots.method == HOST_TRAP else "at"
     stands = f" ({text})" if text and text != line.place else ""
     sentence = f"{100 * part:.0f} % of its {spots.unit} {CAUSES[key].says} {at} {line.place}{stands}: {advice}"
     gain = min(part, 1 - nearest.pct / 100) if nearest else part
-    share = kernel.time_share if kernel and kernel.time_ns else None
-    rank = gain * (1 if share is None else share)
+    rank = gain * (1 if time_share is None else time_share)
     numbers = {"part": part, "count": float(count), "total": float(spots.total)}
-    return KernelFinding("hot-line", "hot lines", sentence, None if share is None else rank, rank, numbers, command)
+    return KernelFinding(
+        "hot-line", CAUSES[key].title, sentence, None if time_share is None else rank, rank, numbers, command
+    )
 
 
-def _next(spots: HotSpots, kernel: KernelProfile | None, device: Device | None) -> str:
-    """Return the command that tells more about the hottest line; "" for none."""
+def next_of(spots: HotSpots, device: Device | None, *, judged: bool) -> str:
+    """Return the command that tells more about the hottest line; "" for none.
+
+    Args:
+        spots: The hot spots of a kernel.
+        device: Its GPU.
+        judged: Whether its counters were judged, too: then the verdict names what is missing.
+    """
     if spots.few or not spots.lines:
         return ""
     if spots.method == HOST_TRAP and device and device.arch in {"gfx942", "gfx950"}:
         return "rocattn profile --pc-sampling stochastic -- COMMAND"
     groups = CAUSES[spots.lines[0].wait].groups if spots.lines[0].wait else ""
-    known = kernel is not None and kernel.verdict is not None  # which names the counters that are missing
-    return f"rocattn profile --metrics {groups} -- COMMAND" if groups and not known else ""
+    return f"rocattn profile --metrics {groups} -- COMMAND" if groups and not judged else ""
 
 
 def headline(spots: HotSpots, most: int = 90) -> str:

@@ -29,15 +29,18 @@ _OF_MEASURED = "{:.0f} % of what roofline.csv's benchmark reached"
 _MOST = 100.5  # percent of a peak that rounding may show
 
 
-def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = frozenset()) -> Bounds:
+def bounds(
+    numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = frozenset(), *, sampled: bool = False
+) -> Bounds:
     """Return how near one kernel is to each limit.
 
     Args:
         numbers: Metrics by key, constants of the GPU, and the names of `MEASURED`, as far as known.
         arch: The GPU's architecture; "" if unknown; then nothing counts as uncountable.
         too_low: The numbers that are too low: per cycle, with the profiler's own cycles included.
+        sampled: Whether the profile has its PC samples or a thread trace.
     """
-    words = {LINES: lines_command(arch)}
+    words = {LINES: lines_command(arch, sampled=sampled)}
     by_limit = {limit.key: bound for limit in limits() if (bound := _bound(limit, numbers, too_low, words))}
     known = {key for key, bound in by_limit.items() if not bound.is_part}
     unknown = [limit for limit in limits() if limit.essential and limit.key not in known]
@@ -49,8 +52,13 @@ def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = 
     )
 
 
-def lines_command(arch: str) -> str:
-    """Return what shows the cost of source lines: PC samples where the GPU takes them, else the machine code."""
+def lines_command(arch: str, *, sampled: bool = False) -> str:
+    """Return what shows the cost of source lines: PC samples where the GPU takes them, else the machine code.
+
+    Where the profile has samples already it is "": the report shows them.
+    """
+    if sampled:
+        return ""
     if arch in METHODS:
         return "rocattn profile --pc-sampling -- COMMAND"
     return "rocattn kernels audit FILE --lines"

@@ -16,8 +16,8 @@ from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.metrics.formula import Condition, Formula
 
 ReasonCode = Literal[
-    "bound", "idle_units", "short", "far", "no_gpu", "times_only", "stood_still", "not_counted", "not_countable",
-    "impossible", "unknown_fact", "not_of_this", "no_flops", "no_peak",
+    "bound", "idle_units", "short", "sampled", "far", "no_gpu", "times_only", "stood_still", "not_counted",
+    "not_countable", "impossible", "unknown_fact", "not_of_this", "no_flops", "no_peak",
 ]  # fmt: skip
 """Which limit bounds a kernel, or why a number is unknown: for programs."""
 FEWEST = 200
@@ -160,6 +160,25 @@ class KernelFinding:
         share = 100 * self.gain
         more = f", more with {self.less}" if self.less else ""
         return f"at most {share:{'.0f' if share >= 10 else '.2g'}} % of all kernels' time{more}"  # 100, not 1e+02
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """What a kernel's waves mostly wait for, from PC samples or a thread trace.
+
+    Attributes:
+        pct: Percent of the samples or traced cycles.
+        title: As a diagnosis: "vector memory latency".
+        text: With its share: "62 % of its samples wait for vector memory".
+        advice: What usually helps.
+        command: What collects the counters that tell more.
+    """
+
+    pct: float
+    title: str
+    text: str
+    advice: str
+    command: str
 
 
 class Verdict(Reason[ReasonCode], frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from rocattn_profiling.profile.report.findings import find
 from rocattn_profiling.profile.report.groups import group_findings
 from rocattn_profiling.profile.report.groups import to_json as groups_json
 from rocattn_profiling.profile.report.limits import bounds, measured_bandwidths
-from rocattn_profiling.profile.report.records import Bounds, KernelProfile, ProfileReport
+from rocattn_profiling.profile.report.records import Bounds, HotSpots, KernelFinding, KernelProfile, ProfileReport
 from rocattn_profiling.profile.report.verdict import verdict
 
 if TYPE_CHECKING:
@@ -59,29 +60,60 @@ def build(
     if not len(profile.dispatches):
         if not len(profile.samples):
             raise RocattnError("nothing to report: the files contain no kernel dispatch")
-        spots, left_out = hot_spots.hot_spots(profile.samples, [], devices, RUNTIME_S_OWN)
+        spots, left_out = hot_spots.hot_spots(profile.samples, {}, devices.get(UNKNOWN_AGENT), RUNTIME_S_OWN)
         problems = [str(problem) for problem in profile.problems]
         gpus = [devices[UNKNOWN_AGENT]] if UNKNOWN_AGENT in devices else []
-        return ProfileReport(per, [], gpus, profile, problems, hot_spots=spots, not_hot=left_out)
+        shown = [_shown(each, None, devices.get(UNKNOWN_AGENT)) for each in spots]
+        return ProfileReport(per, [], gpus, profile, problems, hot_spots=shown, not_hot=left_out)
     attributed = attribute(find_launches(profile).table, ran) if ran else None
     evaluation = evaluate(profile, devices, attributed.work if attributed else None)
     groups = (by_kernel if per == "kernel" else by_launch)(evaluation, attributed.labels if attributed else None)
     total = sum(group.total_ns for group in groups)
-    kernels = [_kernel(group, evaluation, devices, per, total, profile.roofs) for group in groups]
+    # A kernel's samples are of several dispatches: of a single one they say nothing.
+    ran_on = {group.name: _ran_on(group, evaluation, devices) for group in reversed(groups)} if per == "kernel" else {}
+    spots, left_out = hot_spots.hot_spots(profile.samples, ran_on, devices.get(UNKNOWN_AGENT), RUNTIME_S_OWN)
+    of_kernel: dict[str, list[HotSpots]] = defaultdict(list)
+    for each in spots if per == "kernel" else ():
+        of_kernel[each.kernel].append(each)
+    # Where launches of a kernel are judged apart, the samples speak for those that take most of the time.
+    roofs = profile.roofs
+    kernels = [
+        _kernel(group, evaluation, devices, per, total, roofs, of_kernel.pop(group.name, [])) for group in groups
+    ]
     if per == "kernel":
         kernels.sort(key=lambda kernel: kernel.bounds is None)
-    whole = kernels if per == "kernel" else []  # a kernel's samples are of several dispatches
-    spots, left_out = hot_spots.hot_spots(profile.samples, whole, devices, RUNTIME_S_OWN)
-    for each in spots:  # their findings are of their kernels, too
-        if each.finding and each.number:
-            findings = sorted([*kernels[each.number - 1].findings, each.finding], key=lambda f: (-f.rank, f.key))
-            kernels[each.number - 1] = replace(kernels[each.number - 1], findings=findings)
+    number_of = {kernel.name: number for number, kernel in reversed([*enumerate(kernels, 1)])} if ran_on else {}
+    shown = []
+    for each in spots:
+        number = number_of.get(each.kernel)
+        kernel = kernels[number - 1] if number else None
+        shown.append(replace(_shown(each, kernel, devices.get(UNKNOWN_AGENT)), number=number))
     used = {id(kernel.device): kernel.device for kernel in kernels if kernel.device}
     return ProfileReport(
         per, kernels, list(used.values()), profile,
         [*(str(problem) for problem in profile.problems), *evaluation.launches.problems],
-        evaluation.left_out, evaluation.missing, spots, left_out,
+        evaluation.left_out, evaluation.missing, shown, left_out,
     )  # fmt: skip
+
+
+def _ran_on(
+    group: LaunchGroup, evaluation: Evaluation, devices: Mapping[int, Device]
+) -> tuple[Device | None, int | None]:
+    """Return the GPU of the first launch of a group, and its wave size as reported."""
+    first = evaluation.launches.table.iloc[group.rows[0]]
+    agent, lanes = first["agent"], first["wave_size"]
+    unnamed = devices.get(UNKNOWN_AGENT)
+    device = unnamed if _nothing(agent) else devices.get(int(agent), unnamed)
+    return device, None if _nothing(lanes) else int(lanes)
+
+
+def _shown(spots: HotSpots, kernel: KernelProfile | None, unnamed: Device | None) -> HotSpots:
+    """Return hot spots with what to do about them and what to run next, as their kernel was judged by them."""
+    judged = kernel is not None and kernel.verdict is not None
+    remedy = hot_spots.next_of(spots, kernel.device if kernel else unnamed, judged=judged)
+    near = kernel.bounds if kernel else None
+    share = kernel.time_share if kernel and kernel.time_ns else None
+    return replace(spots, finding=hot_spots.finding_of(spots, near, share, remedy), remedy=remedy)
 
 
 def _kernel(
@@ -91,6 +123,7 @@ def _kernel(
     per: str,
     total_ns: float,
     roofs: pd.DataFrame,
+    spots: Sequence[HotSpots],
 ) -> KernelProfile:
     table = evaluation.launches.table.iloc[group.rows]
     first = table.iloc[0]
@@ -112,10 +145,19 @@ def _kernel(
             numbers["blocks_that_fit"] = theory.blocks * numbers["cus"] / (2 if theory.unit == "WGP" else 1)
     judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
     too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
-    near = bounds(numbers, device.arch if device else "", too_low) if judged else None
-    findings = (
-        find(numbers, near, theory.sentence if theory else "", too_low, device.arch if device else "") if near else []
-    )
+    arch, sampled = device.arch if device else "", any(not each.few for each in spots)
+    if stall := hot_spots.stall_of(spots):
+        numbers["stalled_pct"] = stall.pct
+    near = bounds(numbers, arch, too_low, sampled=sampled) if judged else None
+    findings: list[KernelFinding] = []
+    if near:
+        limiter = theory.sentence if theory else ""
+        findings = find(numbers, near, limiter, too_low, arch, sampled=sampled)
+        time_share = share if group.time_ns else None
+        hot = (
+            hot_spots.finding_of(each, near, time_share, hot_spots.next_of(each, device, judged=True)) for each in spots
+        )
+        findings = sorted([*findings, *filter(None, hot)], key=lambda each: (-each.rank, each.key))
     counted = {
         counter: float(np.nanmean(values[group.rows]))
         for counter, values in evaluation.launches.joined.counters.items()
@@ -124,7 +166,10 @@ def _kernel(
     judgement = None
     if near:
         stood_still = evaluation.launches.stood_still
-        judgement = verdict(near, findings, device, counted, numbers.get("mean_ns"), stood_still=stood_still)
+        judgement = verdict(
+            near, findings, device, counted, numbers.get("mean_ns"), stood_still=stood_still,
+            stall=stall, sampled=sampled,
+        )  # fmt: skip
     return KernelProfile(
         group.name, group.label,
         int(first["dispatch"]) if per == "dispatch" else None, int(first["process"]) if per == "dispatch" else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rocattn_profiling.base.gpus import product, products
@@ -13,7 +14,7 @@ from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
 from rocattn_profiling.profile.report.names import short_name
 from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport, Verdict
 from rocattn_profiling.profile.report.speed_of_light import SIX, SpeedBar, speed_of_light
-from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, FAR, IDLE, NAME_IT, SHORT, WORTH_A_WORD
+from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, FAR, IDLE, NAME_IT, SAMPLED, SHORT, WORTH_A_WORD
 
 KERNELS = 5
 """Number of kernels, or of groups of them with the same verdict."""
@@ -142,7 +143,7 @@ def summarise(report: ProfileReport) -> ReportSummary:
         return ReportSummary(why, [], [], why, runtime, "", findings, folded, [], [])
     alike: dict[tuple[str, str], list[tuple[int, KernelProfile, Verdict]]] = {}
     for number, kernel, reason in judged:
-        alone = reason.code in {BOUND, FAR} or (reason.code in _OF_MANY and kernel.time_share >= _LONG)
+        alone = reason.code in {BOUND, FAR, SAMPLED} or (reason.code in _OF_MANY and kernel.time_share >= _LONG)
         key = str(number) if alone else "" if reason.code in _OF_MANY else reason.text
         alike.setdefault((reason.code, key), []).append((number, kernel, reason))
     shown = list(alike.values())[:KERNELS]
@@ -151,14 +152,15 @@ def summarise(report: ProfileReport) -> ReportSummary:
     return ReportSummary(
         _headline(shown[0], lines[0]), _rows(report), lines, "", runtime, _without_a_row(judged, share), findings,
         folded, unknown,
-        list(dict.fromkeys([*(each.command for each in unknown), *_after_samples(report)])),
+        list(dict.fromkeys([*(each.command for each in unknown), *_after_samples(report, judged)])),
     )  # fmt: skip
 
 
-def _after_samples(report: ProfileReport) -> list[str]:
-    """Return what to run after the hot spots that the terminal shows."""
-    remedies = dict.fromkeys(each.remedy for each in report.hot_spots[:ON_TERMINAL] if each.remedy)
-    return [complete(report, remedy) for remedy in remedies]
+def _after_samples(report: ProfileReport, judged: Sequence[tuple[int, KernelProfile, Verdict]] = ()) -> list[str]:
+    """Return what to run after the verdicts by samples, and after the hot spots that the terminal shows."""
+    remedies = [reason.remedy for _, _, reason in judged if reason.code == SAMPLED]
+    remedies += [each.remedy for each in report.hot_spots[:ON_TERMINAL]]
+    return [complete(report, remedy) for remedy in dict.fromkeys(filter(None, remedies))]
 
 
 def _without_a_row(judged: list[tuple[int, KernelProfile, Verdict]], copies: float) -> str:
@@ -214,7 +216,7 @@ def _unknown(report: ProfileReport, judged: list[tuple[int, KernelProfile, Verdi
     """Return what is not known of which kernels; those with the same reason together."""
     alike: dict[tuple[str, str], list[tuple[int, KernelProfile]]] = {}
     for number, kernel, reason in judged:
-        if reason.remedy:
+        if reason.remedy and reason.code != SAMPLED:
             alike.setdefault((reason.text, reason.remedy), []).append((number, kernel))
     return [
         UnknownVerdict(

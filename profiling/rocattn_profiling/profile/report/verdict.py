@@ -14,11 +14,12 @@ from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.metrics.launches import spelt
 from rocattn_profiling.profile.report.limits import NEAR, lines_command
-from rocattn_profiling.profile.report.records import Bounds, KernelFinding, Verdict
+from rocattn_profiling.profile.report.records import Bound, Bounds, KernelFinding, Stall, Verdict
 
 BOUND: Final = "bound"
 IDLE: Final = "idle_units"
 SHORT: Final = "short"
+SAMPLED: Final = "sampled"
 FAR: Final = "far"
 NO_GPU: Final = "no_gpu"
 TIMES_ONLY: Final = "times_only"
@@ -32,6 +33,7 @@ NAME_IT = "rocattn report PATH --gpu NAME"
 _IDLE = frozenset({"few-blocks", "few-blocks-rdna", "few-waves"})
 _WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory")
 _SHORT = "launch-bound"
+_HOT = "hot-line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ class Gap:
 
 def verdict(
     bounds: Bounds, findings: Sequence[KernelFinding], device: Device | None, counted: Mapping[str, object],
-    mean_ns: float | None, *, stood_still: bool,
+    mean_ns: float | None, *, stood_still: bool, stall: Stall | None = None, sampled: bool = False,
 ) -> Verdict:  # fmt: skip
-    """Return the limit that bounds a kernel, or why it is unknown.
+    """Return the limit that bounds a kernel, else what its samples wait for, or why it is unknown.
 
     Args:
         bounds: How near it is to its limits.
@@ -62,6 +64,8 @@ def verdict(
         counted: The counters that have values for this kernel.
         mean_ns: Its mean time in ns; None without times.
         stood_still: Whether counters of this profile stood still, so that zeros are meaningless.
+        stall: What its waves mostly wait for, if samples or a trace say so.
+        sampled: Whether the profile has its samples or a trace.
     """
     by_key = {finding.key: finding.sentence for finding in findings}
     nearest = bounds.nearest
@@ -72,15 +76,29 @@ def verdict(
         return Verdict(SHORT, by_key[_SHORT], brief="launch bound", finding=_SHORT)
     if idle := next((finding for finding in findings if finding.key in _IDLE), None):
         return Verdict(IDLE, idle.sentence, brief="idle units", finding=idle.key)
-    unknown = _unmeasured(device, counted, mean_ns, stood_still=stood_still)
-    if unknown := unknown or _unlimited(bounds, device, counted, mean_ns):
-        return unknown
+    lines = lines_command(device.arch if device else "", sampled=sampled)
+    other = _unmeasured(device, counted, mean_ns, stood_still=stood_still)
+    other = other or _unlimited(bounds, device, counted, mean_ns, lines)
+    if stall:
+        other = _sampled(stall, other, nearest, findings)
+    if other:
+        return other
     waits = next((key for key in _WAITS if key in by_key), "")
     if waits:
         return Verdict(FAR, by_key[waits], brief="waiting", finding=waits)
-    lines = lines_command(device.arch if device else "")
     far = f"far from every limit: {nearest.short if nearest else 'none'} is nearest, and the wave slots are filled"
     return Verdict(FAR, f"{far}; its instructions wait for each other, or at barriers", lines, brief="waiting")
+
+
+def _sampled(
+    stall: Stall, unknown: Verdict | None, nearest: Bound | None, findings: Sequence[KernelFinding]
+) -> Verdict:
+    """Return the verdict of a kernel that no known limit bounds, by what its waves wait for."""
+    rest = unknown.text if unknown else f"the nearest limit is {nearest.short}" if nearest else ""
+    text = f"{stall.text}: {stall.advice}{f'; {rest}' if rest else ''}"
+    command = stall.command if unknown and unknown.code == TIMES_ONLY else unknown.remedy if unknown else ""
+    finding = next((each.key for each in findings if (each.key, each.title) == (_HOT, stall.title)), "")
+    return Verdict(SAMPLED, text, command, brief=stall.title, finding=finding)
 
 
 def _unmeasured(
@@ -103,7 +121,7 @@ def _unmeasured(
 
 
 def _unlimited(
-    bounds: Bounds, device: Device | None, counted: Mapping[str, object], mean_ns: float | None
+    bounds: Bounds, device: Device | None, counted: Mapping[str, object], mean_ns: float | None, lines: str
 ) -> Verdict | None:
     """Return which limits are unknown and how to measure them; None if all are known."""
     nearest = bounds.nearest
@@ -121,7 +139,6 @@ def _unlimited(
         return Verdict(NOT_COUNTED, f"limit not known: {_lacking(gaps)}{others}", _next(gaps), brief="not counted")
     if bounds.uncountable:
         names = ", ".join(limit.name for limit in bounds.uncountable)
-        lines = lines_command(device.arch if device else "")
         return Verdict(
             NOT_COUNTABLE, f"limit not known: this GPU cannot count {names}{others}", lines, brief="not countable"
         )

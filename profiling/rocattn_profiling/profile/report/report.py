@@ -75,10 +75,14 @@ def build(
     of_kernel: dict[str, list[HotSpots]] = defaultdict(list)
     for each in spots if per == "kernel" else ():
         of_kernel[each.kernel].append(each)
+    sampled = {each.kernel for each in spots if not each.few}
     # Where launches of a kernel are judged apart, the samples speak for those that take most of the time.
     roofs = profile.roofs
     kernels = [
-        _kernel(group, evaluation, devices, per, total, roofs, of_kernel.pop(group.name, [])) for group in groups
+        _kernel(
+            group, evaluation, devices, per, total, roofs, of_kernel.pop(group.name, []), sampled=group.name in sampled
+        )
+        for group in groups
     ]
     if per == "kernel":
         kernels.sort(key=lambda kernel: kernel.bounds is None)
@@ -124,6 +128,8 @@ def _kernel(
     total_ns: float,
     roofs: pd.DataFrame,
     spots: Sequence[HotSpots],
+    *,
+    sampled: bool,
 ) -> KernelProfile:
     table = evaluation.launches.table.iloc[group.rows]
     first = table.iloc[0]
@@ -145,7 +151,7 @@ def _kernel(
             numbers["blocks_that_fit"] = theory.blocks * numbers["cus"] / (2 if theory.unit == "WGP" else 1)
     judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
     too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
-    arch, sampled = device.arch if device else "", any(not each.few for each in spots)
+    arch = device.arch if device else ""
     if stall := hot_spots.stall_of(spots):
         numbers["stalled_pct"] = stall.pct
     near = bounds(numbers, arch, too_low, sampled=sampled) if judged else None

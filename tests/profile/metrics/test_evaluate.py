@@ -248,11 +248,21 @@ def test_launch_with_impossible_wave_count_is_dropped():
     ],
 )
 def test_wave_counts_may_drift_within_their_wave_size(waves, wave_size, stays):
-    """256 waves of 64 or 512 of 32: 12 % above is drift, 17 % is not; where no size is told, either will do."""
-    made = profile([[("k", 1000, {"SQ_WAVES": waves, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]])
+    """256 waves of 64 or 512 of 32: 12 % above is drift, 17 % is not; where no size is told, either will do on RDNA."""
+    made = profile([[("k", 1000, {"SQ_WAVES": waves, "GL2C_HIT_sum": 1, "GL2C_MISS_sum": 1})]], RX_9060_XT)
     made.dispatches["wave_size"] = pd.array([wave_size], dtype=made.dispatches["wave_size"].dtype)
     evaluation = evaluate(made, devices_of(made))
     assert ("l2_hit_pct" in by_kernel(evaluation)[0].values, not evaluation.launches.problems) == (stays, stays)
+
+
+@pytest.mark.parametrize("arch", ["gfx908", "gfx90a", "gfx942", "gfx950"])
+def test_twice_the_waves_of_64_are_wrong_without_waves_of_32(arch):
+    """A count that was taken twice passed for waves of 32, and every other count of the pass with it."""
+    made = profile([[("k", 1000, {"SQ_WAVES": 512, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]], MI300X | {"arch": arch})
+    made.dispatches["wave_size"] = pd.array([None], dtype=made.dispatches["wave_size"].dtype)
+    evaluation = evaluate(made, devices_of(made))
+    assert "l2_hit_pct" not in by_kernel(evaluation)[0].values
+    assert "SQ_WAVES is 512" in evaluation.launches.problems[0]
 
 
 def test_a_kernel_takes_the_formula_most_launches_have():

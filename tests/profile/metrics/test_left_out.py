@@ -150,3 +150,30 @@ def test_zeros_are_no_numbers_where_counters_stood_still(cycles, stands):
     values, problems = found(profile([[("k", 1000, {"GRBM_GUI_ACTIVE": cycles})], [("k", 1000, traffic)]]))
     assert ("read_bytes" in values) != stands
     assert any("left out where all counters read 0" in problem for problem in problems) == stands
+
+
+READS = {"TCC_EA0_RDREQ_sum": 1000, "TCC_EA0_RDREQ_32B_sum": 0, "TCC_BUBBLE_sum": 0}
+
+
+@pytest.mark.parametrize("wrapped", [6.1e18, 2.0**48, -5.0])
+def test_a_wrapped_counter_is_left_out_everywhere(wrapped):
+    """One launch of three: neither the bytes, nor the counters behind them, nor their mean has it."""
+    made = profile(
+        [[("k", 1000, READS), ("k", 1000, READS | {"TCC_EA0_RDREQ_sum": wrapped}), ("k", 1000, READS)]], MI300X
+    )
+    values, (problem,) = found(made)
+    assert "TCC_EA0_RDREQ_sum left out in 1 of 3 launches" in problem
+    assert (values["read_bytes"].value, values["read_bytes"].launches) == (64_000, 2)
+    assert dict(values["read_gbps"].counters)["TCC_EA0_RDREQ_sum"] == 1000
+
+
+def test_counters_of_an_impossible_rate_are_left_out_with_it():
+    """6.4 TB in 1 us is no bandwidth of an MI300X: its bytes are no bytes read, either."""
+    made = profile([[("k", 1000, READS), ("k", 1000, READS | {"TCC_EA0_RDREQ_sum": 10**9})]], MI300X)
+    evaluation = evaluate(made, devices_of(made))
+    (group,) = by_kernel(evaluation)
+    assert group.values["read_bytes"].value == 64_000
+    assert evaluation.launches.joined.counters["TCC_EA0_RDREQ_sum"].tolist()[0] == 1000
+    assert pd.isna(evaluation.launches.joined.counters["TCC_EA0_RDREQ_sum"][1])
+    assert "read_gbps" in evaluation.left_out
+    assert any("Read bandwidth: left out in 1 of 2" in problem for problem in evaluation.launches.problems)

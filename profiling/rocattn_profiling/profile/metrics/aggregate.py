@@ -10,6 +10,7 @@ import numpy as np
 
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, Metric, definitions
 from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, Evaluation, Use, impossible
+from rocattn_profiling.profile.metrics.multiplexing import BORROWED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -176,6 +177,7 @@ class _Sums:
                 self._add(np.ones(len(own)), use.is_short),
                 np.bincount(self._of_launch, minlength=self._groups),
             )
+            borrowed = self._add(np.ones(len(own)), use.is_borrowed)
             for group in np.flatnonzero(mine):
                 flags = reasons.get(int(group), [])
                 count = int(launches[number][group])
@@ -185,6 +187,8 @@ class _Sums:
                     flags.append(f"in {int(short[group])} launches {TOO_SHORT}")
                 if use.is_mixed:
                     flags.append(MIXED)
+                if borrowed[group]:
+                    flags.append(f"in {int(borrowed[group])} of {count} launches of {BORROWED}")
                 flags += use.cautions
                 # Caveats of a metric apply to those that are computed from it.
                 for name in sorted(use.way.formula.names):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from rocattn_profiling.profile.ingest.table import Profile
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, Alternative, Metric, definitions
 from rocattn_profiling.profile.metrics.devices import Device
-from rocattn_profiling.profile.metrics.launches import BUSY, Launches, find_launches, spelt, take_out
+from rocattn_profiling.profile.metrics.launches import BUSY, Launches, PassCounters, find_launches, spelt, take_out
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +40,7 @@ class Use:
         is_short: For formulas over cycles, launches whose cycles are partly the profiler's own.
         duration_ns: The kernel's time that belongs to the counters, per launch.
         cautions: Known defects of its counters on this GPU.
+        is_borrowed: Launches that have a counter from another launch.
     """
 
     way: Alternative
@@ -50,6 +51,7 @@ class Use:
     is_short: Mask
     duration_ns: Floats
     cautions: tuple[str, ...]
+    is_borrowed: Mask
 
 
 @dataclass
@@ -146,6 +148,7 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
     for keep, why in impossible(metric, values, result.constants):
         values = np.where(keep, values, np.nan)
         result.left_out.setdefault(metric.key, []).append(why)
+        _leave_out(result, metric, ~keep, why)
     result.values[metric.key], result.times[metric.key] = values, times
     if metric.key not in result.uses:
         ways = [way for arch in set(result.archs) for way in metric.for_arch(arch)]
@@ -159,6 +162,24 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
                 if ways
                 else "this GPU cannot count it"
             )
+
+
+def _leave_out(result: Evaluation, metric: Metric, broken: Mask, why: str) -> None:
+    """Take the inputs of an impossible value out, too, where they alone make it impossible: a rate over the time."""
+    launches, uses = result.launches, result.uses[metric.key]
+    launches.left_out[metric.key] = launches.left_out.get(metric.key, np.zeros(len(launches), dtype=bool)) | broken
+    names = {name for use in uses if "duration_ns" in use.way.formula.names for name in use.inputs} - CONSTANTS
+    if not names:
+        return
+    launches.problems.append(f"{metric.title}: {why}, so its counters are left out, too")
+    while names:
+        name = names.pop()
+        if name in result.values:
+            launches.leave_out(result.values, broken, [name])
+            names |= {each for use in result.uses[name] for each in use.inputs} - CONSTANTS
+        for each in (*launches.passes, launches.joined):
+            if (have := spelt(name, each.counters)) in each.counters:
+                launches.leave_out(each.counters, broken, [have])
 
 
 def _evaluate_across(result: Evaluation, metric: Metric, use: Use) -> None:
@@ -203,6 +224,7 @@ class _Taken(NamedTuple):
     duration_ns: Floats
     passes: tuple[str, ...]
     is_mixed: bool
+    is_borrowed: Mask
 
 
 def _uses(
@@ -230,8 +252,11 @@ def _uses(
             measured = result.launches.joined.name if taken.is_mixed else taken.passes[0] if taken.passes else ""
             is_short = short[measured] if BUSY in names else np.zeros_like(where)
             uses.append(
-                Use(way, where, inputs, taken.passes, taken.is_mixed, is_short & where, taken.duration_ns, cautions)
-            )
+                Use(
+                    way, where, inputs, taken.passes, taken.is_mixed, is_short & where, taken.duration_ns, cautions,
+                    taken.is_borrowed & where,
+                )
+            )  # fmt: skip
     return uses
 
 
@@ -250,7 +275,7 @@ def _merge_single_passes(uses: list[Use]) -> list[Use]:
         {name: of_its_pass([use.inputs[name] for use in single]) for name in single[0].inputs},
         tuple(dict.fromkeys(name for use in single for name in use.passes)), False,
         np.logical_or.reduce([use.is_short for use in single]), of_its_pass([use.duration_ns for use in single]),
-        single[0].cautions,
+        single[0].cautions, np.logical_or.reduce([use.is_borrowed for use in single]),
     )  # fmt: skip
     return [merged, *(use for use in uses if use.is_mixed)]
 
@@ -279,7 +304,8 @@ def _take(
     """Return the counters of the open launches: from each pass that has all of them, then combined across passes."""
     launches = result.launches
     if not counters:
-        return [_Taken(open_, {}, _time_of(result, metrics), (), is_mixed=False)]
+        borrowed = _any([use.is_borrowed for name in metrics for use in result.uses.get(name, ())], open_)
+        return [_Taken(open_, {}, _time_of(result, metrics), (), is_mixed=False, is_borrowed=borrowed)]
     takes, rest = [], open_.copy()
     exact = [each for each in launches.passes if all(name in each.counters for name in counters)]
     others = [each for each in launches.passes if each not in exact]
@@ -293,12 +319,27 @@ def _take(
         if "duration_ns" in way.formula.names:
             where &= ~np.isnan(own)
         if where.any():
-            takes.append(_Taken(where, values, own, (each.name,), is_mixed=False))
+            borrowed = _borrowed(each, names.values(), where)
+            takes.append(_Taken(where, values, own, (each.name,), is_mixed=False, is_borrowed=borrowed))
             rest &= ~where
     joined = launches.joined.counters
     names = {name: spelt(name, joined) for name in counters}
     if not way.one_pass and rest.any() and all(name in joined for name in names.values()):
         values = {name: joined[have] for name, have in names.items()}
         passes = tuple(p.name for p in launches.passes if not p.counters.keys().isdisjoint(names.values()))
-        takes.append(_Taken(rest, values, launches.duration_ns, passes, is_mixed=len(passes) > 1))
+        borrowed = _borrowed(launches.joined, names.values(), rest)
+        takes.append(_Taken(rest, values, launches.duration_ns, passes, len(passes) > 1, borrowed))
     return takes
+
+
+def _borrowed(each: PassCounters, names: Iterable[str], where: Mask) -> Mask:
+    """Return the launches that have one of these counters from another launch."""
+    return _any([each.borrowed[name] for name in names if name in each.borrowed], where)
+
+
+def _any(masks: Iterable[Mask], like: Mask) -> Mask:
+    """Return where any of the masks holds; nowhere if there is none."""
+    result = np.zeros_like(like)
+    for mask in masks:
+        result |= mask
+    return result

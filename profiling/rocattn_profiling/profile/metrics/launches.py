@@ -16,11 +16,13 @@ import pandas as pd
 
 from rocattn_profiling.profile.ingest.table import Profile
 from rocattn_profiling.profile.metrics.definitions import CounterRule
+from rocattn_profiling.profile.metrics.multiplexing import bring_together
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
 
 KEYS = ["kernel", "grid", "block", "ordinal"]
 BUSY = "GRBM_GUI_ACTIVE"
@@ -30,6 +32,9 @@ _INSTRUCTIONS = ("SQ_INSTS", "SQ_INSTS_VALU")
 _NEVER_0 = (BUSY, "GRBM_COUNT", "SQ_WAVE_CYCLES", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_CYCLES", *_INSTRUCTIONS)
 # Even a wave counter drifts when clocks are not pinned: up to 12 % was measured on an RX 9070 XT.
 WAVE_DRIFT = 0.15
+# What no counter exceeds: a thousand compute units of a thousand events each in every cycle, at 4 GHz, with 1 ms of the
+# profiler's own around the launch; of a launch without times, in an hour.
+_A_CYCLE, _CYCLES_A_NS, _AROUND_NS, _LONGEST_NS = 1e6, 4.0, 1e6, 3.6e12
 
 
 def spelt(name: str, counters: Mapping[str, object]) -> str:
@@ -50,11 +55,13 @@ class PassCounters:
         name: As the profile has it.
         counters: What it counted, per launch; NaN where it did not.
         duration_ns: Per launch; NaN where its times are missing or impossible.
+        borrowed: Counter -> the launches that have it from another launch (`multiplexing`).
     """
 
     name: str
     counters: dict[str, Floats]
     duration_ns: Floats
+    borrowed: dict[str, Mask] = field(default_factory=dict)
 
 
 @dataclass
@@ -68,6 +75,7 @@ class Launches:
         undisturbed_ns: Time from passes without counters; NaN where there is none.
         problems: What was taken out, and why.
         stood_still: Whether counters that are never 0 read 0 in some launch.
+        left_out: Counter or metric -> the launches of which a value was taken out.
     """
 
     table: pd.DataFrame
@@ -75,6 +83,14 @@ class Launches:
     undisturbed_ns: Floats
     problems: list[str] = field(default_factory=list)
     stood_still: bool = False
+    left_out: dict[str, Mask] = field(default_factory=dict)
+
+    def leave_out(self, counters: dict[str, Floats], where: Mask, names: Iterable[str] | None = None) -> None:
+        """Take values out: of all these counters, or of those of these names; `left_out` remembers where."""
+        for name in list(counters) if names is None else names:
+            gone = where & ~np.isnan(counters[name])
+            counters[name][gone] = np.nan
+            self.left_out[name] = self.left_out.get(name, np.zeros(len(self), dtype=bool)) | gone
 
     def __len__(self) -> int:
         """Return the number of launches."""
@@ -87,12 +103,15 @@ class Launches:
         The parts of a file of many passes ("pmc_perf[3]") come before files of fewer, as rocprof-compute takes them.
         """
         counters: dict[str, Floats] = {}
+        borrowed: dict[str, Mask] = {}
         families = Counter(each.name.partition("[")[0] for each in self.passes)
         for each in sorted(self.passes, key=lambda each: -families[each.name.partition("[")[0]]):
             for name, values in each.counters.items():
-                have = counters.get(name, values)
+                have = counters.get(name, np.full(len(self), np.nan))
+                taken = np.isnan(have) & each.borrowed.get(name, np.zeros(len(self), dtype=bool))
+                borrowed[name] = borrowed.get(name, np.zeros(len(self), dtype=bool)) | taken
                 counters[name] = np.where(np.isnan(have), values, have)
-        return PassCounters("several passes", counters, self.duration_ns)
+        return PassCounters("several passes", counters, self.duration_ns, borrowed)
 
     @cached_property
     def duration_ns(self) -> Floats:
@@ -131,6 +150,7 @@ def find_launches(profile: Profile) -> Launches:
         name = str(counters["counter"].cat.categories[column[run[0]]])
         by_pass.setdefault(int(of_row[at_row[run[0]]]), {})[name] = values
     undisturbed, passes = np.full(count, np.nan), []
+    problems: list[str] = []
     alike: dict[frozenset[str], list[tuple[str, NDArray[np.int64]]]] = {}
     for code in dict.fromkeys(of_row.tolist()):
         duration = np.full(count, np.nan)
@@ -138,10 +158,12 @@ def find_launches(profile: Profile) -> Launches:
         duration[here] = time[of_row == code]
         alike.setdefault(frozenset(by_pass.get(code, ())), []).append((str(pass_names[code]), here))
         if code in by_pass:
-            passes.append(PassCounters(str(pass_names[code]), by_pass[code], duration))
+            borrowed, told = bring_together(str(pass_names[code]), by_pass[code], table)
+            passes.append(PassCounters(str(pass_names[code]), by_pass[code], duration, borrowed))
+            problems += told
         else:
             undisturbed = np.where(np.isnan(undisturbed), duration, undisturbed)
-    return Launches(table, passes, undisturbed, _repeated(alike.values()))
+    return Launches(table, passes, undisturbed, [*_repeated(alike.values()), *problems])
 
 
 def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[str]:
@@ -170,8 +192,9 @@ def take_out(launches: Launches, checks: Iterable[CounterRule], archs: Sequence[
     """
     of_launch = np.array(archs, dtype=object)
     for each in launches.passes:
+        _take_out_wrapped(launches, each)
         _take_out_silent(launches, each)
-        _take_out_waves(launches, each)
+        _take_out_waves(launches, each, of_launch)
         for check in checks:
             fits = {arch for arch in set(archs) if check.arch.fullmatch(arch)}
             here = np.isin(of_launch, list(fits))
@@ -180,8 +203,7 @@ def take_out(launches: Launches, checks: Iterable[CounterRule], archs: Sequence[
             if check.foreign:
                 named = [name for name in each.counters if check.foreign.fullmatch(name)]
                 wrong = [name for name in named if not np.isnan(each.counters[name][here]).all()]
-                for name in wrong:
-                    each.counters[name][here] = np.nan
+                launches.leave_out(each.counters, here, wrong)
                 if wrong:
                     launches.problems.append(f"pass {each.name}: {', '.join(wrong)} left out: {check.why}")
             else:
@@ -196,7 +218,7 @@ def take_out(launches: Launches, checks: Iterable[CounterRule], archs: Sequence[
                         f"pass {each.name}: {check.part} and {check.whole} left out for {broken.sum()} launches: "
                         f"{check.why}, but one has {part[at]:.0f} of {whole[at]:.0f}"
                     )
-                    part[broken] = whole[broken] = np.nan
+                    launches.leave_out(each.counters, broken, names)
     if launches.stood_still:
         _take_out_zeros(launches)
 
@@ -218,7 +240,7 @@ def _take_out_silent(launches: Launches, each: PassCounters) -> None:
     for name, values in zip(always_counting, stack, strict=True):
         alone = (values == 0) & counting
         if alone.any():
-            each.counters[name][alone] = np.nan
+            launches.leave_out(each.counters, alone, [name])
             launches.problems.append(
                 f"pass {each.name}: {name} left out: it reads 0 in {alone.sum()} of {of} launches that executed "
                 "instructions, so this GPU's profiler does not count it"
@@ -226,8 +248,7 @@ def _take_out_silent(launches: Launches, each: PassCounters) -> None:
     silent = (stack == 0).any(0) & ~counting
     if silent.any():
         launches.stood_still = True
-        for values in each.counters.values():
-            values[silent] = np.nan
+        launches.leave_out(each.counters, silent)
         launches.problems.append(
             f"pass {each.name}: {', '.join(always_counting)} reads 0 in {silent.sum()} of {of} launches, left out: "
             "on Radeon the performance level must be pinned (amd-smi set -g 0 -l stable_std), else counters stand still"
@@ -242,20 +263,35 @@ def _take_out_zeros(launches: Launches) -> None:
         silent = (np.nan_to_num(stack) == 0).all(0) & ~np.isnan(stack).all(0)
         if silent.any():
             names.append(each.name)
-            for values in each.counters.values():
-                values[silent] = np.nan
+            launches.leave_out(each.counters, silent)
     if names:
         more = f" and {len(names) - 1} more passes" if len(names) > 1 else ""
         launches.problems.append(f"pass {names[0]}{more}: left out where all counters read 0, as they stood still")
 
 
-def _take_out_waves(launches: Launches, each: PassCounters) -> None:
+def _take_out_wrapped(launches: Launches, each: PassCounters) -> None:
+    """Drop values that no counter reaches in the time of the launch: registers that wrapped, or were read too early."""
+    cycles = _CYCLES_A_NS * (np.nan_to_num(each.duration_ns, nan=_LONGEST_NS) + _AROUND_NS)
+    for name, values in each.counters.items():
+        with np.errstate(invalid="ignore"):
+            wrong = (values < 0) | (values > cycles * _A_CYCLE)
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            launches.problems.append(
+                f"pass {each.name}: {name} left out in {wrong.sum()} of {(~np.isnan(values)).sum()} launches: "
+                f"{values[at]:.3g} cannot be counted in its time"
+            )
+            launches.leave_out(each.counters, wrong, [name])
+
+
+def _take_out_waves(launches: Launches, each: PassCounters, archs: NDArray[np.object_]) -> None:
     """Drop launches whose wave count contradicts their own geometry."""
     if WAVES not in each.counters:
         return
     counted, table = each.counters[WAVES], launches.table
     grid, block = table["grid"].to_numpy(np.float64), table["block"].to_numpy(np.float64)
     lanes = table["wave_size"].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+    lanes = np.where([str(arch).startswith("gfx9") for arch in archs], 64.0, lanes)  # GCN and CDNA have no other size
     known = (grid > 0) & (block > 0) & (counted > 0)
     wrong = known.copy()
     for size in (32, 64):
@@ -269,5 +305,4 @@ def _take_out_waves(launches: Launches, each: PassCounters) -> None:
             f"pass {each.name}: {wrong.sum()} of {known.sum()} launches left out: {WAVES} is {counted[at]:.0f} where "
             f"{grid[at]:.0f} work-items in blocks of {block[at]:.0f} are launched, so other counters are wrong, too"
         )
-        for values in each.counters.values():
-            values[wrong] = np.nan
+        launches.leave_out(each.counters, wrong)

@@ -155,6 +155,12 @@ def products() -> tuple[str, ...]:
     return tuple(_tables()["product"])
 
 
+def attainable_gbps(name: str) -> float | None:
+    """Return what copies reach on a product in 1e9 bytes/s; None if no source says it."""
+    entry = _tables()["attainable"].get(name)
+    return float(entry["gbps"]) if entry else None
+
+
 def with_reported(reported: Mapping[str, object], known: Product | None = None) -> Product:
     """Return a GPU as its machine reports it; the tables fill in the rest.
 

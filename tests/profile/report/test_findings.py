@@ -12,6 +12,12 @@ RX_7900_XT = {"cus": 84.0, "simds_per_cu": 2.0, "peak_gbps": 800.0, "mean_ns": 5
 BUSY = MI300X | {"mean_ns": 50_000.0, "launches": 3.0, "blocks": 4096.0, "time_share": 1.0}
 
 
+EXAMPLES = {
+    "few-rounds": {
+        "blocks": 640.0, "blocks_that_fit": 1216.0, "theoretical_occupancy_pct": 100.0, "achieved_occupancy_pct": 46.0,
+    },
+}  # fmt: skip
+"""Numbers of rules whose conditions compare the same names twice."""
 FAR = {"l2_pct": 1.0, "l1_pct": 1.0, "lds_busy_pct": 1.0, "matrix_busy_pct": 1.0, "valu_busy_pct": 1.0}
 """What each unit but the memory does of a kernel that is far from all their limits."""
 
@@ -115,17 +121,43 @@ def test_a_gain_is_no_less_than_what_could_go(key, numbers, bound):
 
 def test_few_rounds_are_not_taken_for_uneven_blocks():
     """2,048 blocks of which 1,216 fit: not their order leaves slots empty, but that there are no more of them."""
-    numbers = BUSY | {"achieved_occupancy_pct": 46.0, "theoretical_occupancy_pct": 100.0, "blocks_that_fit": 1216.0}
-    (few,) = find(numbers | {"blocks": 2048.0})
+    numbers = BUSY | {"theoretical_occupancy_pct": 100.0, "blocks_that_fit": 1216.0}
+    (few,) = find(numbers | {"blocks": 640.0, "achieved_occupancy_pct": 46.0})
     assert few.key == "few-rounds"
     assert few.sentence == (
-        "46 % of the wave slots filled where 100 % fit: 2048 blocks, and 1216 fit at once, so the last round is 68 % "
+        "46 % of the wave slots filled where 100 % fit: 640 blocks, and 1216 fit at once, so the last round is 53 % "
         "full; a launch of more work, or smaller blocks, fills the GPU"
     )
-    for blocks, share in ((700.0, 58), (1216.0, 100), (1217.0, 0)):
-        (few,) = find(numbers | {"blocks": blocks})
+    for blocks, achieved, share in ((700.0, 55.0, 58), (1217.0, 49.0, 0), (1300.0, 50.0, 7)):
+        (few,) = find(numbers | {"blocks": blocks, "achieved_occupancy_pct": achieved})
         assert f"{blocks:.0f} blocks, and 1216 fit at once, so the last round is {share} % full" in few.sentence
-    assert keys(numbers | {"blocks": 12160.0}) == ["occupancy-below-theory"]
+    assert keys(numbers | {"blocks": 12160.0, "achieved_occupancy_pct": 46.0}) == ["occupancy-below-theory"]
+
+
+@pytest.mark.parametrize(("blocks", "achieved"), [(1216.0, 46.0), (2048.0, 46.0), (2400.0, 20.0), (640.0, 20.0)])
+def test_rounds_do_not_explain_what_they_would_fill(blocks, achieved):
+    """A last round that is 99 % full does not halve the occupancy; nor is a tail to blame where it explains a part."""
+    numbers = BUSY | {"theoretical_occupancy_pct": 100.0, "blocks_that_fit": 1216.0}
+    (found,) = find(numbers | {"blocks": blocks, "achieved_occupancy_pct": achieved})
+    assert found.key == "occupancy-below-theory"
+    assert "the number of blocks does not explain it" in found.sentence
+
+
+def test_lds_allocated_at_launch_makes_what_fits_an_upper_bound():
+    """Conflicts at an LDS size of 0: neither the blocks nor their order are to blame before that is known."""
+    numbers = BUSY | {"theoretical_occupancy_pct": 100.0, "achieved_occupancy_pct": 46.0, "dynamic_lds": 1.0}
+    (found,) = find(numbers)
+    assert found.key == "dynamic-lds"
+    assert "where at most 100 % fit" in found.sentence
+
+
+@pytest.mark.parametrize("key", ["few-rounds", "occupancy-below-theory", "dynamic-lds"])
+def test_an_occupancy_that_is_too_low_explains_nothing(key):
+    """The profiler's own cycles make every short kernel look half empty."""
+    numbers = BUSY | EXAMPLES["few-rounds"] | {"dynamic_lds": float(key == "dynamic-lds")}
+    numbers |= {} if key == "few-rounds" else {"achieved_occupancy_pct": 20.0}
+    assert keys(numbers) == [key]
+    assert find(numbers, "", {"achieved_occupancy_pct"}) == []
 
 
 def test_numbers_that_are_too_low_are_not_told_as_facts():
@@ -193,8 +225,11 @@ def _satisfy(rule):
             "read_bytes", "written_bytes", "work_bytes", "mean_ns", "launches", "blocks", "memory_pct",
             "lds_conflict_pct", "matrix_busy_pct", "valu_busy_pct", "achieved_occupancy_pct",
             "theoretical_occupancy_pct", "waiting_pct", "read_gbps", "write_gbps", "blocks_that_fit", "launched_waves",
+            "atomics_per_wave",
         ], 50.0,
     ) | MI300X  # fmt: skip
+    if rule.key in EXAMPLES:
+        return rule.apply(numbers | EXAMPLES[rule.key], bounds({}, ""), WORDS, set())
     for condition in rule.unless:
         for name in condition.names - {name for each in rule.when for name in each.names}:
             numbers.pop(name, None)
@@ -206,3 +241,53 @@ def _satisfy(rule):
         (name,), bound = condition.left.names, float(condition.right.evaluate({}))
         numbers[name] = bound + (1 if condition.compare(2, 1) else -1)
     return rule.apply(numbers, bounds({}, ""), WORDS, set())
+
+
+WASTES = [
+    ("lanes-apart", {"l1_accesses_per_instruction": 64.0}, 0.75),
+    ("loads-apart", {"l1_accesses_per_load": 64.0, "l1_accesses_per_instruction": 10.0}, 0.75),
+    ("unused-bytes", {"read_amplification": 8.0, "l2_hit_pct": 22.0}, 0.875),
+    ("contended-atomics", {"atomic_latency_cycles": 1937.0, "atomic_wait_pct": 20.0}, 0.4),
+    ("many-atomics", {"atomic_pct": 90.0, "atomics_per_wave": 4.0, "waiting_pct": 60.0}, 0.6),
+    ("address-translation", {"utcl1_miss_pct": 7.0, "utcl1_misses": 1e6}, 0.7),
+    ("stalled-writes", {"write_stall_pct": 45.0}, 0.45),
+    (
+        "bank-conflicts-at-least",
+        {
+            "lds_conflict_least_pct": 25.0,
+            "lds_conflict_pct": 94.0,
+            "lds_conflict_busy_pct": 40.0,
+            "lds_conflict_time_pct": 17.0,
+        },
+        0.4,
+    ),
+    ("unaligned-lds", {"lds_unaligned_pct": 80.0, "lds_busy_pct": 40.0}, 0.32),
+    ("bank-conflicts", {"lds_conflict_pct": 50.0, "lds_busy_pct": 40.0}, 0.2),
+    ("excess-traffic", {"memory_pct": 20.0, "read_bytes": 150.0, "written_bytes": 50.0, "work_bytes": 100.0}, 0.5),
+]
+
+
+@pytest.mark.parametrize(("key", "numbers", "gain"), WASTES, ids=[key for key, *_ in WASTES])
+@pytest.mark.parametrize("limit", [{}, {"valu_busy_pct": 95.0}, {"memory_pct": 30.0}], ids=["far", "bound", "near"])
+def test_a_waste_is_told_whatever_limit_is_nearest(key, numbers, gain, limit):
+    """With what it can gain at most: no more than the other limits leave, nor than its waves wait."""
+    found = {each.key: each for each in find(BUSY | limit | numbers)}
+    assert found[key].gain == pytest.approx(min(gain, 0.05 if "valu_busy_pct" in limit else 1.0))
+    assert found[key].waste == found[key].gain
+    waiting = {each.key: each for each in find(BUSY | numbers | {"waiting_pct": 45.0})}
+    assert waiting[key].gain <= max(0.45, gain if key.startswith(("bank", "unaligned")) else 0)
+
+
+def test_a_large_waste_comes_before_what_most_kernels_have():
+    """Short launches and few waves are no news beside lanes a row apart; a waste of 5 % is none beside them."""
+    idle = BUSY | {"mean_ns": 3000.0, "blocks": 100.0}
+    assert keys(idle | WASTES[0][1]) == ["lanes-apart", "launch-bound"]
+    small = {"lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0}
+    assert keys(idle | small) == ["launch-bound", "bank-conflicts-of-time"]
+    few = idle | {"mean_ns": 50_000.0}
+    assert keys(few | {"atomic_latency_cycles": 1937.0, "atomic_wait_pct": 47.0}) == ["contended-atomics", "few-blocks"]
+
+
+def test_atomics_of_a_loaded_memory_are_not_contended():
+    """They take as long as the reads do."""
+    assert keys(BUSY | {"atomic_latency_cycles": 1500.0, "read_latency_cycles": 1600.0}) == []

@@ -39,7 +39,7 @@ def test_a_finding_and_its_counters_are_of_one_pass(first):
     found = {group.key: group for group in group_findings(profile_report.build(made))}
     for group in found.values():
         assert group.counters == {name: first[name] for name in group.counters}
-    conflicts = found["bank-conflicts-of-time"]
+    conflicts = found["bank-conflicts-at-least"]
     share = 100 * conflicts.counters["SQ_LDS_BANK_CONFLICT"] / conflicts.counters["SQ_LDS_IDX_ACTIVE"]
     assert f"({share:.0f} % of the LDS's cycles)" in conflicts.sentence
     assert sum("pass again repeats" in line for line in profile_report.build(made).problems) == 1

@@ -84,8 +84,11 @@ def test_lanes_that_lie_apart_are_bound_by_the_vector_l1():
         "registers; next is memory 45 %"
     )
     (apart,) = report(BMM1 | {"TA_FLAT_WAVEFRONTS_sum": 393216}).kernels
-    assert "28 per instruction, where 16 are enough for lanes that lie side by side" in apart.findings[0].sentence
-    assert "loads whose lanes lie side by side need fewer" in apart.findings[0].sentence
+    first, second = apart.findings[:2]
+    assert (first.key, first.gain) == ("lanes-apart", pytest.approx(1 - 16 / 28)), "what wastes the limit comes first"
+    assert "28 L1 accesses per vector memory instruction, where 16 are enough" in first.sentence
+    assert "28 per instruction, where 16 are enough for lanes that lie side by side" in second.sentence
+    assert "loads whose lanes lie side by side need fewer" in second.sentence
 
 
 def test_what_lds_moved_is_no_more_than_its_instructions_can():
@@ -106,7 +109,7 @@ def test_uncounted_limits_are_listed():
     (kernel,) = report(few).kernels
     assert [limit.key for limit in kernel.bounds.uncounted] == ["l1", "lds"]
     assert kernel.bounds.uncountable == ()
-    assert [finding.key for finding in kernel.findings] == ["few-rounds"]
+    assert kernel.findings == [], "its occupancy is over cycles that are not all its own"
 
 
 def test_uncountable_limits_differ_from_uncounted_ones():

@@ -29,6 +29,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": lambda *values: reduce(np.minimum, values),
     "max": lambda *values: reduce(np.maximum, values),
+    "ceil": np.ceil,
 }
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
@@ -43,7 +44,7 @@ class FormulaError(RocattnError):
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Arithmetic with + - * /, min and max over names.
+    """Arithmetic with + - * /, min, max and ceil over names.
 
     Attributes:
         text: As it was written.

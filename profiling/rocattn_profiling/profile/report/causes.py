@@ -13,20 +13,25 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.pages.quantities import digits
+from rocattn_profiling.pages.quantities import digits, quantity
+from rocattn_profiling.profile.report.findings import wastes
 from rocattn_profiling.profile.report.records import Bound, KernelProfile
-from rocattn_profiling.profile.report.verdict import COLLECT
+from rocattn_profiling.profile.report.verdict import COLLECT, not_looked_at
 
 SAME: Final = "same"
 WORK: Final = "work"
 SCRATCH: Final = "scratch"
 CLOCK: Final = "clock"
+WASTE: Final = "waste"
 LIMIT: Final = "limit"
+BYTES: Final = "bytes"
 OCCUPANCY: Final = "occupancy"
 WAITING: Final = "waiting"
 UNEXPLAINED: Final = "unexplained"
 UNCOUNTED: Final = "uncounted"
-ChangeCode = Literal["same", "work", "scratch", "clock", "limit", "occupancy", "waiting", "unexplained", "uncounted"]
+ChangeCode = Literal[
+    "same", "work", "scratch", "clock", "waste", "limit", "bytes", "occupancy", "waiting", "unexplained", "uncounted",
+]  # fmt: skip
 UNCHANGED = 0.02
 """Relative change of time below which nothing is explained; two runs of one program differ by as much."""
 POINTS = 5.0
@@ -36,6 +41,7 @@ NEAR_ENOUGH = 30.0
 _EXPLAINS = 0.3  # part of the change of time that the time at a limit must have changed by
 _ALIKE = 0.7  # part of the change of time, as a logarithm, that work or cycles must account for
 _LONG_ENOUGH_NS = 20_000.0  # below it the profiler's own cycles are too large a part of those counted
+_GREW, _MANY_TIMES = 1.1, 1.4  # how much more a waste is; from the second on it comes before any limit
 _EVIDENCE = {
     "memory": ("l2_hit_pct", "read_bytes", "written_bytes"),
     "fabric": ("l2_hit_pct", "read_bytes", "written_bytes"),
@@ -109,11 +115,53 @@ def _causes(change: _Change) -> Iterator[ChangeCause]:
     if items[0] and items[1] and change.accounts(items[1] / items[0]):
         yield ChangeCause(WORK, f"launched with {items[0]:,.0f} → {items[1]:,.0f} work-items: not the same work")
     yield from _clock(change)
+    grown = list(_wastes(change))
+    yield from (cause for ratio, cause in grown if ratio >= _MANY_TIMES)
     yield from _limits(change)
+    yield from (cause for _, cause in grown)
+    yield from _bytes(change)
     yield from _waves(change)
     if not (before.bounds and before.bounds.known and after.bounds and after.bounds.known):
         yield ChangeCause(UNCOUNTED, "no limit was counted in both", COLLECT)
-    yield ChangeCause(UNEXPLAINED, "no limit that was counted explains it", COLLECT)
+    slower = change.slower
+    names, command = not_looked_at(slower.device, slower.counters, slower.time_ns.get(50))
+    more = f"; not counted: {', '.join(names)}" if names else ""
+    yield ChangeCause(UNEXPLAINED, f"no limit and no waste that was counted explains it{more}", command or COLLECT)
+
+
+def _wastes(change: _Change) -> Iterator[tuple[float, ChangeCause]]:
+    """Yield the wastes that the slower side has more of, the largest growth first, each with how many times more."""
+    found = {each.key: each for each in change.slower.findings if each.waste}
+    grown = []
+    for metric, (_, rule) in wastes().items():
+        both = change.values(metric)
+        if rule not in found or both is None or min(both) < 0:
+            continue
+        # Fewer lanes are the waste, more of anything else.
+        is_more = (both[1] > both[0]) == (metric != "valu_active_lanes")
+        ratio = max(both) / min(both) if min(both) > 0 else math.inf
+        if is_more == (change.ratio > 1) and ratio >= _GREW:
+            value = change.after.values[metric]
+            moved = f"{value.title[0].lower()}{value.title[1:]} {_moved(both, value.unit)}"
+            evidence = tuple(_evidence(change, "memory"))
+            grown.append((ratio, ChangeCause(WASTE, f"{found[rule].title}: {moved}", evidence=evidence)))
+    yield from sorted(grown, key=lambda each: -each[0])
+
+
+def _bytes(change: _Change) -> Iterator[ChangeCause]:
+    """Yield the bytes moved, if they account for the change where no limit is near."""
+    both = [change.values(name) for name in ("read_bytes", "written_bytes")]
+    old, new = (sum(each[side] for each in both if each) for side in (0, 1))
+    if old > 0 and change.accounts(new / old):
+        yield ChangeCause(BYTES, f"bytes between L2 and memory {_moved((old, new), 'bytes')}")
+
+
+def _moved(both: tuple[float, float], unit: str) -> str:
+    """Return a number before and after with its unit: "4 → 64 accesses/instruction", "1.9 → 2.1 GiB"."""
+    if unit == "bytes":
+        return " → ".join(quantity(each, unit) for each in both)
+    before, after = (f"{each:,.0f}" if float(each).is_integer() else digits(each) for each in both)
+    return f"{before} → {after} {'%' if unit.startswith('%') else unit}"
 
 
 def _work_items(kernel: KernelProfile) -> float:
@@ -160,7 +208,8 @@ def _shift(before: Bound, after: Bound, ratio: float) -> str:
     if abs(after.pct - before.pct) >= POINTS:
         return f"{after.label} {before.pct:.0f} → {after.pct:.0f} %"
     work = 100 * (after.pct * ratio / before.pct - 1)
-    return f"{after.label} at {after.pct:.0f} % both times, for {abs(work):.0f} % {'more' if work > 0 else 'less'} work"
+    what = after.less if work < 0 else after.less.replace("fewer", "more")
+    return f"{after.label} at {after.pct:.0f} % both times, for {abs(work):.0f} % {what}"
 
 
 def _evidence(change: _Change, key: str) -> Iterator[str]:
@@ -169,8 +218,7 @@ def _evidence(change: _Change, key: str) -> Iterator[str]:
         both = change.values(name)
         if both and abs(both[1] - both[0]) > 0.05 * max(map(abs, both)):
             value = change.after.values[name]
-            unit = " %" if value.unit.startswith("%") else ""
-            yield f"{value.title} {digits(both[0])} → {digits(both[1])}{unit}"
+            yield f"{value.title} {_moved(both, value.unit)}"
 
 
 def _waves(change: _Change) -> Iterator[ChangeCause]:

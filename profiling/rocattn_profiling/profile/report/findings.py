@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
@@ -19,12 +19,16 @@ from rocattn_profiling.profile.report.records import Bounds, KernelFinding
 OF_KERNEL = frozenset(
     {
         "time_share", "mean_ns", "launches", "blocks", "vgprs", "lds_bytes", "scratch_bytes",
-        "agprs", "theoretical_occupancy_pct", "blocks_that_fit", "bound_pct", "uncounted", "uncountable", "stalled_pct",
+        "agprs", "theoretical_occupancy_pct", "blocks_that_fit", "bound_pct", "uncounted", "uncountable", "dynamic_lds",
+        "waits", "stalled_pct",
     }
 )  # fmt: skip
 """Names in rules, in addition to metrics and constants of the GPU."""
 WORDS = frozenset({"limiter", "bound", "arch", LINES})
 TOO_LOW = " (per-cycle values are too low: on a kernel this short they include the profiler's own cycles)"
+LARGE = 0.25
+"""Part of a kernel's time from which a waste comes before what is true of most kernels (`last`)."""
+_RANK_WAITING = 0.5
 _NEXT = 0.5  # share of the nearest limit's from which the second nearest is mentioned
 
 
@@ -37,9 +41,13 @@ class _Rule:
     says: str
     let: dict[str, Formula]
     gain: Formula | None
-    rank: float
+    rank: Formula
     eases: frozenset[str]
     next: str
+    waste: str
+    last: bool
+    sure: bool
+    cause: str
 
     def apply(
         self, numbers: Mapping[str, float], bounds: Bounds, words: Mapping[str, str], too_low: AbstractSet[str]
@@ -47,8 +55,7 @@ class _Rule:
         if not all(each.holds(numbers) for each in self.when) or any(each.holds(numbers) for each in self.unless):
             return None
         known = dict(numbers)
-        needed = [*self.let.values(), *([self.gain] if self.gain else [])]
-        if any(name not in known for formula in needed for name in formula.names):
+        if any(name not in known for formula in self.let.values() for name in formula.names):
             return None
         known |= {name: float(formula.evaluate(known)) for name, formula in self.let.items()}
         named = places(self.says) - WORDS
@@ -57,16 +64,23 @@ class _Rule:
         sentence = fill(self.says, known, words)
         used = {name for each in self.when for name in each.names} | named
         is_too_low = bool(used & too_low)
+        if is_too_low and self.sure:
+            return None
         sentence = f"{sentence.strip()}{TOO_LOW if is_too_low else ''}"
         # The remaining work takes at least as long as its nearest limit requires.
         most = 1 - bounds.without(self.eases) / 100
-        gain = float(np.clip(self.gain.evaluate(known), 0, most)) if self.gain else None
-        rank, shown_gain = _of_all(gain, self.rank, numbers)
+        is_bounded = self.gain and self.gain.names <= known.keys()
+        gain = float(np.clip(self.gain.evaluate(known), 0, most)) if self.gain and is_bounded else None
+        part = float(self.rank.evaluate(known)) if gain is None else gain
+        rank, shown_gain = _of_all(gain, part, numbers)
         command = fill(self.next, known, words) if places(self.next) <= known.keys() | words.keys() else ""
         inputs = {name: known[name] for name in sorted(used)}
         if is_too_low:
             shown_gain = None  # it would be too low a bound
-        return KernelFinding(self.key, self.title, sentence, shown_gain, rank, inputs, command, is_too_low)
+        return KernelFinding(
+            self.key, self.title, sentence, shown_gain, rank, inputs, command, is_too_low,
+            waste=part if self.waste else 0.0,
+        )  # fmt: skip
 
 
 def _of_all(gain: float | None, rank: float, numbers: Mapping[str, float]) -> tuple[float, float | None]:
@@ -91,7 +105,13 @@ def find(
         sampled: Whether the profile has its PC samples or a thread trace.
     """
     nearest = bounds.nearest
-    known = {**numbers, "uncounted": float(len(bounds.uncounted)), "uncountable": float(len(bounds.uncountable))}
+    waits = numbers.get("waiting_pct", 100.0) / 100
+    known = {
+        **numbers,
+        "waits": waits,
+        "uncounted": float(len(bounds.uncounted)),
+        "uncountable": float(len(bounds.uncountable)),
+    }
     words = {"limiter": limiter[:1].upper() + limiter[1:], "bound": ""}  # the limiter is a sentence of its own there
     words[LINES] = lines_command(arch, sampled=sampled)
     if arch:
@@ -100,7 +120,7 @@ def find(
     if nearest:
         known["bound_pct"], words["bound"] = nearest.pct, nearest.short
         if nearest.pct >= NEAR:
-            rank, gain = _of_all(1 - nearest.reached / 100, 0.0, numbers)
+            rank, gain = _of_all(None if nearest.is_waiting else 1 - nearest.reached / 100, _RANK_WAITING, numbers)
             findings.append(
                 KernelFinding(
                     f"{nearest.key}-bound", f"{nearest.name} bound", bound_sentence(bounds), gain, rank,
@@ -108,7 +128,15 @@ def find(
                 )
             )  # fmt: skip
     findings += [finding for rule in _rules() if (finding := rule.apply(known, bounds, words, too_low))]
+    large = [finding.rank for finding in findings if finding.waste >= LARGE]
+    last = {rule.key for rule in _rules() if rule.last and large}
+    findings = [replace(each, rank=min(each.rank, min(large) / 2)) if each.key in last else each for each in findings]
     return sorted(findings, key=lambda finding: (-finding.rank, finding.key))
+
+
+def wastes() -> dict[str, tuple[str, str]]:
+    """Return what the rules of wastes look at: metric -> what its counters measure, in words, and the rule's key."""
+    return {rule.cause: (rule.waste, rule.key) for rule in _rules() if rule.waste}
 
 
 def bound_sentence(bounds: Bounds) -> str:
@@ -137,15 +165,18 @@ def _rules() -> tuple[_Rule, ...]:
         )
         let = {name: Formula.parse(formula) for name, formula in table.get("let", {}).items()}
         gain = Formula.parse(table["gain"]) if "gain" in table else None
-        if (gain is None) == ("rank" not in table):
-            raise RuleError(f"the finding {key} must have either a gain or a rank")
+        if gain is None and "rank" not in table:
+            raise RuleError(f"the finding {key} must have a gain or a rank")
+        if ("waste" in table) != ("cause" in table):
+            raise RuleError(f"the finding {key} must say of a waste which metric it grows with, and of nothing else")
         eases = frozenset(table.get("eases", ()))
         rule = _Rule(
-            key, table["title"], when, unless, table["says"], let, gain, float(table.get("rank", 0)), eases,
-            table.get("next", ""),
+            key, table["title"], when, unless, table["says"], let, gain, Formula.parse(str(table.get("rank", 0))),
+            eases, table.get("next", ""), table.get("waste", ""), table.get("last", False), table.get("sure", False),
+            table.get("cause", ""),
         )  # fmt: skip
         names = {name for each in (*when, *unless) for name in each.names} | (gain.names if gain else frozenset())
-        names |= {name for formula in let.values() for name in formula.names}
+        names |= {name for formula in let.values() for name in formula.names} | rule.rank.names | ({rule.cause} - {""})
         names |= (places(rule.says) | places(rule.next)) - WORDS - set(let)
         if unknown := sorted((names - known) | (eases - eased)):
             raise RuleError(f"the finding {key} names {', '.join(unknown)}, which nothing gives")

@@ -54,8 +54,8 @@ class FindingGroup:
 
     @property
     def is_small(self) -> bool:
-        """Whether it is worth less than `WORTH`: by its gain, else by its kernels' time."""
-        worth = self.share if self.gain is None else self.gain
+        """Whether it is worth less than `WORTH`: by its gain; without one, or if less work gains more, by its time."""
+        worth = self.share if self.gain is None or self.less else self.gain
         return worth is not None and worth < WORTH
 
     @property

@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rocattn_profiling.base.gpus import attainable_gbps
 from rocattn_profiling.profile.collect.find import METHODS
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.devices import Device
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MEASURED = {"measured_gbps": "HBM", "measured_l2_gbps": "L2", "measured_l1_gbps": "L1"}
-"""The names that are neither metrics nor constants: bandwidths in GB/s, and the roofs of roofline.csv that they are."""
+"""Names that are neither metrics nor constants: bandwidths in GB/s, and the roofs of roofline.csv that they are."""
+ATTAINABLE = "attainable_gbps"
+"""The other one: what copies reach on such a GPU, in GB/s."""
 LINES = "lines"
 """The one word in what to run next: the command that shows the cost of source lines."""
 NEAR = 50.0
 """Percent of a limit from which it bounds a kernel: the same work can gain at most the rest."""
 _OF_MEASURED = "{:.0f} % of what roofline.csv's benchmark reached"
+_OF_COPIES = "{:.0f} % of the {attainable_tbps:.1f} TB/s that copies reach on it"
+_WAITING = "waiting for the caches and the memory included"
 _MOST = 100.5  # percent of a peak that rounding may show
 
 
@@ -45,8 +50,9 @@ def bounds(
     known = {key for key, bound in by_limit.items() if not bound.is_part}
     unknown = [limit for limit in limits() if limit.essential and limit.key not in known]
     uncountable = tuple(limit for limit in unknown if arch and not limit.countable(arch))
+    near = any(bound.pct >= NEAR and not bound.is_waiting for bound in by_limit.values())
     return Bounds(
-        tuple(sorted(by_limit.values(), key=lambda bound: -bound.pct)),
+        tuple(sorted(by_limit.values(), key=lambda bound: (near and bound.is_waiting, -bound.pct))),
         tuple(limit for limit in unknown if limit not in uncountable),
         uncountable,
     )
@@ -78,6 +84,10 @@ def _bound(
         for way in ways
         if way.names <= numbers.keys()
     ]
+    is_waiting = False
+    if not shares:
+        shares = [(float(way.evaluate(numbers)), True, way) for way in limit.waiting if way.names <= numbers.keys()]
+        is_waiting = not all(each.holds(known) for each in limit.sure)
     if not shares:
         return None
     pct, is_exact, way = max(shares, key=lambda share: share[:2])
@@ -90,18 +100,21 @@ def _bound(
         for clauses in (limit.advice, limit.next)
     )
     of = fill(limit.of, known) if places(limit.of) <= known.keys() else ""
-    of_measured = None
-    if limit.measured and limit.measured.names <= known.keys():
-        share = float(limit.measured.evaluate(known))
-        of_measured = share if share <= 100 else None  # beyond it the benchmark says nothing
+    of_measured, clauses = None, []
+    for formula, clause in limit.measured:
+        if formula.names <= known.keys() and (share := float(formula.evaluate(known))) <= 100:
+            of_measured, clauses = share, [clause.format(share, **known)]  # beyond it the benchmark says nothing
+            break
     used = way.names.union(*map(places, said))
     where = " ".join(filter(None, (f"at {pct:.0f} %", of, "or more" if is_least else "")))
-    clauses = [] if of_measured is None else [_OF_MEASURED.format(of_measured)]
+    clauses += [_WAITING] if way in limit.waiting else []
     notes = ", ".join([*clauses, *(fill(each, known) for each in said)])
     numbers_used = {name: known[name] for name in sorted(used)}
+    name = limit.waiting_name if is_waiting else limit.name
+    advice = limit.waiting_advice if is_waiting else advice
     return Bound(
-        limit.key, limit.name, min(pct, 100.0), is_least, way in limit.parts, where, notes, advice, limit.label,
-        limit.less, command, numbers_used, of_measured,
+        limit.key, name, min(pct, 100.0), is_least, way in limit.parts, where, notes, advice, limit.label,
+        limit.less, command, numbers_used, of_measured, is_waiting,
     )  # fmt: skip
 
 
@@ -136,14 +149,21 @@ def _limit(table: dict[str, Any]) -> HardwareLimit:
     limit = HardwareLimit(
         key, table["name"], table["of"], formulas("exact"), formulas("at_least"), formulas("parts"),
         tuple(table["counted_by"]), table.get("essential", False),
-        Formula.parse(table["measured"]) if "measured" in table else None, let, clauses("note"), clauses("advice"),
-        table["label"], table["less"], clauses("next"),
+        tuple(
+            (Formula.parse(table[name]), text)
+            for name, text in (("measured", _OF_MEASURED), ("attainable", _OF_COPIES)) if name in table
+        ),
+        formulas("waiting"), table.get("waiting_name", ""), table.get("waiting_advice", ""),
+        tuple(Condition.parse(key, each) for each in table.get("sure", ())),
+        let, clauses("note"), clauses("advice"), table["label"], table["less"], clauses("next"),
     )  # fmt: skip
-    names = {name for formula in (*limit.exact, *limit.at_least, *limit.parts, *let.values()) for name in formula.names}
+    shares = (*limit.exact, *limit.at_least, *limit.parts, *limit.waiting, *(formula for formula, _ in limit.measured))
+    names = {name for each in (*shares, *let.values()) for name in each.names}
+    names |= {name for each in limit.sure for name in each.names}
     for clause in (*limit.notes, *limit.advice, *limit.next):
         names |= places(clause.says) | {name for each in clause.when for name in each.names}
-    names |= places(limit.of) | set(limit.counted_by) | (limit.measured.names if limit.measured else frozenset())
-    _refuse_unknown(key, names - set(let) - CONSTANTS - MEASURED.keys() - {LINES})
+    names |= places(limit.of) | set(limit.counted_by)
+    _refuse_unknown(key, names - set(let) - CONSTANTS - MEASURED.keys() - {LINES, ATTAINABLE})
     return limit
 
 
@@ -163,6 +183,11 @@ def measured_roofs(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
 
 
 def measured_bandwidths(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
-    """Return the bandwidths of the memory's levels in GB/s as a benchmark of the same run measured them, by name."""
+    """Return the bandwidths of the memory's levels in GB/s as a benchmark of the same run measured them, by name.
+
+    Without such a benchmark it is what copies reach on the product (`ATTAINABLE`), if that is known.
+    """
     measured = measured_roofs(device, roofs)
-    return {name: measured[roof] for name, roof in MEASURED.items() if roof in measured}
+    known = {name: measured[roof] for name, roof in MEASURED.items() if roof in measured}
+    copies = attainable_gbps(device.name)
+    return known if "measured_gbps" in known or copies is None else known | {ATTAINABLE: copies}

@@ -17,7 +17,7 @@ from rocattn_profiling.profile.metrics.formula import Condition, Formula
 
 ReasonCode = Literal[
     "bound", "idle_units", "short", "sampled", "far", "no_gpu", "times_only", "stood_still", "not_counted",
-    "not_countable", "impossible", "unknown_fact", "not_of_this", "no_flops", "no_peak",
+    "not_countable", "waste", "impossible", "unknown_fact", "not_of_this", "no_flops", "no_peak",
 ]  # fmt: skip
 """Which limit bounds a kernel, or why a number is unknown: for programs."""
 FEWEST = 200
@@ -44,7 +44,11 @@ class HardwareLimit:
     parts: tuple[Formula, ...]
     counted_by: tuple[str, ...]
     essential: bool
-    measured: Formula | None
+    measured: tuple[tuple[Formula, str], ...]
+    waiting: tuple[Formula, ...]
+    waiting_name: str
+    waiting_advice: str
+    sure: tuple[Condition, ...]
     let: dict[str, Formula]
     notes: tuple[Clause, ...]
     advice: tuple[Clause, ...]
@@ -74,7 +78,10 @@ class Bound:
         less: What gains more than the same work can: "fewer LDS cycles".
         command: What to run to find the cause.
         numbers: The inputs of the share and the numbers of the notes, by name.
-        of_measured: Percent of what a benchmark of the same run reached; None if there is none.
+        of_measured: Percent of what a benchmark of the same run reached, or copies on such a GPU; None if neither is
+            known.
+        is_waiting: Whether its share has the time in which the unit waited for what is behind it: then it bounds
+            nothing, and any other limit that is near comes before it.
     """
 
     key: str
@@ -90,6 +97,7 @@ class Bound:
     command: str
     numbers: dict[str, float]
     of_measured: float | None = None
+    is_waiting: bool = False
 
     @property
     def reached(self) -> float:
@@ -123,7 +131,9 @@ class Bounds:
 
     def without(self, keys: AbstractSet[str]) -> float:
         """Return what the nearest of all limits but these has reached; 0 if nothing is known of any."""
-        return max((bound.reached for bound in self.known if bound.key not in keys), default=0.0)
+        return max(
+            (bound.reached for bound in self.known if bound.key not in keys and not bound.is_waiting), default=0.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +150,7 @@ class KernelFinding:
         command: What to run to find the cause; "" for nothing in particular.
         is_too_low: Whether its inputs are too low: its sentence ends with `TOO_LOW`, its gain has no bound.
         less: What gains more than the bound, which is for the same work: "fewer LDS cycles"; "" for nothing.
+        waste: Part of the kernel's own time (0 to 1) that it wastes at most; 0 for what is no waste.
     """
 
     key: str
@@ -151,6 +162,7 @@ class KernelFinding:
     command: str
     is_too_low: bool = False
     less: str = ""
+    waste: float = 0.0
 
     @property
     def gain_text(self) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 RUNTIME_S_OWN = "__amd_rocclr_"
 """Prefix of the HIP runtime's helper kernels (copies, fills), which users cannot optimise."""
+DYNAMIC_LDS = "at most: it uses LDS that is allocated at launch, and the files do not say how much"
 RESOURCES = ("vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "wave_size")
 
 
@@ -147,7 +148,12 @@ def _kernel(
         numbers |= {"mean_ns": mean, "time_share": share}
     if theory:
         numbers["theoretical_occupancy_pct"] = theory.occupancy_pct
-        if theory.blocks and "cus" in numbers:
+        if numbers.get("lds_bytes") == 0 and max(
+            numbers.get("lds_instructions", 0), numbers.get("lds_conflict_pct", 0)
+        ):
+            numbers["dynamic_lds"] = 1.0  # allocated at launch, which the files do not say: fewer blocks may fit
+            theory = replace(theory, sentence=f"{theory.sentence} ({DYNAMIC_LDS})")
+        elif theory.blocks and "cus" in numbers:
             numbers["blocks_that_fit"] = theory.blocks * numbers["cus"] / (2 if theory.unit == "WGP" else 1)
     judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
     too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
@@ -171,10 +177,11 @@ def _kernel(
     }
     judgement = None
     if near:
-        stood_still = evaluation.launches.stood_still
+        launches = evaluation.launches
+        left_out = {name for name, where in launches.left_out.items() if where[group.rows].any()}
         judgement = verdict(
-            near, findings, device, counted, numbers.get("mean_ns"), stood_still=stood_still,
-            stall=stall, sampled=sampled,
+            near, findings, device, counted, numbers.get("mean_ns"), stood_still=launches.stood_still,
+            left_out=left_out, stall=stall, sampled=sampled,
         )  # fmt: skip
     return KernelProfile(
         group.name, group.label,

@@ -13,6 +13,7 @@ from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.metrics.launches import spelt
+from rocattn_profiling.profile.report.findings import LARGE, wastes
 from rocattn_profiling.profile.report.limits import NEAR, lines_command
 from rocattn_profiling.profile.report.records import Bound, Bounds, KernelFinding, Stall, Verdict
 
@@ -21,6 +22,7 @@ IDLE: Final = "idle_units"
 SHORT: Final = "short"
 SAMPLED: Final = "sampled"
 FAR: Final = "far"
+WASTE: Final = "waste"
 NO_GPU: Final = "no_gpu"
 TIMES_ONLY: Final = "times_only"
 STOOD_STILL: Final = "stood_still"
@@ -31,7 +33,7 @@ WORTH_A_WORD = 10.0
 COLLECT = "rocattn profile -- COMMAND"
 NAME_IT = "rocattn report PATH --gpu NAME"
 _IDLE = frozenset({"few-blocks", "few-blocks-rdna", "few-waves"})
-_WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory")
+_WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory", "dynamic-lds")
 _SHORT = "launch-bound"
 _HOT = "hot-line"
 
@@ -53,9 +55,10 @@ class Gap:
 
 def verdict(
     bounds: Bounds, findings: Sequence[KernelFinding], device: Device | None, counted: Mapping[str, object],
-    mean_ns: float | None, *, stood_still: bool, stall: Stall | None = None, sampled: bool = False,
+    mean_ns: float | None, *, stood_still: bool, left_out: AbstractSet[str] = frozenset(), stall: Stall | None = None,
+    sampled: bool = False,
 ) -> Verdict:  # fmt: skip
-    """Return the limit that bounds a kernel, else what its samples wait for, or why it is unknown.
+    """Return what bounds a kernel: a limit, what wastes most of its time, or what its samples wait for; or why not known.
 
     Args:
         bounds: How near it is to its limits.
@@ -64,6 +67,7 @@ def verdict(
         counted: The counters that have values for this kernel.
         mean_ns: Its mean time in ns; None without times.
         stood_still: Whether counters of this profile stood still, so that zeros are meaningless.
+        left_out: Counters and metrics that were impossible in some of its launches.
         stall: What its waves mostly wait for, if samples or a trace say so.
         sampled: Whether the profile has its samples or a trace.
     """
@@ -72,22 +76,55 @@ def verdict(
     if nearest and nearest.pct >= NEAR:
         key = f"{nearest.key}-bound"
         return Verdict(BOUND, by_key[key], brief=f"{nearest.name} bound", finding=key)
+    first = next((finding for finding in findings if finding.key != _HOT), None)  # waits are what waste shows in
+    if first and first.waste >= LARGE:
+        return Verdict(WASTE, first.sentence, brief=first.title, finding=first.key)
     if _SHORT in by_key:
         return Verdict(SHORT, by_key[_SHORT], brief="launch bound", finding=_SHORT)
     if idle := next((finding for finding in findings if finding.key in _IDLE), None):
         return Verdict(IDLE, idle.sentence, brief="idle units", finding=idle.key)
     lines = lines_command(device.arch if device else "", sampled=sampled)
-    other = _unmeasured(device, counted, mean_ns, stood_still=stood_still)
-    other = other or _unlimited(bounds, device, counted, mean_ns, lines)
+    unknown = _unmeasured(device, counted, mean_ns, stood_still=stood_still, left_out=left_out)
+    unknown = unknown or _unlimited(bounds, device, counted, mean_ns, left_out, lines)
     if stall:
-        other = _sampled(stall, other, nearest, findings)
-    if other:
-        return other
-    waits = next((key for key in _WAITS if key in by_key), "")
-    if waits:
+        unknown = _sampled(stall, unknown, nearest, findings)
+    return unknown or _far(nearest, by_key, device, counted, mean_ns, lines)
+
+
+def _far(
+    nearest: Bound | None, by_key: Mapping[str, str], device: Device | None, counted: Mapping[str, object],
+    mean_ns: float | None, lines: str,
+) -> Verdict:  # fmt: skip
+    """Return why a kernel is far from every limit, as far as counters tell, and what would tell the rest."""
+    if waits := next((key for key in _WAITS if key in by_key), ""):
         return Verdict(FAR, by_key[waits], brief="waiting", finding=waits)
-    far = f"far from every limit: {nearest.short if nearest else 'none'} is nearest, and the wave slots are filled"
-    return Verdict(FAR, f"{far}; its instructions wait for each other, or at barriers", lines, brief="waiting")
+    names, command = not_looked_at(device, counted, mean_ns)
+    why = (
+        f"not counted: {', '.join(names)}"
+        if names
+        else "what its waves wait for was not sampled"
+        if lines
+        else "its samples name no cause"
+    )
+    far = f"far from every limit: {nearest.short if nearest else 'none'} is nearest; {why}"
+    return Verdict(FAR, far, command or lines, brief="far from limits")
+
+
+def not_looked_at(
+    device: Device | None, counted: Mapping[str, object], mean_ns: float | None
+) -> tuple[tuple[str, ...], str]:
+    """Return which wastes were not counted, in words, and the command that counts them; of those that the GPU can."""
+    if device is None:
+        return (), ""
+    known = device.constants.keys() | _of_launch(mean_ns)
+    gaps = [
+        (word, gap_of(metric, device.arch, counted, known))
+        for metric, (word, _) in wastes().items() if metric in _needs(device.arch)
+    ]  # fmt: skip
+    lacking = [(word, gap) for word, gap in gaps if gap.counters and gap.ask]
+    counted_in_part = {word for word, gap in gaps if not gap.counters}
+    lacking = [(word, gap) for word, gap in lacking if word not in counted_in_part]
+    return tuple(dict.fromkeys(word for word, _ in lacking)), _next(lacking)
 
 
 def _sampled(
@@ -102,9 +139,13 @@ def _sampled(
 
 
 def _unmeasured(
-    device: Device | None, counted: Mapping[str, object], mean_ns: float | None, *, stood_still: bool
-) -> Verdict | None:
+    device: Device | None, counted: Mapping[str, object], mean_ns: float | None, *, stood_still: bool,
+    left_out: AbstractSet[str],
+) -> Verdict | None:  # fmt: skip
     """Return why the files as a whole cannot tell any limit; None if they may."""
+    if not counted and not stood_still and left_out:
+        why = "limit not known: its counters are left out as impossible"
+        return Verdict(NOT_COUNTED, why, COLLECT, brief="left out")
     if not counted and not stood_still:
         return Verdict(
             TIMES_ONLY, f"limit not known: {'the files have times only' if mean_ns else 'no counters'}", COLLECT,
@@ -121,8 +162,9 @@ def _unmeasured(
 
 
 def _unlimited(
-    bounds: Bounds, device: Device | None, counted: Mapping[str, object], mean_ns: float | None, lines: str
-) -> Verdict | None:
+    bounds: Bounds, device: Device | None, counted: Mapping[str, object], mean_ns: float | None,
+    left_out: AbstractSet[str], lines: str,
+) -> Verdict | None:  # fmt: skip
     """Return which limits are unknown and how to measure them; None if all are known."""
     nearest = bounds.nearest
     others = f"; nearest of what was counted is {nearest.short}" if nearest and nearest.pct >= WORTH_A_WORD else ""
@@ -136,7 +178,12 @@ def _unlimited(
             )
             for limit in bounds.uncounted
         ]
-        return Verdict(NOT_COUNTED, f"limit not known: {_lacking(gaps)}{others}", _next(gaps), brief="not counted")
+        impossible = {
+            f"{limit.name} only in part" if limit.key in parts else limit.name for limit in bounds.uncounted
+            if not left_out.isdisjoint(_made_of(limit.countable(device.arch), device.arch))
+        }  # fmt: skip
+        lacking = _lacking(gaps, impossible)
+        return Verdict(NOT_COUNTED, f"limit not known: {lacking}{others}", _next(gaps), brief="not counted")
     if bounds.uncountable:
         names = ", ".join(limit.name for limit in bounds.uncountable)
         return Verdict(
@@ -150,17 +197,33 @@ def _of_launch(mean_ns: float | None) -> set[str]:
     return {"grid_threads", "block_threads", "wave_size"} | ({"duration_ns"} if mean_ns is not None else set())
 
 
-def _lacking(gaps: Sequence[tuple[str, Gap]]) -> str:
-    """Return a sentence on which limits miss which inputs."""
+@cache
+def _made_of(metric: str, arch: str) -> frozenset[str]:
+    """Return the counters and metrics that a metric is computed from on an architecture, itself among them."""
+    by_key = {each.key: each for each in definitions().metrics}
+    made: set[str] = set()
+    open_ = {metric}
+    while open_:
+        name = open_.pop()
+        made.add(name)
+        if name in by_key:
+            open_ |= {each for way in by_key[name].for_arch(arch) for each in way.formula.names} - made - CONSTANTS
+    return frozenset(made)
+
+
+def _lacking(gaps: Sequence[tuple[str, Gap]], impossible: AbstractSet[str]) -> str:
+    """Return a sentence on which limits miss which inputs, or had impossible ones."""
     uncounted = [name for name, gap in gaps if gap.counters]
     wanting: dict[str, list[str]] = {}
+    left_out = [name for name, gap in gaps if not gap.counters and not gap.constants and name in impossible]
     for name, gap in gaps:
-        if not gap.counters:
+        if not gap.counters and name not in left_out:
             facts = ", ".join(CONSTANT_NAMES.get(each, each) for each in gap.constants)
             wanting.setdefault(facts, []).append(name)
     said = [f"{', '.join(uncounted)} not counted"] if uncounted else []
     for facts, names in wanting.items():
-        said.append(f"{', '.join(names)} without {facts}" if facts else f"{', '.join(names)} left out as impossible")
+        said.append(f"{', '.join(names)} {f'without {facts}' if facts else 'not counted in one launch'}")
+    said += [f"{', '.join(left_out)} left out as impossible"] if left_out else []
     return "; ".join(said)
 
 

@@ -7,9 +7,9 @@ from rocattn_profiling.profile.report.findings import find as find_within
 from rocattn_profiling.profile.report.limits import bounds
 
 MI300X = {"cus": 304.0, "simds_per_cu": 4.0, "peak_gbps": 5324.8}
-WORDS = {"limiter": "", "bound": ""}
-RX_7900_XT = {"cus": 84.0, "simds_per_cu": 2.0, "peak_gbps": 800.0, "mean_ns": 50_000.0, "launches": 3.0}
-BUSY = MI300X | {"mean_ns": 50_000.0, "launches": 3.0, "blocks": 4096.0, "time_share": 1.0}
+WORDS = {"limiter": "", "bound": "", "place": "GPU 5", "others": "GPU 4", "long": "1 of 9", "median": "8 us"}
+RX_7900_XT = {"cus": 84.0, "simds_per_cu": 2.0, "peak_gbps": 800.0, "median_ns": 50_000.0, "launches": 3.0}
+BUSY = MI300X | {"median_ns": 50_000.0, "launches": 3.0, "blocks": 4096.0, "time_share": 1.0}
 
 
 EXAMPLES = {
@@ -222,7 +222,7 @@ def _satisfy(rule):
     """Search numbers by which a rule holds: each name just beyond the bounds that conditions set it."""
     numbers = dict.fromkeys(
         [
-            "read_bytes", "written_bytes", "work_bytes", "mean_ns", "launches", "blocks", "memory_pct",
+            "read_bytes", "written_bytes", "work_bytes", "median_ns", "launches", "blocks", "memory_pct",
             "lds_conflict_pct", "matrix_busy_pct", "valu_busy_pct", "achieved_occupancy_pct",
             "theoretical_occupancy_pct", "waiting_pct", "read_gbps", "write_gbps", "blocks_that_fit", "launched_waves",
             "atomics_per_wave",
@@ -280,11 +280,11 @@ def test_a_waste_is_told_whatever_limit_is_nearest(key, numbers, gain, limit):
 
 def test_a_large_waste_comes_before_what_most_kernels_have():
     """Short launches and few waves are no news beside lanes a row apart; a waste of 5 % is none beside them."""
-    idle = BUSY | {"mean_ns": 3000.0, "blocks": 100.0}
+    idle = BUSY | {"median_ns": 3000.0, "blocks": 100.0}
     assert keys(idle | WASTES[0][1]) == ["lanes-apart", "launch-bound"]
     small = {"lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0}
     assert keys(idle | small) == ["launch-bound", "bank-conflicts-of-time"]
-    few = idle | {"mean_ns": 50_000.0}
+    few = idle | {"median_ns": 50_000.0}
     assert keys(few | {"atomic_latency_cycles": 1937.0, "atomic_wait_pct": 47.0}) == ["contended-atomics", "few-blocks"]
 
 

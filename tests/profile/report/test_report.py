@@ -125,7 +125,8 @@ def test_a_kernel_on_an_unknown_gpu_is_shown_with_a_reason():
 
 def test_two_profiles_are_compared_kernel_by_kernel():
     """Half the time is named with what moved; a kernel of one side only is said to be."""
-    before, after = profile(("a", 100_000), ("gone", 10)), profile(("a", 100_000), ("new", 10), scale=0.5)
+    before = profile(("a", 100_000), ("gone", 10), ("gone, too", 10))
+    after = profile(("a", 100_000), ("new", 10), scale=0.5)
     comparison = profile_compare.compare(profile_report.build(before), profile_report.build(after))
     pairs = comparison.pairs
     by_name = {pair.name: pair for pair in pairs}
@@ -135,7 +136,7 @@ def test_two_profiles_are_compared_kernel_by_kernel():
     assert moved["read_gbps"] == pytest.approx(0.5), "twice as much, relative to the larger"
     assert "l2_hit_pct" not in moved
     found = {entry["kernel"]: entry["only_in"] for entry in profile_compare.to_json(comparison)}
-    assert found == {"a": None, "gone": "before", "new": "after"}
+    assert found == {"a": None, "gone": "before", "gone, too": "before", "new": "after"}
 
 
 def test_a_comparison_is_of_medians_and_says_from_what_to_what():

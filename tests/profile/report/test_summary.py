@@ -193,10 +193,12 @@ def test_a_comparison_begins_with_the_change():
 
 
 def renamed(counted):
-    """Return a profile of another kernel."""
+    """Return a profile of another kernel, on another grid."""
     made = made_of(counted)
     return made.__class__(
-        dispatches=made.dispatches.assign(kernel=pd.Categorical(["other"])), counters=made.counters, agents=made.agents
+        dispatches=made.dispatches.assign(kernel=pd.Categorical(["other"]), grid=1024),
+        counters=made.counters,
+        agents=made.agents,
     )
 
 

@@ -117,7 +117,8 @@ def test_a_comparison_opens_with_the_change():
     before, after = report(BMM1), report(BMM2)
     (kernel,) = after.kernels
     after.kernels = [kernel, replace(kernel, name="fresh", total_ns=10.0)]
-    before.kernels = [*before.kernels, replace(kernel, name="dropped", total_ns=10.0)]
+    dropped = [replace(kernel, name=name, total_ns=ns) for name, ns in (("dropped", 10.0), ("dropped, too", 9.0))]
+    before.kernels = [*before.kernels, *dropped]
     shown = styled(after, before)
     assert shown[0].plain == "+29.0 %: kernel 1, LDS busy 23 → 79 %"
     assert "red" in str(shown[0].spans[0].style)

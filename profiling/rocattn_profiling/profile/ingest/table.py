@@ -221,14 +221,14 @@ class Profile:
         return table
 
     def ordinals(self) -> pd.Series:
-        """Return, per dispatch, its running number among those of its pass with the same kernel, grid and block.
+        """Return, per dispatch, its running number among those of its pass with the same kernel, grid, block and GPU.
 
         This joins the passes: each one ran the application again, so dispatch numbers and their order may differ, but
         the third launch of a kernel on a grid is the third in every pass. Counted in the order of dispatch numbers,
-        process by process. If every dispatch's GPU is known, counted per GPU: how launches on several GPUs interleave
-        differs between runs.
+        process by process. Per GPU only if every dispatch's is known: how launches on several GPUs interleave differs
+        between runs.
         """
         by_gpu = ["agent"] if self.dispatches["agent"].notna().all() else []
-        order = self.dispatches.sort_values(["pass", *by_gpu, "process", "dispatch"], kind="stable")
-        keys = ["pass", "kernel", "grid", "block"]
+        order = self.dispatches.sort_values(["pass", "process", "dispatch"], kind="stable")
+        keys = ["pass", "kernel", "grid", "block", *by_gpu]
         return order.groupby(keys, observed=True, sort=False, dropna=False).cumcount().sort_index().astype("int32")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, Metric, definitions
 from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, Evaluation, Use, impossible
 from rocattn_profiling.profile.metrics.multiplexing import BORROWED
+from rocattn_profiling.profile.metrics.units import LaunchUnit, LongLaunches, long_launches, units_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,69 +56,71 @@ class MetricValue:
 
 @dataclass(frozen=True)
 class LaunchGroup:
-    """The launches of one kernel, or a single launch.
+    """Launches that are judged together, or a single launch.
 
     Attributes:
-        name: The kernel.
-        label: The attention problem that it solved; "" if unknown.
+        unit: What they have in common: kernel, problem, shape and GPUs.
         rows: Their numbers in `Evaluation.launches`.
         time_ns: Percentile -> time of a launch; empty where no pass has times.
         total_ns: Sum over all launches.
         values: Metric -> value.
+        long: The few launches that hold much of the time; None if there are none.
     """
 
-    name: str
-    label: str
+    unit: LaunchUnit
     rows: Integers
     time_ns: dict[int, float]
     total_ns: float
     values: dict[str, MetricValue]
+    long: LongLaunches | None = None
+
+    @property
+    def name(self) -> str:
+        """The kernel."""
+        return self.unit.kernel
+
+    @property
+    def label(self) -> str:
+        """The attention problem that it solved; "" if unknown."""
+        return self.unit.label
 
 
-def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[LaunchGroup]:
-    """Group launches by kernel, in descending order of total time.
+def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None, pooled: str = "") -> list[LaunchGroup]:
+    """Group launches by kernel, problem, shape and GPU (`units_of`), in descending order of total time.
 
     Args:
         evaluation: Of the launches.
         labels: The problem of each launch: a kernel that solved several problems becomes several groups.
+        pooled: Prefix of kernels that are one group each.
     """
-    kernels = evaluation.launches.table["kernel"].astype(str).to_list()
-    keys = list(zip(kernels, labels or [""] * len(kernels), strict=True))
-    return _grouped(evaluation, keys, keeps_counters=True)  # of single launches there would be too many
+    of_launch, units = units_of(evaluation, labels, pooled)
+    return _grouped(evaluation, of_launch, units, keeps_counters=True)  # of single launches there would be too many
 
 
 def by_launch(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[LaunchGroup]:
     """Return each launch by itself, in the order of dispatch."""
-    table = evaluation.launches.table
-    kernels = table["kernel"].astype(str).to_list()
-    keys = [
-        (kernel, label, row)
-        for row, (kernel, label) in enumerate(zip(kernels, labels or [""] * len(kernels), strict=True))
-    ]
-    groups = _grouped(evaluation, keys)
-    order = table.sort_values(["process", "dispatch"], kind="stable").index
+    groups = _grouped(evaluation, *units_of(evaluation, labels, "", single=True))
+    order = evaluation.launches.table.sort_values(["process", "dispatch"], kind="stable").index
     place = {int(row): i for i, row in enumerate(order)}
     return sorted(groups, key=lambda group: place[int(group.rows[0])])
 
 
 def _grouped(
-    evaluation: Evaluation, keys: Sequence[tuple[Hashable, ...]], *, keeps_counters: bool = False
+    evaluation: Evaluation, of_launch: Integers, units: Sequence[LaunchUnit], *, keeps_counters: bool = False
 ) -> list[LaunchGroup]:
-    names: dict[tuple[Hashable, ...], int] = {}
-    of_launch = np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int64)
-    sums = _Sums(evaluation, of_launch, len(names), keeps_counters=keeps_counters)
+    sums = _Sums(evaluation, of_launch, len(units), keeps_counters=keeps_counters)
     per_metric = {metric.key: sums.values_of(metric) for metric in definitions().metrics}
     duration = evaluation.launches.duration_ns
     order = np.argsort(of_launch, kind="stable")
-    bounds = np.searchsorted(of_launch[order], np.arange(len(names) + 1))
+    bounds = np.searchsorted(of_launch[order], np.arange(len(units) + 1))
     groups = []
-    for key, number in names.items():
+    for number, unit in enumerate(units):
         rows = order[bounds[number] : bounds[number + 1]]
         times = duration[rows][~np.isnan(duration[rows])]
         spread = dict(zip(PERCENTILES, np.percentile(times, PERCENTILES).tolist(), strict=True)) if len(times) else {}
         values = {metric: by_group[number] for metric, by_group in per_metric.items() if number in by_group}
-        groups.append(LaunchGroup(str(key[0]), str(key[1]), rows, spread, float(times.sum()), values))
-    return sorted(groups, key=lambda group: (-group.total_ns, group.name, group.label))
+        groups.append(LaunchGroup(unit, rows, spread, float(times.sum()), values, long_launches(times)))
+    return sorted(groups, key=lambda group: (-group.total_ns, group.name, group.label, group.unit.shape))
 
 
 def _differ(value: float, other: float) -> bool:

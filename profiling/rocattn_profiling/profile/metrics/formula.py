@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -115,6 +115,35 @@ def _value(node: ast.expr, values: Mapping[str, NDArray[np.float64] | float]) ->
         case ast.Constant(value):
             return value
     raise AssertionError(node)  # _check lets nothing else through
+
+
+class Between(float):
+    """A number that differs between launches: written as a range, and computed with at both ends (`ends`)."""
+
+    least: float
+
+    def __new__(cls, least: float, most: float) -> Self:
+        """Return the most as a number that also knows the least."""
+        self = super().__new__(cls, most)
+        self.least = float(least)
+        return self
+
+    def __format__(self, spec: str) -> str:
+        """Return "17 to 32"."""
+        least, most = format(self.least, spec), format(float(self), spec)
+        return most if least == most else f"{least} to {most}"
+
+
+def ends(numbers: Mapping[str, float]) -> list[Mapping[str, float]]:
+    """Return the numbers with all ranges at their most, and those with all at their least if there are any."""
+    least = {name: value.least for name, value in numbers.items() if isinstance(value, Between)}
+    return [numbers, {**numbers, **least}] if least else [numbers]
+
+
+def evaluate(formula: Formula, sides: Sequence[Mapping[str, float]]) -> float:
+    """Return a formula's value, as a range if that of the ends differs."""
+    values = [float(formula.evaluate(side)) for side in sides]
+    return Between(min(values), max(values)) if min(values) < max(values) else values[0]
 
 
 class RuleError(RocattnError):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-KEYS = ["kernel", "grid", "block", "ordinal"]
+KEYS = ["kernel", "grid", "block", "gpu", "ordinal"]
 BUSY = "GRBM_GUI_ACTIVE"
 WAVES = "SQ_WAVES"
 _INSTRUCTIONS = ("SQ_INSTS", "SQ_INSTS_VALU")
@@ -69,8 +69,9 @@ class Launches:
     """All launches and the counters of each pass.
 
     Attributes:
-        table: One row per launch: `KEYS`, and of the first pass that has the launch its dispatch number, agent,
-            resources and wave size.
+        table: One row per launch: `KEYS`, with its running number over all GPUs as ``ordinal``; and of the first pass
+            that has the launch its dispatch number, agent, resources, wave size, and ``rank``, the number of its
+            process among those of that pass.
         passes: Those that counted something, in the profile's order.
         undisturbed_ns: Time from passes without counters; NaN where there is none.
         problems: What was taken out, and why.
@@ -123,17 +124,19 @@ class Launches:
 
 
 def find_launches(profile: Profile) -> Launches:
-    """Join the passes of a profile by kernel, grid, block and the number of the launch among those.
+    """Join the passes of a profile by kernel, grid, block, GPU and the number of the launch among those.
 
     Dispatch numbers cannot join them: each pass ran the application again, perhaps in another order.
     """
     rows = profile.dispatches
-    keys = rows[["kernel", "grid", "block"]].assign(ordinal=profile.ordinals())
+    keys = rows[["kernel", "grid", "block"]].assign(gpu=_same_gpus(rows), ordinal=profile.ordinals())
     # Sorted, so that the numbering does not depend on which pass came first.
     launch = keys.groupby(KEYS, observed=True, dropna=False, sort=True).ngroup().to_numpy()
     first = pd.Series(launch).drop_duplicates().sort_values()
     described = ["process", "dispatch", "agent", "lds_bytes", "scratch_bytes", "vgprs", "agprs", "sgprs", "wave_size"]
-    table = pd.concat([keys, rows[described]], axis=1).iloc[first.index].reset_index(drop=True)
+    rank = rows.groupby("pass", observed=True, sort=False)["process"].rank(method="dense").astype("int64") - 1
+    table = pd.concat([keys, rows[described], rank.rename("rank")], axis=1).iloc[first.index].reset_index(drop=True)
+    table["ordinal"] = table.groupby(KEYS[:3], observed=True, dropna=False).cumcount()  # that plans are matched by
     count = len(table)
     time = (rows["end_ns"] - rows["start_ns"]).astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
     pass_names, of_row = list(rows["pass"].cat.categories), rows["pass"].cat.codes.to_numpy()
@@ -164,6 +167,24 @@ def find_launches(profile: Profile) -> Launches:
         else:
             undisturbed = np.where(np.isnan(undisturbed), duration, undisturbed)
     return Launches(table, passes, undisturbed, [*_repeated(alike.values()), *problems])
+
+
+def _same_gpus(rows: pd.DataFrame) -> NDArray[np.int64]:
+    """Return a number for the GPU of each dispatch, by which passes are joined; 0 where some GPU is unknown.
+
+    A GPU that the pass with most GPUs has, too, is the same one. The others stand for those that it lacks, in order:
+    a run may number its GPUs in another way, or have been given others.
+    """
+    if rows["agent"].isna().any():
+        return np.zeros(len(rows), np.int64)
+    agents, of_pass = rows["agent"].to_numpy(np.int64), rows["pass"].cat.codes.to_numpy()
+    sets = {code: set(agents[of_pass == code].tolist()) for code in dict.fromkeys(of_pass.tolist())}
+    widest = max(sets.values(), key=len, default=set())
+    result = agents.copy()
+    for code, own in sets.items():
+        for other, stands_for in zip(sorted(own - widest), sorted(widest - own), strict=False):
+            result[(of_pass == code) & (agents == other)] = stands_for
+    return result
 
 
 def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,16 +12,22 @@ from rocattn_profiling.pages.quantities import percent
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.report.causes import ChangeCause, cause_of
-from rocattn_profiling.profile.report.names import base_name
+from rocattn_profiling.profile.report.names import base_name, short_name
 from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
 
 if TYPE_CHECKING:
-    _Key = tuple[str, str]  # a kernel's name, and the problem that it solved
+    from collections.abc import Callable
+
+    _Side = list[KernelProfile]
 
 MOVED = 0.05
 """Relative change from which a metric is reported; two runs of one program differ by less."""
 CHANGES = 3
 """Number of kernels that are named first."""
+NAMED = 60
+"""Characters of a kernel's name in a sentence."""
+NAME, INSTANCE, LEFT_OVER = "name", "instance", "left over"
+"""What makes two kernels a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class KernelPair:
         cause: What explains the change; None without a ratio, and for the HIP runtime's own kernels.
         moves: Metrics that changed, the largest change first.
         not_comparable: Metrics computed by different formulas, whose difference is meaningless.
+        paired_by: What makes them a pair: "name", "instance", "left over" or "--pair"; "" for none.
     """
 
     before: KernelProfile | None
@@ -54,6 +60,13 @@ class KernelPair:
     cause: ChangeCause | None
     moves: tuple[MetricChange, ...]
     not_comparable: tuple[str, ...]
+    paired_by: str = ""
+
+    @property
+    def launched(self) -> str:
+        """Its blocks and its GPU, in words."""
+        kernel = self.after or self.before
+        return "; ".join(filter(None, [kernel.shape.text, kernel.where])) if kernel else ""
 
     @property
     def name(self) -> str:
@@ -98,19 +111,13 @@ class ProfileComparison:
 
 
 def compare(before: ProfileReport, after: ProfileReport) -> ProfileComparison:
-    """Match kernels, in descending order of the change of their total time.
-
-    They are matched by name and problem. Of those left over, a function's only instance before and its only one after
-    are a pair, too: a tile's size is a template argument, or a part of the name.
-    """
-    old = {(kernel.name, kernel.label): kernel for kernel in before.kernels}
-    new = {(kernel.name, kernel.label): kernel for kernel in after.kernels}
-    partner = {key: key for key in new if key in old} | dict(_instances(set(old) - set(new), set(new) - set(old)))
+    """Match kernels, in descending order of the change of their total time (`_matched`)."""
     number_of = {id(kernel): number for each in (before, after) for number, kernel in enumerate(each.kernels, 1)}
     gpus = differing_gpus(before, after)
-    matched = [(old.get(partner.get(key, key)), kernel) for key, kernel in new.items()]
-    gone = [(kernel, None) for key, kernel in old.items() if key not in partner.values()]
-    pairs = [_pair(first, second, number_of, same_gpu=gpus is None) for first, second in [*matched, *gone]]
+    pairs = [
+        _pair(first, second, number_of, how, same_gpu=gpus is None)
+        for first, second, how in _matched(before.kernels, after.kernels)
+    ]
 
     def weight(pair: KernelPair) -> float:
         totals = [kernel.total_ns if kernel else 0.0 for kernel in (pair.before, pair.after)]
@@ -126,6 +133,7 @@ def compare(before: ProfileReport, after: ProfileReport) -> ProfileComparison:
         lines = [f"different GPUs ({gpus[0]} before, {gpus[1]} after): their times cannot be compared as one change"]
     elif not both:
         lines = ["no kernel of the program is in both profiles: nothing to compare"]
+    lines += list(dict.fromkeys(_said(pair) for pair in pairs if pair.paired_by == LEFT_OVER))
     if alone and both:
         lines.append(f"{count(alone, 'kernel is', 'kernels are')} in one of the profiles only")
     return ProfileComparison(pairs, gpus, named, lines, _coverage(pairs, gpus))
@@ -157,12 +165,49 @@ def _value(of: MetricValue | None) -> float | None:
     return of.value if of else None
 
 
-def _instances(old: set[_Key], new: set[_Key]) -> Iterator[tuple[_Key, _Key]]:
-    """Yield (new, old) keys of functions that have one instance left on each side."""
-    for function in {base_name(name) for name, _ in new}:
-        ours, theirs = ([key for key in keys if base_name(key[0]) == function] for keys in (new, old))
-        if len(ours) == len(theirs) == 1 and ours[0][1] == theirs[0][1]:
-            yield ours[0], theirs[0]
+def _matched(before: _Side, after: _Side) -> list[tuple[KernelProfile | None, KernelProfile | None, str]]:
+    """Return the kernels of both sides in pairs, each with what makes it one; those without a partner are the last.
+
+    Kernels match by name, problem, shape and GPUs. What is left over matches with less: on other GPUs of the run; the
+    only shape of a kernel; a function's only instance (a tile's size is a template argument, or a part of the name);
+    and where one kernel is left on each side, launched with equal blocks, these two.
+    """
+    old, new = list(before), list(after)
+    pairs: list[tuple[KernelProfile | None, KernelProfile | None, str]] = []
+
+    def match(how: str, key: Callable[[KernelProfile], object]) -> None:
+        """Pair those that alone have a key on their side."""
+        ours, theirs = ({each: [k for k in side if key(k) == each] for each in map(key, side)} for side in (old, new))
+        for each, (kernel, *more) in theirs.items():
+            if not more and len(ours.get(each, ())) == 1:
+                pairs.append((ours[each][0], kernel, how))
+                old.remove(ours[each][0])
+                new.remove(kernel)
+
+    match(NAME, lambda k: (k.name, k.label, k.shape, k.where))
+    match(NAME, lambda k: (k.name, k.label, k.shape))
+    # A GPU that has a row on one side only ran the same work as the others do on the other side.
+    for side, others, is_new in ((new, before, True), (old, after, False)):
+        for kernel in list(side):
+            if same := [k for k in others if _work(k) == _work(kernel)]:
+                pairs.append((same[0], kernel, NAME) if is_new else (kernel, same[0], NAME))
+                side.remove(kernel)
+    match(NAME, lambda k: (k.name, k.label))
+    match(INSTANCE, lambda k: (base_name(k.name), k.label, k.shape))
+    match(INSTANCE, lambda k: (base_name(k.name), k.label))
+    if all(len({k.name for k in side if k.bounds}) == 1 for side in (old, new)):
+        match(LEFT_OVER, lambda k: (k.shape, k.where, k.label) if k.bounds else id(k))
+    return [*pairs, *((None, kernel, "") for kernel in new), *((kernel, None, "") for kernel in old)]
+
+
+def _said(pair: KernelPair) -> str:
+    """Return that two kernels of other names are a pair because no others are left."""
+    names = [short_name(kernel.name, NAMED) if kernel else "" for kernel in (pair.before, pair.after)]
+    return f"{names[0]} is compared with {names[1]}, the only kernels left: both are launched with the same blocks"
+
+
+def _work(kernel: KernelProfile) -> tuple[object, ...]:
+    return kernel.name, kernel.label, kernel.shape
 
 
 def differing_gpus(before: ProfileReport, after: ProfileReport) -> tuple[str, str] | None:
@@ -187,7 +232,7 @@ def cautions(before: ProfileReport, after: ProfileReport) -> list[str]:
 
 
 def _pair(
-    before: KernelProfile | None, after: KernelProfile | None, number_of: dict[int, int], *, same_gpu: bool
+    before: KernelProfile | None, after: KernelProfile | None, number_of: dict[int, int], how: str, *, same_gpu: bool
 ) -> KernelPair:
     number = number_of[id(after or before)]
     if before is None or after is None:
@@ -208,7 +253,7 @@ def _pair(
         if abs(change) > MOVED:
             moves.append(MetricChange(old, new, change))
     moves.sort(key=lambda move: -abs(move.change))
-    return KernelPair(before, after, number, ratio, cause, tuple(moves), tuple(different))
+    return KernelPair(before, after, number, ratio, cause, tuple(moves), tuple(different), how)
 
 
 def to_json(comparison: ProfileComparison) -> list[dict[str, object]]:
@@ -218,6 +263,8 @@ def to_json(comparison: ProfileComparison) -> list[dict[str, object]]:
             "kernel": pair.name,
             "before": pair.before.name if pair.before else None,
             "label": pair.label,
+            "launched": pair.launched,
+            "paired_by": pair.paired_by,
             "only_in": None if pair.before and pair.after else "after" if pair.after else "before",
             "time_ratio": pair.ratio,
             "cause": msgspec.to_builtins(pair.cause),

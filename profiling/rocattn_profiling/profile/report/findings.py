@@ -12,19 +12,19 @@ from importlib.resources import files
 import numpy as np
 
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
-from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
+from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, ends, evaluate, fill, places
 from rocattn_profiling.profile.report.limits import LINES, NEAR, limits, lines_command
 from rocattn_profiling.profile.report.records import Bounds, KernelFinding
 
 OF_KERNEL = frozenset(
     {
-        "time_share", "mean_ns", "launches", "blocks", "vgprs", "lds_bytes", "scratch_bytes",
+        "time_share", "median_ns", "launches", "blocks", "blocks_least", "vgprs", "lds_bytes", "scratch_bytes",
         "agprs", "theoretical_occupancy_pct", "blocks_that_fit", "bound_pct", "uncounted", "uncountable", "dynamic_lds",
-        "waits", "stalled_pct",
+        "waits", "stalled_pct", "times_the_others", "long_excess",
     }
 )  # fmt: skip
 """Names in rules, in addition to metrics and constants of the GPU."""
-WORDS = frozenset({"limiter", "bound", "arch", LINES})
+WORDS = frozenset({"limiter", "bound", "arch", "place", "others", "long", "median", LINES})
 TOO_LOW = " (per-cycle values are too low: on a kernel this short they include the profiler's own cycles)"
 LARGE = 0.25
 """Part of a kernel's time from which a waste comes before what is true of most kernels (`last`)."""
@@ -52,12 +52,15 @@ class _Rule:
     def apply(
         self, numbers: Mapping[str, float], bounds: Bounds, words: Mapping[str, str], too_low: AbstractSet[str]
     ) -> KernelFinding | None:
-        if not all(each.holds(numbers) for each in self.when) or any(each.holds(numbers) for each in self.unless):
+        sides = ends(numbers)  # what differs between launches must hold for all of them
+        if not all(each.holds(side) for each in self.when for side in sides):
+            return None
+        if any(each.holds(side) for each in self.unless for side in sides):
             return None
         known = dict(numbers)
         if any(name not in known for formula in self.let.values() for name in formula.names):
             return None
-        known |= {name: float(formula.evaluate(known)) for name, formula in self.let.items()}
+        known |= {name: evaluate(formula, sides) for name, formula in self.let.items()}
         named = places(self.says) - WORDS
         if any(name not in known for name in named):
             return None
@@ -70,11 +73,11 @@ class _Rule:
         # The remaining work takes at least as long as its nearest limit requires.
         most = 1 - bounds.without(self.eases) / 100
         is_bounded = self.gain and self.gain.names <= known.keys()
-        gain = float(np.clip(self.gain.evaluate(known), 0, most)) if self.gain and is_bounded else None
-        part = float(self.rank.evaluate(known)) if gain is None else gain
+        gain = float(np.clip(evaluate(self.gain, ends(known)), 0, most)) if self.gain and is_bounded else None
+        part = evaluate(self.rank, ends(known)) if gain is None else gain
         rank, shown_gain = _of_all(gain, part, numbers)
         command = fill(self.next, known, words) if places(self.next) <= known.keys() | words.keys() else ""
-        inputs = {name: known[name] for name in sorted(used)}
+        inputs = {name: float(known[name]) for name in sorted(used)}
         if is_too_low:
             shown_gain = None  # it would be too low a bound
         return KernelFinding(
@@ -92,7 +95,7 @@ def _of_all(gain: float | None, rank: float, numbers: Mapping[str, float]) -> tu
 
 def find(
     numbers: Mapping[str, float], bounds: Bounds, limiter: str = "", too_low: AbstractSet[str] = frozenset(),
-    arch: str = "", *, sampled: bool = False,
+    arch: str = "", words_of_launches: Mapping[str, str] | None = None, *, sampled: bool = False,
 ) -> list[KernelFinding]:  # fmt: skip
     """Return the findings of one kernel: the limit that bounds it and the rules that apply, the largest gain first.
 
@@ -102,6 +105,7 @@ def find(
         limiter: The occupancy calculator's sentence; "" if there is none.
         too_low: The numbers that are too low: per cycle, with the profiler's own cycles included.
         arch: The GPU's architecture; "" if unknown.
+        words_of_launches: The words "place", "others", "long" and "median" of the rules, as far as there are any.
         sampled: Whether the profile has its PC samples or a thread trace.
     """
     nearest = bounds.nearest
@@ -113,7 +117,7 @@ def find(
         "uncountable": float(len(bounds.uncountable)),
     }
     words = {"limiter": limiter[:1].upper() + limiter[1:], "bound": ""}  # the limiter is a sentence of its own there
-    words[LINES] = lines_command(arch, sampled=sampled)
+    words |= {LINES: lines_command(arch, sampled=sampled)} | dict(words_of_launches or {})
     if arch:
         words["arch"] = arch
     findings = []

@@ -134,7 +134,7 @@ def heading(report: ProfileReport) -> tuple[str, list[str]]:
     commands = said("command") or said("workload_name")
     more = f" and {len(commands) - 1} more" if len(commands) > 1 else ""
     title = f"Profile of {shorten(commands[0])}{more}" if commands else "Profile"
-    names = list(dict.fromkeys(device.name for device in report.devices))
+    products = list(dict.fromkeys(device.name for device in report.devices))
     gpus = dict.fromkeys(
         device.name if device.arch == device.name else f"{device.name} ({device.arch})" for device in report.devices
     )
@@ -143,14 +143,17 @@ def heading(report: ProfileReport) -> tuple[str, list[str]]:
     tools = tools or dict.fromkeys((each.tool, "") for each in sources if each.tool)
     releases = dict.fromkeys(each.rocm for each in sources if each.rocm)
     launches = sum(kernel.launches for kernel in report.kernels)
-    kernels = count(len(report.kernels), "kernel") if report.per == "kernel" and report.kernels else ""
+    names = {(each.name, each.label) for each in report.kernels}
+    kernels = count(len(names), "kernel") if report.per == "kernel" and report.kernels else ""
+    kernels += f" in {len(report.kernels):,} shapes or places" if kernels and len(report.kernels) > len(names) else ""
     facts = [
         ", ".join(gpus) or "GPU not named by any file", ", ".join(" ".join(each).strip() for each in tools),
         f"ROCm {', '.join(releases)}" if releases else "", ", ".join(said("timestamp", "date")[:2]), kernels,
         count(launches, "launch", "launches") if launches else "", count(len(sources), "file"),
     ]  # fmt: skip
-    where = f" on {', '.join(names[:TITLED])}{f' and {len(names) - TITLED} more' if len(names) > TITLED else ''}"
-    return f"{title}{where if names else ''}", list(filter(None, facts))
+    more = f" and {len(products) - TITLED} more" if len(products) > TITLED else ""
+    where = f" on {', '.join(products[:TITLED])}{more}"
+    return f"{title}{where if products else ''}", list(filter(None, facts))
 
 
 def profile_markdown(report: ProfileReport, comparison: ProfileComparison | None = None) -> str:

@@ -9,11 +9,13 @@ from typing import Literal
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.kernels.model.occupancy import Occupancy
+from rocattn_profiling.pages.quantities import quantity
 from rocattn_profiling.profile.ingest.table import THREAD_TRACE, Profile
 from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.metrics.formula import Condition, Formula
+from rocattn_profiling.profile.metrics.units import LaunchShape, LongLaunches
 
 ReasonCode = Literal[
     "bound", "idle_units", "short", "sampled", "far", "no_gpu", "times_only", "stood_still", "not_counted",
@@ -311,7 +313,7 @@ class HotSpots:
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """One kernel (or, of a report per dispatch, one launch).
+    """The launches of one kernel, shape and GPU (or, of a report per dispatch, one launch).
 
     Attributes:
         name: As the profiler has it.
@@ -319,6 +321,10 @@ class KernelProfile:
         dispatch, process: In a report per dispatch; otherwise None.
         device: The GPU; None if no file names it.
         launches: Number of launches.
+        shape: Their blocks.
+        where: Which of several GPUs or processes ran them, in words: "GPU 5", "8 GPUs"; "" where there is one only.
+        gpus: The profiler's numbers of the GPUs.
+        long: The few launches that hold much of the time; None if there are none.
         grids: The different (work-items, block) that it was launched with, the most frequent first.
         resources: `RESOURCES` of its first launch, as allocated; None if the files do not state them.
         time_ns: Percentile -> time of a launch; empty without times.
@@ -337,6 +343,10 @@ class KernelProfile:
     process: int | None
     device: Device | None
     launches: int
+    shape: LaunchShape
+    where: str
+    gpus: tuple[int, ...]
+    long: LongLaunches | None
     grids: tuple[tuple[int, int], ...]
     resources: dict[str, int | None]
     time_ns: dict[int, float]
@@ -349,6 +359,16 @@ class KernelProfile:
     bounds: Bounds | None
     findings: list[KernelFinding]
     verdict: Verdict | None
+
+    @property
+    def facts(self) -> list[str]:
+        """What its launches have in common and how they differ: blocks, GPU, spread of times, long launches."""
+        facts = [self.shape.text, self.where]
+        if self.launches > 1 and self.time_ns:
+            least, most = (quantity(self.time_ns[each] / 1e9, "seconds") for each in (10, 90))
+            facts.append(f"p10-p90 {least} to {most}" if least != most else "")
+        facts.append(self.long.text if self.long else "")
+        return [fact for fact in facts if fact]
 
 
 @dataclass

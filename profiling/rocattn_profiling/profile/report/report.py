@@ -12,6 +12,7 @@ import numpy as np
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.kernels.model.occupancy import Occupancy, occupancy
+from rocattn_profiling.pages.quantities import quantity
 from rocattn_profiling.profile.ingest.runs import several
 from rocattn_profiling.profile.ingest.table import Profile
 from rocattn_profiling.profile.metrics.aggregate import LaunchGroup, by_kernel, by_launch
@@ -19,7 +20,9 @@ from rocattn_profiling.profile.metrics.attribution import attribute
 from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.metrics.devices import UNKNOWN_AGENT, Device, devices_of
 from rocattn_profiling.profile.metrics.evaluate import TOO_SHORT, Evaluation, evaluate
+from rocattn_profiling.profile.metrics.formula import Between
 from rocattn_profiling.profile.metrics.launches import find_launches
+from rocattn_profiling.profile.metrics.places import Places
 from rocattn_profiling.profile.report import hot_spots
 from rocattn_profiling.profile.report.findings import find
 from rocattn_profiling.profile.report.groups import group_findings
@@ -30,6 +33,7 @@ from rocattn_profiling.profile.report.verdict import verdict
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from rocattn.gpu.launch import LaunchPlan
 
@@ -68,7 +72,8 @@ def build(
         return ProfileReport(per, [], gpus, profile, problems, hot_spots=shown, not_hot=left_out)
     attributed = attribute(find_launches(profile).table, ran) if ran else None
     evaluation = evaluate(profile, devices, attributed.work if attributed else None)
-    groups = (by_kernel if per == "kernel" else by_launch)(evaluation, attributed.labels if attributed else None)
+    labels = attributed.labels if attributed else None
+    groups = by_kernel(evaluation, labels, RUNTIME_S_OWN) if per == "kernel" else by_launch(evaluation, labels)
     total = sum(group.total_ns for group in groups)
     # A kernel's samples are of several dispatches: of a single one they say nothing.
     ran_on = {group.name: _ran_on(group, evaluation, devices) for group in reversed(groups)} if per == "kernel" else {}
@@ -79,9 +84,18 @@ def build(
     sampled = {each.kernel for each in spots if not each.few}
     # Where launches of a kernel are judged apart, the samples speak for those that take most of the time.
     roofs = profile.roofs
+    places = Places(profile.agents, groups)
     kernels = [
         _kernel(
-            group, evaluation, devices, per, total, roofs, of_kernel.pop(group.name, []), sampled=group.name in sampled
+            group,
+            evaluation,
+            devices,
+            per,
+            total,
+            roofs,
+            places,
+            of_kernel.pop(group.name, []),
+            sampled=group.name in sampled,
         )
         for group in groups
     ]
@@ -128,6 +142,7 @@ def _kernel(
     per: str,
     total_ns: float,
     roofs: pd.DataFrame,
+    places: Places,
     spots: Sequence[HotSpots],
     *,
     sampled: bool,
@@ -140,12 +155,11 @@ def _kernel(
     grids = table.groupby(["grid", "block"], sort=False).size().sort_values(ascending=False, kind="stable")
     theory, why = _occupancy(device, resources, int(first["block"]), _lanes(group, device, resources, table))
     share = group.total_ns / total_ns if total_ns else 0.0
-    numbers = _numbers(group, device, resources, table)
+    numbers = _numbers(group, device, resources, evaluation.values["launched_waves"][group.rows])
     if device:
         numbers |= measured_bandwidths(device, roofs)
     if group.time_ns:
-        mean = float(np.nanmean(evaluation.launches.duration_ns[group.rows]))
-        numbers |= {"mean_ns": mean, "time_share": share}
+        numbers |= {"median_ns": group.time_ns[50], "time_share": share}
     if theory:
         numbers["theoretical_occupancy_pct"] = theory.occupancy_pct
         if numbers.get("lds_bytes") == 0 and max(
@@ -157,14 +171,17 @@ def _kernel(
             numbers["blocks_that_fit"] = theory.blocks * numbers["cus"] / (2 if theory.unit == "WGP" else 1)
     judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
     too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
-    arch = device.arch if device else ""
+    limiter, arch = theory.sentence if theory else "", device.arch if device else ""
     if stall := hot_spots.stall_of(spots):
         numbers["stalled_pct"] = stall.pct
     near = bounds(numbers, arch, too_low, sampled=sampled) if judged else None
+    slower, words = places.slower(group)
+    if group.long:
+        slower["long_excess"], words["long"] = group.long.excess, group.long.text
+        words["median"] = quantity(group.time_ns[50] / 1e9, "seconds")
     findings: list[KernelFinding] = []
     if near:
-        limiter = theory.sentence if theory else ""
-        findings = find(numbers, near, limiter, too_low, arch, sampled=sampled)
+        findings = find(numbers | slower, near, limiter, too_low, arch, words, sampled=sampled)
         time_share = share if group.time_ns else None
         hot = (
             hot_spots.finding_of(each, near, time_share, hot_spots.next_of(each, device, judged=True)) for each in spots
@@ -180,13 +197,14 @@ def _kernel(
         launches = evaluation.launches
         left_out = {name for name, where in launches.left_out.items() if where[group.rows].any()}
         judgement = verdict(
-            near, findings, device, counted, numbers.get("mean_ns"), stood_still=launches.stood_still,
+            near, findings, device, counted, numbers.get("median_ns"), stood_still=launches.stood_still,
             left_out=left_out, stall=stall, sampled=sampled,
         )  # fmt: skip
     return KernelProfile(
         group.name, group.label,
         int(first["dispatch"]) if per == "dispatch" else None, int(first["process"]) if per == "dispatch" else None,
-        device, len(group.rows), tuple((int(grid), int(block)) for grid, block in grids.index),
+        device, len(group.rows), group.unit.shape, places.text(group), places.gpus(group), group.long,
+        tuple((int(grid), int(block)) for grid, block in grids.index),
         resources, group.time_ns, group.total_ns, share, group.values, counted, theory, why, near, findings, judgement,
     )  # fmt: skip
 
@@ -236,18 +254,19 @@ def _occupancy(
 
 
 def _numbers(
-    group: LaunchGroup, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame
+    group: LaunchGroup, device: Device | None, resources: Mapping[str, int | None], waves: NDArray[np.float64]
 ) -> dict[str, float]:
     """Return the known numbers that rules may refer to, times left out."""
     numbers = dict(device.constants) if device else {}
     numbers |= {key: value.value for key, value in group.values.items() if value.value is not None}
     numbers["launches"] = float(len(group.rows))
-    grid, block = table["grid"].to_numpy(np.float64), table["block"].to_numpy(np.float64)
-    if (block > 0).all() and (grid > 0).all():
-        numbers["blocks"] = float(np.mean(grid / block))
+    shape = group.unit.shape
     known = {name: resources[name] for name in ("vgprs", "lds_bytes", "scratch_bytes")}
-    if (block > 0).all():
-        numbers["block_threads"] = float(block[0])
+    if shape.block:
+        numbers |= {"block_threads": float(shape.block), "blocks_least": float(shape.least)}
+        numbers["blocks"] = Between(shape.least, shape.most)
+        if "launched_waves" in numbers and shape.least != shape.most:
+            numbers["launched_waves"] = Between(float(np.nanmin(waves)), float(np.nanmax(waves)))
     if known["vgprs"] is not None:
         known["agprs"] = resources["agprs"] or 0
     return numbers | {name: float(value) for name, value in known.items() if value is not None}
@@ -288,6 +307,10 @@ def _kernel_json(kernel: KernelProfile) -> dict[str, Any]:
         "process": kernel.process,
         "gpu": kernel.device.name if kernel.device else None,
         "launches": kernel.launches,
+        "shape": {"block": kernel.shape.block, "blocks": [kernel.shape.least, kernel.shape.most]},
+        "where": kernel.where,
+        "gpu_ids": list(kernel.gpus),
+        "long_launches": asdict(kernel.long) if kernel.long else None,
         "grids": [{"work_items": grid, "block": block} for grid, block in kernel.grids],
         "resources": kernel.resources,
         "time_ns": {f"p{percentile}": value for percentile, value in kernel.time_ns.items()},

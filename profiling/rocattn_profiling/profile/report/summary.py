@@ -69,6 +69,7 @@ class KernelRow:
         share: Of all kernels' time; None without times.
         median: Of a launch's time, in words; "" without times.
         launches: Number of launches.
+        facts: Their shape, GPU, spread of times and long launches, in words.
         brief: The verdict in a few words.
         bars: How near it is to memory, L2, L1, LDS, vector and matrix units; empty for a single dispatch.
         other: The nearest limit if it has no bar, with its share; "" otherwise.
@@ -80,6 +81,7 @@ class KernelRow:
     share: float | None
     median: str
     launches: int
+    facts: str
     brief: str
     bars: tuple[SpeedBar, ...]
     other: str
@@ -201,7 +203,7 @@ def _rows(report: ProfileReport) -> list[KernelRow]:
         KernelRow(
             number, each.name, each.label, each.time_share if each.time_ns else None,
             quantity(each.time_ns[50] / 1e9, "seconds") if each.time_ns else "", each.launches,
-            each.verdict.brief if each.verdict else "", bars_of(each), _other(each),
+            "; ".join(each.facts), each.verdict.brief if each.verdict else "", bars_of(each), _other(each),
         )
         for number, each in kernels[:KERNELS]
     ]  # fmt: skip

@@ -112,6 +112,8 @@ def add_kernels(card: Card, summary: ReportSummary) -> None:
         card.add((line, "" if number else "dim"), wrap=False)
         if any(bar.pct is not None for row in rows for bar in row.bars):
             add_bars(card, rows[max(number - 1, 0)].bars, is_head=not number, indent=digits + 1)
+        if number and rows[number - 1].facts:
+            card.add((rows[number - 1].facts, "dim"), first=" " * (digits + 1))
         if number and rows[number - 1].other:
             card.add(f"nearest: {rows[number - 1].other}", first=" " * (digits + 1))
     if note := _legend(rows):
@@ -189,6 +191,8 @@ def _add_times(card: Card, comparison: ProfileComparison) -> None:
         if pair and pair.is_other_instance and pair.before:
             was = _names(card, [(pair.before.name, pair.before.label)], card.width - _NUMBER - len("was "))
             card.add((f"was {was[0]}", "dim"), first=" " * _NUMBER)
+        if pair and pair.launched and sum(each.name == pair.name for each in comparison.pairs) > 1:
+            card.add((pair.launched, "dim"), first=" " * _NUMBER)
         if pair and pair is comparison.first and pair.before and pair.after:
             sides = [bars_of(kernel) for kernel in (pair.before, pair.after)]
             if any(bar.pct is not None for bars in sides for bar in bars):

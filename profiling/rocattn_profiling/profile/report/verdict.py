@@ -55,17 +55,17 @@ class Gap:
 
 def verdict(
     bounds: Bounds, findings: Sequence[KernelFinding], device: Device | None, counted: Mapping[str, object],
-    mean_ns: float | None, *, stood_still: bool, left_out: AbstractSet[str] = frozenset(), stall: Stall | None = None,
+    median_ns: float | None, *, stood_still: bool, left_out: AbstractSet[str] = frozenset(), stall: Stall | None = None,
     sampled: bool = False,
 ) -> Verdict:  # fmt: skip
-    """Return what bounds a kernel: a limit, what wastes most of its time, or what its samples wait for; or why not known.
+    """Return what bounds a kernel (a limit, what wastes its time, or what its samples wait for), or why it is unknown.
 
     Args:
         bounds: How near it is to its limits.
         findings: Its findings, the largest gain first.
         device: The GPU; None if no file names it.
         counted: The counters that have values for this kernel.
-        mean_ns: Its mean time in ns; None without times.
+        median_ns: Its median time in ns; None without times.
         stood_still: Whether counters of this profile stood still, so that zeros are meaningless.
         left_out: Counters and metrics that were impossible in some of its launches.
         stall: What its waves mostly wait for, if samples or a trace say so.
@@ -84,21 +84,21 @@ def verdict(
     if idle := next((finding for finding in findings if finding.key in _IDLE), None):
         return Verdict(IDLE, idle.sentence, brief="idle units", finding=idle.key)
     lines = lines_command(device.arch if device else "", sampled=sampled)
-    unknown = _unmeasured(device, counted, mean_ns, stood_still=stood_still, left_out=left_out)
-    unknown = unknown or _unlimited(bounds, device, counted, mean_ns, left_out, lines)
+    unknown = _unmeasured(device, counted, median_ns, stood_still=stood_still, left_out=left_out)
+    unknown = unknown or _unlimited(bounds, device, counted, median_ns, left_out, lines)
     if stall:
         unknown = _sampled(stall, unknown, nearest, findings)
-    return unknown or _far(nearest, by_key, device, counted, mean_ns, lines)
+    return unknown or _far(nearest, by_key, device, counted, median_ns, lines)
 
 
 def _far(
     nearest: Bound | None, by_key: Mapping[str, str], device: Device | None, counted: Mapping[str, object],
-    mean_ns: float | None, lines: str,
+    median_ns: float | None, lines: str,
 ) -> Verdict:  # fmt: skip
     """Return why a kernel is far from every limit, as far as counters tell, and what would tell the rest."""
     if waits := next((key for key in _WAITS if key in by_key), ""):
         return Verdict(FAR, by_key[waits], brief="waiting", finding=waits)
-    names, command = not_looked_at(device, counted, mean_ns)
+    names, command = not_looked_at(device, counted, median_ns)
     why = (
         f"not counted: {', '.join(names)}"
         if names
@@ -111,12 +111,12 @@ def _far(
 
 
 def not_looked_at(
-    device: Device | None, counted: Mapping[str, object], mean_ns: float | None
+    device: Device | None, counted: Mapping[str, object], median_ns: float | None
 ) -> tuple[tuple[str, ...], str]:
     """Return which wastes were not counted, in words, and the command that counts them; of those that the GPU can."""
     if device is None:
         return (), ""
-    known = device.constants.keys() | _of_launch(mean_ns)
+    known = device.constants.keys() | _of_launch(median_ns)
     gaps = [
         (word, gap_of(metric, device.arch, counted, known))
         for metric, (word, _) in wastes().items() if metric in _needs(device.arch)
@@ -139,7 +139,7 @@ def _sampled(
 
 
 def _unmeasured(
-    device: Device | None, counted: Mapping[str, object], mean_ns: float | None, *, stood_still: bool,
+    device: Device | None, counted: Mapping[str, object], median_ns: float | None, *, stood_still: bool,
     left_out: AbstractSet[str],
 ) -> Verdict | None:  # fmt: skip
     """Return why the files as a whole cannot tell any limit; None if they may."""
@@ -148,7 +148,7 @@ def _unmeasured(
         return Verdict(NOT_COUNTED, why, COLLECT, brief="left out")
     if not counted and not stood_still:
         return Verdict(
-            TIMES_ONLY, f"limit not known: {'the files have times only' if mean_ns else 'no counters'}", COLLECT,
+            TIMES_ONLY, f"limit not known: {'the files have times only' if median_ns else 'no counters'}", COLLECT,
             brief="not counted",
         )  # fmt: skip
     if device is None:
@@ -162,7 +162,7 @@ def _unmeasured(
 
 
 def _unlimited(
-    bounds: Bounds, device: Device | None, counted: Mapping[str, object], mean_ns: float | None,
+    bounds: Bounds, device: Device | None, counted: Mapping[str, object], median_ns: float | None,
     left_out: AbstractSet[str], lines: str,
 ) -> Verdict | None:  # fmt: skip
     """Return which limits are unknown and how to measure them; None if all are known."""
@@ -170,7 +170,7 @@ def _unlimited(
     others = f"; nearest of what was counted is {nearest.short}" if nearest and nearest.pct >= WORTH_A_WORD else ""
     if device and bounds.uncounted:
         parts = {bound.key for bound in bounds.known}  # those are known, but for a part of the work
-        known = device.constants.keys() | _of_launch(mean_ns)
+        known = device.constants.keys() | _of_launch(median_ns)
         gaps = [
             (
                 f"{limit.name} only in part" if limit.key in parts else limit.name,
@@ -192,9 +192,9 @@ def _unlimited(
     return None
 
 
-def _of_launch(mean_ns: float | None) -> set[str]:
+def _of_launch(median_ns: float | None) -> set[str]:
     """Return the known constants of launches (not of the GPU)."""
-    return {"grid_threads", "block_threads", "wave_size"} | ({"duration_ns"} if mean_ns is not None else set())
+    return {"grid_threads", "block_threads", "wave_size"} | ({"duration_ns"} if median_ns is not None else set())
 
 
 @cache

@@ -1,0 +1,211 @@
+"""Which launches are judged together: those of one kernel, problem, shape and GPU.
+
+Prefill and decode share a kernel's name, and GPUs share its work: a mean over them is a number that no launch has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rocattn_profiling.pages.quantities import quantity
+from rocattn_profiling.profile.metrics.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+EXACT = 6
+"""Shapes of a kernel up to which each is a group of its own; more are classes within which sizes at most double."""
+AGREE = 1.1
+"""Ratio of two GPUs' median times up to which they share a group; two equal GPUs differ by less."""
+_HELD = 0.5  # part of a group's time that few launches hold together
+_HELD_BY_ONE = 0.25  # the same for a single launch
+_FEW = 0.05  # of its launches
+_LONG = 3.0  # times the median
+
+
+class LaunchPlace(NamedTuple):
+    """Where a launch ran: the row in the agents' table (-1 unknown) and its process's number among those of its run."""
+
+    agent: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LaunchShape:
+    """The threads of a block and the number of blocks, from the least to the most; all 0 where it is not known."""
+
+    block: int
+    least: int
+    most: int
+
+    @property
+    def text(self) -> str:
+        """In words: "4,096 blocks of 256", "17 to 32 blocks of 64"; "" if it is not known."""
+        if not self.block:
+            return ""
+        least = f"{self.least:,} to " if self.least != self.most else ""
+        return f"{least}{self.most:,} block{'s' if self.most > 1 else ''} of {self.block:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchUnit:
+    """What launches that are judged together have in common; `kind` numbers kinds of GPUs."""
+
+    kernel: str
+    label: str
+    shape: LaunchShape
+    kind: int
+    places: tuple[LaunchPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LongLaunches:
+    """Few launches that hold much of their group's time.
+
+    Attributes:
+        count, of: How many of how many launches.
+        share: Their part of the group's time, 0 to 1.
+        longest_ns: The time of the longest.
+        excess: Part of the group's time that they take beyond the median, 0 to 1.
+    """
+
+    count: int
+    of: int
+    share: float
+    longest_ns: float
+    excess: float
+
+    @property
+    def text(self) -> str:
+        """In words: "1 of 1,310 launches is 56 % of its time: 733 ms"."""
+        verb, end = ("is", "") if self.count == 1 else ("are", ", the longest")
+        longest = quantity(self.longest_ns / 1e9, "seconds")
+        return f"{self.count:,} of {self.of:,} launches {verb} {100 * self.share:.0f} % of its time{end}: {longest}"
+
+
+def long_launches(times: Floats) -> LongLaunches | None:
+    """Return the few launches that hold much of a group's time; None if its launches take about as long as each other.
+
+    Args:
+        times: Of the launches in ns, without NaN.
+    """
+    if len(times) < 3 or times.max() < _LONG * np.median(times):
+        return None
+    median, longest = float(np.median(times)), np.sort(times)[::-1]
+    held = np.cumsum(longest) / longest.sum()
+    number = 1 if held[0] >= _HELD_BY_ONE else int(np.argmax(held >= _HELD)) + 1
+    if number > max(1, _FEW * len(times)):
+        return None
+    share = float(held[number - 1])
+    return LongLaunches(number, len(times), share, float(longest[0]), share - number * median / float(times.sum()))
+
+
+def units_of(
+    evaluation: Evaluation, labels: Sequence[str] | None, pooled: str, *, single: bool = False
+) -> tuple[Integers, list[LaunchUnit]]:
+    """Return the number of each launch's unit, and the units.
+
+    Args:
+        evaluation: Of the launches.
+        labels: The problem of each launch.
+        pooled: Prefix of kernels of which every shape and GPU is one unit.
+        single: Whether each launch is a unit by itself.
+    """
+    table = evaluation.launches.table
+    kernels, problems = table["kernel"].astype(str).to_numpy(object), np.array(labels or [""] * len(table), object)
+    grid, block = table["grid"].to_numpy(np.int64), table["block"].to_numpy(np.int64)
+    known = (grid > 0) & (block > 0)
+    block, blocks = np.where(known, block, 0), np.where(known, -(-grid // np.maximum(block, 1)), 0)
+    agents = table["agent"].astype("Int64").fillna(-1).to_numpy(np.int64)
+    places = np.column_stack([agents, table["rank"].to_numpy(np.int64)])
+    kinds, names = _kinds(evaluation, agents.tolist()), _codes(kernels)
+    number: Integers = np.zeros(len(table), np.int64)
+    every: Integers = np.arange(len(table), dtype=np.int64)
+    units: list[LaunchUnit] = []
+
+    def add(rows: Integers, shape: LaunchShape) -> None:
+        number[rows] = len(units)
+        on = tuple(LaunchPlace(*place) for place in np.unique(places[rows], axis=0).tolist())
+        units.append(LaunchUnit(str(kernels[rows[0]]), str(problems[rows[0]]), shape, int(kinds[rows[0]]), on))
+
+    if single:
+        for row in range(len(table)):
+            add(np.array([row]), LaunchShape(int(block[row]), int(blocks[row]), int(blocks[row])))
+        return number, units
+    for rows in _parts(every, names, _codes(problems)):
+        if pooled and str(kernels[rows[0]]).startswith(pooled):
+            add(rows, LaunchShape(0, 0, 0))
+            continue
+        for of_class, shape in _classes(rows, block, blocks):
+            for of_kind in _parts(of_class, kinds):
+                for alike in _alike(of_kind, places, evaluation.launches.duration_ns):
+                    add(alike, shape)
+    return number, units
+
+
+def _codes(values: NDArray[np.object_]) -> Integers:
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int64)
+
+
+def _kinds(evaluation: Evaluation, agents: Sequence[int]) -> Integers:
+    """Return the kind of GPU of each launch: of equal architecture and size."""
+    facts = [np.nan_to_num(evaluation.constants[name]) for name in ("cus", "xcds", "clock_mhz", "peak_gbps")]
+    kinds: dict[object, int] = {}
+    of_agent = {
+        int(agent): kinds.setdefault((evaluation.archs[row], *(values[row] for values in facts)), len(kinds))
+        for agent, row in zip(*np.unique(agents, return_index=True), strict=True)
+    }
+    return np.array([of_agent[agent] for agent in agents], np.int64)
+
+
+def _parts(rows: Integers, *keys: Integers) -> Iterator[Integers]:
+    """Yield rows with equal keys."""
+    order = np.lexsort([rows, *(key[rows] for key in keys)])
+    differ = np.logical_or.reduce([np.diff(key[rows][order]) != 0 for key in keys])
+    return iter(np.split(rows[order], np.flatnonzero(differ) + 1))
+
+
+def _classes(rows: Integers, block: Integers, blocks: Integers) -> Iterator[tuple[Integers, LaunchShape]]:
+    """Yield rows of one shape, or of sizes that lie within a factor of two where a kernel has many."""
+    by_shape = list(_parts(rows, blocks, block))
+    joined: list[list[Integers]] = []
+    for part in by_shape:
+        size, first = (block[part[0]], blocks[part[0]]), joined[-1][0][0] if joined else -1
+        if len(by_shape) > EXACT and joined and size[0] == block[first] and size[1] <= 2 * blocks[first]:
+            joined[-1].append(part)
+        else:
+            joined.append([part])
+    for parts in joined:
+        least, most = parts[0][0], parts[-1][0]
+        yield np.concatenate(parts), LaunchShape(int(block[least]), int(blocks[least]), int(blocks[most]))
+
+
+def _alike(rows: Integers, places: Integers, duration_ns: Floats) -> Iterator[Integers]:
+    """Yield rows of places (GPUs, processes) whose median times agree, or differ by less than their launches do."""
+    parts = list(_parts(rows, places[:, 1], places[:, 0]))
+    quartiles = {}
+    for number, part in enumerate(parts):
+        times = duration_ns[part][~np.isnan(duration_ns[part])]
+        quartiles[number] = np.percentile(times, (25, 50, 75)) if len(times) else np.zeros(3)
+    # Processes that start one after another on one GPU are no GPUs: one launch each tells nothing.
+    if len(np.unique(places[rows, 0])) == 1 and min(map(len, parts)) < 3:
+        parts, quartiles = [rows], {0: np.zeros(3)}
+    joined: list[list[int]] = []
+    for number in sorted(quartiles, key=lambda number: float(quartiles[number][1])):
+        low, median, _ = quartiles[number]
+        if joined and (
+            median <= AGREE * quartiles[joined[-1][0]][1] or low <= max(quartiles[each][2] for each in joined[-1])
+        ):
+            joined[-1].append(number)
+        else:
+            joined.append([number])
+    for numbers in joined:
+        yield np.sort(np.concatenate([parts[number] for number in numbers]))

@@ -51,8 +51,38 @@ def test_names_in_one_table_differ_if_they_can():
     functors = [f"void kernel<512, 128, {functor}>(int)" for functor in ("AbsFunctor", "NegFunctor")]
     assert short_names(functors, 24) == ["kernel<…, AbsFunctor>", "kernel<…, NegFunctor>"]
     assert short_names(functors[:1], 24) == ["kernel<512, 128, …>"]
-    assert short_names([ABS, other], 36) == ["vectorized_elementwise_kernel<4, …>"] * 2, "no room"
+    assert short_names([ABS, other], 36) == ["vectorized…<…, AbsFunctor, …>", "vectorized…<…, NegFunctor, …>"]
     assert short_names([ABS, ABS], 70) == [short_name(ABS, 70)] * 2
+
+
+def test_functions_as_arguments_keep_their_names():
+    """GNU's and LLVM's spelling; both were "k<&, float>"."""
+    for spelled in ("&(op_{}(float))", "(&op_{}(float))", "&op_{}(float)", "&(float ns::op_{}<1>(float))"):
+        names = [f"void k<{spelled.format(each)}, float>(float*)" for each in ("silu", "gelu")]
+        assert [each.replace("<1>", "") for each in short_names(names, 40)] == [
+            "k<&op_silu, float>",
+            "k<&op_gelu, float>",
+        ]
+
+
+def test_names_differ_by_what_lies_deep_in_them():
+    """Functors within functors, parameters alone, a tile's size in the middle of a Tensile name, another order."""
+    unary = "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, {}<float> >, int>(int)"
+    told = short_names([unary.format(each) for each in ("MulFunctor", "DivFunctor")], 40)
+    assert told == ["vectorized…<…, MulFunctor, …>", "vectorized…<…, DivFunctor, …>"]
+    tiles = ["Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT{}_MI16x16x1_SN_LDSB1_" + "AFC1_" * 30] * 2
+    tiles = [tile.format(size) for tile, size in zip(tiles, ("128x256x32", "256x16x64"), strict=True)]
+    assert short_names(tiles, 40) == [
+        "Cijk_Alik_Bljk_BBS_BH_Bias…MT128x256x32",
+        "Cijk_Alik_Bljk_BBS_BH_Bias…MT256x16x64",
+    ]
+    for pair in (("scale(float*)", "scale(half*)"), ("k<A<int, long>, 1>", "k<A<long, int>, 1>")):
+        for most in (14, 20, 40):
+            first, second = short_names(pair, most)
+            assert first != second
+            assert max(len(first), len(second)) <= most
+    four = [unary.replace("<4", f"<{width}").format(f"{each}Functor") for width in (4, 8) for each in ("Mul", "Div")]
+    assert len(set(short_names([*four, *four], 40))) == 4
 
 
 def test_no_name_makes_it_fail():

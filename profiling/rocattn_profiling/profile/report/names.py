@@ -19,6 +19,9 @@ _UNNAMED = re.compile(r"\(anonymous namespace\)::|\{anonymous\}::|<unnamed>::")
 _LAMBDA = re.compile(r"::\{lambda.*$", re.DOTALL)
 _QUALIFIERS = re.compile(r"(?:\b\w+::)+(?=[\w~])")
 _CAST = re.compile(r"\([\w:]+\)(?=-?\w)")  # (memory_space_t)0
+_ADDRESS = re.compile(r"\(?&\(*(?=\w)")  # &(op_silu(float)): a function as an argument
+_WORD = re.compile(r"\w+")
+_SHORTEST = 6  # characters of a function's name that are left where others take the room
 _OPEN, _CLOSE = "<({[", ">)}]"
 
 
@@ -37,7 +40,59 @@ def short_names(names: Sequence[str], most: int) -> list[str]:
             name, arguments = functions[place]
             if differing < len(arguments):
                 short[place] = _with_argument(name, arguments, differing, most)
+    texts = [spelled.get(each.removesuffix(".kd"), each) for each in names]
+    # Those that still look alike, then all instances of a function of which some do.
+    for by_function in (False, True):
+        count = Counter(dict(zip(texts, short, strict=True)).values())
+        same: dict[str, dict[str, list[int]]] = {}
+        for place, text in enumerate(texts):
+            same.setdefault(functions[place][0] if by_function else short[place], {}).setdefault(text, []).append(place)
+        for group in same.values():
+            if any(count[short[place]] > 1 for places in group.values() for place in places):
+                words = [_words(functions[places[0]], text) for text, places in group.items()]
+                for places, telling in zip(group.values(), _telling(words), strict=True):
+                    for place in places:
+                        short[place] = _with_words(*functions[place], telling, most)
     return short
+
+
+def _words(function: tuple[str, list[str]], text: str) -> list[str]:
+    """Return the words of a kernel's name, those that a reader looks at first: its arguments', else its own."""
+    name, arguments = function
+    return [*(_WORD.findall(" ".join(arguments)) if arguments else name.split("_")), *_WORD.findall(text)]
+
+
+def _telling(names: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return of each name the first words that tell it from the others, types and functions before numbers."""
+    common = set.intersection(*map(set, names))
+    own = [sorted((word for word in dict.fromkeys(words) if word not in common), key=str.isdigit) for words in names]
+    first = [each[0] if each else "" for each in own]
+    if not any(first):  # the same words in another order, if at all
+        at = _first_difference(names)
+        return [list(words[at : at + 1]) if at is not None else [] for words in names]
+    told: list[list[str]] = [[word] if word else [] for word in first]
+    for word in dict.fromkeys(first):
+        alike = [place for place, each in enumerate(first) if each == word]
+        if len(alike) > 1:
+            for place, more in zip(alike, _telling([names[place] for place in alike]), strict=True):
+                told[place] += more
+    return told
+
+
+def _with_words(name: str, arguments: Sequence[str], words: Sequence[str], most: int) -> str:
+    """Return a function with the words by which it differs from its like; the function is cut before they are."""
+    function = name.rpartition("::")[2]
+    if not words:
+        return _cut(function, most)
+    for each in (2, 3, 5):
+        told = (", " if arguments else "_").join(_cut(word, most // each) for word in words)
+        text = f"<{ELLIPSIS}, {told}, {ELLIPSIS}>" if arguments else f"{ELLIPSIS}{told}"
+        room = most - len(text)
+        if room > _SHORTEST:
+            break
+    joint = function.rfind("_", 1, max(room, 1))
+    head = function if len(function) <= room else function[: joint if joint > 0 else max(room - 1, 1)]
+    return _cut(f"{head}{ELLIPSIS if arguments and head != function else ''}{text}", most)
 
 
 def short_name(name: str, most: int) -> str:
@@ -99,6 +154,8 @@ def _split(text: str) -> list[str]:
 def _argument(text: str) -> str:
     """Return a template argument without namespaces, parameters and casts: a lambda is named by its function."""
     text = _LAMBDA.sub("", _CAST.sub("", text))
+    if address := _ADDRESS.match(text):
+        return f"&{_function(text[address.end() :])[0].rpartition('::')[2]}"
     starts = _top_level(text, "(")
     text = text[: starts[0]] if starts else text
     return _QUALIFIERS.sub("", text).replace(" >", ">").strip()

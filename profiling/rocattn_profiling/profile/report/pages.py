@@ -160,9 +160,11 @@ def profile_markdown(report: ProfileReport, comparison: ProfileComparison | None
     """Return the report as Markdown short enough for a comment."""
     add_filters({"named": _named, "marked": _marked, "capfirst": _capfirst})
     title, facts = heading(report)
+    first = report.kernels[:MARKDOWN_KERNELS]
+    names = short_names([kernel.name for kernel in first], NAME_LENGTH)
     return markdown_text(
         "profile.md.j2", title=title, facts=facts, report=report,
-        shown=list(enumerate(report.kernels[:MARKDOWN_KERNELS], 1)),
+        shown=list(enumerate(zip(first, names, strict=True), 1)),
         more=max(len(report.kernels) - MARKDOWN_KERNELS, 0),
         most_findings=MARKDOWN_FINDINGS, too_low=_too_low(report),
         columns=_columns(report), missing=_missing(report), pairs=comparison.pairs if comparison else None,

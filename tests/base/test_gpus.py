@@ -15,8 +15,11 @@ from rocattn_profiling.base.gpus import (
     Product,
     architecture,
     architectures,
+    known_names,
+    named,
     product,
     products,
+    reported_as,
     with_reported,
 )
 
@@ -34,7 +37,7 @@ def entry(kind, name):
 def test_each_fact_has_a_source(kind, name):
     """Every field that holds a fact has a document or more that it is from; what is unverified is such a field."""
     found = entry(kind, name)
-    facts = {field.name for field in fields(found)} - {"name", "sources", "unverified", "reported"}
+    facts = {field.name for field in fields(found)} - {"name", "sources", "unverified", "reported", "share"}
     if kind == "product" and found.bandwidth_gbps is None:
         facts -= {"bandwidth_gbps"}
     assert facts == set(found.sources)
@@ -45,6 +48,7 @@ def test_each_fact_has_a_source(kind, name):
 def test_no_source_is_without_a_fact():
     """A source that nothing is from is a leftover."""
     used = {text for kind, name in ENTRIES for texts in entry(kind, name).sources.values() for text in texts}
+    used |= {named(name)[0].source for name in TABLES["other"]}
     assert used == set(TABLES["sources"].values())
 
 
@@ -104,10 +108,42 @@ def test_a_peak_that_the_hardware_lacks_is_none():
     assert product("RX 7900 XTX").peak_tflops("fp8") is None
 
 
-@pytest.mark.parametrize("name", ["AMD Instinct MI300X", "instinct mi300x", "MI300X", "Instinct MI300X"])
-def test_products_are_found_by_any_common_name(name):
-    """With and without the brand, in any case."""
-    assert product(name).name == "Instinct MI300X"
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["AMD Instinct MI300X", "instinct mi300x", "MI300X", "MI300X_A1", "MI300X OAM"], "Instinct MI300X"),
+        (["MI250X", "Instinct MI250X", "AMD Instinct MI250X", "mi250x (one GCD)"], "Instinct MI250X (one GCD)"),
+        (["RX7900XTX", "7900 xtx", "AMD Radeon RX 7900 XTX"], "Radeon RX 7900 XTX"),
+        (["W7800 48GB", "AMD Radeon Pro W7800 48 GB"], "Radeon PRO W7800 48GB"),
+        (["W7800", "W7800 32GB"], "Radeon PRO W7800"),
+        (["W7900", "Radeon Pro W7900 Dual Slot"], "Radeon PRO W7900"),
+        (["R9700", "AMD Radeon AI PRO R9700"], "Radeon AI PRO R9700"),
+        (["9060 XT", "RX 9060 XT 16GB"], "Radeon RX 9060 XT"),
+        (["Strix Halo", "Ryzen AI Max+ 395", "Radeon 8060S Graphics"], "Radeon 8060S"),
+    ],
+)
+def test_products_are_found_by_any_common_name(names, found):
+    """With and without the brand and what tools add, in any case."""
+    assert {product(name).name for name in names} == {found}
+
+
+def test_a_name_of_several_products_says_which():
+    """As drivers call a GCD of either chip, and a GPU that there are no kernels for."""
+    assert [each.name for each in named("AMD Instinct MI250X/MI250")] == [
+        "Instinct MI250X (one GCD)", "Instinct MI250 (one GCD)",
+    ]  # fmt: skip
+    with pytest.raises(GpuFactsError, match=r"several products, name one: Instinct MI250X \(one GCD\), Instinct MI250"):
+        product("MI250X/MI250")
+    assert [each.bandwidth_gbps for each in named("MI100")] == [1228.8]
+    with pytest.raises(GpuFactsError, match="no kernels for the Instinct MI100"):
+        product("gfx908")
+
+
+def test_names_and_ids_stand_for_products_that_are_there():
+    """Aliases and PCI ids refer to entries of the tables."""
+    for names in [*TABLES["aliases"].values(), *TABLES["device_ids"].values()]:
+        assert set(names) <= set(known_names())
+    assert reported_as("", "gfx908", 0x738C, None)[0].name == "Instinct MI100"
 
 
 @pytest.mark.parametrize("name", ["gfx1151", "GFX1151", "gfx1151:xnack-"])
@@ -121,10 +157,11 @@ def test_an_ambiguous_target_is_refused_with_its_products():
     with pytest.raises(GpuFactsError) as caught:
         product("gfx942")
     assert str(caught.value) == (
-        "'gfx942' is the target of several products, name one: Instinct MI300A, Instinct MI300X, Instinct MI325X"
+        "'gfx942' is the target of several products, name one: Instinct MI300A, Instinct MI300X, Instinct MI308X, "
+        "Instinct MI325X"
     )
-    with pytest.raises(GpuFactsError, match="no facts are known of a GPU 'gfx1031'"):
-        product("gfx1031")
+    with pytest.raises(GpuFactsError, match="no facts are known of a GPU 'gfx1034'"):
+        product("gfx1034")
 
 
 def test_unknown_names_are_refused_with_those_that_are_known():
@@ -172,11 +209,32 @@ def test_a_game_clock_does_not_limit_a_card_that_boosts(reported, clock):
     assert ("clock_mhz" in found.reported) == (clock == int(reported))
 
 
-def test_a_partition_is_what_it_reports_and_claims_no_bandwidth():
-    """An MI300X in CPX mode shows 38 CUs of one XCD; the memory's bandwidth is not that device's own."""
-    found = with_reported({"name": "AMD Instinct MI300X", "gcnArchName": "gfx942:sramecc+:xnack-",
-                           "multiProcessorCount": 38, "clockRate": 2100000, "num_xcc": 1})  # fmt: skip
-    assert (found.name, found.cus, found.xcds, found.bandwidth_gbps) == ("Instinct MI300X", 38, 1, None)
+def test_a_partition_has_its_share_of_the_memory():
+    """An MI300X in CPX mode shows 38 CUs of one XCD; a bin of its own (37 CUs) claims no bandwidth."""
+    cpx = {"name": "AMD Instinct MI300X", "gcnArchName": "gfx942:sramecc+:xnack-",
+           "multiProcessorCount": 38, "clockRate": 2100000, "num_xcc": 1}  # fmt: skip
+    found = with_reported(cpx)
+    assert (found.name, found.cus, found.xcds) == ("Instinct MI300X (1 of 8 partitions)", 38, 1)
+    assert (found.bandwidth_gbps, found.share) == (pytest.approx(5324.8 / 8), 1 / 8)
+    odd = with_reported(cpx | {"multiProcessorCount": 37})
+    assert (odd.name, odd.cus, odd.bandwidth_gbps) == ("Instinct MI300X", 37, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "cus", "gbps"),
+    [("MI300X CPX", 38, 665.6), ("mi300x dpx", 152, 2662.4), ("MI325X QPX", 76, 1500), ("MI300A TPX", 76, 1774.9),
+     ("MI300X spx", 304, 5324.8)],
+)  # fmt: skip
+def test_a_partition_is_a_name(name, cus, gbps):
+    """As AMD's tools call the modes."""
+    assert (product(name).cus, product(name).bandwidth_gbps) == (cus, pytest.approx(gbps, abs=0.1))
+
+
+def test_a_mode_that_the_dies_do_not_allow_is_refused():
+    """Six XCDs are not four equal parts, and an MI210 is one die."""
+    for name in ("MI300A QPX", "MI210 CPX"):
+        with pytest.raises(GpuFactsError, match="cannot be split"):
+            product(name)
 
 
 def test_wgps_are_counted_as_cus_and_hexadecimals_read():
@@ -191,12 +249,35 @@ def test_wgps_are_counted_as_cus_and_hexadecimals_read():
     assert with_reported(rocminfo).cus == 96
 
 
-def test_an_unknown_product_is_what_it_reports():
-    """It has a name, CUs and a clock, and no bandwidth."""
+def test_a_nameless_gpu_is_found_by_its_target_and_cus():
+    """A gfx950 of 256 CUs is one of two with the same memory; a gfx1100 of 96 is one of two with another."""
     found = with_reported(MI355X)
-    assert (found.name, found.cus, found.bandwidth_gbps) == ("gfx950", 256, None)
+    assert (found.name, found.cus, found.bandwidth_gbps) == ("Instinct MI350X or Instinct MI355X", 256, 8000)
     known = with_reported(MI355X, product("MI355X"))
     assert (known.name, known.bandwidth_gbps, known.clock_mhz) == ("Instinct MI355X", 8000, 2400)
+    open_ = with_reported({"Name": "gfx1100", "Cu_Count": "96", "Max_Engine_Clk_Fcompute": "2482"})
+    assert (open_.name, open_.bandwidth_gbps) == ("gfx1100", None)
+    new = with_reported(MI355X | {"Product_Name": "AMD Instinct MI399X"})
+    assert (new.name, new.cus, new.bandwidth_gbps) == ("gfx950", 256, None)
+
+
+@pytest.mark.parametrize(
+    ("report", "name"),
+    [
+        ({"Name": "gfx942", "Product_Name": "AMD Radeon Graphics", "Cu_Count": "80"}, "Instinct MI308X"),
+        ({"Name": "gfx90a", "Product_Name": "AMD Instinct MI250X/MI250", "Cu_Count": "110"},
+         "Instinct MI250X (one GCD)"),
+        ({"Name": "gfx90a", "Product_Name": "AMD Instinct MI250X / MI250", "Cu_Count": "104"},
+         "Instinct MI250 (one GCD)"),
+        ({"Name": "gfx1030", "Product_Name": "", "Device_Id": "29631", "Cu_Count": "60"}, "Radeon RX 6800"),
+        ({"Name": "gfx942", "Chip ID": "29861(0x74a5)", "Compute Unit": "304"}, "Instinct MI325X"),
+        ({"Name": "gfx1151", "Product_Name": "Radeon 8050S Graphics", "Cu_Count": "32"}, "Radeon 8050S"),
+        ({"Name": "gfx942", "Product_Name": "AMD Instinct MI300X VF", "Cu_Count": "304"}, "Instinct MI300X"),
+    ],
+)  # fmt: skip
+def test_a_product_is_found_by_name_id_or_size(report, name):
+    """Drivers write the name of two chips, of none, or of a virtual function."""
+    assert with_reported(report).name == name
 
 
 @pytest.mark.parametrize(

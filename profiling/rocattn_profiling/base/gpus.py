@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -78,7 +78,7 @@ class Architecture:
     instruction_cache_bytes: int
     cus_per_wgp: int
     blocks_per_cu: int
-    ops_per_clock_per_cu: dict[str, int]
+    ops_per_clock_per_cu: dict[str, float]
     sources: dict[str, tuple[str, ...]] = field(repr=False)
     unverified: tuple[str, ...]
 
@@ -96,6 +96,7 @@ class Product:
         xcds: Dies that a grid is spread over.
         sources, unverified: As in `Architecture`.
         reported: Fields (also of ``arch``) that the machine reported.
+        share: The part of the product that a partition is, with its share of the memory's bandwidth; 1.0 for all of it.
     """
 
     name: str
@@ -107,11 +108,32 @@ class Product:
     sources: dict[str, tuple[str, ...]] = field(repr=False)
     unverified: tuple[str, ...]
     reported: tuple[str, ...] = ()
+    share: float = 1.0
 
     def peak_tflops(self, dtype: str) -> float | None:
         """Return the peak of a dtype in 1e12 operations/s at the highest clock; None if there is no such rate."""
         rate = self.arch.ops_per_clock_per_cu.get(dtype)
         return None if rate is None else rate * self.cus * self.clock_mhz / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class OtherGpu:
+    """A GPU that there are no kernels for: the numbers that a report of its counters needs; see ``gpus.toml``."""
+
+    name: str
+    arch: str
+    cus: int
+    simds_per_cu: int
+    waves_per_cu: int
+    wave_size: int
+    lds_bytes: int
+    lds_banks: int
+    xcds: int
+    clock_mhz: int
+    bandwidth_gbps: float
+    matrix_tflops: float
+    vector_tflops: float
+    source: str
 
 
 def architecture(target: str) -> Architecture:
@@ -135,23 +157,97 @@ def product(name: str) -> Product:
     """Return a product by its name, with or without "AMD", "Radeon" and "Instinct", in any case.
 
     Args:
-        name: Or the target of a single product, with or without its features ("gfx1151").
+        name: Or the target of a single product, with or without its features ("gfx1151"), or a partition: "MI300X CPX".
+
+    Raises:
+        GpuFactsError: When it is not known, or stands for several.
+    """
+    found = named(name)
+    if len(found) > 1:
+        raise GpuFactsError(f"{name!r} is the name of several products, name one: {_listed(found)}")
+    if not isinstance(found[0], Product):
+        raise GpuFactsError(f"there are no kernels for the {found[0].name}")
+    return found[0]
+
+
+def named(name: str) -> tuple[Product | OtherGpu, ...]:
+    """Return the products that a name stands for: several for what a driver calls two chips ("MI250X/MI250").
+
+    Args:
+        name: As for `product`.
 
     Raises:
         GpuFactsError: When it is not known, or a target of several.
     """
     target = name.strip().casefold().partition(":")[0]
-    products_of_target = [entry for entry in products() if _product(entry).arch.name == target]
-    if len(products_of_target) > 1:
-        raise GpuFactsError(f"{name!r} is the target of several products, name one: {', '.join(products_of_target)}")
-    only = products_of_target[0] if products_of_target else _find(name)
-    if only is None:
-        raise GpuFactsError(f"no facts are known of a GPU {name!r}: there are of {', '.join(products())}")
-    return _product(only)
+    of_target = [each for entry in products() if (each := _product(entry)).arch.name == target]
+    mode = _MODE.search(name.casefold())
+    found = _find(_MODE.sub(" ", name.casefold().partition(":")[0]))
+    if not found and len(of_target) > 1:
+        raise GpuFactsError(f"{name!r} is the target of several products, name one: {_listed(of_target)}")
+    found = found or tuple(of_target) or tuple(each for each in _others() if each.arch == target)
+    if mode and len(found) == 1 and isinstance(found[0], Product):
+        return (_partition(found[0], mode[0]),)
+    if not found:
+        raise GpuFactsError(f"no facts are known of a GPU {name!r}: there are of {', '.join(known_names())}")
+    return found
+
+
+def reported_as(name: str, arch: str, device_id: int | None, cus: int | None) -> tuple[Product | OtherGpu, ...]:
+    """Return the products that a GPU may be which a file describes; none if the tables do not have it.
+
+    Its name goes first, then its PCI id; where a driver has no name for it ("AMD Radeon Graphics"), its target and CUs.
+    """
+    listed = [_entry_of(each) for each in _tables()["device_ids"].get(f"0x{device_id or 0:04X}", ())]
+    is_generic = not re.search(r"\d", _short(name)) or _short(name).startswith("gfx")
+    every: list[Product | OtherGpu] = [*map(_product, products()), *_others()]
+    ways: tuple[Sequence[Product | OtherGpu], ...] = (_find(name), listed, every if is_generic else ())
+    for number, way in enumerate(ways):
+        fits = [each for each in way if _arch_of(each) == arch]
+        same = [each for each in fits if each.cus == cus]
+        if fits and (number < 2 or same):  # a partition or a bin of a named product has other CUs
+            return tuple(same or fits)
+    return ()
+
+
+def _listed(found: Iterable[Product | OtherGpu]) -> str:
+    return ", ".join(each.name for each in found)
+
+
+def _arch_of(gpu: Product | OtherGpu) -> str:
+    return gpu.arch if isinstance(gpu, OtherGpu) else gpu.arch.name
+
+
+# The modes in which an MI300 or later shows its XCDs as several devices (ROCm documentation, GPU partitioning).
+_MODE = re.compile(r"\b[sdtqc]px\b")
+_PARTS = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4}
+
+
+def _partition(whole: Product, mode: str) -> Product:
+    """Return one partition of a product, with its share of the bandwidth.
+
+    Raises:
+        GpuFactsError: When the product does not have so many dies.
+    """
+    parts = _PARTS.get(mode, whole.xcds)
+    if whole.xcds % parts or whole.xcds == 1:
+        raise GpuFactsError(f"the {whole.name} cannot be split as {mode.upper()}: it has {whole.xcds} XCDs")
+    return _share(replace(whole, cus=whole.cus // parts, xcds=whole.xcds // parts), whole)
+
+
+def _share(device: Product, whole: Product) -> Product:
+    """Return a device with its share of a product's bandwidth if it is one of several equal partitions of it."""
+    parts = whole.cus // device.cus if device.cus and whole.cus % device.cus == 0 else 0
+    if parts == 1:
+        return device
+    if parts == 0 or whole.xcds % parts or whole.bandwidth_gbps is None:
+        return replace(device, bandwidth_gbps=None)  # a bin of its own: nobody says what its memory is
+    name = f"{whole.name} (1 of {parts} partitions)"
+    return replace(device, name=name, bandwidth_gbps=whole.bandwidth_gbps / parts, share=1 / parts)
 
 
 def products() -> tuple[str, ...]:
-    """Return the names of all known products."""
+    """Return the names of all known products that there are kernels for."""
     return tuple(_tables()["product"])
 
 
@@ -159,6 +255,11 @@ def attainable_gbps(name: str) -> float | None:
     """Return what copies reach on a product in 1e9 bytes/s; None if no source says it."""
     entry = _tables()["attainable"].get(name)
     return float(entry["gbps"]) if entry else None
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the names of all known GPUs, also of those that only reports know."""
+    return (*products(), *(each.name for each in _others()))
 
 
 def with_reported(reported: Mapping[str, object], known: Product | None = None) -> Product:
@@ -184,9 +285,11 @@ def with_reported(reported: Mapping[str, object], known: Product | None = None) 
         )
     arch = known.arch if target is None and known is not None else architecture(target or "")
     if known is None:
-        names = [said[key] for key in ("productname", "marketingname", "name") if key in said]
-        named = next((entry for name in names if (entry := _find(name))), None)
-        known = _product(named) if named else None
+        name = next((said[key] for key in ("productname", "marketingname", "name") if key in said), "")
+        device_id = next((_id(said[key]) for key in ("deviceid", "chipid") if key in said), None)
+        stated = _numbers(said, arch)
+        found = reported_as(name, arch.name, device_id, stated.get("cus"))
+        known = _common([each for each in found if isinstance(each, Product)], stated)
     if known is not None and known.arch.name != arch.name:
         raise GpuFactsError(f"the report is of a {arch.name}, but {known.name} is a {known.arch.name}")
     numbers = _numbers(said, arch)
@@ -197,12 +300,29 @@ def with_reported(reported: Mapping[str, object], known: Product | None = None) 
             raise GpuFactsError(f"this {arch.name} is no known product, and the report lacks {' and '.join(missing)}")
         known = Product(arch.name, arch, 0, 0, None, 1, {}, ())
     else:
-        if own.get("cus", known.cus) != known.cus:
-            # A partition, or another bin: its share of the memory's bandwidth is not known.
-            known = replace(known, bandwidth_gbps=None)
+        whole = known
         if arch.name in LABELLED_CLOCK and own.get("clock_mhz", known.clock_mhz) < known.clock_mhz:
             del own["clock_mhz"], numbers["clock_mhz"]
+        return _share(replace(known, arch=arch, reported=tuple(numbers), **own), whole)
     return replace(known, arch=arch, reported=tuple(numbers), **own)
+
+
+def _common(found: Sequence[Product], stated: Mapping[str, object]) -> Product | None:
+    """Return what the products that a report may mean have in common, if it states where they differ."""
+    if not found or any(
+        len({getattr(each, fact) for each in found}) > 1 for fact in {"cus", "clock_mhz"} - stated.keys()
+    ):
+        return None
+    first, bandwidths = found[0], {each.bandwidth_gbps for each in found}
+    if len(bandwidths) > 1 or len({each.cus for each in found}) > 1:
+        return replace(first, name=first.arch.name, bandwidth_gbps=bandwidths.pop() if len(bandwidths) == 1 else None)
+    return replace(first, name=" or ".join(each.name for each in found))
+
+
+def _id(text: str) -> int | None:
+    """Return a PCI id as tools write it: 29708, 0x740c, or rocminfo's "29708(0x740c)"."""
+    match = re.match(r"0x[0-9a-f]+|\d+", text.casefold())
+    return int(match[0], 0) if match else None
 
 
 _ARCHITECTURE_SAYS = {"simds_per_cu", "waves_per_simd", "lds_bytes"}
@@ -242,13 +362,32 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold())
 
 
-def _find(name: str) -> str | None:
-    """Return the table's name of a product that is called so."""
-    return {_short(entry): entry for entry in products()}.get(_short(name))
+def _find(name: str) -> tuple[Product | OtherGpu, ...]:
+    """Return the products that are called so: each of those that a slash separates, if all are known."""
+    entries = [_names().get(_short(piece), ()) for piece in name.split("/")]
+    found = dict.fromkeys(entry for each in entries for entry in each) if all(entries) else {}
+    return tuple(map(_entry_of, found))
+
+
+@cache
+def _names() -> dict[str, tuple[str, ...]]:
+    own = {_short(entry): (entry,) for entry in known_names()}
+    return {_short(alias): tuple(entries) for alias, entries in _tables()["aliases"].items()} | own
+
+
+def _entry_of(name: str) -> Product | OtherGpu:
+    return _product(name) if name in _tables()["product"] else next(each for each in _others() if each.name == name)
+
+
+_BRAND = re.compile(r"^(?:amd|ati|radeon|instinct|ai(?!max)|pro|rx)+(?=.*\d|graphics)")
+# What may stand behind a name: a virtual function, a chip's revision (rocprof-compute), a part or a form of the card.
+_BEHIND = re.compile(r"(?:graphics|onegcd|vf|hf|oam|a\d)+$")
 
 
 def _short(name: str) -> str:
-    return _key(re.sub(r"\b(?:amd|radeon|instinct|graphics)\b", "", name.casefold()))
+    """Return a name without brands and what tools add to it: "mi250x", "7900xtx", "w780048gb"."""
+    key = _BRAND.sub("", _BEHIND.sub("", _key(name)))
+    return key if key.startswith("w7800") else re.sub(r"(?<=xt|\de|00)(?:8|16|20|24|32|48)gb$", "", key)
 
 
 @cache
@@ -284,3 +423,12 @@ def _entry(kind: str, name: str) -> tuple[dict[str, Any], dict[str, tuple[str, .
     unverified = tuple(table.pop("unverified", unverified))
     sources = {fact: own_sources.get(fact) or own_sources.get("") or sources[fact] for fact in inherited | table}
     return inherited | table, sources, unverified
+
+
+@cache
+def _others() -> tuple[OtherGpu, ...]:
+    tables = _tables()
+    return tuple(
+        OtherGpu(name=name, source=tables["sources"][table["from"]], **{k: v for k, v in table.items() if k != "from"})
+        for name, table in tables["other"].items()
+    )

@@ -3,16 +3,21 @@
 import pandas as pd
 import pytest
 
+from rocattn_profiling.base.gpus import GpuFactsError
 from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, Profile
-from rocattn_profiling.profile.metrics.devices import UNKNOWN_AGENT, devices_of
+from rocattn_profiling.profile.metrics.devices import GIVEN, UNKNOWN_AGENT, devices_of, given_peaks
 
 from .test_evaluate import MI210, MI300X, RX_9060_XT, kernels, profile
 
 
-def devices(*agents, gpu=None):
+def agents(*rows):
+    """Return a table of agents."""
+    return pd.DataFrame(list(rows)).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+
+
+def devices(*rows, gpu=None):
     """Return the devices of agents."""
-    table = pd.DataFrame(list(agents)).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
-    return devices_of(Profile(agents=table), gpu)
+    return devices_of(Profile(agents=agents(*rows)), gpu)
 
 
 def test_a_launch_without_gpu_takes_the_only_kind():
@@ -58,10 +63,59 @@ def test_memory_peak_from_its_clock_on_instinct_only():
     assert devices(apu | {"max_memory_clock_mhz": 1000, "memory_channels": 8})[0].constants.get("peak_gbps") == plain
 
 
-def test_an_mi100_that_reports_its_dies_is_believed():
-    """Only where no file says so it is one die."""
-    assert devices({"arch": "gfx908", "cus": 120})[0].origin["xcds"] == "an MI100 is one die"
+def test_an_mi100_has_its_numbers_without_kernels_for_it():
+    """CUs, dies and peaks from the tables, where the file does not say them."""
+    found = devices({"arch": "gfx908", "cus": 120})[0]
+    assert (found.name, found.constants["xcds"], found.constants["peak_gbps"]) == ("Instinct MI100", 1, 1228.8)
+    assert found.origin["xcds"] == "tables: Instinct MI100"
     assert devices({"arch": "gfx908", "cus": 120, "xccs": 1})[0].origin["xcds"] == "reported"
+    assert devices(gpu="MI100")[UNKNOWN_AGENT].constants["waves_per_cu"] == 40
+
+
+def test_a_name_of_two_products_gives_what_they_have_in_common():
+    """A driver calls a GCD of either chip MI250X/MI250: the same memory, not the same CUs."""
+    found = devices(gpu="AMD Instinct MI250X/MI250")[UNKNOWN_AGENT]
+    assert (found.arch, found.name) == ("gfx90a", "Instinct MI250X (one GCD) or Instinct MI250 (one GCD)")
+    assert found.constants["peak_gbps"] == 1638.4
+    assert "cus" not in found.constants
+
+
+def test_a_named_product_settles_what_the_file_leaves_open():
+    """A gfx1100 of 96 CUs is an RX 7900 XTX or a PRO W7900; a name that contradicts the file does nothing."""
+    bare = {"arch": "gfx1100", "cus": 96, "simds": 192, "max_clock_mhz": 2482, "product": "AMD Radeon Graphics"}
+    assert "peak_gbps" not in devices(bare)[0].constants
+    assert devices(bare, gpu="W7900")[0].constants["peak_gbps"] == 864
+    assert "peak_gbps" not in devices(bare, gpu="MI300X")[0].constants
+    assert devices(bare | {"product": "Radeon RX 7900 XTX"}, gpu="W7900")[0].constants["peak_gbps"] == 960
+
+
+def test_given_peaks_go_before_files_and_tables():
+    """Of every GPU, with where they are from; the rates of a data type as well."""
+    found = devices_of(Profile(agents=agents(MI300X)), None, given_peaks(["hbm=4.2TB/s", "fp16 = 1000 TFLOP/s"]))
+    assert {each.constants["peak_gbps"] for each in found.values()} == {4200}
+    assert found[0].origin["peak_gbps"] == GIVEN
+    assert found[0].known.peak_tflops("fp16") == pytest.approx(1000)
+    assert found[0].constants["peak_matrix_tflops"] == pytest.approx(2614.9, abs=0.1)  # FP8's, which is not given
+
+
+@pytest.mark.parametrize(
+    ("text", "peaks"),
+    [
+        ("memory=512GB/s", {"peak_gbps": 512}), ("DRAM=1.23 tb/s", {"peak_gbps": 1230}),
+        ("hbm=3TiB/s", {"peak_gbps": 3 * 2**40 / 1e9}),
+        ("matrix=1.3PFLOP/s", {"matrix": 1300}), ("vector=61.4TFLOPS", {"vector": 61.4}),
+        ("hbm=4.2", None), ("hbm=4.2TFLOP/s", None), ("l2=4TB/s", None), ("fp16=1TB/s", None), ("hbm=0GB/s", None),
+        ("", None), ("hbm", None),
+    ],
+)  # fmt: skip
+def test_a_peak_has_a_name_and_a_unit(text, peaks):
+    """Or is refused in one line that says how it is stated."""
+    if peaks is not None:
+        assert given_peaks([text]) == pytest.approx(peaks)
+        return
+    with pytest.raises(GpuFactsError, match=r"hbm=4\.2TB/s") as caught:
+        given_peaks([text])
+    assert "\n" not in str(caught.value)
 
 
 def test_disabled_wgps_of_one_of_two_cards_are_told():
@@ -70,6 +124,6 @@ def test_disabled_wgps_of_one_of_two_cards_are_told():
              for n, cus in enumerate((96, 84))]  # fmt: skip
     counted = {"SQ_WAVE_CYCLES": 100, "GRBM_GUI_ACTIVE": 10}
     made = profile([[("k", 1000, counted), ("k", 1000, counted)]])
-    made.agents = pd.DataFrame(cards).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    made.agents = agents(*cards)
     made.dispatches["agent"] = pd.array([0, 1], dtype="Int32")
     assert any("disabled WGPs" in flag for flag in kernels(made)["k"].values["waves"].flags)

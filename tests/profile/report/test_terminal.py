@@ -82,7 +82,7 @@ def test_it_is_never_silent():
     unnamed = profile_report.build(unnamed)
     unnamed.paths = ["my runs/a"]
     assert any(line.endswith("rocattn report 'my runs/a' --gpu NAME") for line in lines(unnamed))
-    assert any(line.startswith("   NAME      MI210, MI250 (one GCD), ") for line in lines(unnamed))
+    assert any(line.startswith("   NAME      MI210, MI250, ") for line in lines(unnamed))
     assert "Kernel 1 has 48 VGPRs, 2,560 bytes of LDS per block" in lines(unnamed)
     assert any(line.startswith("1. ") for line in lines(report(BMM2)))
     dispatches = profile_report.build(kernels_of(("first", 2000), ("longest", 90_000)), per="dispatch")

@@ -27,11 +27,18 @@ from rocattn_profiling.profile.ingest.json_results import read_chrome_trace, rea
 from rocattn_profiling.profile.ingest.long_csv import read_by_number, read_long
 from rocattn_profiling.profile.ingest.parts import FilePart, UnreadableError
 from rocattn_profiling.profile.ingest.rocpd import open_database, read_rocpd
-from rocattn_profiling.profile.ingest.small_csv import read_agents, read_roofline, read_statistics, read_sysinfo
+from rocattn_profiling.profile.ingest.small_csv import (
+    read_agents,
+    read_rocminfo,
+    read_roofline,
+    read_statistics,
+    read_sysinfo,
+)
 from rocattn_profiling.profile.ingest.table import Source
 from rocattn_profiling.profile.ingest.wide_csv import read_wide
 
 HEAD_BYTES = 1 << 16
+_ROCMINFO = re.compile(rb"(?m)^HSA (?:System Attributes|Agents)\s*$")
 
 _TRACE_CODE = re.compile(rb'\s*\{\s*"code"\s*:\s*\[\s*\[\s*"')
 # What is detected: tool, generation, kind and evidence.
@@ -108,6 +115,9 @@ def _by_content(path: Path, shown: str) -> DetectedFile:
         recognised = _csv(path, shown, _as_filled(header, head), head)
         if recognised is not None:
             return recognised
+    if _ROCMINFO.search(head):
+        source = Source(shown, V1 if head.startswith(b"CMD:") else "rocminfo", "", "agents", "rocminfo's HSA Agents")
+        return DetectedFile(path, source, lambda part: read_rocminfo(path, part))
     return _nothing(path, shown, _other(head, stream.nuls), tool=_text_tool(head))
 
 
@@ -324,7 +334,7 @@ _TEXTS = (
     (rb"(?m)^\s*pmc\s*:", "", "a profiler's input file (lists of counters)"),
     (rb"(?m)^(jobs|metrics)\s*:", V3, "a profiler's input file (jobs)"),
     (rb"(?m)^format_rocprof_output:", COMPUTE, "rocprof-compute's settings of the run"),
-    (rb"HSA System Attributes|HSA Agents|Agent1?\.Name", "", "a description of the machine (rocminfo)"),
+    (rb"Agent1?\.Name", "", "a description of the machine (rocminfo)"),
     (rb"(?mi)^\s*(gpu\s*:\s*\d|gpu:\d+|counter_name\s*:)|List available counters|Name\s*:\s*\w+\s*\n\s*Description", "",
      "a list of available counters"),
     (rb"(?mi)^(omniperf|rocprof(iler)?-compute) version|^\[profiling\] |^Target: MI", COMPUTE,

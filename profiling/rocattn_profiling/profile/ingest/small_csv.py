@@ -1,4 +1,4 @@
-"""Readers of small tables: agents, statistics, rocprof-compute's sysinfo and roofline."""
+"""Readers of small files: agents, also as rocminfo lists them, statistics, rocprof-compute's sysinfo and roofline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from rocattn_profiling.profile.ingest.csv_text import Header, Utf8
+from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, Utf8
 from rocattn_profiling.profile.ingest.parts import FilePart, Notes, UnreadableError, agent_frame, kernel_name
 from rocattn_profiling.profile.ingest.table import ROOF_DTYPES, SUMMARY_DTYPES
 
@@ -80,6 +80,7 @@ def agent_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "node": whole(lower.get("node_id")),
         "arch": arch if arch.startswith("gfx") else target_name(whole(lower.get("gfx_target_version"))),
         "product": lower.get("product_name") or "",
+        "device_id": whole(lower.get("device_id")) or None,
         "cus": whole(lower.get("cu_count")),
         "simds": whole(lower.get("simd_count")),
         "max_waves_per_simd": whole(lower.get("max_waves_per_simd")),
@@ -210,3 +211,46 @@ def _roof_name(name: str) -> str:
     if lower.startswith("mfma"):
         return f"MFMA {name[4:].upper().replace('FI8', 'I8')}"
     return _ROOF_NAMES.get(lower, name)
+
+
+_ROCMINFO_AGENT = re.compile(r"(?m)^\*+\s*\nAgent \d+\s*\n\*+\s*$")
+_ROCMINFO_FIELD = re.compile(r"(?m)^  (\w[^:\n]*?):[ \t]*([^\n]*?)\s*$")  # deeper lines are of caches, pools and ISAs
+_ROCMINFO_LDS = re.compile(r"Segment:\s+GROUP\s+Size:\s+(\d+)")
+_ROCMINFO_COLORS = re.compile(r"\x1b\[[0-9;]*m|\[\d+m(?=ROCk|\s|$)")
+_ROCMINFO = {
+    "number": "Node",  # the rows' gpu-id
+    "node": "Node", "device_id": "Chip ID", "cus": "Compute Unit", "max_waves_per_cu": "Max Waves Per CU",
+    "wave_size": "Wavefront Size", "shader_engines": "Shader Engines", "max_clock_mhz": "Max Clock Freq. (MHz)",
+}  # fmt: skip
+
+
+def read_rocminfo(path: Path, part: FilePart) -> FilePart:
+    """Read rocminfo's text, which rocprof 1 saves as ``results.sysinfo.txt``; it numbers GPUs by their node, too."""
+    stream = Utf8(path)
+    try:
+        text = _ROCMINFO_COLORS.sub("", stream.read(HEADER_BYTES).decode(errors="replace")).replace("\r\n", "\n")
+    finally:
+        stream.close()
+    agents = []
+    for block in _ROCMINFO_AGENT.split(text)[1:]:
+        said: dict[str, str] = {}
+        for name, value in _ROCMINFO_FIELD.findall(block):
+            said.setdefault(name, value)
+        if said.get("Device Type") != "GPU":
+            continue
+        # Numbers are written as 64(0x40).
+        agent: dict[str, object] = {
+            ours: whole(said.get(name, "").partition("(")[0]) for ours, name in _ROCMINFO.items()
+        }
+        cus, simds, lds = (
+            agent["cus"],
+            whole(said.get("SIMDs per CU", "").partition("(")[0]),
+            _ROCMINFO_LDS.search(block),
+        )
+        agent["simds"] = simds * cus if simds and isinstance(cus, int) else None
+        agent["lds_bytes"] = int(lds[1]) * 1024 if lds else None
+        agents.append(agent | {"arch": said.get("Name", ""), "product": said.get("Marketing Name", "")})
+    if not agents:
+        return part.skip("a description of the machine (rocminfo) that names no GPU")
+    part.agents = agent_frame(agents, part.source.file)
+    return part

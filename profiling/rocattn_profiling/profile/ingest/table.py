@@ -44,6 +44,7 @@ AGENT_DTYPES = {
     "node": "Int32",  # its KFD node id
     "arch": "object",  # gfx942
     "product": "object",
+    "device_id": "Int32",  # of the PCI device: 0x74a1
     "cus": "Int32",
     "simds": "Int32",
     "max_waves_per_simd": "Int32",

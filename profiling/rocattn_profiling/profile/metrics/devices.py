@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,12 @@ from rocattn.gpu.errors import ArchError
 from rocattn_profiling.base.gpus import (
     LABELLED_CLOCK,
     GpuFactsError,
+    OtherGpu,
     Product,
     architecture,
     architectures,
-    product,
+    named,
+    reported_as,
     with_reported,
 )
 
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.ingest.table import Profile
 
 UNKNOWN_AGENT = -1
-_A1 = re.compile(r"_A\d$")  # rocprof-compute's mark of a chip's revision: MI300X_A1
+GIVEN = "given"
+"""Origin of a peak that --peak states."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Device:
         arch: Its target, "gfx942".
         name: The product if it is known, else the target.
         constants: Values for the names in small letters of ``definitions.toml``, as far as known.
-        origin: Where each is from: "reported", or the product or architecture of the tables.
+        origin: Where each is from: "reported", `GIVEN`, or the product or architecture of the tables.
         known: The product for the tables' further facts; None for an architecture that is not in them.
         folder: Folder of the file that reports it: roofs measured in that folder are its own; "" for none.
     """
@@ -48,26 +52,84 @@ class Device:
     folder: str = ""
 
 
-def devices_of(profile: Profile, gpu: str | None = None) -> dict[int, Device]:
+def devices_of(profile: Profile, gpu: str | None = None, peaks: Mapping[str, float] | None = None) -> dict[int, Device]:
     """Return the GPUs of a profile by their row in ``agents``; the key -1 stands for all others.
 
     Args:
         profile: Its ``agents`` say what the files report.
         gpu: A product's name, or the target of a single one, for files that do not name their GPU; it does not
             override what files report.
+        peaks: Peaks that go before those of files and tables, as `given_peaks` returns them.
 
     Raises:
         GpuFactsError: When `gpu` is no known product, or a target of several.
     """
+    found = named(gpu) if gpu is not None else ()
     devices = {}
     for number, row in enumerate(profile.agents.to_dict("records")):
         if isinstance(row["arch"], str) and row["arch"]:
-            devices[number] = _device({str(name): value for name, value in row.items() if _is_said(value)})
-    if gpu is not None:
-        devices.setdefault(UNKNOWN_AGENT, _from_tables(product(gpu)))
+            devices[number] = _device({str(name): value for name, value in row.items() if _is_said(value)}, found)
+    if found:
+        devices.setdefault(UNKNOWN_AGENT, _of_several(found))
     elif len({(each.arch, tuple(each.constants.items())) for each in devices.values()}) == 1:
         devices[UNKNOWN_AGENT] = next(iter(devices.values()))  # a run on GPUs of one kind: whichever it was
-    return devices
+    if not peaks:
+        return devices
+    once = {id(each): _with_peaks(each, peaks) for each in devices.values()}
+    return {number: once[id(each)] for number, each in devices.items()}
+
+
+_UNITS = {"mb": 1e6, "gb": 1e9, "tb": 1e12, "gib": 2.0**30, "tib": 2.0**40}
+_OPS = {"gflop": 1e-3, "tflop": 1.0, "pflop": 1e3}
+_MEMORY = frozenset({"hbm", "memory", "dram"})
+_DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4")
+_PEAK = re.compile(r"\s*(\w+)\s*=\s*(\d+(?:\.\d*)?)\s*([kmgt]i?b|[gtp]flop)s?(?:/s|ps)?\s*", re.IGNORECASE)
+
+
+def given_peaks(texts: Sequence[str]) -> dict[str, float]:
+    """Return peaks that someone states: "peak_gbps" in GB/s, "matrix", "vector" and data types in TFLOP/s.
+
+    Args:
+        texts: "hbm=4.2TB/s", "fp16=1307 TFLOP/s"; ``memory`` and ``dram`` are the same as ``hbm``.
+
+    Raises:
+        GpuFactsError: When one is not of this form, or has no unit of its kind.
+    """
+    peaks = {}
+    for text in texts:
+        match = _PEAK.fullmatch(text)
+        name, unit = (match[1].casefold(), match[3].casefold()) if match else ("", "")
+        value = float(match[2]) if match else 0.0
+        if name in _MEMORY and unit in _UNITS and value > 0:
+            peaks["peak_gbps"] = value * _UNITS[unit] / 1e9
+        elif name in {"matrix", "vector", *_DTYPES} and unit in _OPS and value > 0:
+            peaks[name] = value * _OPS[unit]
+        else:
+            raise GpuFactsError(
+                f"--peak {text!r} is not a peak: state the memory's in GB/s or TB/s (hbm=4.2TB/s), or one of matrix, "
+                f"vector, {', '.join(_DTYPES)} in TFLOP/s (fp16=1307TFLOP/s)"
+            )
+    return peaks
+
+
+def _with_peaks(device: Device, peaks: Mapping[str, float]) -> Device:
+    """Return a device with the peaks that are given."""
+    known, given = device.known, {}
+    if "peak_gbps" in peaks:
+        given["peak_gbps"] = peaks["peak_gbps"]
+    types = {name: value for name, value in peaks.items() if name in _DTYPES}
+    if known and types:
+        per_clock = {name: value * 1e6 / (known.cus * known.clock_mhz) for name, value in types.items()}
+        rates = {**known.arch.ops_per_clock_per_cu, **per_clock}
+        known = replace(known, arch=replace(known.arch, ops_per_clock_per_cu=rates))
+    if types:
+        given["peak_matrix_tflops"] = (_highest(known)[0] if known else None) or max(types.values())
+    for name in ("matrix", "vector"):
+        if name in peaks:
+            given[f"peak_{name}_tflops"] = peaks[name]
+    return replace(
+        device, known=known, constants=device.constants | given, origin=device.origin | dict.fromkeys(given, GIVEN)
+    )
 
 
 def _is_said(value: object) -> bool:
@@ -75,7 +137,7 @@ def _is_said(value: object) -> bool:
     return value is not None and not pd.isna(value) and value not in {"", 0}  # type: ignore[call-overload]  # a scalar
 
 
-def _device(row: dict[str, Any]) -> Device:
+def _device(row: dict[str, Any], named_by: Sequence[Product | OtherGpu]) -> Device:
     arch = str(row["arch"]).partition(":")[0]
     cus = row.get("cus")
     simds = row.get("simds")
@@ -88,51 +150,82 @@ def _device(row: dict[str, Any]) -> Device:
     if arch.startswith("gfx9") and "max_memory_clock_mhz" in row and "memory_channels" in row:
         # rocprof-compute's formula for HBM: 32 bytes a channel and clock, both edges in the clock's number.
         said["peak_gbps"] = row["max_memory_clock_mhz"] / 1000 * 32 * row["memory_channels"]
-    known = _known(arch, row, said)
-    if known and "clock_mhz" not in known.reported:
+    known = _known(arch, row, said, [each for each in named_by if isinstance(each, Product) and each.arch.name == arch])
+    if isinstance(known, Product) and "clock_mhz" not in known.reported:
         said.pop("clock_mhz", None)
     device = _from_tables(known) if known else Device(arch, str(row.get("product", arch)), {}, {}, None)
     origin = device.origin | dict.fromkeys(said, "reported")
     if arch in architectures():  # rocprof-compute writes a constant, 32, also for gfx950, which has 64
         said["lds_banks"], origin["lds_banks"] = float(architecture(arch).lds_banks), f"tables: {arch}"
-    if arch == "gfx908" and "xcds" not in said:
-        said["xcds"], origin["xcds"] = 1.0, "an MI100 is one die"  # in no table: there are no kernels for it
     folder = str(Path(str(row.get("file", ""))).parent)
     constants = device.constants | said
-    if known and known.name == arch and arch in LABELLED_CLOCK:
-        del (
-            constants["clock_mhz"],
-            origin["clock_mhz"],
-        )  # the highest clock of a card that is not in the tables is unknown
+    if isinstance(known, Product) and known.name == arch and arch in LABELLED_CLOCK:
+        # The highest clock of a card that is not in the tables is unknown.
+        del constants["clock_mhz"], origin["clock_mhz"]
     return replace(device, constants=constants, origin=origin, folder=folder)
 
 
-def _known(arch: str, row: dict[str, Any], said: dict[str, float]) -> Product | None:
+def _known(
+    arch: str, row: dict[str, Any], said: dict[str, float], named_by: Sequence[Product]
+) -> Product | OtherGpu | None:
     """Return the tables' product of a report, or None if they do not have its architecture or lack too much."""
+    name, cus = str(row.get("product", "")), int(said.get("cus", 0)) or None
+    found = reported_as(name, arch, row.get("device_id"), cus)
     if arch not in architectures():
-        return None
+        return found[0] if len(found) == 1 else None
     report = {
-        "Name": arch, "Product_Name": _A1.sub("", str(row.get("product", ""))),
-        "Cu_Count": int(said.get("cus", 0)) or "",
+        "Name": arch, "Product_Name": name, "Device_Id": row.get("device_id", ""), "Cu_Count": cus or "",
         "Simd_Per_Cu": int(said.get("simds_per_cu", 0)) or "", "Num_Xcc": int(said.get("xcds", 0)) or "",
         "Max_Engine_Clk_Fcompute": int(said.get("clock_mhz", 0)) or "",
     }  # fmt: skip
+    # A name that someone states settles which of several products it is, or what a file has no name for.
+    stated = [each for each in named_by if not found or each.name in {other.name for other in found}]
     try:
-        return with_reported({name: value for name, value in report.items() if value != ""})
+        return with_reported(
+            {key: value for key, value in report.items() if value != ""}, stated[0] if len(stated) == 1 else None
+        )
     except (GpuFactsError, ArchError):
         return None
 
 
-def _from_tables(known: Product) -> Device:
-    arch = known.arch
-    rates = arch.ops_per_clock_per_cu
+def _highest(known: Product) -> tuple[float | None, float | None]:
+    """Return the highest peaks of the matrix and the vector instructions for floating types, in TFLOP/s."""
+    rates = known.arch.ops_per_clock_per_cu
     floats = {name: known.peak_tflops(name) or 0.0 for name in rates if not name.startswith(("int", "vector-int"))}
-    constants: dict[str, float | None] = {
-        "cus": known.cus, "simds_per_cu": arch.simds_per_cu, "waves_per_cu": arch.simds_per_cu * arch.waves_per_simd,
-        "xcds": known.xcds, "clock_mhz": known.clock_mhz, "lds_banks": arch.lds_banks,
-        "peak_gbps": known.bandwidth_gbps,
-        "peak_matrix_tflops": max((v for name, v in floats.items() if not name.startswith("vector-")), default=None),
-        "peak_vector_tflops": max((v for name, v in floats.items() if name.startswith("vector-")), default=None),
-    }  # fmt: skip
+    matrix = max((v for name, v in floats.items() if not name.startswith("vector-")), default=None)
+    return matrix, max((v for name, v in floats.items() if name.startswith("vector-")), default=None)
+
+
+def _of_several(found: Sequence[Product | OtherGpu]) -> Device:
+    """Return the device that a name stands for: of several products what they have in common."""
+    first, *others = map(_from_tables, found)
+    if not others:
+        return first
+    common = {
+        name: value for name, value in first.constants.items() if all(o.constants.get(name) == value for o in others)
+    }
+    names = " or ".join(each.name for each in (first, *others))
+    return Device(first.arch, names, common, dict.fromkeys(common, f"tables: {names}"), None)
+
+
+def _from_tables(known: Product | OtherGpu) -> Device:
+    constants: dict[str, float | None]
+    if isinstance(known, OtherGpu):
+        arch, source, product_known = known.arch, known.name, None
+        constants = {
+            "cus": known.cus, "simds_per_cu": known.simds_per_cu, "waves_per_cu": known.waves_per_cu,
+            "xcds": known.xcds, "clock_mhz": known.clock_mhz, "lds_banks": known.lds_banks,
+            "peak_gbps": known.bandwidth_gbps, "peak_matrix_tflops": known.matrix_tflops,
+            "peak_vector_tflops": known.vector_tflops,
+        }  # fmt: skip
+    else:
+        chip, arch, source, product_known = known.arch, known.arch.name, known.name, known
+        waves = chip.simds_per_cu * chip.waves_per_simd
+        matrix, vector = _highest(known)
+        constants = {
+            "cus": known.cus, "simds_per_cu": chip.simds_per_cu, "waves_per_cu": waves,
+            "xcds": known.xcds, "clock_mhz": known.clock_mhz, "lds_banks": chip.lds_banks,
+            "peak_gbps": known.bandwidth_gbps, "peak_matrix_tflops": matrix, "peak_vector_tflops": vector,
+        }  # fmt: skip
     values = {name: float(value) for name, value in constants.items() if value is not None}
-    return Device(arch.name, known.name, values, dict.fromkeys(values, f"tables: {known.name}"), known)
+    return Device(arch, known.name, values, dict.fromkeys(values, f"tables: {source}"), product_known)

@@ -35,7 +35,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--gpu", metavar="NAME",
-        help="the product, for files that do not name it: 'MI300X', 'RX 7900 XT', or a target of one product: gfx1151",
+        help="the product, for files that do not name it: MI300X, 'RX 7900 XT', 'MI300X CPX', or a target: gfx1151",
+    )  # fmt: skip
+    group.add_argument(
+        "--peak", nargs="+", default=[], metavar="NAME=RATE",
+        help="a peak to compare with, before that of files and tables: hbm=4.2TB/s, fp16=1307TFLOP/s",
     )  # fmt: skip
     group.add_argument(
         "--plans", nargs="+", default=[], metavar="FILE",
@@ -53,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.profile.report import pages, summary, terminal
     from rocattn_profiling.profile.report import report as profile_report
 
+    if not all((*arguments.paths, *(arguments.against or ()))):
+        raise CommandError("'' is not a path (an unset variable?): name the profiler's files or their folder")
     if arguments.files:
         return _list_files(arguments.paths, as_json=arguments.json)
     report = _report(arguments.paths, arguments, arguments.per)
@@ -89,9 +95,11 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     """Read paths and compute their report; a missing path is an error before anything is read."""
     from rocattn_profiling.profile.ingest import read
     from rocattn_profiling.profile.metrics.attribution import read_plans
+    from rocattn_profiling.profile.metrics.devices import given_peaks
     from rocattn_profiling.profile.report.report import build
     from rocattn_profiling.profile.report.verdict import COLLECT
 
+    peaks = given_peaks(arguments.peak)
     roots = [Path(path) for path in paths]
     for path in roots:
         if not path.exists():
@@ -104,7 +112,11 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
             remedy = f"pass the folder, which may have some: rocattn report {shlex.quote(str(roots[0].parent))}"
         raise CommandError(f"no kernel dispatch in {', '.join(paths)}: nothing to report ({remedy})", NOT_MEASURED)
     plans = [Path(name) for name in arguments.plans] or _plan_logs(roots)
-    report = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans))
+    report = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans), peaks=peaks)
+    if peaks:
+        report.problems.insert(
+            0, f"peaks as given with --peak, not of the tables or files: {', '.join(arguments.peak)}"
+        )
     report.problems += [line for path in roots for line in _not_collected(path)]
     report.paths = list(paths)
     report.command = next((collection.command for path in roots if (collection := _collection(path))), ())

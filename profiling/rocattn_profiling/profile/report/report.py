@@ -45,8 +45,9 @@ RESOURCES = ("vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "wave_size
 
 
 def build(
-    profile: Profile, *, per: str = "kernel", gpu: str | None = None, ran: Sequence[tuple[LaunchPlan, int]] = ()
-) -> ProfileReport:
+    profile: Profile, *, per: str = "kernel", gpu: str | None = None, ran: Sequence[tuple[LaunchPlan, int]] = (),
+    peaks: Mapping[str, float] | None = None,
+) -> ProfileReport:  # fmt: skip
     """Compute the report of a profile.
 
     Args:
@@ -54,6 +55,7 @@ def build(
         per: "kernel", or "dispatch" for single launches.
         gpu: The product that ran it, for files that do not name their GPU.
         ran: The plans that ran (`rocattn_profiling.profile.metrics.attribution.read_plans`).
+        peaks: Peaks that go before those of files and tables (`devices.given_peaks`).
 
     Raises:
         GpuFactsError: When `gpu` is no known product.
@@ -61,7 +63,7 @@ def build(
     """
     if profile.runs:
         raise RocattnError(several(profile.runs))
-    devices = devices_of(profile, gpu)
+    devices = devices_of(profile, gpu, peaks)
     if not len(profile.dispatches):
         if not len(profile.samples):
             raise RocattnError("nothing to report: the files contain no kernel dispatch")

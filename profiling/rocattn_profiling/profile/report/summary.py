@@ -243,8 +243,10 @@ def _gpus(members: list[tuple[int, KernelProfile]]) -> str:
     most = max(kernel.resources["lds_bytes"] or 0 for _, kernel in members)
     known = [product(name) for name in products() if product(name).arch.lds_block_bytes >= most]
     few = f" (no other has {most:,} bytes of LDS per block)" if 0 < len(known) < len(products()) else ""
-    names = (each.name.removeprefix("Instinct ").removeprefix("Radeon ") for each in known)
-    return f"{', '.join(names)}{few}"
+    instinct = [each.name.removeprefix("Instinct ").removesuffix(" (one GCD)") for each in known if "Inst" in each.name]
+    radeon = [each.name.removeprefix("Radeon ") for each in known if "Radeon" in each.name]
+    cards = f", or a Radeon by its name (one of {len(radeon)}: {radeon[0]}, ...)" if radeon else ""
+    return f"{', '.join(instinct)}{cards}{few}"
 
 
 def _says(members: list[tuple[int, KernelProfile]]) -> str:

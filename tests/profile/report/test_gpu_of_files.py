@@ -106,6 +106,20 @@ def test_each_product_has_its_peak(tmp_path, capsys, agent, bound):
     assert bound in said(capsys, tmp_path, "--out", tmp_path / "out").splitlines()[0]
 
 
+@pytest.mark.parametrize("name", ["AMD Radeon PRO V710", "AMD Radeon RX 7750 XT", "AMD Instinct MI310X"])
+def test_a_peak_that_is_not_known_is_asked_for(tmp_path, capsys, name):
+    """More counters would not help; the option that does is the next step, and it does help."""
+    counters = {"FETCH_SIZE": 40_000.0, "WRITE_SIZE": 0.0}
+    made = [g.Launch(1, "k", (622_592, 1, 1), (256, 1, 1), ns=100_000, agent=2, counters=counters)]
+    g.v3_counters(tmp_path / "a_counter_collection.csv", made)
+    arch = {"Name": "gfx942"} if "Instinct" in name else {"Name": "gfx1101", "Gfx_Target_Version": "110001"}
+    g.v3_agents(tmp_path / "a_agent_info.csv", Num_Xcc="1", Cu_Count="54", Simd_Count="216", Product_Name=name, **arch)
+    text = said(capsys, tmp_path, "--out", tmp_path / "out")
+    assert "memory without the memory's peak bandwidth" in text
+    assert f"next      rocattn report {tmp_path} --peak memory=RATE\n" in text
+    assert "82 % of 0.50 TB/s" in said(capsys, tmp_path, "--peak", "memory=500GB/s", "--out", tmp_path / "out")
+
+
 def test_a_given_peak_goes_first_and_is_called_given(tmp_path, capsys):
     """Of a product without one, or in place of the tables'."""
     run = rocprof1(tmp_path / "run", {})

@@ -32,6 +32,7 @@ WORTH_A_WORD = 10.0
 """Percent of the nearest known limit from which it is mentioned when others are unknown."""
 COLLECT = "rocattn profile -- COMMAND"
 NAME_IT = "rocattn report PATH --gpu NAME"
+STATE_IT = "rocattn report PATH --peak memory=RATE"
 _IDLE = frozenset({"few-blocks", "few-blocks-rdna", "few-waves"})
 _WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory", "dynamic-lds")
 _SHORT = "launch-bound"
@@ -228,7 +229,9 @@ def _lacking(gaps: Sequence[tuple[str, Gap]], impossible: AbstractSet[str]) -> s
 
 
 def _next(gaps: Sequence[tuple[str, Gap]]) -> str:
-    """Return the command that collects the missing inputs; "" if none does."""
+    """Return the command that gives the missing inputs; "" if none does. No counter gives a peak, so it comes first."""
+    if any("peak_gbps" in gap.constants for _, gap in gaps):
+        return STATE_IT
     asked = dict.fromkeys(gap.ask for _, gap in gaps if gap.ask)
     if asked:
         return f"rocattn profile --metrics {' '.join(asked)} -- COMMAND"

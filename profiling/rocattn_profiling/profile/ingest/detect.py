@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rocattn_profiling.profile.ingest import columns
+from rocattn_profiling.profile.ingest.copies import read_copies
 from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, Utf8, parse_header
 from rocattn_profiling.profile.ingest.instruction_files import (
     TRACE_COLUMNS,
@@ -211,6 +212,11 @@ _SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, FilePart], FilePart
         (V3, "6.2 or later", "agents", "columns Agent_Type, Gfx_Target_Version"),
         read_agents,
     ),
+    (
+        {"direction", "source_agent_id", "destination_agent_id", "start_timestamp", "end_timestamp"},
+        (V3, "", "memory copies", "columns Direction, Source_Agent_Id"),
+        read_copies,
+    ),
     ({"gpu_arch", "cu_per_gpu"}, (COMPUTE, "", "sysinfo", "columns gpu_arch, cu_per_gpu"), read_sysinfo),
     ({"gpu_soc", "numcu"}, (COMPUTE, "", "sysinfo", "columns gpu_soc, numCU"), read_sysinfo),
     ({"device", "hbmbw"}, (COMPUTE, "", "roofline", "columns device, HBMBw"), read_roofline),
@@ -243,7 +249,6 @@ _DERIVED = (
     ({"kernel_name", "dispatch_id", "gpu_id"}, COMPUTE, _DISPATCHES),
     ({"kernelname", "index", "gpu_id"}, COMPUTE, _DISPATCHES),
     ({"domain", "function"}, V3, "a trace of API calls: it contains no kernel dispatches"),
-    ({"kind", "direction"}, V3, "a trace of memory copies: it contains no kernel dispatches"),
     ({"kind", "operation", "address"}, V3, "a trace of memory allocations: it contains no kernel dispatches"),
     ({"kind", "operation", "alloc_flags"}, V3, "a trace of scratch memory: it contains no kernel dispatches"),
     (

@@ -16,16 +16,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rocattn_profiling.profile.ingest.copies import MemoryCopy, copies_of
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
     ABORTED,
     MISSING,
     NO_DISPATCHES,
     NO_VALUE,
+    Activity,
     FilePart,
     Notes,
     UnreadableError,
     Vocabulary,
+    activity_frame,
     agent_frame,
     dispatch_frame,
     kernel_name,
@@ -41,7 +44,7 @@ from rocattn_profiling.profile.ingest.pc_samples import (
     entries_of,
 )
 from rocattn_profiling.profile.ingest.small_csv import agent_of, whole
-from rocattn_profiling.profile.ingest.table import HOST_TRAP, STOCHASTIC
+from rocattn_profiling.profile.ingest.table import COPY, HOST_TRAP, STOCHASTIC
 
 LARGEST_BYTES = 1 << 30  # decoding takes several times the file's size in memory
 # A string, or one of the words outside of a string.
@@ -136,6 +139,7 @@ class Buffers(msgspec.Struct):
 
     kernel_dispatch: list[Dispatch] = []
     counter_collection: list[CounterCollection] = []
+    memory_copy: list[MemoryCopy] = []
     pc_sample_host_trap: list[IndexedSample] = []
     pc_sample_stochastic: list[IndexedSample] = []
 
@@ -225,6 +229,7 @@ class _Table:
         self._dispatches: list[tuple[int, ...]] = []
         self._values: list[tuple[int, int, float]] = []
         self._samples = SampleRows()
+        self._copies: list[Activity] = []
 
     def take(self, process: Process) -> None:
         """Add one process."""
@@ -251,6 +256,7 @@ class _Table:
                 symbol = symbols.get(dispatch.dispatch_info.kernel_id)
                 self._add(process, dispatch, None, symbol, numbers)
         self._take_samples(process, symbols)
+        self._copies += copies_of(process.buffer_records.memory_copy, process.metadata.pid, numbers)
 
     def _take_samples(self, process: Process, symbols: dict[int, KernelSymbol]) -> None:
         buffers = process.buffer_records
@@ -301,6 +307,7 @@ class _Table:
     def fill(self, part: FilePart) -> None:
         """Fill the part."""
         part.samples = self._samples.frame(part.pass_label)
+        part.activities = activity_frame(self._copies, part.pass_label, self._notes)
         if not self._dispatches and len(part.samples):
             return
         if not self._dispatches:
@@ -344,23 +351,30 @@ class ChromeTrace(msgspec.Struct):
 def read_chrome_trace(path: Path, part: FilePart) -> FilePart:
     """Read the kernels of a rocprof v1 ``results.json``: name, times, queue and device, no sizes."""
     trace: ChromeTrace = decode(path, ChromeTrace)
-    gpus = {
-        str(event.pid) for event in trace.traceEvents
-        if event.ph == "M" and event.name == "process_name" and str(event.args.get("name", "")).startswith("GPU")
+    named = {
+        str(event.pid): str(event.args.get("name", "")) for event in trace.traceEvents
+        if event.ph == "M" and event.name == "process_name"
     }  # fmt: skip
     notes = Notes(part.source.file)
     kernels = Vocabulary(kernel_name)
     rows = []
+    copies: list[Activity] = []
     for event in trace.traceEvents:
-        if event.ph != "X" or str(event.pid) not in gpus:
+        track = named.get(str(event.pid), "")
+        if event.ph != "X" or not (track.startswith("GPU") or track == "COPY"):
             continue
         start, end = _nanoseconds(event.args.get("BeginNs")), _nanoseconds(event.args.get("EndNs"))
         if MISSING in {start, end}:
-            notes.add("{n} kernels without BeginNs and EndNs", "dropped")
+            notes.add("{n} kernels or copies without BeginNs and EndNs", "dropped")
             continue
         device, queue, process = (whole(str(event.args.get(name, ""))) for name in ("dev-id", "queue-id", "pid"))
         name = str(event.args.get("Name") or event.name)
+        if track == "COPY":
+            owner = (-1 if process is None else process, MISSING if device is None else device)
+            copies.append((*owner, COPY, name, start, end, MISSING))
+            continue
         rows.append((kernels.code(name), start, end, device, queue, -1 if process is None else process))
+    part.activities = activity_frame(copies, part.pass_label, notes)
     part.problems += notes.problems()
     if not rows:
         return part.skip("its trace contains no kernels")

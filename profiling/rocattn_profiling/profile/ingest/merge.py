@@ -11,9 +11,18 @@ import numpy as np
 import pandas as pd
 
 from rocattn_profiling.profile.ingest.instruction_files import trace_key
-from rocattn_profiling.profile.ingest.parts import MISSING, FilePart, Notes, agent_frame, categorical, nullable
+from rocattn_profiling.profile.ingest.parts import (
+    MISSING,
+    FilePart,
+    Notes,
+    agent_frame,
+    categorical,
+    nullable,
+    one_pass,
+)
 from rocattn_profiling.profile.ingest.runs import separate_runs, without_rank
 from rocattn_profiling.profile.ingest.table import (
+    ACTIVITY_DTYPES,
     AGENT_DTYPES,
     COUNTER_DTYPES,
     DISPATCH_DTYPES,
@@ -44,7 +53,7 @@ def arrange(parts: Sequence[FilePart]) -> None:
     _skip_merged_tables(parts)
     runs: dict[tuple[str, str], list[FilePart]] = defaultdict(list)
     for part in parts:
-        if len(part.dispatches):
+        if len(part.dispatches) or len(part.activities):
             runs[part.scope, part.pass_label].append(part)
     for run in runs.values():
         _skip_repeated_formats(run)
@@ -143,6 +152,7 @@ def _is_of_analyze(source: Source) -> bool:
 def _empty(part: FilePart, why: str) -> None:
     blank = FilePart(part.source)
     part.dispatches, part.counters, part.instances = blank.dispatches, blank.counters, blank.instances
+    part.activities = blank.activities
     part.skip(why)
 
 
@@ -160,10 +170,12 @@ def _skip_repeated_formats(run: Sequence[FilePart]) -> None:
         for family in families
     }
     best = max(size, key=size.__getitem__)
-    chosen = next(part.source.file for part in run if part.family == best)
+    chosen = next(part for part in run if part.family == best)
     for part in run:
         if part.family != best:
-            _empty(part, f"it repeats {chosen}, which is read")
+            if not any(len(each.activities) for each in run if each.family == best):
+                chosen.activities = part.activities  # rocprof v1 writes its copies into the trace JSON only
+            _empty(part, f"it repeats {chosen.source.file}, which is read")
 
 
 def _complete_with_traces(run: Sequence[FilePart]) -> None:
@@ -218,7 +230,7 @@ def _name_pass(run: Sequence[FilePart], label: str) -> None:
     if not pids and stem.isdecimal() and len(stem) < 10:  # the default name of rocprofv3: <pid>_kernel_trace.csv
         pids = {int(stem)}
         for part in run:
-            part.dispatches["process"] = np.int32(stem)
+            part.dispatches["process"] = part.activities["process"] = np.int32(stem)
     for pid in pids:
         if stem == str(pid):
             stem = ""
@@ -230,9 +242,10 @@ def _name_pass(run: Sequence[FilePart], label: str) -> None:
         old = part.dispatches["pass"].cat
         renamed = [name + str(text)[len(label) :] for text in old.categories]
         part.dispatches["pass"] = old.rename_categories(renamed)
+        part.activities["pass"] = one_pass(name, len(part.activities))
 
 
-def apart(parts: Iterable[FilePart]) -> None:
+def apart(parts: Sequence[FilePart]) -> None:
     """Renumber processes of one pass that share a process id (two hosts, a reused id)."""
     passes: dict[str, list[FilePart]] = defaultdict(list)
     for part in parts:
@@ -251,6 +264,9 @@ def apart(parts: Iterable[FilePart]) -> None:
                     fresh -= 1
                     shown = fresh
                     part.dispatches.loc[mine, "process"] = np.int32(shown)
+                    for beside in parts:
+                        if (beside.scope, beside.pass_label) == (part.scope, part.pass_label):
+                            beside.activities.loc[beside.activities["process"] == pid, "process"] = np.int32(shown)
                     notes.add(
                         f"dispatches of process {pid} also occur in another file of this pass",
                         f"shown as process {shown}",
@@ -273,6 +289,7 @@ def assemble(parts: list[FilePart]) -> Profile:
                 frame["row"] = frame["row"].to_numpy(np.int32) + np.int32(offset)
     profile.dispatches = _stack(parts, "dispatches", DISPATCH_DTYPES)
     profile.counters = _stack(parts, "counters", COUNTER_DTYPES)
+    profile.activities = _stack(parts, "activities", ACTIVITY_DTYPES)
     profile.instances = _stack(parts, "instances", INSTANCE_DTYPES)
     profile.summaries = _stack(parts, "summaries", SUMMARY_DTYPES)
     profile.roofs = _stack(parts, "roofs", ROOF_DTYPES)
@@ -331,11 +348,11 @@ def _number_agents(profile: Profile, parts: Sequence[FilePart]) -> None:
                 described.setdefault(scope, {}).setdefault(agent["number"], place)
                 described[scope].setdefault(_by_node(agent["node"]), place)
     for part in parts:
-        if len(part.dispatches):
-            numbers = part.dispatches["agent"].to_numpy(np.int64, na_value=MISSING)
+        for frame in (each for each in (part.dispatches, part.activities) if len(each)):
+            numbers = frame["agent"].to_numpy(np.int64, na_value=MISSING)
             if part.by_node:
                 numbers = np.where(numbers == MISSING, MISSING, _by_node(numbers))
-            part.dispatches["agent"] = nullable(_places(part, numbers, described, rows), "Int32")
+            frame["agent"] = nullable(_places(part, numbers, described, rows), "Int32")
     tables = [agent_frame([row], row["file"]) for row in rows]
     profile.agents = pd.concat(tables, ignore_index=True) if tables else empty(AGENT_DTYPES)
 

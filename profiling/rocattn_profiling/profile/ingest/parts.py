@@ -11,6 +11,7 @@ import pandas as pd
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.profile.ingest.table import (
+    ACTIVITY_DTYPES,
     AGENT_DTYPES,
     COUNTER_DTYPES,
     DISPATCH_DTYPES,
@@ -38,6 +39,8 @@ NO_VALUE = "{n} counter values are missing or not numbers"
 REUSED = "{n} dispatch numbers are used for several dispatches"
 NO_COUNTERS = "this is not a counter file"
 MISSING = np.iinfo(np.int64).min  # an integer that the file does not state
+Activity = tuple[int, int, str, str, int, int, int]
+"""Process, the profiler's number of the GPU, kind, name, start and end in ns, bytes; `MISSING` where not stated."""
 _FALLBACK = {"process": NO_PROCESS, "dispatch": NO_DISPATCH, "grid": -1, "block": -1}
 _NUMPY = {"Int32": np.int32, "Int64": np.int64}
 
@@ -120,6 +123,7 @@ class FilePart:
         family: Format, of those that one run may write concurrently: "csv", "json", "rocpd" or "chrome".
         pass_label: Name of the rows' pass (a row may append a group).
         dispatches: Columns of `DISPATCH_DTYPES`; ``agent`` is still the profiler's own number.
+        activities: Columns of `ACTIVITY_DTYPES` (`activity_frame` makes it); ``agent`` as in dispatches.
         numbered: False if the file does not number its dispatches; they are then numbered by start time.
         timing: True for a kernel trace, whose times complete the rows of counters.
         by_node: True if ``agent`` is a node id.
@@ -132,6 +136,7 @@ class FilePart:
     pass_label: str = ""
     dispatches: pd.DataFrame = field(default_factory=lambda: empty(DISPATCH_DTYPES))
     counters: pd.DataFrame = field(default_factory=lambda: empty(COUNTER_DTYPES))
+    activities: pd.DataFrame = field(default_factory=lambda: empty(ACTIVITY_DTYPES))
     instances: pd.DataFrame = field(default_factory=lambda: empty(INSTANCE_DTYPES))
     agents: pd.DataFrame = field(default_factory=lambda: empty(AGENT_DTYPES))
     summaries: pd.DataFrame = field(default_factory=lambda: empty(SUMMARY_DTYPES))
@@ -210,6 +215,22 @@ def one_pass(label: str, rows: int) -> Any:
 def counter_frame(row: NDArray[Any], counter: Any, value: NDArray[np.float64]) -> pd.DataFrame:
     """Build the counters' frame without copying the arrays."""
     return pd.DataFrame({"row": row.astype(np.int32, copy=False), "counter": counter, "value": value}, copy=False)
+
+
+def activity_frame(rows: Sequence[Activity], label: str, notes: Notes) -> pd.DataFrame:
+    """Build the activities' frame; those that end before or when they start are left out, with a note."""
+    kept = [row for row in rows if row[4] != MISSING and row[5] > row[4]]
+    notes.add("{n} copies end before or when they start", "left out of the time line", count=len(rows) - len(kept))
+    if not kept:
+        return empty(ACTIVITY_DTYPES)
+    process, agent, kind, name, start, end, size = zip(*kept, strict=True)
+    columns = {
+        "pass": one_pass(label, len(kept)), "process": np.array(process, np.int32),
+        "agent": nullable(np.array(agent, np.int64), "Int32"), "kind": pd.Categorical(kind),
+        "name": pd.Categorical(name), "start_ns": np.array(start, np.int64), "end_ns": np.array(end, np.int64),
+        "bytes": nullable(np.array(size, np.int64), "Int64"),
+    }  # fmt: skip
+    return pd.DataFrame(columns, copy=False)
 
 
 def agent_frame(agents: Sequence[Mapping[str, Any]], file: str) -> pd.DataFrame:

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from rocattn_profiling.profile.ingest.copies import copies_of_database
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
     MISSING,
@@ -29,6 +30,7 @@ from rocattn_profiling.profile.ingest.parts import (
     Notes,
     UnreadableError,
     Vocabulary,
+    activity_frame,
     agent_frame,
     dispatch_frame,
     joined,
@@ -129,6 +131,8 @@ class _Database:
         columns = self._columns_of("kernels")
         if not columns:
             raise UnreadableError("it has no view 'kernels'", "write it with rocprofv3 of ROCm 7.0 or later")
+        copies = copies_of_database(self._connection, self._columns_of("memory_copies"))
+        self._part.activities = activity_frame(copies, self._part.pass_label, self._notes)
         samples = samples_of_database(self._connection, self._part.pass_label)
         if samples is not None:
             self._part.samples = samples

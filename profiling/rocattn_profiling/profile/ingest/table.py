@@ -38,6 +38,17 @@ DISPATCH_DTYPES = {
     "agent": "Int32",  # index of the row in Profile.agents that ran it
 }
 COUNTER_DTYPES = {"row": "int32", "counter": "category", "value": "float64"}
+ACTIVITY_DTYPES = {  # what else occupies a GPU than kernels: its copy engines
+    "pass": "category",  # this, process and agent as in dispatches
+    "process": "int32",
+    "agent": "Int32",
+    "kind": "category",  # COPY or FILL
+    "name": "category",  # "HOST_TO_DEVICE"
+    "start_ns": "int64",  # the clock of the dispatches of its pass
+    "end_ns": "int64",
+    "bytes": "Int64",  # <NA> where the file does not say
+}
+COPY, FILL = "copy", "fill"
 INSTANCE_DTYPES = {"row": "int32", "counter": "category", "instances": "int32", "max": "float64"}
 AGENT_DTYPES = {
     "number": "Int32",  # the profiler's own number of the GPU; <NA> where the row describes every GPU of the run
@@ -185,6 +196,7 @@ class Profile:
             Values are summed over hardware instances, so ``TCC_HIT`` of a file with ``TCC_HIT[0]...`` is their sum.
             An accumulator is named after the level counter it integrates, ``SQ_LEVEL_WAVES_ACCUM`` (files call
             every one of them ``SQ_ACCUM_PREV_HIRES``; where a pass has no single level counter it keeps that name).
+        activities: Copies and fills by the GPUs' copy engines, columns `ACTIVITY_DTYPES`.
         instances: For counters split into instances: their number and the largest value.
         agents: The GPUs, columns `AGENT_DTYPES`; a GPU not described by any file has only its number.
         summaries: The profiler's own per-kernel statistics, columns `SUMMARY_DTYPES`.
@@ -198,6 +210,7 @@ class Profile:
 
     dispatches: pd.DataFrame = field(default_factory=lambda: empty(DISPATCH_DTYPES))
     counters: pd.DataFrame = field(default_factory=lambda: empty(COUNTER_DTYPES))
+    activities: pd.DataFrame = field(default_factory=lambda: empty(ACTIVITY_DTYPES))
     instances: pd.DataFrame = field(default_factory=lambda: empty(INSTANCE_DTYPES))
     agents: pd.DataFrame = field(default_factory=lambda: empty(AGENT_DTYPES))
     summaries: pd.DataFrame = field(default_factory=lambda: empty(SUMMARY_DTYPES))

@@ -138,7 +138,7 @@ def test_kernels_with_the_same_verdict_share_a_line():
     (line,) = summary.lines
     assert line.who == "6 kernels (86 % of GPU time)"
     assert line.text.startswith("fewer blocks or waves than the GPU has units")
-    assert summary.runtime == "copies and fills of the HIP runtime: 14 % of the time"
+    assert summary.others == "copies and fills of the HIP runtime: 14 % of GPU time"
 
 
 def test_the_table_leaves_no_number_out_in_silence():
@@ -150,9 +150,9 @@ def test_the_table_leaves_no_number_out_in_silence():
         "not in this table: 2 more kernels (27 % of the time) and copies and fills of the HIP runtime (6.7 % of the "
         "time); see the report"
     )
-    assert summary.runtime == ""
+    assert summary.others == ""
     few = summarise(profile_report.build(kernels_of(*names[:5])))
-    assert (few.more, few.runtime) == ("", "")
+    assert (few.more, few.others) == ("", "")
 
 
 def test_copies_are_never_the_headline():
@@ -160,7 +160,7 @@ def test_copies_are_never_the_headline():
     made = profile_report.build(kernels_of(("__amd_rocclr_fillBufferAligned", 97_000), ("mine", 6_000)))
     summary = summarise(made)
     assert summary.headline.startswith("kernel 1 (5.8 % of GPU time): fewer blocks")
-    assert summary.runtime == "copies and fills of the HIP runtime: 94 % of the time"
+    assert summary.others == "copies and fills of the HIP runtime: 94 % of GPU time"
     assert [group.key for group in summary.findings] == ["few-blocks", "runtime-copies"]
 
 

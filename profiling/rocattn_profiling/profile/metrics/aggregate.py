@@ -85,21 +85,20 @@ class LaunchGroup:
         return self.unit.label
 
 
-def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None, pooled: str = "") -> list[LaunchGroup]:
+def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[LaunchGroup]:
     """Group launches by kernel, problem, shape and GPU (`units_of`), in descending order of total time.
 
     Args:
         evaluation: Of the launches.
         labels: The problem of each launch: a kernel that solved several problems becomes several groups.
-        pooled: Prefix of kernels that are one group each.
     """
-    of_launch, units = units_of(evaluation, labels, pooled)
+    of_launch, units = units_of(evaluation, labels)
     return _grouped(evaluation, of_launch, units, keeps_counters=True)  # of single launches there would be too many
 
 
 def by_launch(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[LaunchGroup]:
     """Return each launch by itself, in the order of dispatch."""
-    groups = _grouped(evaluation, *units_of(evaluation, labels, "", single=True))
+    groups = _grouped(evaluation, *units_of(evaluation, labels, single=True))
     order = evaluation.launches.table.sort_values(["process", "dispatch"], kind="stable").index
     place = {int(row): i for i, row in enumerate(order)}
     return sorted(groups, key=lambda group: place[int(group.rows[0])])

@@ -13,6 +13,7 @@ import numpy as np
 
 from rocattn_profiling.pages.quantities import quantity
 from rocattn_profiling.profile.metrics.evaluate import Evaluation
+from rocattn_profiling.profile.metrics.timeline import kind_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,14 +109,13 @@ def long_launches(times: Floats) -> LongLaunches | None:
 
 
 def units_of(
-    evaluation: Evaluation, labels: Sequence[str] | None, pooled: str, *, single: bool = False
+    evaluation: Evaluation, labels: Sequence[str] | None, *, single: bool = False
 ) -> tuple[Integers, list[LaunchUnit]]:
     """Return the number of each launch's unit, and the units.
 
     Args:
         evaluation: Of the launches.
         labels: The problem of each launch.
-        pooled: Prefix of kernels of which every shape and GPU is one unit.
         single: Whether each launch is a unit by itself.
     """
     table = evaluation.launches.table
@@ -140,7 +140,7 @@ def units_of(
             add(np.array([row]), LaunchShape(int(block[row]), int(blocks[row]), int(blocks[row])))
         return number, units
     for rows in _parts(every, names, _codes(problems)):
-        if pooled and str(kernels[rows[0]]).startswith(pooled):
+        if kind_of(str(kernels[rows[0]])):  # its time is not its own work: every shape and GPU is one unit
             add(rows, LaunchShape(0, 0, 0))
             continue
         for of_class, shape in _classes(rows, block, blocks):

@@ -126,7 +126,7 @@ def compare(before: ProfileReport, after: ProfileReport) -> ProfileComparison:
     pairs.sort(key=lambda pair: (-weight(pair), pair.name, pair.label))
     both = [pair for pair in pairs if pair.before and pair.after]
     alone = len(pairs) - len(both)
-    both = [pair for pair in both if pair.after and pair.after.bounds]  # not the runtime's copies and fills
+    both = [pair for pair in both if pair.after and not pair.after.kind]  # not the runtime's copies and fills
     named = [] if gpus else both[:CHANGES]
     lines = [headline(pair) for pair in named]
     if gpus:

@@ -10,14 +10,19 @@ from typing import Any
 from rocattn_profiling.pages.quantities import digits
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.metrics.launches import spelt
+from rocattn_profiling.profile.metrics.timeline import Kind
 from rocattn_profiling.profile.report.records import KernelFinding, KernelProfile, ProfileReport
+from rocattn_profiling.profile.report.waits import share_of, who_is_late
 
 WORTH = 0.01
 """Share of all kernels' time below which a group is folded: it is counted, not shown."""
 COPIES = "runtime-copies"
-COPIES_TITLE = "copies and fills of the HIP runtime"
+COLLECTIVES = "collectives"
+TITLES: dict[Kind, str] = {"runtime": "copies and fills of the HIP runtime", "collective": "collectives"}
+"""What kernels are called whose time is not their own work."""
 _COPIES_WORTH = 0.1  # share of all time from which copies and fills are a finding: every program has some
 _RARE = 0.5  # copies per launch of a kernel below which they may be of the set-up
+_SMALL_NS = 50e3  # a collective of less than this is latency: at 300 GB/s it moved less than 15 MB
 _MANY = 10  # launches from which that is known
 _MOST_NAMED = 6  # kernels named by number in a group
 _MOST_COUNTERS = 6
@@ -59,14 +64,14 @@ class FindingGroup:
         return worth is not None and worth < WORTH
 
     @property
-    def is_runtime(self) -> bool:
-        """Whether it is of the HIP runtime's own kernels, which the terminal's table does not list."""
-        return self.key == COPIES
+    def is_named(self) -> bool:
+        """Whether it is of kernels whose time is not their own work, which the terminal's table does not list."""
+        return self.key in {COPIES, COLLECTIVES}
 
     @property
     def who(self) -> str:
-        """The kernels: "kernel 1", "kernels 1, 3" or "22 kernels"; or the runtime's own."""
-        if self.is_runtime:
+        """The kernels: "kernel 1", "kernels 1, 3" or "22 kernels"; or what they are."""
+        if self.is_named:
             return self.title
         if len(self.kernels) == 1:
             return f"kernel {self.kernels[0]}"
@@ -85,7 +90,7 @@ class FindingGroup:
     @property
     def text(self) -> str:
         """The finding in words; of several kernels first what they have in common."""
-        if len(self.kernels) == 1 or self.is_runtime:
+        if len(self.kernels) == 1 or self.is_named:
             return self.sentence
         return f"{self.title}. Most to gain, kernel {self.kernels[0]}: {self.sentence}"
 
@@ -121,7 +126,7 @@ def group_findings(report: ProfileReport) -> list[FindingGroup]:
     for number, kernel in enumerate(report.kernels, 1):
         for finding in kernel.findings:
             by_rule.setdefault((finding.key, finding.title), []).append((number, kernel, finding))
-    groups = [_group(members, report) for members in by_rule.values()]
+    groups = [*(_group(members, report) for members in by_rule.values()), *_collectives(report)]
     ordered = sorted(groups, key=lambda group: (-group.rank, group.key))
     for copies in _copies(report):  # never first: the kernels are what the report is about
         longer = sum(group.rank >= copies.rank for group in ordered)
@@ -153,17 +158,50 @@ def _counters(kernel: KernelProfile, finding: KernelFinding) -> dict[str, float]
 
 def _copies(report: ProfileReport) -> list[FindingGroup]:
     """Return the HIP runtime's copies and fills as a finding, if they take much of the time."""
-    own = [(number, each) for number, each in enumerate(report.kernels, 1) if each.bounds is None]
+    own = of_kind(report, "runtime")
     share = sum(each.time_share for _, each in own)
     if report.per != "kernel" or share < _COPIES_WORTH:
         return []
-    copies, launches = sum(each.launches for _, each in own), sum(k.launches for k in report.kernels if k.bounds)
+    copies, launches = sum(each.launches for _, each in own), sum(k.launches for k in report.kernels if not k.kind)
     is_each_time = launches >= _MANY and copies >= _RARE * launches
     return [FindingGroup(
-        COPIES, COPIES_TITLE, tuple(number for number, _ in own), share,
+        COPIES, TITLES["runtime"], tuple(number for number, _ in own), share,
         f"{copies:,} for {count(launches, 'launch', 'launches')}: keep data on the GPU between launches, and do not "
         f"clear what is overwritten (hipMemcpy, hipMemset){'' if is_each_time else _IF_SET_UP}",
         share, share / 2, {}, "",
+    )]  # fmt: skip
+
+
+def of_kind(report: ProfileReport, kind: Kind) -> list[tuple[int, KernelProfile]]:
+    """Return the kernels of a kind with their numbers."""
+    return [(number, each) for number, each in enumerate(report.kernels, 1) if each.kind == kind]
+
+
+def _collectives(report: ProfileReport) -> list[FindingGroup]:
+    """Return the collectives as a finding: what of them is exposed, who makes others wait, and what to do.
+
+    Exposed time is an upper bound of the gain: as much as overlap could hide.
+    """
+    own, time = of_kind(report, "collective"), report.timeline
+    if report.per != "kernel" or not own:
+        return []
+    share, held = sum(each.time_share for _, each in own), time.collectives
+    total = sum(each.total_ns for each in report.kernels)
+    exposed = sum(gpu.exposed_ns for gpu in time.gpus)
+    gain = min(exposed / total, share) if held and total else None
+    says = "how much of them compute hides, and who comes late, is known from a trace of all ranks"
+    if held:
+        late, many = who_is_late(time), held.median_ns < _SMALL_NS and held.launches >= _MANY
+        parts = [
+            f"{share_of(exposed, sum(gpu.communication_ns for gpu in time.gpus))} of their time is exposed", late,
+            "balance the ranks' work, and what their hosts do before it" if late else "",
+            "send fewer, larger messages" if many else "",
+        ]  # fmt: skip
+        says = "; ".join(filter(None, parts))
+    return [FindingGroup(
+        COLLECTIVES, TITLES["collective"], tuple(number for number, _ in own), share if own[0][1].time_ns else None,
+        f"{says}; overlap them with compute that does not depend on them", gain,
+        share / 2 if gain is None else gain, {}, "",
     )]  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from rocattn_profiling.kernels.read.assembly import Instruction
 from rocattn_profiling.pages.render import shorten
 from rocattn_profiling.profile.ingest.table import HOST_TRAP, IDLE, ISSUED, NO_DISPATCH, STALLED, THREAD_TRACE
 from rocattn_profiling.profile.metrics.devices import Device
+from rocattn_profiling.profile.metrics.timeline import kind_of
 from rocattn_profiling.profile.report.limits import NEAR
 from rocattn_profiling.profile.report.records import Bounds, HotInstruction, HotLine, HotSpots, KernelFinding, Stall
 
@@ -124,16 +125,14 @@ _LIMITS_OF = {
 
 
 def hot_spots(
-    samples: pd.DataFrame, sampled_on: Mapping[str, tuple[Device | None, int | None]], unnamed: Device | None,
-    runtime: str,
-) -> tuple[list[HotSpots], str]:  # fmt: skip
+    samples: pd.DataFrame, sampled_on: Mapping[str, tuple[Device | None, int | None]], unnamed: Device | None
+) -> tuple[list[HotSpots], str]:
     """Return the hot spots of each kernel and method, those with the most samples first, and what is left out.
 
     Args:
         samples: Columns `SAMPLE_DTYPES`.
         sampled_on: The GPU and the wave size of each kernel that dispatches name.
         unnamed: The GPU of all others.
-        runtime: Prefix of the HIP runtime's own kernels, which are left out.
     """
     if not len(samples):
         return [], ""
@@ -141,7 +140,8 @@ def hot_spots(
     for name in ("kernel", "method", "instruction", "source", "state"):
         table[name] = table[name].astype("object")
     traced = table["method"] == THREAD_TRACE
-    own = table["kernel"].str.startswith(runtime) | ((table["instruction"] == "") & table["code_object"].isna())
+    runtime = {name for name in table["kernel"].unique() if kind_of(name) == "runtime"}
+    own = table["kernel"].isin(runtime) | ((table["instruction"] == "") & table["code_object"].isna())
     total = int(table.loc[~traced, "count"].sum())
     of_runtime = int(table.loc[~traced & own, "count"].sum())
     left_out = f"{100 * of_runtime / total:.2g} % of the samples are in the runtime's own code" if of_runtime else ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.render import add_filters, count, markdown_text, shorten, standalone
+from rocattn_profiling.pages.time_strips import time_strips
 from rocattn_profiling.profile.ingest.table import NO_PROCESS, Profile
 from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.metrics.definitions import definitions
@@ -22,6 +23,7 @@ from rocattn_profiling.profile.report.records import KernelFinding, KernelProfil
 from rocattn_profiling.profile.report.roofline import Roofline, hierarchical, of_gpu
 from rocattn_profiling.profile.report.speed_of_light import SpeedBar, rate_text, speed_of_light
 from rocattn_profiling.profile.report.summary import NAME_LENGTH, summarise
+from rocattn_profiling.profile.report.waits import gap_text
 
 if TYPE_CHECKING:
     from rocattn_profiling.base.reasons import Reason
@@ -42,6 +44,8 @@ STALLS = {
     "wave_slots_full_pct": "held back by wave slots", "vgprs_full_pct": "by VGPRs", "sgprs_full_pct": "by SGPRs",
     "lds_full_pct": "by LDS", "barriers_full_pct": "by barriers",
 }  # fmt: skip
+STRIPS = 16
+"""GPUs whose time is drawn."""
 HOT = 12
 MARKDOWN_KERNELS = 15
 MARKDOWN_HOT = 2
@@ -119,7 +123,8 @@ def profile_html(report: ProfileReport, made_ms: int, comparison: ProfileCompari
         rooflines=_rooflines(report, shown), formulas=_formulas(report), listed=LISTED, missing=_missing(report),
         pairs=comparison.pairs if comparison else None, summary=summarise(report), too_low=_too_low(report),
         changed=comparison.lines if comparison else [], hot=report.hot_spots[:HOT], hot_spots=hot_spots,
-        compare=complete(report, COMPARE) if report.per == "kernel" else "",
+        compare=complete(report, COMPARE) if report.per == "kernel" else "", gap_text=gap_text,
+        strips=time_strips([(gpu.name, gpu.span_ns / 1e9, gpu.bins) for gpu in report.timeline.gpus[:STRIPS]]),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.metrics.devices import Device
 from rocattn_profiling.profile.metrics.formula import Condition, Formula
+from rocattn_profiling.profile.metrics.timeline import Kind, Timeline
 from rocattn_profiling.profile.metrics.units import LaunchShape, LongLaunches
 
 ReasonCode = Literal[
@@ -335,6 +336,7 @@ class KernelProfile:
         bounds: How near it is to each limit; None for a single launch and for the HIP runtime's own kernels.
         findings: Suggested optimisations, the largest gain first.
         verdict: Which limit bounds it, or why that is unknown; None if `bounds` is.
+        kind: Whose work its time is; only a kernel with work of its own is judged.
     """
 
     name: str
@@ -359,6 +361,7 @@ class KernelProfile:
     bounds: Bounds | None
     findings: list[KernelFinding]
     verdict: Verdict | None
+    kind: Kind = ""
 
     @property
     def facts(self) -> list[str]:
@@ -387,6 +390,7 @@ class ProfileReport:
         not_hot: Which samples are in none of them, or "".
         paths: The files and folders that were read, as they were named; for commands to run next.
         command: The program that was profiled, if a collection of `rocattn profile` says which; for the same.
+        timeline: How the time went.
     """
 
     per: str
@@ -400,3 +404,4 @@ class ProfileReport:
     not_hot: str = ""
     paths: list[str] = field(default_factory=list)
     command: tuple[str, ...] = ()
+    timeline: Timeline = field(default_factory=Timeline)

@@ -23,6 +23,8 @@ from rocattn_profiling.profile.metrics.evaluate import TOO_SHORT, Evaluation, ev
 from rocattn_profiling.profile.metrics.formula import Between
 from rocattn_profiling.profile.metrics.launches import find_launches
 from rocattn_profiling.profile.metrics.places import Places
+from rocattn_profiling.profile.metrics.timeline import kind_of, timeline
+from rocattn_profiling.profile.metrics.timeline import to_json as time_json
 from rocattn_profiling.profile.report import hot_spots
 from rocattn_profiling.profile.report.findings import find
 from rocattn_profiling.profile.report.groups import group_findings
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from rocattn.gpu.launch import LaunchPlan
 
 SCHEMA = 1
-RUNTIME_S_OWN = "__amd_rocclr_"
-"""Prefix of the HIP runtime's helper kernels (copies, fills), which users cannot optimise."""
 DYNAMIC_LDS = "at most: it uses LDS that is allocated at launch, and the files do not say how much"
 RESOURCES = ("vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "wave_size")
 
@@ -67,7 +67,7 @@ def build(
     if not len(profile.dispatches):
         if not len(profile.samples):
             raise RocattnError("nothing to report: the files contain no kernel dispatch")
-        spots, left_out = hot_spots.hot_spots(profile.samples, {}, devices.get(UNKNOWN_AGENT), RUNTIME_S_OWN)
+        spots, left_out = hot_spots.hot_spots(profile.samples, {}, devices.get(UNKNOWN_AGENT))
         problems = [str(problem) for problem in profile.problems]
         gpus = [devices[UNKNOWN_AGENT]] if UNKNOWN_AGENT in devices else []
         shown = [_shown(each, None, devices.get(UNKNOWN_AGENT)) for each in spots]
@@ -75,11 +75,11 @@ def build(
     attributed = attribute(find_launches(profile).table, ran) if ran else None
     evaluation = evaluate(profile, devices, attributed.work if attributed else None)
     labels = attributed.labels if attributed else None
-    groups = by_kernel(evaluation, labels, RUNTIME_S_OWN) if per == "kernel" else by_launch(evaluation, labels)
+    groups = by_kernel(evaluation, labels) if per == "kernel" else by_launch(evaluation, labels)
     total = sum(group.total_ns for group in groups)
     # A kernel's samples are of several dispatches: of a single one they say nothing.
     ran_on = {group.name: _ran_on(group, evaluation, devices) for group in reversed(groups)} if per == "kernel" else {}
-    spots, left_out = hot_spots.hot_spots(profile.samples, ran_on, devices.get(UNKNOWN_AGENT), RUNTIME_S_OWN)
+    spots, left_out = hot_spots.hot_spots(profile.samples, ran_on, devices.get(UNKNOWN_AGENT))
     of_kernel: dict[str, list[HotSpots]] = defaultdict(list)
     for each in spots if per == "kernel" else ():
         of_kernel[each.kernel].append(each)
@@ -102,7 +102,7 @@ def build(
         for group in groups
     ]
     if per == "kernel":
-        kernels.sort(key=lambda kernel: kernel.bounds is None)
+        kernels.sort(key=lambda kernel: ("", "collective", "runtime").index(kernel.kind))
     number_of = {kernel.name: number for number, kernel in reversed([*enumerate(kernels, 1)])} if ran_on else {}
     shown = []
     for each in spots:
@@ -113,7 +113,7 @@ def build(
     return ProfileReport(
         per, kernels, list(used.values()), profile,
         [*(str(problem) for problem in profile.problems), *evaluation.launches.problems],
-        evaluation.left_out, evaluation.missing, shown, left_out,
+        evaluation.left_out, evaluation.missing, shown, left_out, timeline=timeline(profile),
     )  # fmt: skip
 
 
@@ -171,7 +171,8 @@ def _kernel(
             theory = replace(theory, sentence=f"{theory.sentence} ({DYNAMIC_LDS})")
         elif theory.blocks and "cus" in numbers:
             numbers["blocks_that_fit"] = theory.blocks * numbers["cus"] / (2 if theory.unit == "WGP" else 1)
-    judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
+    kind = kind_of(group.name)
+    judged = per == "kernel" and not kind
     too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
     limiter, arch = theory.sentence if theory else "", device.arch if device else ""
     if stall := hot_spots.stall_of(spots):
@@ -208,6 +209,7 @@ def _kernel(
         device, len(group.rows), group.unit.shape, places.text(group), places.gpus(group), group.long,
         tuple((int(grid), int(block)) for grid, block in grids.index),
         resources, group.time_ns, group.total_ns, share, group.values, counted, theory, why, near, findings, judgement,
+        kind,
     )  # fmt: skip
 
 
@@ -280,6 +282,7 @@ def to_json(report: ProfileReport) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "per": report.per,
+        "timeline": time_json(report.timeline),
         "kernels": [_kernel_json(kernel) for kernel in report.kernels],
         "groups": groups_json(group_findings(report)),
         "devices": [
@@ -305,6 +308,7 @@ def _kernel_json(kernel: KernelProfile) -> dict[str, Any]:
     return {
         "kernel": kernel.name,
         "label": kernel.label,
+        "kind": kernel.kind,
         "dispatch": kernel.dispatch,
         "process": kernel.process,
         "gpu": kernel.device.name if kernel.device else None,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from rocattn_profiling.base.gpus import product, products
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.pages.render import count
-from rocattn_profiling.profile.report.groups import COPIES_TITLE, FindingGroup, complete, group_findings, part
+from rocattn_profiling.profile.metrics.timeline import Kind
+from rocattn_profiling.profile.report.groups import TITLES, FindingGroup, complete, group_findings, of_kind, part
 from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
 from rocattn_profiling.profile.report.names import short_name
 from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport, Verdict
@@ -25,13 +26,14 @@ from rocattn_profiling.profile.report.verdict import (
     WASTE,
     WORTH_A_WORD,
 )
+from rocattn_profiling.profile.report.waits import leads, time_lines
 
 KERNELS = 5
 """Number of kernels, or of groups of them with the same verdict."""
 FINDINGS = 5
 """Number of findings, or groups of them."""
 NAME_LENGTH = 90
-_RUNTIME = 0.1  # part of all time from which the runtime's own kernels have a line of their own
+_OTHERS = 0.1  # part of all time from which kernels whose time is not their own work have a line of their own
 _LONG = 0.2  # part of all time from which a kernel has a line of its own
 _SHARES = 6  # percentages that are named
 _PERCENTAGE = re.compile(r"(Utilization|Util|Busy|Stalled|Percent|Hit|BankConflict)$")  # names of derived counters
@@ -111,11 +113,12 @@ class ReportSummary:
     """The card of a report.
 
     Attributes:
-        headline: The verdict on what takes most of the time, in one sentence.
-        rows: The longest kernels, without the HIP runtime's own, whose numbers are the last.
+        headline: The verdict on what takes most of the time, in one sentence: on a kernel, or on waiting.
+        before, after: What stands before the headline and after it: how the time went, the verdict on the kernels.
+        rows: The longest kernels that have work of their own; the numbers of the others are the last.
         lines: The verdicts, those of the longest kernels first; never empty without `why_none`.
         why_none: Why there is no verdict, or "".
-        runtime: The share of the HIP runtime's own kernels if it is large, or "".
+        others: The share of kernels whose time is not their own work, if it is large, or "".
         more: What has no row, with its share, or "".
         findings: The findings to show, by rule, the largest gain first.
         folded: Those that are worth less than `groups.WORTH`.
@@ -127,16 +130,34 @@ class ReportSummary:
     rows: list[KernelRow]
     lines: list[SummaryLine]
     why_none: str
-    runtime: str
+    others: str
     more: str
     findings: list[FindingGroup]
     folded: list[FindingGroup]
     unknown: list[UnknownVerdict]
     commands: list[str]
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 def summarise(report: ProfileReport) -> ReportSummary:
-    """Summarise what bounds the kernels of a report, in descending order of time."""
+    """Summarise how the time went and what bounds the kernels of a report, in descending order of time.
+
+    Waiting that dominates is the headline. Of an application the time comes first in any case; of a micro-benchmark,
+    and where it is not known, after the kernels.
+    """
+    summary, time = _of_kernels(report), report.timeline
+    lines = [complete(report, line) for line in time_lines(time)]
+    if not lines:
+        return summary
+    if leads(time):
+        return replace(summary, headline=lines[0], after=(*lines[1:], summary.headline))
+    if time.is_application:
+        return replace(summary, before=tuple(lines))
+    return replace(summary, after=tuple(lines))
+
+
+def _of_kernels(report: ProfileReport) -> ReportSummary:
     if report.per != "kernel":
         why = "no verdict: those are of kernels, not of single dispatches"
         command = complete(report, "rocattn report PATH")
@@ -146,13 +167,15 @@ def summarise(report: ProfileReport) -> ReportSummary:
         commands = _after_samples(report) or [complete(report, COLLECT)]
         return ReportSummary(why, [], [], why, "", "", [], [], [], commands)
     judged = [(number, each, each.verdict) for number, each in enumerate(report.kernels, 1) if each.verdict]
-    share = sum(each.time_share for each in report.kernels if each.verdict is None)
-    runtime = f"{COPIES_TITLE}: {100 * share:.0f} % of the time" if share >= _RUNTIME else ""
+    kinds: tuple[Kind, ...] = ("collective", "runtime")
+    shares = {TITLES[kind]: sum(each.time_share for _, each in of_kind(report, kind)) for kind in kinds}
+    others = ", ".join(f"{what}: {100 * share:.0f} % of GPU time" for what, share in shares.items() if share >= _OTHERS)
     groups = group_findings(report)
     findings, folded = ([each for each in groups if each.is_small is small] for small in (False, True))
     if not judged:
-        why = "no verdict: only the HIP runtime's own kernels ran"
-        return ReportSummary(why, [], [], why, runtime, "", findings, folded, [], [])
+        held = " and ".join(TITLES[kind] for kind in kinds if of_kind(report, kind))
+        why = f"no verdict: only {held} ran"
+        return ReportSummary(why, [], [], why, others, "", findings, folded, [], [])
     alike: dict[tuple[str, str], list[tuple[int, KernelProfile, Verdict]]] = {}
     for number, kernel, reason in judged:
         alone = reason.code in {BOUND, FAR, SAMPLED, WASTE} or (reason.code in _OF_MANY and kernel.time_share >= _LONG)
@@ -162,7 +185,7 @@ def summarise(report: ProfileReport) -> ReportSummary:
     lines = [_line(group) for group in shown]
     unknown = _unknown(report, judged)
     return ReportSummary(
-        _headline(shown[0], lines[0]), _rows(report), lines, "", runtime, _without_a_row(judged, share), findings,
+        _headline(shown[0], lines[0]), _rows(report), lines, "", others, _without_a_row(judged, shares), findings,
         folded, unknown,
         list(dict.fromkeys([*(each.command for each in unknown), *_after_samples(report, judged)])),
     )  # fmt: skip
@@ -175,11 +198,11 @@ def _after_samples(report: ProfileReport, judged: Sequence[tuple[int, KernelProf
     return [complete(report, remedy) for remedy in dict.fromkeys(filter(None, remedies))]
 
 
-def _without_a_row(judged: list[tuple[int, KernelProfile, Verdict]], copies: float) -> str:
+def _without_a_row(judged: list[tuple[int, KernelProfile, Verdict]], others: dict[str, float]) -> str:
     """Return which kernels the table leaves out, with their share of the time; "" for none."""
     rest = [kernel for _, kernel, _ in judged[KERNELS:]]
     names = [(count(len(rest), "more kernel"), sum(kernel.time_share for kernel in rest))] if rest else []
-    names += [(COPIES_TITLE, copies)] if 0 < copies < _RUNTIME else []
+    names += [(what, share) for what, share in others.items() if 0 < share < _OTHERS]
     texts = [f"{name} ({part(share)} of the time)" if judged[0][1].time_ns else name for name, share in names]
     return f"not in this table: {' and '.join(texts)}; see the report" if texts else ""
 
@@ -196,7 +219,7 @@ def _headline(group: list[tuple[int, KernelProfile, Verdict]], line: SummaryLine
 
 def _rows(report: ProfileReport) -> list[KernelRow]:
     own = report.per == "kernel"
-    kernels = [(number, each) for number, each in enumerate(report.kernels, 1) if each.bounds or not own]
+    kernels = [(number, each) for number, each in enumerate(report.kernels, 1) if not (each.kind and own)]
     if not own:
         kernels.sort(key=lambda row: -row[1].total_ns)
     return [

@@ -74,9 +74,11 @@ def fill(
         add_comparison(card, report, summary, comparison)
         add_problems(card, report.problems)
         return card
-    card.add((_sentence(summary.headline), "bold"))
-    if summary.runtime:
-        card.add(_sentence(summary.runtime))
+    for line in summary.before:
+        card.add(_sentence(clean(line)))
+    card.add((_sentence(clean(summary.headline)), "bold"))
+    for line in filter(None, (*summary.after, summary.others)):
+        card.add(_sentence(clean(line)))
     if summary.rows:
         card.gap()
         add_kernels(card, summary)
@@ -301,7 +303,7 @@ def add_unknown(card: Card, summary: ReportSummary) -> None:
         text = f"{unknown.who}: {unknown.why}"
         if unknown.says:
             card.add(_sentence(clean(unknown.says)))
-        card.add("To measure it:" if text == summary.headline else _sentence(clean(text)))
+        card.add("To measure it:" if text in {summary.headline, *summary.after} else _sentence(clean(text)))
         card.add("next      ", (clean(unknown.command), "cyan"), first=_INDENT, wrap=False)
         if unknown.gpus:
             card.add(unknown.gpus, first=f"{_INDENT}NAME      ")

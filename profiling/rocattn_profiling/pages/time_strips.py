@@ -1,0 +1,73 @@
+"""Strips as geometry: for each thing, what fills its time, as stacked shares that a template draws as inline SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rocattn_profiling.pages.charts import Tick
+from rocattn_profiling.pages.quantities import digits, fitting_unit, nice_ticks
+
+_RIGHT, _TOP, _BOTTOM = 956.0, 4.0, 34.0
+_CHARACTER = 6.6  # pixels, of the names
+_EDGE = 0.97  # part of the length from which a label ends at its tick
+
+
+@dataclass(frozen=True, slots=True)
+class TimeStrip:
+    """One strip; lengths are pixels of the view box.
+
+    Attributes:
+        name: What stands left of it.
+        left: Where it begins.
+        areas: Of each share, from the bottom, the ``d`` of a path; "" for none.
+        ticks: Of its time.
+    """
+
+    name: str
+    left: float
+    areas: tuple[str, ...]
+    ticks: tuple[Tick, ...]
+
+
+def time_strips(things: Sequence[tuple[str, float, Sequence[Sequence[float]]]]) -> list[TimeStrip]:
+    """Return a strip for each thing, all with the same left edge, each over its own time.
+
+    Args:
+        things: Name, seconds, and the shares (0 to 1) in equal parts of the time.
+    """
+    left = max((len(name) for name, _, _ in things), default=0) * _CHARACTER + 6
+    return [_strip(name, seconds, shares, left) for name, seconds, shares in things]
+
+
+def _strip(name: str, seconds: float, shares: Sequence[Sequence[float]], left: float) -> TimeStrip:
+    width, bottoms, areas = _RIGHT - left, [0.0] * len(shares), []
+    for share in zip(*shares, strict=True):
+        tops = [low + each for low, each in zip(bottoms, share, strict=True)]
+        areas.append(_outline(bottoms, tops, left, width / len(shares)))
+        bottoms = tops
+    unit = fitting_unit(seconds, "seconds")
+    ticks = (
+        Tick(
+            round(left + width * value * unit.factor / seconds, 1), f"{digits(value)} {unit.symbol}",
+            "end" if value * unit.factor > _EDGE * seconds else "middle",
+        )
+        for value in nice_ticks(0, seconds / unit.factor) if value > 0
+    )  # fmt: skip
+    return TimeStrip(name, left, tuple(areas), tuple(ticks))
+
+
+def _outline(bottoms: Sequence[float], tops: Sequence[float], left: float, step: float) -> str:
+    """Return the bars between two lines, those next to each other that are equal as one."""
+    height = _BOTTOM - _TOP
+    runs: list[list[float]] = []
+    for place, (low, high) in enumerate(zip(bottoms, tops, strict=True)):
+        if runs and runs[-1][1] == place and runs[-1][2:] == [low, high]:
+            runs[-1][1] = place + 1
+        elif high > low:
+            runs.append([place, place + 1, low, high])
+    return "".join(
+        f"M{left + step * first:.1f} {_BOTTOM - height * low:.1f}V{_BOTTOM - height * high:.1f}"
+        f"H{left + step * last:.1f}V{_BOTTOM - height * low:.1f}Z"
+        for first, last, low, high in runs
+    )

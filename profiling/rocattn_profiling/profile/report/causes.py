@@ -142,7 +142,8 @@ def _wastes(change: _Change) -> Iterator[tuple[float, ChangeCause]]:
         ratio = max(both) / min(both) if min(both) > 0 else math.inf
         if is_more == (change.ratio > 1) and ratio >= _GREW:
             value = change.after.values[metric]
-            moved = f"{value.title[0].lower()}{value.title[1:]} {_moved(both, value.unit)}"
+            title = value.title if value.title[:2].isupper() else f"{value.title[0].lower()}{value.title[1:]}"
+            moved = f"{title} {_moved(both, value.unit)}"
             evidence = tuple(_evidence(change, "memory"))
             grown.append((ratio, ChangeCause(WASTE, f"{found[rule].title}: {moved}", evidence=evidence)))
     yield from sorted(grown, key=lambda each: -each[0])

@@ -37,6 +37,7 @@ _IDLE = frozenset({"few-blocks", "few-blocks-rdna", "few-waves"})
 _WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory", "dynamic-lds")
 _SHORT = "launch-bound"
 _HOT = "hot-line"
+_WORDS = 3  # wastes that were not counted and are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,9 @@ def not_looked_at(
     lacking = [(word, gap) for word, gap in gaps if gap.counters and gap.ask]
     counted_in_part = {word for word, gap in gaps if not gap.counters}
     lacking = [(word, gap) for word, gap in lacking if word not in counted_in_part]
-    return tuple(dict.fromkeys(word for word, _ in lacking)), _next(lacking)
+    words = list(dict.fromkeys(word for word, _ in lacking))
+    some = [*words[:_WORDS], f"{len(words) - _WORDS} more"] if len(words) > _WORDS + 1 else words
+    return tuple(some), _next(lacking)
 
 
 def _sampled(

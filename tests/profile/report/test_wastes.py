@@ -288,3 +288,13 @@ def test_reads_of_a_strix_halo_are_a_lower_bound(kib, pct, code):
     assert found.verdict.code == code
     assert f"memory at least {pct} %" in found.verdict.text or f"at {pct} % of 0.26 TB/s or more" in found.verdict.text
     assert [limit.key for limit in found.bounds.uncounted] == ["memory", "vector"]
+
+
+def test_counters_left_out_are_in_the_json():
+    """With the metrics; the verdict does not say of what was left out that nobody counted it."""
+    report, found = kernel(STRIDED | {"TCC_EA0_RDREQ_sum": 2.0**63, "TCC_EA0_RDREQ_32B_sum": 0, "TCC_BUBBLE_sum": 0})
+    assert profile_report.to_json(report)["left_out"]["TCC_EA0_RDREQ_sum"] == ["left out in 1 launch"]
+    assert "TCC_EA0_RDREQ_sum" not in found.counters
+    twice = {"ns": 100_000, "SQ_WAVES": 4 * 8192, "SQ_ACTIVE_INST_VALU": 1000}
+    _, wrong = kernel(twice)
+    assert wrong.verdict.text == "limit not known: its counters are left out as impossible"

@@ -43,16 +43,13 @@ def bring_together(name: str, counters: Mapping[str, Floats], table: pd.DataFram
     if not len(lacking):
         return {}, []
     filled: dict[str, Mask] = {}
-    few: dict[str, tuple[int, int]] = {}
+    few: dict[str, int] = {}
     kernels = [(rows, _sets(there[:, rows])) for rows in _rows(table.iloc[np.flatnonzero(there.any(0))])]
-    most = max(len(sets) for _, sets in kernels)
+    every = _largest({each for _, sets in kernels for each in sets if len(sets) > 1})
     for rows, sets in kernels:
-        if most < 2 or (len(sets) < 2 and len(rows) >= most):  # all of one set: this kernel's launches lack nothing
-            continue
-        if len(rows) < most:
-            few[str(table["kernel"].iloc[rows[0]])] = (len(rows), most)
-            continue
-        for start in range(0, len(rows), len(sets)):
+        if len(sets) < len(every):
+            few[str(table["kernel"].iloc[rows[0]])] = len(sets)
+        for start in range(0, len(rows), len(sets)) if len(sets) > 1 else ():
             part = rows[start : start + len(sets)]
             for at, each in enumerate(names):
                 have = part[there[at, part]]
@@ -62,7 +59,7 @@ def bring_together(name: str, counters: Mapping[str, Floats], table: pd.DataFram
                     later = np.minimum(np.searchsorted(have, lack), len(have) - 1)
                     counters[each][lack] = counters[each][have[later]]
                     filled.setdefault(each, np.zeros(len(table), dtype=bool))[lack] = True
-    return filled, _told(name, few)
+    return filled, _told(name, few, len(every))
 
 
 def _rows(launches: pd.DataFrame) -> list[NDArray[np.int64]]:
@@ -71,18 +68,21 @@ def _rows(launches: pd.DataFrame) -> list[NDArray[np.int64]]:
     return [np.sort(frame.index.to_numpy(np.int64)) for _, frame in groups]
 
 
-def _sets(there: Mask) -> list[bytes]:
-    """Return the sets of counters that a kernel's launches measured in turns; one if each had all, or lost one."""
-    every = list(dict.fromkeys(column.tobytes() for column in there.T))
-    whole = there.any(1).tobytes()
-    return every[:1] if whole in every else every
+def _sets(there: Mask) -> list[frozenset[int]]:
+    """Return the sets of counters that a kernel's launches measured in turns; one if some launch has all."""
+    return _largest({frozenset(np.flatnonzero(column).tolist()) for column in there.T})
 
 
-def _told(name: str, few: Mapping[str, tuple[int, int]]) -> list[str]:
+def _largest(sets: set[frozenset[int]]) -> list[frozenset[int]]:
+    """Return the sets that are in no other: a launch that lost a value has no set of its own."""
+    return [each for each in sets if not any(each < other for other in sets)]
+
+
+def _told(name: str, few: Mapping[str, int], sets: int) -> list[str]:
+    """Return that some kernels had too few launches for all of the sets."""
     if not few:
         return []
-    named = [f"{kernel[:60]} ({had})" for kernel, (had, _) in list(few.items())[:_KERNELS]]
+    named = [f"{kernel[:60]} ({had} of {sets})" for kernel, had in list(few.items())[:_KERNELS]]
     more = f" and {len(few) - _KERNELS} more" if len(few) > _KERNELS else ""
-    (_, sets), *_ = few.values()
-    text = f"iteration multiplexing spread the counters over {sets} launches, more than there are of {', '.join(named)}"
+    text = f"iteration multiplexing spread the counters over {sets} launches, and too few measured {', '.join(named)}"
     return [f"pass {name}: {text}{more}: run more iterations, or collect without it"]

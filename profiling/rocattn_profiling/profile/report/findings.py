@@ -28,7 +28,7 @@ WORDS = frozenset({"limiter", "bound", "arch", "place", "others", "long", "media
 TOO_LOW = " (per-cycle values are too low: on a kernel this short they include the profiler's own cycles)"
 LARGE = 0.25
 """Part of a kernel's time from which a waste comes before what is true of most kernels (`last`)."""
-_RANK_WAITING = 0.5
+_RANK_WAITING, _OF_LIMIT = 0.5, 0.99
 _NEXT = 0.5  # share of the nearest limit's from which the second nearest is mentioned
 
 
@@ -76,6 +76,7 @@ class _Rule:
         gain = float(np.clip(evaluate(self.gain, ends(known)), 0, most)) if self.gain and is_bounded else None
         part = evaluate(self.rank, ends(known)) if gain is None else gain
         rank, shown_gain = _of_all(gain, part, numbers)
+        rank *= _OF_LIMIT if gain == most else 1  # the limit that leaves no more comes first
         command = fill(self.next, known, words) if places(self.next) <= known.keys() | words.keys() else ""
         inputs = {name: float(known[name]) for name in sorted(used)}
         if is_too_low:

@@ -385,6 +385,7 @@ class ProfileReport:
         profile: What was read.
         problems: Defects of the files or of their counters, one line each.
         left_out: Metric -> why values were dropped.
+        counters_left_out: Counter -> in how many launches a value was taken out; `problems` says why.
         missing: Metric -> why no kernel has it.
         hot_spots: Of PC samples and thread traces, the kernels with the most samples first.
         not_hot: Which samples are in none of them, or "".
@@ -405,3 +406,4 @@ class ProfileReport:
     paths: list[str] = field(default_factory=list)
     command: tuple[str, ...] = ()
     timeline: Timeline = field(default_factory=Timeline)
+    counters_left_out: dict[str, int] = field(default_factory=dict)

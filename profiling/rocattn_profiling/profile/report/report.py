@@ -13,6 +13,7 @@ import numpy as np
 from rocattn.errors import RocattnError
 from rocattn_profiling.kernels.model.occupancy import Occupancy, occupancy
 from rocattn_profiling.pages.quantities import quantity
+from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.ingest.runs import several
 from rocattn_profiling.profile.ingest.table import Profile
 from rocattn_profiling.profile.metrics.aggregate import LaunchGroup, by_kernel, by_launch
@@ -114,6 +115,10 @@ def build(
         per, kernels, list(used.values()), profile,
         [*(str(problem) for problem in profile.problems), *evaluation.launches.problems],
         evaluation.left_out, evaluation.missing, shown, left_out, timeline=timeline(profile),
+        counters_left_out={
+            name: int(where.sum()) for name, where in evaluation.launches.left_out.items()
+            if where.any() and name not in evaluation.values
+        },
     )  # fmt: skip
 
 
@@ -290,7 +295,11 @@ def to_json(report: ProfileReport) -> dict[str, Any]:
             for each in report.devices
         ],
         "not_measured": {key: {"title": titles[key].title, "why": why} for key, why in report.missing.items()},
-        "left_out": report.left_out,
+        "left_out": report.left_out
+        | {
+            name: [f"left out in {count(number, 'launch', 'launches')}"]
+            for name, number in report.counters_left_out.items()
+        },
         "hot_spots": [hot_spots.to_json(each) for each in report.hot_spots],
         "problems": report.problems,
         "files": [asdict(source) for source in report.profile.provenance],

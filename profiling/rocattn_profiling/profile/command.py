@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,6 +179,8 @@ def _list(arguments: argparse.Namespace, machine: Hardware) -> int:
 
 
 def _summary(collection: Collection, out: Path) -> None:
+    from rocattn_profiling.pages.render import count
+
     rows = [
         (
             result.name,
@@ -198,8 +201,12 @@ def _summary(collection: Collection, out: Path) -> None:
     if collection.stopped and len(collection.passes) > len(said):
         missing = sum(result.status == "missing" for result in collection.passes)
         if missing:
-            say(f"{missing} passes were not run, because they would fail in the same way (--resume runs them)")
-    say(f"{collection.measured} of {len(collection.passes)} passes measured: {out / 'profile.json'}")
+            them = "it" if missing == 1 else "them"
+            said_of = f"{count(missing, 'pass was', 'passes were')} not run, because {'it' if missing == 1 else 'they'}"
+            say(f"{said_of} would fail in the same way (--resume runs {them})")
+    say(f"{collection.measured} of {count(len(collection.passes), 'pass', 'passes')} measured: {out / 'profile.json'}")
+    if collection.measured:
+        say(f"next: rocattn report {shlex.quote(str(out))}")
 
 
 def _seconds(text: str) -> float:

@@ -68,6 +68,7 @@ def test_json_is_alone_on_stdout_and_equals_profile_json(machine, capsys):
     assert (told["complete"], told["wanted"], told["arch"]) == (True, ["lds"], "gfx942")
     assert "counters-1" in err
     assert "2 of 2 passes measured" in err
+    assert err.splitlines()[-1] == "next: rocattn report out/profile"
 
 
 def test_no_profiler_is_one_line_and_status_3(machine, capsys):

@@ -94,7 +94,7 @@ def test_text_in_a_number_of_a_database(tmp_path):
     assert profile.dispatches["lds_bytes"].isna().tolist() == [False, True, False]
     assert len(profile.counters) == 8
     assert whats(profile)[:2] == [
-        "1 values are not integers where integers are expected", "1 counter values are missing or not numbers"
+        "1 value is not an integer where one is expected", "1 counter value is missing or not a number"
     ]  # fmt: skip
 
 
@@ -220,7 +220,7 @@ def test_launches_and_kernels_that_are_not_listed_are_counted(tmp_path):
     profile = ingest.read([tmp_path])
     assert profile.dispatches["dispatch"].tolist() == [1]
     assert whats(profile) == [
-        "1 launches are of kernels that are not listed",
+        "1 launch is of a kernel that is not listed",
         f"{len(MADE[0].counters) * (len(MADE) - 1)} values are of launches that are not listed",
     ]
 

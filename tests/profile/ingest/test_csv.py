@@ -2,6 +2,7 @@
 
 import gzip
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,7 +172,7 @@ def test_joined_files_repeat_their_header(tmp_path):
     path.write_text(path.read_text() + g.v3_counters(tmp_path / "b.csv", second).read_text())
     profile = ingest.read([path])
     assert held(profile) == truth(first + second)
-    assert whats(profile) == ["the header line occurs 1 more times (files were joined)"]
+    assert whats(profile) == ["the header line occurs 1 more time (files were joined)"]
 
 
 def test_spreadsheets_round_timestamps(tmp_path):
@@ -185,7 +186,7 @@ def test_spreadsheets_round_timestamps(tmp_path):
     assert profile.dispatches[["start_ns", "end_ns"]].isna().all(axis=None)
     assert profile.counters["value"].tolist() == [v for launch in g.launches(3) for v in launch.counters.values()]
     assert whats(profile) == ["6 timestamps in scientific notation: a spreadsheet rounded them"]
-    assert profile.problems[0].line == 2
+    assert profile.problems[0].line == 3, "an empty line is below the header"
 
 
 def test_semicolons_and_byte_order_marks(tmp_path):
@@ -226,7 +227,7 @@ def test_columns_that_rocprofv2_names_and_does_not_fill(tmp_path):
     assert held(profile) == whole
     assert whats(profile) == []
     path.write_text(f"{header}\n1,{'n' * 140_000},1\n")
-    assert whats(ingest.read([path])) == ["1 lines are not records of this table"]
+    assert whats(ingest.read([path])) == ["1 line is not a record of this table"]
 
 
 def test_bytes_that_are_not_utf8(tmp_path):
@@ -235,7 +236,7 @@ def test_bytes_that_are_not_utf8(tmp_path):
     path.write_bytes(path.read_text().encode("latin-1"))
     profile = ingest.read([path])
     assert profile.counters["value"].tolist() == [2.0]
-    assert whats(profile) == ["1 kernel names contain bytes that are not UTF-8"]
+    assert whats(profile) == ["1 kernel name contains bytes that are not UTF-8"]
 
 
 def test_bytes_that_are_not_utf8_in_json(tmp_path):
@@ -244,7 +245,7 @@ def test_bytes_that_are_not_utf8_in_json(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"copyBuffer", b"copy\x8dBuffer"))
     profile = ingest.read([path])
     assert "__amd_rocclr_copy\ufffdBuffer" in profile.dispatches["kernel"].cat.categories
-    assert whats(profile) == ["1 kernel names contain bytes that are not UTF-8"]
+    assert whats(profile) == ["1 kernel name contains bytes that are not UTF-8"]
 
 
 def test_nul_bytes_of_an_unfinished_write(tmp_path):
@@ -254,7 +255,7 @@ def test_nul_bytes_of_an_unfinished_write(tmp_path):
     path.write_bytes(path.read_bytes() + b"\0" * 5000)
     profile = ingest.read([path])
     assert held(profile) == truth(made)
-    assert whats(profile) == ["5000 NUL bytes (the file was not fully written)"]
+    assert whats(profile) == ["5,000 NUL bytes (the file was not fully written)"]
 
 
 def test_times_that_end_before_they_start(tmp_path):
@@ -294,7 +295,7 @@ def test_dispatches_that_lack_counters_are_counted(tmp_path):
     del made[1].counters["SQ_WAVES"]
     profile = ingest.read([g.v3_counters(tmp_path / "a.csv", made)])
     assert held(profile) == truth(made)
-    assert whats(profile) == ["1 dispatches lack counters that others of their pass have"]
+    assert whats(profile) == ["1 dispatch lacks counters that others of its pass have"]
 
 
 def test_six_significant_digits_are_said(tmp_path):
@@ -314,7 +315,7 @@ def test_repeated_counter_columns_are_read_once(tmp_path):
     path.write_text(path.read_text().replace("TWIN", "SQ_WAVES", 1))
     profile = ingest.read([path])
     assert profile.counters["value"].tolist() == [1000.0, 2000.0]
-    assert whats(profile) == ["1 counter columns are repeated"]
+    assert whats(profile) == ["1 counter column is repeated"]
 
 
 def test_hostile_lines_take_linear_time(tmp_path):
@@ -340,10 +341,37 @@ def test_too_many_counter_names_are_no_counter_file(tmp_path):
 def test_the_line_of_a_problem_is_the_files(tmp_path):
     """Lines count from 1, the header included."""
     notes = Notes("f")
-    rows, rest = split_records(b'1,"a,2\n2,"b",3\nx\n3,"c"\n', 3, ",", 1, 2, notes)
-    assert rows == [["2", "b", "3"]]
+    rows, at, rest = split_records(b'1,"a,2\n2,"b",3\nx\n3,"c"\n', 3, ",", 1, 2, notes)
+    assert (rows, at) == ([["2", "b", "3"]], [3])
     assert rest == b'3,"c"\n'
     assert [(p.line, p.what) for p in notes.problems()] == [(2, "2 lines are not records of this table")]
+
+
+def test_a_problem_names_the_line_of_the_first_case(tmp_path):
+    """Of a wrong time, a repeated header and a row without a number, wherever in a block they are."""
+    made = g.launches(8)
+    lines = g.v3_trace(tmp_path / "a.csv", made).read_text().splitlines()
+    lines[4] = lines[4].replace(str(made[3].end), "18446744073709551615")
+    lines.insert(6, lines[0])
+    lines[8] = lines[8].replace('"KERNEL_DISPATCH"', '"KERNEL_DISPATCH"').replace(f",{made[6].dispatch},", ",,", 1)
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    found = {problem.what: problem.line for problem in ingest.read([tmp_path / "a.csv"]).problems}
+    assert found["1 timestamp is not a number"] == 5
+    assert found["the header line occurs 1 more time (files were joined)"] == 7
+    assert found["1 row without a dispatch number"] == 9
+
+
+def test_times_of_a_trace_are_not_to_be_taken_from_a_trace(tmp_path):
+    """Of counters they are: these have no times that can be."""
+    made = [replace(launch, ns=-launch.ns) for launch in g.launches(2)]
+    remedies = {}
+    for name, write in (("trace", g.v3_trace), ("counters", g.v3_counters)):
+        profile = ingest.read([write(tmp_path / name / "a.csv", made)])
+        assert "2 dispatches end before or when they start" in whats(profile)
+        remedies[name] = profile.problems[0].remedy
+    assert remedies == {
+        "trace": "their times are not used", "counters": "their times are not used; take times from a kernel trace",
+    }  # fmt: skip
 
 
 def test_counting_bytes():

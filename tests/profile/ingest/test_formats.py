@@ -225,7 +225,7 @@ def test_an_impossible_deviation_is_reported(tmp_path):
     profile = ingest.read([path])
     assert profile.summaries["kernel"].tolist() == [*(launch.kernel for launch in g.launches(2)), "odd"]
     assert profile.summaries["total_ns"].tolist() == [7040.0, 7041.0, 30.0]
-    assert [problem.what for problem in profile.problems] == ["StdDev of 1 kernels is larger than their range"]
+    assert [problem.what for problem in profile.problems] == ["StdDev of 1 kernel is larger than its range"]
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_reused_dispatch_numbers_are_told_apart(tmp_path):
     assert profile.tidy(["kernel", "pass"])[["kernel", "pass", "value"]].values.tolist() == [
         ["a", "a", 1.0], ["a", "a", 2.0], ["b", "a", 3.0]
     ]  # fmt: skip
-    assert whats(profile) == ["1 dispatch numbers are used for several dispatches"]
+    assert whats(profile) == ["1 dispatch number is used for several dispatches"]
 
 
 def test_passes_in_one_long_file(tmp_path):
@@ -268,7 +268,7 @@ def test_a_counter_that_lacks_an_instance_was_not_measured(tmp_path):
         [2, "SQ_WAVES", 2002],
     ]
     assert profile.instances[["row", "instances", "max"]].values.tolist() == [[1, 2, 2001]]
-    assert whats(profile) == ["1 dispatches lack counters that others of their pass have"]
+    assert whats(profile) == ["1 dispatch lacks counters that others of its pass have"]
 
 
 def test_merged_accumulators_are_numbered_by_their_pass(tmp_path):

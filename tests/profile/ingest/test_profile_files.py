@@ -39,4 +39,4 @@ def test_nothing_to_read_has_its_own_status(tmp_path, capsys):
     """A folder of other things measured nothing."""
     (tmp_path / "c.txt").write_text("pmc: SQ_WAVES\n")
     assert run(tmp_path) == 3
-    assert "1 files contain nothing to read" in capsys.readouterr().err
+    assert "1 file contains nothing to read" in capsys.readouterr().err

@@ -123,11 +123,18 @@ class RecordBlock:
         rows: How many records.
         first_line: Line of the first one (approximate after a name that spans lines).
         columns: Integers (`MISSING` where absent), floats (NaN), and categoricals for text.
+        lines: The line of each, of records that were read one by one; None where they follow each other.
     """
 
     rows: int
     first_line: int
     columns: dict[str, Any]
+    lines: pd.Index | None = None
+
+    def line_of(self, which: NDArray[np.bool_]) -> int:
+        """Return the line of the first of these records."""
+        at = int(np.argmax(which))
+        return self.first_line + at if self.lines is None else int(self.lines[at])
 
 
 def blocks(
@@ -160,7 +167,7 @@ def blocks(
         if parser.unfinished:
             lost = parser.unfinished.count(b"\n")
             drop(notes, line - lost, lost)
-        notes.add("{n} NUL bytes (the file was not fully written)", "dropped; profile again", count=stream.nuls)
+        notes.add("{n} NUL [byte|bytes] (the file was not fully written)", "dropped; profile again", count=stream.nuls)
     finally:
         stream.close()
 
@@ -227,8 +234,8 @@ class _Parser:
             pass
         width = len(self._header.names)
         delimiter = self._header.delimiter
-        rows, self.unfinished = split_records(data, width, delimiter, self._name_at, line, self._notes)
-        return self._convert(pd.DataFrame(rows, columns=range(width), dtype="object"), line)
+        rows, lines, self.unfinished = split_records(data, width, delimiter, self._name_at, line, self._notes)
+        return self._convert(pd.DataFrame(rows, lines, range(width), dtype="object"), line)
 
     def _check(self, data: bytes) -> None:
         """Refuse data that pandas would misread without an error.
@@ -279,14 +286,14 @@ class _Parser:
         return columns
 
     def _convert(self, frame: pd.DataFrame, line: int) -> RecordBlock:
-        """Convert text to columns, noting values that do not fit."""
+        """Convert text to columns, noting values that do not fit; the index has the lines."""
         names = self._header.names
         label = next((position for position, kind in self._wanted.values() if kind == "label"), None)
         if label is not None:
             repeated = (frame[label] == names[label]).to_numpy()
             self._notes.add(
-                "the header line occurs {n} more times (files were joined)", "those lines are dropped",
-                count=int(repeated.sum()), line=line,
+                "the header line occurs {n} more [time|times] (files were joined)",
+                "[that line is|those lines are] dropped", count=int(repeated.sum()), line=_first(frame.index, repeated),
             )  # fmt: skip
             frame = frame[~repeated]
         columns: dict[str, Any] = {}
@@ -298,16 +305,17 @@ class _Parser:
             elif kind == "label":
                 columns[name] = cells.str.strip().astype("category").array
             else:
-                shown = "timestamps" if name in {"start_ns", "end_ns"} else f"values of {names[position]}"
-                columns[name] = self._integers(cells.str.strip(), shown, line)
-        return RecordBlock(len(frame), line, columns)
+                is_time = name in {"start_ns", "end_ns"}
+                shown = "[timestamp|timestamps]" if is_time else f"[value|values] of {names[position]}"
+                columns[name] = self._integers(cells.str.strip(), shown)
+        return RecordBlock(len(frame), line, columns, frame.index)
 
-    def _integers(self, cells: pd.Series, name: str, line: int) -> NDArray[np.int64]:
+    def _integers(self, cells: pd.Series, name: str) -> NDArray[np.int64]:
         integers = np.full(len(cells), MISSING, np.int64)
         rounded = cells.str.fullmatch(r"[\d.,]+E\+?\d+").to_numpy(bool)
         self._notes.add(
-            f"{{n}} {name} in scientific notation: a spreadsheet rounded them", "not used; use the original file",
-            count=int(rounded.sum()), line=line,
+            f"{{n}} {name} in scientific notation: a spreadsheet rounded [it|them]", "not used; use the original file",
+            count=int(rounded.sum()), line=_first(cells.index, rounded),
         )  # fmt: skip
         exact = cells.str.fullmatch(r"[+-]?\d{1,19}").to_numpy() & ~rounded
         whole = pd.to_numeric(cells[exact], errors="coerce")
@@ -319,8 +327,16 @@ class _Parser:
             near = pd.to_numeric(cells[rest], errors="coerce").to_numpy(np.float64)
             fits = np.isfinite(near) & (np.abs(near) < 2.0**63)
             integers[np.flatnonzero(rest)[fits]] = np.rint(near[fits]).astype(np.int64)
-            self._notes.add(f"{{n}} {name} are not numbers", "treated as missing", count=int((~fits).sum()), line=line)
+            self._notes.add(
+                f"{{n}} {name} [is not a number|are not numbers]", "treated as missing", count=int((~fits).sum()),
+                line=_first(cells.index[rest], ~fits),
+            )  # fmt: skip
         return integers
+
+
+def _first(lines: pd.Index, which: NDArray[np.bool_]) -> int | None:
+    """Return the line of the first of these records, if there is one."""
+    return int(lines[which][0]) if which.any() else None
 
 
 class IrregularError(ValueError):
@@ -329,8 +345,8 @@ class IrregularError(ValueError):
 
 def split_records(
     data: bytes, fields: int, delimiter: str, name_at: int | None, line: int, notes: Notes
-) -> tuple[list[list[str]], bytes]:
-    """Return the fields of every record, and the start of an incomplete one.
+) -> tuple[list[list[str]], list[int], bytes]:
+    """Return the fields of every record, the line of each, and the start of an incomplete one.
 
     Lines that cannot be split are dropped and noted.
 
@@ -343,6 +359,7 @@ def split_records(
         notes: Collects problems.
     """
     rows: list[list[str]] = []
+    lines: list[int] = []
     held: list[str] = []  # lines of an incomplete record
     began = line
     for number, raw in enumerate(data.decode(errors="replace").removesuffix("\n").split("\n"), line):
@@ -357,6 +374,7 @@ def split_records(
             held = []
         if record is not None:
             rows.append(record)
+            lines.append(began if held else number)
             held = []
             continue
         if not held:
@@ -365,12 +383,12 @@ def split_records(
         if len(held) > MOST_LINES or '"' not in held[0]:  # only a quoted name may span lines
             drop(notes, began, len(held))
             held = []
-    return rows, "".join(f"{text}\n" for text in held).encode()
+    return rows, lines, "".join(f"{text}\n" for text in held).encode()
 
 
 def drop(notes: Notes, line: int, count: int) -> None:
     """Note lines that are dropped."""
-    notes.add("{n} lines are not records of this table", DROPPED, count=count, line=line)
+    notes.add("{n} [line is not a record|lines are not records] of this table", DROPPED, count=count, line=line)
 
 
 def _split(text: str, fields: int, delimiter: str, name_at: int | None) -> list[str] | None:

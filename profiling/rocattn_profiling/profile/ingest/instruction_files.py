@@ -67,7 +67,7 @@ def read_pc_samples(path: Path, header: Header, part: FilePart) -> FilePart:
         for cell in counts.to_dict("records"):
             count = int(cell["count"])
             if MISSING in {cell["dispatch"], cell.get("issued")}:
-                notes.add("{n} samples without a dispatch or a state", "dropped", count=count)
+                notes.add("{n} [sample|samples] without a dispatch or a state", "dropped", count=count)
                 continue
             instruction = str(cell["instruction"])
             rows.add(
@@ -116,10 +116,10 @@ def _fill(part: FilePart, table: Iterable[Mapping[str, str]]) -> FilePart:
                 int(row[name]) for name in ("codeobj", "vaddr", "hitcount", "latency", "stall", "idle")
             )
         except (KeyError, ValueError):
-            notes.add("{n} lines are not instructions with cycles", DROPPED)
+            notes.add("{n} [line is not an instruction|lines are not instructions] with cycles", DROPPED)
             continue
         if min(number, offset, hits, latency, idle) < 0 or not 0 <= stall <= latency:
-            notes.add("{n} instructions with more stalled cycles than cycles", "dropped")
+            notes.add("{n} [instruction|instructions] with more stalled cycles than cycles", "dropped")
             continue
         cycles = {ISSUED: latency - stall, STALLED: stall, IDLE: idle}
         for state, count in cycles.items():

@@ -277,7 +277,10 @@ class _Table:
     ) -> None:  # fmt: skip
         info = dispatch.dispatch_info
         if symbol is None:
-            self._notes.add("{n} dispatches of kernels that the file does not name", "shown by their kernel number")
+            self._notes.add(
+                "{n} [dispatch of a kernel|dispatches of kernels] that the file does not name",
+                "shown by [its|their] kernel number",
+            )
             symbol = KernelSymbol(formatted_kernel_name=f"kernel {info.kernel_id}")
         name = _name_of(symbol)
         stated: CounterCollection | KernelSymbol = (
@@ -299,7 +302,7 @@ class _Table:
         for record in collection.records:
             name = names.get(record.counter_id.handle)
             if name is None:
-                self._notes.add("{n} values of counters that the file does not name", "dropped")
+                self._notes.add("{n} [value of a counter|values of counters] that the file does not name", "dropped")
             else:
                 value = math.nan if record.value is None else record.value
                 self._values.append((row, self._counters.code(name), value))
@@ -365,7 +368,7 @@ def read_chrome_trace(path: Path, part: FilePart) -> FilePart:
             continue
         start, end = _nanoseconds(event.args.get("BeginNs")), _nanoseconds(event.args.get("EndNs"))
         if MISSING in {start, end}:
-            notes.add("{n} kernels or copies without BeginNs and EndNs", "dropped")
+            notes.add("{n} [kernel or copy|kernels or copies] without BeginNs and EndNs", "dropped")
             continue
         device, queue, process = (whole(str(event.args.get(name, ""))) for name in ("dev-id", "queue-id", "pid"))
         name = str(event.args.get("Name") or event.name)

@@ -237,12 +237,13 @@ def _check_times(part: FilePart, notes: Notes) -> None:
     times = part.dispatches[["start_ns", "end_ns"]]
     start, end = (times[name].to_numpy(np.int64, na_value=MISSING) for name in times)
     half = (start == MISSING) != (end == MISSING)
+    unused = "[its|their] times are not used"
     never = (start != MISSING) & (end != MISSING) & (end <= start)
     notes.add(
-        "{n} dispatches end before or when they start", "their times are not used; take times from a kernel trace",
-        count=int(never.sum()),
+        "{n} [dispatch ends before or when it starts|dispatches end before or when they start]",
+        unused if part.timing else f"{unused}; take times from a kernel trace", count=int(never.sum()),
     )  # fmt: skip
-    notes.add("{n} dispatches have a start or an end, not both", "their times are not used", count=int(half.sum()))
+    notes.add("{n} [dispatch has|dispatches have] a start or an end, not both", unused, count=int(half.sum()))
     wrong = half | never
     if wrong.any():
         for name, values in (("start_ns", start), ("end_ns", end)):
@@ -260,8 +261,8 @@ def _check_counters(part: FilePart, notes: Notes) -> None:
     most = np.zeros(passes.max() + 1, np.int64)
     np.maximum.at(most, passes, counts)
     notes.add(
-        "{n} dispatches lack counters that others of their pass have", "metrics that need those are not computed",
-        count=int((counts < most[passes]).sum()),
+        "{n} [dispatch lacks counters that others of its|dispatches lack counters that others of their] pass have",
+        "metrics that need those are not computed", count=int((counts < most[passes]).sum()),
     )  # fmt: skip
     if _rounded_to_six_digits(part.counters["value"].to_numpy()):
         notes.add("values have 6 significant digits only", "small differences of large values mean nothing")

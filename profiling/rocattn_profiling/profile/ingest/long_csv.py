@@ -131,10 +131,10 @@ class _LongReader:
         keep = np.ones(block.rows, bool)
         if "dispatch" in coded:
             keep &= coded["dispatch"] != MISSING
-        self._notes.add(NO_NUMBER, "dropped; profile again", count=int((~keep).sum()), line=block.first_line)
+        self._notes.add(NO_NUMBER, "dropped; profile again", count=int((~keep).sum()), line=block.line_of(~keep))
         if "value" in coded:
             missing = keep & np.isnan(coded["value"])
-            self._notes.add(NO_VALUE, "treated as not measured", count=int(missing.sum()), line=block.first_line)
+            self._notes.add(NO_VALUE, "treated as not measured", count=int(missing.sum()), line=block.line_of(missing))
             keep &= ~missing
         return keep
 
@@ -162,7 +162,11 @@ class _LongReader:
         if resolved is not None:
             first, row_of_run, passes = resolved
             if len(first) < len(row_of_run) and "counter" not in self._wanted:
-                self._notes.add("{n} dispatches occur more than once", "read once", count=len(row_of_run) - len(first))
+                self._notes.add(
+                    "{n} [dispatch occurs|dispatches occur] more than once",
+                    "read once",
+                    count=len(row_of_run) - len(first),
+                )
             runs = {name: values[first] for name, values in runs.items()}
         self._kernels.note_broken(self._notes)
         part.numbered = "dispatch" in runs
@@ -335,7 +339,11 @@ def _launches(path: Path, header: Header, symbols: Collection[int], notes: Notes
                 pieces[name].append(np.asarray(values, np.int64))
     launches = {name: joined(values) for name, values in pieces.items()}
     keep = np.isin(launches["kernel_id"], list(symbols))
-    notes.add("{n} launches are of kernels that are not listed", "left out; profile again", count=int((~keep).sum()))
+    notes.add(
+        "{n} [launch is of a kernel|launches are of kernels] that [is|are] not listed",
+        "left out; profile again",
+        count=int((~keep).sum()),
+    )
     keep[keep] = ~pd.Series(launches["dispatch"][keep]).duplicated().to_numpy()
     return {name: values[keep] for name, values in launches.items()}
 
@@ -354,7 +362,9 @@ def _counters(
         row = index.get_indexer(block.columns["dispatch"])
         value = np.asarray(block.columns["value"])
         notes.add(
-            "{n} values are of launches that are not listed", "left out; profile again", count=int((row < 0).sum())
+            "{n} [value is of a launch that is|values are of launches that are] not listed",
+            "left out; profile again",
+            count=int((row < 0).sum()),
         )
         keep = (row >= 0) & ~np.isnan(value)
         rows.append(row[keep].astype(np.int32))

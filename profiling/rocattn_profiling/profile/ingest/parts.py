@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -34,9 +35,9 @@ ABORTED = "profile again if the run was aborted"
 DROPPED = f"dropped; {ABORTED}"
 NO_DISPATCHES = "it contains no dispatches: nothing was dispatched, or only other domains were traced"
 NO_ROWS = "it contains no rows: nothing was dispatched, or a filter excluded everything"
-NO_NUMBER = "{n} rows without a dispatch number"
-NO_VALUE = "{n} counter values are missing or not numbers"
-REUSED = "{n} dispatch numbers are used for several dispatches"
+NO_NUMBER = "{n} [row|rows] without a dispatch number"
+NO_VALUE = "{n} counter [value is missing or not a number|values are missing or not numbers]"
+REUSED = "{n} dispatch [number is|numbers are] used for several dispatches"
 NO_COUNTERS = "this is not a counter file"
 MISSING = np.iinfo(np.int64).min  # an integer that the file does not state
 Activity = tuple[int, int, str, str, int, int, int]
@@ -61,7 +62,10 @@ class Notes:
         self._found: dict[tuple[str, str], tuple[int, int | None]] = {}
 
     def add(self, what: str, remedy: str, *, count: int = 1, line: int | None = None) -> None:
-        """Note a problem; ``{n}`` in the text becomes the count, ``line`` is that of the first case."""
+        """Note a problem.
+
+        ``{n}`` in the text becomes the count and ``[row|rows]`` one or many; ``line`` is that of the first case.
+        """
         if count:
             before, first = self._found.get((what, remedy), (0, line))
             self._found[what, remedy] = (before + count, first)
@@ -69,9 +73,17 @@ class Notes:
     def problems(self) -> list[FileProblem]:
         """Return the problems in order of first occurrence."""
         return [
-            FileProblem(self._file, line, what.format(n=count) if "{n}" in what else what, remedy)
+            FileProblem(self._file, line, *(counted(text, count) if "{n}" in what else text for text in (what, remedy)))
             for (what, remedy), (count, line) in self._found.items()
         ]
+
+
+_EITHER = re.compile(r"\[([^][|]*)\|([^][|]*)\]")
+
+
+def counted(text: str, count: int) -> str:
+    """Return a text with its count and the words for one or for many: "{n} [row is|rows are] dropped"."""
+    return _EITHER.sub(lambda either: either[1 if count == 1 else 2], text).replace("{n}", f"{count:,}")
 
 
 def kernel_name(text: str) -> str:
@@ -105,7 +117,11 @@ class Vocabulary:
     def note_broken(self, notes: Notes) -> None:
         """Note the names that were not UTF-8."""
         broken = sum("\ufffd" in text for text in self.codes)
-        notes.add("{n} kernel names contain bytes that are not UTF-8", "those bytes are shown as \ufffd", count=broken)
+        notes.add(
+            "{n} kernel [name contains|names contain] bytes that are not UTF-8",
+            "those bytes are shown as \ufffd",
+            count=broken,
+        )
 
 
 def categorical(codes: NDArray[Any], names: Sequence[str]) -> Any:

@@ -197,7 +197,10 @@ class _Database:
         if isinstance(value, (int, float)) and abs(value) < 2**63:
             return int(value)
         if value is not None:
-            self._notes.add("{n} values are not integers where integers are expected", "treated as missing")
+            self._notes.add(
+                "{n} [value is not an integer where one is|values are not integers where integers are] expected",
+                "treated as missing",
+            )
         return MISSING
 
     def _dispatches(self, columns: set[str]) -> dict[str, Any]:
@@ -247,7 +250,7 @@ class _Database:
         for position, pair in enumerate(unique):
             name, counts = symbols.get(pair, (None, []))
             if name is None:
-                self._notes.add("{n} kernels that the file does not name", "shown by their number")
+                self._notes.add("{n} [kernel|kernels] that the file does not name", "shown by [its|their] number")
             names[position] = kernels.code(f"kernel {pair[1]}" if name is None else str(name))
             for place, count in enumerate(counts):
                 counts_of[position, place] = self._integer(count)
@@ -288,7 +291,7 @@ class _Database:
             self._notes.add(NO_VALUE, "dropped", count=int((~known).sum()))
             whole = table[known, :4].astype(np.int64)
             row = rows.find(whole[:, 2], whole[:, 1], whole[:, 0])
-            self._notes.add("{n} counter values of no dispatch", "dropped", count=int((row < 0).sum()))
+            self._notes.add("{n} counter [value|values] of no dispatch", "dropped", count=int((row < 0).sum()))
             row_pieces.append(row[row >= 0].astype(np.int32))
             identities.append((whole[:, 3] + whole[:, 0] * _PER_GUID)[row >= 0])
             values.append(table[known, 4][row >= 0])

@@ -107,14 +107,14 @@ def read_statistics(path: Path, header: Header, part: FilePart) -> FilePart:
     for line, row in enumerate(rows_of(path, header), 2):
         calls, total = number(row.get("Calls")), number(row.get("TotalDurationNs"))
         if calls is None or total is None or calls <= 0:
-            notes.add("{n} rows without calls or time", "dropped", line=line)
+            notes.add("{n} [row|rows] without calls or time", "dropped", line=line)
             continue
         low, high, mean = number(row.get("MinNs")), number(row.get("MaxNs")), number(row.get("AverageNs"))
         spread = number(row.get("StdDev"))
         if spread is not None and low is not None and high is not None and calls > 1 and spread > (high - low):
             notes.add(
-                "StdDev of {n} kernels is larger than their range", "not used (a defect of rocprofv3); "
-                "use the kernel trace", line=line,
+                "StdDev of {n} [kernel is larger than its|kernels is larger than their] range",
+                "not used (a defect of rocprofv3); use the kernel trace", line=line,
             )  # fmt: skip
         kernels.append((kernel_name(row.get("Name", "")), int(calls), total, mean, low, high, part.source.file))
     part.problems += notes.problems()

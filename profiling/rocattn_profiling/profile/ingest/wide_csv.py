@@ -71,7 +71,7 @@ def counter_groups(header: list[str], notes: Notes) -> list[CounterGroup]:
             base if base in taken else name
         )  # the merge appends a number to a counter that an earlier pass has, too
         if counter in taken and counter == name:
-            notes.add("{n} counter columns are repeated", "the first of each is read")
+            notes.add("{n} counter [column is|columns are] repeated", "the first of each is read")
             continue
         taken.add(counter)
         group.counters.setdefault(base_name(counter), []).append(position)
@@ -96,7 +96,7 @@ def read_wide(path: Path, header: Header, part: FilePart) -> FilePart:
     for block in blocks(path, header, wanted, notes):
         described = {name: _coded(name, block.columns[name], kernels) for name in wanted if name[0] != "#"}
         keep = described["dispatch"] != MISSING if "dispatch" in described else np.ones(block.rows, bool)
-        notes.add(NO_NUMBER, "dropped; profile again", count=int((~keep).sum()), line=block.first_line)
+        notes.add(NO_NUMBER, "dropped; profile again", count=int((~keep).sum()), line=block.line_of(~keep))
         pieces.append({name: column[keep] for name, column in described.items()})
         if places:
             values.append(np.column_stack([block.columns[f"#{position}"] for position in places])[keep])

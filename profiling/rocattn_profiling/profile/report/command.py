@@ -125,13 +125,16 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
 
 def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
     """Print the gaps of a collection, the problems of the files, and why the first few other files were not read."""
+    from rocattn_profiling.pages.render import count
+
     wrong = {problem.file for problem in profile.problems}
     others = [each for each in profile.provenance if each.skipped and each.file not in wrong]
     lines = [*lacking, *map(str, profile.problems), *(f"{each.file}: {each.skipped}" for each in others[:MOST_REASONS])]
     for line in lines:
         say(f"note: {line}")
     if len(others) > MOST_REASONS:
-        say(f"note: {len(others) - MOST_REASONS} more files contain nothing to read; --files names them all")
+        more = count(len(others) - MOST_REASONS, "more file contains", "more files contain")
+        say(f"note: {more} nothing to read; --files names them all")
 
 
 def _not_collected(folder: Path) -> list[str]:
@@ -194,6 +197,8 @@ def _file_json(summary: FileSummary) -> dict[str, Any]:
 
 
 def _print_files(summaries: Sequence[FileSummary]) -> None:
+    from rocattn_profiling.pages.render import count
+
     read = [summary for summary in summaries if not summary.source.skipped]
     skipped = [summary for summary in summaries if summary.source.skipped]
     root = os.path.commonpath([summary.source.file for summary in summaries]) if len(summaries) > 1 else ""
@@ -203,8 +208,8 @@ def _print_files(summaries: Sequence[FileSummary]) -> None:
             f"{summary.source.tool} {summary.source.generation}".strip(),
             summary.source.kind,
             *(
-                str(count) if count else ""
-                for count in (summary.kernels, summary.dispatches, len(summary.counters), summary.samples)
+                str(number) if number else ""
+                for number in (summary.kernels, summary.dispatches, len(summary.counters), summary.samples)
             ),
             str(len(summary.problems) or ""),
         )
@@ -212,12 +217,12 @@ def _print_files(summaries: Sequence[FileSummary]) -> None:
     ]
     columns = ("file", "tool and generation", "holds", "kernels", "dispatches", "counters", "samples", "problems")
     if rows:
-        print_table(f"{len(read)} files read" + (f" below {root}" if root else ""), columns, rows)
+        print_table(f"{count(len(read), 'file')} read" + (f" below {root}" if root else ""), columns, rows)
     for summary in summaries:
         for problem in summary.problems:
             say(str(problem))
     if skipped:
-        say(f"{len(skipped)} files contain nothing to read:")
+        say(f"{count(len(skipped), 'file contains', 'files contain')} nothing to read:")
     for summary in skipped:
         if not summary.problems:
             file = os.path.relpath(summary.source.file, root) if root else summary.source.file

@@ -172,11 +172,11 @@ def test_a_long_kernel_has_a_line_of_its_own():
     assert second.numbers == (2,)
 
 
-def test_dispatches_have_no_verdict_and_a_line_that_says_so():
-    """Findings are of kernels."""
+def test_each_dispatch_has_a_verdict():
+    """As its kernel has: "no verdict" was all that was said."""
     summary = summarise(profile_report.build(made_of(BMM2), per="dispatch"))
-    assert summary.lines == []
-    assert summary.why_none
+    assert summary.headline == "launch 1 (100 % of GPU time): LDS bound at 79 % of the time or more"
+    assert (summary.findings[0].key, summary.findings[0].who) == ("lds-bound", "launch 1")
 
 
 def test_a_comparison_begins_with_the_change():

@@ -172,4 +172,4 @@ def test_files_of_a_profiler_from_end_to_end(tmp_path, capsys):
     first, *rest = capsys.readouterr().err.splitlines()
     assert first == "The GPU is busy 20 % of 99.20 ms: compute 20 %, idle 80 %"
     assert rest[0].startswith("Longest waits: 1.80 ms between k1 and k3")
-    assert "dispatches end before or when they start" in "\n".join(rest)
+    assert "1 dispatch ends before or when it starts" in "\n".join(rest)

@@ -236,7 +236,10 @@ def counter_frame(row: NDArray[Any], counter: Any, value: NDArray[np.float64]) -
 def activity_frame(rows: Sequence[Activity], label: str, notes: Notes) -> pd.DataFrame:
     """Build the activities' frame; those that end before or when they start are left out, with a note."""
     kept = [row for row in rows if row[4] != MISSING and row[5] > row[4]]
-    notes.add("{n} copies end before or when they start", "left out of the time line", count=len(rows) - len(kept))
+    backwards = len(rows) - len(kept)
+    notes.add(
+        "{n} [copy ends before it starts|copies end before they start]", "left out of the time line", count=backwards
+    )
     if not kept:
         return empty(ACTIVITY_DTYPES)
     process, agent, kind, name, start, end, size = zip(*kept, strict=True)

@@ -65,6 +65,8 @@ class Places:
 
     def slower(self, group: LaunchGroup) -> tuple[dict[str, float], dict[str, str]]:
         """Return how many times as long as elsewhere a group's launches take, and the words for both; else nothing."""
+        if len(group.rows) < 2:  # single launches beside each other are no GPUs
+            return {}, {}
         others = [each for each in self._beside[self._work(group)] if each is not group and each.time_ns]
         if not others or not group.time_ns:
             return {}, {}

@@ -44,6 +44,7 @@ class FindingGroup:
         counters: Counters behind it and their means over the launches of the kernel that could gain most.
         command: What to run to find the cause; "" for nothing in particular.
         less: What gains more than the bound, which is for the same work: "fewer LDS cycles"; "" for nothing.
+        noun: What a row of the report is: "kernel", or "launch".
     """
 
     key: str
@@ -56,6 +57,7 @@ class FindingGroup:
     counters: dict[str, float]
     command: str
     less: str = ""
+    noun: str = "kernel"
 
     @property
     def is_small(self) -> bool:
@@ -73,11 +75,7 @@ class FindingGroup:
         """The kernels: "kernel 1", "kernels 1, 3" or "22 kernels"; or what they are."""
         if self.is_named:
             return self.title
-        if len(self.kernels) == 1:
-            return f"kernel {self.kernels[0]}"
-        if len(self.kernels) <= _MOST_NAMED:
-            return f"kernels {', '.join(map(str, self.kernels))}"
-        return f"{len(self.kernels)} kernels"
+        return named(self.kernels, self.noun, _MOST_NAMED)
 
     @property
     def gain_text(self) -> str:
@@ -92,12 +90,20 @@ class FindingGroup:
         """The finding in words; of several kernels first what they have in common."""
         if len(self.kernels) == 1 or self.is_named:
             return self.sentence
-        return f"{self.title}. Most to gain, kernel {self.kernels[0]}: {self.sentence}"
+        return f"{self.title}. Most to gain, {self.noun} {self.kernels[0]}: {self.sentence}"
 
     @property
     def proof(self) -> str:
         """Its counters: "SQ_LDS_IDX_ACTIVE 18.9 M"; "" for none."""
         return ", ".join(f"{name} {amount(value)}" for name, value in list(self.counters.items())[:_MOST_COUNTERS])
+
+
+def named(numbers: Sequence[int], noun: str, most: int) -> str:
+    """Return rows of the report in words: "kernel 1", "launches 1, 3", or "22 kernels" where they are more."""
+    many = "launches" if noun == "launch" else f"{noun}s"
+    if len(numbers) > most:
+        return count(len(numbers), noun, many)
+    return f"{noun if len(numbers) == 1 else many} {', '.join(map(str, numbers))}"
 
 
 def part(share: float) -> str:
@@ -143,7 +149,7 @@ def _group(members: Sequence[tuple[int, KernelProfile, KernelFinding]], report: 
         sum(each.time_share for _, each, _ in ordered) if kernel.time_ns else None,
         finding.sentence, None if None in gains else sum(gain for gain in gains if gain is not None),
         sum(each.rank for _, _, each in ordered), _counters(kernel, finding), complete(report, finding.command),
-        finding.less,
+        finding.less, kernel.noun,
     )  # fmt: skip
 
 

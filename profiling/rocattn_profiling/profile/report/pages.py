@@ -70,7 +70,7 @@ class Shown:
         kernel: The kernel.
         groups: Its metrics by group.
         remarks: All flags of its metrics.
-        bars: How near it is to each limit; empty in a report per dispatch.
+        bars: How near it is to each limit; empty for the HIP runtime's own kernels.
         gain: Upper bound of what its verdict's finding would gain, in words; "" if there is none.
         causes: The findings that are not its verdict.
         stalls: What its waves waited for, and the shares in percent.

@@ -333,7 +333,7 @@ class KernelProfile:
         values: Metric -> value.
         counters: Counter -> its mean over the launches; empty where `bounds` is None.
         occupancy: The occupancy that registers and LDS allow; None with the reason in `occupancy_unknown`.
-        bounds: How near it is to each limit; None for a single launch and for the HIP runtime's own kernels.
+        bounds: How near it is to each limit; None for the HIP runtime's own kernels.
         findings: Suggested optimisations, the largest gain first.
         verdict: Which limit bounds it, or why that is unknown; None if `bounds` is.
         kind: Whose work its time is; only a kernel with work of its own is judged.
@@ -362,6 +362,11 @@ class KernelProfile:
     findings: list[KernelFinding]
     verdict: Verdict | None
     kind: Kind = ""
+
+    @property
+    def noun(self) -> str:
+        """What a row of its report is."""
+        return "kernel" if self.dispatch is None else "launch"
 
     @property
     def facts(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -35,13 +35,14 @@ from rocattn_profiling.profile.report.records import Bounds, HotSpots, KernelFin
 from rocattn_profiling.profile.report.verdict import verdict
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import NDArray
 
     from rocattn.gpu.launch import LaunchPlan
 
 SCHEMA = 1
 DYNAMIC_LDS = "at most: it uses LDS that is allocated at launch, and the files do not say how much"
+_COLUMNS = ("process", "dispatch", "agent", "grid", "block", "vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes",
+            "wave_size")  # fmt: skip
 RESOURCES = ("vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "wave_size")
 
 
@@ -86,8 +87,9 @@ def build(
         of_kernel[each.kernel].append(each)
     sampled = {each.kernel for each in spots if not each.few}
     # Where launches of a kernel are judged apart, the samples speak for those that take most of the time.
-    roofs = profile.roofs
     places = Places(profile.agents, groups)
+    measured = {id(each): measured_bandwidths(each, profile.roofs) for each in devices.values()}
+    columns = {name: evaluation.launches.table[name].to_numpy(object) for name in _COLUMNS}
     kernels = [
         _kernel(
             group,
@@ -95,8 +97,9 @@ def build(
             devices,
             per,
             total,
-            roofs,
+            measured,
             places,
+            columns,
             of_kernel.pop(group.name, []),
             sampled=group.name in sampled,
         )
@@ -148,23 +151,23 @@ def _kernel(
     devices: Mapping[int, Device],
     per: str,
     total_ns: float,
-    roofs: pd.DataFrame,
+    measured: Mapping[int, Mapping[str, float]],
     places: Places,
+    columns: Mapping[str, NDArray[np.object_]],
     spots: Sequence[HotSpots],
     *,
     sampled: bool,
 ) -> KernelProfile:
-    table = evaluation.launches.table.iloc[group.rows]
-    first = table.iloc[0]
+    first = {name: values[group.rows[0]] for name, values in columns.items()}
     agent = first["agent"]
     device = devices.get(UNKNOWN_AGENT if _nothing(agent) else int(agent), devices.get(UNKNOWN_AGENT))
     resources = {name: None if _nothing(first[name]) else int(first[name]) for name in RESOURCES}
-    grids = table.groupby(["grid", "block"], sort=False).size().sort_values(ascending=False, kind="stable")
-    theory, why = _occupancy(device, resources, int(first["block"]), _lanes(group, device, resources, table))
+    grids = Counter(zip(columns["grid"][group.rows].tolist(), columns["block"][group.rows].tolist(), strict=True))
+    theory, why = _occupancy(device, resources, int(first["block"]), _lanes(group, device, resources, grids))
     share = group.total_ns / total_ns if total_ns else 0.0
     numbers = _numbers(group, device, resources, evaluation.values["launched_waves"][group.rows])
     if device:
-        numbers |= measured_bandwidths(device, roofs)
+        numbers |= measured[id(device)]
     if group.time_ns:
         numbers |= {"median_ns": group.time_ns[50], "time_share": share}
     if theory:
@@ -177,7 +180,7 @@ def _kernel(
         elif theory.blocks and "cus" in numbers:
             numbers["blocks_that_fit"] = theory.blocks * numbers["cus"] / (2 if theory.unit == "WGP" else 1)
     kind = kind_of(group.name)
-    judged = per == "kernel" and not kind
+    judged = not kind
     too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
     limiter, arch = theory.sentence if theory else "", device.arch if device else ""
     if stall := hot_spots.stall_of(spots):
@@ -212,7 +215,7 @@ def _kernel(
         group.name, group.label,
         int(first["dispatch"]) if per == "dispatch" else None, int(first["process"]) if per == "dispatch" else None,
         device, len(group.rows), group.unit.shape, places.text(group), places.gpus(group), group.long,
-        tuple((int(grid), int(block)) for grid, block in grids.index),
+        tuple((int(grid), int(block)) for (grid, block), _ in grids.most_common()),
         resources, group.time_ns, group.total_ns, share, group.values, counted, theory, why, near, findings, judgement,
         kind,
     )  # fmt: skip
@@ -225,7 +228,7 @@ def _nothing(value: object) -> bool:
 
 
 def _lanes(
-    group: LaunchGroup, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame
+    group: LaunchGroup, device: Device | None, resources: Mapping[str, int | None], grids: Counter[tuple[int, int]]
 ) -> int | None:
     """Return the lanes of a wave: as reported, else the size that fits the counted waves best.
 
@@ -235,10 +238,12 @@ def _lanes(
     if resources["wave_size"] or device is None or device.known is None:
         return resources["wave_size"]
     sizes, counted = device.known.arch.wave_sizes, group.values.get("launched_waves")
-    grid, block = table["grid"].to_numpy(np.float64), table["block"].to_numpy(np.float64)
-    if counted is None or counted.value is None or not (block > 0).all():
+    if counted is None or counted.value is None or not all(block > 0 for _, block in grids):
         return sizes[0]
-    waves = {size: float(np.mean(np.ceil(grid / block) * np.ceil(block / size))) for size in sizes}
+    waves = {
+        size: sum(-(-grid // block) * -(-block // size) * n for (grid, block), n in grids.items()) / grids.total()
+        for size in sizes
+    }
     return min(sizes, key=lambda size: abs(waves[size] - (counted.value or 0.0)))
 
 

@@ -10,7 +10,7 @@ from rocattn_profiling.base.gpus import product, products
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.metrics.timeline import Kind
-from rocattn_profiling.profile.report.groups import TITLES, FindingGroup, complete, group_findings, of_kind, part
+from rocattn_profiling.profile.report.groups import TITLES, FindingGroup, complete, group_findings, named, of_kind, part
 from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
 from rocattn_profiling.profile.report.names import short_name
 from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport, Verdict
@@ -73,7 +73,7 @@ class KernelRow:
         launches: Number of launches.
         facts: Their shape, GPU, spread of times and long launches, in words.
         brief: The verdict in a few words.
-        bars: How near it is to memory, L2, L1, LDS, vector and matrix units; empty for a single dispatch.
+        bars: How near it is to memory, L2, L1, LDS, vector and matrix units; empty if none of them is known.
         other: The nearest limit if it has no bar, with its share; "" otherwise.
     """
 
@@ -158,15 +158,13 @@ def summarise(report: ProfileReport) -> ReportSummary:
 
 
 def _of_kernels(report: ProfileReport) -> ReportSummary:
-    if report.per != "kernel":
-        why = "no verdict: those are of kernels, not of single dispatches"
-        command = complete(report, "rocattn report PATH")
-        return ReportSummary(why, _rows(report), [], why, "", "", [], [], [], [command])
+    """Summarise what bounds the kernels, or the launches, in descending order of time."""
     if not report.kernels:
         why = "no verdict: the files have samples of instructions, but no times and no counters of kernels"
         commands = _after_samples(report) or [complete(report, COLLECT)]
         return ReportSummary(why, [], [], why, "", "", [], [], [], commands)
     judged = [(number, each, each.verdict) for number, each in enumerate(report.kernels, 1) if each.verdict]
+    judged.sort(key=lambda row: -row[1].total_ns)  # single launches are in the order of dispatch
     kinds: tuple[Kind, ...] = ("collective", "runtime")
     shares = {TITLES[kind]: sum(each.time_share for _, each in of_kind(report, kind)) for kind in kinds}
     others = ", ".join(f"{what}: {100 * share:.0f} % of GPU time" for what, share in shares.items() if share >= _OTHERS)
@@ -201,7 +199,9 @@ def _after_samples(report: ProfileReport, judged: Sequence[tuple[int, KernelProf
 def _without_a_row(judged: list[tuple[int, KernelProfile, Verdict]], others: dict[str, float]) -> str:
     """Return which kernels the table leaves out, with their share of the time; "" for none."""
     rest = [kernel for _, kernel, _ in judged[KERNELS:]]
-    names = [(count(len(rest), "more kernel"), sum(kernel.time_share for kernel in rest))] if rest else []
+    more = "more kernel" if judged[0][1].noun == "kernel" else "shorter launch"
+    many = f"{more}{'es' if more.endswith('ch') else 's'}"
+    names = [(count(len(rest), more, many), sum(kernel.time_share for kernel in rest))] if rest else []
     names += [(what, share) for what, share in others.items() if 0 < share < _OTHERS]
     texts = [f"{name} ({part(share)} of the time)" if judged[0][1].time_ns else name for name, share in names]
     return f"not in this table: {' and '.join(texts)}; see the report" if texts else ""
@@ -218,10 +218,8 @@ def _headline(group: list[tuple[int, KernelProfile, Verdict]], line: SummaryLine
 
 
 def _rows(report: ProfileReport) -> list[KernelRow]:
-    own = report.per == "kernel"
-    kernels = [(number, each) for number, each in enumerate(report.kernels, 1) if not (each.kind and own)]
-    if not own:
-        kernels.sort(key=lambda row: -row[1].total_ns)
+    kernels = [(number, each) for number, each in enumerate(report.kernels, 1) if each.bounds]
+    kernels.sort(key=lambda row: -row[1].total_ns)
     return [
         KernelRow(
             number, each.name, each.label, each.time_share if each.time_ns else None,
@@ -281,14 +279,12 @@ def _says(members: list[tuple[int, KernelProfile]]) -> str:
     facts = [f"{kernel.resources[name]:,} {title}" for name, title in titles.items() if kernel.resources[name]]
     shares = [(name, value) for name, value in kernel.counters.items() if _PERCENTAGE.search(name) and value > 0]
     facts += [f"{name} {digits(value)} %" for name, value in shares[:_SHARES]]
-    return f"kernel {number} has {', '.join(facts)}" if len(facts) > 1 else ""
+    return f"{kernel.noun} {number} has {', '.join(facts)}" if len(facts) > 1 else ""
 
 
 def _who(members: list[tuple[int, KernelProfile]]) -> str:
     """Return which kernels, with their share of the time: "kernels 1, 3 (84 % of GPU time)"."""
-    numbers = [str(number) for number, _ in members]
-    who = f"kernel {numbers[0]}" if len(numbers) == 1 else f"kernels {', '.join(numbers)}"
-    who = who if len(numbers) <= KERNELS else f"{len(numbers)} kernels"
+    who = named([number for number, _ in members], members[0][1].noun, KERNELS)
     share = sum(each.time_share for _, each in members)
     return f"{who} ({part(share)} of GPU time)" if members[0][1].time_ns else who
 

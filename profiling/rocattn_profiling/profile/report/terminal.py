@@ -284,7 +284,8 @@ def add_findings(card: Card, summary: ReportSummary) -> None:
             if not summary.findings
             else count(len(summary.folded), "more finding", "more findings")
         )
-        card.add(f"{what} (in {count(small, 'kernel')}) below 1 % of GPU time: see the report.", first=_INDENT)
+        who = count(small, "kernel") if summary.folded[0].noun == "kernel" else count(small, "launch", "launches")
+        card.add(f"{what} (in {who}) below 1 % of GPU time: see the report.", first=_INDENT)
 
 
 def _add_finding(card: Card, number: int, group: FindingGroup) -> None:

@@ -73,7 +73,7 @@ def test_a_compressed_file_that_cannot_be_read_is_one_line(tmp_path, kind):
     packed.write_bytes({
         "cut": gzip.compress(table * 100, 0)[:-2000],
         "damaged": b"\x1f\x8b\x08" + b"\xff" * 500,
-        "no table": gzip.compress(b'{"rocprofiler-sdk-tool": []}'),
+        "no table": gzip.compress(b"SQLite format 3\0" + b"x" * 100),
     }[kind])  # fmt: skip
     profile = ingest.read([tmp_path])
     assert held(profile) == truth(MADE)
@@ -161,7 +161,10 @@ def test_a_trace_of_rocm_profile_data_is_not_called_damaged(tmp_path):
             base.execute(f"CREATE TABLE {table} (id, tag, value)")
         base.commit()
     (found,) = ingest.describe([tmp_path])
-    assert found.source.skipped == "a trace of rocmProfileData (rpd), which is not read: use rocprofv3"
+    assert found.source.skipped == (
+        "a trace of rocmProfileData (rpd), which is not read: record with rocprofv3 --kernel-trace --output-format csv "
+        "json rocpd, which are read"
+    )
     assert not found.problems
 
 
@@ -226,10 +229,10 @@ def test_launches_and_kernels_that_are_not_listed_are_counted(tmp_path):
 
 
 def test_no_advice_to_decompress_what_is_unreadable(tmp_path):
-    """torch's profiler writes trace.json.gz: unpacking it helps nobody."""
-    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": []}'))
+    """Some other tool's trace.json.gz: unpacking it helps nobody."""
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(b'{"displayTimeUnit": "ms", "traceEvents": []}'))
     (found,) = ingest.describe([tmp_path])
-    assert found.source.skipped == "a Chrome trace that rocprof v1 did not write"
+    assert found.source.skipped.startswith("a Chrome trace of neither PyTorch's profiler nor rocprof 1")
     assert not found.problems
 
 

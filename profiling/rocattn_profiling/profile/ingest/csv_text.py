@@ -34,7 +34,7 @@ HEADER_BYTES = 1 << 20  # rocprof-compute's merged header has 2700 columns, 80 K
 _STRICT = {"int": "int64", "float": "float64", "label": "category"}
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _NUMBERS_AS_LABELS = frozenset({"agent", "queue", "exec_mask"})  # of which no text is lost as a number
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
 MOST_LINES = 64  # of one record; a longer one is taken as unterminated
 
 
@@ -46,7 +46,7 @@ class Utf8:
 
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = path.open("rb")
-        self.is_compressed = self._file.read(2) == _GZIP
+        self.is_compressed = self._file.read(2) == GZIP
         if self.is_compressed:
             self._file.close()
             self._file = cast("BinaryIO", gzip.open(path))  # noqa: SIM115 - closed by `close`

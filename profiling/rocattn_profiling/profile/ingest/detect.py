@@ -18,6 +18,7 @@ from pathlib import Path
 from rocattn_profiling.profile.ingest import columns
 from rocattn_profiling.profile.ingest.copies import read_copies
 from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, Utf8, parse_header
+from rocattn_profiling.profile.ingest.foreign import DATABASES, JSONS, named_other, named_table, named_text, read_proton
 from rocattn_profiling.profile.ingest.instruction_files import (
     TRACE_COLUMNS,
     read_pc_samples,
@@ -25,6 +26,7 @@ from rocattn_profiling.profile.ingest.instruction_files import (
     read_trace_json,
 )
 from rocattn_profiling.profile.ingest.json_results import read_chrome_trace, read_json
+from rocattn_profiling.profile.ingest.kineto import read_kineto
 from rocattn_profiling.profile.ingest.long_csv import read_by_number, read_long
 from rocattn_profiling.profile.ingest.parts import FilePart, UnreadableError
 from rocattn_profiling.profile.ingest.rocpd import open_database, read_rocpd
@@ -45,6 +47,12 @@ _TRACE_CODE = re.compile(rb'\s*\{\s*"code"\s*:\s*\[\s*\[\s*"')
 # What is detected: tool, generation, kind and evidence.
 Facts = tuple[str, str, str, str]
 
+_KINETO = re.compile(
+    rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds|trace_id)"\s*:'
+    rb'|"cat"\s*:\s*"(?:kernel|cpu_op|cuda_runtime|ac2g|python_function|user_annotation|gpu_\w+)"|PyTorch Profiler'
+)
+_PROTON = re.compile(rb'\s*\[\s*\{(?=.{0,4000}"frame"\s*:)(?=.{0,60000}"metrics"\s*:)', re.DOTALL)
+KINETO = "PyTorch profiler"
 V3, V2, V1, COMPUTE = "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute"
 
 
@@ -96,14 +104,13 @@ def _by_content(path: Path, shown: str) -> DetectedFile:
         head = stream.read(HEAD_BYTES)
         raw = path.open("rb")
         with raw:
-            magic = raw.read(16)
-        if magic == b"SQLite format 3\0":
+            magic = raw.read(HEAD_BYTES)
+        if magic[:16] == b"SQLite format 3\0":
             return _sqlite(path, shown)
         text = head.lstrip()
         recognised = _json(path, shown, head) if re.match(rb"\{|\[\s*[\[{\"]", text) else None
-        is_read = recognised is not None and recognised.reader is not None
-        if stream.is_compressed and (is_read or head.startswith(b"SQLite format 3")):
-            why = "compressed, which is read of tables (CSV) only: decompress it with gunzip"
+        if stream.is_compressed and head.startswith(b"SQLite format 3"):
+            why = "a compressed database, which is not read: decompress it with gunzip"
             return _nothing(path, shown, why, kind="broken")
         if recognised is not None:
             return recognised
@@ -119,7 +126,8 @@ def _by_content(path: Path, shown: str) -> DetectedFile:
     if _ROCMINFO.search(head):
         source = Source(shown, V1 if head.startswith(b"CMD:") else "rocminfo", "", "agents", "rocminfo's HSA Agents")
         return DetectedFile(path, source, lambda part: read_rocminfo(path, part))
-    return _nothing(path, shown, _other(head, stream.nuls), tool=_text_tool(head))
+    tool, why = named_other(path, magic, head, stream.nuls)
+    return _nothing(path, shown, why, tool=tool)
 
 
 def _as_filled(header: Header, head: bytes) -> Header:
@@ -141,8 +149,9 @@ def _sqlite(path: Path, shown: str) -> DetectedFile:
     try:
         with closing(open_database(path)) as connection:
             names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-            if "rocpd_op" in names:  # its tables have the prefix, too
-                return _nothing(path, shown, "a trace of rocmProfileData (rpd), which is not read: use rocprofv3")
+            for table, tool, why in DATABASES:
+                if table in names:
+                    return _nothing(path, shown, why, tool=tool)
             if "rocpd_metadata" in names:
                 rows = connection.execute("SELECT tag, value FROM rocpd_metadata").fetchmany(64)
                 schema = str(dict(rows).get("schema_version", "unknown"))
@@ -156,7 +165,7 @@ def _sqlite(path: Path, shown: str) -> DetectedFile:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_ROLLBACK:
             why = f"what wrote the database was ended in the middle ({path.name}-journal is left of it); profile again"
         return _nothing(path, shown, why, kind="broken")
-    return _nothing(path, shown, "a SQLite database that no profiler wrote")
+    return _nothing(path, shown, "a SQLite database that no profiler known here wrote")
 
 
 def _json(path: Path, shown: str, head: bytes) -> DetectedFile:
@@ -166,12 +175,17 @@ def _json(path: Path, shown: str, head: bytes) -> DetectedFile:
     if _TRACE_CODE.match(head):
         source = Source(shown, V3, "7.0 or later", "thread trace", 'key "code" with an array of instructions')
         return DetectedFile(path, source, lambda part: read_trace_json(path, part), "json")
-    if b'"traceEvents"' in head:
-        if b'"BeginNs"' in head or b"CPU HIP API" in head:
-            source = Source(shown, V1, "", "trace JSON", "traceEvents with BeginNs")
-            return DetectedFile(path, source, lambda part: read_chrome_trace(path, part), "chrome")
-        return _nothing(path, shown, "a Chrome trace that rocprof v1 did not write")
-    return _nothing(path, shown, "a JSON file that no profiler wrote")
+    if b'"traceEvents"' in head and (b'"BeginNs"' in head or b"CPU HIP API" in head):
+        source = Source(shown, V1, "", "trace JSON", "traceEvents with BeginNs")
+        return DetectedFile(path, source, lambda part: read_chrome_trace(path, part), "chrome")
+    if _KINETO.search(head):
+        source = Source(shown, KINETO, "", "trace JSON", "traceEvents of PyTorch's profiler")
+        return DetectedFile(path, source, lambda part: read_kineto(path, part), "chrome")
+    if _PROTON.match(head):
+        source = Source(shown, "proton", "", "kernel statistics", 'a tree with "frame" and "metrics"')
+        return DetectedFile(path, source, lambda part: read_proton(path, part), "json")
+    tool, why = named_text(head, JSONS) or ("", "a JSON file that no profiler known here wrote")
+    return _nothing(path, shown, why, tool=tool)
 
 
 def _csv(path: Path, shown: str, header: Header, head: bytes) -> DetectedFile | None:
@@ -239,6 +253,8 @@ def _derived(path: Path, shown: str, names: set[str]) -> DetectedFile | None:
     for needed, tool, why in _DERIVED:
         if needed <= names:
             return DetectedFile(path, Source(shown, tool, "", "derived table", "", skipped=why))
+    if found := named_table(names):
+        return _nothing(path, shown, found[1], tool=found[0])
     return None
 
 
@@ -332,35 +348,6 @@ def _statistics(path: Path, shown: str, header: Header, names: set[str], head: b
     evidence = "columns Name, Calls" + (", MinNs" if tool == V3 else "")
     source = Source(shown, tool, generation, "kernel statistics", evidence)
     return DetectedFile(path, source, lambda part: read_statistics(path, header, part))
-
-
-# Other files that accompany profiles: pattern of the first bytes, tool, description.
-_TEXTS = (
-    (rb"(?m)^\s*pmc\s*:", "", "a profiler's input file (lists of counters)"),
-    (rb"(?m)^(jobs|metrics)\s*:", V3, "a profiler's input file (jobs)"),
-    (rb"(?m)^format_rocprof_output:", COMPUTE, "rocprof-compute's settings of the run"),
-    (rb"Agent1?\.Name", "", "a description of the machine (rocminfo)"),
-    (rb"(?mi)^\s*(gpu\s*:\s*\d|gpu:\d+|counter_name\s*:)|List available counters|Name\s*:\s*\w+\s*\n\s*Description", "",
-     "a list of available counters"),
-    (rb"(?mi)^(omniperf|rocprof(iler)?-compute) version|^\[profiling\] |^Target: MI", COMPUTE,
-     "a log of rocprof-compute"),
-    (rb"(?m)^RPL:|^ROCP?rofiler:", V1, "a log of rocprof"),
-    (rb"(?m)\[rocprofv3\]|\btool\.cpp:\d+|output_stream\.cpp", V3, "a log of rocprofv3"),
-)  # fmt: skip
-
-
-def _text_tool(head: bytes) -> str:
-    return next((tool for pattern, tool, _ in _TEXTS if re.search(pattern, head)), "")
-
-
-def _other(head: bytes, nuls: int) -> str:
-    """Return why a file that is not a table is not read."""
-    if nuls * 10 > len(head) or re.search(rb"[\x01-\x08\x0e-\x1a]", head[:4096]):
-        return "a binary file in a format that is not read (rocpd, JSON and CSV are: rocprofv3 -f csv json rocpd)"
-    for pattern, _, what in _TEXTS:
-        if re.search(pattern, head):
-            return f"{what}: it contains no measurements"
-    return "a text file that no profiler wrote"
 
 
 _OF_A_WORKLOAD = frozenset({

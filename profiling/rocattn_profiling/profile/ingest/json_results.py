@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import msgspec
 import numpy as np
 
 from rocattn_profiling.profile.ingest.copies import MemoryCopy, copies_of
+from rocattn_profiling.profile.ingest.csv_text import GZIP, Utf8
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
     ABORTED,
     MISSING,
     NO_DISPATCHES,
     NO_VALUE,
+    REPORT_IT,
     Activity,
     FilePart,
     Notes,
@@ -176,20 +179,29 @@ def decode(path: Path, kind: type[Any]) -> Any:
     Raises:
         UnreadableError: When it is too large, cut off, not JSON, or not of this type.
     """
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
+    with path.open("rb") as file, ExitStack() as opened:
+        data: bytes | mmap.mmap
+        if file.read(2) == GZIP:
+            stream = Utf8(path)
+            opened.callback(stream.close)
+            data = stream.read(LARGEST_BYTES + 1)
+            size = len(data)
+        else:
+            size = file.seek(0, 2)
+            data = b"" if size > LARGEST_BYTES else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if size > LARGEST_BYTES:
             raise UnreadableError("larger than 1 GiB", "let the profiler write CSV or rocpd: -f csv rocpd")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                return _decoded(data, kind)
-            except msgspec.ValidationError as error:
-                raise UnreadableError(f"not the JSON it looks like ({error})", "report it with the file") from error
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-                raise UnreadableError(f"the JSON is broken or cut off ({error})", ABORTED) from error
+        if isinstance(data, mmap.mmap):
+            opened.enter_context(data)
+        try:
+            return _decoded(data, kind)
+        except msgspec.ValidationError as error:
+            raise UnreadableError(f"not the JSON it looks like ({error})", REPORT_IT) from error
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise UnreadableError(f"the JSON is broken or cut off ({error})", ABORTED) from error
 
 
-def _decoded(data: mmap.mmap, kind: type[Any]) -> Any:
+def _decoded(data: bytes | mmap.mmap, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(data, type=kind, strict=False)
     except msgspec.ValidationError:

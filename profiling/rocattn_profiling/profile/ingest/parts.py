@@ -38,6 +38,7 @@ NO_ROWS = "it contains no rows: nothing was dispatched, or a filter excluded eve
 NO_NUMBER = "{n} [row|rows] without a dispatch number"
 NO_VALUE = "{n} counter [value is missing or not a number|values are missing or not numbers]"
 REUSED = "{n} dispatch [number is|numbers are] used for several dispatches"
+REPORT_IT = "report it with the file"
 NO_COUNTERS = "this is not a counter file"
 MISSING = np.iinfo(np.int64).min  # an integer that the file does not state
 Activity = tuple[int, int, str, str, int, int, int]

@@ -62,11 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.files:
         return _list_files(arguments.paths, as_json=arguments.json)
     report = _report(arguments.paths, arguments, arguments.per)
+    if report is None:
+        return OK
     comparison = None
     if arguments.against:
         # Launches of two runs cannot be paired, so kernels are compared, whatever --per is.
         before = _report(arguments.against, arguments, "kernel")
         after = report if report.per == "kernel" else _report(arguments.paths, arguments, "kernel")
+        assert before is not None
+        assert after is not None
         comparison = profile_compare.compare(before, after)
         report.problems += profile_compare.cautions(before, report)
     content = profile_report.to_json(report)
@@ -91,8 +95,12 @@ def run(arguments: argparse.Namespace) -> int:
     return OK if comparison is None else comparison.coverage.status()
 
 
-def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> ProfileReport:
-    """Read paths and compute their report; a missing path is an error before anything is read."""
+def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> ProfileReport | None:
+    """Read paths and compute their report; a missing path is an error before anything is read.
+
+    Returns:
+        None where the files have a profiler's statistics only, which are shown as they are.
+    """
     from rocattn_profiling.profile.ingest import read
     from rocattn_profiling.profile.metrics.attribution import read_plans
     from rocattn_profiling.profile.metrics.devices import given_peaks
@@ -106,6 +114,9 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
             raise CommandError(f"{path} does not exist")
     profile = read(roots)
     if not len(profile.dispatches) and not len(profile.samples):
+        if len(profile.summaries) and not arguments.against:
+            _show_statistics(profile, as_json=arguments.json)
+            return None
         _say_why_nothing(profile, [line for path in roots for line in _not_collected(path)])
         remedy = f"`{COLLECT}` collects some"
         if any(not each.skipped for each in profile.provenance) and all(path.is_file() for path in roots):
@@ -121,6 +132,31 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     report.paths = list(paths)
     report.command = next((collection.command for path in roots if (collection := _collection(path))), ())
     return report
+
+
+def _show_statistics(profile: Profile, *, as_json: bool) -> None:
+    """Print a profiler's own statistics: kernels with calls and times, of which no launch is known."""
+    from rocattn_profiling.pages.quantities import quantity
+    from rocattn_profiling.profile.report.names import short_name
+    from rocattn_profiling.profile.report.verdict import COLLECT
+
+    found = profile.summaries.sort_values("total_ns", ascending=False, kind="stable")
+    found = found.assign(share=found["total_ns"] / found["total_ns"].sum())
+    rows = found.astype("object").where(found.notna(), None).to_dict("records")
+    if as_json:
+        emit_json({"statistics": rows, "problems": [str(problem) for problem in profile.problems]})
+    times = ("total_ns", "average_ns", "min_ns", "max_ns")
+    cells = [
+        (short_name(row["kernel"], 70), f"{100 * row['share']:.2g} %", f"{row['calls']:,}",
+         *("-" if row[name] is None else quantity(row[name] / 1e9, "seconds") for name in times))
+        for row in rows
+    ]  # fmt: skip
+    print_table(
+        "the profiler's statistics", ("kernel", "share", "calls", "total", "mean", "shortest", "longest"), cells
+    )
+    for problem in profile.problems:
+        say(f"note: {problem}")
+    say(f"statistics only: no launch is known, so there are no limits, and no busy share of the GPU ({COLLECT})")
 
 
 def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:

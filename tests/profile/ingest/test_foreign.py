@@ -1,0 +1,110 @@
+"""Files of other tools are read or named for what they are, with the way to something that is read."""
+
+import gzip
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from rocattn_profiling.cli import main
+from rocattn_profiling.profile import ingest
+
+from . import generators as g
+from . import older_generators as older
+from .test_formats import held, truth
+
+PACKET = b"\n\x06\x08\x01\x10\x00 \x05"
+NODE = {
+    "frame": {"name": "attn", "type": "function"},
+    "metrics": {"count": 3, "time (ns)": 6000.0, "device_type": "HIP"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "tool", "said"),
+    [
+        ("a.pftrace", PACKET * 20, "Perfetto", "rocprofv3 --kernel-trace --output-format csv json rocpd"),
+        ("renamed", PACKET * 20, "Perfetto", "a Perfetto trace"),
+        ("perfetto-trace.proto", b"\n\xff\xff\x03" + b"\0" * 50, "Perfetto", "a Perfetto trace"),
+        ("a.ncu-rep", b"NVR\0\1\2", "Nsight Compute", "of an NVIDIA GPU"),
+        ("a.nsys-rep", b"\1\2\3\0" * 9, "Nsight Systems", "of an NVIDIA GPU"),
+        ("a.xlsx", b"PK\3\4\0\0", "", "an archive or workbook"),
+        ("smi.json", b'[{"gpu": 0, "usage": {"gfx_activity": {"value": 3, "unit": "%"}}}]', "amd-smi", "no kernels"),
+        ("smi.csv", b"timestamp,gpu,power_usage,hotspot_temperature\n1,0,100,50\n", "amd-smi", "no kernels"),
+        ("smi.txt", b"GPU: 0\n    USAGE:\n        GFX_ACTIVITY: 3 %\n", "amd-smi", "no kernels"),
+        ("2.1_Speed-of-Light.csv", b"Metric,Avg,Unit,Peak,Pct of Peak\nVALU,1,GFLOP,2,3\n", "rocprof-compute",
+         "`rocprof-compute analyze`, computed from pmc_perf.csv, which is read: give the workload's folder"),
+        ("16.3.csv", b"Metric,Avg,Min,Max,Unit\nx,1,1,1,y\n", "rocprof-compute", "rocprof-compute analyze"),
+        ("0.1.csv", b"Kernel_Name,Count,Sum(ms),Mean(ms),Pct\nk,1,1,1,1\n", "rocprof-compute", "top kernels"),
+        ("gpu_timeline.csv", b"type,time ms,percent\nbusy,1,2\n", "TraceLens", "give the trace itself"),
+        ("GEMM.csv", b"name,param: M,param: N\naten::mm,1,2\n", "TraceLens", "a table of TraceLens"),
+        ("idle.csv", b"rank,idle_time_us,compute_time_us\n0,1,2\n", "HolisticTraceAnalysis", "give the trace itself"),
+        ("other.json", b'{"traceEvents": [{"ph": "X", "name": "x"}]}', "", "a Chrome trace of neither PyTorch's"),
+        ("results.json", b',{"args":{"name":"COPY"},"ph":"M","pid":1,"name":"process_name"}\n', "rocprof",
+         "rocprof 1's trace without kernels"),
+        ("any.json", b'{"a": 1}', "", "a JSON file that no profiler known here wrote"),
+    ],
+)  # fmt: skip
+def test_a_known_file_is_named(tmp_path, name, content, tool, said):
+    """By its content where that tells, else by the end of its name; a blank line first makes no trace of a text."""
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "notes.txt").write_bytes(b"\na text that starts with an empty line\n")
+    found = {summary.source.file.rpartition("/")[2]: summary.source for summary in ingest.describe([tmp_path])}
+    assert said in found[name].skipped
+    assert found[name].tool == tool
+    assert found["notes.txt"].skipped == "a text file that no profiler known here wrote"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("KERN", "rocprof 1's copy of the launches"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "NVIDIA"),
+        ("x", "no profiler known"),
+    ],
+)
+def test_a_known_database_is_named(tmp_path, table, said):
+    """rocprof 1 writes one beside results.csv, Nsight Systems exports one."""
+    with closing(sqlite3.connect(tmp_path / "results.db")) as made:
+        made.execute(f"CREATE TABLE {table} (name)")
+        made.commit()
+    (found,) = ingest.describe([tmp_path])
+    assert said in found.source.skipped
+
+
+def test_compressed_json_is_read_as_it_is_plain(tmp_path):
+    """rocprofv3's results and rocprof 1's trace."""
+    made = g.launches(3)
+    for write in (g.v3_json, older.chrome):
+        plain = write(tmp_path / f"{write.__name__}.json", made)
+        packed = tmp_path / f"{write.__name__}.json.gz"
+        packed.write_bytes(gzip.compress(plain.read_bytes()))
+        assert ingest.read([packed]).dispatches["start_ns"].equals(ingest.read([plain]).dispatches["start_ns"])
+    assert held(ingest.read([tmp_path / "v3_json.json.gz"])) == truth(made)
+    packed.write_bytes(packed.read_bytes()[:-20])
+    (problem,) = ingest.read([packed]).problems
+    assert "damaged or cut off" in problem.what
+
+
+@pytest.mark.parametrize("write", ["v3", "v1", "proton"])
+def test_statistics_alone_are_reported_as_such(tmp_path, capsys, write):
+    """Calls, total, mean and share, and that no launch is known: of rocprofv3, rocprof 1 and proton."""
+    path = tmp_path / {"v3": "a_kernel_stats.csv", "v1": "results.stats.csv", "proton": "attn.hatchet"}[write]
+    if write == "proton":
+        tree = {"frame": {"name": "ROOT", "type": "function"}, "metrics": {"count": 0, "time (ns)": 0}, "children": [
+            {"frame": {"name": "step", "type": "function"}, "metrics": {}, "children": [NODE | {"children": []}]},
+            NODE | {"frame": {"name": "gemm"}, "metrics": {"count": 1, "time (ns)": 5999.0}, "children": []},
+        ]}  # fmt: skip
+        path.write_text(json.dumps([tree, {"HIP": {"0": {"arch": "gfx942", "num_sms": 304}}}]))
+    else:
+        rows = "attn,3,6000,2000,50.0" if write == "v1" else '"attn",3,6000,2000.0,50.0,1500,2500,9.0'
+        names = "Name,Calls,TotalDurationNs,AverageNs,Percentage" + ("" if write == "v1" else ",MinNs,MaxNs,StdDev")
+        path.write_text(f"{names}\n{rows}\n{rows.replace('attn', 'gemm')}\n")
+    assert main(["report", str(path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    first = json.loads(out)["statistics"][0]
+    assert (first["kernel"], first["calls"], first["total_ns"]) == ("attn", 3, 6000)
+    assert first["share"] == pytest.approx(0.5, abs=1e-3)
+    assert "6.00 µs" in err
+    assert "statistics only: no launch is known" in err

@@ -172,6 +172,15 @@ def test_an_application_launches_different_kernels_in_turn(kernels, is_applicati
     assert made.is_application == is_application
 
 
+def test_launches_that_were_filtered_out_leave_holes():
+    """Their numbers tell: what they did is not idle time."""
+    kept = [(name, 1000 * n, 1000 * n + 100) for n, name in enumerate("abcd" * 30)]
+    made = traced(kept)
+    made.dispatches["dispatch"] *= 3
+    assert (timeline(made).missing, timeline(made).is_application) == (238, False)
+    assert timeline(traced(kept)).missing == 0
+
+
 @pytest.mark.parametrize(
     "name",
     [

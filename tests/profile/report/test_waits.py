@@ -6,6 +6,7 @@ import re
 import pytest
 
 from rocattn_profiling.cli import main
+from rocattn_profiling.pages.time_strips import time_strips
 from rocattn_profiling.profile.ingest.table import COUNTER_DTYPES
 from rocattn_profiling.profile.report import pages as profile_pages
 from rocattn_profiling.profile.report import report as profile_report
@@ -120,6 +121,14 @@ def test_a_micro_benchmark_waits_on_purpose():
     assert summarise(made).before == ()
 
 
+def test_a_filtered_trace_is_said_to_be_one():
+    """Its gaps are of other kernels."""
+    made = traced(steps(("a", 1000, 0), ("b", 1000, 0), ("c", 1000, 9000)))
+    made.dispatches["dispatch"] *= 5
+    told_last = summarise(profile_report.build(made)).after[0]
+    assert told_last.endswith("the files have 120 of 596 launches, and the others' time counts as idle")
+
+
 def test_without_a_trace_it_is_said_that_the_time_is_not_known():
     """Never that the GPU was busy."""
     why = "how busy the GPU is: not known, as runs with counters or samples change when kernels start; a run without "
@@ -159,6 +168,17 @@ def test_every_format_has_the_time(tmp_path):
     assert [gpu["name"] for gpu in content["timeline"]["gpus"]] == ["GPU 2", "GPU 3", "GPU 4", "GPU 5"]
     assert content["timeline"]["skew"]["last"] == "GPU 4"
     assert [kernel["kind"] for kernel in content["kernels"]][-2:] == ["collective", "runtime"]
+
+
+def test_a_strip_stacks_the_shares_of_its_time():
+    """From the bottom; what is equal side by side is one bar."""
+    (strip,) = time_strips([("GPU 2", 0.02, [(0.5, 0.5), (0.5, 0.5), (0.0, 0.0), (0.25, 0.0)])])
+    first, second = strip.areas
+    assert [len(area.split("M")) - 1 for area in strip.areas] == [2, 1]
+    assert first.startswith(f"M{strip.left:.1f} 34.0V19.0H")
+    assert second.startswith(f"M{strip.left:.1f} 19.0V4.0H")
+    assert [tick.label for tick in strip.ticks] == ["5.00 ms", "10.0 ms", "15.0 ms", "20.0 ms"]
+    assert (strip.ticks[-1].at, strip.ticks[-1].anchor) == (956.0, "end")
 
 
 def test_files_of_a_profiler_from_end_to_end(tmp_path, capsys):

@@ -8,7 +8,8 @@ are copies here and compute there.
 Only a pass without counters tells: a profiler that counts runs kernels one at a time, and waits in between.
 
 A trace is of an application if it has at least `_FEW` launches of at least `_KINDS` kernels, of which most follow on
-another kernel. A micro-benchmark repeats one kernel, and waits for its host on purpose: its idle time is no fault.
+another kernel, and if the numbers of the launches have few holes, which a filter or a cut leaves. A micro-benchmark
+repeats one kernel, and waits for its host on purpose: its idle time is no fault.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from rocattn_profiling.profile.ingest.table import NO_PROCESS, Profile
+from rocattn_profiling.profile.ingest.table import NO_DISPATCH, NO_PROCESS, Profile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +35,7 @@ BINS = 240
 """Parts of the span in the picture."""
 _HEAD = re.compile(r"[<(]")
 _FEW, _KINDS, _REPEATED = 50, 3, 0.5
+_MISSING = 0.05  # share of the launches that may be missing: some profilers drop a few
 _AT_ONCE = 0.5  # share of the collectives whose launches overlap on all GPUs, from which their clocks are one
 COMPUTE, COMMUNICATION, COPIES = range(3)
 _PART = {"": COMPUTE, "collective": COMMUNICATION, "runtime": COPIES}
@@ -143,6 +145,7 @@ class Timeline:
         collectives: None if there are none.
         skew: None if it is not known.
         kernels: Different kernels with work of their own.
+        missing: Launches that the files number, but do not have, if they are many.
         is_application: Whether its idle time is the program's: see the head of the module.
     """
 
@@ -151,6 +154,7 @@ class Timeline:
     collectives: CollectiveTime | None = None
     skew: StartSkew | None = None
     kernels: int = 0
+    missing: int = 0
     is_application: bool = False
 
 
@@ -208,6 +212,9 @@ def timeline(profile: Profile) -> Timeline:
     rows["part"] = np.where(rows["is_copy"], COPIES, part[names.codes]) if len(part) else COPIES
     lanes = _lanes(rows, profile.agents)
     launched = rows[~rows["is_copy"]]
+    numbers = launched.loc[launched["dispatch"] >= 0].groupby("process")["dispatch"]
+    missing = int((numbers.max() - numbers.min() + 1 - numbers.nunique()).sum())
+    missing = missing if missing > _MISSING * len(launched) else 0
     held = launched[launched["part"] == COMMUNICATION]
     skew = _skew({name: lane[lane["part"] == COMMUNICATION] for name, lane in lanes.items()})
     own = launched[launched["part"] == COMPUTE]
@@ -217,8 +224,8 @@ def timeline(profile: Profile) -> Timeline:
         for codes in (lane.loc[lane["part"] == COMPUTE, "name"].cat.codes.to_numpy() for lane in lanes.values())
     )
     return Timeline(
-        tuple(_gpu(name, lane) for name, lane in lanes.items()), "", _collectives(held), skew, kernels,
-        len(own) >= _FEW and kernels >= _KINDS and repeated < _REPEATED * len(own),
+        tuple(_gpu(name, lane) for name, lane in lanes.items()), "", _collectives(held), skew, kernels, missing,
+        len(own) >= _FEW and kernels >= _KINDS and repeated < _REPEATED * len(own) and not missing,
     )  # fmt: skip
 
 
@@ -237,7 +244,7 @@ def _rows(profile: Profile) -> pd.DataFrame | Unknown:
     chosen = timed & usable & (passes == longest)
     if not chosen.any():
         return "counted" if timed.any() else "durations"
-    kernels: pd.DataFrame = table.loc[chosen, ["process", "agent", "start_ns", "end_ns"]].assign(
+    kernels: pd.DataFrame = table.loc[chosen, ["process", "dispatch", "agent", "start_ns", "end_ns"]].assign(
         name=table.loc[chosen, "kernel"].cat.remove_unused_categories(), is_copy=False
     )
     if len(kernels) == 1:
@@ -249,7 +256,7 @@ def _rows(profile: Profile) -> pd.DataFrame | Unknown:
     if len(copies):
         own = kernels["process"].unique()
         process = copies["process"].where(copies["process"] != NO_PROCESS, own[0]) if len(own) == 1 else None
-        copies = copies[["process", "agent", "start_ns", "end_ns", "name"]].assign(is_copy=True)
+        copies = copies[["process", "agent", "start_ns", "end_ns", "name"]].assign(is_copy=True, dispatch=NO_DISPATCH)
         copies["process"] = copies["process"] if process is None else process
         united = pd.concat([kernels["name"].astype("object"), copies["name"].astype("object")], ignore_index=True)
         kernels = pd.concat([kernels, copies], ignore_index=True).assign(name=united.astype("category"))

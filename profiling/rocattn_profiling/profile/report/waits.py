@@ -85,9 +85,14 @@ def _busy(time: Timeline) -> str:
         return f"{said}, nearly always with compute"
     parts = {"compute": compute, "exposed communication": exposed, "copies": copies, "idle": idle}
     said = f"{said}: {', '.join(f'{name} {share_of(ns, span)}' for name, ns in parts.items() if ns)}"
+    held = sum(gpu.launches for gpu in gpus)
+    if time.missing:
+        return (
+            f"{said}; the files have {held:,} of {held + time.missing:,} launches, and the others' time counts as idle"
+        )
     if time.is_application or leads(time):
         return said
-    launches = count(sum(gpu.launches for gpu in gpus), "launch", "launches")
+    launches = count(held, "launch", "launches")
     return f"{said}; {launches} of {count(time.kernels, 'kernel')} do not show an application, so its gaps say little"
 
 

@@ -147,6 +147,8 @@ class Collection(msgspec.Struct, frozen=True):
         before: The GPUs at the start.
         after: The GPUs at the end.
         not_compared: What was not measured: counters that are left out, and passes without all of theirs.
+        kernel: The kernels that were counted (a regular expression); "" for all.
+        launches: The launches of each that were counted; "" for all.
     """
 
     schema: int
@@ -167,6 +169,8 @@ class Collection(msgspec.Struct, frozen=True):
     before: Hardware
     after: Hardware
     not_compared: tuple[NotCompared, ...] = ()
+    kernel: str = ""
+    launches: str = ""
 
     @property
     def coverage(self) -> Coverage:

@@ -46,6 +46,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="plans of `rocattn plan --json` or a plan log: says which attention problem each dispatch solved "
         "(default: the plan logs among PATH)",
     )  # fmt: skip
+    group.add_argument(
+        "--kernel", metavar="REGEX", default="", help="only kernels with such a name (as printed, or in part)"
+    )
+    group.add_argument("--launches", metavar="RANGE", default="", help="only these of each kernel: 3, 2-10, [2-10,15]")
+    group.add_argument("--gpu-id", type=int, metavar="N", help="only the GPU of this number, as the report has it")
+    group.add_argument(
+        "--pair", action="append", default=[], metavar="A=B",
+        help="with --against: compare its kernel A with kernel B of PATH, names as printed or regular expressions",
+    )  # fmt: skip
     group.add_argument("--against", nargs="+", metavar="PATH", help="an earlier profile, to be shown side by side")
     group.add_argument("--files", action="store_true", help="only list the files, with their contents and problems")
 
@@ -61,6 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("'' is not a path (an unset variable?): name the profiler's files or their folder")
     if arguments.files:
         return _list_files(arguments.paths, as_json=arguments.json)
+    if arguments.pair and not arguments.against:
+        raise CommandError("--pair compares with an earlier profile: name it with --against PATH")
     report = _report(arguments.paths, arguments, arguments.per)
     if report is None:
         return OK
@@ -71,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         after = report if report.per == "kernel" else _report(arguments.paths, arguments, "kernel")
         assert before is not None
         assert after is not None
-        comparison = profile_compare.compare(before, after)
+        comparison = profile_compare.compare(before, after, arguments.pair)
         report.problems += profile_compare.cautions(before, report)
     content = profile_report.to_json(report)
     if comparison is not None:
@@ -114,7 +125,9 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
             raise CommandError(f"{path} does not exist")
     profile = read(roots)
     if not len(profile.dispatches) and not len(profile.samples):
-        if len(profile.summaries) and not arguments.against:
+        if len(profile.summaries):
+            if arguments.against or arguments.launches or arguments.gpu_id is not None or per == "dispatch":
+                raise CommandError("the files have statistics only, which name no launch", NOT_MEASURED)
             _show_statistics(profile, as_json=arguments.json)
             return None
         _say_why_nothing(profile, [line for path in roots for line in _not_collected(path)])
@@ -123,13 +136,16 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
             remedy = f"pass the folder, which may have some: rocattn report {shlex.quote(str(roots[0].parent))}"
         raise CommandError(f"no kernel dispatch in {', '.join(paths)}: nothing to report ({remedy})", NOT_MEASURED)
     plans = [Path(name) for name in arguments.plans] or _plan_logs(roots)
+    for path in roots:
+        profile = _as_collected(profile, path)
+    profile, chosen = _chosen(profile, arguments)
     report = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans), peaks=peaks)
     if peaks:
         report.problems.insert(
             0, f"peaks as given with --peak, not of the tables or files: {', '.join(arguments.peak)}"
         )
     report.problems += [line for path in roots for line in _not_collected(path)]
-    report.paths = list(paths)
+    report.paths, report.chosen = list(paths), chosen
     report.command = next((collection.command for path in roots if (collection := _collection(path))), ())
     return report
 
@@ -157,6 +173,31 @@ def _show_statistics(profile: Profile, *, as_json: bool) -> None:
     for problem in profile.problems:
         say(f"note: {problem}")
     say(f"statistics only: no launch is known, so there are no limits, and no busy share of the GPU ({COLLECT})")
+
+
+def _chosen(profile: Profile, arguments: argparse.Namespace) -> tuple[Profile, str]:
+    """Return the part of a profile that was asked for, and how much it is: "12 of 43,915 launches (--kernel gemm)"."""
+    from rocattn_profiling.pages.render import count
+    from rocattn_profiling.profile.ingest.choice import LaunchChoice, gpus, ranges_of
+    from rocattn_profiling.profile.metrics.launches import find_launches
+    from rocattn_profiling.profile.report.names import matching
+
+    options = {"--kernel": arguments.kernel, "--launches": arguments.launches, "--gpu-id": arguments.gpu_id}
+    said = " ".join(f"{name} {value}" for name, value in options.items() if value not in {"", None})
+    if not said or profile.runs:
+        return profile, ""
+    names = [str(name) for name in profile.dispatches["kernel"].unique()]
+    names += [str(name) for name in profile.samples["kernel"].unique() if name and name not in names]
+    if arguments.gpu_id is not None and arguments.gpu_id not in (there := gpus(profile)):
+        raise CommandError(f"no GPU {arguments.gpu_id} ran a kernel: there is {', '.join(map(str, there)) or 'none'}")
+    choice = LaunchChoice(
+        matching(names, arguments.kernel) if arguments.kernel else None,
+        ranges_of(arguments.launches) if arguments.launches else (), arguments.gpu_id,
+    )  # fmt: skip
+    part = choice.of(profile)
+    if not len(part.dispatches) and not len(part.samples):
+        raise CommandError(f"{said} leaves none of the {len(find_launches(profile)):,} launches")
+    return part, f"{len(find_launches(part)):,} of {count(len(find_launches(profile)), 'launch', 'launches')} ({said})"
 
 
 def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
@@ -194,6 +235,24 @@ def _collection(folder: Path) -> Collection | None:
     from rocattn_profiling.profile.collect.store import PROFILE, read_profile
 
     return read_profile(folder / PROFILE) if (folder / PROFILE).is_file() else None
+
+
+def _as_collected(profile: Profile, folder: Path) -> Profile:
+    """Return a profile whose kernel trace, which no profiler filters, is cut to the launches that were counted."""
+    from rocattn_profiling.profile.collect.passes import TIMING
+    from rocattn_profiling.profile.ingest.choice import LaunchChoice, ranges_of
+    from rocattn_profiling.profile.report.names import matching
+
+    collection = _collection(folder)
+    if collection is None or profile.runs or not (collection.kernel or collection.launches):
+        return profile
+    rows = profile.dispatches
+    names = [str(name) for name in rows["kernel"].unique()]
+    traced = [name for name in rows["pass"].cat.categories if TIMING in str(name).split("/")]
+    ranges = ranges_of(collection.launches) if collection.launches else ()
+    return LaunchChoice(matching(names, collection.kernel) if collection.kernel else None, ranges, None, traced).of(
+        profile
+    )
 
 
 def _plan_logs(paths: list[Path]) -> list[Path]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rocattn.errors import RocattnError
 from rocattn_profiling.base.reasons import Coverage, Reason, counted
 from rocattn_profiling.pages.quantities import percent
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.metrics.aggregate import MetricValue
 from rocattn_profiling.profile.report.causes import ChangeCause, cause_of
-from rocattn_profiling.profile.report.names import base_name, short_name
+from rocattn_profiling.profile.report.names import base_name, matching, short_name, short_names
 from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     _Side = list[KernelProfile]
 
 MOVED = 0.05
@@ -26,7 +27,7 @@ CHANGES = 3
 """Number of kernels that are named first."""
 NAMED = 60
 """Characters of a kernel's name in a sentence."""
-NAME, INSTANCE, LEFT_OVER = "name", "instance", "left over"
+NAME, INSTANCE, LEFT_OVER, ASKED = "name", "instance", "left over", "--pair"
 """What makes two kernels a pair."""
 
 
@@ -110,20 +111,29 @@ class ProfileComparison:
         return self.named[0] if self.named else None
 
 
-def compare(before: ProfileReport, after: ProfileReport) -> ProfileComparison:
-    """Match kernels, in descending order of the change of their total time (`_matched`)."""
+def compare(before: ProfileReport, after: ProfileReport, asked: Sequence[str] = ()) -> ProfileComparison:
+    """Match kernels, in descending order of the change of their total time (`_matched`).
+
+    Args:
+        before: The earlier profile.
+        after: The later one.
+        asked: Pairs of kernels of different names, "A=B" (`names.matching`), which come first.
+
+    Raises:
+        RocattnError: When such a pair names no kernel, or several.
+    """
     number_of = {id(kernel): number for each in (before, after) for number, kernel in enumerate(each.kernels, 1)}
     gpus = differing_gpus(before, after)
     pairs = [
         _pair(first, second, number_of, how, same_gpu=gpus is None)
-        for first, second, how in _matched(before.kernels, after.kernels)
+        for first, second, how in _matched(before.kernels, after.kernels, asked)
     ]
 
     def weight(pair: KernelPair) -> float:
         totals = [kernel.total_ns if kernel else 0.0 for kernel in (pair.before, pair.after)]
         return abs(totals[1] - totals[0])
 
-    pairs.sort(key=lambda pair: (-weight(pair), pair.name, pair.label))
+    pairs.sort(key=lambda pair: (pair.paired_by != ASKED, -weight(pair), pair.name, pair.label))
     both = [pair for pair in pairs if pair.before and pair.after]
     alone = len(pairs) - len(both)
     both = [pair for pair in both if pair.after and not pair.after.kind]  # not the runtime's copies and fills
@@ -165,7 +175,9 @@ def _value(of: MetricValue | None) -> float | None:
     return of.value if of else None
 
 
-def _matched(before: _Side, after: _Side) -> list[tuple[KernelProfile | None, KernelProfile | None, str]]:
+def _matched(
+    before: _Side, after: _Side, asked: Sequence[str]
+) -> list[tuple[KernelProfile | None, KernelProfile | None, str]]:
     """Return the kernels of both sides in pairs, each with what makes it one; those without a partner are the last.
 
     Kernels match by name, problem, shape and GPUs. What is left over matches with less: on other GPUs of the run; the
@@ -184,12 +196,20 @@ def _matched(before: _Side, after: _Side) -> list[tuple[KernelProfile | None, Ke
                 old.remove(ours[each][0])
                 new.remove(kernel)
 
+    for text in asked:
+        first, second = _sides(text, old, new)
+        others = {id(k): id(k) for side, name in ((old, first), (new, second)) for k in side if k.name != name}
+        match(ASKED, partial(_unless, others, lambda k: (k.shape, k.label, k.where)))
+        match(ASKED, partial(_unless, others, lambda k: k.shape))
+        match(ASKED, partial(_unless, others, lambda _: "it"))
     match(NAME, lambda k: (k.name, k.label, k.shape, k.where))
     match(NAME, lambda k: (k.name, k.label, k.shape))
     # A GPU that has a row on one side only ran the same work as the others do on the other side.
-    for side, others, is_new in ((new, before, True), (old, after, False)):
+    asked_for = [id(kernel) for *both, how in pairs if how == ASKED for kernel in both]
+    for side, there, is_new in ((new, before, True), (old, after, False)):
         for kernel in list(side):
-            if same := [k for k in others if _work(k) == _work(kernel)]:
+            same = [k for k in there if _work(k) == _work(kernel) and id(k) not in asked_for]
+            if same:
                 pairs.append((same[0], kernel, NAME) if is_new else (kernel, same[0], NAME))
                 side.remove(kernel)
     match(NAME, lambda k: (k.name, k.label))
@@ -198,6 +218,30 @@ def _matched(before: _Side, after: _Side) -> list[tuple[KernelProfile | None, Ke
     if all(len({k.name for k in side if k.bounds}) == 1 for side in (old, new)):
         match(LEFT_OVER, lambda k: (k.shape, k.where, k.label) if k.bounds else id(k))
     return [*pairs, *((None, kernel, "") for kernel in new), *((kernel, None, "") for kernel in old)]
+
+
+def _unless(others: Mapping[int, int], key: Callable[[KernelProfile], object], kernel: KernelProfile) -> object:
+    """Return a kernel's key; for each of the others one that nothing else has."""
+    return others.get(id(kernel)) or key(kernel)
+
+
+def _sides(text: str, before: _Side, after: _Side) -> list[str]:
+    """Return the two kernels of "A=B"; an operator's name may have a "=" of its own."""
+    wrong = RocattnError(f"--pair {text}: name a kernel of the earlier profile and one of the later, A=B")
+    for at in [place for place, each in enumerate(text) if each == "="]:
+        found = []
+        for side, name in ((before, text[:at]), (after, text[at + 1 :])):
+            try:
+                found.append(matching(list(dict.fromkeys(kernel.name for kernel in side)), name) if name else [])
+            except RocattnError as error:
+                wrong = RocattnError(f"--pair {text}: {error}")
+        if len(found) == 2 and all(len(each) == 1 for each in found):
+            return [each[0] for each in found]
+        for each in found:
+            if len(each) > 1:
+                some = ", ".join(short_names(each[:CHANGES], NAMED))
+                wrong = RocattnError(f"--pair {text}: {len(each)} kernels match, say more of the name: {some}")
+    raise wrong
 
 
 def _said(pair: KernelPair) -> str:

@@ -7,13 +7,18 @@ part before the others. No identifier or type is cut in its middle.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Sequence
 
+from rocattn.errors import RocattnError
 from rocattn_profiling.kernels.read.cxx_names import readable
 
 ELLIPSIS = "…"
+NEAR_NAMES, NEAR_NAME = 6, 50
+"""Kernels that are named where none has the name that was asked for, and their length."""
+_UNCUT = 10_000
 _SUFFIX = re.compile(r"(?:\.kd| \(kd\)| \[clone [^\]]*\])+$")  # a kernel descriptor's name, a compiler's copy
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|\{anonymous\}::|<unnamed>::")
 _LAMBDA = re.compile(r"::\{lambda.*$", re.DOTALL)
@@ -54,6 +59,41 @@ def short_names(names: Sequence[str], most: int) -> list[str]:
                     for place in places:
                         short[place] = _with_words(*functions[place], telling, most)
     return short
+
+
+def matching(names: Sequence[str], text: str) -> list[str]:
+    """Return the kernels that a text means: a name as it is printed, else a regular expression found in the name.
+
+    Args:
+        names: Kernels as the files have them.
+        text: What to find; an ellipsis stands for anything.
+
+    Raises:
+        RocattnError: When none has it; the message names those that there are, the nearest first.
+    """
+    printed = re.compile(re.escape(text).replace(re.escape(ELLIPSIS), ".*"))
+    short = dict(zip(names, short_names(names, _UNCUT), strict=True))
+    found = [name for name in names if printed.fullmatch(short[name]) or printed.fullmatch(_no_scopes(short[name]))]
+    if found:
+        return found
+    try:
+        wanted = re.compile(text)
+    except re.error as error:
+        raise RocattnError(f"{text!r} is no regular expression ({error}) and no kernel's name") from error
+    spelled = readable(name.removesuffix(".kd") for name in names)
+    found = [name for name in names if wanted.search(name) or wanted.search(spelled.get(name.removesuffix(".kd"), ""))]
+    if not found:
+        shown = list(dict.fromkeys(short_names(names, NEAR_NAME)))
+        near = dict.fromkeys([*difflib.get_close_matches(text, shown, NEAR_NAMES, 0.3), *shown])
+        more = f" and {len(near) - NEAR_NAMES} more" if len(near) > NEAR_NAMES else ""
+        raise RocattnError(f"no kernel matches {text!r}: there are {', '.join([*near][:NEAR_NAMES])}{more}")
+    return found
+
+
+def _no_scopes(name: str) -> str:
+    start = name.find("<")
+    end = len(name) if start < 0 else start
+    return name[:end].rpartition("::")[2] + name[end:]
 
 
 def _words(function: tuple[str, list[str]], text: str) -> list[str]:

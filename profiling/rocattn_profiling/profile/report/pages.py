@@ -154,7 +154,7 @@ def heading(report: ProfileReport) -> tuple[str, list[str]]:
     facts = [
         ", ".join(gpus) or "GPU not named by any file", ", ".join(" ".join(each).strip() for each in tools),
         f"ROCm {', '.join(releases)}" if releases else "", ", ".join(said("timestamp", "date")[:2]), kernels,
-        count(launches, "launch", "launches") if launches else "", count(len(sources), "file"),
+        report.chosen or (count(launches, "launch", "launches") if launches else ""), count(len(sources), "file"),
     ]  # fmt: skip
     more = f" and {len(products) - TITLED} more" if len(products) > TITLED else ""
     where = f" on {', '.join(products[:TITLED])}{more}"

@@ -397,6 +397,7 @@ class ProfileReport:
         paths: The files and folders that were read, as they were named; for commands to run next.
         command: The program that was profiled, if a collection of `rocattn profile` says which; for the same.
         timeline: How the time went.
+        chosen: Which part of the launches it is of, in words; "" for all.
     """
 
     per: str
@@ -412,3 +413,4 @@ class ProfileReport:
     command: tuple[str, ...] = ()
     timeline: Timeline = field(default_factory=Timeline)
     counters_left_out: dict[str, int] = field(default_factory=dict)
+    chosen: str = ""

@@ -292,6 +292,7 @@ def to_json(report: ProfileReport) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "per": report.per,
+        "chosen": report.chosen,
         "timeline": time_json(report.timeline),
         "kernels": [_kernel_json(kernel) for kernel in report.kernels],
         "groups": groups_json(group_findings(report)),

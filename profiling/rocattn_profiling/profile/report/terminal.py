@@ -74,6 +74,8 @@ def fill(
         add_comparison(card, report, summary, comparison)
         add_problems(card, report.problems)
         return card
+    if report.chosen:
+        card.add((clean(report.chosen), "dim"))
     for line in summary.before:
         card.add(_sentence(clean(line)))
     card.add((_sentence(clean(summary.headline)), "bold"))

@@ -64,8 +64,6 @@ CASES = [
     (RX_7900_XTX | {"arch": "gfx1151"}, {"FETCH_SIZE": 3}, "read_bytes", None),
     # Coalescing, address and data units, address translation: 304 compute units of 8 dies, busy for 1000 cycles.
     (MI300X, {"TCP_TOTAL_CACHE_ACCESSES_sum": 128, "TA_TOTAL_WAVEFRONTS_sum": 2}, "l1_accesses_per_instruction", 64),
-    (MI300X, {"TCP_TOTAL_READ_sum": 96, "TA_FLAT_READ_WAVEFRONTS_sum": 2, "TA_BUFFER_READ_WAVEFRONTS_sum": 1},
-     "l1_accesses_per_load", 32),
     (MI300X, {"TCP_TOTAL_ACCESSES_sum": 131072, "TA_TOTAL_WAVEFRONTS_sum": 2048}, "coalescing_pct", 25),
     (MI300X, {"FETCH_SIZE": 8, "TA_FLAT_READ_WAVEFRONTS_sum": 2, "TA_BUFFER_READ_WAVEFRONTS_sum": 0},
      "read_amplification", 4),

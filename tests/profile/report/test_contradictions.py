@@ -142,7 +142,6 @@ def test_no_two_sentences_contradict_each_other(gpu, seed):
     assert not is_near or not ({"latency-bound", "latency-bound-waiting", "launch-bound"} & keys or "far from" in text)
     assert (kernel.verdict.code == "bound") == is_near
     assert not {"contended-atomics", "many-atomics"} <= keys
-    assert not {"lanes-apart", "loads-apart"} <= keys
     assert len({"few-rounds", "occupancy-below-theory", "dynamic-lds"} & keys) <= 1
     words = {word for word, rule in wastes().values() if rule in keys}
     uncounted = kernel.verdict.text.partition("not counted: ")[2]

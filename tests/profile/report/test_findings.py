@@ -245,7 +245,6 @@ def _satisfy(rule):
 
 WASTES = [
     ("lanes-apart", {"l1_accesses_per_instruction": 64.0}, 0.75),
-    ("loads-apart", {"l1_accesses_per_load": 64.0, "l1_accesses_per_instruction": 10.0}, 0.75),
     ("unused-bytes", {"read_amplification": 8.0, "l2_hit_pct": 22.0}, 0.875),
     ("contended-atomics", {"atomic_latency_cycles": 1937.0, "atomic_wait_pct": 20.0}, 0.4),
     ("many-atomics", {"atomic_pct": 90.0, "atomics_per_wave": 4.0, "waiting_pct": 60.0}, 0.6),

@@ -76,6 +76,14 @@ def test_rocminfos_text_beside_the_results_names_the_gpu(tmp_path, capsys):
     assert "MI210" not in page
 
 
+def test_without_a_gpu_the_numbers_that_need_none_are_said(tmp_path, capsys):
+    """Bytes and GB/s are no percentages."""
+    text = said(capsys, rocprof1(tmp_path / "run"), "--out", tmp_path / "out")
+    assert "no file says which GPU ran it" in text
+    assert "1,264 GB/s of memory traffic" in " ".join(text.split())
+    assert "Read bandwidth (GB/s)" in (tmp_path / "out/profile.md").read_text()
+
+
 @pytest.mark.parametrize("name", ["MI250X", "mi250", "Instinct MI250X", "AMD Instinct MI250X/MI250", "MI210"])
 def test_the_gpu_can_be_named_as_people_do(tmp_path, capsys, name):
     """All of these have the same memory."""

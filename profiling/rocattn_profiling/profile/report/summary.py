@@ -277,6 +277,9 @@ def _says(members: list[tuple[int, KernelProfile]]) -> str:
         return ""
     titles = {"vgprs": "VGPRs", "lds_bytes": "bytes of LDS per block", "scratch_bytes": "bytes of scratch per lane"}
     facts = [f"{kernel.resources[name]:,} {title}" for name, title in titles.items() if kernel.resources[name]]
+    moved = [kernel.values[key].value or 0.0 for key in ("read_gbps", "write_gbps") if key in kernel.values]
+    if kernel.device is None and any(moved):  # else its share of the peak says it
+        facts.append(f"{sum(moved):,.0f} GB/s of memory traffic")
     shares = [(name, value) for name, value in kernel.counters.items() if _PERCENTAGE.search(name) and value > 0]
     facts += [f"{name} {digits(value)} %" for name, value in shares[:_SHARES]]
     return f"{kernel.noun} {number} has {', '.join(facts)}" if len(facts) > 1 else ""

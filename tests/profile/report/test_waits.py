@@ -121,6 +121,18 @@ def test_a_micro_benchmark_waits_on_purpose():
     assert summarise(made).before == ()
 
 
+def test_many_short_waits_are_the_cost_of_launches():
+    """And many longer ones a host that is late: no single one is worth its name."""
+    cures = {
+        2000: "2.00 µs: a HIP graph, or fewer and larger kernels, cut them",
+        90_000: "90.0 µs: the host launches too late",
+    }
+    for gap, cure in cures.items():
+        _, head = told(steps(*((name, 1000, gap) for name in "abcd"), count=100))
+        assert head[1].startswith("Idle: 399 waits of ")
+        assert head[1].endswith(f"none longer than {cure}")
+
+
 def test_a_filtered_trace_is_said_to_be_one():
     """Its gaps are of other kernels."""
     made = traced(steps(("a", 1000, 0), ("b", 1000, 0), ("c", 1000, 9000)))
@@ -184,12 +196,12 @@ def test_a_strip_stacks_the_shares_of_its_time():
 def test_files_of_a_profiler_from_end_to_end(tmp_path, capsys):
     """A trace with a launch of no length, which is left out with a note."""
     made = [
-        Launch(n + 1, f"k{n % 4}", start=10**12 + 1_000_000 * n, ns=0 if n == 50 else 200_000) for n in range(100)
+        Launch(n + 1, f"k{n % 4}", start=10**12 + 1_000_000 * n, ns=0 if n % 10 == 5 else 200_000) for n in range(100)
     ]  # fmt: skip
     v3_trace(tmp_path / "run/7_kernel_trace.csv", made)
     v3_agents(tmp_path / "run/7_agent_info.csv")
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
     first, *rest = capsys.readouterr().err.splitlines()
-    assert first == "The GPU is busy 20 % of 99.20 ms: compute 20 %, idle 80 %"
-    assert rest[0].startswith("Longest waits: 1.80 ms between k1 and k3")
-    assert "1 dispatch ends before or when it starts" in "\n".join(rest)
+    assert first == "The GPU is busy 18 % of 99.20 ms: compute 18 %, idle 82 %"
+    assert rest[0].startswith("Longest waits: 1.80 ms between k0 and k2")
+    assert "dispatches end before or when they start" in "\n".join(rest)

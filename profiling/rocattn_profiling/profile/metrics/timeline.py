@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from rocattn_profiling.profile.ingest.table import NO_DISPATCH, NO_PROCESS, Profile
+from rocattn_profiling.profile.ingest.table import NO_PROCESS, Profile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,6 +67,7 @@ class GpuTime:
         copies_ns: In which only copies and fills run.
         communication_ns: In which collectives run, whatever else does.
         launches: Kernels.
+        waits: How often it was idle.
         gaps: The longest waits.
         bins: Shares of compute, exposed communication and copies in equal parts of the span, for the picture.
     """
@@ -78,6 +79,7 @@ class GpuTime:
     copies_ns: int
     communication_ns: int
     launches: int
+    waits: int
     gaps: tuple[IdleGap, ...]
     bins: tuple[tuple[float, float, float], ...]
 
@@ -212,7 +214,10 @@ def timeline(profile: Profile) -> Timeline:
     rows["part"] = np.where(rows["is_copy"], COPIES, part[names.codes]) if len(part) else COPIES
     lanes = _lanes(rows, profile.agents)
     launched = rows[~rows["is_copy"]]
-    numbers = launched.loc[launched["dispatch"] >= 0].groupby("process")["dispatch"]
+    numbered = profile.dispatches[
+        (profile.dispatches["pass"] == rows["pass"][0]) & (profile.dispatches["dispatch"] >= 0)
+    ]
+    numbers = numbered.groupby("process")["dispatch"]  # also those without times
     missing = int((numbers.max() - numbers.min() + 1 - numbers.nunique()).sum())
     missing = missing if missing > _MISSING * len(launched) else 0
     held = launched[launched["part"] == COMMUNICATION]
@@ -244,7 +249,7 @@ def _rows(profile: Profile) -> pd.DataFrame | Unknown:
     chosen = timed & usable & (passes == longest)
     if not chosen.any():
         return "counted" if timed.any() else "durations"
-    kernels: pd.DataFrame = table.loc[chosen, ["process", "dispatch", "agent", "start_ns", "end_ns"]].assign(
+    kernels: pd.DataFrame = table.loc[chosen, ["process", "agent", "start_ns", "end_ns"]].assign(
         name=table.loc[chosen, "kernel"].cat.remove_unused_categories(), is_copy=False
     )
     if len(kernels) == 1:
@@ -256,11 +261,12 @@ def _rows(profile: Profile) -> pd.DataFrame | Unknown:
     if len(copies):
         own = kernels["process"].unique()
         process = copies["process"].where(copies["process"] != NO_PROCESS, own[0]) if len(own) == 1 else None
-        copies = copies[["process", "agent", "start_ns", "end_ns", "name"]].assign(is_copy=True, dispatch=NO_DISPATCH)
+        copies = copies[["process", "agent", "start_ns", "end_ns", "name"]].assign(is_copy=True)
         copies["process"] = copies["process"] if process is None else process
         united = pd.concat([kernels["name"].astype("object"), copies["name"].astype("object")], ignore_index=True)
         kernels = pd.concat([kernels, copies], ignore_index=True).assign(name=united.astype("category"))
     kernels[["start_ns", "end_ns"]] = kernels[["start_ns", "end_ns"]].astype("int64")
+    kernels["pass"] = labels[longest]
     return kernels.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
@@ -290,7 +296,7 @@ def _gpu(name: str, lane: pd.DataFrame) -> GpuTime:
     shares = np.diff(np.diff(covered, prepend=0, axis=0), axis=1) / np.maximum(np.diff(edges), 1)
     return GpuTime(
         name, last - first, compute.length, moved.length - compute.length, everything.length - moved.length,
-        communication.length, int((~lane["is_copy"]).sum()), _gaps(lane, everything),
+        communication.length, int((~lane["is_copy"]).sum()), len(everything.starts) - 1, _gaps(lane, everything),
         tuple((float(a), float(b), float(c)) for a, b, c in shares.T.round(4)),
     )  # fmt: skip
 

@@ -19,6 +19,8 @@ _SKEWED = 0.05  # share of the collectives' time that is waiting for the last GP
 _MOSTLY = 0.5  # share of that waiting that is for one GPU
 _DIFFERS = 0.05  # how much less a GPU is busy than all on average, to be named
 _HIDDEN = 0.01  # share of the time up to which exposed communication is none
+_SPREAD = 0.02  # part of the idle time below which no wait is worth its name
+_SHORT_NS = 20e3  # a wait of less is the cost of starting a kernel: some microseconds each
 _GAPS, _NAME = 2, 40
 _UNKNOWN = {
     "counted": f"runs with counters or samples change when kernels start; a run without tells: {COLLECT}",
@@ -162,6 +164,15 @@ def _last(skew: StartSkew) -> str:
 
 
 def _waits(gpus: Sequence[GpuTime]) -> str:
+    idle, waits = _sums(gpus, "idle")[0], sum(gpu.waits for gpu in gpus)
+    longest = max((gap.ns for gpu in gpus for gap in gpu.gaps), default=0)
+    if longest < _SPREAD * idle:
+        cure = (
+            "a HIP graph, or fewer and larger kernels, cut them"
+            if idle < _SHORT_NS * waits
+            else "the host launches too late"
+        )
+        return f"idle: {waits:,} waits of {_time(idle / waits)} on average, none longer than {_time(longest)}: {cure}"
     gaps = sorted(((gap, gpu) for gpu in gpus for gap in gpu.gaps), key=lambda each: -each[0].ns)[:_GAPS]
     where = (
         f"{_time(gap.ns)} {gap_text(gap, _NAME)}{'' if len(gpus) == 1 else f' on {gpu.name}'}" for gap, gpu in gaps

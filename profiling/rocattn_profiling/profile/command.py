@@ -57,6 +57,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--keep-env", nargs="+", default=[], metavar="NAME",
         help="pass these variables on although they are another profiler's (they are taken out otherwise)",
     )  # fmt: skip
+    parser.add_argument("--kernel", default="", metavar="REGEX", help="count only kernels with such a name")
+    parser.add_argument(
+        "--launches", default="", metavar="RANGE", help="count only these of each kernel: 3, 2-10, [2-10,15]"
+    )
+    parser.add_argument("--gpu-id", type=int, metavar="N", help="count only on the N-th GPU of this machine, from 0")
     parser.add_argument("--resume", action="store_true", help="go on with the collection in DIR at the missing pass")
     parser.add_argument("--dry-run", action="store_true", help="print the passes and their command lines, and end")
     parser.add_argument("--list", action="store_true", help="list groups and metrics with their counters, and end")
@@ -84,6 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
         keep_env=tuple(arguments.keep_env),
         sampling=arguments.pc_sampling,
         interval=max(arguments.pc_sampling_interval, 0),
+        kernel=arguments.kernel,
+        launches=arguments.launches,
+        gpu=arguments.gpu_id,
         dry=arguments.dry_run,
     )
     try:

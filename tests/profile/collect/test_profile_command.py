@@ -163,3 +163,63 @@ def test_the_report_says_what_a_collection_lacks(machine, capsys):
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert any("pass counters-1: partial" in line and "GL2C_MISS_sum" in line for line in problems)
     assert any(line.startswith("matrix_busy_pct was left out: ") for line in problems)
+
+
+def planned(capsys, *words):
+    """Return status, the counted pass's command line with its files, and what was said."""
+    status = cli.main(["profile", "--dry-run", "--arch", "gfx942", "--metrics", "lds", *words, "--", "./app"])
+    out, err = capsys.readouterr()
+    return status, out.partition("# counters-1")[2] or out, err
+
+
+@pytest.mark.parametrize(
+    ("tool", "options", "passed"),
+    [
+        ("rocprofv3@7.0", ("--kernel", "^fmha|gemm"), " --kernel-include-regex '^fmha|gemm' "),
+        ("rocprofv3@6.3", ("--launches", "[2-10,15]"), " --kernel-iteration-range '[2-10,15]' "),
+        ("rocprofv3@7.0", ("--gpu-id", "3"), " SQ_WAVES:device=3 "),
+        (
+            "rocprof@6.2",
+            ("--kernel", "fmha", "--gpu-id", "1"),
+            "# counters.txt: kernel: fmha\n# counters.txt: gpu: 1\n",
+        ),
+        ("rocprofv2@6.2", ("--kernel", "fmha"), "# counters.txt: kernel: fmha\n"),
+        ("rocprof-compute@7.0", ("--kernel", "fmha", "--launches", "2-10,15"), " -k fmha -d 2-10 15 -- "),
+    ],
+)
+def test_a_choice_is_passed_on_to_the_profiler(machine, capsys, tool, options, passed):
+    """In its own words; the kernel trace has no such filter."""
+    del machine
+    status, line, _ = planned(capsys, "--tool", tool, *options)
+    assert (status, passed in line) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("tool", "options", "says"),
+    [
+        ("rocprofv3@6.2", ("--kernel", "fmha"), "filters no kernels: ROCm 6.3 and later do"),
+        ("rocprofv3@6.3", ("--gpu-id", "1"), "counts on every GPU: hide the others with ROCR_VISIBLE_DEVICES=1"),
+        ("rocprof@6.2", ("--kernel", "fmha.*"), "takes a part of a kernel's name, letters, digits and _, not 'fmha.*'"),
+        ("rocprof@6.2", ("--launches", "3"), "cannot count certain launches of each kernel; filter the report instead"),
+        ("rocprofv2@6.2", ("--gpu-id", "0"), "counts on every GPU"),
+        ("rocprof-compute@7.0", ("--gpu-id", "0"), "counts on every GPU"),
+        ("rocprofv3@7.0", ("--launches", "0"), "say the launches of each kernel like 3, 2-10 or [2-10,15]"),
+        ("rocprofv3@7.0", ("--kernel", "("), "no regular expression"),
+    ],
+)
+def test_a_choice_that_a_profiler_cannot_obey_is_refused(machine, capsys, tool, options, says):
+    """In one line; it was never asked for silently."""
+    del machine
+    status, _, err = planned(capsys, "--tool", tool, *options)
+    assert (status, says in err, len(err.splitlines())) == (4, True, 1)
+
+
+def test_a_report_leaves_out_what_was_not_counted(machine, capsys):
+    """The kernel trace has every launch: the second of it is the first that was counted."""
+    machine.install("rocprofv3")
+    assert cli.main(["profile", "--metrics", "lds", "--launches", "2", "--", str(machine.app)]) == 0
+    made = json.loads((machine.root / "out/profile/profile.json").read_text())
+    assert (made["launches"], made["kernel"], made["gpu"]) == ("2", "", None)
+    capsys.readouterr()
+    assert cli.main(["report", "out/profile", "--json", "--out", "out/report"]) == 0
+    assert {kernel["launches"] for kernel in json.loads(capsys.readouterr().out)["kernels"]} == {1}

@@ -14,9 +14,10 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.profile.collect.counters import of_arch
 from rocattn_profiling.profile.collect.find import NoProfilerError, Tool, assume, bundled_rocm, choose, find_profilers
 from rocattn_profiling.profile.collect.hardware import Hardware, visible
-from rocattn_profiling.profile.collect.launchers import LAUNCHERS
-from rocattn_profiling.profile.collect.passes import plan_passes, sampling_pass
+from rocattn_profiling.profile.collect.launchers import LAUNCHERS, refuse
+from rocattn_profiling.profile.collect.passes import PassPlan, plan_passes, sampling_pass
 from rocattn_profiling.profile.collect.store import Job
+from rocattn_profiling.profile.ingest.choice import ranges_of
 
 _CHOOSES_GPU = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 # Variables by which profilers control the application's process. Inherited ones would add another tool, counters or
@@ -38,6 +39,9 @@ class CollectionRequest(msgspec.Struct, frozen=True):
         keep_env: Variables to pass on although they look like another profiler's.
         sampling: Method of an additional pass with PC samples: stochastic, host_trap, auto, or "" for none.
         interval: Cycles or microseconds between two samples; 0 for the method's usual ones.
+        kernel: Count only kernels with such a name, a regular expression; "" for all.
+        launches: Count only these launches of each kernel (`ranges_of`); "" for all.
+        gpu: Count only on the GPU of this index; None for all.
         dry: Nothing is run, and a profiler that is not installed is assumed.
     """
 
@@ -50,6 +54,9 @@ class CollectionRequest(msgspec.Struct, frozen=True):
     keep_env: tuple[str, ...] = ()
     sampling: str = ""
     interval: int = 0
+    kernel: str = ""
+    launches: str = ""
+    gpu: int | None = None
     dry: bool = False
 
 
@@ -80,6 +87,7 @@ def assemble(request: CollectionRequest, hardware: Hardware) -> Job:
         devices = tuple(map(int, numbers.split(",")))
         only = tuple(msgspec.structs.replace(of_pass, devices=devices) for of_pass in plan.passes)
         plan = msgspec.structs.replace(plan, passes=only)
+    plan = _filtered(plan, request, tool)
     if numbers and not any(name in environment for name in _CHOOSES_GPU):
         environment["ROCR_VISIBLE_DEVICES"] = numbers
         others = ", ".join(other for other in hardware.archs if other != arch)
@@ -104,6 +112,27 @@ def assemble(request: CollectionRequest, hardware: Hardware) -> Job:
         removed=removed,
         torch_rocm=torch_rocm,
     )
+
+
+def _filtered(plan: PassPlan, request: CollectionRequest, tool: Tool) -> PassPlan:
+    """Return a plan whose counted passes are of the kernels, launches and GPU that were asked for."""
+    if not (request.kernel or request.launches or request.gpu is not None):
+        return plan
+    ranges = ranges_of(request.launches) if request.launches else ()
+    launches = ",".join(f"{least}-{most}" if least < most else f"{least}" for least, most in ranges)
+    try:
+        re.compile(request.kernel)
+    except re.error as error:
+        raise RocattnError(f"--kernel {request.kernel}: no regular expression ({error})") from error
+    refuse(tool, request.kernel, launches, request.gpu)
+    passes = tuple(
+        msgspec.structs.replace(
+            each, kernel=request.kernel, launches=launches,
+            gpu=request.gpu, devices=each.devices if request.gpu is None else (request.gpu,),
+        ) if each.counters or each.opaque else each for each in plan.passes
+    )  # fmt: skip
+    note = "what --kernel, --launches and --gpu-id leave out is not counted, and `rocattn report` leaves it out"
+    return msgspec.structs.replace(plan, passes=passes, notes=(*plan.notes, note))
 
 
 def _only_arch(hardware: Hardware, *, dry: bool) -> str:

@@ -21,6 +21,8 @@ RUN_SCRIPT = "run.sh"
 _SHELL_SAFE = re.compile(r"[\w@%+=:,./-]+")
 _PMC_OPTION = _ROCPD = (7, 0)  # first ROCm release of rocprofv3 with --pmc per pass, and with rocpd databases
 _OUTPUT_DIRECTORY, _OUTPUT_DIRECTORY_ROCM = (3, 7), (7, 14)  # first rocprof-compute with that option
+_KERNEL_FILTER = (6, 3)  # first rocprofv3 with --kernel-include-regex and --kernel-iteration-range
+_PLAIN = re.compile(r"\w+")  # what is the same as a regular expression and as a part of a name
 _NOTE = "rocprof-compute plans its own passes and collects all its counters, whatever was asked for"
 
 
@@ -47,6 +49,29 @@ class PassLaunch(msgspec.Struct, frozen=True):
     def line(self) -> str:
         """The command line as a shell takes it, preceded by its variables."""
         return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in self.env.items()), shlex.join(self.argv)])
+
+
+def refuse(tool: Tool, kernel: str, launches: str, gpu: int | None) -> None:
+    """Raise where a profiler cannot count only these kernels, launches of each, or this GPU.
+
+    rocprof 1 and rocprofv2 look for parts of names, and rocprof's ``range:`` counts the launches of all kernels
+    together (test/tool/tool.cpp of ROCm/rocprofiler); rocprof-compute hands ``-d`` to rocprofv3 from 3.0 on
+    (profiler_rocprof_v3.py), before that to rocprof.
+
+    Raises:
+        RocattnError: With what else can be done.
+    """
+    later = "filter the report instead: rocattn report DIR"
+    old = tool.name == "rocprof-compute" and re.match(r"[012]\.", tool.version) is not None
+    is_v3 = tool.name == "rocprofv3"
+    if is_v3 and (kernel or launches) and (0, 0) < tool.release < _KERNEL_FILTER:
+        raise RocattnError(f"{tool.label} filters no kernels: ROCm 6.3 and later do; {later}")
+    if kernel and tool.name in {"rocprof", "rocprofv2"} and not _PLAIN.fullmatch(kernel):
+        raise RocattnError(f"{tool.name} takes a part of a kernel's name, letters, digits and _, not {kernel!r}")
+    if launches and (old or tool.name in {"rocprof", "rocprofv2"}):
+        raise RocattnError(f"{tool.label} cannot count certain launches of each kernel; {later} --launches {launches}")
+    if gpu is not None and tool.name != "rocprof" and not (is_v3 and not (0, 0) < tool.release < _PMC_OPTION):
+        raise RocattnError(f"{tool.label} counts on every GPU: hide the others with ROCR_VISIBLE_DEVICES={gpu}")
 
 
 class ProfilerLauncher(Protocol):
@@ -114,6 +139,10 @@ class Rocprofv3:
         else:
             devices = [f":device={number}" for number in of_pass.devices] or [""]
             counting = ("--pmc", *(name + device for name in of_pass.counters for device in devices))
+        if of_pass.kernel:
+            counting += ("--kernel-include-regex", of_pass.kernel)
+        if of_pass.launches:
+            counting += ("--kernel-iteration-range", f"[{of_pass.launches}]")
         return PassLaunch(
             argv=(tool.path, *counting, *output, "--", *command),
             env={"ROCPROF_TMPDIR": str(folder / "tmp")},
@@ -145,7 +174,7 @@ class Rocprof:
         files = {RUN_SCRIPT: f"#!/bin/sh\nexec {shlex.join(command)}\n"}
         counters: tuple[str, ...] = ()
         if of_pass.counters:
-            files["counters.txt"] = f"pmc : {' '.join(of_pass.counters)}\n"
+            files["counters.txt"] = f"pmc : {' '.join(of_pass.counters)}\n{_filters(of_pass)}"
             counters = ("-i", str(folder / "counters.txt"))
         return PassLaunch(
             argv=(
@@ -175,7 +204,7 @@ class Rocprofv2:
         files = {}
         counting: tuple[str, ...] = ("--kernel-trace",)
         if of_pass.counters:
-            files["counters.txt"] = f"pmc: {' '.join(of_pass.counters)}\n"
+            files["counters.txt"] = f"pmc: {' '.join(of_pass.counters)}\n{_filters(of_pass)}"
             counting = ("-i", str(folder / "counters.txt"))
         return PassLaunch(
             argv=(tool.path, *counting, "--plugin", "file", "-d", str(folder / "raw"), *command),
@@ -204,7 +233,9 @@ class RocprofCompute:
         self, tool: Tool, of_pass: ProfilerPass, command: tuple[str, ...], folder: Path, output_format: str
     ) -> PassLaunch:
         """Return the command line of the one pass."""
-        del of_pass, output_format
+        del output_format
+        filters: tuple[str, ...] = ("-k", of_pass.kernel) if of_pass.kernel else ()
+        filters += ("-d", *of_pass.launches.split(",")) if of_pass.launches else ()
         version = re.match(r"(\d+)\.(\d+)", tool.version)
         if version:
             is_new = (int(version[1]), int(version[2])) >= _OUTPUT_DIRECTORY
@@ -212,7 +243,18 @@ class RocprofCompute:
             is_new = tool.release >= _OUTPUT_DIRECTORY_ROCM
         option = "--output-directory" if is_new else "-p"
         return PassLaunch(
-            argv=(tool.path, "profile", "-n", "rocattn", option, str(folder / "raw"), "--no-roof", "--", *command),
+            argv=(
+                tool.path,
+                "profile",
+                "-n",
+                "rocattn",
+                option,
+                str(folder / "raw"),
+                "--no-roof",
+                *filters,
+                "--",
+                *command,
+            ),
             env={"ROCPROF_TMPDIR": str(folder / "tmp")},
             folders=("tmp",),
         )
@@ -224,6 +266,12 @@ LAUNCHERS: dict[str, ProfilerLauncher] = {
     "rocprof": Rocprof(),
     "rocprof-compute": RocprofCompute(),
 }
+
+
+def _filters(of_pass: ProfilerPass) -> str:
+    """Return the lines of an input file of rocprof 1 and rocprofv2 that choose kernels and a GPU."""
+    kernel = f"kernel: {of_pass.kernel}\n" if of_pass.kernel else ""
+    return kernel if of_pass.gpu is None else f"{kernel}gpu: {of_pass.gpu}\n"
 
 
 def _refuse_unquotable(folder: Path) -> None:

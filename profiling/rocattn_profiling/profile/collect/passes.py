@@ -37,7 +37,8 @@ class ProfilerPass(msgspec.Struct, frozen=True):
 
     ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute). ``devices`` are the indices of
     the GPUs to count on; empty for all. ``sampling`` is the method of a pass that takes PC samples instead, every
-    ``interval`` cycles (stochastic) or microseconds (host_trap).
+    ``interval`` cycles (stochastic) or microseconds (host_trap). ``kernel`` (a regular expression) and ``launches``
+    ("2-10,15", of each kernel) say what is counted, "" for all; ``gpu`` is the index of the only GPU to count on.
     """
 
     name: str
@@ -46,6 +47,9 @@ class ProfilerPass(msgspec.Struct, frozen=True):
     devices: tuple[int, ...] = ()
     sampling: str = ""
     interval: int = 0
+    kernel: str = ""
+    launches: str = ""
+    gpu: int | None = None
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -163,8 +167,8 @@ def split(too_big: ProfilerPass) -> tuple[ProfilerPass, ProfilerPass] | None:
     anchor = tuple(name for name in too_big.counters if name not in wanted)
     middle = (len(wanted) + 1) // 2
     return (
-        ProfilerPass(f"{too_big.name}a", (*anchor, *wanted[:middle]), devices=too_big.devices),
-        ProfilerPass(f"{too_big.name}b", (*anchor, *wanted[middle:]), devices=too_big.devices),
+        msgspec.structs.replace(too_big, name=f"{too_big.name}a", counters=(*anchor, *wanted[:middle])),
+        msgspec.structs.replace(too_big, name=f"{too_big.name}b", counters=(*anchor, *wanted[middle:])),
     )
 
 

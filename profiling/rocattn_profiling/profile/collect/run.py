@@ -205,6 +205,9 @@ class Session:
             before=self.before,
             after=self._examine(),
             not_compared=store.not_measured(job.plan.left_out, results, self._stopped),
+            kernel=next((each.kernel for each in state.passes if each.kernel), ""),
+            launches=next((each.launches for each in state.passes if each.launches), ""),
+            gpu=next((each.gpu for each in state.passes if each.gpu is not None), None),
         )
 
 

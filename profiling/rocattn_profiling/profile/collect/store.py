@@ -149,6 +149,7 @@ class Collection(msgspec.Struct, frozen=True):
         not_compared: What was not measured: counters that are left out, and passes without all of theirs.
         kernel: The kernels that were counted (a regular expression); "" for all.
         launches: The launches of each that were counted; "" for all.
+        gpu: The index of the only GPU that was counted on; None for all.
     """
 
     schema: int
@@ -171,6 +172,7 @@ class Collection(msgspec.Struct, frozen=True):
     not_compared: tuple[NotCompared, ...] = ()
     kernel: str = ""
     launches: str = ""
+    gpu: int | None = None
 
     @property
     def coverage(self) -> Coverage:

@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -240,19 +241,22 @@ def _collection(folder: Path) -> Collection | None:
 def _as_collected(profile: Profile, folder: Path) -> Profile:
     """Return a profile whose kernel trace, which no profiler filters, is cut to the launches that were counted."""
     from rocattn_profiling.profile.collect.passes import TIMING
-    from rocattn_profiling.profile.ingest.choice import LaunchChoice, ranges_of
+    from rocattn_profiling.profile.ingest.choice import LaunchChoice, gpus, ranges_of
     from rocattn_profiling.profile.report.names import matching
 
     collection = _collection(folder)
-    if collection is None or profile.runs or not (collection.kernel or collection.launches):
+    if collection is None or profile.runs:
         return profile
     rows = profile.dispatches
-    names = [str(name) for name in rows["kernel"].unique()]
     traced = [name for name in rows["pass"].cat.categories if TIMING in str(name).split("/")]
-    ranges = ranges_of(collection.launches) if collection.launches else ()
-    return LaunchChoice(matching(names, collection.kernel) if collection.kernel else None, ranges, None, traced).of(
-        profile
+    kernels = (
+        matching([str(name) for name in rows["kernel"].unique()], collection.kernel) if collection.kernel else None
     )
+    choice = LaunchChoice(kernels, ranges_of(collection.launches) if collection.launches else (), passes=traced)
+    counted = set(rows["agent"][~rows["pass"].isin(traced)].dropna())
+    if collection.gpu is not None and counted:  # its index among all GPUs is no number of the profiler's
+        choice = replace(choice, gpu=next(number for number, agents in gpus(profile).items() if counted & {*agents}))
+    return choice.of(profile)
 
 
 def _plan_logs(paths: list[Path]) -> list[Path]:

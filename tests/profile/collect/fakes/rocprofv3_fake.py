@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ COUNTERS_62 = names(
     "Correlation_Id Dispatch_Id Agent_Id Queue_Id Process_Id Thread_Id Grid_Size Kernel_Name Workgroup_Size "
     "LDS_Block_Size Scratch_Size VGPR_Count SGPR_Count Counter_Name Counter_Value"
 )
+RANGE = "--kernel-iteration-range"
 TRACE_62 = names(
     "Kind Agent_Id Queue_Id Kernel_Id Kernel_Name Correlation_Id Start_Timestamp End_Timestamp Private_Segment_Size "
     "Group_Segment_Size Workgroup_Size_X Workgroup_Size_Y Workgroup_Size_Z Grid_Size_X Grid_Size_Y Grid_Size_Z"
@@ -57,6 +59,8 @@ def parser(version):
     made.add_argument(*names, nargs="+", choices=formats, type=str.lower)
     made.add_argument("--kernel-trace", action="store_true")
     made.add_argument("--stats", action="store_true")
+    made.add_argument("--kernel-include-regex", default="")
+    made.add_argument(RANGE, nargs="+", default=[])
     if version >= (6, 4):
         made.add_argument("--memory-allocation-trace", action="store_true")
         made.add_argument("--pc-sampling-beta-enabled", nargs="?", const=True, default=False)
@@ -238,7 +242,10 @@ def write_csv(out, name, found, version, counters, pid):
     if version >= (6, 3):
         columns += ["Start_Timestamp", "End_Timestamp"]
     rows = []
+    only = [int(word) for word in re.findall(r"\d+", sys.argv[sys.argv.index(RANGE) + 1])] if RANGE in sys.argv else []
     for number, kernel, grid, block, lds, vgprs, start, end in made:
+        if only and (number - 1) // len(pretend.KERNELS) + 1 not in only:
+            continue
         for counter in sorted(counters):
             amount = pretend.value(counter, number, kernel, grid, found)
             row = {

@@ -157,3 +157,25 @@ def test_a_trace_is_reported(tmp_path, capsys):
     assert main(["report", str(tmp_path / "a.json.gz"), "--out", str(tmp_path / "out")]) == 0
     assert "attn<128>" in capsys.readouterr().err
     assert "Instinct MI300X" in (tmp_path / "out/profile.md").read_text()
+
+
+def test_copies_and_fills_are_activities_of_their_gpu(tmp_path):
+    """Beside the kernels, on the same clock; one without a length is dropped with a note."""
+    at = 6_869_181_217_000.0
+
+    def copy(cat, name, ts, dur, **arguments):
+        return {"ph": "X", "cat": cat, "name": name, "pid": 2, "tid": 7, "ts": ts, "dur": dur, "args": arguments}
+
+    events = [
+        *launch(1), copy("gpu_memcpy", "Memcpy HtoD (Host -> Device)", at, 4.5, device=2, bytes=4096),
+        copy("gpu_memset", "Memset (Device)", at + 9, 1.0, device=2),
+        copy("gpu_memcpy", "Memcpy DtoH", at, None, device=2),
+    ]  # fmt: skip
+    profile = ingest.read([trace(tmp_path / "a.json", events)])
+    held = profile.activities
+    assert (list(held["kind"]), list(held["name"])) == (["copy", "fill"], ["Memcpy HtoD", "Memset"])
+    assert held["bytes"].iloc[0] == 4096
+    assert list(held["end_ns"] - held["start_ns"]) == [4500, 1000]
+    assert set(held["agent"]) == set(profile.dispatches["agent"])
+    assert int(held["start_ns"].iloc[0]) == BASE + int(at * 1000)
+    assert "1 copy or fill without times" in " ".join(map(str, profile.problems))

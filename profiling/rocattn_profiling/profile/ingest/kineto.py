@@ -31,11 +31,13 @@ from rocattn_profiling.profile.ingest.parts import (
     Notes,
     UnreadableError,
     Vocabulary,
+    activity_frame,
     agent_frame,
     dispatch_frame,
     kernel_name,
     one_pass,
 )
+from rocattn_profiling.profile.ingest.table import COPY, FILL
 
 PIECE_BYTES = 8 << 20
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -45,6 +47,7 @@ _MOST_TRIES = (
     32  # places where a piece may end: objects in arguments look the same, but leave no whole JSON before them
 )
 _FEW_TRIES = 4  # of them with the text repaired, which is slow
+_COPIES = {"gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": FILL, "memset": FILL}
 _WORK_ITEMS = re.compile(r"hipExt\w*Launch")  # calls whose sizes are work-items
 _ARCHS = {(9, 4): "gfx942", (9, 5): "gfx950"}  # of devices without a name: HIP's major and minor version
 
@@ -57,6 +60,7 @@ class Arguments(msgspec.Struct, gc=False):
     correlation: Any = None
     grid: Any = None
     block: Any = None
+    bytes: Any = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -191,7 +195,7 @@ class _Table:
         self._rows: list[tuple[Any, ...]] = []
         self._launches: dict[Any, bool] = {}  # correlation -> whether its sizes are work-items
         self._process = -1
-        self._others = 0
+        self._copies: list[tuple[str, str, int, int, int, int]] = []
 
     def take(self, events: list[Event]) -> None:
         """Add some events."""
@@ -212,13 +216,21 @@ class _Table:
                 if isinstance(event.pid, int):
                     self._process = event.pid
                 self._launches[arguments.correlation] = _WORK_ITEMS.match(event.name) is not None
-            elif kind in {"gpu_memcpy", "gpu_memset", "memcpy", "memset"}:
-                self._others += 1
+            elif kind in _COPIES and event.ph == "X":
+                told = arguments or Arguments()
+                start, length = _nanoseconds(event.ts), _nanoseconds(event.dur)
+                device = _whole_number(told.device if told.device is not None else event.pid)
+                if start is None or length is None:
+                    self._notes.add("{n} [copy or fill|copies or fills] without times", "dropped")
+                else:
+                    size = _whole_number(told.bytes)
+                    name = event.name.partition(" (")[0]  # "Memcpy HtoD (Host -> Device)"
+                    self._copies.append((_COPIES[kind], name, start, start + length, device, size))
 
     def fill(self, part: FilePart, around: Surroundings) -> None:
         """Fill the part."""
         if not self._rows:
-            only = "copies and fills only" if self._others else "CPU activity only"
+            only = "copies and fills only" if self._copies else "CPU activity only"
             part.skip(f"a PyTorch trace with {only}: record ProfilerActivity.CUDA, which is ROCm's name for it, too")
             return
         rows = sorted(self._rows, key=lambda row: row[1])
@@ -244,6 +256,12 @@ class _Table:
         shown = dict(zip(device, numbers.tolist(), strict=True))
         agents = [_agent(around.deviceProperties, own, number) for own, number in shown.items()]
         part.agents = agent_frame(agents, part.source.file)
+        base = around.baseTimeNanoseconds
+        copies = [
+            (self._process, shown.get(device, MISSING), kind, name, start + base, end + base, size)
+            for kind, name, start, end, device, size in self._copies
+        ]
+        part.activities = activity_frame(copies, part.pass_label, self._notes)
         self._kernels.note_broken(self._notes)
         part.dispatches = dispatch_frame(columns, len(rows))
         part.numbered, part.timing = False, True

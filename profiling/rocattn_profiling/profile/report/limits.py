@@ -55,7 +55,11 @@ def bounds(
         tuple(sorted(by_limit.values(), key=lambda bound: (near and bound.is_waiting, -bound.pct))),
         tuple(limit for limit in unknown if limit not in uncountable),
         uncountable,
-    )
+        frozenset(
+            limit.key for limit in unknown for way in limit.exact
+            if way.names <= numbers.keys() and way.evaluate(numbers) > _MOST
+        ),
+    )  # fmt: skip
 
 
 def lines_command(arch: str, *, sampled: bool = False) -> str:

@@ -121,11 +121,13 @@ class Bounds:
         known: The limits with a known share, the nearest first.
         uncounted: Essential limits that the GPU can count, but whose share is unknown or known only in part.
         uncountable: Essential limits that it cannot count.
+        beyond: Those of `uncounted` that passed their peak, since a cache behind answered a part.
     """
 
     known: tuple[Bound, ...]
     uncounted: tuple[HardwareLimit, ...]
     uncountable: tuple[HardwareLimit, ...]
+    beyond: AbstractSet[str] = frozenset()
 
     @property
     def nearest(self) -> Bound | None:

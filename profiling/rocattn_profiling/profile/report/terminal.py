@@ -79,7 +79,8 @@ def fill(
     for line in summary.before:
         card.add(_sentence(clean(line)))
     card.add((_sentence(clean(summary.headline)), "bold"))
-    for line in filter(None, (*summary.after, summary.others)):
+    told = not report.timeline.unknown  # that the time is not known is no news of the kernels: it comes last
+    for line in filter(None, (*(summary.after if told else ()), summary.others)):
         card.add(_sentence(clean(line)))
     if summary.rows:
         card.gap()
@@ -94,6 +95,9 @@ def fill(
         if not number:
             card.gap()
         card.add("next      ", (clean(command), "cyan"), first=_INDENT, wrap=False)
+    for line in () if told else summary.after:
+        card.gap()
+        card.add((_sentence(clean(line)), "dim"))
     add_problems(card, report.problems)
     if not summary.commands:
         card.gap()

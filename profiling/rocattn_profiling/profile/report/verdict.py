@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def not_looked_at(
     lacking = [(word, gap) for word, gap in lacking if word not in counted_in_part]
     words = list(dict.fromkeys(word for word, _ in lacking))
     some = [*words[:_WORDS], f"{len(words) - _WORDS} more"] if len(words) > _WORDS + 1 else words
-    return tuple(some), _next(lacking)
+    return tuple(some), _next([gap for _, gap in lacking])
 
 
 def _sampled(
@@ -175,19 +176,20 @@ def _unlimited(
     if device and bounds.uncounted:
         parts = {bound.key for bound in bounds.known}  # those are known, but for a part of the work
         known = device.constants.keys() | _of_launch(median_ns)
-        gaps = [
-            (
-                f"{limit.name} only in part" if limit.key in parts else limit.name,
-                gap_of(limit.countable(device.arch), device.arch, counted, known),
-            )
-            for limit in bounds.uncounted
-        ]
-        impossible = {
-            f"{limit.name} only in part" if limit.key in parts else limit.name for limit in bounds.uncounted
-            if not left_out.isdisjoint(_made_of(limit.countable(device.arch), device.arch))
-        }  # fmt: skip
-        lacking = _lacking(gaps, impossible)
-        return Verdict(NOT_COUNTED, f"limit not known: {lacking}{others}", _next(gaps), brief="not counted")
+        gaps, lacking = [], defaultdict[str, list[str]](list)
+        for limit in bounds.uncounted:
+            metric = limit.countable(device.arch)
+            gaps.append(gap := gap_of(metric, device.arch, counted, known))
+            why = (
+                "not counted" if gap.counters
+                else f"without {', '.join(CONSTANT_NAMES.get(each, each) for each in gap.constants)}" if gap.constants
+                else "beyond its peak, as a cache answers a part" if limit.key in bounds.beyond
+                else "not counted in one launch" if left_out.isdisjoint(_made_of(metric, device.arch))
+                else "left out as impossible"
+            )  # fmt: skip
+            lacking[why].append(f"{limit.name} only in part" if limit.key in parts else limit.name)
+        said = [f"{', '.join(lacking[why])} {why}" for why in sorted(lacking, key=lambda why: why != "not counted")]
+        return Verdict(NOT_COUNTED, f"limit not known: {'; '.join(said)}{others}", _next(gaps), brief="not counted")
     if bounds.uncountable:
         names = ", ".join(limit.name for limit in bounds.uncountable)
         return Verdict(
@@ -215,30 +217,14 @@ def _made_of(metric: str, arch: str) -> frozenset[str]:
     return frozenset(made)
 
 
-def _lacking(gaps: Sequence[tuple[str, Gap]], impossible: AbstractSet[str]) -> str:
-    """Return a sentence on which limits miss which inputs, or had impossible ones."""
-    uncounted = [name for name, gap in gaps if gap.counters]
-    wanting: dict[str, list[str]] = {}
-    left_out = [name for name, gap in gaps if not gap.counters and not gap.constants and name in impossible]
-    for name, gap in gaps:
-        if not gap.counters and name not in left_out:
-            facts = ", ".join(CONSTANT_NAMES.get(each, each) for each in gap.constants)
-            wanting.setdefault(facts, []).append(name)
-    said = [f"{', '.join(uncounted)} not counted"] if uncounted else []
-    for facts, names in wanting.items():
-        said.append(f"{', '.join(names)} {f'without {facts}' if facts else 'not counted in one launch'}")
-    said += [f"{', '.join(left_out)} left out as impossible"] if left_out else []
-    return "; ".join(said)
-
-
-def _next(gaps: Sequence[tuple[str, Gap]]) -> str:
+def _next(gaps: Sequence[Gap]) -> str:
     """Return the command that gives the missing inputs; "" if none does. No counter gives a peak, so it comes first."""
-    if any("peak_gbps" in gap.constants for _, gap in gaps):
+    if any("peak_gbps" in gap.constants for gap in gaps):
         return STATE_IT
-    asked = dict.fromkeys(gap.ask for _, gap in gaps if gap.ask)
+    asked = dict.fromkeys(gap.ask for gap in gaps if gap.ask)
     if asked:
         return f"rocattn profile --metrics {' '.join(asked)} -- COMMAND"
-    return COLLECT if any("duration_ns" in gap.constants for _, gap in gaps) else ""
+    return COLLECT if any("duration_ns" in gap.constants for gap in gaps) else ""
 
 
 def gap_of(metric: str, arch: str, counted: Mapping[str, object], constants: AbstractSet[str]) -> Gap:

@@ -165,7 +165,7 @@ def test_cycles_of_eight_dies_are_long_only_beyond_eight_clocks(cycles):
     """2100 MHz in 1000 ns are 2100 cycles of each XCD; 5 % more is no sign of the profiler yet, 6 % is."""
     made = profile([[("k", 1000, {"SQ_ACTIVE_INST_VALU": 1000, "GRBM_GUI_ACTIVE": cycles})]], MI300X)
     assert kernels(made)["k"].values["valu_busy_pct"].flags == (
-        () if cycles == 17_600 else (f"in 1 launches {TOO_SHORT}",)
+        () if cycles == 17_600 else (f"in 1 launch {TOO_SHORT}",)
     )
 
 
@@ -176,6 +176,6 @@ def test_cycles_of_another_pass_are_judged_by_what_was_used():
     one = profile([[("k", 1000, long | busy), ("k", 1000, short)]])
     assert kernels(one)["k"].values["valu_busy_pct"].flags == ("of 1 of 2 launches",)
     mixed = profile([[("k", 1000, busy)], [("k", 1000, short)]])
-    assert kernels(mixed)["k"].values["valu_busy_pct"].flags == (f"in 1 launches {TOO_SHORT}", MIXED)
+    assert kernels(mixed)["k"].values["valu_busy_pct"].flags == (f"in 1 launch {TOO_SHORT}", MIXED)
     second = profile([[("k", 1000, long | busy)], [("k", 1000, long | busy), ("k", 1000, short | busy)]])
-    assert kernels(second)["k"].values["valu_busy_pct"].flags == (f"in 1 launches {TOO_SHORT}",)
+    assert kernels(second)["k"].values["valu_busy_pct"].flags == (f"in 1 launch {TOO_SHORT}",)

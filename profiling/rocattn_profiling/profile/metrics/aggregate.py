@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, Metric, definitions
 from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, Evaluation, Use, impossible
 from rocattn_profiling.profile.metrics.multiplexing import BORROWED
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
+
+
+def _in_words(number: int) -> str:
+    """Return a number of launches in words."""
+    return count(number, "launch", "launches")
+
 
 PERCENTILES = (0, 10, 50, 90, 99, 100)
 
@@ -182,22 +189,22 @@ class _Sums:
             borrowed = self._add(np.ones(len(own)), use.is_borrowed)
             for group in np.flatnonzero(mine):
                 flags = reasons.get(int(group), [])
-                count = int(launches[number][group])
-                if count < all_of[group]:
-                    flags.append(f"of {count} of {all_of[group]} launches")
+                own_launches = int(launches[number][group])
+                if own_launches < all_of[group]:
+                    flags.append(f"of {own_launches} of {_in_words(int(all_of[group]))}")
                 if short[group]:
-                    flags.append(f"in {int(short[group])} launches {TOO_SHORT}")
+                    flags.append(f"in {_in_words(int(short[group]))} {TOO_SHORT}")
                 if use.is_mixed:
                     flags.append(MIXED)
                 if borrowed[group]:
-                    flags.append(f"in {int(borrowed[group])} of {count} launches of {BORROWED}")
+                    flags.append(f"in {int(borrowed[group])} of {_in_words(own_launches)} of {BORROWED}")
                 flags += use.cautions
                 # Caveats of a metric apply to those that are computed from it.
                 for name in sorted(use.way.formula.names):
                     flags += self._flags.get((name, int(group)), ())
                 flags = list(dict.fromkeys(flags))
                 self._flags[metric.key, int(group)] = tuple(flags)
-                counters = {name: float(sums[group]) / count for name, sums in counted.items()}
+                counters = {name: float(sums[group]) / own_launches for name, sums in counted.items()}
                 if self._keeps_counters:
                     for name in sorted(use.way.formula.names):
                         counters |= self._counters.get((name, int(group)), {})
@@ -206,8 +213,9 @@ class _Sums:
                     metric.key, metric.title, metric.unit,
                     float(value[group]) if np.isfinite(value[group]) else None, float(means[group]),
                     float(across[group]) if _differ(across[group], means[group]) else None,
-                    "SUM/SUM" if metric.is_ratio and not any(map(_is_share, use.way.formula.names)) else "mean", count,
-                    use.way.formula.text, use.way.source, use.passes, tuple(flags), tuple(counters.items()),
+                    "SUM/SUM" if metric.is_ratio and not any(map(_is_share, use.way.formula.names)) else "mean",
+                    own_launches, use.way.formula.text, use.way.source, use.passes, tuple(flags),
+                    tuple(counters.items()),
                 )  # fmt: skip
         self._ratios[metric.key] = result
         return by_group

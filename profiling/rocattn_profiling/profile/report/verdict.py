@@ -176,7 +176,7 @@ def _unlimited(
     if device and bounds.uncounted:
         parts = {bound.key for bound in bounds.known}  # those are known, but for a part of the work
         known = device.constants.keys() | _of_launch(median_ns)
-        gaps, lacking = [], defaultdict[str, list[str]](list)
+        gaps, lacking = [], defaultdict[tuple[bool, str], list[str]](list)
         for limit in bounds.uncounted:
             metric = limit.countable(device.arch)
             gaps.append(gap := gap_of(metric, device.arch, counted, known))
@@ -187,8 +187,8 @@ def _unlimited(
                 else "not counted in one launch" if left_out.isdisjoint(_made_of(metric, device.arch))
                 else "left out as impossible"
             )  # fmt: skip
-            lacking[why].append(f"{limit.name} only in part" if limit.key in parts else limit.name)
-        said = [f"{', '.join(lacking[why])} {why}" for why in sorted(lacking, key=lambda why: why != "not counted")]
+            lacking[not gap.counters, why].append(f"{limit.name} only in part" if limit.key in parts else limit.name)
+        said = [f"{', '.join(lacking[each])} {each[1]}" for each in sorted(lacking, key=lambda each: each[0])]
         return Verdict(NOT_COUNTED, f"limit not known: {'; '.join(said)}{others}", _next(gaps), brief="not counted")
     if bounds.uncountable:
         names = ", ".join(limit.name for limit in bounds.uncountable)

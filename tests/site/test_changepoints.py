@@ -300,3 +300,33 @@ def test_helper_processes_find_the_same(monkeypatch):
     assert sum(map(len, here)) >= 8
     monkeypatch.setattr(changes, "FEW_POINTS", 0)
     assert list(changes.in_processes(changes_of, lined, starts, 2)) == here
+
+
+def levels(*parts, noise=0.02, seed=0):
+    """Levels (value, points) under normal noise."""
+    rng = np.random.default_rng(seed)
+    return [float(x) for level, count in parts for x in level * np.exp(noise * rng.standard_normal(count))]
+
+
+@pytest.mark.parametrize("factor", [0.4, 1.4, 3.0])
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(
+    "parts",
+    [[(10, 60), (11.5, 30)], [(16, 60), (13, 30), (10, 30), (13, 8)], [(10, 40), (12, 12), (11.6, 4)]],
+    ids=["step", "staircase", "new level"],
+)
+def test_a_few_far_values_at_the_end_hide_no_change(parts, count, factor):
+    """What was found before they came is found, at its commit; three of them may be a change of their own."""
+    line = levels(*parts)
+    before = change_points(line)
+    after = change_points([*line, *levels((parts[-1][0] * factor, count), seed=1)])
+    places = [change.index for change in after]
+    assert [change.index for change in before] == places[: len(before)]
+    assert places[len(before) :] == [len(line)] * (count == 3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_short_levels_at_the_beginning_hide_no_step(seed):
+    """Three points of an old level and three of the next, then a step of +18 % after seven more."""
+    line = levels((100, 3), (59.8, 3), (50.9, 7), (60.1, 128), (67, 36), noise=0.005, seed=seed)
+    assert [change.index for change in change_points(line)] == [13, 141]

@@ -148,8 +148,15 @@ def _stretches(values: Sequence[float | None], boundaries: Collection[int]) -> I
 
 def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[ChangePoint]:
     """Return the change points of a stretch without boundaries."""
-    y = winsorised(logs)
-    cuts = _pruned(logs, y, sorted(set(_cuts(logs, y, 0, len(y), level))), level)
+    first, body, last = _ends(logs)
+    places, logs, body = places[first:last], logs[first:last], body - first
+    y = winsorised(logs[:body])
+    cuts = _pruned(logs[:body], y, sorted(set(_cuts(logs[:body], y, 0, body, level))), level)
+    if body < len(logs):  # judged by the level before it alone
+        longer = np.concatenate([y, logs[body:]])
+        if _doubt(logs, longer, cuts[-1] if cuts else 0, body, len(logs))[0] <= level:
+            y = longer
+            cuts.append(body)
     if not cuts:
         return []
     edges = [0, *cuts, len(y)]
@@ -179,6 +186,30 @@ def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[Change
             )
         )
     return changes
+
+
+def _ends(y: Array) -> tuple[int, int, int]:
+    """Return where the search begins and ends, and where the points end that may be a new level.
+
+    A few far points at an end would make every other change pass for noise: no run can leave them out. At the beginning
+    they are set aside, and one or two at the end; three or four at the end may be a level.
+    """
+    first, last = 0, len(y)
+    while more := _apart(y[first:][::-1]):
+        first += more
+    while 0 < (more := _apart(y[first:last])) < SHORTEST:
+        last -= more
+    return first, last - more, last
+
+
+def _apart(y: Array) -> int:
+    """Return how many of the last points, fewer than `CONFIRMED`, are all far from those before them."""
+    for count in range(1, min(CONFIRMED, len(y) - FEWEST + 1)):
+        rest = y[:-count]
+        before = np.array([[float(np.median(rest[-_WINDOW:]))], *rest[-2:, None]])
+        if (np.abs(y[-count:] - before) > _FAR * step_scale(rest)).all():
+            return count
+    return 0
 
 
 def _cuts(raw: Array, y: Array, start: int, end: int, level: float) -> Iterator[int]:

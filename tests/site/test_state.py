@@ -313,7 +313,7 @@ def repository(tmp_path):
 def test_subjects_with_odd_ends_of_line_are_one_commit(repository):
     """Line separators, vertical tabs and escapes in a subject do not tear the log apart."""
     root, git = repository
-    subject = "one\u2028two\x0bthree\x85four\x1cfive \x1b[31m<b>"
+    subject = "one\u2028two\x0bthree\x85four\x1cfive\rsix \x1b[31m<b>"
     git("commit", "--quiet", "--allow-empty", "-m", subject)
     (info,) = read_history(root).commits.values()
     assert info.subject == subject

@@ -98,19 +98,19 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
     own = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     variables = {key: value for key, value in os.environ.items() if key not in TIES} | own | {**(env or {})}
     try:
-        done = subprocess.run(
-            command, capture_output=True, check=False, env=variables, encoding="utf-8", errors="replace"
-        )
+        done = subprocess.run(command, capture_output=True, check=False, env=variables)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NoGitError("git is not installed: what compares or shows revisions needs it") from error
     except OSError as error:
         raise NoGitError(f"git does not start: {error.strerror}") from error
+    # Bytes, not text mode: it would make a carriage return in a subject or a path the end of a line.
+    said, complaint = (part.decode(errors="replace") for part in (done.stdout, done.stderr))
     if done.returncode:
-        if why := _distrust((done.stderr.strip().splitlines() or [""])[-1]):
-            raise DistrustError(why, done.stderr)
-        kind = NoRepositoryError if "not a git repository" in done.stderr else RevisionError
-        raise kind(f"git {arguments[0]} failed: {_why(done.stderr)}", done.stderr)
-    return done.stdout.rstrip("\n")
+        if why := _distrust((complaint.strip().splitlines() or [""])[-1]):
+            raise DistrustError(why, complaint)
+        kind = NoRepositoryError if "not a git repository" in complaint else RevisionError
+        raise kind(f"git {arguments[0]} failed: {_why(complaint)}", complaint)
+    return said.rstrip("\n")
 
 
 def _why(said: str) -> str:

@@ -194,17 +194,24 @@ def test_broken_files_are_named_and_the_rest_is_read(store):
     assert sum(any(name in line for line in problems) for name in ("cut-off", "list", "odd", "nobody")) == 4
 
 
-def test_files_of_an_old_asv_are_one_line_that_says_what_to_do(store):
-    """A store may hold thousands of them."""
+def test_files_of_an_old_asv_are_read_as_they_are(store):
+    """As `asv update` would make them, without changing them; what lacks a commit is passed over in one line."""
     folder = store.results_dir / "old_box"
     folder.mkdir(parents=True)
-    for name in ("machine", "a", "b", "c"):
-        (folder / f"{name}.json").write_text('{"version": 1}')
+    (folder / "machine.json").write_text('{"version": 1, "machine": "old_box"}')
+    par = {"params": [["1", "2"]], "result": [1.0, None]}
+    old = {"version": 1, "commit_hash": "a" * 40, "date": 1000, "params": {"machine": "old_box"}, "python": "2.7",
+           "requirements": {"numpy": "1.8"}, "results": {"t.time_it": 0.5, "t.time_par": par}}  # fmt: skip
+    (folder / "a.json").write_text(json.dumps(old))
+    (folder / "b.json").write_text('{"version": 1}')
     problems = []
-    assert store.read(problems.append) == []
+    series = store.read(problems.append)
+    values = {(line.benchmark, line.arguments): [point.value for point in line.points] for line in series}
+    assert values == {("t.time_it", ()): [0.5], ("t.time_par", ("1",)): [1.0], ("t.time_par", ("2",)): [None]}
+    assert json.loads((folder / "a.json").read_text()) == old
     (line,) = problems
-    assert line.startswith(f"passed over {folder / 'a.json'} and 2 more: it is stored in an old file format.")
-    assert "`asv update`" in line
+    assert line.startswith(f"passed over {folder / 'b.json'}: ")
+    assert "commit_hash" in line
 
 
 @pytest.mark.parametrize("value", [True, "hello"])

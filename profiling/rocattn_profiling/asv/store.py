@@ -339,7 +339,28 @@ def load_results(path: Path) -> Results:
     try:
         return Results.load(str(path))
     except (UserError, OSError, ValueError, TypeError, AttributeError) as error:
-        raise RocattnError(_one_line(str(error))) from error
+        try:
+            data = json.loads(path.read_bytes())
+            if not isinstance(data, dict) or data.get("version") != 1:
+                raise RocattnError(_one_line(str(error))) from error
+            with tempfile.TemporaryDirectory(prefix="rocattn-asv-") as scratch:
+                updated = Path(scratch) / path.name
+                updated.write_text(json.dumps(up_to_date(data)), encoding="utf-8")
+                return Results.load(str(updated))
+        except (UserError, OSError, ValueError, TypeError, AttributeError) as broken:
+            raise RocattnError(_one_line(f"{path}: {broken}")) from broken
+
+
+def up_to_date(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a result file's content as ``asv update`` would make it; the file itself stays as it is.
+
+    Raises:
+        UserError: asv's, when it lacks what every result has.
+    """
+    from asv.results import Results
+
+    updated: dict[str, Any] = Results.update_to_2(data) | {"version": 2} if data.get("version") == 1 else data
+    return updated
 
 
 def _write_asv_json(path: Path, data: dict[str, Any], version: int) -> None:

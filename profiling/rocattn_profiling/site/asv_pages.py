@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.asv.series import PassedOver, beyond_measure
-from rocattn_profiling.asv.store import NO_NUMPY, read_config
+from rocattn_profiling.asv.store import NO_NUMPY, read_config, up_to_date
 from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
     machines = store.machines()
     for path in store.result_files(staged.notes.append):
         try:
-            data = json.loads(path.read_bytes())
+            data = up_to_date(json.loads(path.read_bytes()))
             _check(data)
             if data["commit_hash"] not in known:
                 unknown.add(data["commit_hash"])

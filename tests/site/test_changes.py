@@ -378,3 +378,17 @@ def test_unsearched_lines_are_counted_by_reason(series_of, long_history):
     _, pages = site_of(series[2:], long_history)
     assert "ot looked at" not in pages["index.html"] + pages["changes.html"]
     assert ">None.<" in pages["changes.html"]
+
+
+def test_what_asv_conf_accepts_is_waived_with_its_reason(series_of, long_history):
+    """The rule gets asv's name of the line, how much worse it got, and where the commit stands."""
+    asked = []
+
+    def accepted(label, cost, order):
+        asked.append((label, round(cost, 1), order))
+        return "within the 50 % of regressions_thresholds"
+
+    changes = find_changes([series_of(STEP)], long_history, changes_of, accepted=accepted)
+    (change,) = changes.listed
+    assert (change.state, change.waived) == ("waived", "within the 50 % of regressions_thresholds")
+    assert (asked, changes.open) == ([(change.label, 1.3, 11)], [])

@@ -11,11 +11,12 @@ import subprocess
 import msgspec
 import pytest
 
+from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.kernels.pins import Pin, Pins
 from rocattn_profiling.pages.charts import thin
 from rocattn_profiling.pages.render import GENERATOR
 from rocattn_profiling.site.changepoints import changes_of
-from rocattn_profiling.site.changes import find_changes
+from rocattn_profiling.site.changes import accepted_by_asv, find_changes
 from rocattn_profiling.site.commits import CommitInfo, History, branch_with, commit_url, read_history
 from rocattn_profiling.site.history import LINES, TABLE_COLUMNS
 from rocattn_profiling.site.site import HINTS, Site, commit_pages, commit_paths, pages_of, write_site
@@ -381,3 +382,27 @@ def test_the_commits_address_never_holds_a_password(repository):
         assert commit_url(root, "#") == expected
     assert commit_url(root, "https://forge.example/c/") == "https://forge.example/c/"
     assert commit_url(root, "javascript:alert(1)//") == ""
+
+
+def test_asvs_rules_for_regressions_are_obeyed_or_said(repository):
+    """The largest threshold that matches counts, as in asv; a first commit that is not there is one line."""
+    root, git = repository
+    for number in range(3):
+        git("commit", "--quiet", "--allow-empty", "-m", str(number))
+        if number == 1:
+            git("tag", "v1")
+    first = {"^old": None, "^cut": "v1", "^gone": "v9"}
+    settings = {"regressions_thresholds": {"": 0.2, "^loose": 0.5, "(": 1}, "regressions_first_commits": first}
+    config = {"version": 1, "project": "p", "repo": ".", **settings}
+    (root / "asv.conf.json").write_text(json.dumps(config))
+    notes = []
+    accepted = accepted_by_asv(AsvStore(root), read_history(root), notes.append)
+    assert accepted("any.time", 1.2, 2) == "within the 20 % of regressions_thresholds"
+    assert accepted("any.time", 1.3, 2) == ""
+    assert accepted("loose.time", 1.3, 2) == "within the 50 % of regressions_thresholds"
+    assert accepted("old.time(1)", 3.0, 2) == "regressions_first_commits: not watched"
+    assert accepted("cut.time", 3.0, 0) == "regressions_first_commits: before v1"
+    assert (accepted("cut.time", 3.0, 1), accepted("gone.time", 3.0, 0)) == ("", "")
+    assert len(notes) == 2
+    assert "regressions_thresholds of '('" in notes[0]
+    assert "v9" in notes[1]

@@ -14,24 +14,30 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from xml.etree import ElementTree as ET
 
 import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import PLACE_KEYS, Point, Series, is_rate
+from rocattn_profiling.asv.store import read_config
 from rocattn_profiling.pages.quantities import percent
+from rocattn_profiling.revisions.git import RevisionError, resolve
 from rocattn_profiling.site.changepoints import FEWEST, ChangePoint, CommitChange, unsearched
 from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from rocattn_profiling.asv.store import AsvStore
+
     Waived = Callable[[str, str, str, float], str]
+    Accepted = Callable[[str, float, int], str]
     Finder = Callable[[Series, set[str]], Sequence[CommitChange]]
     Runner = Callable[[Finder, Sequence[Series], Sequence[set[str]]], Iterable[Sequence[CommitChange]]]
 
+_Value = TypeVar("_Value")
 State = Literal["new", "confirmed", "recovered", "waived"]
 OPEN: tuple[State, ...] = ("new", "confirmed")
 AUDIT = "bench_audit."
@@ -40,6 +46,7 @@ NEITHER = (".track_sgprs", ".track_lds_bytes", ".track_code_bytes")
 """Numbers of the audit that are neither good nor bad: what they cost shows in waves and cycles."""
 FEW_POINTS = 100_000
 """Points of all series together that one process searches in the time that a pool takes to start."""
+_THRESHOLDS, _FIRST = "regressions_thresholds", "regressions_first_commits"
 _LINES = 16  # series in one task
 _NICENESS = 5  # `asv publish` runs at the same time, under a timeout
 ATOM = "http://www.w3.org/2005/Atom"
@@ -153,9 +160,15 @@ def nothing_waived(_label: str, _metric: str, _arch: str, _ratio: float) -> str:
     return ""
 
 
+def nothing_accepted(_label: str, _ratio: float, _order: int) -> str:
+    """Accept no regression."""
+    return ""
+
+
 def find_changes(
-    series: Iterable[Series], history: History, find: Finder, waived: Waived = nothing_waived, run: Runner = map
-) -> Changes:
+    series: Iterable[Series], history: History, find: Finder, waived: Waived = nothing_waived, run: Runner = map,
+    accepted: Accepted = nothing_accepted,
+) -> Changes:  # fmt: skip
     """Find the changes of every series.
 
     Args:
@@ -165,6 +178,8 @@ def find_changes(
         waived: Returns why a regression is accepted ("" if it is not), given the gate's label, metric and architecture
             and its size: the new cost over the old.
         run: A replacement of ``map``, for long histories.
+        accepted: Returns why asv's configuration does not want a regression, given its label, its size, and the order
+            of its likeliest commit.
     """
     changes = Changes()
     bounds: dict[str, list[Boundary]] = {}
@@ -188,16 +203,76 @@ def find_changes(
         for move in moves:
             worse = (move.change.ratio > 1) == lower
             cost = max(move.change.ratio, 1 / move.change.ratio)
-            accepted = waived(*gate_names(line), cost) if worse else ""
+            reason = worse and (
+                waived(*gate_names(line), cost) or accepted(line.label, cost, order[move.likeliest])
+            )  # fmt: skip
             changes.listed.append(
                 LevelChange(
                     line.label, line.benchmark, where_of(line), line.unit, move.change, move.commits, move.likeliest,
-                    dates[move.likeliest], lower, accepted,
+                    dates[move.likeliest], lower, reason or "",
                 )
             )  # fmt: skip
     changes.listed.sort(key=lambda change: (order[change.likeliest], change.label), reverse=True)
     changes.boundaries.sort(key=lambda boundary: order[boundary.sha], reverse=True)
     return changes
+
+
+def accepted_by_asv(store: AsvStore, history: History, note: Callable[[str], None]) -> Accepted:
+    """Return what tells why a repository's ``asv.conf.json`` does not want a regression reported.
+
+    Args:
+        store: With the path of the configuration.
+        history: The repository's commits.
+        note: Called with one line for each entry that cannot be obeyed.
+    """
+    if store.config_path is None:
+        return nothing_accepted
+    try:
+        config = vars(read_config(store.config_path))
+    except RocattnError as error:
+        note(f"{_THRESHOLDS} and {_FIRST} do not count: {error}")
+        return nothing_accepted
+    thresholds = dict(_entries(config, _THRESHOLDS, note, float))
+    begins = dict(_entries(config, _FIRST, note, lambda name: _first_of(store, history, name)))
+
+    def accepted(label: str, cost: float, order: int) -> str:
+        limit = max((limit for entry, limit in thresholds.items() if entry.match(label)), default=0.0)
+        if cost - 1 <= limit:
+            return f"within the {100 * limit:g} % of {_THRESHOLDS}"
+        for entry, (name, first) in begins.items():
+            if entry.match(label) and (first is None or order < first):
+                return f"{_FIRST}: {'not watched' if first is None else f'before {name}'}"
+        return ""
+
+    return accepted
+
+
+def _entries(
+    config: dict[str, Any], key: str, note: Callable[[str], None], read: Callable[[Any], _Value]
+) -> list[tuple[re.Pattern[str], _Value]]:
+    """Return the entries of one setting by their pattern; those that cannot be read are noted."""
+    table, entries = config.get(key) or {}, []
+    for pattern, value in table.items() if isinstance(table, dict) else ():
+        try:
+            entries.append((re.compile(pattern), read(value)))
+        except (re.error, ValueError, TypeError, RevisionError) as error:
+            note(f"asv.conf.json: {key} of {pattern!r} does not count: {error}")
+    return entries
+
+
+def _first_of(store: AsvStore, history: History, name: str | None) -> tuple[str, int | None]:
+    """Return a first commit's name and its place in the history; None without one: nothing is watched.
+
+    Raises:
+        RevisionError: When the repository does not have it.
+        ValueError: When it is on no branch of this clone.
+    """
+    if name is None:
+        return "", None
+    info = history.commits.get(resolve(store.repo_root, name).sha)
+    if info is None:
+        raise ValueError(f"{name} is not in the history of this clone")
+    return name, info.order
 
 
 def boundaries(series: Series, order: Mapping[str, int]) -> list[Boundary]:

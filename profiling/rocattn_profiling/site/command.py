@@ -130,7 +130,7 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
             reason += f", and there are no records or verdict beside {out} ({_remedy(repo, store)})"
             raise CommandError(f"nothing to publish: {reason}", NOT_MEASURED)
         notes += _unknown_commits(series, history, repo, store.results_dir)
-        changes = _changes(series, history, repo, notes)
+        changes = _changes(series, history, store, notes)
         asv = _awaited(publishing)
     if not asv.published:
         staging.drop(out / "asv")
@@ -222,10 +222,10 @@ def _unknown_commits(series: list[Series], history: History, repo: Path, store: 
     return [note]
 
 
-def _changes(series: list[Series], history: History, repo: Path, notes: list[str]) -> Changes:
+def _changes(series: list[Series], history: History, store: AsvStore, notes: list[str]) -> Changes:
     from rocattn_profiling.measure.machine import available_cores
     from rocattn_profiling.site.changepoints import changes_of
-    from rocattn_profiling.site.changes import find_changes, in_processes
+    from rocattn_profiling.site.changes import accepted_by_asv, find_changes, in_processes
 
     with progress("site: change points", len(series), brief=True) as shown:
 
@@ -235,7 +235,8 @@ def _changes(series: list[Series], history: History, repo: Path, notes: list[str
                 shown.step(line.label)
                 yield changes
 
-        return find_changes(series, history, changes_of, _waived(repo, notes), run)
+        accepted = accepted_by_asv(store, history, notes.append)
+        return find_changes(series, history, changes_of, _waived(store.repo_root, notes), run, accepted)
 
 
 def _counted(shown: Progress) -> Callable[[int, str], None]:

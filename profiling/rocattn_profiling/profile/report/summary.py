@@ -15,17 +15,7 @@ from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
 from rocattn_profiling.profile.report.names import short_name
 from rocattn_profiling.profile.report.records import KernelProfile, ProfileReport, Verdict
 from rocattn_profiling.profile.report.speed_of_light import SIX, SpeedBar, speed_of_light
-from rocattn_profiling.profile.report.verdict import (
-    BOUND,
-    COLLECT,
-    FAR,
-    IDLE,
-    NAME_IT,
-    SAMPLED,
-    SHORT,
-    WASTE,
-    WORTH_A_WORD,
-)
+from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, IDLE, NAME_IT, OWN, SAMPLED, SHORT, WORTH_A_WORD
 from rocattn_profiling.profile.report.waits import leads, time_lines
 
 KERNELS = 5
@@ -176,7 +166,7 @@ def _of_kernels(report: ProfileReport) -> ReportSummary:
         return ReportSummary(why, [], [], why, others, "", findings, folded, [], [])
     alike: dict[tuple[str, str], list[tuple[int, KernelProfile, Verdict]]] = {}
     for number, kernel, reason in judged:
-        alone = reason.code in {BOUND, FAR, SAMPLED, WASTE} or (reason.code in _OF_MANY and kernel.time_share >= _LONG)
+        alone = reason.code in OWN or (reason.code in _OF_MANY and kernel.time_share >= _LONG)
         key = str(number) if alone else "" if reason.code in _OF_MANY else reason.text
         alike.setdefault((reason.code, key), []).append((number, kernel, reason))
     shown = list(alike.values())[:KERNELS]

@@ -29,6 +29,8 @@ TIMES_ONLY: Final = "times_only"
 STOOD_STILL: Final = "stood_still"
 NOT_COUNTED: Final = "not_counted"
 NOT_COUNTABLE: Final = "not_countable"
+OWN = frozenset({BOUND, WASTE, SAMPLED, FAR})
+"""Verdicts that have numbers of their kernel: each is told by itself."""
 WORTH_A_WORD = 10.0
 """Percent of the nearest known limit from which it is mentioned when others are unknown."""
 COLLECT = "rocattn profile -- COMMAND"

@@ -103,6 +103,7 @@ def test_equal_gpus_share_a_row_and_a_straggler_has_its_own():
     assert found.sentence.startswith("GPU 5 takes 2.0 times as long as the others for the same work")
     assert found.gain == pytest.approx(straggler.time_share * (1 - 101_500 / 200_000), rel=0.02)
     assert not any(each.key == "straggler" for each in others.findings)
+    assert (straggler.verdict.code, straggler.verdict.finding) == ("straggler", "straggler")
     assert "GPU 5" in shown(made)
     assert "GPU 5" in profile_pages.profile_html(made, 0)
     assert "GPU 5" in profile_pages.profile_markdown(made)

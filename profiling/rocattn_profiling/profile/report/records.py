@@ -19,7 +19,7 @@ from rocattn_profiling.profile.metrics.timeline import Kind, Timeline
 from rocattn_profiling.profile.metrics.units import LaunchShape, LongLaunches
 
 ReasonCode = Literal[
-    "bound", "idle_units", "short", "sampled", "far", "no_gpu", "times_only", "stood_still", "not_counted",
+    "bound", "idle_units", "short", "straggler", "sampled", "far", "no_gpu", "times_only", "stood_still", "not_counted",
     "not_countable", "waste", "impossible", "unknown_fact", "not_of_this", "no_flops", "no_peak",
 ]  # fmt: skip
 """Which limit bounds a kernel, or why a number is unknown: for programs."""

@@ -16,11 +16,12 @@ from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.metrics.launches import spelt
 from rocattn_profiling.profile.report.findings import LARGE, wastes
 from rocattn_profiling.profile.report.limits import NEAR, lines_command
-from rocattn_profiling.profile.report.records import Bound, Bounds, KernelFinding, Stall, Verdict
+from rocattn_profiling.profile.report.records import Bound, Bounds, KernelFinding, ReasonCode, Stall, Verdict
 
 BOUND: Final = "bound"
 IDLE: Final = "idle_units"
 SHORT: Final = "short"
+STRAGGLER: Final = "straggler"
 SAMPLED: Final = "sampled"
 FAR: Final = "far"
 WASTE: Final = "waste"
@@ -29,16 +30,19 @@ TIMES_ONLY: Final = "times_only"
 STOOD_STILL: Final = "stood_still"
 NOT_COUNTED: Final = "not_counted"
 NOT_COUNTABLE: Final = "not_countable"
-OWN = frozenset({BOUND, WASTE, SAMPLED, FAR})
+OWN = frozenset({BOUND, WASTE, STRAGGLER, SAMPLED, FAR})
 """Verdicts that have numbers of their kernel: each is told by itself."""
 WORTH_A_WORD = 10.0
 """Percent of the nearest known limit from which it is mentioned when others are unknown."""
 COLLECT = "rocattn profile -- COMMAND"
 NAME_IT = "rocattn report PATH --gpu NAME"
 STATE_IT = "rocattn report PATH --peak memory=RATE"
-_IDLE = frozenset({"few-blocks", "few-blocks-rdna", "few-waves"})
+_UNITS: tuple[ReasonCode, str] = (IDLE, "idle units")
+_FIRST: dict[str, tuple[ReasonCode, str]] = {
+    "straggler": (STRAGGLER, "slower GPU"), "launch-bound": (SHORT, "launch bound"), "few-blocks": _UNITS,
+    "few-blocks-rdna": _UNITS, "few-waves": _UNITS,
+}  # fmt: skip
 _WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory", "dynamic-lds")
-_SHORT = "launch-bound"
 _HOT = "hot-line"
 _WORDS = 3  # wastes that were not counted and are named
 
@@ -84,10 +88,9 @@ def verdict(
     first = next((finding for finding in findings if finding.key != _HOT), None)  # waits are what waste shows in
     if first and first.waste >= LARGE:
         return Verdict(WASTE, first.sentence, brief=first.title, finding=first.key)
-    if _SHORT in by_key:
-        return Verdict(SHORT, by_key[_SHORT], brief="launch bound", finding=_SHORT)
-    if idle := next((finding for finding in findings if finding.key in _IDLE), None):
-        return Verdict(IDLE, idle.sentence, brief="idle units", finding=idle.key)
+    if first := next((finding for key in _FIRST for finding in findings if finding.key == key), None):
+        code, brief = _FIRST[first.key]
+        return Verdict(code, first.sentence, brief=brief, finding=first.key)
     lines = lines_command(device.arch if device else "", sampled=sampled)
     unknown = _unmeasured(device, counted, median_ns, stood_still=stood_still, left_out=left_out)
     unknown = unknown or _unlimited(bounds, device, counted, median_ns, left_out, lines)

@@ -110,7 +110,7 @@ def test_the_only_kernels_left_of_one_shape_are_a_pair():
     assert comparison.pairs[0].ratio == pytest.approx(0.5)
     assert comparison.lines[0].startswith("-50.0 %: kernel 1")
     assert (
-        "naive is compared with tiled, the only kernels left: both are launched with the same blocks"
+        "the only kernels left, launched with the same blocks, are a pair: naive before, tiled after"
         in comparison.lines
     )
     wider = profile_report.build(launched(*[common] * 3, *[other | {"blocks": 4096}] * 3))

@@ -247,7 +247,7 @@ def _sides(text: str, before: _Side, after: _Side) -> list[str]:
 def _said(pair: KernelPair) -> str:
     """Return that two kernels of other names are a pair because no others are left."""
     names = [short_name(kernel.name, NAMED) if kernel else "" for kernel in (pair.before, pair.after)]
-    return f"{names[0]} is compared with {names[1]}, the only kernels left: both are launched with the same blocks"
+    return f"the only kernels left, launched with the same blocks, are a pair: {names[0]} before, {names[1]} after"
 
 
 def _work(kernel: KernelProfile) -> tuple[object, ...]:

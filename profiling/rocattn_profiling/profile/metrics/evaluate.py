@@ -284,6 +284,7 @@ _PROBLEM = "the attention problem"
 CONSTANT_NAMES = {
     "cus": "the number of compute units", "xcds": "the number of XCDs", "clock_mhz": "the highest clock",
     "peak_gbps": "the memory's peak bandwidth", "duration_ns": "the kernel's time", "lds_banks": "the LDS's banks",
+    "l2_channels": "the number of L2 channels",
     "waves_per_cu": "the wave slots of a compute unit", "work_flops": _PROBLEM, "work_bytes": _PROBLEM,
 }  # fmt: skip
 

@@ -172,7 +172,7 @@ def profile_markdown(report: ProfileReport, comparison: ProfileComparison | None
         shown=list(enumerate(zip(first, names, strict=True), 1)),
         more=max(len(report.kernels) - MARKDOWN_KERNELS, 0),
         most_findings=MARKDOWN_FINDINGS, too_low=_too_low(report),
-        columns=_columns(report), missing=_missing(report), pairs=comparison.pairs if comparison else None,
+        columns=_columns(report), pairs=comparison.pairs if comparison else None,
         limit=MARKDOWN_KERNELS, summary=summarise(report), changed=comparison.lines if comparison else [],
         hot=report.hot_spots[:MARKDOWN_HOT], hot_spots=hot_spots,
     )  # fmt: skip

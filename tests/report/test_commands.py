@@ -81,7 +81,7 @@ def test_a_profile_of_nothing_says_why_of_each_file(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 3
     *notes, last = capsys.readouterr().err.splitlines()
     assert len(notes) == 6
-    assert f"note: {tmp_path}/0_results.pftrace: a binary file in a format that is not read" in notes[0]
+    assert f"note: {tmp_path}/0_results.pftrace: a Perfetto trace (rocprofv3 -f pftrace, rocprof-sys)" in notes[0]
     assert notes[5] == "note: 2 more files contain nothing to read; --files names them all"
     assert "no kernel dispatch" in last
 
@@ -146,7 +146,8 @@ def test_site_needs_something_to_publish(repository, capsys):
         (old / f"{name}.json").write_text('{"version": 1}')
     assert main(["site", "--repo", str(repository), "--out", str(repository / "site")]) == 3
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"no results that can be read (passed over {old / 'a.json'} and 1 more: it is stored in an old" in line
+    unread = f"no results that can be read (passed over {old / 'a.json'} and 1 more: Error loading results data"
+    assert unread in line
     assert main(["site", "--repo", str(repository.parent), "--out", str(repository / "site")]) == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert "has no git history" in line

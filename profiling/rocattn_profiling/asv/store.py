@@ -348,7 +348,7 @@ def load_results(path: Path) -> Results:
                 updated.write_text(json.dumps(up_to_date(data)), encoding="utf-8")
                 return Results.load(str(updated))
         except (UserError, OSError, ValueError, TypeError, AttributeError) as broken:
-            raise RocattnError(_one_line(f"{path}: {broken}")) from broken
+            raise RocattnError(_one_line(str(broken))) from broken
 
 
 def up_to_date(data: dict[str, Any]) -> dict[str, Any]:

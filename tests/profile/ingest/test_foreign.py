@@ -108,3 +108,9 @@ def test_statistics_alone_are_reported_as_such(tmp_path, capsys, write):
     assert first["share"] == pytest.approx(0.5, abs=1e-3)
     assert "6.00 µs" in err
     assert "statistics only: no launch is known" in err
+    assert main(["report", str(path), "--json", "--kernel", "gem"]) == 0
+    out, _ = capsys.readouterr()
+    assert [row["kernel"] for row in json.loads(out)["statistics"]] == ["gemm"]
+    for option in (("--launches", "1"), ("--gpu", "MI300X"), ("--peak", "hbm=4TB/s"), ("--per", "dispatch")):
+        assert main(["report", str(path), *option]) == 3
+        assert "statistics only: they name no launch" in capsys.readouterr().err

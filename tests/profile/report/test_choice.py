@@ -54,6 +54,9 @@ def test_a_part_is_reported_and_said(run, options, left):
     assert sorted(kernel["launches"] for kernel in content["kernels"]) == left
     assert content["chosen"] == f"{sum(left)} of 12 launches ({' '.join(options_in_order(options))})"
     assert text.startswith(content["chosen"])
+    # The other launches are in the files: without them the GPU is not idle.
+    assert (content["timeline"]["unknown"] == "part") == ({"--kernel", "--launches"} & {*options} != set())
+    assert "The GPU is busy" not in text or "--gpu-id" in options
 
 
 def options_in_order(options):

@@ -9,45 +9,19 @@ from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.findings import _rules, wastes
 
 from .test_limits import made_of
+from .test_wastes import HALO, MI300A
 
+MI210 = {
+    "arch": "gfx90a", "product": "MI210", "cus": 104, "simds": 416, "xccs": 1, "max_clock_mhz": 1700,
+    "max_memory_clock_mhz": 1600, "memory_channels": 32, "l2_channels": 32,
+}  # fmt: skip
+MI350X = {"arch": "gfx950", "product": "MI350X", "cus": 256, "simds": 1024, "max_clock_mhz": 2200}
 GPUS = {
-    "MI210": (
-        {
-            "arch": "gfx90a",
-            "product": "MI210",
-            "cus": 104,
-            "simds": 416,
-            "xccs": 1,
-            "max_clock_mhz": 1700,
-            "max_memory_clock_mhz": 1600,
-            "memory_channels": 32,
-            "l2_channels": 32,
-        },
-        "TCC_EA",
-        32,
-    ),
+    "MI210": (MI210, "TCC_EA", 32),
     "MI300X": ({}, "TCC_EA0", 128),
-    "MI300A": ({"product": "MI300A", "cus": 228, "simds": 912, "xccs": 6, "l2_channels": 96}, "TCC_EA0", 96),
-    "MI350X": (
-        {"arch": "gfx950", "product": "MI350X", "cus": 256, "simds": 1024, "max_clock_mhz": 2200},
-        "TCC_EA0",
-        128,
-    ),
-    "8060S": (
-        {
-            "arch": "gfx1151",
-            "product": "Radeon 8060S",
-            "cus": 40,
-            "simds": 80,
-            "xccs": 1,
-            "max_clock_mhz": 2900,
-            "memory_channels": None,
-            "max_memory_clock_mhz": None,
-            "l2_channels": None,
-        },
-        "",
-        8,
-    ),
+    "MI300A": (MI300A | {"l2_channels": 96}, "TCC_EA0", 96),
+    "MI350X": (MI350X, "TCC_EA0", 128),
+    "8060S": (HALO | {"l2_channels": None}, "", 8),
 }
 QUANTITIES = (
     r"(\d+) % of the wave slots filled", r"where (?:at most )?(\d+) % fit", r"waits (\d+) % of its waves' time",

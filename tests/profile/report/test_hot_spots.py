@@ -48,7 +48,7 @@ def test_the_hottest_line_is_a_finding_with_an_upper_bound(tmp_path):
     (finding,) = [each for each in made.kernels[0].findings if each.key == "hot-line"]
     assert finding.gain == pytest.approx(600 / 900)
     assert "67 % of its samples wait for vector memory at attn.hip:118 (s_waitcnt vmcnt(0))" in finding.sentence
-    assert made.hot_spots[0].finding == finding
+    assert made.hot_spots[0].finding is finding
 
 
 def test_waiting_for_a_saturated_limit_is_its_effect(tmp_path):

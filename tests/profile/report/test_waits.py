@@ -91,6 +91,12 @@ def test_the_gpu_that_comes_last_is_named():
     assert alike[2].startswith("Skew of starts: 0 ns apart (median; 0 ns at most) on 4 GPUs, so none makes the others")
 
 
+def test_little_communication_is_not_called_hidden():
+    """Nothing computes beside it: 10 us of 16 ms are little, that is all."""
+    _, head = told([*steps(("fmha", 300_000, 100_000)), (RCCL, 16_000_000, 16_010_000)])
+    assert "Communication: 10.0 µs, 0.063 % of the time" in head
+
+
 def test_hidden_communication_is_one_short_line():
     """And the kernels follow."""
     computing = [(f"gemm_{n % 3}", 1_000_000 * n, 1_000_000 * n + 950_000) for n in range(60)]

@@ -128,6 +128,10 @@ STRIDED = {
     "SQ_LDS_IDX_ACTIVE": 0,
 }
 MI300A = {"product": "MI300A", "cus": 228, "simds": 912, "xccs": 6}
+HALO = {
+    "arch": "gfx1151", "product": "Radeon 8060S", "cus": 40, "simds": 80, "xccs": 1, "max_clock_mhz": 2900,
+    "memory_channels": None, "max_memory_clock_mhz": None,
+}  # fmt: skip
 WASTED = {"contended-atomics", "many-atomics", "lanes-apart", "unused-bytes", "bank-conflicts-at-least"}
 
 
@@ -279,17 +283,7 @@ def test_conflicts_at_an_lds_size_of_0_are_of_dynamic_lds():
 @pytest.mark.parametrize(("kib", "pct", "code"), [(10_593, 36, "not_counted"), (23_000, 77, "bound")])
 def test_reads_of_a_strix_halo_are_a_lower_bound(kib, pct, code):
     """Its FETCH_SIZE counts up to a half too little: at least 36 % of 256 GB/s is known, not "memory not counted"."""
-    halo = {
-        "arch": "gfx1151",
-        "product": "Radeon 8060S",
-        "cus": 40,
-        "simds": 80,
-        "xccs": 1,
-        "max_clock_mhz": 2900,
-        "memory_channels": None,
-        "max_memory_clock_mhz": None,
-    }
-    _, found = kernel({"ns": 118_800, "FETCH_SIZE": kib}, **halo)
+    _, found = kernel({"ns": 118_800, "FETCH_SIZE": kib}, **HALO)
     nearest = found.bounds.nearest
     assert (nearest.short, nearest.is_least) == (f"memory at least {pct} %", True)
     assert "issue 2352" in nearest.notes

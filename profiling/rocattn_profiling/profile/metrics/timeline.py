@@ -41,7 +41,7 @@ COMPUTE, COMMUNICATION, COPIES = range(3)
 _PART = {"": COMPUTE, "collective": COMMUNICATION, "runtime": COPIES}
 Kind = Literal["", "runtime", "collective"]
 """Whose work a kernel's time is: its own (""), or that of the HIP runtime or of other GPUs (see ``kinds.toml``)."""
-Unknown = Literal["", "counted", "durations", "one_launch"]
+Unknown = Literal["", "counted", "durations", "one_launch", "part"]
 """Why the time line is not known: for programs."""
 
 

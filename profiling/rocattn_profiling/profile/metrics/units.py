@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from rocattn_profiling.pages.quantities import quantity
 from rocattn_profiling.profile.metrics.evaluate import Evaluation
@@ -125,7 +126,7 @@ def units_of(
     block, blocks = np.where(known, block, 0), np.where(known, -(-grid // np.maximum(block, 1)), 0)
     agents = table["agent"].astype("Int64").fillna(-1).to_numpy(np.int64)
     places = np.column_stack([agents, table["rank"].to_numpy(np.int64)])
-    kinds, names = _kinds(evaluation, agents.tolist()), _codes(kernels)
+    kinds, names = _kinds(evaluation, agents.tolist()), pd.factorize(kernels)[0]
     number: Integers = np.zeros(len(table), np.int64)
     every: Integers = np.arange(len(table), dtype=np.int64)
     units: list[LaunchUnit] = []
@@ -139,7 +140,7 @@ def units_of(
         for row in range(len(table)):
             add(np.array([row]), LaunchShape(int(block[row]), int(blocks[row]), int(blocks[row])))
         return number, units
-    for rows in _parts(every, names, _codes(problems)):
+    for rows in _parts(every, names, pd.factorize(problems)[0]):
         if kind_of(str(kernels[rows[0]])):  # its time is not its own work: every shape and GPU is one unit
             add(rows, LaunchShape(0, 0, 0))
             continue
@@ -148,11 +149,6 @@ def units_of(
                 for alike in _alike(of_kind, places, evaluation.launches.duration_ns):
                     add(alike, shape)
     return number, units
-
-
-def _codes(values: NDArray[np.object_]) -> Integers:
-    numbers: dict[object, int] = {}
-    return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int64)
 
 
 def _kinds(evaluation: Evaluation, agents: Sequence[int]) -> Integers:

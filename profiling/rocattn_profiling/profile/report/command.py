@@ -127,9 +127,10 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     profile = read(roots)
     if not len(profile.dispatches) and not len(profile.samples):
         if len(profile.summaries):
-            if arguments.against or arguments.launches or arguments.gpu_id is not None or per == "dispatch":
-                raise CommandError("the files have statistics only, which name no launch", NOT_MEASURED)
-            _show_statistics(profile, as_json=arguments.json)
+            of_launches = arguments.launches or arguments.gpu_id is not None or arguments.plans or per == "dispatch"
+            if arguments.against or of_launches or arguments.gpu or arguments.peak:
+                raise CommandError("the files have statistics only: they name no launch", NOT_MEASURED)
+            _show_statistics(profile, arguments.kernel, as_json=arguments.json)
             return None
         _say_why_nothing(profile, [line for path in roots for line in _not_collected(path)])
         remedy = f"`{COLLECT}` collects some"
@@ -140,7 +141,8 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     for path in roots:
         profile = _as_collected(profile, path)
     profile, chosen = _chosen(profile, arguments)
-    report = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans), peaks=peaks)
+    part = chosen if arguments.kernel or arguments.launches else ""  # all launches of one GPU fill its time
+    report = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans), peaks=peaks, chosen=part)
     if peaks:
         report.problems.insert(
             0, f"peaks as given with --peak, not of the tables or files: {', '.join(arguments.peak)}"
@@ -151,14 +153,16 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     return report
 
 
-def _show_statistics(profile: Profile, *, as_json: bool) -> None:
+def _show_statistics(profile: Profile, kernel: str, *, as_json: bool) -> None:
     """Print a profiler's own statistics: kernels with calls and times, of which no launch is known."""
     from rocattn_profiling.pages.quantities import quantity
-    from rocattn_profiling.profile.report.names import short_name
+    from rocattn_profiling.profile.report.names import matching, short_name
     from rocattn_profiling.profile.report.verdict import COLLECT
 
     found = profile.summaries.sort_values("total_ns", ascending=False, kind="stable")
     found = found.assign(share=found["total_ns"] / found["total_ns"].sum())
+    if kernel:
+        found = found[found["kernel"].isin(matching(found["kernel"].astype(str).to_list(), kernel))]
     rows = found.astype("object").where(found.notna(), None).to_dict("records")
     if as_json:
         emit_json({"statistics": rows, "problems": [str(problem) for problem in profile.problems]})
@@ -195,10 +199,10 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> tuple[Profile, s
         matching(names, arguments.kernel) if arguments.kernel else None,
         ranges_of(arguments.launches) if arguments.launches else (), arguments.gpu_id,
     )  # fmt: skip
-    part = choice.of(profile)
+    part, every = choice.of(profile), len(find_launches(profile))
     if not len(part.dispatches) and not len(part.samples):
-        raise CommandError(f"{said} leaves none of the {len(find_launches(profile)):,} launches")
-    return part, f"{len(find_launches(part)):,} of {count(len(find_launches(profile)), 'launch', 'launches')} ({said})"
+        raise CommandError(f"{said} leaves none of the {every:,} launches")
+    return part, f"{len(find_launches(part)):,} of {count(every, 'launch', 'launches')} ({said})"
 
 
 def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:

@@ -24,7 +24,7 @@ from rocattn_profiling.profile.metrics.evaluate import TOO_SHORT, Evaluation, ev
 from rocattn_profiling.profile.metrics.formula import Between
 from rocattn_profiling.profile.metrics.launches import find_launches
 from rocattn_profiling.profile.metrics.places import Places
-from rocattn_profiling.profile.metrics.timeline import kind_of, timeline
+from rocattn_profiling.profile.metrics.timeline import Timeline, kind_of, timeline
 from rocattn_profiling.profile.metrics.timeline import to_json as time_json
 from rocattn_profiling.profile.report import hot_spots
 from rocattn_profiling.profile.report.findings import find
@@ -48,7 +48,7 @@ RESOURCES = ("vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "wave_size
 
 def build(
     profile: Profile, *, per: str = "kernel", gpu: str | None = None, ran: Sequence[tuple[LaunchPlan, int]] = (),
-    peaks: Mapping[str, float] | None = None,
+    peaks: Mapping[str, float] | None = None, chosen: str = "",
 ) -> ProfileReport:  # fmt: skip
     """Compute the report of a profile.
 
@@ -58,6 +58,7 @@ def build(
         gpu: The product that ran it, for files that do not name their GPU.
         ran: The plans that ran (`rocattn_profiling.profile.metrics.attribution.read_plans`).
         peaks: Peaks that go before those of files and tables (`devices.given_peaks`).
+        chosen: Which part of the launches the profile is, in words; "" for all launches of its GPUs.
 
     Raises:
         GpuFactsError: When `gpu` is no known product.
@@ -72,52 +73,49 @@ def build(
         spots, left_out = hot_spots.hot_spots(profile.samples, {}, devices.get(UNKNOWN_AGENT))
         problems = [str(problem) for problem in profile.problems]
         gpus = [devices[UNKNOWN_AGENT]] if UNKNOWN_AGENT in devices else []
-        shown = [_shown(each, None, devices.get(UNKNOWN_AGENT)) for each in spots]
+        shown = [_judged(each, devices.get(UNKNOWN_AGENT)) for each in spots]
         return ProfileReport(per, [], gpus, profile, problems, hot_spots=shown, not_hot=left_out)
     attributed = attribute(find_launches(profile).table, ran) if ran else None
     evaluation = evaluate(profile, devices, attributed.work if attributed else None)
     labels = attributed.labels if attributed else None
     groups = by_kernel(evaluation, labels) if per == "kernel" else by_launch(evaluation, labels)
     total = sum(group.total_ns for group in groups)
-    # A kernel's samples are of several dispatches: of a single one they say nothing.
-    ran_on = {group.name: _ran_on(group, evaluation, devices) for group in reversed(groups)} if per == "kernel" else {}
-    spots, left_out = hot_spots.hot_spots(profile.samples, ran_on, devices.get(UNKNOWN_AGENT))
+    columns = {name: evaluation.launches.table[name].to_numpy(object) for name in _COLUMNS}
+    unnamed, whole_kernels = devices.get(UNKNOWN_AGENT), per == "kernel"  # samples say nothing of a single dispatch
+    ran_on = {}
+    for group in reversed(groups) if whole_kernels and len(profile.samples) else ():
+        agent, lanes = (columns[name][group.rows[0]] for name in ("agent", "wave_size"))
+        ran_on[group.name] = _device(agent, devices), None if _nothing(lanes) else int(lanes)
+    spots, left_out = hot_spots.hot_spots(profile.samples, ran_on, unnamed)
     of_kernel: dict[str, list[HotSpots]] = defaultdict(list)
-    for each in spots if per == "kernel" else ():
+    for each in spots if whole_kernels else ():
         of_kernel[each.kernel].append(each)
     sampled = {each.kernel for each in spots if not each.few}
-    # Where launches of a kernel are judged apart, the samples speak for those that take most of the time.
     places = Places(profile.agents, groups)
     measured = {id(each): measured_bandwidths(each, profile.roofs) for each in devices.values()}
-    columns = {name: evaluation.launches.table[name].to_numpy(object) for name in _COLUMNS}
-    kernels = [
-        _kernel(
-            group,
-            evaluation,
-            devices,
-            per,
-            total,
-            measured,
-            places,
-            columns,
-            of_kernel.pop(group.name, []),
+    kernels: list[KernelProfile] = []
+    told: dict[tuple[str, str], HotSpots] = {}
+    for group in groups:
+        # Where launches of a kernel are judged apart, the samples speak for those that take most of the time.
+        kernel, own = _kernel(
+            group, evaluation, devices, per, total, measured, places, columns, of_kernel.pop(group.name, []),
             sampled=group.name in sampled,
-        )
-        for group in groups
-    ]
-    if per == "kernel":
+        )  # fmt: skip
+        kernels.append(kernel)
+        told |= {(each.kernel, each.method): each for each in own}
+    if whole_kernels:
         kernels.sort(key=lambda kernel: ("", "collective", "runtime").index(kernel.kind))
-    number_of = {kernel.name: number for number, kernel in reversed([*enumerate(kernels, 1)])} if ran_on else {}
-    shown = []
-    for each in spots:
-        number = number_of.get(each.kernel)
-        kernel = kernels[number - 1] if number else None
-        shown.append(replace(_shown(each, kernel, devices.get(UNKNOWN_AGENT)), number=number))
+    number_of = {kernel.name: number for number, kernel in reversed([*enumerate(kernels, 1)])} if whole_kernels else {}
+    shown = [
+        replace(told.get((each.kernel, each.method)) or _judged(each, unnamed), number=number_of.get(each.kernel))
+        for each in spots
+    ]
     used = {id(kernel.device): kernel.device for kernel in kernels if kernel.device}
     return ProfileReport(
         per, kernels, list(used.values()), profile,
         [*(str(problem) for problem in profile.problems), *evaluation.launches.problems],
-        evaluation.left_out, evaluation.missing, shown, left_out, timeline=timeline(profile),
+        evaluation.left_out, evaluation.missing, shown, left_out,
+        timeline=Timeline(unknown="part") if chosen else timeline(profile),
         counters_left_out={
             name: int(where.sum()) for name, where in evaluation.launches.left_out.items()
             if where.any() and name not in evaluation.values
@@ -125,23 +123,17 @@ def build(
     )  # fmt: skip
 
 
-def _ran_on(
-    group: LaunchGroup, evaluation: Evaluation, devices: Mapping[int, Device]
-) -> tuple[Device | None, int | None]:
-    """Return the GPU of the first launch of a group, and its wave size as reported."""
-    first = evaluation.launches.table.iloc[group.rows[0]]
-    agent, lanes = first["agent"], first["wave_size"]
+def _device(agent: Any, devices: Mapping[int, Device]) -> Device | None:
     unnamed = devices.get(UNKNOWN_AGENT)
-    device = unnamed if _nothing(agent) else devices.get(int(agent), unnamed)
-    return device, None if _nothing(lanes) else int(lanes)
+    return unnamed if _nothing(agent) else devices.get(int(agent), unnamed)
 
 
-def _shown(spots: HotSpots, kernel: KernelProfile | None, unnamed: Device | None) -> HotSpots:
-    """Return hot spots with what to do about them and what to run next, as their kernel was judged by them."""
-    judged = kernel is not None and kernel.verdict is not None
-    remedy = hot_spots.next_of(spots, kernel.device if kernel else unnamed, judged=judged)
-    near = kernel.bounds if kernel else None
-    share = kernel.time_share if kernel and kernel.time_ns else None
+def _judged(
+    spots: HotSpots, device: Device | None, near: Bounds | None = None, share: float | None = None, *,
+    judged: bool = False,
+) -> HotSpots:  # fmt: skip
+    """Return hot spots with what to do about them and what to run next."""
+    remedy = hot_spots.next_of(spots, device, judged=judged)
     return replace(spots, finding=hot_spots.finding_of(spots, near, share, remedy), remedy=remedy)
 
 
@@ -157,10 +149,10 @@ def _kernel(
     spots: Sequence[HotSpots],
     *,
     sampled: bool,
-) -> KernelProfile:
+) -> tuple[KernelProfile, list[HotSpots]]:
+    """Return a group of launches as it is judged, with its hot spots as they are told."""
     first = {name: values[group.rows[0]] for name, values in columns.items()}
-    agent = first["agent"]
-    device = devices.get(UNKNOWN_AGENT if _nothing(agent) else int(agent), devices.get(UNKNOWN_AGENT))
+    device = _device(first["agent"], devices)
     resources = {name: None if _nothing(first[name]) else int(first[name]) for name in RESOURCES}
     grids = Counter(zip(columns["grid"][group.rows].tolist(), columns["block"][group.rows].tolist(), strict=True))
     theory, why = _occupancy(device, resources, int(first["block"]), _lanes(group, device, resources, grids))
@@ -190,14 +182,12 @@ def _kernel(
     if group.long:
         slower["long_excess"], words["long"] = group.long.excess, group.long.text
         words["median"] = quantity(group.time_ns[50] / 1e9, "seconds")
+    own = [_judged(each, device, near, share if group.time_ns else None, judged=judged) for each in spots]
     findings: list[KernelFinding] = []
     if near:
         findings = find(numbers | slower, near, limiter, too_low, arch, words, sampled=sampled)
-        time_share = share if group.time_ns else None
-        hot = (
-            hot_spots.finding_of(each, near, time_share, hot_spots.next_of(each, device, judged=True)) for each in spots
-        )
-        findings = sorted([*findings, *filter(None, hot)], key=lambda each: (-each.rank, each.key))
+        findings += [each.finding for each in own if each.finding]
+        findings.sort(key=lambda each: (-each.rank, each.key))
     counted = {
         counter: float(np.nanmean(values[group.rows]))
         for counter, values in evaluation.launches.joined.counters.items()
@@ -211,7 +201,7 @@ def _kernel(
             near, findings, device, counted, numbers.get("median_ns"), stood_still=launches.stood_still,
             left_out=left_out, stall=stall, sampled=sampled,
         )  # fmt: skip
-    return KernelProfile(
+    told = KernelProfile(
         group.name, group.label,
         int(first["dispatch"]) if per == "dispatch" else None, int(first["process"]) if per == "dispatch" else None,
         device, len(group.rows), group.unit.shape, places.text(group), places.gpus(group), group.long,
@@ -219,6 +209,7 @@ def _kernel(
         resources, group.time_ns, group.total_ns, share, group.values, counted, theory, why, near, findings, judgement,
         kind,
     )  # fmt: skip
+    return told, own
 
 
 def _nothing(value: object) -> bool:

@@ -26,6 +26,7 @@ _UNKNOWN = {
     "counted": f"runs with counters or samples change when kernels start; a run without tells: {COLLECT}",
     "durations": f"the files do not say when kernels start and end; a trace tells: {COLLECT}",
     "one_launch": "the files have one launch",
+    "part": "a part of the launches was chosen; leave out --kernel and --launches",
 }
 
 
@@ -109,7 +110,9 @@ def _exposed(gpus: Sequence[GpuTime]) -> str:
 
 
 def _hidden(gpus: Sequence[GpuTime]) -> str:
-    exposed, held = _sums(gpus, "exposed", "communication")
+    exposed, held, span = _sums(gpus, "exposed", "communication", "span")
+    if 2 * exposed > held:
+        return f"communication: {_time(held)}, {share_of(held, span)} of the time"
     return f"communication is hidden: compute overlaps {share_of(held - exposed, held)} of its {_time(held)}"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from gate_page import photograph
 
 HERE = Path(__file__).resolve().parent
-SIZE = (560, 1480)  # CSS pixels
+SIZE = (560, 1580)  # CSS pixels
 # What the page repeats elsewhere is left out of the picture; the numbers are those of the text.
 SCRIPT = """\
 <style>.callout{display:inline-grid;place-items:center;width:24px;height:24px;border-radius:50%;background:#a8161f;

@@ -25,7 +25,8 @@ def told(launches, copies=(), **columns):
     """Return the report of launches, with what it says before its table of kernels."""
     made = profile_report.build(traced(launches, copies, **{"vgprs": 64, "scratch_bytes": 64} | columns))
     summary = summarise(made)
-    head = [*summary.before, summary.headline, *summary.after, summary.others]
+    last = [summary.last] if summary.last else []
+    head = [*summary.before, summary.headline, *summary.after, summary.others, *last]
     return made, [line[:1].upper() + line[1:] for line in head]
 
 
@@ -150,13 +151,12 @@ def test_a_filtered_trace_is_said_to_be_one():
 def test_without_a_trace_it_is_said_that_the_time_is_not_known():
     """Never that the GPU was busy."""
     why = "how busy the GPU is: not known, as runs with counters or samples change when kernels start; a run without "
-    assert summarise(counted(BMM2)).after == (f"{why}tells: rocattn profile -- COMMAND",)
+    assert summarise(counted(BMM2)).last == f"{why}tells: rocattn profile -- COMMAND"
     assert (
-        "do not say when kernels start and end"
-        in summarise(profile_report.build(kernels_of(("a", 1), ("b", 2)))).after[0]
+        "do not say when kernels start and end" in summarise(profile_report.build(kernels_of(("a", 1), ("b", 2)))).last
     )
     _, head = told([(RCCL, 0, 1000)])
-    assert head[:2] == [
+    assert [head[0], head[-1]] == [
         "No verdict: only collectives ran",
         "How busy the GPU is: not known, as the files have one launch",
     ]

@@ -105,6 +105,7 @@ class ReportSummary:
     Attributes:
         headline: The verdict on what takes most of the time, in one sentence: on a kernel, or on waiting.
         before, after: What stands before the headline and after it: how the time went, the verdict on the kernels.
+        last: That it is not known how the time went, or "": no news of the kernels.
         rows: The longest kernels that have work of their own; the numbers of the others are the last.
         lines: The verdicts, those of the longest kernels first; never empty without `why_none`.
         why_none: Why there is no verdict, or "".
@@ -128,18 +129,19 @@ class ReportSummary:
     commands: list[str]
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    last: str = ""
 
 
 def summarise(report: ProfileReport) -> ReportSummary:
     """Summarise how the time went and what bounds the kernels of a report, in descending order of time.
 
-    Waiting that dominates is the headline. Of an application the time comes first in any case; of a micro-benchmark,
-    and where it is not known, after the kernels.
+    Waiting that dominates is the headline. Of an application the time comes first in any case; of a micro-benchmark
+    after the kernels.
     """
     summary, time = _of_kernels(report), report.timeline
     lines = [complete(report, line) for line in time_lines(time)]
-    if not lines:
-        return summary
+    if time.unknown or not lines:
+        return replace(summary, last="".join(lines))
     if leads(time):
         return replace(summary, headline=lines[0], after=(*lines[1:], summary.headline))
     if time.is_application:

@@ -79,8 +79,7 @@ def fill(
     for line in summary.before:
         card.add(_sentence(clean(line)))
     card.add((_sentence(clean(summary.headline)), "bold"))
-    told = not report.timeline.unknown  # that the time is not known is no news of the kernels: it comes last
-    for line in filter(None, (*(summary.after if told else ()), summary.others)):
+    for line in filter(None, (*summary.after, summary.others)):
         card.add(_sentence(clean(line)))
     if summary.rows:
         card.gap()
@@ -95,9 +94,9 @@ def fill(
         if not number:
             card.gap()
         card.add("next      ", (clean(command), "cyan"), first=_INDENT, wrap=False)
-    for line in () if told else summary.after:
+    if summary.last:
         card.gap()
-        card.add((_sentence(clean(line)), "dim"))
+        card.add((_sentence(clean(summary.last)), "dim"))
     add_problems(card, report.problems)
     if not summary.commands:
         card.gap()

@@ -44,6 +44,10 @@ class NoBackendError(RocattnError, RuntimeError):
         super().__init__(message)
         self.reasons = reasons
 
+    def __reduce__(self) -> tuple[type[NoBackendError], tuple[str, dict[str, str]]]:
+        """Return how to make it again: pickle would call the class with the message alone."""
+        return type(self), (str(self), self.reasons)
+
 
 class ToolchainError(RocattnError, RuntimeError):
     """Raised when no compiler is found or a kernel does not compile.

@@ -246,7 +246,10 @@ def describe(
     require_array("q", q)
     require_array("k", k)
     require_array("v", v)
+    if out_dtype is not None and not isinstance(out_dtype, str):  # it may be unhashable
+        raise ConfigError(f"out_dtype is {out_dtype!r}: it is the name of a dtype")
     dtype, q_dtype, kv_dtype = _common_dtype(q.dtype, k.dtype, v.dtype, out_dtype)
+    num_heads, num_kv_heads = _heads("num_heads", num_heads), _heads("num_kv_heads", num_kv_heads)
     kv_heads = num_heads if num_kv_heads is None and layout == "BSE" else num_kv_heads
     q_view = heads_view(q, layout, num_heads, "q")
     k_view, v_view = heads_view(k, layout, kv_heads, "k"), heads_view(v, layout, kv_heads, "v")
@@ -421,12 +424,23 @@ def _number(name: str, value: Any) -> float | None:
     if value is None:
         return None
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{name} is {value!r}: it must be a number") from None
+        number = None if isinstance(value, bool | np.bool_ | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None:
+        raise ConfigError(f"{name} is {value!r}: it must be a number")
     if not math.isfinite(number):
         raise ConfigError(f"{name} is {number}: it must be finite")
     return number
+
+
+def _heads(name: str, count: Any) -> int | None:
+    if count is None:
+        return None
+    # No array: numpy takes one of one number for a whole number.
+    if isinstance(count, bool | np.ndarray) or not hasattr(count, "__index__"):
+        raise ConfigError(f"{name} is {count!r}: it must be a whole number")
+    return operator.index(count)
 
 
 def _window(window: Any) -> tuple[int, int] | None:

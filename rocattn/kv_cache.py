@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from rocattn.backend import Array
 
+_MOST = 1 << 26  # sequences or blocks: lists are made of them
 _QUANTISED = ("float16", "bfloat16", "float32")
 """What a cache of 8 bits takes beside its own dtype."""
 
@@ -142,7 +143,7 @@ class PagedKVCache:
         v_scale: Array | float = 1.0, device: int | None = None,
     ) -> None:  # fmt: skip
         head_dim_v = head_dim if head_dim_v is None else head_dim_v
-        self.block_size, batch = _count("block_size", block_size, least=1), _count("batch", batch)
+        self.block_size, batch = _count("block_size", block_size, least=1), _count("batch", batch, most=_MOST)
         num_blocks, kept = _count("num_blocks", num_blocks), _kept_dtype(dtype)
         rows = num_blocks, self.block_size, _count("num_kv_heads", num_kv_heads)
         k, v = (*rows, _count("head_dim", head_dim)), (*rows, _count("head_dim_v", head_dim_v))
@@ -155,7 +156,8 @@ class PagedKVCache:
 
             self._pages = DevicePages(_count("device", device), k, v, kept)
             self._k, self._v = _shadow(k, kept), _shadow(v, kept)
-        self._free = list(range(num_blocks))[::-1]  # the lowest is taken first: fresh sequences get adjacent blocks
+        # The lowest is taken first: fresh sequences get adjacent blocks.
+        self._free = list(range(_count("num_blocks", num_blocks, most=_MOST)))[::-1]
         self.tables: list[list[int]] = [[] for _ in range(batch)]
         self.lengths = [0] * batch
         self._table = np.zeros((batch, 0), np.int32)  # `tables` as kernels read them; beyond their ends anything
@@ -279,7 +281,7 @@ class PagedKVCache:
         return [sequence]
 
 
-def _count(name: str, value: Any, *, least: int = 0) -> int:
+def _count(name: str, value: Any, *, least: int = 0, most: float = math.inf) -> int:
     """Return a size as an int, or raise: a float that counts tokens would end in numpy, after it was kept."""
     try:
         count = operator.index(value)
@@ -287,6 +289,8 @@ def _count(name: str, value: Any, *, least: int = 0) -> int:
         count = -1
     if isinstance(value, bool) or count < least:
         raise ConfigError(f"{name} is {value!r}: it must be a whole number, {least} or more")
+    if count > most:
+        raise ConfigError(f"{name} is {value}: a cache takes at most {most}")
     return count
 
 
@@ -340,10 +344,16 @@ def quantised(values: Array, scale: Array | float, dtype: np.dtype[Any]) -> Arra
 
 def _kept_scales(kept: np.dtype[Any], k_scale: Any, v_scale: Any, heads: int) -> dict[str, Array]:
     """Return the scales of a cache by name, [] or [Hkv]; none of a cache that keeps what it is given."""
-    scales = {"k_scale": np.asarray(k_scale, np.float32), "v_scale": np.asarray(v_scale, np.float32)}
-    for name, scale in scales.items():
-        if scale.shape not in {(), (heads,)} or not (np.isfinite(scale) & (scale > 0)).all():
+    scales: dict[str, Array] = {}
+    for name, given in (("k_scale", k_scale), ("v_scale", v_scale)):
+        try:
+            numbers = np.asarray(given)
+            scale = numbers.astype(np.float32) if numbers.dtype.kind in "iufV" else np.empty(0)  # V: ml_dtypes' floats
+        except (TypeError, ValueError):
+            scale = np.empty(0)
+        if scale.shape not in {(), (heads,)} or not scale.size or not (np.isfinite(scale) & (scale > 0)).all():
             raise ConfigError(f"{name} must be a positive number, or [{heads}] of them, one a KV head")
+        scales[name] = scale
     if kept.name in FP8_DTYPES:
         return scales
     if any((scale != 1).any() for scale in scales.values()):

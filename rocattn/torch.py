@@ -159,17 +159,23 @@ def _one_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
     """
     tensors = query, key, value
     dims = [x.dim() for x in tensors]
-    given = ", ".join(str(list(x.shape)) for x in tensors)
     if min(dims) < 2:
-        raise ConfigError(f"query, key and value have shapes {given}: each needs 2 dimensions or more")
+        raise ConfigError(f"query, key and value have shapes {_shapes(tensors)}: each needs 2 dimensions or more")
     try:
         lead = tuple(torch.broadcast_shapes(*(x.shape[:-3] for x in tensors)))
     except RuntimeError:
-        raise ConfigError(f"query, key and value have shapes {given}: their batches do not broadcast") from None
+        raise ConfigError(
+            f"query, key and value have shapes {_shapes(tensors)}: their batches do not broadcast"
+        ) from None
     count = math.prod(lead)
     whole = [x if x.dim() > 2 else x[None] for x in tensors]
     query, key, value = (x.expand(*lead, *x.shape[-3:]).reshape(count, *x.shape[-3:]) for x in whole)
     return query, key, value, () if max(dims) == 2 else (*lead, query.shape[1])
+
+
+def _shapes(tensors: Sequence[Tensor]) -> str:
+    """Return shapes as text, for errors alone: symbolic sizes under ``torch.compile`` have none."""
+    return ", ".join(str(list(x.shape)) for x in tensors)
 
 
 def _common_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -262,7 +262,7 @@ def _checked_lengths(sequences: Sequences, total_q: int, keys: tuple[int, ...]) 
         rooms = np.full(sequences.count, table.shape[1] * keys[1], np.int64)
     elif (starts := sequences.cu_seqlens_k) is not None:
         _check_starts("cu_seqlens_k", starts, "k", keys[0], exact=False)
-        rooms = np.diff(starts).astype(np.int64)
+        rooms = np.diff(starts.astype(np.int64))
     lengths = rooms if sequences.seqlens_k is None else sequences.seqlens_k
     wrong = (lengths < 0) | (lengths > rooms)
     if wrong.any():
@@ -274,7 +274,7 @@ def _checked_lengths(sequences: Sequences, total_q: int, keys: tuple[int, ...]) 
         if no_page.any():
             place = np.argwhere(no_page)[0].tolist()
             raise ConfigError(f"block_table has {table[tuple(place)]} at {place}: there are pages 0 to {keys[0] - 1}")
-    return np.diff(sequences.cu_seqlens_q), lengths
+    return np.diff(sequences.cu_seqlens_q), lengths  # checked above: no difference wraps
 
 
 def _page_or_all(array: Array, *, paged: bool) -> Array:
@@ -304,8 +304,9 @@ def _check_starts(name: str, starts: Array, rows: str, total: int, *, exact: boo
     """Check cumulative lengths; ``exact``: they must end with the rows there are, else at them at most."""
     if starts[0] != 0:
         raise ConfigError(f"{name} begins with {starts[0]}: it must begin with 0")
-    if (np.diff(starts) < 0).any():
-        at = int(np.argmax(np.diff(starts) < 0))
+    falls = starts[1:] < starts[:-1]  # no difference: one of int32 wraps
+    if falls.any():
+        at = int(np.argmax(falls))
         raise ConfigError(f"{name} falls from {starts[at]} to {starts[at + 1]} at [{at + 1}]: it must not")
     if starts[-1] > total or (exact and starts[-1] != total):
         raise ConfigError(f"{name} ends with {starts[-1]}, but {rows} has {total} rows")

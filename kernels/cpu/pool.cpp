@@ -74,7 +74,29 @@ void unlock() {
   if (__atomic_exchange_n(&pool.lock, 0, __ATOMIC_SEQ_CST) == 2) wake(&pool.lock, 1);
 }
 
+// Rounding to nearest, with subnormals, whatever the thread that calls or works has set (a library that was linked with
+// -ffast-math, torch.set_flush_denormal): equal calls give equal bits.
+struct DefaultFloats {
+#if defined(__x86_64__)
+  const unsigned before = __builtin_ia32_stmxcsr();
+  DefaultFloats() { __builtin_ia32_ldmxcsr(0x1f80); }
+  ~DefaultFloats() { __builtin_ia32_ldmxcsr(before); }
+#elif defined(__aarch64__)
+  uint64_t before;
+  DefaultFloats() {
+    asm volatile("mrs %0, fpcr" : "=r"(before));
+    write(0);
+  }
+  ~DefaultFloats() { write(before); }
+  static void write(uint64_t control) { asm volatile("msr fpcr, %0" ::"r"(control) : "memory"); }
+#else
+  DefaultFloats() {}  // RISC-V has no such mode
+#endif
+  DefaultFloats(const DefaultFloats&) = delete;
+};
+
 void drain(const Job& job, int worker) {
+  const DefaultFloats scope;
   for (;;) {
     int64_t i = add<int64_t>(&pool.next, 1);
     if (i >= job.items) return;
@@ -131,6 +153,7 @@ int usable_threads(int64_t items, int threads) {
 void run(int64_t items, int threads, Work work, void* ctx) {
   threads = usable_threads(items, threads);
   if (threads == 1) {
+    const DefaultFloats scope;
     for (int64_t i = 0; i < items; i++) work(ctx, i, 0);
     return;
   }

@@ -40,7 +40,12 @@ class DeviceMemoryError(GpuError):
     def __init__(self, what: str, requested_bytes: int, free_bytes: int, total_bytes: int) -> None:
         free = f": {_size(free_bytes)} of {_size(total_bytes)} are free" if total_bytes >= 0 else ""
         super().__init__(f"no {what} for {_size(requested_bytes)}{free}")
+        self._what = what
         self.requested_bytes, self.free_bytes, self.total_bytes = requested_bytes, free_bytes, total_bytes
+
+    def __reduce__(self) -> tuple[type[DeviceMemoryError], tuple[str, int, int, int]]:
+        """Return how to make it again: pickle would call the class with the message alone."""
+        return type(self), (self._what, self.requested_bytes, self.free_bytes, self.total_bytes)
 
 
 class LaunchError(GpuError):

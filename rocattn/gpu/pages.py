@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
 from rocattn.backend import Operands, Sequences
 from rocattn.backends.gpu import GpuBackend
 from rocattn.config import AttentionConfig
+from rocattn.errors import ConfigError
 from rocattn.gpu.tensors import DeviceArray
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ class DevicePages:
                 DeviceArray(self._runtime, shape, dtype.name, device, stream) for shape in (keys, values)
             )
         self._item = dtype.itemsize
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled: memory of a device is of one process.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError("a cache on a device cannot be copied or pickled: make another, or keep it in host memory")
 
     def write(self, places: Array, k: Array, v: Array) -> None:
         """Write tokens and wait until they are there.

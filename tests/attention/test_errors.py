@@ -1,13 +1,15 @@
 """Arguments that describe no attention problem are one clear line that names the argument and what it should be."""
 
+import pickle
 import re
 
 import numpy as np
 import pytest
 
 import rocattn
-from rocattn.errors import ConfigError, NoBackendError, RocattnError
+from rocattn.errors import ConfigError, NoBackendError, RocattnError, ToolchainError
 from rocattn.functional import describe
+from rocattn.gpu.errors import DeviceMemoryError, GpuError, LaunchError
 
 from .problems import BFLOAT16
 
@@ -59,6 +61,12 @@ class DeviceTensor:
         ({"softcap": float("nan")}, "softcap is nan: it must be finite"),
         ({"softcap": "big"}, "softcap is 'big': it must be a number"),
         ({"scale": float("inf")}, "scale is inf: it must be finite"),
+        ({"scale": True}, "scale is True: it must be a number"),
+        ({"scale": "0.5"}, "scale is '0.5': it must be a number"),
+        ({"scale": 10**400}, "scale is 1000.*: it must be a number"),
+        ({"out_dtype": ["float16"]}, r"out_dtype is \['float16'\]: it is the name of a dtype"),
+        ({"num_heads": np.array([4])}, r"num_heads is array\(\[4\]\): it must be a whole number"),
+        ({"num_kv_heads": 2.0}, "num_kv_heads is 2.0: it must be a whole number"),
         ({"causal": 1}, "causal is 1: it must be True or False"),
         ({"alibi_slopes": np.ones(2, np.float32)}, r"alibi_slopes has shape \(2,\): it must be \[4\] or \[2, 4\]"),
         ({"alibi_slopes": [0.5] * 4}, "alibi_slopes must be a floating numpy array, not list"),
@@ -155,3 +163,29 @@ def test_errors_are_also_builtin_kinds():
     assert issubclass(NoBackendError, RuntimeError)
     assert issubclass(ConfigError, RocattnError)
     assert issubclass(NoBackendError, RocattnError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("q is 5"),
+        NoBackendError("none can", {"cpu-flash": "float64"}),
+        ToolchainError("it failed", command=["clang", "x.hip"], output="why"),
+        GpuError("broken", status="hipErrorUnknown"),
+        DeviceMemoryError("memory", 3 << 20, 1 << 20, 2 << 20),
+        LaunchError("it failed", "flash", "out of bounds"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_survives_the_way_out_of_a_worker(error):
+    """An error that cannot be unpickled makes a `multiprocessing.Pool` wait for ever."""
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - ours
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+    own = {kind for kind in _kinds(RocattnError) if "__init__" in vars(kind) and kind.__module__.startswith("rocattn.")}
+    assert own == {NoBackendError, ToolchainError, GpuError, DeviceMemoryError, LaunchError}
+
+
+def _kinds(base):
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)

@@ -117,6 +117,17 @@ def test_sizes_that_count_nothing_are_refused(kind, room):
                 kind(**sizes | {name: bad})
     with pytest.raises(ConfigError, match="block_size is 0: it must be a whole number, 1 or more"):
         PagedKVCache(1, HKV, D, num_blocks=2, block_size=0)
+    for bad in ("x", None, [], True, [1, "2"], 1j):
+        with pytest.raises(ConfigError, match=f"k_scale must be a positive number, or .{HKV}. of them"):
+            kind(**sizes | {"k_scale": bad, "dtype": "float8_e4m3fn"})
+
+
+def test_no_list_is_made_for_a_huge_number():
+    """Neither sequences nor blocks of no width cost memory, but a list of them never ends."""
+    with pytest.raises(ConfigError, match="batch is 1180591620717411303424: a cache takes at most"):
+        PagedKVCache(1 << 70, HKV, D, num_blocks=1)
+    with pytest.raises(ConfigError, match="num_blocks is 1099511627776: a cache takes at most"):
+        PagedKVCache(1, 0, D, num_blocks=1 << 40)
 
 
 @pytest.mark.parametrize(("kind", "room"), [(KVCache, "capacity"), (PagedKVCache, "num_blocks")])

@@ -214,6 +214,17 @@ def test_compiled_without_graph_breaks_in_any_size():
     assert len(graphs) == 3
 
 
+@pytest.mark.parametrize("lead", [(), (3,), (2, 1, 3)], ids=str)
+def test_one_graph_serves_every_length_of_any_rank(lead):
+    """Inputs that are not 4-D, and batches that broadcast, compile with dynamic shapes."""
+    torch.compiler.reset()
+    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows, keys in ((5, 7), (6, 9), (9, 4)):
+        query, key, value = normal(*lead, rows, 16), normal(*lead, keys, 16), normal(*lead[-1:], keys, 16)
+        right = scaled_dot_product_attention(query, key, value)
+        torch.testing.assert_close(compiled(query, key, value), right)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_casts_as_for_pytorchs_function(dtype):
     """float32 and mixed inputs become autocast's dtype, float64 stays; gradients have the inputs' dtype."""

@@ -93,6 +93,9 @@ def test_slopes_may_differ_from_sequence_to_sequence():
     ("changes", "words"),
     [
         ({"cu_seqlens_q": np.array([0, 5, 4, 105], np.int32)}, "falls from 5 to 4"),
+        ({"cu_seqlens_q": np.array([0, 2**31 - 1, -2, 39], np.int32)}, "falls from 2147483647 to -2"),
+        ({"cu_seqlens_q": np.array([0, 2**31 - 1, 2, 39])}, "falls from 2147483647 to 2"),
+        ({"cu_seqlens_q": np.array([0, 2**62, 2, 39], np.uint64)}, "they must fit in int32"),
         ({"cu_seqlens_q": np.array([0, 5, 6, 38], np.int32)}, "ends with 38, but q has 39 rows"),
         ({"cu_seqlens_q": np.array([1, 5, 6, 39], np.int32)}, "must begin with 0"),
         ({"cu_seqlens_q": np.zeros(0, np.int32)}, "cu_seqlens_q is empty"),

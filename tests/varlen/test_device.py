@@ -77,6 +77,12 @@ try:
     device.attend(q, backend="cpu")
 except ConfigError as error:
     told["refused"] = str(error)
+import copy, pickle
+for name, copied in (("copied", copy.deepcopy), ("pickled", pickle.dumps)):
+    try:
+        copied(device)
+    except ConfigError as error:
+        told[name] = str(error)
 print(json.dumps(told))
 """
 
@@ -85,6 +91,8 @@ def test_a_cache_keeps_its_pages_on_a_device(hostgpu):  # noqa: F811
     """Growth, truncation and attention are those of a cache in host memory; calls leave nothing else behind."""
     told = hostgpu(PRELUDE + CACHE)
     assert told.pop("refused") == "the pages are on a device: the gpu backend reads those, not 'cpu'"
+    for name in ("copied", "pickled"):
+        assert told.pop(name).startswith("a cache on a device cannot be copied or pickled")
     kept = [told.pop(f"{dtype} kept") for dtype in ("float16", "float32", "float8_e4m3fn", "float8_e4m3fnuz")]
     assert kept == [0, 0, 0, 0]
     assert told == dict.fromkeys(told, True)

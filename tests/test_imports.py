@@ -23,7 +23,6 @@ HOMES = {
     "rocm": {"rocattn/gpu/driver.py"},
     "torch": {"rocattn/torch.py"},
     "submitit": {"profiling/rocattn_profiling/bench/fleet/cluster.py"},
-    "gguf": {"profiling/rocattn_profiling/workloads/models.py"},
     "asv": {
         "profiling/rocattn_profiling/asv/series.py",
         "profiling/rocattn_profiling/asv/store.py",

@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-import sys
+import struct
 
 import pytest
-from gguf import GGUFWriter
+from gguf import GGUFEndian, GGUFWriter
 
 from rocattn.errors import RocattnError
-from rocattn.installed import install_command
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.bench import session as harness
 from rocattn_profiling.bench.model import passes
@@ -233,12 +232,56 @@ def test_options_that_do_not_fit_a_model_are_refused(words, told, tmp_path, caps
     assert told in capsys.readouterr().err
 
 
-def test_without_the_package_the_extra_is_named(write, monkeypatch, tmp_path, capsys):
-    """The package is optional: one line says how to get it."""
-    path = write("llama")
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    assert main(["bench", "--model", str(path), "--out", str(tmp_path / "out")]) == 4
-    assert f"needs the package gguf: {install_command('gguf')}" in capsys.readouterr().err
+def test_counts_larger_than_the_file_are_refused_at_once(write, tmp_path):
+    """Forty-nine bytes that speak of 2^40 elements, keys or letters make nobody wait, nor take memory."""
+    head = b"GGUF" + struct.pack("<IQ", 3, 0)
+    key = struct.pack("<Q", 1) + b"k"
+    for name, rest in {
+        "array": struct.pack("<Q", 1) + key + struct.pack("<IIQ", 9, 4, 1 << 40),
+        "texts": struct.pack("<Q", 1) + key + struct.pack("<IIQ", 9, 8, 1 << 40),
+        "keys": struct.pack("<Q", 1 << 40),
+        "text": struct.pack("<QQ", 1, 1 << 63),
+    }.items():
+        path = tmp_path / name
+        path.write_bytes(head + rest + b"\0" * 8)
+        with pytest.raises(RocattnError, match="entries follow at byte"):
+            read_model(path)
+    for rest, told in (
+        (key + struct.pack("<II", 77, 0), "a value has the unknown type 77"),
+        (key + struct.pack("<IIQ", 9, 9, 1), "k is an array of the unknown type 9"),
+        (key + struct.pack("<IB", 5, 0), "it ends within its metadata"),
+    ):
+        path.write_bytes(head + struct.pack("<Q", 1) + rest)
+        with pytest.raises(RocattnError, match=told):
+            read_model(path)
+    whole = bytearray(write("llama").read_bytes())
+    whole[4] = 9
+    path.write_bytes(whole)
+    with pytest.raises(RocattnError, match="its version is 9, and 2 and 3 are read"):
+        read_model(path)
+
+
+def test_an_architecture_cannot_write_to_the_terminal(write, tmp_path):
+    """Text of a stranger's file has no control characters, wherever it is printed."""
+    path = tmp_path / "evil"
+    path.write_bytes(write("llama").read_bytes().replace(b"llama", b"ll\x1b[2"))
+    assert read_model(path).architecture == "ll\ufffd[2"
+
+
+def test_both_byte_orders_and_tokenizers_are_read(tmp_path):
+    """Big-endian files; tables of tokens are passed over whatever they hold."""
+    path = tmp_path / "big"
+    writer = GGUFWriter(path, "llama", endianess=GGUFEndian.BIG)
+    writer.add_array("tokenizer.ggml.tokens", ["a", "bc"] * 50)
+    writer.add_array("tokenizer.ggml.scores", [1.0] * 100)
+    writer.add_block_count(4)
+    writer.add_context_length(64)
+    writer.add_embedding_length(256)
+    writer.add_head_count(8)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert [layer.head_dim for layer in read_model(path).layers] == [32] * 4
 
 
 def test_the_bench_adds_up_the_layers(write, monkeypatch, tmp_path, capsys):

@@ -55,7 +55,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     mode.add_argument(
         "--model", metavar="FILE.gguf",
         help="a model's attention layers (its projections and feed-forward layers are not): time to first token and "
-        "decoded tokens/s, by this file's metadata (needs the package gguf: pip install 'rocattn[gguf]')",
+        "decoded tokens/s, by this file's metadata",
     )  # fmt: skip
     what.add_argument(
         "--prompts", type=positive, nargs="+", metavar="N",

@@ -1,4 +1,4 @@
-"""A model's attention layers, from the metadata of its GGUF file. The one home of the package ``gguf``.
+"""A model's attention layers, from the metadata of its GGUF file.
 
 Keys and their defaults are those of llama.cpp (``gguf-py/gguf/constants.py`` and ``src/models/*.cpp``): a key that
 a file omits has its architecture's default. Sizes are read; weights are not.
@@ -7,6 +7,8 @@ a file omits has its architecture's default. Sizes are read; weights are not.
 from __future__ import annotations
 
 import math
+import mmap
+import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from typing import Any
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
-from rocattn.installed import install_command
+from rocattn_profiling.base.markup import terminal
 
 WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "cohere2": 4, "gpt-oss": 2, "plamo3": 8, "gemma-embedding": 6}
 """Of so many layers the last sees everything, the others a window; a file's ``sliding_window_pattern`` outweighs it."""
@@ -25,6 +27,9 @@ WINDOWS = {"gemma2": 4096}
 SOFTCAPS = {"gemma2": 50.0, "grok": 30.0}
 MOST, MOST_BLOCKS = (1 << 32) - 1, 1 << 16
 """Largest whole number of a file, and largest number of blocks, each of which is read."""
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_LEAST_KEY_BYTES, _MOST_TEXTS = 13, 1 << 22  # a key's length, type and a byte; larger vocabularies are not known
 WITHOUT_WINDOW = {"phi3": "llama.cpp runs phi3 without its window (its pull request 13676)"}
 WITH_SINKS = {"gpt-oss"}
 WITH_ALIBI = {"bloom", "jina-bert-v2", "refact"}
@@ -117,25 +122,103 @@ def read_model(path: Path) -> Model:
     """Read a model's sizes from its GGUF file.
 
     Raises:
-        RocattnError: When the package ``gguf`` is missing, or the file is not GGUF, is cut off, or lacks a key.
+        RocattnError: When the file is not GGUF, is cut off, or lacks a key.
     """
     return model_of(_metadata(path), path.stem)
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    """Return the file's keys with their values; tokenizer tables, which are long, are left out."""
+    """Return the file's keys with their values; tokenizer tables, which are long, are passed over."""
     try:
-        from gguf import GGUFReader
-    except ImportError as error:
-        raise RocattnError(f"reading a GGUF file needs the package gguf: {install_command('gguf')}") from error
-    try:
-        fields = GGUFReader(path).fields
-        return {key: field.contents() for key, field in fields.items() if not key.startswith("tokenizer.")}
+        if not path.stat().st_size:
+            raise RocattnError(f"{path} is not a whole GGUF file: it is empty")
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Gguf(data).metadata()
     except OSError as error:
         raise RocattnError(f"cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # the reader raises whatever a broken file leads it to
-        text = " ".join(str(error).split())
-        raise RocattnError(f"{path} is not a whole GGUF file: {type(error).__name__}: {text}") from error
+    except (_GgufError, struct.error) as error:
+        why = "it ends within its metadata" if isinstance(error, struct.error) else error
+        raise RocattnError(f"{path} is not a whole GGUF file: {why}") from error
+
+
+class _GgufError(Exception):
+    """What is wrong with a file, in a few words."""
+
+
+class _Gguf:
+    """The metadata of a GGUF file (llama.cpp's ``docs`` and ``gguf-py``), of versions 2 and 3 and both byte orders.
+
+    The package ``gguf`` takes any count for true, so that a file of 49 bytes fills the memory, and needs to know the
+    types of all tensors.
+    """
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self._at, self._order = data, 0, "<"
+        if data[:4] != b"GGUF":
+            raise _GgufError("it does not begin with GGUF")
+        self._at = 4
+        version = self._number("I")
+        if version >> 16:  # the small number is in the upper half: the other byte order
+            self._order, self._at = ">", 4
+            version = self._number("I")
+        if version not in {2, 3}:
+            raise _GgufError(f"its version is {version}, and 2 and 3 are read")
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the keys and their values."""
+        self._number("Q")  # tensors
+        found: dict[str, Any] = {}
+        for _ in range(self._count(_LEAST_KEY_BYTES, MOST_BLOCKS)):
+            key = self._text()
+            kind = self._number("I")
+            value = self._array(key) if kind == _ARRAY else self._value(kind)
+            if not key.startswith("tokenizer."):
+                found[key] = value
+        return found
+
+    def _number(self, code: str) -> Any:
+        (number,) = struct.unpack_from(f"{self._order}{code}", self._data, self._at)
+        self._at += struct.calcsize(f"={code}")
+        return number
+
+    def _count(self, least_bytes: int, most: int) -> int:
+        """Return the count that follows, of things that take so many bytes or more each."""
+        count = int(self._number("Q"))
+        if count > min(most, (len(self._data) - self._at) // least_bytes):
+            raise _GgufError(f"it says that {count} entries follow at byte {self._at}, more than it can hold")
+        return count
+
+    def _text(self) -> str:
+        size = self._count(1, MOST)
+        self._at += size
+        return terminal(self._data[self._at - size : self._at].decode(errors="replace"))
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._text()
+        if kind not in _NUMBERS:
+            raise _GgufError(f"a value has the unknown type {kind}")
+        return self._number(_NUMBERS[kind])
+
+    def _array(self, key: str) -> list[Any]:
+        kind = self._number("I")
+        if kind == _STRING:
+            texts = range(self._count(struct.calcsize("=Q"), _MOST_TEXTS))
+            if key.startswith("tokenizer."):
+                for _ in texts:
+                    size = self._count(1, MOST)
+                    self._at += size
+                return []
+            return [self._text() for _ in texts]
+        if kind not in _NUMBERS:
+            raise _GgufError(f"{key} is an array of the unknown type {kind}")
+        size = struct.calcsize(f"={_NUMBERS[kind]}")
+        passed_over = key.startswith("tokenizer.")
+        count = self._count(size, MOST if passed_over else MOST_BLOCKS)
+        if passed_over:
+            self._at += count * size
+            return []
+        return [self._number(_NUMBERS[kind]) for _ in range(count)]
 
 
 def model_of(metadata: Mapping[str, Any], name: str) -> Model:

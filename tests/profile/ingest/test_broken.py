@@ -3,6 +3,8 @@
 import gzip
 import os
 import sqlite3
+import time
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 
@@ -108,7 +110,7 @@ def test_a_view_without_end_is_stopped(tmp_path, monkeypatch):
     endless = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)"
     base.execute(f"CREATE VIEW kernels AS {endless} SELECT {listed} FROM c")  # noqa: S608 - own text
     base.commit()
-    assert whats(ingest.read([path])) == ["its views return more rows than the file can hold"]
+    assert whats(ingest.read([path])) == ["its views return more than the file can hold"]
     base.execute("DROP VIEW kernels")
     base.execute(f"CREATE VIEW kernels AS {endless} SELECT {listed} FROM c WHERE n < 0")  # noqa: S608 - own text
     base.commit()
@@ -116,6 +118,49 @@ def test_a_view_without_end_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(rocpd, "_LEAST_SECONDS", 0.0)
     monkeypatch.setattr(rocpd, "_BYTES_PER_SECOND", 1e9)
     assert whats(ingest.read([path])) == ["its views do not end"]
+
+
+_LONG = "replace(hex(zeroblob(500000)), '0', 'k')"
+_BOMBS = {
+    "rocpd_info_kernel_symbol": "x, 'g', 'k' || x, 0, 0, 0",
+    "rocpd_info_pmc": "x, 'g', 'c' || x",
+    "rocpd_info_process": "x AS id, 'g' || x AS guid, 1 AS pid, '' AS command",
+    "rocpd_info_agent": f"'GPU' AS type, x AS id, 'g' AS guid, 0 AS logical_index, {_LONG} AS extdata",
+    "rocpd_metadata": f"x AS id, x || {_LONG} AS tag, 'v' AS value",
+    "memory_copies": f'1 AS pid, {_LONG} AS name, 1 AS start, 2 AS "end", 3 AS size, 0 AS src_agent_log_index, '
+    "0 AS dst_agent_log_index",
+}
+
+
+@pytest.mark.parametrize("view", _BOMBS)
+def test_a_view_of_more_than_the_file_can_hold_is_one_line(tmp_path, view):
+    """A file of some kilobytes does not take all memory, whichever view is without end."""
+    path = g.rocpd(tmp_path / "a.db", MADE)
+    with closing(sqlite3.connect(path)) as base, base:
+        base.execute(f"DROP VIEW IF EXISTS {view}")
+        many = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 100000)"
+        real = f"SELECT * FROM {view}_u UNION ALL " if " AS " not in _BOMBS[view] else ""  # noqa: S608 - own text
+        base.execute(f"CREATE VIEW {view} AS {many} {real} SELECT {_BOMBS[view]} FROM n")  # noqa: S608 - own text
+    tracemalloc.start()
+    try:
+        (problem,) = ingest.read([path]).problems
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "more than the file can hold" in f"{problem.what} {problem.remedy}"
+    assert most < 100 << 20
+
+
+def test_blank_lines_cost_no_more_than_others(tmp_path):
+    """A log of nothing but ends of lines took minutes: a pattern ran over all of them at each."""
+    for name, content in {
+        "lines": b"\n" * 65_000 + b"x", "spaces": b"x\n" + b" \n" * 30_000, "name": b"Name: a" + b"\n" * 65_000,
+        "table": b"|--|" + b"\n" * 65_000, "names": b"Name: a\n\n" * 7_000,
+    }.items():  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+    begun = time.process_time()
+    assert not ingest.read([tmp_path]).problems
+    assert time.process_time() - begun < 5
 
 
 def test_a_database_whose_writer_was_killed_is_said_to_be_one(tmp_path):

@@ -132,7 +132,9 @@ def where(cause: Cause) -> str:
 
 def diff_line(line: str, escape: Callable[[str], str]) -> str:
     """Return a line of a cause's diff, made harmless by a function that keeps no indentation, with it."""
-    mark, rest = line[:1], line[1:]
+    if line[:1] not in {"+", "-", " "}:  # no diff's: a stranger's text
+        return escape(line)
+    mark, rest = line[0], line[1:]
     indent = len(rest) - len(rest.lstrip(" "))
     return f"{mark}{' ' * min(indent, _INDENT)}{escape(rest)}"
 

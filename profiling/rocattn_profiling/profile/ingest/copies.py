@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import msgspec
 from rocattn_profiling.profile.ingest.columns import plain
 from rocattn_profiling.profile.ingest.csv_text import Header, blocks
 from rocattn_profiling.profile.ingest.long_csv import number_in
-from rocattn_profiling.profile.ingest.parts import MISSING, NO_ROWS, Activity, FilePart, Notes, activity_frame
+from rocattn_profiling.profile.ingest.parts import MISSING, NO_ROWS, Activity, Database, FilePart, Notes, activity_frame
 from rocattn_profiling.profile.ingest.table import COPY, NO_PROCESS
 
 TO_DEVICE = "HOST_TO_DEVICE"
@@ -65,13 +64,13 @@ def read_copies(path: Path, header: Header, part: FilePart) -> FilePart:
     return part if rows else part.skip(NO_ROWS)
 
 
-def copies_of_database(connection: sqlite3.Connection, columns: set[str]) -> list[Activity]:
+def copies_of_database(connection: Database, columns: set[str]) -> list[Activity]:
     """Return the copies of a rocpd database whose view ``memory_copies`` has these columns."""
     needed = {"pid", "name", "start", "end", "size", "src_agent_log_index", "dst_agent_log_index"}
     if not needed <= columns:
         return []
     rows: list[Activity] = []
-    for pid, name, *times, source, target in connection.execute(
+    for pid, name, *times, source, target in connection.rows(
         'SELECT pid, name, start, "end", size, src_agent_log_index, dst_agent_log_index FROM memory_copies'
     ):
         direction = str(name).removeprefix(_PREFIX)

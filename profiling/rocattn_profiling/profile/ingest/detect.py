@@ -7,6 +7,7 @@ names they list.
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 import sqlite3
 import stat
@@ -148,19 +149,19 @@ def _nothing(path: Path, shown: str, why: str, *, tool: str = "", kind: str = "o
 def _sqlite(path: Path, shown: str) -> DetectedFile:
     try:
         with closing(open_database(path)) as connection:
-            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            names = {name for (name,) in connection.rows("SELECT name FROM sqlite_master")}
             for table, tool, why in DATABASES:
                 if table in names:
                     return _nothing(path, shown, why, tool=tool)
             if "rocpd_metadata" in names:
-                rows = connection.execute("SELECT tag, value FROM rocpd_metadata").fetchmany(64)
+                rows = itertools.islice(connection.rows("SELECT tag, value FROM rocpd_metadata"), 64)
                 schema = str(dict(rows).get("schema_version", "unknown"))
                 source = Source(shown, V3, f"schema {schema}", "rocpd database", "SQLite with view rocpd_metadata")
                 return DetectedFile(path, source, lambda part: read_rocpd(path, part), "rocpd")
             if any(name.startswith("rocpd_") for name in names):
                 why = "it has rocpd tables without their views; write it with rocprofv3 of ROCm 7.0 or later"
                 return _nothing(path, shown, why, kind="broken")
-    except (sqlite3.Error, UnreadableError, UnicodeDecodeError) as error:  # messages quote damaged text
+    except (sqlite3.Error, UnreadableError, UnicodeDecodeError, MemoryError) as error:  # messages quote damaged text
         why = f"the database is damaged or cut off ({error}); profile again"
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_ROLLBACK:
             why = f"what wrote the database was ended in the middle ({path.name}-journal is left of it); profile again"

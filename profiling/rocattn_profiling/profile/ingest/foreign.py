@@ -38,20 +38,22 @@ JSONS = (
 )  # fmt: skip
 # Text: the same.
 TEXTS = (
-    (rb"AMD-?SMI|\n\s+(?:GFX_ACTIVITY|SOCKET_POWER|HOTSPOT)\s*:|ROCm System Management Interface", "amd-smi",
+    (rb"AMD-?SMI|\n[ \t]+(?:GFX_ACTIVITY|SOCKET_POWER|HOTSPOT)[ \t]*:|ROCm System Management Interface", "amd-smi",
      _READINGS),
-    (rb"\|-+\|\s*\n[^|]*\|[^|\n]*(?:WALL|REAL|SAMPLED|INSTRUMENT)", "rocprof-sys",
+    (rb"\|-+\|[ \t\r]*\n[^|\n]*\|[^|\n]*(?:WALL|REAL|SAMPLED|INSTRUMENT)", "rocprof-sys",
      f"a summary of rocprof-sys (Omnitrace): {_AGAIN}"),
     (rb"^,?\s*\{\s*\"args\"\s*:.*\"process_name\"", "rocprof",
      "rocprof 1's trace without kernels: --hip-trace or --sys-trace records them; results.csv has them, too"),
 )  # fmt: skip
+# Within a line `[ \t]`, never `\s`: that runs over blank lines, at each of them anew.
 # Other files that accompany profiles: pattern of the first bytes, tool, description.
 _OF_ROCM = (
-    (rb"(?m)^\s*pmc\s*:", "", "a profiler's input file (lists of counters)"),
-    (rb"(?m)^(jobs|metrics)\s*:", "rocprofv3", "a profiler's input file (jobs)"),
+    (rb"(?m)^[ \t]*pmc[ \t]*:", "", "a profiler's input file (lists of counters)"),
+    (rb"(?m)^(jobs|metrics)[ \t]*:", "rocprofv3", "a profiler's input file (jobs)"),
     (rb"(?m)^format_rocprof_output:", "rocprof-compute", "rocprof-compute's settings of the run"),
     (rb"Agent1?\.Name", "", "a description of the machine (rocminfo)"),
-    (rb"(?mi)^\s*(gpu\s*:\s*\d|gpu:\d+|counter_name\s*:)|List available counters|Name\s*:\s*\w+\s*\n\s*Description", "",
+    ((rb"(?mi)^[ \t]*(gpu[ \t]*:[ \t]*\d|counter_name[ \t]*:)|List available counters"
+      rb"|Name[ \t]*:[ \t]*\w+[ \t\r]*\n[ \t]*Description"), "",
      "a list of available counters"),
     (rb"(?mi)^(omniperf|rocprof(iler)?-compute) version|^\[profiling\] |^Target: MI", "rocprof-compute",
      "a log of rocprof-compute"),

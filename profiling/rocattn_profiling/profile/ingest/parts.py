@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,8 @@ NO_COUNTERS = "this is not a counter file"
 MISSING = np.iinfo(np.int64).min  # an integer that the file does not state
 Activity = tuple[int, int, str, str, int, int, int]
 """Process, the profiler's number of the GPU, kind, name, start and end in ns, bytes; `MISSING` where not stated."""
+_LEAST_ROW_BYTES = 16  # a dispatch takes over 60 bytes in the file: more rows than this are not real
+_LEAST_LETTERS, _REPEATED = 16 << 20, 8
 _FALLBACK = {"process": NO_PROCESS, "dispatch": NO_DISPATCH, "grid": -1, "block": -1}
 _NUMPY = {"Int32": np.int32, "Int64": np.int64}
 
@@ -53,6 +56,33 @@ class UnreadableError(RocattnError):
     def __init__(self, what: str, remedy: str, line: int | None = None) -> None:
         super().__init__(f"{what}; {remedy}")
         self.what, self.remedy, self.line = what, remedy, line
+
+
+class Database(sqlite3.Connection):
+    """A profiler's database, whose queries end: anybody may have written its views.
+
+    Attributes:
+        file_bytes: Its size; rows and text beyond what it can hold are not read.
+    """
+
+    file_bytes: int = 0
+
+    def rows(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query.
+
+        Raises:
+            UnreadableError: When they are more, or their text is longer, than the file can hold.
+        """
+        letters = 0
+        for rows, row in enumerate(self.execute(query), 1):
+            letters += sum(len(value) for value in row if isinstance(value, str | bytes))
+            self.check(rows, letters)
+            yield row
+
+    def check(self, rows: int, letters: int = 0) -> None:
+        """Refuse more rows, or more letters, than the file can hold; views repeat names."""
+        if rows > self.file_bytes // _LEAST_ROW_BYTES or letters > _LEAST_LETTERS + _REPEATED * self.file_bytes:
+            raise UnreadableError("its views return more than the file can hold", "this is not a profiler's file")
 
 
 class Notes:

@@ -21,12 +21,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pandas as pd
 
-from rocattn_profiling.profile.ingest.parts import kernel_name
+from rocattn_profiling.profile.ingest.parts import Database, kernel_name
 from rocattn_profiling.profile.ingest.table import (
     HOST_TRAP,
     ISSUED,
@@ -36,9 +36,6 @@ from rocattn_profiling.profile.ingest.table import (
     SAMPLED,
     STOCHASTIC,
 )
-
-if TYPE_CHECKING:
-    import sqlite3
 
 REASON = "ROCPROFILER_PC_SAMPLING_INSTRUCTION_NOT_ISSUED_REASON_"
 REASONS = (
@@ -194,7 +191,7 @@ def _state_of(record: SampleRecord) -> str:
     return SAMPLED if record.snapshot is None else state_of(record.wave_issued, record.snapshot.stall_reason)
 
 
-def samples_of_database(connection: sqlite3.Connection, label: str) -> pd.DataFrame | None:
+def samples_of_database(connection: Database, label: str) -> pd.DataFrame | None:
     """Return the samples in a rocpd database, or None if its schema has none."""
 
     def columns_of(view: str) -> set[str]:
@@ -218,7 +215,7 @@ def samples_of_database(connection: sqlite3.Connection, label: str) -> pd.DataFr
         f"ON P.id = S.pid AND P.guid = S.guid {join} GROUP BY {chosen}"
     )
     rows = SampleRows()
-    for pid, dispatch, number, offset, lanes, issued, reason, instruction, source, count in connection.execute(query):
+    for pid, dispatch, number, offset, lanes, issued, reason, instruction, source, count in connection.rows(query):
         said = SAMPLED if issued is None else ISSUED if issued else _reason(reason)
         rows.add(
             HOST_TRAP if issued is None else STOCHASTIC, instruction=instruction or "", source=source or "", state=said,

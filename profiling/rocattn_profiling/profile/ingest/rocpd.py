@@ -26,6 +26,7 @@ from rocattn_profiling.profile.ingest.parts import (
     NO_DISPATCHES,
     NO_VALUE,
     REUSED,
+    Database,
     FilePart,
     Notes,
     UnreadableError,
@@ -49,7 +50,8 @@ _CHECK_EVERY = 100_000  # virtual machine steps between two looks at the clock
 _LEAST_SECONDS = 60.0
 _BYTES_PER_SECOND = 1e6  # real files read fifty times faster; stops a view that never ends
 _PER_GUID = 1 << 40  # counter ids are small: this separates those of several processes
-_SMALLEST_ROW_BYTES = 16  # a dispatch takes over 60 bytes in the file: more rows than this are not real
+_MOST_CELL_BYTES = 4 << 20
+_MOST_SQLITE_BYTES = 256 << 20  # of SQLite's own memory
 
 # Our column -> expressions over the columns of the `kernels` view, the first that exists.
 _DISPATCH = {
@@ -67,7 +69,7 @@ _DISPATCH = {
 }
 
 
-def open_database(path: Path) -> sqlite3.Connection:
+def open_database(path: Path) -> Database:
     """Open a SQLite file for reading only, with limits on time and size.
 
     `rocpd merge` leaves its file in write-ahead-log mode, in which even readers create files next to it, or fail
@@ -81,13 +83,15 @@ def open_database(path: Path) -> sqlite3.Connection:
     log = path.with_name(f"{path.name}-wal")
     immutable = "&immutable=1" if has_log and not (log.exists() and log.stat().st_size) else ""
     try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{immutable}", uri=True)
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{immutable}", uri=True, factory=Database)
     except sqlite3.Error as error:
         raise UnreadableError(f"cannot be opened ({error})", "check the file's permissions") from error
     try:
         limit = time.monotonic() + _LEAST_SECONDS + path.stat().st_size / _BYTES_PER_SECOND
         connection.set_progress_handler(lambda: int(time.monotonic() > limit), _CHECK_EVERY)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 64 << 20)
+        connection.file_bytes = path.stat().st_size
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_CELL_BYTES)
+        connection.execute(f"PRAGMA hard_heap_limit={_MOST_SQLITE_BYTES}")
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA query_only=ON")
         connection.execute("PRAGMA cache_size=-16384")
@@ -106,7 +110,7 @@ def read_rocpd(path: Path, part: FilePart) -> FilePart:
     notes = Notes(part.source.file)
     with closing(open_database(path)) as connection:
         try:
-            _Database(connection, part, notes, path.stat().st_size // _SMALLEST_ROW_BYTES).read()
+            _Reader(connection, part, notes).read()
         except sqlite3.OperationalError as error:
             if "interrupted" in str(error):
                 raise UnreadableError("its views do not end", "this is not a profiler's file") from error
@@ -114,16 +118,18 @@ def read_rocpd(path: Path, part: FilePart) -> FilePart:
                 convert = "let ROCm's own tool write CSV: rocpd convert --output-format csv -i FILE"
                 raise UnreadableError(f"its views need what this SQLite lacks ({error})", convert) from error
             raise UnreadableError(f"the database is damaged ({error})", "profile again") from error
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # messages quote damaged text
+        except MemoryError as error:  # of SQLite's limit
+            raise UnreadableError("its views need too much memory", "this is not a profiler's file") from error
+        except (sqlite3.Error, UnicodeDecodeError, TypeError, ValueError, OverflowError) as error:  # texts for numbers
             raise UnreadableError(f"the database is damaged or cut off ({error})", "profile again") from error
     part.problems += notes.problems()
     return part
 
 
-class _Database:
-    def __init__(self, connection: sqlite3.Connection, part: FilePart, notes: Notes, most_rows: int) -> None:
-        self._connection, self._part, self._notes, self._most_rows = connection, part, notes, most_rows
-        self._guids = [text for (text,) in connection.execute("SELECT DISTINCT guid FROM rocpd_info_process")]
+class _Reader:
+    def __init__(self, connection: Database, part: FilePart, notes: Notes) -> None:
+        self._connection, self._part, self._notes = connection, part, notes
+        self._guids = [text for (text,) in connection.rows("SELECT DISTINCT guid FROM rocpd_info_process")]
 
     def read(self) -> None:
         """Read everything."""
@@ -162,7 +168,7 @@ class _Database:
             if name in columns
         ]
         query = f"SELECT {', '.join(named)}, extdata FROM rocpd_info_agent WHERE type = 'GPU'"  # noqa: S608 - own names
-        for *values, extra in self._connection.execute(query):
+        for *values, extra in self._connection.rows(query):
             about = dict(zip(named, values, strict=True))
             details = _mapping(extra)
             agent = agent_of(details)
@@ -183,10 +189,7 @@ class _Database:
         total = 0
         while rows := cursor.fetchmany():
             total += len(rows)
-            if total > self._most_rows:
-                raise UnreadableError(
-                    "its views return more rows than the file can hold", "this is not a profiler's file"
-                )
+            self._connection.check(total)
             flat = itertools.chain.from_iterable(rows)
             try:
                 yield np.fromiter(flat, np.int64, len(rows) * width).reshape(-1, width)
@@ -237,7 +240,7 @@ class _Database:
         fields = ["guid", "id", "display_name", *(column for column in registers.values() if column in columns)]
         codes = {str(text): code for code, text in enumerate(self._guids)} if guid is not None else {}
         symbols = {}
-        for owner, identity, name, *counts in self._connection.execute(
+        for owner, identity, name, *counts in self._connection.rows(
             f"SELECT {', '.join(fields)} FROM rocpd_info_kernel_symbol"  # noqa: S608 - own names
         ):
             symbols[codes.get(str(owner), 0), identity] = (name, counts)
@@ -280,10 +283,7 @@ class _Database:
         total = 0
         while fetched := cursor.fetchmany():
             total += len(fetched)
-            if total > self._most_rows:
-                raise UnreadableError(
-                    "its views return more rows than the file can hold", "this is not a profiler's file"
-                )
+            self._connection.check(total)
             table = np.array(
                 [[np.nan if not isinstance(v, (int, float)) else v for v in row] for row in fetched], np.float64
             )
@@ -299,7 +299,7 @@ class _Database:
             return
         several = len(self._guids) > 1
         guids = {str(text): code * _PER_GUID if several else 0 for code, text in enumerate(self._guids)}
-        described = self._connection.execute("SELECT guid, id, name FROM rocpd_info_pmc")
+        described = self._connection.rows("SELECT guid, id, name FROM rocpd_info_pmc")
         names = {guids.get(str(owner), 0) + identity: str(name) for owner, identity, name in described}
         codes, unique = pd.factorize(joined(identities))
         labels = [names.get(int(identity), f"counter {identity}") for identity in unique]

@@ -59,6 +59,7 @@ class Operands(NamedTuple):
         k_scale: [B, Hkv], float32 (float64 if q is), with any strides: what 8-bit k are multiplied by; None for 1.
         v_scale: The same of v.
         q_scale: The same of 8-bit q, for all query heads of a KV head.
+        dlse: Backward: the gradient of the LSE, float32 [B, H, Sq], contiguous; None for none.
     """
 
     q: Array
@@ -70,6 +71,7 @@ class Operands(NamedTuple):
     k_scale: Array | None = None
     v_scale: Array | None = None
     q_scale: Array | None = None
+    dlse: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class Backend(ABC):
         name: What users pass as ``backend=``.
         priority: Higher is chosen first among the able ones; read when an order is first needed.
         is_stand_in: Whether it runs on something in place of the hardware it is for, so that its times mean nothing.
+        takes_lse_gradient: Whether it is asked about configs with `AttentionConfig.lse_gradient` at all.
         takes_fp8: Whether it is asked about configs with 8-bit q, k or v at all (`AttentionConfig.kv_dtype`).
         cost: What it means to be left with it where a faster one is broken, in a few words; "" for nothing to say.
     """
@@ -138,6 +141,7 @@ class Backend(ABC):
     priority: int = 0
     is_stand_in: bool = False
     takes_fp8: bool = False
+    takes_lse_gradient: bool = False
     cost: str = ""
 
     def available(self) -> Support:
@@ -223,6 +227,8 @@ def support(backend: Backend, config: AttentionConfig) -> Support:
     """
     if config.kv_dtype is not None and not backend.takes_fp8:
         return Support(ok=False, reason=f"{backend.name} takes no 8-bit keys and values, here {config.kv_dtype}")
+    if config.lse_gradient and not backend.takes_lse_gradient:
+        return Support(ok=False, reason=f"{backend.name} has no gradient of the LSE: cpu and cpu-flash have")
     return checked(backend, (backend.supports if config.varlen is None else backend.supports_varlen)(config))
 
 

@@ -108,6 +108,7 @@ class AttentionConfig:
         scale: Factor on q.k; None is 1 / sqrt(D).
         return_lse: Whether the natural-log LSE, float32 [B, H, Sq], is wanted too.
         direction: "forward" or "backward".
+        lse_gradient: Whether the LSE has a gradient, too; backward only.
         varlen: Of `rocattn.attention_varlen`: how its ``batch`` sequences lie in memory; ``seq_q`` and ``seq_k`` are
             the longest then, or bounds of them. None: all sequences are of one length.
 
@@ -140,6 +141,7 @@ class AttentionConfig:
     v_scale: bool = False
     q_dtype: str | None = None
     q_scale: bool = False
+    lse_gradient: bool = False
 
     def __post_init__(self) -> None:
         """Fill in what defaults to another field, then check that all of them fit together."""
@@ -175,13 +177,17 @@ class AttentionConfig:
         ):
             if getattr(self, name) not in allowed:
                 return f"{name} {getattr(self, name)!r} is not supported: use one of {', '.join(map(str, allowed))}"
-        for name in ("causal", "alibi", "sinks", "return_lse", "q_scale", "k_scale", "v_scale"):
+        for name in ("causal", "alibi", "sinks", "return_lse", "q_scale", "k_scale", "v_scale", "lse_gradient"):
             if not isinstance(value := getattr(self, name), bool):
                 return f"{name} is {value!r}: it must be True or False"
         for name in ("softcap", "scale"):
             if (value := getattr(self, name)) is not None and not _is_number(value):
                 return f"{name} is {value!r}: it must be a number, or None"
-        return self._storage_problem() or self._band_problem() or self._mask_problem() or self._varlen_problem()
+        forward = self.lse_gradient and self.direction == "forward"
+        taken = "lse_gradient is True: the forward pass takes no gradient" if forward else ""
+        return (
+            taken or self._storage_problem() or self._band_problem() or self._mask_problem() or self._varlen_problem()
+        )
 
     def _storage_problem(self) -> str:
         if self.kv_dtype is None and (self.k_scale or self.v_scale):
@@ -338,7 +344,7 @@ class AttentionConfig:
         lse = 4 * self.rows_q * self.num_heads
         if self.direction == "forward":
             return forward + (lse if self.return_lse else 0)
-        return forward + lse + self.out_bytes + self.q_bytes + self.kv_bytes
+        return forward + lse * (1 + self.lse_gradient) + self.out_bytes + self.q_bytes + self.kv_bytes
 
     def replace(self, **changes: Any) -> AttentionConfig:
         """Return a copy with some fields changed (and checked again)."""
@@ -391,6 +397,6 @@ class AttentionConfig:
         parts += [name for name in ("alibi", "sinks", "q_scale", "k_scale", "v_scale") if getattr(self, name)]
         parts += [f"scale{self.scale:g}"] if self.scale is not None else []
         parts += ["lse"] * self.return_lse + [self.layout] * (self.layout != "BSHD")
-        parts += ["bwd"] * (self.direction == "backward")
+        parts += ["bwd"] * (self.direction == "backward") + ["dlse"] * self.lse_gradient
         parts += [] if self.kv_dtype is None else [f"q{self.kv_dtype}" if self.q_dtype else self.kv_dtype]
         return "-".join([*parts, self.dtype])

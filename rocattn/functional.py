@@ -137,6 +137,7 @@ def attention_backward(
     v: Array,
     out: Array,
     lse: Array,
+    dlse: Array | None = None,
     *,
     causal: bool = False,
     mask: Array | None = None,
@@ -159,6 +160,7 @@ def attention_backward(
         v: As given to `attention`.
         out: What `attention` returned.
         lse: The LSE it returned with ``return_lse=True``: float32 [B, H, Sq].
+        dlse: Gradient of the LSE, as it; None for none. Not of backend ``gpu``.
         causal: This and all other options as given to `attention`.
         mask: See `attention`; constant here, as ALiBi slopes and sinks are: they get no gradient.
         window: See `attention`.
@@ -181,14 +183,14 @@ def attention_backward(
     device = None
     if not isinstance(q, np.ndarray):
         given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
-        device = device_call(given | {"dout": dout, "out": out, "lse": lse}, backend)
+        device = device_call(given | {"dout": dout, "out": out, "lse": lse, "dlse": dlse}, backend)
         if device is not None:
             q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
-            dout, out, lse = (device.shadow(name) for name in ("dout", "out", "lse"))
+            dout, out, lse, dlse = (device.shadow(name) for name in ("dout", "out", "lse", "dlse"))
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, direction="backward",
-        readable=device is None,
+        readable=device is None, lse_gradient=dlse is not None,
     )  # fmt: skip
     views = []
     for name, array in (("dout", dout), ("out", out)):
@@ -198,9 +200,11 @@ def attention_backward(
             raise ConfigError(f"{name} has shape {array.shape}: the output is {out_shape(config)} as [B, H, Sq, Dv]")
         views.append(view)
     rows = (config.batch, config.num_heads, config.seq_q)
-    check_array("lse", lse, "float32")
-    if lse.shape != rows:
-        raise ConfigError(f"lse has shape {lse.shape}: it must be [B, H, Sq] = {list(rows)}")
+    for name, logs in (("lse", lse), *((("dlse", dlse),) if dlse is not None else ())):
+        check_array(name, logs, "float32")
+        if logs.shape != rows:
+            raise ConfigError(f"{name} has shape {logs.shape}: it must be [B, H, Sq] = {list(rows)}")
+    operands = operands._replace(dlse=dlse)
     if device is not None:
         return device.backward(config, operands, {"dout": views[0], "out": views[1], "lse": lse})
     chosen = BACKENDS.select(config, backend)
@@ -234,6 +238,7 @@ def describe(
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
     out_dtype: str | None = None,
+    lse_gradient: bool = False,
 ) -> tuple[AttentionConfig, Operands]:
     """Check the arguments of `attention` and return the config and the views that a backend takes.
 
@@ -265,7 +270,7 @@ def describe(
     key = (
         q_view.shape, k_view.shape, v_view.shape, dtype, layout, causal, window, kind, mask_shape, softcap, alibi, sink,
         scale, return_lse, direction, packed, q_dtype, kv_dtype, q_scale is not None, k_scale is not None,
-        v_scale is not None,
+        v_scale is not None, lse_gradient,
     )  # fmt: skip
     config = _CONFIGS.get(key)
     if config is None:
@@ -279,7 +284,7 @@ def describe(
             head_dim_v=dim_v, dtype=dtype, layout=layout, causal=causal, window=window, mask=kind,
             mask_shape=mask_shape, softcap=softcap, alibi=alibi, sinks=sink, scale=scale, return_lse=return_lse,
             direction=direction, varlen=varlen, q_dtype=q_dtype, kv_dtype=kv_dtype, q_scale=q_scale is not None,
-            k_scale=k_scale is not None, v_scale=v_scale is not None,
+            k_scale=k_scale is not None, v_scale=v_scale is not None, lse_gradient=lse_gradient,
         )  # fmt: skip
         if len(_CONFIGS) >= _MOST_CONFIGS:
             _CONFIGS.clear()

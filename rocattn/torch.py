@@ -3,9 +3,10 @@
 ``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, q_scale=None, k_scale=None,
 v_scale=None, *, causal=False, window=None, softcap=None, scale=None, out_dtype=None) -> (out, lse)`` has the options
 and meanings of `rocattn.attention` in the layout BHSD: tensors [B, H, S, D] of any strides, on the CPU or an AMD GPU.
-``torch.ops.rocattn.attention_backward(dout, query, key, value, out, lse, mask=None, …) -> (dq, dk, dv)`` has those of
-`rocattn.attention_backward`. Autograd, ``torch.compile`` and fake tensors know both. Query, key and value have
-gradients; a mask, slopes or sinks that ask for one are refused, and the LSE is not differentiable.
+``torch.ops.rocattn.attention_backward(dout, query, key, value, out, lse, mask=None, …, dlse=None, *, …)`` has those of
+`rocattn.attention_backward` and returns (dq, dk, dv). Autograd, ``torch.compile`` and fake tensors know both. Query,
+key and value have gradients, through the output and the LSE (not yet on a GPU); a mask, slopes or sinks that ask for
+one are refused.
 
 CPU tensors are used in place, by ``torch.get_num_threads()`` threads unless ``ROCATTN_NUM_THREADS`` says otherwise;
 these are PyTorch's own, if it was built with OpenMP. Outputs lie in memory as the query does: where its heads lie
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _CONSTANTS = ("mask", "alibi_slopes", "sinks")
 _SCALES = ("q_scale", "k_scale", "v_scale")
 _FORWARD = ("q", "k", "v", *_CONSTANTS, *_SCALES)
-_BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_CONSTANTS)
+_BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_CONSTANTS, "dlse")
 _FP8 = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e4m3fnuz: ml_dtypes.float8_e4m3fnuz}
 _IN_LAYOUT = {"q", "k", "v", "out", "dout"}
 _KINDS = ("cpu", "cuda")  # of devices; the second is PyTorch's name of AMD's, too
@@ -274,7 +275,7 @@ def _array(tensor: Tensor) -> Array:
 
 def _on_gpu(name: str, tensor: Tensor) -> Tensor:
     """Return a tensor as the gpu backend's kernels can read it, copied only if they cannot."""
-    if name in {"alibi_slopes", "sinks", "lse", *_SCALES}:
+    if name in {"alibi_slopes", "sinks", "lse", "dlse", *_SCALES}:
         return tensor.float().contiguous()
     return tensor if name == "mask" or tensor.stride(-1) == 1 else tensor.contiguous()
 
@@ -314,14 +315,18 @@ def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any]
             )
     query, key, value, *constants = inputs[: -len(_SCALES)]  # 8-bit keys, which have them, have no gradients
     out, lse = output
-    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)  # a loss on out alone must not cost what one on the LSE does
     ctx.save_for_backward(query, key, value, out, lse, *constants)
     ctx.options = {name: value for name, value in keyword_only_inputs.items() if name != "out_dtype"}
 
 
-def _differentiate(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
-    del dlse
-    gradients = _OPERATORS.attention_backward.default(dout, *ctx.saved_tensors, **ctx.options)
+def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    query, key, value, out, lse, *constants = ctx.saved_tensors
+    constants += [None] * (len(_CONSTANTS) - len(constants))
+    dout = torch.zeros_like(out) if dout is None else dout
+    gradients = _OPERATORS.attention_backward.default(
+        dout, query, key, value, out, lse, *constants, dlse, **ctx.options
+    )
     return (*gradients, *(None,) * (len(_FORWARD) - 3))
 
 
@@ -339,7 +344,7 @@ def _register() -> None:
     library.define(
         "rocattn::attention_backward",
         "(Tensor dout, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
-        f"{_CONSTANT_TENSORS}, {_OPTIONS}) "
+        f"{_CONSTANT_TENSORS}, Tensor? dlse=None, {_OPTIONS}) "
         "-> (Tensor dq, Tensor dk, Tensor dv)",
     )
     library.impl("rocattn::attention", _KINDS, _attention)

@@ -262,7 +262,8 @@ def _checked_lengths(sequences: Sequences, total_q: int, keys: tuple[int, ...]) 
         rooms = np.full(sequences.count, table.shape[1] * keys[1], np.int64)
     elif (starts := sequences.cu_seqlens_k) is not None:
         _check_starts("cu_seqlens_k", starts, "k", keys[0], exact=False)
-        rooms = np.diff(starts.astype(np.int64))
+        wide = starts.astype(np.int64)
+        rooms = wide[1:] - wide[:-1]
     lengths = rooms if sequences.seqlens_k is None else sequences.seqlens_k
     wrong = (lengths < 0) | (lengths > rooms)
     if wrong.any():

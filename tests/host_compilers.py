@@ -43,5 +43,7 @@ def building_with(compiler, *options):
         (pytest.fail if compiler.given else pytest.skip)(compiler.host_reason)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host, "choose_host_compiler", lambda: compiler)
-        patch.setattr(host, "_OPTIONS", (*host._OPTIONS, "-Werror", *options))
+        # GCC before 13 finds its own headers of AVX-512 uninitialised (GCC's bug 105593).
+        sound = ("-Wno-maybe-uninitialized",) if compiler.kind == "gcc" else ()
+        patch.setattr(host, "_OPTIONS", (*host._OPTIONS, "-Werror", *sound, *options))
         yield

@@ -20,6 +20,7 @@ struct Args {
   const float* sinks;   // contiguous [H], or null
   const void* dout;
   void *dq, *dk, *dv;
+  const float* dlse;    // backward: the gradient of the LSE, where it lies likewise; or null
   int64_t B, H, Hkv, Sq, Sk, D, Dv;
   int64_t qs[3], ks[3], vs[3], os[3];  // b, h, s
   int64_t dos[3], dqs[3], dks[3], dvs[3];

@@ -55,11 +55,12 @@ struct Backward {
   int64_t Dp, Dvp, key_blocks, query_blocks, scratch_bytes;
   int64_t together;           // heads whose items stand side by side: one a thread
   bool sums;          // 16-bit dq is summed in fp32 first
+  bool alone;         // a row's keys are all in one block: the sum of its P * dP needs no 16-bit O
   bool amx = false;   // products in the matrix unit
   bool far;           // rows of q, dout and dq do not stay in a core's own cache from one key block to the next
   char* scratch;
   Reference* references;     // [head][row]
-  float *delta, *dq;         // [head][row]: rowsum(dO * O); [head][row][Dp]
+  float *delta, *dq;         // [head][row]: rowsum(dO * O) - dLSE, or -dLSE where `alone`; [head][row][Dp]
   int32_t *turn, *large;     // [head][query block]: the key block whose addition is due; whether a reference is large
   int32_t any_large = 0;
   bool survey = false;       // whether items find large references' scores and sums
@@ -74,6 +75,7 @@ struct Backward {
 #endif
     far = p.heads * p.R * (2 * a.D + a.Dv) * p.element() > kNear;
     key_blocks = ceil_div(a.Sk, KB), query_blocks = ceil_div(p.R, QB);
+    alone = sums && key_blocks == 1;
     together = max2<int64_t>(1, min2<int64_t>(a.threads, p.heads));
     Scratch needed{};
     take(needed);
@@ -142,8 +144,9 @@ void prepare(void* context, int64_t item, int) {
     for (; d + VL <= a.Dv; d += VL) sum = fma(T::get_vector(dout, d), T::get_vector(out, d), sum);
     float total = sum_lanes(sum);
     for (; d < a.Dv; d++) total += T::get(dout, d) * T::get(out, d);
-    const float lse = a.lse[(b * a.H + h) * a.ls + position];
-    f.delta[head * p.R + r] = total;
+    const int64_t logs = (b * a.H + h) * a.ls + position;
+    const float lse = a.lse[logs];
+    f.delta[head * p.R + r] = (f.alone ? 0.0f : total) - (a.dlse ? a.dlse[logs] : 0.0f);
     const bool large = (lse > kLargeLse || lse < -kLargeLse) && lse - lse == 0;
     const float sink = large && a.sinks ? a.sinks[h] * kLog2e / p.finished : -kInf;
     f.references[head * p.R + r] = {lse == -kInf ? 0.0f : to_log2(lse),  // exp2(-inf - 0) is the 0 an empty row needs
@@ -187,7 +190,7 @@ RA_INLINE void row_gradients(const Problem& p, const Row& row, int64_t k0, int64
                              float delta, bool alone, bool finish, bool may_hide, float* s, float* dp, float* damp) {
   const bool damped = p.a->softcap > 0;
   if (finish) finish_row(p, row, k0, n, s, damped ? damp : nullptr);
-  if (alone) delta = exact_delta(s, dp, n, p.finished, reference);
+  if (alone) delta += exact_delta(s, dp, n, p.finished, reference);
   for (int64_t j = 0; j < n; j += VL) {
     const vf x = load(s + j);
     vf e = reference.probabilities(x, p.finished);
@@ -377,7 +380,7 @@ struct Item {
     fetch_ahead(queries, 1);
     for (int64_t i = 0; i < queries.count; i++)
       row_gradients(p, buffers.rows[i], k0, queries.seen, references(queries)[i],
-                    f.delta[head * p.R + queries.first + i], T::bytes == 2 && f.key_blocks == 1,
+                    f.delta[head * p.R + queries.first + i], f.alone,
                     queries.edge || p.general, queries.may_hide, buffers.S + i * KB, buffers.dP + i * KB, buffers.damp);
     fetch_ahead(queries, 2);
     // The rows of dq that this block adds to.

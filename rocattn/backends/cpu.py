@@ -104,10 +104,11 @@ def gradients_block(
     *,
     storage: DTypeLike | None = None,
     delta: Array | None = None,
+    dlse: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Return dq [nb, nhkv, G * R, D], dk [nb, nhkv, Sk, D] and dv [nb, nhkv, Sk, Dv] of a block.
 
-    With P the softmax: dV = P^T dO, dS = P * (dO V^T - rowsum(P * dO V^T)), dQ = scale dS K, dK = scale dS^T Q.
+    With P the softmax: dV = P^T dO, dS = P * (dO V^T - rowsum(P * dO V^T) + dLSE), dQ = scale dS K, dK = scale dS^T Q.
     A sink takes probability but has no value: it appears in P only. Source: Dao et al. 2022, "FlashAttention", B.4.
 
     Args:
@@ -115,6 +116,7 @@ def gradients_block(
         softmax: Of the block; its ``tanh`` is overwritten.
         dout: [nb, nhkv, G * R, Dv], in the compute dtype.
         storage: Round dO V^T and dS to this dtype, as a program that stores them in it would; None does not round.
+        dlse: The gradient of the LSE, [nb, nhkv, G * R, 1]; None for none.
         delta: rowsum(P * dO V^T) [nb, nhkv, G * R, 1] of a program that takes it as rowsum(dO * out); None computes it.
     """
     weights, hidden, q, k, v = softmax.weights, softmax.hidden, softmax.q, softmax.k, softmax.v
@@ -127,6 +129,8 @@ def gradients_block(
     if hidden is not None:
         hidden.clear(dscores)
     dscores -= np.einsum("bhij,bhij->bhi", dscores, weights)[..., None] if delta is None else delta
+    if dlse is not None:
+        dscores += dlse
     dscores *= weights
     if softmax.tanh is not None:
         slope = np.square(softmax.tanh, out=softmax.tanh)
@@ -156,6 +160,7 @@ class CpuBackend(Backend):
     cost = "with numpy, 50 to 200 times slower than cpu-flash"
     priority = 0
     takes_fp8 = True
+    takes_lse_gradient = True
 
     def supports(self, config: AttentionConfig) -> Support:  # noqa: ARG002 - every config is supported
         """Say yes: this backend is the reference for all of the contract."""
@@ -237,6 +242,8 @@ def _backward_chunk(
     dq, dk, dv = gradients
     softmax = softmax_block(config, operands, heads, slice(0, config.seq_q), dtype, keep_tanh=True)
     upstream = dout[heads.batch, heads.query].astype(dtype, order="C")
-    block = gradients_block(config, softmax, upstream.reshape(*softmax.q.shape[:3], config.head_dim_v))
+    rows = softmax.q.shape[:3]
+    dlse = None if operands.dlse is None else operands.dlse[heads.batch, heads.query].astype(dtype).reshape(*rows, 1)
+    block = gradients_block(config, softmax, upstream.reshape(*rows, config.head_dim_v), dlse=dlse)
     dq[heads.batch, heads.query] = block[0].reshape(dq[heads.batch, heads.query].shape)
     dk[heads.batch, heads.kv], dv[heads.batch, heads.kv] = block[1:]

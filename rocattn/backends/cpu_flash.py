@@ -34,7 +34,8 @@ _LOG = logging.getLogger(__name__)
 _CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "bool": 3, "none": -1}
 # `Args` of kernels/cpu/abi.h begins with its own size and the addresses of q, k, v, o, lse, mask, slopes, sinks, dout,
 # dq, dk and dv, which every call packs anew: by the name of each field that takes 0.3 us longer.
-_POINTERS = struct.Struct("=q12Q")
+_NO_GRADIENTS = (0,) * 8  # of a call without mask, slopes and sinks either
+_POINTERS = struct.Struct("=q13Q")
 
 
 class _Shape(ctypes.Structure):
@@ -239,7 +240,7 @@ def _pack_plain(config: AttentionConfig, operands: Operands, out: Array, lse: Ar
     if not shape or (q_at | k_at | v_at | out_at) % config.itemsize:
         return None
     lse_at = 0 if lse is None else _address(lse)
-    return _POINTERS.pack(_ARGS_SIZE, q_at, k_at, v_at, out_at, lse_at, 0, 0, 0, 0, 0, 0, 0) + shape
+    return _POINTERS.pack(_ARGS_SIZE, q_at, k_at, v_at, out_at, lse_at, *_NO_GRADIENTS) + shape
 
 
 def _pack(
@@ -257,17 +258,18 @@ def _pack(
         mask_code = _CODES[mask.dtype.name]
     slopes = None if operands.alibi_slopes is None else np.ascontiguousarray(operands.alibi_slopes, np.float32)
     sinks = None if operands.sinks is None else np.ascontiguousarray(operands.sinks, np.float32)
+    dlse = None if operands.dlse is None else np.ascontiguousarray(operands.dlse, np.float32)  # as the LSE lies
     pointers = _POINTERS.pack(
         _ARGS_SIZE, _address(q), _address(k), _address(v), _address(out),
         0 if lse is None else _address(lse), 0 if mask is None else _address(mask),
         0 if slopes is None else _address(slopes), 0 if sinks is None else _address(sinks),
-        *(map(_address, gradients) if gradients else (0, 0, 0, 0)),
+        *(map(_address, gradients) if gradients else (0, 0, 0, 0)), 0 if dlse is None else _address(dlse),
     )  # fmt: skip
     strides: tuple[tuple[int, ...], ...] = (q.strides, k.strides, v.strides, out.strides)
     if gradients:
         strides += tuple(array.strides for array in gradients)
     shape = _shape(config, strides, mask_strides, mask_code, thread_count())
-    return pointers + shape, (q, k, v, mask, slopes, sinks)
+    return pointers + shape, (q, k, v, mask, slopes, sinks, dlse)
 
 
 def _check(status: int, config: AttentionConfig) -> None:
@@ -283,6 +285,7 @@ class CpuFlashBackend(Backend):
     name = "cpu-flash"
     priority = 10
     cost = "on the CPU"
+    takes_lse_gradient = True
     _opened: ctypes.CDLL | None = None  # the library, once it has computed something
     _beside_torch = False  # whether some call came after PyTorch had been imported, all of it
 
@@ -317,7 +320,7 @@ class CpuFlashBackend(Backend):
             for dim in (config.head_dim, config.head_dim_v)
         ]
         mask_code = {"none": -1, "bool": 3, "additive": _CODES[config.dtype]}[config.mask]
-        pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 5)
+        pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 6)
         packed = pointers + _shape(config, ((0, 0, 0), *rows), (0, 0, 0, 0), mask_code, thread_count())
         return int(self._loaded().rocattn_cpu_workspace(packed, int(config.direction == "backward")))
 
@@ -370,7 +373,7 @@ class CpuFlashBackend(Backend):
         varlen = VarlenShape(total_q=int(starts[0, -1]), total_k=int(starts[1, -1]))
         heads, dim, item = config.num_kv_heads, config.head_dim, config.itemsize
         packed = config.replace(batch=len(lengths), varlen=varlen)
-        pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 5)
+        pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 6)
         k, v = ((0, size, heads * size) for size in (dim * item, config.head_dim_v * item))
         args = pointers + _shape(packed, ((0, 0, 0), k, v), (0, 0, 0, 0), -1, thread_count())
         where = _SEQUENCES.pack(_SEQUENCES.size, _address(starts[0]), _address(starts[1]), 0, 0, 0)

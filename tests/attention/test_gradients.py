@@ -4,12 +4,17 @@ import numpy as np
 import pytest
 
 import rocattn
+from rocattn.backend import support
+from rocattn.backends import BACKENDS as BACKENDS_HERE
+from rocattn.config import AttentionConfig
+from rocattn.errors import ConfigError
 
 from .oracle import attend
 from .problems import BACKENDS, BFLOAT16, LAYOUTS, OPTION_NAMES, head_counts, heads_first, make, option_sets, stored
 from .test_options import hiding
 
 STEP = 1e-5
+SIZES = {"batch": 1, "num_heads": 2, "seq_q": 5, "seq_k": 4, "head_dim": 8}
 
 
 def run(dout, q, k, v, backend, layout="BHSD", **options):
@@ -22,15 +27,22 @@ def run(dout, q, k, v, backend, layout="BHSD", **options):
     return [heads_first(x, layout, heads) for x, heads in zip(gradients, (H, Hkv, Hkv), strict=True)]
 
 
+def run_both(dout, dlse, q, k, v, backend, **options):
+    """(dq, dk, dv) where output and LSE have a gradient."""
+    options |= {"layout": "BHSD", "backend": backend}
+    out, lse = rocattn.attention(q, k, v, return_lse=True, **options)
+    return rocattn.attention_backward(dout, q, k, v, out, lse, dlse, **options)
+
+
 def upstream(q, v, seed=5):
     """A gradient of the output."""
     shape = (*q.shape[:3], v.shape[3])
     return np.random.default_rng(seed).standard_normal(shape).astype(q.dtype)
 
 
-def differences(dout, q, k, v, options):
-    """Central finite differences of sum(out * dout) by the oracle."""
-    tensors, gradients = [q.copy(), k.copy(), v.copy()], []
+def differences(loss, tensors):
+    """Central finite differences of a loss with respect to each tensor."""
+    gradients = []
     for tensor in tensors:
         gradient = np.zeros_like(tensor)
         for at in np.ndindex(tensor.shape):
@@ -38,7 +50,7 @@ def differences(dout, q, k, v, options):
             sums = []
             for moved in (kept + STEP, kept - STEP):
                 tensor[at] = moved
-                sums.append(float((attend(*tensors, **options)[0] * dout).sum()))
+                sums.append(loss(*tensors))
             tensor[at] = kept
             gradient[at] = (sums[0] - sums[1]) / (2 * STEP)
         gradients.append(gradient)
@@ -51,8 +63,58 @@ def test_cpu_gradients_match_finite_differences(name):
     q, k, v = make(B=1, H=2, Hkv=1, Sq=5, Sk=4, D=3, Dv=2, dtype=np.float64)
     options = option_sets(1, 2, 5, 4)[name]
     dout = upstream(q, v)
-    for mine, theirs in zip(run(dout, q, k, v, "cpu", **options), differences(dout, q, k, v, options), strict=True):
+    wanted = differences(
+        lambda *tensors: float((attend(*tensors, **options)[0] * dout).sum()), [q.copy(), k.copy(), v.copy()]
+    )
+    for mine, theirs in zip(run(dout, q, k, v, "cpu", **options), wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", OPTION_NAMES)
+def test_the_gradient_of_the_lse_matches_finite_differences(name):
+    """A loss on the LSE: what merges parts of a sequence (ring attention), or keeps logits small, trains by it."""
+    q, k, v = make(B=1, H=2, Hkv=1, Sq=5, Sk=4, D=3, Dv=2, dtype=np.float64)
+    options = option_sets(1, 2, 5, 4)[name]
+    dout, dlse = upstream(q, v), np.random.default_rng(6).standard_normal((1, 2, 5)).astype(np.float32)
+
+    def loss(*tensors):
+        out, lse = attend(*tensors, **options)
+        return float((out * dout).sum() + (np.where(np.isfinite(lse), lse, 0) * dlse).sum())
+
+    wanted = differences(loss, [q.copy(), k.copy(), v.copy()])
+    for mine, theirs in zip(run_both(dout, dlse, q, k, v, "cpu", **options), wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("name", "Sk"), [("plain", 149), ("all", 149), ("causal", 31)])  # 31: one block of keys
+def test_the_gradient_of_the_lse_in_tiles(name, Sk, dtype):
+    """cpu-flash's is that of float64, also where it sums P * dP itself; a strided one and zeros are as any."""
+    q, k, v = make(B=1, H=4, Hkv=2, Sq=71, Sk=Sk, D=12, Dv=7, dtype=dtype)
+    options = option_sets(1, 4, 71, Sk)[name]
+    dout, dlse = upstream(q, v), np.random.default_rng(6).standard_normal((1, 4, 142)).astype(np.float32)[..., ::2]
+    wide = [x.astype(np.float64) for x in (dout, q, k, v)]
+    if options.get("mask") is not None and options["mask"].dtype != bool:
+        options["mask"] = options["mask"].astype(np.float32)
+    wanted = run_both(wide[0], dlse, *wide[1:], "cpu", **options)
+    unit = {np.float32: 2.0**-16, np.float16: 2.0**-10}.get(dtype, 2.0**-7)
+    for mine, theirs in zip(run_both(dout, dlse, q, k, v, "cpu-flash", **options), wanted, strict=True):
+        assert np.abs(mine.astype(np.float64) - theirs).max() <= 3 * unit * np.abs(theirs).max()
+    none = run_both(dout, None, q, k, v, "cpu-flash", **options)
+    for mine, theirs in zip(run_both(dout, 0 * dlse, q, k, v, "cpu-flash", **options), none, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_backend_that_ignores_the_gradient_of_the_lse_is_not_asked():
+    """A gradient is right or refused."""
+    config = AttentionConfig(**SIZES, direction="backward", lse_gradient=True)
+    answer = BACKENDS_HERE.supports(BACKENDS_HERE.get("gpu"), config)
+    assert not answer
+    assert support(BACKENDS_HERE.get("gpu"), config).reason == (
+        "gpu has no gradient of the LSE: cpu and cpu-flash have"
+    )
+    with pytest.raises(ConfigError, match="the forward pass takes no gradient"):
+        AttentionConfig(**SIZES, lse_gradient=True)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

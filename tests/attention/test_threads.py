@@ -43,7 +43,7 @@ def test_no_warning_and_no_error_state_leaks(backend):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sets the register of x86-64")
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_equal_calls_give_equal_bits_where_the_caller_flushes_subnormals(threads, monkeypatch):
+def test_bits_are_equal_where_the_caller_flushes_subnormals(threads, monkeypatch):
     """A library linked with -ffast-math flushes them in the calling thread alone; it does so after the call, too."""
     if "cpu-flash" not in BACKENDS:
         pytest.skip("cpu-flash is not available here")

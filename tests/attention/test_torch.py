@@ -173,10 +173,32 @@ def test_operators_compute_what_the_functions_do(name):
     wanted = rocattn.attention_backward(expected, *arrays, expected, logs, layout="BHSD", **options)
     leaves = [tensor.requires_grad_() for tensor in tensors]
     out, lse = OPERATORS.attention(*leaves, **OPTIONS[name])
-    assert not lse.requires_grad
-    gradients = torch.autograd.grad(out, leaves, out.detach())
+    gradients = torch.autograd.grad(out, leaves, out.detach(), retain_graph=True)
     for have, want in zip((out, lse, *gradients), (expected, logs, *wanted), strict=True):
         np.testing.assert_array_equal(have.detach().numpy(), want)
+
+
+def test_a_loss_on_the_lse_is_differentiated():
+    """Alone and beside one on the output, as PyTorch's own logsumexp is; also compiled."""
+    leaves = [normal(2, 4, size, 16).double().requires_grad_() for size in (5, 7, 7)]
+    query, key, value = leaves
+    scores = query @ key.transpose(-1, -2) / 4
+    right = torch.softmax(scores, -1) @ value, torch.logsumexp(scores, -1)
+
+    def loss(out, lse):
+        return (out * out).sum() + (lse * lse).sum()
+
+    mine = OPERATORS.attention(*leaves)
+    for of in (loss, lambda _out, lse: (lse * lse).sum()):
+        wanted = torch.autograd.grad(of(*right), leaves, retain_graph=True, allow_unused=True)
+        have = torch.autograd.grad(of(*mine), leaves, retain_graph=True)
+        for one, other in zip(have, wanted, strict=True):  # the LSE is float32
+            torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other, rtol=1e-5, atol=1e-5)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *tensors: loss(*OPERATORS.attention(*tensors)), fullgraph=True, backend="aot_eager")
+    wanted = torch.autograd.grad(loss(*right), leaves)
+    for one, other in zip(torch.autograd.grad(compiled(*leaves), leaves), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_equal_calls_give_equal_bits():

@@ -83,8 +83,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
         return self.sha[:10] + ("+changes" if self.dirty else "")
 
 
-def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """Run git in a repository and return its stdout without the trailing newline.
+def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "") -> str:
+    """Run git in a repository on a text as its stdin, and return its stdout without the trailing newline.
 
     Raises:
         NoGitError: When git is not installed, or does not start.
@@ -98,7 +98,7 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
     own = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     variables = {key: value for key, value in os.environ.items() if key not in TIES} | own | {**(env or {})}
     try:
-        done = subprocess.run(command, capture_output=True, check=False, env=variables)
+        done = subprocess.run(command, input=stdin.encode(), capture_output=True, check=False, env=variables)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NoGitError("git is not installed: what compares or shows revisions needs it") from error
     except OSError as error:

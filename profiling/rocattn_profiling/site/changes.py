@@ -1,30 +1,31 @@
-"""What changed in the history: change points of every series with commits, states and boundaries, and their feed."""
+"""What changed in the history: change points of every series with commits, causes, states and boundaries."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 import os
 import re
 import signal
-import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
-from xml.etree import ElementTree as ET
 
 import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import PLACE_KEYS, Point, Series, is_rate
 from rocattn_profiling.asv.store import read_config
-from rocattn_profiling.pages.quantities import percent
+from rocattn_profiling.pages.quantities import percent, quantity
 from rocattn_profiling.revisions.git import RevisionError, resolve
-from rocattn_profiling.site.changepoints import FEWEST, ChangePoint, CommitChange, unsearched
+from rocattn_profiling.site.changepoints import CONFIRMED, FEWEST, SHORTEST, ChangePoint, CommitChange, unsearched
 from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
@@ -33,13 +34,20 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.store import AsvStore
 
     Waived = Callable[[str, str, str, float], str]
-    Accepted = Callable[[str, float, int], str]
+    Accepted = Callable[[str, int], str]
+    LimitOf = Callable[[str], float]
+    Excused = Callable[[Sequence[tuple[str, str]]], Sequence[str]]
     Finder = Callable[[Series, set[str]], Sequence[CommitChange]]
     Runner = Callable[[Finder, Sequence[Series], Sequence[set[str]]], Iterable[Sequence[CommitChange]]]
 
 _Value = TypeVar("_Value")
-State = Literal["new", "confirmed", "recovered", "waived"]
+State = Literal["new", "confirmed", "recovered", "waived", "event", "small"]
+Kind = Literal["open", "better", "other", "recovered", "waived", "event", "small"]
 OPEN: tuple[State, ...] = ("new", "confirmed")
+LIMIT = 0.05
+"""A change is announced beyond this share; asv's default of ``regressions_thresholds``, which replaces it."""
+MANY_LINES, MANY_SHARE, MANY_SUITES = 20, 0.1, 3
+"""Lines, their share of a machine's, and their suites from which a move of all at once may be the machine's."""
 AUDIT = "bench_audit."
 """Prefix of the benchmarks that track properties of machine code: exact numbers, by architecture and kernel."""
 NEITHER = (".track_sgprs", ".track_lds_bytes", ".track_code_bytes")
@@ -49,9 +57,6 @@ FEW_POINTS = 100_000
 _THRESHOLDS, _FIRST = "regressions_thresholds", "regressions_first_commits"
 _LINES = 16  # series in one task
 _NICENESS = 5  # `asv publish` runs at the same time, under a timeout
-ATOM = "http://www.w3.org/2005/Atom"
-ENTRIES = 50
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,14 @@ class LevelChange:
         label: The benchmark with its parameters; ``where`` is its machine and environment.
         benchmark: Its name.
         point: Size, interval and state, from the statistics.
-        commits: Hashes of the commits that may have caused it, oldest first; ``likeliest`` is one of them.
+        commits: Hashes of the commits that may have caused it, oldest first; ``likeliest`` is one of them, by the
+            evidence of all lines that moved with it.
         lower_is_better: False for rates; None for numbers that are neither good nor bad.
         waived: Why a regression is accepted; "" if it is not.
+        since: The commit before ``commits`` with a value.
+        limit: The share beyond which it is announced.
+        rise: The new level of a line that was zero before, whose ratio is infinite; None for others.
+        event: Why the machine or environment is to blame; "" if it is not.
     """
 
     label: str
@@ -86,6 +96,10 @@ class LevelChange:
     date_ms: int
     lower_is_better: bool | None = True
     waived: str = ""
+    since: str = ""
+    limit: float = LIMIT
+    rise: float | None = None
+    event: str = ""
 
     @property
     def id(self) -> str:
@@ -103,21 +117,82 @@ class LevelChange:
         return self.lower_is_better is not None and not self.worse
 
     @property
+    def weight(self) -> float:
+        """Its size in logs, up or down."""
+        return abs(math.log(self.point.ratio))
+
+    @property
+    def slight(self) -> bool:
+        """Whether it is below the limit."""
+        return self.weight <= math.log1p(self.limit)
+
+    @property
+    def size(self) -> str:
+        """Its size as text: "+3.1 %", or "0 → 5" for a line that was zero."""
+        return percent(self.point.ratio) if self.rise is None else f"0 → {quantity(self.rise, self.unit)}"
+
+    @property
     def state(self) -> State:
-        """The state of the change; an accepted regression is "waived" unless it recovered by itself."""
-        return "waived" if self.waived and self.point.state in OPEN else self.point.state
+        """The state of the change; what is excused is so unless it recovered by itself."""
+        if self.point.state not in OPEN:
+            return self.point.state
+        return "waived" if self.waived else "small" if self.slight else "event" if self.event else self.point.state
+
+    @property
+    def kind(self) -> Kind:
+        """Under what it is listed."""
+        state = self.state
+        if state == "new" or state == "confirmed":  # noqa: PLR1714 - mypy narrows by it
+            return "other" if self.lower_is_better is None else "open" if self.worse else "better"
+        return state
 
     @property
     def open(self) -> bool:
-        """Whether it is a regression that neither recovered nor is waived."""
-        return self.worse and self.state in OPEN
+        """Whether it is a regression that is announced: not recovered, waived, small, or an event's."""
+        return self.kind == "open"
 
     @property
     def tone(self) -> str:
         """Its colour class on a page."""
-        if self.state == "recovered" or self.lower_is_better is None:
-            return ""
-        return "good" if self.better else "warn" if self.waived else "bad"
+        tones: dict[Kind, str] = {"open": "bad", "better": "good", "waived": "warn"}
+        return tones.get(self.kind, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A commit with the changes that most likely came with it, at most one a line, the largest first.
+
+    Attributes:
+        event: Why the machine or environment is to blame instead; "" if it is not.
+        doubt: Why it may be, though the commit touched code.
+    """
+
+    sha: str
+    date_ms: int
+    changes: list[LevelChange]
+    event: str = ""
+    doubt: str = ""
+
+    @property
+    def worse(self) -> int:
+        """Number of lines that got worse."""
+        return sum(change.worse for change in self.changes)
+
+    @property
+    def better(self) -> int:
+        """Number of lines that got better."""
+        return sum(change.better for change in self.changes)
+
+    @property
+    def sizes(self) -> str:
+        """Its smallest and largest change as text."""
+        ordered = sorted(self.changes, key=lambda change: change.point.ratio)
+        return " to ".join(dict.fromkeys((ordered[0].size, ordered[-1].size)))
+
+    @property
+    def states(self) -> list[LevelChange]:
+        """One change of each state."""
+        return list({change.state: change for change in self.changes}.values())
 
 
 @dataclass(slots=True)
@@ -126,21 +201,36 @@ class Changes:
 
     Attributes:
         listed: The changes.
+        causes: The same by commit; as Perfherder and rust-perf do, the one with the largest change first.
         boundaries: Commits across which no levels are compared.
         few: Number of series with too few points on the branch.
         zero: (label, where) of the series with values of zero or less, which have no ratios.
     """
 
     listed: list[LevelChange] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
     boundaries: list[Boundary] = field(default_factory=list)
     few: int = 0
     zero: list[tuple[str, str]] = field(default_factory=list)
     fewest: ClassVar[int] = FEWEST
+    limit: ClassVar[float] = 1 + LIMIT
 
     @property
     def open(self) -> list[LevelChange]:
         """The open regressions, newest first."""
         return [change for change in self.listed if change.open]
+
+    def of(self, *kinds: Kind) -> list[Cause]:
+        """Return the causes of some kinds of changes, with those alone, the largest first."""
+        own = [replace(cause, changes=[c for c in cause.changes if c.kind in kinds]) for cause in self.causes]
+        return sorted((cause for cause in own if cause.changes), key=lambda cause: -cause.changes[0].weight)
+
+    @property
+    def regressions(self) -> list[Cause]:
+        """Return what made lines worse and was announced at some time."""
+        own = self.of("open", "waived", "recovered")
+        worse = [replace(cause, changes=[c for c in cause.changes if c.worse and not c.slight]) for cause in own]
+        return [cause for cause in worse if cause.changes]
 
     def by_series(self) -> dict[tuple[str, str], list[LevelChange]]:
         """Return the changes of each series by its label and where it was measured."""
@@ -160,14 +250,24 @@ def nothing_waived(_label: str, _metric: str, _arch: str, _ratio: float) -> str:
     return ""
 
 
-def nothing_accepted(_label: str, _ratio: float, _order: int) -> str:
+def nothing_accepted(_label: str, _order: int) -> str:
     """Accept no regression."""
     return ""
 
 
+def usual_limit(_label: str) -> float:
+    """Return `LIMIT`."""
+    return LIMIT
+
+
+def nothing_excused(ranges: Sequence[tuple[str, str]]) -> list[str]:
+    """Excuse no commit."""
+    return [""] * len(ranges)
+
+
 def find_changes(
     series: Iterable[Series], history: History, find: Finder, waived: Waived = nothing_waived, run: Runner = map,
-    accepted: Accepted = nothing_accepted,
+    accepted: Accepted = nothing_accepted, limit_of: LimitOf = usual_limit, excused: Excused = nothing_excused,
 ) -> Changes:  # fmt: skip
     """Find the changes of every series.
 
@@ -178,8 +278,10 @@ def find_changes(
         waived: Returns why a regression is accepted ("" if it is not), given the gate's label, metric and architecture
             and its size: the new cost over the old.
         run: A replacement of ``map``, for long histories.
-        accepted: Returns why asv's configuration does not want a regression, given its label, its size, and the order
-            of its likeliest commit.
+        accepted: Returns why asv's configuration does not want a regression, given its label and the order of its
+            likeliest commit.
+        limit_of: Returns the share beyond which changes of a label are announced.
+        excused: Returns why each range of commits, the first excluded, cannot have changed a result; "" where it can.
     """
     changes = Changes()
     bounds: dict[str, list[Boundary]] = {}
@@ -196,29 +298,149 @@ def find_changes(
         starts.append(_starts([point.sha for point in points], bounds[where], order))
     for line, begins, moves in zip(lined, starts, run(find, lined, starts), strict=True):
         code = unsearched(line, begins)
+        rises = from_zero(line, begins) if code == "zero" else []
         changes.few += code == "few"
-        changes.zero += [(line.label, where_of(line))] if code == "zero" else []
-        lower = lower_is_better(line)
-        dates = {point.sha: point.date_ms for point in line.points} if moves else {}
-        for move in moves:
-            worse = (move.change.ratio > 1) == lower
+        changes.zero += [(line.label, where_of(line))] if code == "zero" and not rises else []
+        lower, limit = lower_is_better(line), limit_of(line.label)
+        at = {point.sha: index for index, point in enumerate(line.points)} if moves or rises else {}
+        for move, rise in [*((move, None) for move in moves), *rises]:
             cost = max(move.change.ratio, 1 / move.change.ratio)
-            reason = worse and (
-                waived(*gate_names(line), cost) or accepted(line.label, cost, order[move.likeliest])
-            )  # fmt: skip
+            worse = (move.change.ratio > 1) == lower
+            reason = worse and (waived(*gate_names(line), cost) or accepted(line.label, order[move.likeliest]))
+            before = (p.sha for p in reversed(line.points[: at[move.commits[0]]]) if p.value is not None)
             changes.listed.append(
                 LevelChange(
                     line.label, line.benchmark, where_of(line), line.unit, move.change, move.commits, move.likeliest,
-                    dates[move.likeliest], lower, reason or "",
+                    line.points[at[move.likeliest]].date_ms, lower, reason or "", next(before, ""), limit, rise,
                 )
             )  # fmt: skip
+    changes.causes = _judged(_causes(changes.listed, order), lined, order, excused)
+    changes.listed = [change for cause in changes.causes for change in cause.changes]
     changes.listed.sort(key=lambda change: (order[change.likeliest], change.label), reverse=True)
     changes.boundaries.sort(key=lambda boundary: order[boundary.sha], reverse=True)
     return changes
 
 
-def accepted_by_asv(store: AsvStore, history: History, note: Callable[[str], None]) -> Accepted:
-    """Return what tells why a repository's ``asv.conf.json`` does not want a regression reported.
+def from_zero(line: Series, starts: Collection[str]) -> list[tuple[CommitChange, float]]:
+    """Return where a line of zeros rose, which has no ratio, and to which level; outliers of one or two are none."""
+    known = [(at, p.value) for at, p in enumerate(line.points) if p.value is not None and math.isfinite(p.value)]
+    if any(value < 0 for _, value in known):
+        return []
+    edges = [at for at, point in enumerate(line.points) if point.sha in starts]
+    runs: list[tuple[int, bool, list[tuple[int, float]]]] = []  # the stretch, whether above zero, the values
+    for (stretch, above), group in itertools.groupby(known, lambda one: (bisect_right(edges, one[0]), one[1] > 0)):
+        own = list(group)
+        if len(own) >= SHORTEST and runs and runs[-1][:2] == (stretch, above):
+            runs[-1][2].extend(own)
+        elif len(own) >= SHORTEST:
+            runs.append((stretch, above, own))
+    rises = []
+    for number, ((stretch, above, old), (now, up, new)) in enumerate(itertools.pairwise(runs), 2):
+        if stretch != now or above or not up:
+            continue
+        first, last = old[-1][0] + 1, new[0][0]
+        back = number < len(runs) and runs[number][0] == now
+        point = ChangePoint(
+            index=last, first=first, last=last, ratio=math.inf, ratio_low=math.inf, ratio_high=math.inf,
+            state="recovered" if back else "confirmed" if len(new) >= CONFIRMED else "new", points=len(new),
+        )  # fmt: skip
+        commits = [one.sha for one in line.points[first : last + 1]]
+        move = CommitChange(change=point, commits=commits, likeliest=commits[-1])
+        rises.append((move, statistics.median(value for _, value in new)))
+    return rises
+
+
+def _causes(changes: Sequence[LevelChange], order: Mapping[str, int]) -> list[Cause]:
+    """Group changes by commit, the one that most lines name first.
+
+    A change the same way whose interval holds that commit belongs to it, unless its line has one there already.
+    """
+    votes = Counter((change.likeliest, change.point.ratio > 1) for change in changes)
+    suspected: dict[tuple[str, bool], list[int]] = {}
+    for at, change in enumerate(changes):
+        for sha in change.commits:
+            if (key := (sha, change.point.ratio > 1)) in votes:
+                suspected.setdefault(key, []).append(at)
+    left = set(range(len(changes)))
+    found: dict[str, list[LevelChange]] = {}
+    for sha, rose in sorted(votes, key=lambda key: (-votes[key], order[key[0]], key[1])):
+        own = [at for at in suspected[sha, rose] if at in left]
+        named = [at for at in own if changes[at].likeliest == sha]
+        if not named:
+            continue
+        lines, date_ms = set(), changes[named[0]].date_ms
+        for at in sorted(own, key=lambda at: changes[at].likeliest != sha):
+            line = (changes[at].label, changes[at].where)
+            if line not in lines:
+                lines.add(line)
+                left.discard(at)
+                found.setdefault(sha, []).append(replace(changes[at], likeliest=sha, date_ms=date_ms))
+    return [
+        Cause(sha, own[0].date_ms, sorted(own, key=lambda change: (-change.weight, change.label, change.where)))
+        for sha, own in found.items()
+    ]
+
+
+def _judged(
+    causes: Sequence[Cause], series: Sequence[Series], order: Mapping[str, int], excused: Excused
+) -> list[Cause]:  # fmt: skip
+    """Tell events of the machine or environment from causes, and return all, the largest first.
+
+    A commit that touched nothing that is built or measured cannot be at fault. One that touched code may be, however
+    many unrelated lines moved: that is said beside the regression, and does not close it.
+    """
+    announced = [any(change.state in OPEN for change in cause.changes) for cause in causes]
+    ranges = [_range(cause, order) for cause, due in zip(causes, announced, strict=True) if due]
+    reasons = iter(excused(ranges))
+    spans: dict[str, list[tuple[int, int, str]]] = {}  # of each machine's lines: first and last value, and the suite
+    for line in series:
+        if places := [order[point.sha] for point in line.points if point.value is not None]:
+            spans.setdefault(line.machine, []).append((places[0], places[-1], suite_of(line.benchmark)))
+    ends = {
+        machine: (sorted(span[0] for span in own), sorted(span[1] for span in own)) for machine, own in spans.items()
+    }
+    judged = []
+    for cause, due in zip(causes, announced, strict=True):
+        event = next(reasons) if due else ""
+        crowd = _crowd(cause, order[cause.sha], ends) if due else ""
+        changes = [replace(change, event=event) for change in cause.changes] if event else cause.changes
+        text = f"{event}; {crowd}" if event and crowd else event
+        judged.append(replace(cause, changes=changes, event=text, doubt="" if event else crowd))
+    return sorted(judged, key=lambda cause: (-cause.changes[0].weight, -len(cause.changes), -order[cause.sha]))
+
+
+def _range(cause: Cause, order: Mapping[str, int]) -> tuple[str, str]:
+    """Return the commit before a cause's earliest suspect and its last suspect, by nine tenths of its lines each."""
+    middle = order[cause.sha]
+    least = (len(cause.changes) - 1) // 10
+    before = sorted((order[change.since], change.since) for change in cause.changes if change.since)
+    after = sorted((max(order[change.commits[-1]], middle), change.commits[-1]) for change in cause.changes)
+    early = [one for one in before if one[0] < middle]
+    start = early[max(len(early) - 1 - least, 0)][1] if early else ""
+    end = after[min(least, len(after) - 1)]
+    return start, end[1] if end[0] > middle else cause.sha
+
+
+def suite_of(benchmark: str) -> str:
+    """Return the module of a benchmark: its name without method and class."""
+    module = benchmark.rpartition(".")[0] or benchmark
+    outer, _, last = module.rpartition(".")
+    return outer if outer and last[:1].isupper() else module
+
+
+def _crowd(cause: Cause, place: int, ends: Mapping[str, tuple[list[int], list[int]]]) -> str:
+    """Return how many unrelated lines of one machine moved at once; "" if they are not many."""
+    for machine, (firsts, lasts) in ends.items():
+        own = [change for change in cause.changes if change.where.startswith(f"{machine}, ")]
+        suites = len({suite_of(change.benchmark) for change in own})
+        beside = bisect_left(firsts, place) - bisect_left(lasts, place)
+        if len(own) >= max(MANY_LINES, MANY_SHARE * beside) and suites >= MANY_SUITES:
+            return f"{len(own)} of {beside} lines on {machine}, of {suites} suites, moved at once"
+    return ""
+
+
+def rules_of_asv(store: AsvStore, history: History, note: Callable[[str], None]) -> tuple[Accepted, LimitOf]:
+    """Return what tells why a repository's ``asv.conf.json`` accepts a regression, and its limits.
 
     Args:
         store: With the path of the configuration.
@@ -226,25 +448,25 @@ def accepted_by_asv(store: AsvStore, history: History, note: Callable[[str], Non
         note: Called with one line for each entry that cannot be obeyed.
     """
     if store.config_path is None:
-        return nothing_accepted
+        return nothing_accepted, usual_limit
     try:
         config = vars(read_config(store.config_path))
     except RocattnError as error:
         note(f"{_THRESHOLDS} and {_FIRST} do not count: {error}")
-        return nothing_accepted
+        return nothing_accepted, usual_limit
     thresholds = dict(_entries(config, _THRESHOLDS, note, float))
     begins = dict(_entries(config, _FIRST, note, lambda name: _first_of(store, history, name)))
 
-    def accepted(label: str, cost: float, order: int) -> str:
-        limit = max((limit for entry, limit in thresholds.items() if entry.match(label)), default=0.0)
-        if cost - 1 <= limit:
-            return f"within the {100 * limit:g} % of {_THRESHOLDS}"
+    def accepted(label: str, order: int) -> str:
         for entry, (name, first) in begins.items():
             if entry.match(label) and (first is None or order < first):
                 return f"{_FIRST}: {'not watched' if first is None else f'before {name}'}"
         return ""
 
-    return accepted
+    def limit_of(label: str) -> float:
+        return max((limit for entry, limit in thresholds.items() if entry.match(label)), default=LIMIT)
+
+    return accepted, limit_of
 
 
 def _entries(
@@ -363,73 +585,3 @@ def _begin() -> None:
     """Ignore Ctrl-C, which ends the main process and so its workers, and yield to `asv publish`, under a timeout."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
-
-
-def atom(
-    changes: Sequence[LevelChange], history: History, links: Mapping[str, str], made_ms: int, url: str, project: str
-) -> str:
-    """Return an Atom feed of the newest regressions, recovered and waived ones included and marked.
-
-    Args:
-        changes: All change points, newest first.
-        history: The repository's commits.
-        links: The page of each change, by its id, relative to the feed.
-        made_ms: When the site was made; the date of a feed without entries.
-        url: Address of the site; links are relative to the feed without it.
-        project: Whose history it is.
-    """
-    worse = [change for change in changes if change.worse][:ENTRIES]
-    oldest = min(history.commits.values(), key=lambda info: info.order, default=None)
-    base = f"{url.rstrip('/')}/" if url else ""
-    ET.register_namespace("", ATOM)
-    feed = ET.Element(f"{{{ATOM}}}feed")
-    # From the repository's first commit, so that every build, anywhere, has the same feed id.
-    _add(feed, "id", _urn("feed", oldest.sha if oldest else ""))
-    _add(feed, "title", f"{project}: regressions on {history.branch}")
-    _add(feed, "updated", _moment(max((_commit_date(change, history) for change in worse), default=made_ms)))
-    author = ET.SubElement(feed, f"{{{ATOM}}}author")
-    _add(author, "name", "rocattn")
-    _link(feed, f"{base}feed.xml", "self", "application/atom+xml")
-    _link(feed, f"{base}changes.html", "alternate", "text/html")
-    for change in worse:
-        entry = ET.SubElement(feed, f"{{{ATOM}}}entry")
-        _add(entry, "id", _urn("change", change.id))
-        _add(entry, "title", f"{change.label}: {percent(change.point.ratio)} ({change.state})")
-        _add(entry, "updated", _moment(_commit_date(change, history)))
-        _link(entry, base + links.get(change.id, "changes.html"), "alternate", "text/html")
-        _add(entry, "summary", _summary(change, history))
-    ET.indent(feed)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(feed, encoding="unicode")}\n'
-
-
-def _summary(change: LevelChange, history: History) -> str:
-    point, commits = change.point, history.commits
-    came = f"{change.likeliest[:8]} {commits[change.likeliest].subject}" if change.likeliest in commits else ""
-    others = f", or another of {len(change.commits)} commits" if len(change.commits) > 1 else ""
-    why = f" Accepted: {change.waived}." if change.waived else ""
-    return (
-        f"{percent(point.ratio)} (95 %: {percent(point.ratio_low)} to {percent(point.ratio_high)}) on {change.where}, "
-        f"{change.state} after {point.points} points. Likeliest commit: {came}{others}.{why}"
-    )
-
-
-def _commit_date(change: LevelChange, history: History) -> int:
-    info = history.commits.get(change.likeliest)
-    return info.date_ms if info and info.date_ms > 0 else change.date_ms
-
-
-def _urn(kind: str, name: str) -> str:
-    return f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'rocattn:{kind}:{name}')}"
-
-
-def _moment(date_ms: int) -> str:
-    return datetime.fromtimestamp(date_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _add(parent: ET.Element, name: str, text: str) -> None:
-    # Subjects and labels may hold any character: those that XML cannot hold are replaced.
-    ET.SubElement(parent, f"{{{ATOM}}}{name}").text = _NOT_XML.sub("�", text)
-
-
-def _link(parent: ET.Element, href: str, rel: str, kind: str) -> None:
-    ET.SubElement(parent, f"{{{ATOM}}}link", {"href": href, "rel": rel, "type": kind})

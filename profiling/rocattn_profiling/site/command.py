@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, progress, say
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.measure.records import Record
     from rocattn_profiling.site.asv_pages import AsvPages
     from rocattn_profiling.site.changepoints import CommitChange
-    from rocattn_profiling.site.changes import Changes, Finder, Waived
+    from rocattn_profiling.site.changes import Changes, Finder, LevelChange, Waived
     from rocattn_profiling.site.commits import History
     from rocattn_profiling.site.site import Site
 
@@ -199,15 +199,27 @@ def _report(site: Site, written: list[Path], coverage: Coverage, *, json: bool) 
             "not_compared": coverage.not_compared,
             "index": str(written[0]), "pages": [str(p) for p in written], "asv": asv, "notes": site.problems,
             "open_regressions": [
-                {"label": c.label, "where": c.where, "ratio": c.point.ratio, "state": c.state, "commit": c.likeliest}
-                for c in site.changes.open
+                {**_fields(change), "commit": change.likeliest} for change in site.changes.open
+            ],
+            "causes": [
+                {"commit": cause.sha, "event": cause.event, "doubt": cause.doubt,
+                 "changes": [{**_fields(change), "kind": change.kind} for change in cause.changes]}
+                for cause in site.changes.causes
             ],
         })  # fmt: skip
-    if site.changes.open:
-        is_open = "1 regression is" if len(site.changes.open) == 1 else f"{len(site.changes.open)} regressions are"
-        say(f"{is_open} open in the history: {written[0].with_name('changes.html')}")
+    if causes := site.changes.of("open"):
+        is_open = "1 regression is" if len(causes) == 1 else f"{len(causes)} regressions are"
+        lines = sum(len(cause.changes) for cause in causes)
+        listed = written[0].with_name("changes.html")
+        say(f"{is_open} open in the history, of {lines} {'line' if lines == 1 else 'lines'}: {listed}")
     gaps = coverage.gaps("shown")
     say(f"The site is at {written[0]}{'; ' * bool(gaps)}{gaps}")
+
+
+def _fields(change: LevelChange) -> dict[str, Any]:
+    """Return a change for JSON, which has no infinite ratio: a rise from zero has none."""
+    ratio = change.point.ratio if change.rise is None else None
+    return {"label": change.label, "where": change.where, "ratio": ratio, "state": change.state}
 
 
 def _unknown_commits(series: list[Series], history: History, repo: Path, store: Path) -> list[str]:
@@ -225,7 +237,8 @@ def _unknown_commits(series: list[Series], history: History, repo: Path, store: 
 def _changes(series: list[Series], history: History, store: AsvStore, notes: list[str]) -> Changes:
     from rocattn_profiling.measure.machine import available_cores
     from rocattn_profiling.site.changepoints import changes_of
-    from rocattn_profiling.site.changes import accepted_by_asv, find_changes, in_processes
+    from rocattn_profiling.site.changes import find_changes, in_processes, rules_of_asv
+    from rocattn_profiling.site.touched import excused_by
 
     with progress("site: change points", len(series), brief=True) as shown:
 
@@ -235,8 +248,9 @@ def _changes(series: list[Series], history: History, store: AsvStore, notes: lis
                 shown.step(line.label)
                 yield changes
 
-        accepted = accepted_by_asv(store, history, notes.append)
-        return find_changes(series, history, changes_of, _waived(store.repo_root, notes), run, accepted)
+        accepted, limit_of = rules_of_asv(store, history, notes.append)
+        waived, excused = _waived(store.repo_root, notes), excused_by(store.repo_root)
+        return find_changes(series, history, changes_of, waived, run, accepted, limit_of, excused)
 
 
 def _counted(shown: Progress) -> Callable[[int, str], None]:

@@ -18,8 +18,9 @@ from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.pages.quantities import natural, percent, quantity
 from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, environment, moment, render
 from rocattn_profiling.site.asv_pages import AsvPages
-from rocattn_profiling.site.changes import AUDIT, Boundary, Changes, LevelChange, atom, lower_is_better, where_of
+from rocattn_profiling.site.changes import AUDIT, Boundary, Changes, LevelChange, lower_is_better, where_of
 from rocattn_profiling.site.commits import CommitInfo, History
+from rocattn_profiling.site.feed import atom
 from rocattn_profiling.site.history import (
     Family,
     HistoryPage,
@@ -31,7 +32,7 @@ from rocattn_profiling.site.history import (
     panel_anchor,
 )
 from rocattn_profiling.site.history_charts import Around
-from rocattn_profiling.site.state import HEADLINE, Standing, judged_state
+from rocattn_profiling.site.state import HEADLINE, Standing, broken_lines, judged_state, last_measured
 
 if TYPE_CHECKING:
     from rocattn_profiling.asv.series import Point, Series
@@ -46,8 +47,8 @@ HINTS = 10
 LEAST = math.log(1.02)
 """Smaller differences between single runs are not listed."""
 
-LISTED_CHANGES = 200
-"""Rows of each table of changes; older ones are on the benchmarks' own pages."""
+LISTED_CAUSES = 100
+"""Commits of each list of changes."""
 _MACHINE_WORDS = {"num_cpu": "cores", "ram": "memory", "os": "system", "arch": "architecture", "gfx": "target"}
 
 
@@ -153,8 +154,9 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         "searched": sum(commits[sha].on_branch for sha in measured & commits.keys()),
         "links": _navigation(site, bool(kernels), bool(moved)), "project": site.project, "version": rocattn.__version__,
         "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
-        "commit_pages": paths, "line_count": len(series), "limit": LISTED_CHANGES, "asv": site.asv,
+        "commit_pages": paths, "line_count": len(series), "limit": LISTED_CAUSES, "asv": site.asv,
         "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(kernels),
+        "places": places, "causes": {cause.sha: cause for cause in site.changes.causes},
     }  # fmt: skip
     pages: dict[str, str] = {}
 
@@ -171,10 +173,11 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         pages=histories,
         machine_names=sorted({line.machine for line in series}), commit_count=len(measured),
         standing=site.standing, headline=HEADLINE, changes=site.changes,
-        kernels=kernels, baselines=sorted(site.baselines), newest=moved[:1],
+        kernels=kernels, baselines=sorted(site.baselines), last=last_measured(series, site.history),
+        broken=broken_lines(series, site.history),
     )  # fmt: skip
     if site.series:
-        page("changes.html", "changes.html.j2", f"Changes - {site.project}", changes=site.changes, places=places)
+        page("changes.html", "changes.html.j2", f"Changes - {site.project}", changes=site.changes)
     if moved:
         page("commits.html", "commits.html.j2", f"Commits - {site.project}", pages=moved)
     if kernels:
@@ -196,7 +199,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     pages |= {attached.path: attached.text for attached in site.standing.attached}
     pages["style.css"] = environment().get_template("style.css.j2").render()
     if site.series:
-        pages["feed.xml"] = atom(site.changes.listed, site.history, homes, site.made_ms, site.url, site.project)
+        pages["feed.xml"] = atom(site.changes.regressions, site.history, paths, site.made_ms, site.url, site.project)
     return pages
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -18,9 +19,12 @@ from rocattn_profiling.kernels.pins import pins_of, read_pins
 from rocattn_profiling.pages.quantities import natural, short_date
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.collect.store import PROFILE, read_profile
-from rocattn_profiling.site.commits import History
+from rocattn_profiling.site.changepoints import CONFIRMED
+from rocattn_profiling.site.changes import where_of
+from rocattn_profiling.site.commits import CommitInfo, History
 
 if TYPE_CHECKING:
+    from rocattn_profiling.asv.series import Point, Series
     from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.kernels.pins import Pin, Pins
 
@@ -37,6 +41,9 @@ TORCH_GROUPS = {
 }  # fmt: skip
 """Groups of ``research/peers/against_torch.py``, and the kind of work on the front page."""
 PAGE_LIMIT_BYTES = 32 << 20
+MONTHS_OLD = 60
+"""Days from which a last measurement is marked as old."""
+_MONTH = 30.44
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,71 @@ def judged_state(gate: GateResult, history: History, branch: str) -> JudgedState
     else:
         what = f"{branch} at {head.short}" if head and branch else (head or gate.head).short
     return JudgedState(f"gate: {what}{ago} against {base}", counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A line whose newest points failed; ``since`` is the first commit of those, "" if it never had a value."""
+
+    label: str
+    where: str
+    since: str
+    commits: int
+
+
+def broken_lines(series: Iterable[Series], history: History) -> list[Broken]:
+    """Return the lines that fail at one of the newest commits measured where they are, those that did work first.
+
+    Args:
+        series: Points in commit order; those of other branches are left out.
+        history: The repository's commits.
+    """
+    lines: dict[str, list[tuple[Series, list[Point]]]] = {}
+    for line in series:
+        own = [p for p in line.points if p.sha in history.commits and history.commits[p.sha].on_branch]
+        lines.setdefault(where_of(line), []).append((line, own))
+    found = []
+    for where, listed in lines.items():
+        orders = sorted({history.commits[point.sha].order for _, own in listed for point in own})
+        newest = orders[-CONFIRMED:]  # one that nobody measures any more was removed
+        for line, own in listed:
+            failed = list(itertools.takewhile(lambda point: point.value is None, reversed(own)))
+            if failed and history.commits[failed[0].sha].order >= newest[0]:
+                since = failed[-1].sha if len(failed) < len(own) else ""
+                found.append(Broken(line.label, where, since, len(failed)))
+    return sorted(found, key=lambda one: (not one.since, one.commits, natural(one.label), one.where))
+
+
+@dataclass(frozen=True, slots=True)
+class LastMeasured:
+    """The newest measured commit, and how far the branch's newest one is ahead of it."""
+
+    commit: CommitInfo
+    behind: int
+    days: int
+
+    @property
+    def old(self) -> bool:
+        """Whether it is months old."""
+        return bool(self.behind) and self.days >= MONTHS_OLD
+
+    @property
+    def age(self) -> str:
+        """How far it is behind, as text."""
+        time = count(round(self.days / _MONTH), "month") if self.days >= MONTHS_OLD else count(self.days, "day")
+        return f"{time} and {count(self.behind, 'commit')}"
+
+
+def last_measured(series: Iterable[Series], history: History) -> LastMeasured | None:
+    """Return the newest commit of the branch with a result; None if there is none."""
+    commits = history.commits
+    shas = {point.sha for line in series for point in line.points} & commits.keys()
+    last = max((commits[sha] for sha in shas if commits[sha].on_branch), key=lambda info: info.order, default=None)
+    if last is None:
+        return None
+    later = [info for info in commits.values() if info.on_branch and info.order > last.order]
+    newest_ms = max((info.date_ms for info in later), default=last.date_ms)
+    return LastMeasured(last, len(later), max(0, newest_ms - last.date_ms) // 86_400_000)
 
 
 @dataclass(frozen=True, slots=True)

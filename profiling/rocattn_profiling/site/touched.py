@@ -1,0 +1,171 @@
+"""Whether commits touched anything that can change a benchmark's result: code, or only words and dependencies."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from rocattn_profiling.revisions.git import RevisionError, git
+
+if TYPE_CHECKING:
+    from rocattn_profiling.site.changes import Excused
+
+    Part = Literal["words", "dependencies", "code"]
+
+_DEPENDENCIES = re.compile(
+    r"(.*/)?(requirements|constraints|environment|conda)[\w.-]*\.(txt|in|yml|yaml|lock)|(.*/)?requirements/.*"
+    r"|(.*/)?(pyproject\.toml|asv\.conf\.jsonc?|Pipfile|pixi\.toml|[\w.-]+\.lock|[\w.-]*lock\.ya?ml)",
+    re.IGNORECASE,
+)
+_WORDS = re.compile(
+    r"\..*|(docs?|examples?|gallery|tutorials?|news|changes|changelog|changelog\.d|releases?)/.*"
+    r"|(.*/)?(\.git\w+|README|LICEN[CS]E|COPYING|AUTHORS|THANKS|NEWS|CHANGE(S|LOG)|HISTORY|CITATION|CONTRIBUTING"
+    r"|CODEOWNERS|INSTALL|MANIFEST)(\.\w+)?"
+    r"|(.*/)?(tox\.ini|noxfile\.py|codecov\.ya?ml|azure-pipelines\.ya?ml|appveyor\.ya?ml|Jenkinsfile)"
+    r"|.*\.(md|rst|adoc|png|jpe?g|gif|svg|bib|pyi|po)",
+    re.IGNORECASE,
+)
+_TESTS = re.compile(r"(?!.*bench)((.*/)?tests?/.*|(.*/)?(test_[^/]*|[^/]*_test|conftest)\.py)", re.IGNORECASE)
+_NATIVE = frozenset({".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hip", ".hpp"})
+_COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(//[^\n]*|/\*.*?\*/)""", re.DOTALL)
+_SHOWN = 2  # names of files, and lines of each side of a file of dependencies
+_MOST_READ = 8  # source files of a range that are compared without comments; more are code
+_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1"}  # a partial clone lacks contents: they are not worth the network
+
+
+class File(NamedTuple):
+    """A changed file: its path, and the hashes of its contents, "" on the side where it is no plain file."""
+
+    path: str
+    old: str
+    new: str
+
+
+def excused_by(repo: Path) -> Excused:
+    """Return what says why ranges of commits cannot have changed a result, "" where they can or git cannot tell."""
+
+    def excused(ranges: Sequence[tuple[str, str]]) -> list[str]:
+        known = list(dict.fromkeys(own for own in ranges if all(own)))
+        lines = "".join(f"{after} {before}\n" for before, after in known)
+        raw = ("--stdin", "--always", "-z", "-r", "--raw", "--no-renames", "--no-abbrev")
+        try:
+            said = git(repo, "diff-tree", *raw, stdin=lines, env=_NO_FETCH) if known else ""
+        except RevisionError:
+            return [""] * len(ranges)
+        reasons = dict(zip(known, map(partial(_reason, repo), known, _files(said)), strict=True))
+        return [reasons.get(own, "") for own in ranges]
+
+    return excused
+
+
+def _files(said: str) -> Iterator[list[File]]:
+    """Yield the files of each range from what ``git diff-tree --stdin`` said."""
+    files: list[File] | None = None
+    parts = iter(said.split("\0"))
+    for part in parts:
+        if part.startswith(":"):
+            old_mode, new_mode, old, new, _ = part[1:].split(" ")
+            plain = [sha if mode.startswith("100") else "" for mode, sha in ((old_mode, old), (new_mode, new))]
+            (files if files is not None else []).append(File(next(parts), *plain))
+        elif part:
+            if files is not None:
+                yield files
+            files = []
+    if files is not None:
+        yield files
+
+
+def _reason(repo: Path, commits: tuple[str, str], files: Sequence[File]) -> str:
+    by_part: dict[Part, list[File]] = {"words": [], "dependencies": [], "code": []}
+    for file in files:
+        by_part[part_of(file.path)].append(file)
+    code = by_part["code"]
+    if len(code) > _MOST_READ or not all(_says_the_same(repo, file) for file in code):
+        return ""
+    if pins := by_part["dependencies"]:
+        return f"only dependencies changed: {_names(pins)}{_lines(repo, commits, pins)}"
+    if code:
+        return f"only comments changed in {_names(code)}"
+    return f"only {_names(files)} changed, not what is built or measured" if files else "no file changed"
+
+
+def part_of(path: str) -> Part:
+    """Return what a file is, by its path."""
+    if _DEPENDENCIES.fullmatch(path):
+        return "dependencies"
+    return "words" if _WORDS.fullmatch(path) or _TESTS.fullmatch(path) else "code"
+
+
+def _names(files: Sequence[File]) -> str:
+    more = len(files) - _SHOWN
+    return ", ".join(file.path for file in files[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _lines(repo: Path, commits: tuple[str, str], files: Sequence[File]) -> str:
+    """Return the first changed lines of files of dependencies, in parentheses."""
+    paths = [f":(top,literal){file.path}" for file in files]
+    try:
+        told = git(repo, "diff", "-U0", "--no-ext-diff", "--no-textconv", "--no-color", *commits, "--", *paths,
+                   env=_NO_FETCH)  # fmt: skip
+    except RevisionError:
+        return ""
+    changed = [line for line in told.split("\n") if re.match(r"[+-](?![+-]{2} ).*\w", line)]
+    shown = [f"{line[0]} {line[1:].strip()}" for sign in "-+" for line in [x for x in changed if x[0] == sign][:_SHOWN]]
+    return f" ({'; '.join(shown)})" if shown else ""
+
+
+def _says_the_same(repo: Path, file: File) -> bool:
+    """Whether a source file is the same without comments and docstrings."""
+    suffix = PurePosixPath(file.path).suffix
+    if not (file.old.strip("0") and file.new.strip("0") and suffix in {".py", ".pyx", ".pxd", *_NATIVE}):
+        return False
+    try:
+        old, new = (git(repo, "cat-file", "blob", sha, env=_NO_FETCH) for sha in (file.old, file.new))
+    except RevisionError:
+        return False
+    return same_code(old, new, suffix)
+
+
+def same_code(old: str, new: str, suffix: str) -> bool:
+    """Whether two texts of a source file differ in comments and docstrings alone; not where it cannot be read.
+
+    Args:
+        old: One text.
+        new: The other one.
+        suffix: Of the file: ".py", ".pyx", ".pxd", or one of C, C++, HIP or CUDA.
+    """
+    try:
+        if suffix in _NATIVE:
+            return 'R"' not in old + new and _native(old) == _native(new)
+        read = _python if suffix == ".py" else _cython
+        return read(old) == read(new)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
+        return False
+
+
+def _python(text: str) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the project's old escapes
+        tree = ast.parse(text)
+    for node in ast.walk(tree):
+        scopes = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        if isinstance(node, scopes) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+    return ast.dump(tree)
+
+
+def _cython(text: str) -> list[tuple[int, str]]:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [(one.type, one.string) for one in tokens if one.type not in {tokenize.COMMENT, tokenize.NL}]
+
+
+def _native(text: str) -> list[str]:
+    bare = _COMMENT.sub(lambda found: " " if found[1] else found[0], text)
+    return [line for line in map(str.strip, bare.split("\n")) if line]

@@ -454,7 +454,8 @@ def test_a_cause_is_a_commit_with_its_lines_the_largest_first(series_of, long_hi
     unsure = [*wobble(1.0, 11), 1.25, *(1.3 * value for value in wobble(1.0, 17, 12))]
     unsure[11] = None
     series = [
-        series_of(stepped(1.3, count=28), benchmark="a.time_x"), series_of(stepped(1.2, count=28), benchmark="b.time_x"),
+        series_of(stepped(1.3, count=28), benchmark="a.time_x"),
+        series_of(stepped(1.2, count=28), benchmark="b.time_x"),
         series_of(unsure, benchmark="c.time_x"), series_of(stepped(1 / 1.5, count=28), benchmark="d.time_x"),
         series_of(stepped(2.0, 20, 28), benchmark="e.time_x"),
     ]  # fmt: skip
@@ -462,11 +463,11 @@ def test_a_cause_is_a_commit_with_its_lines_the_largest_first(series_of, long_hi
     assert (alone.likeliest, alone.commits) == (f"{12:040x}", [f"{11:040x}", f"{12:040x}"])
     changes, pages = site_of(series, long_history)
     found = [(int(cause.sha, 16), [c.benchmark[0] for c in cause.changes]) for cause in changes.of("open")]
-    assert found == [(20, ["e"]), (11, ["c", "a", "b"])] or found == [(20, ["e"]), (11, ["a", "c", "b"])]
+    assert [(sha, sorted(own)) for sha, own in found] == [(20, ["e"]), (11, ["a", "b", "c"])]
+    assert found[1][1][2] == "b"
     assert [[c.benchmark[0] for c in cause.changes] for cause in changes.of("better")] == [["d"]]
     assert "2 regressions open" in pages["index.html"]
     assert "2 commits made 4 lines worse" in pages["index.html"]
-    assert "<b>e.time_x" not in pages["index.html"]
     assert pages["changes.html"].index("Commit 20") < pages["changes.html"].index("Commit 11")
     assert len(ET.fromstring(pages["feed.xml"]).findall(f"{ATOM}entry")) == 2  # noqa: S314 - made in this test
     assert f"commits/{12:040x}.html" in pages

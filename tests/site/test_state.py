@@ -1,5 +1,6 @@
 """Pages of commits and kernels, the front page's state, lines with fewer points than commits."""
 
+import dataclasses
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from rocattn_profiling.site.changes import find_changes, rules_of_asv
 from rocattn_profiling.site.commits import CommitInfo, History, branch_with, commit_url, read_history
 from rocattn_profiling.site.history import LINES, TABLE_COLUMNS
 from rocattn_profiling.site.site import HINTS, Site, commit_pages, commit_paths, pages_of, write_site
-from rocattn_profiling.site.state import HEADLINE, arch_state, read_standing
+from rocattn_profiling.site.state import HEADLINE, arch_state, broken_lines, last_measured, read_standing
 
 KERNEL = "flash_attention_causal f16 D=128"
 
@@ -404,3 +405,49 @@ def test_asvs_rules_for_regressions_are_obeyed_or_said(repository):
     assert len(notes) == 2
     assert "regressions_thresholds of '('" in notes[0]
     assert "v9" in notes[1]
+
+
+def test_a_benchmark_that_stopped_working_is_on_the_front_page(series_of, history):
+    """With the commit since when it fails; what never ran comes after it, what is measured no more is left out."""
+    broke = [1.0] * 7 + [None] * 5
+    series = [
+        series_of([1.0] * 12, benchmark="s.time_fine"),
+        series_of([None] * 12, benchmark="s.time_never"),
+        series_of([1.0] * 3 + [None] * 2, benchmark="s.time_removed"),
+        series_of([None] * 11 + [2.0], benchmark="s.time_mended"),
+        series_of(broke, benchmark="s.time_late", params={"n": "1"}),
+        series_of(broke, benchmark="s.time_late", params={"n": "2"}),
+        series_of([1.0] * 11 + [float("nan")], benchmark="s.time_skipped"),
+    ]
+    found = [(one.label, one.since, one.commits, one.lines) for one in broken_lines(series, history)]
+    assert found == [("s.time_late('1')", f"{7:040x}", 5, 2), (series[1].label, "", 12, 1)]
+    text = pages_of(Site(series, history))["index.html"]
+    assert "Benchmarks that do not run" in text
+    assert "and 1 more line of it, box, py3.11-numpy2.4: since" in text
+    assert "never ran, at 12 commits" in text
+    assert "do not run" not in pages_of(Site(series[:1], history))["index.html"]
+
+
+@pytest.mark.parametrize(
+    ("days", "age"), [(0, "0 days and 4 commits"), (59, "59 days and 4 commits"), (547, "18 months and 4 commits")]
+)
+def test_the_age_of_the_last_measurement_is_on_the_front_page(series_of, history, days, age):
+    """Against the branch's newest commit, not the day that the site is made; months are a warning."""
+    commits = {
+        sha: dataclasses.replace(info, date_ms=86_400_000 * days * (info.order > 7))
+        for sha, info in history.commits.items()
+    }
+    told = History(commits, "main", history.head)
+    last = last_measured([series_of([1.0] * 8)], told)
+    assert (last.commit.order, last.behind, last.age, last.old) == (7, 4, age, days >= 60)
+    text = pages_of(Site([series_of([1.0] * 8)], told))["index.html"]
+    assert f"{age} behind main's newest commit" in text
+    assert ('class="card warn" href="commits/' in text) == (days >= 60)
+    assert "behind main" not in pages_of(Site([series_of([1.0] * 12)], told))["index.html"]
+
+
+def test_a_foreign_project_is_told_nothing_of_the_gate(series_of, history):
+    """It has none; ours is told how to run it."""
+    series = [series_of([1.0] * 12)]
+    assert "gate" not in pages_of(Site(series, history, project="foreign"))["index.html"]
+    assert "rocattn gate run" in pages_of(Site(series, history))["index.html"]

@@ -151,16 +151,22 @@ def judged_state(gate: GateResult, history: History, branch: str) -> JudgedState
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A line whose newest points failed; ``since`` is the first commit of those, "" if it never had a value."""
+    """A benchmark whose newest points failed; ``since`` is the first commit of those, "" if it never had a value.
+
+    Attributes:
+        label: Its first line that fails so, of ``lines``.
+        commits: Number of failed points of each line.
+    """
 
     label: str
     where: str
     since: str
     commits: int
+    lines: int
 
 
 def broken_lines(series: Iterable[Series], history: History) -> list[Broken]:
-    """Return the lines that fail at one of the newest commits measured where they are, those that did work first.
+    """Return the benchmarks that fail at one of the newest commits measured where they are, the latest to fail first.
 
     Args:
         series: Points in commit order; those of other branches are left out.
@@ -170,7 +176,7 @@ def broken_lines(series: Iterable[Series], history: History) -> list[Broken]:
     for line in series:
         own = [p for p in line.points if p.sha in history.commits and history.commits[p.sha].on_branch]
         lines.setdefault(where_of(line), []).append((line, own))
-    found = []
+    found: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
     for where, listed in lines.items():
         orders = sorted({history.commits[point.sha].order for _, own in listed for point in own})
         newest = orders[-CONFIRMED:]  # one that nobody measures any more was removed
@@ -178,8 +184,9 @@ def broken_lines(series: Iterable[Series], history: History) -> list[Broken]:
             failed = list(itertools.takewhile(lambda point: point.value is None, reversed(own)))
             if failed and history.commits[failed[0].sha].order >= newest[0]:
                 since = failed[-1].sha if len(failed) < len(own) else ""
-                found.append(Broken(line.label, where, since, len(failed)))
-    return sorted(found, key=lambda one: (not one.since, one.commits, natural(one.label), one.where))
+                found.setdefault((line.benchmark, where, since), []).append((line.label, len(failed)))
+    broken = [Broken(own[0][0], where, since, own[0][1], len(own)) for (_, where, since), own in found.items()]
+    return sorted(broken, key=lambda one: (not one.since, one.commits, natural(one.label), one.where))
 
 
 @dataclass(frozen=True, slots=True)

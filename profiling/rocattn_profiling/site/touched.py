@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _DEPENDENCIES = re.compile(
     r"(.*/)?(requirements|constraints|environment|conda)[\w.-]*\.(txt|in|yml|yaml|lock)|(.*/)?requirements/.*"
-    r"|(.*/)?(pyproject\.toml|asv\.conf\.jsonc?|Pipfile|pixi\.toml|[\w.-]+\.lock|[\w.-]*lock\.ya?ml)",
+    r"|(ci|continuous_integration|environments?|conda[\w.-]*|recipes?)/.*\.(txt|ya?ml|lock)"
+    r"|(.*/)?(pyproject\.toml|setup\.cfg|asv\.conf\.jsonc?|Pipfile|pixi\.toml|[\w.-]+\.lock|[\w.-]*lock\.ya?ml)",
     re.IGNORECASE,
 )
 _WORDS = re.compile(

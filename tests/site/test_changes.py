@@ -11,9 +11,8 @@ from rocattn_profiling.asv.launch import Benchmark, Case
 from rocattn_profiling.asv.series import is_rate
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.site.changepoints import changes_of
-from rocattn_profiling.site.changes import Boundary, _starts, find_changes, gate_names, where_of
+from rocattn_profiling.site.changes import ENTRIES, Boundary, _starts, atom, find_changes, gate_names, where_of
 from rocattn_profiling.site.commits import CommitInfo, History
-from rocattn_profiling.site.feed import ENTRIES, atom
 from rocattn_profiling.site.site import Site, pages_of
 
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -320,7 +319,7 @@ def test_a_feed_counts_the_commits_a_regression_may_come_from(series_of, long_hi
 
 def test_a_feed_has_one_entry_a_commit_the_newest_first(series_of, long_history, monkeypatch):
     """Two at most here, open or not. Its identifier is of the oldest commit; an empty one is as old as the site."""
-    monkeypatch.setattr("rocattn_profiling.site.feed.ENTRIES", 2)
+    monkeypatch.setattr("rocattn_profiling.site.changes.ENTRIES", 2)
     back = [*wobble(1.0, 9), *wobble(1.4, 9), *wobble(1.0, 10)]
     late = [*wobble(1.0, 18), *wobble(1.4, 9)]
     series = [series_of(back, benchmark="s.time_back")]
@@ -507,7 +506,7 @@ def test_an_event_is_listed_once_and_is_no_regression(series_of, long_history):
 @pytest.mark.parametrize(
     ("lines", "unmoved", "doubted"), [(40, 0, True), (40, 300, True), (40, 500, False), (19, 0, False)]
 )
-def test_many_lines_at_a_commit_of_code_stay_a_regression_in_doubt(series_of, long_history, lines, unmoved, doubted):
+def test_many_lines_at_a_commit_of_code_are_in_doubt(series_of, long_history, lines, unmoved, doubted):
     """A core function moves as many: it is open, and the page says where else to look."""
     changes, pages = site_of(crowd(series_of, lines, unmoved=unmoved), long_history)
     (cause,) = changes.of("open")

@@ -1,4 +1,4 @@
-"""What changed in the history: change points of every series with commits, causes, states and boundaries."""
+"""What changed in the history: change points of every series with causes, states and boundaries, and their feed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import os
 import re
 import signal
 import statistics
+import uuid
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from xml.etree import ElementTree as ET
 
 import msgspec
 
@@ -24,6 +27,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import PLACE_KEYS, Point, Series, is_rate
 from rocattn_profiling.asv.store import read_config
 from rocattn_profiling.pages.quantities import percent, quantity
+from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions.git import RevisionError, resolve
 from rocattn_profiling.site.changepoints import CONFIRMED, FEWEST, SHORTEST, ChangePoint, CommitChange, unsearched
 from rocattn_profiling.site.commits import History
@@ -57,6 +61,11 @@ FEW_POINTS = 100_000
 _THRESHOLDS, _FIRST = "regressions_thresholds", "regressions_first_commits"
 _LINES = 16  # series in one task
 _NICENESS = 5  # `asv publish` runs at the same time, under a timeout
+ATOM = "http://www.w3.org/2005/Atom"
+ENTRIES = 50
+ENTRY_LINES = 20
+"""Lines that an entry lists."""
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +168,7 @@ class LevelChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class CommitCause:
     """A commit with the changes that most likely came with it, at most one a line, the largest first.
 
     Attributes:
@@ -172,16 +181,6 @@ class Cause:
     changes: list[LevelChange]
     event: str = ""
     doubt: str = ""
-
-    @property
-    def worse(self) -> int:
-        """Number of lines that got worse."""
-        return sum(change.worse for change in self.changes)
-
-    @property
-    def better(self) -> int:
-        """Number of lines that got better."""
-        return sum(change.better for change in self.changes)
 
     @property
     def sizes(self) -> str:
@@ -208,7 +207,7 @@ class Changes:
     """
 
     listed: list[LevelChange] = field(default_factory=list)
-    causes: list[Cause] = field(default_factory=list)
+    causes: list[CommitCause] = field(default_factory=list)
     boundaries: list[Boundary] = field(default_factory=list)
     few: int = 0
     zero: list[tuple[str, str]] = field(default_factory=list)
@@ -220,13 +219,13 @@ class Changes:
         """The open regressions, newest first."""
         return [change for change in self.listed if change.open]
 
-    def of(self, *kinds: Kind) -> list[Cause]:
+    def of(self, *kinds: Kind) -> list[CommitCause]:
         """Return the causes of some kinds of changes, with those alone, the largest first."""
         own = [replace(cause, changes=[c for c in cause.changes if c.kind in kinds]) for cause in self.causes]
         return sorted((cause for cause in own if cause.changes), key=lambda cause: -cause.changes[0].weight)
 
     @property
-    def regressions(self) -> list[Cause]:
+    def regressions(self) -> list[CommitCause]:
         """Return what made lines worse and was announced at some time."""
         own = self.of("open", "waived", "recovered")
         worse = [replace(cause, changes=[c for c in cause.changes if c.worse and not c.slight]) for cause in own]
@@ -350,7 +349,7 @@ def from_zero(line: Series, starts: Collection[str]) -> list[tuple[CommitChange,
     return rises
 
 
-def _causes(changes: Sequence[LevelChange], order: Mapping[str, int]) -> list[Cause]:
+def _causes(changes: Sequence[LevelChange], order: Mapping[str, int]) -> list[CommitCause]:
     """Group changes by commit, the one that most lines name first.
 
     A change the same way whose interval holds that commit belongs to it, unless its line has one there already.
@@ -376,14 +375,14 @@ def _causes(changes: Sequence[LevelChange], order: Mapping[str, int]) -> list[Ca
                 left.discard(at)
                 found.setdefault(sha, []).append(replace(changes[at], likeliest=sha, date_ms=date_ms))
     return [
-        Cause(sha, own[0].date_ms, sorted(own, key=lambda change: (-change.weight, change.label, change.where)))
+        CommitCause(sha, own[0].date_ms, sorted(own, key=lambda change: (-change.weight, change.label, change.where)))
         for sha, own in found.items()
     ]
 
 
 def _judged(
-    causes: Sequence[Cause], series: Sequence[Series], order: Mapping[str, int], excused: Excused
-) -> list[Cause]:  # fmt: skip
+    causes: Sequence[CommitCause], series: Sequence[Series], order: Mapping[str, int], excused: Excused
+) -> list[CommitCause]:  # fmt: skip
     """Tell events of the machine or environment from causes, and return all, the largest first.
 
     A commit that touched nothing that is built or measured cannot be at fault. One that touched code may be, however
@@ -409,7 +408,7 @@ def _judged(
     return sorted(judged, key=lambda cause: (-cause.changes[0].weight, -len(cause.changes), -order[cause.sha]))
 
 
-def _range(cause: Cause, order: Mapping[str, int]) -> tuple[str, str]:
+def _range(cause: CommitCause, order: Mapping[str, int]) -> tuple[str, str]:
     """Return the commit before a cause's earliest suspect and its last suspect, by nine tenths of its lines each."""
     middle = order[cause.sha]
     least = (len(cause.changes) - 1) // 10
@@ -423,12 +422,12 @@ def _range(cause: Cause, order: Mapping[str, int]) -> tuple[str, str]:
 
 def suite_of(benchmark: str) -> str:
     """Return the module of a benchmark: its name without method and class."""
-    module = benchmark.rpartition(".")[0] or benchmark
+    module = benchmark.rpartition(".")[0]
     outer, _, last = module.rpartition(".")
     return outer if outer and last[:1].isupper() else module
 
 
-def _crowd(cause: Cause, place: int, ends: Mapping[str, tuple[list[int], list[int]]]) -> str:
+def _crowd(cause: CommitCause, place: int, ends: Mapping[str, tuple[list[int], list[int]]]) -> str:
     """Return how many unrelated lines of one machine moved at once; "" if they are not many."""
     for machine, (firsts, lasts) in ends.items():
         own = [change for change in cause.changes if change.where.startswith(f"{machine}, ")]
@@ -585,3 +584,78 @@ def _begin() -> None:
     """Ignore Ctrl-C, which ends the main process and so its workers, and yield to `asv publish`, under a timeout."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
+
+
+def atom(
+    causes: Sequence[CommitCause], history: History, links: Mapping[str, str], made_ms: int, url: str, project: str
+) -> str:
+    """Return an Atom feed of the newest commits that made lines worse, recovered and waived ones included and marked.
+
+    Args:
+        causes: Regressions that were announced at some time, by commit.
+        history: The repository's commits.
+        links: The page of each commit, by its hash, relative to the feed.
+        made_ms: When the site was made; the date of a feed without entries.
+        url: Address of the site; links are relative to the feed without it.
+        project: Whose history it is.
+    """
+    order = {cause.sha: history.commits[cause.sha].order for cause in causes}
+    newest = sorted(causes, key=lambda cause: -order[cause.sha])[:ENTRIES]
+    oldest = min(history.commits.values(), key=lambda info: info.order, default=None)
+    base = f"{url.rstrip('/')}/" if url else ""
+    ET.register_namespace("", ATOM)
+    feed = ET.Element(f"{{{ATOM}}}feed")
+    # From the repository's first commit, so that every build, anywhere, has the same feed id.
+    _add(feed, "id", _urn("feed", oldest.sha if oldest else ""))
+    _add(feed, "title", f"{project}: regressions on {history.branch}")
+    _add(feed, "updated", _moment(max((_commit_date(cause, history) for cause in newest), default=made_ms)))
+    author = ET.SubElement(feed, f"{{{ATOM}}}author")
+    _add(author, "name", "rocattn")
+    _link(feed, f"{base}feed.xml", "self", "application/atom+xml")
+    _link(feed, f"{base}changes.html", "alternate", "text/html")
+    for cause in newest:
+        entry = ET.SubElement(feed, f"{{{ATOM}}}entry")
+        states = ", ".join(change.state for change in cause.states)
+        _add(entry, "id", _urn("commit", cause.sha))
+        lines = count(len(cause.changes), "line")
+        _add(entry, "title", f"{cause.sha[:8]} {history.commits[cause.sha].subject}: {lines} {cause.sizes} ({states})")
+        _add(entry, "updated", _moment(_commit_date(cause, history)))
+        _link(entry, base + links.get(cause.sha, "changes.html"), "alternate", "text/html")
+        more = len(cause.changes) - ENTRY_LINES
+        listed = [_line(change) for change in cause.changes[:ENTRY_LINES]] + ([f"and {more} more"] if more > 0 else [])
+        _add(
+            entry, "summary", "\n".join([*([f"Perhaps not its fault: {cause.doubt}."] if cause.doubt else []), *listed])
+        )
+    ET.indent(feed)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(feed, encoding="unicode")}\n'
+
+
+def _line(change: LevelChange) -> str:
+    point = change.point
+    span = f" (95 %: {percent(point.ratio_low)} to {percent(point.ratio_high)})" if change.rise is None else ""
+    others = f"; or from another of {len(change.commits)} commits" if len(change.commits) > 1 else ""
+    why = f"; accepted: {change.waived}" if change.waived else ""
+    state = f"{change.state} after {count(point.points, 'point')}"
+    return f"{change.label}: {change.size}{span} on {change.where}, {state}{others}{why}"
+
+
+def _commit_date(cause: CommitCause, history: History) -> int:
+    date_ms = history.commits[cause.sha].date_ms
+    return date_ms if date_ms > 0 else cause.date_ms
+
+
+def _urn(kind: str, name: str) -> str:
+    return f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'rocattn:{kind}:{name}')}"
+
+
+def _moment(date_ms: int) -> str:
+    return datetime.fromtimestamp(date_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _add(parent: ET.Element, name: str, text: str) -> None:
+    # Subjects and labels may hold any character: those that XML cannot hold are replaced.
+    ET.SubElement(parent, f"{{{ATOM}}}{name}").text = _NOT_XML.sub("�", text)
+
+
+def _link(parent: ET.Element, href: str, rel: str, kind: str) -> None:
+    ET.SubElement(parent, f"{{{ATOM}}}link", {"href": href, "rel": rel, "type": kind})

@@ -18,9 +18,8 @@ from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.pages.quantities import natural, percent, quantity
 from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, environment, moment, render
 from rocattn_profiling.site.asv_pages import AsvPages
-from rocattn_profiling.site.changes import AUDIT, Boundary, Changes, LevelChange, lower_is_better, where_of
+from rocattn_profiling.site.changes import AUDIT, Boundary, Changes, LevelChange, atom, lower_is_better, where_of
 from rocattn_profiling.site.commits import CommitInfo, History
-from rocattn_profiling.site.feed import atom
 from rocattn_profiling.site.history import (
     Family,
     HistoryPage,

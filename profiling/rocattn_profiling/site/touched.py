@@ -118,7 +118,9 @@ def _lines(repo: Path, commits: tuple[str, str], files: Sequence[File]) -> str:
     except RevisionError:
         return ""
     changed = [line for line in told.split("\n") if re.match(r"[+-](?![+-]{2} ).*\w", line)]
-    shown = [f"{line[0]} {line[1:].strip()}" for sign in "-+" for line in [x for x in changed if x[0] == sign][:_SHOWN]]
+    # Each once: a pin stands in several files. A list in YAML has dashes of its own.
+    texts = list(dict.fromkeys(f"{line[0]} {line[1:].strip().removeprefix('- ')}" for line in changed))
+    shown = [text for sign in "-+" for text in [text for text in texts if text[0] == sign][:_SHOWN]]
     return f" ({'; '.join(shown)})" if shown else ""
 
 

@@ -501,6 +501,9 @@ def test_an_event_is_listed_once_and_is_no_regression(series_of, long_history):
     assert pages["changes.html"].count("Not the commit's fault") == 1
     assert "Not the commit's fault: only README.md" in pages[f"commits/{11:040x}.html"]
     assert "<entry" not in pages["feed.xml"]
+    assert ('<span class="tag">event</span>' in pages["commits.html"], " worse</span>" in pages["commits.html"]) == (
+        True, False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

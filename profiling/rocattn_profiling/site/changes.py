@@ -391,13 +391,11 @@ def _judged(
     announced = [any(change.state in OPEN for change in cause.changes) for cause in causes]
     ranges = [_range(cause, order) for cause, due in zip(causes, announced, strict=True) if due]
     reasons = iter(excused(ranges))
-    spans: dict[str, list[tuple[int, int, str]]] = {}  # of each machine's lines: first and last value, and the suite
+    ends: dict[str, tuple[list[int], list[int]]] = {}  # of each machine: where its lines have first and last values
     for line in series:
-        if places := [order[point.sha] for point in line.points if point.value is not None]:
-            spans.setdefault(line.machine, []).append((places[0], places[-1], suite_of(line.benchmark)))
-    ends = {
-        machine: (sorted(span[0] for span in own), sorted(span[1] for span in own)) for machine, own in spans.items()
-    }
+        for both, points in zip(ends.setdefault(line.machine, ([], [])), (line.points, line.points[::-1]), strict=True):
+            both += [order[point.sha] for point in itertools.islice((p for p in points if p.value is not None), 1)]
+    ends = {machine: (sorted(firsts), sorted(lasts)) for machine, (firsts, lasts) in ends.items()}
     judged = []
     for cause, due in zip(causes, announced, strict=True):
         event = next(reasons) if due else ""

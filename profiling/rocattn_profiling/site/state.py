@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +23,7 @@ from rocattn_profiling.site.changes import where_of
 from rocattn_profiling.site.commits import CommitInfo, History
 
 if TYPE_CHECKING:
-    from rocattn_profiling.asv.series import Point, Series
+    from rocattn_profiling.asv.series import Series
     from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.kernels.pins import Pin, Pins
 
@@ -172,19 +171,25 @@ def broken_lines(series: Iterable[Series], history: History) -> list[Broken]:
         series: Points in commit order; those of other branches are left out.
         history: The repository's commits.
     """
-    lines: dict[str, list[tuple[Series, list[Point]]]] = {}
+    order = {sha: info.order for sha, info in history.commits.items() if info.on_branch}
+    lines: dict[str, list[Series]] = {}
     for line in series:
-        own = [p for p in line.points if p.sha in history.commits and history.commits[p.sha].on_branch]
-        lines.setdefault(where_of(line), []).append((line, own))
+        lines.setdefault(where_of(line), []).append(line)
     found: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
     for where, listed in lines.items():
-        orders = sorted({history.commits[point.sha].order for _, own in listed for point in own})
-        newest = orders[-CONFIRMED:]  # one that nobody measures any more was removed
-        for line, own in listed:
-            failed = list(itertools.takewhile(lambda point: point.value is None, reversed(own)))
-            if failed and history.commits[failed[0].sha].order >= newest[0]:
-                since = failed[-1].sha if len(failed) < len(own) else ""
-                found.setdefault((line.benchmark, where, since), []).append((line.label, len(failed)))
+        measured = {point.sha for line in listed for point in line.points} & order.keys()
+        # What none of the newest commits measured was removed.
+        newest = set(sorted(measured, key=lambda sha: order[sha])[-CONFIRMED:])
+        for line in listed:
+            backwards = (point for point in reversed(line.points) if point.sha in order)
+            failed, worked = [], False
+            for point in backwards:
+                if worked := point.value is not None:
+                    break
+                failed.append(point.sha)
+            if failed and failed[0] in newest:
+                key = (line.benchmark, where, failed[-1] if worked else "")
+                found.setdefault(key, []).append((line.label, len(failed)))
     broken = [Broken(own[0][0], where, since, own[0][1], len(own)) for (_, where, since), own in found.items()]
     return sorted(broken, key=lambda one: (not one.since, one.commits, natural(one.label), one.where))
 

@@ -289,3 +289,17 @@ def test_a_failed_point_s_tooltip_says_so(series_of):
     text = page["history/bench-inference.html"]
     assert "cpu: failed" in text
     assert re.search(r"cpu: failed\s+0{8} 2026-09-11 not in this clone", text)
+
+
+def test_a_thousandfold_change_has_an_axis_in_logs_with_whole_labels(series_of):
+    """Multiples in place of percents, a fall as far from x1 as a rise; small ranges keep their percents."""
+
+    def overview(values):
+        (family,) = families([series_of(values)])
+        return history_page(family, Around({})).overview
+
+    wide = overview([1.0, 2000.0, 0.001])
+    labels = [tick.label for tick in wide.y_ticks]
+    assert {"x1", "x1000", "x1/100"} <= set(labels)
+    assert wide.left >= 11 * 0.6 * max(map(len, labels))
+    assert all(tick.label.endswith("%") for tick in overview([1.0, 1.1, 0.9]).y_ticks)

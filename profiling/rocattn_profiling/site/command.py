@@ -54,6 +54,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--launches", type=positive, default=3, metavar="N", help="of --measure: processes (default 3)")
     parser.add_argument("--url", default="", metavar="URL", help="the address that the site will have, for its feed")
+    parser.add_argument("--no-asv", action="store_true", help="leave out asv's own pages, which take the most time")
     parser.add_argument("--open", action="store_true", help="open the front page in a browser")
 
 
@@ -116,10 +117,11 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
     records = find_records(arguments.records, results / "bench", notes)
     gate = _find_verdict(arguments.gate, results / "gate", notes)
     coverage = _coverage(arguments, records, gate)
-    # asv takes as long as all our pages, and runs in a process that can be killed: both run at once.
+    # asv may take minutes, and runs in a process that can be killed: ours are in place before it is waited for.
     with ProcessPoolExecutor(1, get_context("spawn")) as beside:
-        staged = staging.folder(out / "asv")
-        publishing = beside.submit(asv_pages.publish, store, history, out / "asv", staged)
+        publishing = None
+        if not arguments.no_asv:
+            publishing = beside.submit(asv_pages.publish, store, history, out / "asv", staging.folder(out / "asv"))
         reading_notes: list[str] = []
         with progress("site: reading results", 0, brief=True) as shown:
             series = store.read(reading_notes.append, _counted(shown))
@@ -131,24 +133,28 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
             raise CommandError(f"nothing to publish: {reason}", NOT_MEASURED)
         notes += _unknown_commits(series, history, repo, store.results_dir)
         changes = _changes(series, history, store, notes)
-        asv = _awaited(publishing)
-    if not asv.published:
-        staging.drop(out / "asv")
-    report = bench_report.build(records) if records else None
-    standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
-    # A file that neither reader accepts is reported once, though each words it differently.
-    known = {note.partition(": ")[0] for note in notes}
-    asv.notes = [note for note in asv.notes if note.partition(": ")[0] not in known]
-    judged = gate.head.revision if gate else None
-    site = Site(
-        series, history, store.machines(), report, gate, asv, notes, changes=changes, standing=standing,
-        gate_branch=branch_with(repo, judged.sha, history.branch) if judged else "",
-        baselines=_baselines(results / "baselines", notes), url=arguments.url,
-        commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
-        documents=DOCUMENTS if (out / DOCUMENTS).is_file() else "",
-    )  # fmt: skip
-    with progress("site: pages", 0, brief=True) as shown:
-        written = write_site(out, site, _counted(shown), staging)
+        report = bench_report.build(records) if records else None
+        standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
+        judged = gate.head.revision if gate else None
+        why = "asv publish is not done yet" if publishing else "--no-asv was given"
+        site = Site(
+            series, history, store.machines(), report, gate, asv_pages.AsvPages(reason=why), notes, changes=changes,
+            standing=standing, gate_branch=branch_with(repo, judged.sha, history.branch) if judged else "",
+            baselines=_baselines(results / "baselines", notes), url=arguments.url,
+            commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
+            documents=DOCUMENTS if (out / DOCUMENTS).is_file() else "",
+        )  # fmt: skip
+        with progress("site: pages", 0, brief=True) as shown:
+            written = write_site(out, site, _counted(shown))
+        if publishing:
+            site.asv = _awaited(publishing)
+            if not site.asv.published:
+                staging.drop(out / "asv")
+            # A file that neither reader accepts is reported once, though each words it differently.
+            known = {note.partition(": ")[0] for note in notes}
+            site.asv.notes = [note for note in site.asv.notes if note.partition(": ")[0] not in known]
+            with progress("site: links to asv's pages", 0, brief=True) as shown:
+                written = write_site(out, site, _counted(shown), staging)
     _report(site, written, coverage, json=arguments.json)
     if arguments.open:
         import webbrowser

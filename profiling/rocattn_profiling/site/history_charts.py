@@ -157,7 +157,7 @@ def overview_charts(
             values.append(ChartPoint(at, ratio, title, href=around.pages.get(shas[at], "")))
         traces.append(ChartLine(line.full_name, line.style, values))
     better = f", {better_of(lines)} is better" if better_of(lines) else ""
-    axis = value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=False, zero=False)
+    axis = value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=None, zero=False)
     standing = [change for line in lines for change in line.changes if change.open]
     bands = [_band(change, place, around) for change in standing[:OVERVIEW_BANDS]]
     edges = _edges(lines, place, around)
@@ -170,7 +170,7 @@ def overview_charts(
             unit="",
             x_ticks=_commit_ticks(shas, ticks),
             x_label="commits, oldest to newest",
-            tick_text=percent_tick,
+            tick_text=_times if axis.log else percent_tick,
             y_axis=axis,
             rule=1.0,
             size=size,
@@ -218,6 +218,11 @@ def panel_chart(
     )
     chart.thinned = thinned
     return chart
+
+
+def _times(ratio: float) -> str:
+    """Return a ratio as a multiple: percents above 100-fold are long, and those of falls crowd at -100 %."""
+    return f"x{ratio:.6g}" if ratio >= 1 else f"x1/{1 / ratio:.6g}"
 
 
 def change_title(change: LevelChange, subject: Callable[[str], str]) -> str:

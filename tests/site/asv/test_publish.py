@@ -238,3 +238,19 @@ def test_links_between_pages_lead_somewhere(site):
     for page in pages:
         for link in re.findall(r'href="([^"]+)"', page.read_text()):
             assert (page.parent / link.split("#")[0]).is_file(), (page, link)
+
+
+def test_our_pages_are_in_place_before_asv_is_waited_for(history, monkeypatch):
+    """What ends the wait leaves ours, which say that asv's are not there; without asv nothing is waited for."""
+    root, _ = history
+    asked = ["site", "--repo", str(root), "--out", str(root / "out/site"), "--json"]
+
+    def interrupted(_):
+        raise RocattnError("interrupted")
+
+    monkeypatch.setattr("rocattn_profiling.site.command._awaited", interrupted)
+    assert main(asked) != 0
+    assert "asv publish is not done yet" in (root / "out/site/index.html").read_text()
+    assert main([*asked, "--no-asv"]) == 0
+    assert "--no-asv was given" in (root / "out/site/index.html").read_text()
+    assert not (root / "out/site/asv").exists()

@@ -11,7 +11,7 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.store import AsvStore
+from rocattn_profiling.asv.store import AsvStore, load_results
 from rocattn_profiling.measure.records import Commit, Machine
 from rocattn_profiling.site.asv_pages import stage
 
@@ -39,6 +39,13 @@ def by_params(store, name="suite.Class.time_it"):
     return {tuple(s.params.values()): s.points[0] for s in store.read() if s.benchmark == name}
 
 
+def samples_in(store, name):
+    """The samples of a benchmark in the one result file: a site needs none, so `AsvStore.read` drops them."""
+    (path,) = store.result_files()
+    results = load_results(path)
+    return results.get_result_samples(name, results.get_result_params(name))
+
+
 def test_samples_come_back_with_their_median_and_interval(store):
     """Samples are kept, the value is their median, and the interval holds it."""
     samples = [1.0, 1.5, 1.1, 1.2, 1.4, 1.3, 1.6]
@@ -46,7 +53,7 @@ def test_samples_come_back_with_their_median_and_interval(store):
     (series,) = [s for s in store.read() if s.params == {"backend": "cpu", "seq": "128"}]
     (point,) = series.points
     assert (series.unit, series.machine, series.env_name) == ("seconds", "a_b_box", "py3.11-numpy2.4")
-    assert point.samples == samples
+    assert samples in samples_in(store, "suite.Class.time_it")
     assert point.value == 1.3
     assert (point.low, point.high) == (1.0, 1.6)
 
@@ -68,7 +75,7 @@ def test_later_results_of_the_same_commit_are_merged(store):
     points = by_params(store)
     values = {key: p.value for key, p in points.items() if not math.isnan(p.value)}
     assert values == {("cpu", "128"): 1.1, ("cpu-flash", "128"): 2.0, ("cpu", "513"): 4.0}
-    assert points["cpu", "128"].samples == [1.0, 1.1, 1.2]
+    assert [1.0, 1.1, 1.2] in samples_in(store, "suite.Class.time_it")
     assert by_params(store, "suite.Other.time_it")["x",].value == 3.0
 
 
@@ -315,7 +322,7 @@ def test_records_become_one_benchmark_a_grid_and_backend(store, record_of):
         ("bench.inference.cpu", small.label),
     }  # fmt: skip
     samples = [ns / 1e9 for launch in good.launches for ns in launch.samples_ns]
-    assert found["bench.inference.cpu_flash", small.label].samples == samples
+    assert samples in samples_in(store, "bench.inference.cpu_flash")
     assert found["bench.inference.cpu_flash", large.label].value is None
     assert math.isnan(found["bench.inference.cpu", small.label].value)
 

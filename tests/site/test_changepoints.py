@@ -293,7 +293,7 @@ def test_helper_processes_find_the_same(monkeypatch):
     lined, starts = [], []
     for number in range(20):
         values = [*stepped(rng, 30, 20, size=0.1 * (number % 3)).tolist(), None, math.nan]
-        points = [Point(sha=f"c{i}", date_ms=i, value=value, samples=[1.0]) for i, value in enumerate(values)]
+        points = [Point(sha=f"c{i}", date_ms=i, value=value) for i, value in enumerate(values)]
         lined.append(Series(benchmark=f"b{number}", params={}, unit="s", machine="m", env_name="e", points=points))
         starts.append({"c25"} if number % 4 == 0 else set())
     here = list(changes.in_processes(changes_of, lined, starts, 2))

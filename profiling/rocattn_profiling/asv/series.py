@@ -30,7 +30,6 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         sha, date_ms: The commit; milliseconds since 1970.
         value: In the series' unit (asv's: the median of the samples); NaN is n/a, None failed.
         low, high: Interval of the median with at least 95 % coverage (within the run); None without enough samples.
-        samples: Raw samples in the series' unit; may be empty.
     """
 
     sha: str
@@ -38,7 +37,6 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     value: float | None
     low: float | None = None
     high: float | None = None
-    samples: list[float] = []
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,9 +86,7 @@ def points_of(results: Results, name: str, names: list[str]) -> Iterator[tuple[t
         if low is None and stats[at]:
             low, high = _finite(stats[at].get("ci_99_a")), _finite(stats[at].get("ci_99_b"))
             low, high = (None, None) if low is None or high is None else (low, high)
-        point = Point(
-            sha=results.commit_hash, date_ms=int(results.date), value=value, low=low, high=high, samples=taken
-        )
+        point = Point(sha=results.commit_hash, date_ms=int(results.date), value=value, low=low, high=high)
         yield tuple(zip(names, combination, strict=True)), point
 
 

@@ -150,17 +150,24 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
             site.asv = _awaited(publishing)
             if not site.asv.published:
                 staging.drop(out / "asv")
-            # A file that neither reader accepts is reported once, though each words it differently.
-            known = {note.partition(": ")[0] for note in notes}
-            site.asv.notes = [note for note in site.asv.notes if note.partition(": ")[0] not in known]
-            with progress("site: links to asv's pages", 0, brief=True) as shown:
-                written = write_site(out, site, _counted(shown), staging)
+            written = _written_again(out, site, staging)
     _report(site, written, coverage, json=arguments.json)
     if arguments.open:
         import webbrowser
 
         webbrowser.open(written[0].as_uri())
     return coverage.status()
+
+
+def _written_again(out: Path, site: Site, staging: StagedFiles) -> list[Path]:
+    """Write our pages with links to asv's, which are moved into place together with them."""
+    from rocattn_profiling.site.site import write_site
+
+    # A file that neither reader accepts is reported once, though each words it differently.
+    known = {note.partition(": ")[0] for note in site.problems}
+    site.asv.notes = [note for note in site.asv.notes if note.partition(": ")[0] not in known]
+    with progress("site: links to asv's pages", 0, brief=True) as shown:
+        return write_site(out, site, _counted(shown), staging)
 
 
 def _coverage(arguments: argparse.Namespace, records: list[Record], gate: GateResult | None) -> Coverage:

@@ -1,0 +1,178 @@
+"""Our change points on real asv histories: kept while the history grows, and against asv's and Apache Otava's.
+
+    python research/peers/change_points.py REPO STORE [--lines N] [--otava PYTHON] [--only lost|replay|peers]
+
+Takes a project's clone and its asv results, of which every line with eight or more points counts. Prints
+
+- of the changes, and of the open regressions, the share lost when 0 to 3 values of 1.3 or 3 times the last are appended;
+- of the regressions that were open in one of the last 80 builds: those missing for a build or more and then back, those
+  gone at the end, and those now at another commit (up to three away), whose name in the feed moved;
+- of each detector, its clean steps (eight points on each side that do not overlap, more than 2 %, found by anyone within
+  two commits), and the changes of 2 % or more whose adjacent points do not support them. Needs asv, and a Python that
+  has `apache-otava`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rocattn_profiling.asv.store import AsvStore
+from rocattn_profiling.site.changepoints import FEWEST, change_points
+from rocattn_profiling.site.changes import lower_is_better
+from rocattn_profiling.site.commits import read_history
+
+BUILDS, NEAR, BESIDE = 80, 2, 8
+OTAVA = """
+import json, sys
+from otava.series import AnalysisOptions, Metric, Series
+found = []
+for y in json.load(sys.stdin):
+    series = Series("line", None, list(range(len(y))), {"m": Metric(1, 1.0)}, {"m": y}, {})
+    found.append([c.index for c in series.analyze(AnalysisOptions()).change_points["m"]])
+json.dump(found, sys.stdout)
+"""
+
+
+def lines_of(repo: Path, store: Path) -> list[tuple[str, int, list[float]]]:
+    """Return each line: its label, 1 if lower is better else -1, and its values in commit order."""
+    order = {sha: info.order for sha, info in read_history(repo).commits.items() if info.on_branch}
+    lines = []
+    for series in AsvStore(repo, store).read():
+        points = sorted((p for p in series.points if p.sha in order), key=lambda p: order[p.sha])
+        values = [p.value for p in points if p.value is not None and math.isfinite(p.value)]
+        if len(values) >= FEWEST and min(values) > 0:
+            lines.append((series.label, 1 if lower_is_better(series) else -1, values))
+    return lines
+
+
+def lost(lines: list[tuple[str, int, list[float]]]) -> None:
+    """Print the changes and open regressions that appended values hide."""
+    before = [change_points(values) for _, _, values in lines]
+    for count in range(4):
+        for factor in (1.3, 3.0) if count else (1.0,):
+            gone = still = total = opened = 0
+            for (_, sign, values), known in zip(lines, before, strict=True):
+                after = {c.index for c in change_points([*values, *[values[-1] * factor] * count])}
+                for change in known:
+                    is_open = sign * (change.ratio - 1) > 0 and change.state != "recovered"
+                    hidden = not any(abs(change.index - index) <= NEAR for index in after)
+                    total, opened = total + 1, opened + is_open
+                    gone, still = gone + hidden, still + (hidden and is_open)
+            print(f"{count} x{factor:g}: {gone} of {total} changes lost, {still} of {opened} open", flush=True)
+
+
+def replay(lines: list[tuple[str, int, list[float]]], verbose: bool) -> None:
+    """Print what became of the regressions that were open in one of the last builds."""
+    announced = back = gone = moved = 0
+    for label, sign, values in lines:
+        first = max(FEWEST, len(values) - BUILDS)
+        seen: dict[int, int] = {}  # index -> build of its announcement
+        listed: list[set[int]] = []
+        for n in range(first, len(values) + 1):
+            found = change_points(values[:n])
+            listed.append({c.index for c in found})
+            for change in found:
+                if sign * (change.ratio - 1) > 0 and change.state != "recovered":
+                    seen.setdefault(change.index, n)
+        for index, start in sorted(seen.items()):
+            builds = listed[start - first :]
+            absent = [n for n, found in enumerate(builds, start=start) if index not in found]
+            if not absent:
+                kind = ""
+            elif index in builds[-1]:
+                kind, back = "back", back + 1
+            elif any(abs(index - other) <= 3 for other in builds[-1]):
+                kind, moved = "moved", moved + 1
+            else:
+                kind, gone = "gone", gone + 1
+            announced += 1
+            if verbose and kind:
+                print(f"  {kind} {label} {index}: announced at {start}, absent at {absent[:12]} of {len(values)}")
+    print(f"replay: {announced} open regressions, {back} back, {gone} gone, {moved} moved", flush=True)
+
+
+def steps_by_asv(values: list[float]) -> list[int]:
+    """Return where the levels of asv's own detection begin."""
+    from asv.step_detect import detect_steps
+
+    return [int(start) for start, *_ in detect_steps(values)[1:]]
+
+
+def clean(values: list[float], at: int) -> bool:
+    """Return whether the eight points on both sides of a place are levels more than 2 % apart without overlap."""
+    old, new = values[max(0, at - BESIDE) : at], values[at : at + BESIDE]
+    if min(len(old), len(new)) < BESIDE:
+        return False
+    apart = max(old) < min(new) or max(new) < min(old)
+    return apart and abs(math.log(statistics.median(new) / statistics.median(old))) > math.log(1.02)
+
+
+def supported(values: list[float], at: int) -> bool:
+    """Return whether the points on both sides differ (a rank test at 5 %), or are too few to say so."""
+    from scipy.stats import mannwhitneyu
+
+    old, new = values[max(0, at - 15) : at], values[at : at + 15]
+    return min(len(old), len(new)) >= 3 and float(mannwhitneyu(old, new).pvalue) < 0.05
+
+
+def against(lines: list[tuple[str, int, list[float]]], otava: str) -> None:
+    """Print the clean steps that each detector finds, and how many of its changes have no support."""
+    found = {
+        "ours": [[c.index for c in change_points(values)] for _, _, values in lines],
+        "asv": [steps_by_asv(values) for _, _, values in lines],
+    }
+    if otava:
+        asked = json.dumps([values for _, _, values in lines])
+        done = subprocess.run([otava, "-c", OTAVA], input=asked, capture_output=True, text=True, check=True)
+        found["otava"] = json.loads(done.stdout)
+    steps: list[list[int]] = []
+    for number, (_, _, values) in enumerate(lines):
+        places: list[int] = []
+        for at in sorted({at for places in found.values() for at in places[number] if clean(values, at)}):
+            if not places or at - places[-1] > NEAR:
+                places.append(at)
+        steps.append(places)
+    total = sum(map(len, steps))
+    for name, all_places in found.items():
+        hits = sum(
+            any(abs(at - other) <= NEAR for other in mine)
+            for places, mine in zip(steps, all_places, strict=True) for at in places
+        )  # fmt: skip
+        bad = sum(not supported(values, at) for (_, _, values), mine in zip(lines, all_places, strict=True) for at in mine)
+        print(f"{name}: {hits} of {total} clean steps, {bad} of {sum(map(len, all_places))} unsupported", flush=True)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("repo", type=Path)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--lines", type=int, default=0, help="so many lines, spread over all")
+    parser.add_argument("--otava", default="", help="a Python that has apache-otava")
+    parser.add_argument("--only", choices=["lost", "replay", "peers"])
+    parser.add_argument("--verbose", action="store_true")
+    arguments = parser.parse_args()
+    lines = lines_of(arguments.repo, arguments.store)
+    if arguments.lines and arguments.lines < len(lines):
+        lines = [lines[int(i)] for i in np.linspace(0, len(lines) - 1, arguments.lines)]
+    began = time.perf_counter()
+    count = sum(len(change_points(values)) for _, _, values in lines)
+    print(f"{len(lines)} lines, {count} changes, searched in {time.perf_counter() - began:.2f} s", flush=True)
+    if arguments.only in {None, "lost"}:
+        lost(lines)
+    if arguments.only in {None, "replay"}:
+        replay(lines, arguments.verbose)
+    if arguments.only in {None, "peers"}:
+        against(lines, arguments.otava)
+
+
+if __name__ == "__main__":
+    main()

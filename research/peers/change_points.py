@@ -36,7 +36,7 @@ from otava.series import AnalysisOptions, Metric, Series
 found = []
 for y in json.load(sys.stdin):
     series = Series("line", None, list(range(len(y))), {"m": Metric(1, 1.0)}, {"m": y}, {})
-    found.append([c.index for c in series.analyze(AnalysisOptions()).change_points["m"]])
+    found.append([int(c.index) for c in series.analyze(AnalysisOptions()).change_points["m"]])
 json.dump(found, sys.stdout)
 """
 
@@ -71,32 +71,32 @@ def lost(lines: list[tuple[str, int, list[float]]]) -> None:
 
 def replay(lines: list[tuple[str, int, list[float]]], verbose: bool) -> None:
     """Print what became of the regressions that were open in one of the last builds."""
-    announced = back = gone = moved = 0
+    kinds = dict.fromkeys(("kept", "back", "moved", "gone"), 0)
+    alone = 0
     for label, sign, values in lines:
         first = max(FEWEST, len(values) - BUILDS)
-        seen: dict[int, int] = {}  # index -> build of its announcement
-        listed: list[set[int]] = []
+        seen: dict[int, int] = {}  # index -> place of the build that announced it
+        builds: list[list[int]] = []
         for n in range(first, len(values) + 1):
             found = change_points(values[:n])
-            listed.append({c.index for c in found})
             for change in found:
                 if sign * (change.ratio - 1) > 0 and change.state != "recovered":
-                    seen.setdefault(change.index, n)
+                    seen.setdefault(change.index, len(builds))
+            builds.append([change.index for change in found])
         for index, start in sorted(seen.items()):
-            builds = listed[start - first :]
-            absent = [n for n, found in enumerate(builds, start=start) if index not in found]
-            if not absent:
-                kind = ""
-            elif index in builds[-1]:
-                kind, back = "back", back + 1
-            elif any(abs(index - other) <= 3 for other in builds[-1]):
-                kind, moved = "moved", moved + 1
-            else:
-                kind, gone = "gone", gone + 1
-            announced += 1
-            if verbose and kind:
-                print(f"  {kind} {label} {index}: announced at {start}, absent at {absent[:12]} of {len(values)}")
-    print(f"replay: {announced} open regressions, {back} back, {gone} gone, {moved} moved", flush=True)
+            later = builds[start:]
+            absent = [n for n, found in enumerate(later) if index not in found]
+            # Not its own data: another change came after it, so that the newest point was on a later level.
+            foreign = [n for n in absent if index in later[n - 1] and max(later[n - 1]) > index]
+            near = any(abs(index - other) <= 3 for other in later[-1])
+            kind = "kept" if not absent else "back" if index in later[-1] else "moved" if near else "gone"
+            kinds[kind] += 1
+            alone += bool(foreign)
+            if verbose and absent:
+                at = ", ".join(str(first + start + n) for n in absent[:8])
+                print(f"  {kind} {index} {'FOREIGN ' * bool(foreign)}{len(values)}: from {first + start}, absent {at} {label[:70]}")
+    said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    print(f"replay: {said}; {alone} vanished without data of its own", flush=True)
 
 
 def steps_by_asv(values: list[float]) -> list[int]:

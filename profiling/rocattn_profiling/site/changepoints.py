@@ -44,7 +44,8 @@ _DRAWN = 60_000  # points in all bootstrap draws: long series get fewer draws
 _PLAIN = 100.0  # t squared that no stable series of independent, winsorised points reaches
 _APART = 1.5  # scatter over the noise from point to point that suggests several levels
 _HIDDEN = 0.1  # share of `LEVEL` for steps in a segment without a significant bump
-_PRICE = 5.0  # squared, times the squared noise from point to point: the penalty of a level
+_AROUND = 41  # points whose noise is that of the point in the middle
+_PRICE = 5.0  # squared, in squared noise scales: the penalty of a level
 _MOST_CORRELATED = 0.8
 _EULER = 0.5772156649
 
@@ -151,7 +152,8 @@ def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[Change
     first, body, last = _ends(logs)
     places, logs, body = places[first:last], logs[first:last], body - first
     y = winsorised(logs[:body])
-    cuts = _pruned(logs[:body], y, sorted(set(_cuts(logs[:body], y, 0, body, level))), level)
+    # Levels that do not depend on what is far from them: a later one must not hide a change that was told before.
+    cuts = _pruned(logs[:body], y, sorted({*_cuts(logs[:body], y, 0, body, level), *_levels(y)}), level)
     if body < len(logs):  # judged by the level before it alone
         longer = np.concatenate([y, logs[body:]])
         if _doubt(logs, longer, cuts[-1] if cuts else 0, body, len(logs))[0] <= level:
@@ -203,12 +205,16 @@ def _ends(y: Array) -> tuple[int, int, int]:
 
 
 def _apart(y: Array) -> int:
-    """Return how many of the last points, fewer than `CONFIRMED`, are all far from those before them."""
+    """Return how many of the last points, fewer than `CONFIRMED`, are all far from those before them; 0 if more are."""
     for count in range(1, min(CONFIRMED, len(y) - FEWEST + 1)):
         rest = y[:-count]
-        before = np.array([[float(np.median(rest[-_WINDOW:]))], *rest[-2:, None]])
+        usual, there = float(np.median(rest[-_WINDOW:])), float(np.median(y[-count:]))
+        before = np.array([[usual], *rest[-2:, None]])
         if (np.abs(y[-count:] - before) > _FAR * step_scale(rest)).all():
-            return count
+            # A first point that is not quite there belongs to them, and not to the level before.
+            while count < CONFIRMED and 4 * abs(y[-count - 1] - there) < abs(y[-count - 1] - usual):
+                count += 1
+            return count % CONFIRMED
     return 0
 
 
@@ -231,17 +237,17 @@ def _cuts(raw: Array, y: Array, start: int, end: int, level: float) -> Iterator[
 
 def _levels(y: Array) -> list[int]:
     """Return where the levels of the best penalised fit begin (optimal partitioning, Jackson et al. 2005)."""
-    count, price = len(y), (_PRICE * step_scale(y)) ** 2
-    sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (y, y**2))
+    count, weights = len(y), 1 / _scales(y) ** 2
+    totals, sums, squares = (np.concatenate([[0.0], np.cumsum(weights * y**power)]) for power in range(3))
     places = np.arange(count + 1)
     best, begins = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=np.intp)
     best[0] = 0.0
     for end in range(CONFIRMED, count + 1):
         starts = places[: end + 1 - (CONFIRMED if end < count else SHORTEST)]
-        around = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
+        around = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (totals[end] - totals[starts])
         costs = best[starts] + around
         begins[end] = costs.argmin()
-        best[end] = costs[begins[end]] + price
+        best[end] = costs[begins[end]] + _PRICE**2
     cuts, at = [], int(begins[count])
     while at:
         cuts.append(at)
@@ -437,6 +443,16 @@ def winsorised(y: Array) -> Array:
         if few and (side[start] * y[start:end]).min() > edge:
             clipped[start:end] = around
     return clipped
+
+
+def _scales(y: Array) -> Array:
+    """Return `step_scale` around each point: one stretch's noise does not decide over another, nor over later data."""
+    if len(y) <= _AROUND:
+        return np.full(len(y), step_scale(y))
+    steps = np.sort(np.abs(np.lib.stride_tricks.sliding_window_view(np.diff(y), _AROUND - 1)), axis=1)
+    few = steps[:, : math.ceil(0.9 * (_AROUND - 1))].mean(axis=1) / 0.9
+    before = _AROUND // 2
+    return np.maximum(np.pad(few, (before, len(y) - len(few) - before), mode="edge"), FLOOR)
 
 
 def step_scale(y: Array) -> float:

@@ -6,10 +6,10 @@ Takes a project's clone and its asv results, of which every line with eight or m
 
 - of the changes, and of the open regressions, the share lost when 0 to 3 values of 1.3 or 3 times the last are appended;
 - of the regressions that were open in one of the last 80 builds: those missing for a build or more and then back, those
-  gone at the end, and those now at another commit (up to three away), whose name in the feed moved;
-- of each detector, its clean steps (eight points on each side that do not overlap, more than 2 %, found by anyone within
-  two commits), and the changes of 2 % or more whose adjacent points do not support them. Needs asv, and a Python that
-  has `apache-otava`.
+  gone at the end, those now at another commit (up to three away), and those that vanished when a later level grew;
+- of each detector, its clean steps (eight points on each side that do not overlap, more than 2 %, found by anyone
+  within two commits), and its changes that a rank test of the 15 points on each side does not support. Needs asv, scipy
+  and a Python that has `apache-otava`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def replay(lines: list[tuple[str, int, list[float]]], verbose: bool) -> None:
             alone += bool(foreign)
             if verbose and absent:
                 at = ", ".join(str(first + start + n) for n in absent[:8])
-                print(f"  {kind} {index} {'FOREIGN ' * bool(foreign)}{len(values)}: from {first + start}, absent {at} {label[:70]}")
+                told = f"{kind} {index}{' by others' * bool(foreign)}, from {first + start} of {len(values)}"
+                print(f"  {told}, absent {at}: {label[:70]}")
     said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     print(f"replay: {said}; {alone} vanished without data of its own", flush=True)
 
@@ -146,7 +147,9 @@ def against(lines: list[tuple[str, int, list[float]]], otava: str) -> None:
             any(abs(at - other) <= NEAR for other in mine)
             for places, mine in zip(steps, all_places, strict=True) for at in places
         )  # fmt: skip
-        bad = sum(not supported(values, at) for (_, _, values), mine in zip(lines, all_places, strict=True) for at in mine)
+        bad = sum(
+            not supported(values, at) for (_, _, values), mine in zip(lines, all_places, strict=True) for at in mine
+        )
         print(f"{name}: {hits} of {total} clean steps, {bad} of {sum(map(len, all_places))} unsupported", flush=True)
 
 

@@ -1,5 +1,6 @@
 """Change points over history: rare in stable series, found soon after a step, and told with what is not known."""
 
+import itertools
 import math
 
 import numpy as np
@@ -330,3 +331,32 @@ def test_short_levels_at_the_beginning_hide_no_step(seed):
     """Three points of an old level and three of the next, then a step of +18 % after seven more."""
     line = levels((100, 3), (59.8, 3), (50.9, 7), (60.1, 128), (67, 36), noise=0.005, seed=seed)
     assert [change.index for change in change_points(line)] == [13, 141]
+
+
+@pytest.mark.parametrize("kind", ["bimodal later", "bimodal before", "scattered end"])
+def test_noise_of_one_stretch_hides_no_step_of_another(kind):
+    """A step between quiet levels is found in 19 of 20 lines, however the line scatters a good way off."""
+    hits = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        y = rng.normal(0, 0.01, 240) + 0.06 * (np.arange(240) >= 110)
+        if kind == "scattered end":
+            y[228:] += rng.normal(0, 0.3, 12)
+        else:
+            noisy = slice(160, 240) if kind == "bimodal later" else slice(0, 60)
+            y[noisy] += 0.4 * (rng.random(240)[noisy] < 0.4)
+        hits += any(abs(change.index - 110) <= 2 for change in change_points(np.exp(y).tolist()))
+    assert hits >= 19
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("noise", [0.005, 0.02])
+def test_an_open_regression_stays_at_its_commit_while_a_history_grows(noise, seed):
+    """Announced with three points, or with five, it is in every later build, whatever levels and outliers follow."""
+    parts = [(10, 40), (11.5, 25), (14, 7), (14, 20), (9, 30), (12, 12)]
+    line = [*levels(*parts, noise=noise, seed=seed), *levels((30, 2), seed=seed)]
+    builds = [{change.index for change in change_points(line[:n])} for n in range(46, len(line) + 1)]
+    for before, after in itertools.pairwise(builds):
+        settled = {at for at in before if at != max(before)}
+        assert settled <= after
+    assert sorted(builds[-1]) == [40, 65, 92, 122]

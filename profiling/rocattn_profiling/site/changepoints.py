@@ -375,12 +375,22 @@ def _pruned(raw: Array, y: Array, cuts: list[int], level: float) -> list[int]:
 
 def _doubt(raw: Array, y: Array, start: int, cut: int, end: int) -> tuple[float, float]:
     """Return the p-value of the difference between the levels on both sides of a cut, and minus its t statistic."""
-    part, inner = y[start:end], cut - start
-    shift = float(part[inner:].mean() - part[:inner].mean())
-    surprise = abs(shift) / (_noise(part, [inner]).scale * math.sqrt(1 / inner + 1 / (end - cut)))
-    if abs(shift) < LEAST or len(part) < FEWEST or not _are_levels(raw[start:end], inner, shift, end == len(y)):
+    doubts = [_doubt_within(raw[start:end], y[start:end], cut - start, end == len(y))]
+    # Noise farther away, or later, does not decide over a step that the points near it prove.
+    near, far = max(start, cut - _AROUND), min(end, cut + _AROUND)
+    if (near, far) != (start, end):
+        chance, surprise = _doubt_within(raw[near:far], y[near:far], cut - near, far == len(y))
+        doubts.append((2 * chance, surprise))
+    return min(doubts)
+
+
+def _doubt_within(raw: Array, part: Array, cut: int, newest: bool) -> tuple[float, float]:
+    """Return what `_doubt` does of the points given alone."""
+    shift, count = float(part[cut:].mean() - part[:cut].mean()), len(part)
+    surprise = abs(shift) / (_noise(part, [cut]).scale * math.sqrt(1 / cut + 1 / (count - cut)))
+    if abs(shift) < LEAST or count < FEWEST or not _are_levels(raw, cut, shift, newest):
         return 1.0, -surprise
-    return _chance(part, [inner], surprise), -surprise
+    return _chance(part, [cut], surprise), -surprise
 
 
 def _are_levels(raw: Array, cut: int, shift: float, newest: bool) -> bool:
@@ -452,7 +462,8 @@ def _scales(y: Array) -> Array:
     steps = np.sort(np.abs(np.lib.stride_tricks.sliding_window_view(np.diff(y), _AROUND - 1)), axis=1)
     few = steps[:, : math.ceil(0.9 * (_AROUND - 1))].mean(axis=1) / 0.9
     before = _AROUND // 2
-    return np.maximum(np.pad(few, (before, len(y) - len(few) - before), mode="edge"), FLOOR)
+    scales: Array = np.maximum(np.pad(few, (before, len(y) - len(few) - before), mode="edge"), FLOOR)
+    return scales
 
 
 def step_scale(y: Array) -> float:

@@ -4,7 +4,7 @@
 
 Takes a project's clone and its asv results, of which every line with eight or more points counts. Prints
 
-- of the changes, and of the open regressions, the share lost when 0 to 3 values of 1.3 or 3 times the last are appended;
+- of the changes, and of the open regressions, those lost when 0 to 3 values of 1.3 or 3 times the last are appended;
 - of the regressions that were open in one of the last 80 builds: those missing for a build or more and then back, those
   gone at the end, those now at another commit (up to three away), and those that vanished when a later level grew;
 - of each detector, its clean steps (eight points on each side that do not overlap, more than 2 %, found by anyone

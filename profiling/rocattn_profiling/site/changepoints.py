@@ -4,8 +4,8 @@ The most significant bump (a run of commits against the rest; a step is a run th
 recursively, as in circular binary segmentation (Olshen et al. 2004). The p-value of the best split is biased by the
 search, so it is calibrated by a sieve bootstrap (Buehlmann 1997): the same search runs over stable series made of this
 series' residuals with their autocorrelation, and a Gumbel distribution is fitted to the largest values. Outliers are
-winsorised towards a running median first. Segments whose scatter exceeds that of their first differences are refitted
-with optimal partitioning, since several steps can mask each other.
+winsorised towards a running median first. Optimal partitioning offers further steps, since several can mask each other.
+Each is then judged by the two levels beside it, or by the points near it.
 """
 
 from __future__ import annotations
@@ -212,9 +212,9 @@ def _apart(y: Array) -> int:
         before = np.array([[usual], *rest[-2:, None]])
         if (np.abs(y[-count:] - before) > _FAR * step_scale(rest)).all():
             # A first point that is not quite there belongs to them, and not to the level before.
-            while count < CONFIRMED and 4 * abs(y[-count - 1] - there) < abs(y[-count - 1] - usual):
-                count += 1
-            return count % CONFIRMED
+            nearer = 4 * np.abs(rest - there) < np.abs(rest - usual)
+            more = int(np.argmin(nearer[::-1]))
+            return count + more if count + more < CONFIRMED else 0
     return 0
 
 

@@ -42,8 +42,6 @@ FEWEST = CONFIRMED + SHORTEST  # points that a search needs
 _DRAWS, _FEWEST_DRAWS = 200, 60
 _DRAWN = 60_000  # points in all bootstrap draws: long series get fewer draws
 _PLAIN = 100.0  # t squared that no stable series of independent, winsorised points reaches
-_APART = 1.5  # scatter over the noise from point to point that suggests several levels
-_HIDDEN = 0.1  # share of `LEVEL` for steps in a segment without a significant bump
 _AROUND = 41  # points whose noise is that of the point in the middle
 _PRICE = 5.0  # squared, in squared noise scales: the penalty of a level
 _MOST_CORRELATED = 0.8
@@ -153,7 +151,7 @@ def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[Change
     places, logs, body = places[first:last], logs[first:last], body - first
     y = winsorised(logs[:body])
     # Levels that do not depend on what is far from them: a later one must not hide a change that was told before.
-    cuts = _pruned(logs[:body], y, sorted({*_cuts(logs[:body], y, 0, body, level), *_levels(y)}), level)
+    cuts = _pruned(logs[:body], y, sorted({*_cuts(y, 0, body, level), *_levels(y)}), level)
     if body < len(logs):  # judged by the level before it alone
         longer = np.concatenate([y, logs[body:]])
         if _doubt(logs, longer, cuts[-1] if cuts else 0, body, len(logs))[0] <= level:
@@ -218,7 +216,7 @@ def _apart(y: Array) -> int:
     return 0
 
 
-def _cuts(raw: Array, y: Array, start: int, end: int, level: float) -> Iterator[int]:
+def _cuts(y: Array, start: int, end: int, level: float) -> Iterator[int]:
     """Yield the steps within a segment, the most significant first."""
     part = y[start:end]
     if len(part) < FEWEST:
@@ -229,10 +227,7 @@ def _cuts(raw: Array, y: Array, start: int, end: int, level: float) -> Iterator[
     if cuts and _chance(part, cuts, surprise) <= level:
         yield from (start + cut for cut in cuts)
         for a, b in parts:
-            yield from _cuts(raw, y, start + a, start + b, level)
-    elif cuts and float(part.std()) > _APART * step_scale(part):
-        # Several levels pass for noise around any one of them, so each is tested against its neighbours instead.
-        yield from (start + cut for cut in _pruned(raw[start:end], part, _levels(part), level * _HIDDEN))
+            yield from _cuts(y, start + a, start + b, level)
 
 
 def _levels(y: Array) -> list[int]:

@@ -351,7 +351,7 @@ def test_noise_of_one_stretch_hides_no_step_of_another(kind):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("noise", [0.005, 0.02])
-def test_an_open_regression_stays_at_its_commit_while_a_history_grows(noise, seed):
+def test_an_open_regression_stays_while_a_history_grows(noise, seed):
     """Announced with three points, or with five, it is in every later build, whatever levels and outliers follow."""
     parts = [(10, 40), (11.5, 25), (14, 7), (14, 20), (9, 30), (12, 12)]
     line = [*levels(*parts, noise=noise, seed=seed), *levels((30, 2), seed=seed)]

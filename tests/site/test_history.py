@@ -291,7 +291,7 @@ def test_a_failed_point_s_tooltip_says_so(series_of):
     assert re.search(r"cpu: failed\s+0{8} 2026-09-11 not in this clone", text)
 
 
-def test_a_thousandfold_change_has_an_axis_in_logs_with_whole_labels(series_of):
+def test_a_thousandfold_change_is_drawn_in_logs(series_of):
     """Multiples in place of percents, a fall as far from x1 as a rise; small ranges keep their percents."""
 
     def overview(values):

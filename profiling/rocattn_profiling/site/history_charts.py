@@ -166,7 +166,7 @@ def overview_charts(
         return line_chart(
             traces,
             title="Every combination against its first measured commit",
-            description=f"{len(traces)} lines over {len(place)} commits; 0 % is a line's first point{better}",
+            description=f"{len(traces)} lines over {len(place)} commits; the dashed line is each line's first{better}",
             unit="",
             x_ticks=_commit_ticks(shas, ticks),
             x_label="commits, oldest to newest",

@@ -34,6 +34,9 @@ _IN_ORDER = (
     "LDS reads",
 )  # fmt: skip
 """Metrics of the order of the hot loop's instructions, as they are found."""
+_PRECEDENCE = ("scratch", "spills", "matrix", "issue cycles", "loads in flight", "occupancy", "blocks")
+"""Metrics that decide a kernel's verdict, the first that changed; then all others."""
+_NO_VOTE = {"own overlap", "run"}
 _SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
 
 
@@ -277,7 +280,7 @@ class _Compared(NamedTuple):
 
 def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts | None = None) -> _Compared:
     """Compare one kernel; arguments as of `differences`, and what compiled it before."""
-    now, findings = pin_of(facts), list(differences(pin, facts, before))
+    now, findings = pin_of(facts), _weighed(differences(pin, facts, before))
     known = _as_known(pin, now, [facts, *([before] if before else [])])
     change = Change(arch=facts.arch, kernel=facts.name, file=facts.file, before=known, after=now)
     if why := _incomparable(compiler, facts.compiler):
@@ -387,6 +390,26 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
         yield finding("code", 0, (pin.code_bytes, now.code_bytes), words.code())
 
 
+def _weighed(findings: Iterable[Finding]) -> list[Finding]:
+    """Let the gravest quantity of a kernel decide: what contradicts it is a note, as is the order of instructions.
+
+    A spill gone or a cycle saved outweighs a lost wave; overlap and runs of products fall when code between them goes.
+    """
+    found = list(findings)
+    voting = [each for each in found if each.severity in {"worse", "better"} and each.metric not in _NO_VOTE]
+    verdict = min(voting, key=lambda each: _rank(each.metric)).severity if voting else "note"
+    return [
+        msgspec.structs.replace(each, severity="note")
+        if each.severity in {"worse", "better"} and (each.metric in _NO_VOTE or each.severity != verdict)
+        else each
+        for each in found
+    ]
+
+
+def _rank(metric: str) -> int:
+    return _PRECEDENCE.index(metric) if metric in _PRECEDENCE else len(_PRECEDENCE)
+
+
 def _as_known(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> Pin:
     """Return a pin that is equal in what a side does not say, where it is 0: how that changed is not known."""
     names = _unsaid(pin, now, sides)
@@ -470,7 +493,8 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
     """Return how much more work an iteration does than before, so that cycles are compared for the same work.
 
     If a kernel divides its problem differently, the ratio of FLOPs is the factor. If not, extra FLOPs are waste rather
-    than work, unless the bytes loaded grew by the same factor: then the loop was unrolled.
+    than work, unless the bytes loaded changed the same way (the loop was unrolled), or only one of the loops loads
+    (the hot loop is another of the nest). Without FLOPs the bytes loaded are the work.
 
     Args:
         pin: Before.
@@ -482,13 +506,20 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
     assert old is not None
     assert new is not None
     before, after = (old.matrix_flops, new.matrix_flops) if old.matrix_flops else (old.vector_flops, new.vector_flops)
+    loaded = [sum(width * count for width, count in loop.loads.items()) for loop in (old, new)]
+    if not before and not after:
+        return loaded[1] / loaded[0] if all(loaded) else 1.0
     if not before or not after or before == after:
         return 1.0
     factor = after / before
     if pin.choices != now.choices or (old.matrix_flops and not division_known):
         return factor
-    loaded = new.global_bytes / old.global_bytes if old.global_bytes else 0.0
-    return loaded if abs(loaded / factor - 1) < _SAME_WORK else 1.0
+    if not all(loaded):
+        return factor if any(loaded) else 1.0
+    more = loaded[1] / loaded[0]
+    if abs(more / factor - 1) < _SAME_WORK:
+        return more
+    return factor if more != 1 and (more > 1) == (factor > 1) else 1.0
 
 
 def _narrowed(old: LoopPin, new: LoopPin, factor: float) -> float:

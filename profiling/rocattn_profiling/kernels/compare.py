@@ -36,7 +36,6 @@ _IN_ORDER = (
 """Metrics of the order of the hot loop's instructions, as they are found."""
 _PRECEDENCE = ("scratch", "spills", "matrix", "issue cycles", "loads in flight", "occupancy", "blocks")
 """Metrics that decide a kernel's verdict, the first that changed; then all others."""
-_NO_VOTE = {"own overlap", "run"}
 _SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
 
 
@@ -396,11 +395,11 @@ def _weighed(findings: Iterable[Finding]) -> list[Finding]:
     A spill gone or a cycle saved outweighs a lost wave; overlap and runs of products fall when code between them goes.
     """
     found = list(findings)
-    voting = [each for each in found if each.severity in {"worse", "better"} and each.metric not in _NO_VOTE]
+    voting = [each for each in found if each.severity in {"worse", "better"} and METRICS[each.metric].worse]
     verdict = min(voting, key=lambda each: _rank(each.metric)).severity if voting else "note"
     return [
         msgspec.structs.replace(each, severity="note")
-        if each.severity in {"worse", "better"} and (each.metric in _NO_VOTE or each.severity != verdict)
+        if each.severity in {"worse", "better"} and (not METRICS[each.metric].worse or each.severity != verdict)
         else each
         for each in found
     ]

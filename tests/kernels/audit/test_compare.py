@@ -16,7 +16,7 @@ from rocattn_profiling.kernels.shipped import Problem
 from rocattn_profiling.kernels.source_lines import LINE_KINDS, with_lines
 from rocattn_profiling.kernels.verdict import rows_of
 
-from ..made_facts import audit, facts, loop
+from ..made_facts import audit, facts, loop, order
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -135,7 +135,7 @@ def test_scratch_without_spills_is_worse():
 def test_an_array_in_scratch_is_worse_though_spills_are_gone():
     """Fewer spills do not explain more memory."""
     kinds, text = findings(facts(vgpr_spills=12, scratch=52), facts(scratch=4096))
-    assert kinds == [("worse", "scratch"), ("better", "spills")]
+    assert kinds == [("worse", "scratch"), ("note", "spills")]
     assert "52 -> 4096 bytes of scratch per lane without new spills: an array" in text
 
 
@@ -413,3 +413,26 @@ def test_another_file_is_refused_in_one_line(tmp_path, content):
     with pytest.raises(AuditFileError, match=r"audit\.json is (?:not )?an audit") as caught:
         read_audit(path)
     assert "\n" not in str(caught.value)
+
+
+def test_an_integer_loop_is_compared_by_the_bytes_that_it_loads():
+    """Without FLOPs an unrolled loop is better, and undone it is worse."""
+    rolled = facts(cost=loop(plain=20, matrix=0, loads=((4, 1),), vector_flops=0))
+    unrolled = facts(cost=loop(plain=32, matrix=0, loads=((4, 4),), vector_flops=0))
+    assert ("better", "issue cycles") in findings(rolled, unrolled)[0]
+    assert ("worse", "issue cycles") in findings(unrolled, rolled)[0]
+
+
+def test_an_inner_loop_no_longer_unrolled_is_worse_though_its_iteration_is_short():
+    """The hot loop becomes the inner one, which loads nothing: FLOPs are the work."""
+    whole = facts(cost=loop(plain=320, matrix=0, loads=((16, 8),)))
+    inner = facts(cost=loop(plain=20, matrix=0, loads=(), scalar_cycles=20.0, issue_cycles=40.0))
+    assert ("worse", "issue cycles") in findings(whole, inner)[0]
+
+
+def test_spills_that_are_gone_outweigh_a_lost_wave_and_overlap():
+    """The verdict has one order: the spill decides, and what contradicts it is a note."""
+    before, after = loop(schedule=order()), loop(schedule=order(own_overlap_pct=20.0, run=4.0))
+    kinds, _ = findings(facts(vgprs=190, vgpr_spills=64, scratch=256, cost=before), facts(vgprs=241, cost=after))
+    assert {severity for severity, _ in kinds} == {"better", "note"}
+    assert ("better", "spills") in kinds

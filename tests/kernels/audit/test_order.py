@@ -17,8 +17,6 @@ def kernel(lds=0.4, barriers=2, **changes):
 @pytest.mark.parametrize(
     ("changes", "metric"),
     [
-        ({"own_overlap_pct": 34.0}, "own overlap"),
-        ({"run": 7.0}, "run"),
         ({"read_distance": 3.0}, "read to wait"),
         ({"bare_read_waits": 1}, "bare waits"),
         ({"barriers": 3}, "barriers"),

@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
 SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
 _IN_ORDER = (
-    "own overlap", "run", "read to wait", "bare waits", "barriers", "FLOP/B", "read conflicts", "write conflicts",
-    "LDS reads",
+    "own overlap", "run", "load to wait", "read to wait", "bare waits", "barriers", "FLOP/B", "read conflicts",
+    "write conflicts", "LDS reads",
 )  # fmt: skip
 """Metrics of the order of the hot loop's instructions, as they are found."""
-_PRECEDENCE = ("scratch", "spills", "matrix", "issue cycles", "loads in flight", "occupancy", "blocks")
+_PRECEDENCE = ("scratch", "spills", "matrix", "issue cycles", "load to wait", "loads in flight", "occupancy", "blocks")
 """Metrics that decide a kernel's verdict, the first that changed; then all others."""
+_EXPOSED = {"load to wait": 0, "loads in flight": 1}  # a side with so few has all latency exposed
 _SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
 
 
@@ -396,7 +397,7 @@ def _weighed(findings: Iterable[Finding]) -> list[Finding]:
     """
     found = list(findings)
     voting = [each for each in found if each.severity in {"worse", "better"} and METRICS[each.metric].worse]
-    verdict = min(voting, key=lambda each: _rank(each.metric)).severity if voting else "note"
+    verdict = min(voting, key=_rank).severity if voting else "note"
     return [
         msgspec.structs.replace(each, severity="note")
         if each.severity in {"worse", "better"} and (not METRICS[each.metric].worse or each.severity != verdict)
@@ -405,7 +406,10 @@ def _weighed(findings: Iterable[Finding]) -> list[Finding]:
     ]
 
 
-def _rank(metric: str) -> int:
+def _rank(finding: Finding) -> int:
+    metric, sides = finding.metric, [each for each in (finding.before, finding.after) if each is not None]
+    if metric in _EXPOSED and sides and min(sides) <= _EXPOSED[metric]:  # memory's latency outlasts cycles saved
+        return _PRECEDENCE.index("issue cycles") - 1
     return _PRECEDENCE.index(metric) if metric in _PRECEDENCE else len(_PRECEDENCE)
 
 

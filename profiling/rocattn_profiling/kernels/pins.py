@@ -43,6 +43,7 @@ class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     lds_reads_per_matrix: Amount | None = None
     loads_in_flight: Count = 0
     bytes_in_flight: Count = 0
+    load_distance: Amount | None = None
 
     @property
     def lds_reads_without_conflicts(self) -> float | None:
@@ -155,7 +156,7 @@ def _order_of(cost: LoopCost) -> OrderPin | None:
         read_distance=_rounded(schedule.read_distance, 2), bare_read_waits=schedule.bare_read_waits,
         barriers=cost.barriers, read_conflicts=_rounded(conflicts[0], 3), write_conflicts=_rounded(conflicts[1], 3),
         lds_reads_per_matrix=_rounded(cost.lds_reads_per_matrix, 4), loads_in_flight=schedule.loads_in_flight or 0,
-        bytes_in_flight=schedule.bytes_in_flight or 0,
+        bytes_in_flight=schedule.bytes_in_flight or 0, load_distance=_rounded(schedule.load_distance, 2),
     )  # fmt: skip
 
 

@@ -436,3 +436,11 @@ def test_spills_that_are_gone_outweigh_a_lost_wave_and_overlap():
     kinds, _ = findings(facts(vgprs=190, vgpr_spills=64, scratch=256, cost=before), facts(vgprs=241, cost=after))
     assert {severity for severity, _ in kinds} == {"better", "note"}
     assert ("better", "spills") in kinds
+
+
+def test_a_prefetch_that_is_gone_outweighs_the_instructions_it_took():
+    """Fewer instructions are no gain where each iteration waits for memory at once; prefetched again, it is better."""
+    hidden = facts(cost=loop(schedule=order(load_distance=8.0)))
+    exposed = facts(cost=loop(plain=240, schedule=order(load_distance=0.0)))
+    assert {severity for severity, _ in findings(hidden, exposed)[0]} == {"worse", "note"}
+    assert {severity for severity, _ in findings(exposed, hidden)[0]} == {"better", "note"}

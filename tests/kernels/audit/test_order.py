@@ -17,6 +17,7 @@ def kernel(lds=0.4, barriers=2, **changes):
 @pytest.mark.parametrize(
     ("changes", "metric"),
     [
+        ({"load_distance": 8.0}, "load to wait"),
         ({"read_distance": 3.0}, "read to wait"),
         ({"bare_read_waits": 1}, "bare waits"),
         ({"barriers": 3}, "barriers"),

@@ -45,6 +45,7 @@ class Schedule:
             that have any; None without products.
         read_distance: Products between an LDS read and the wait for it: the median over those waits, of the last read
             that each waits for; None without products or such waits.
+        load_distance: The same of loads of global memory.
         read_waits, bare_read_waits: Waits for LDS reads, and those of them without a product in between.
         loads_in_flight: The most loads of global memory that are under way when the code waits for one of them; None
             without loads.
@@ -60,6 +61,7 @@ class Schedule:
     bare_read_waits: int
     loads_in_flight: int | None
     bytes_in_flight: int | None
+    load_distance: float | None = None
 
 
 def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> Schedule:
@@ -75,6 +77,7 @@ def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> Sch
     waits = _waits(body, arch, is_loop=is_loop)
     distances = [wait.distance for wait in waits if wait.distance is not None]
     loads = [wait.loads for wait in waits if wait.loads]
+    load_distances = [wait.load_distance for wait in waits if wait.load_distance is not None]
     widths = [
         instruction.operations[0].width for instruction in body if _is_global_load(instruction)
     ]  # where nothing waits for them in the loop, all are under way
@@ -89,6 +92,7 @@ def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> Sch
         bare_read_waits=sum(distance == 0 for distance in distances),
         loads_in_flight=len(in_flight) if widths else None,
         bytes_in_flight=sum(in_flight) if widths else None,
+        load_distance=median(load_distances) if products and load_distances else None,
     )
 
 
@@ -137,11 +141,13 @@ class _Wait:
         at: Which instruction it is.
         distance: Products since the last LDS read that it waits for; None if it waits for none.
         loads: What a lane gets from each load of global memory that is outstanding; empty if it waits for none.
+        load_distance: Products since the last load of global memory that it waits for; None if it waits for none.
     """
 
     at: int
     distance: float | None
     loads: tuple[int, ...]
+    load_distance: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +195,10 @@ def _waits(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> list[_Wa
                 done += [queue.popleft() for _ in range(len(queue) - left)]
             if done:
                 reads = [products for products, each in done if each.reads_lds]
-                loads = tuple(before) if any(each.load is not None for _, each in done) else ()
-                waits.append(_Wait(event.at, start + event.products - max(reads) if reads else None, loads))
+                loaded = [products for products, each in done if each.load is not None]
+                here = start + event.products
+                nearest = [here - max(places) if places else None for places in (reads, loaded)]
+                waits.append(_Wait(event.at, nearest[0], tuple(before) if loaded else (), nearest[1]))
     return waits
 
 

@@ -34,7 +34,10 @@ _IN_ORDER = (
     "write conflicts", "LDS reads",
 )  # fmt: skip
 """Metrics of the order of the hot loop's instructions, as they are found."""
-_PRECEDENCE = ("scratch", "spills", "matrix", "issue cycles", "load to wait", "loads in flight", "occupancy", "blocks")
+_PRECEDENCE = (
+    "scratch", "spills", "matrix", "read conflicts", "write conflicts", "barriers", "issue cycles", "load to wait",
+    "loads in flight", "occupancy", "blocks",
+)  # fmt: skip
 """Metrics that decide a kernel's verdict, the first that changed; then all others."""
 _EXPOSED = {"load to wait": 0, "loads in flight": 1}  # a side with so few has all latency exposed
 _SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
@@ -409,7 +412,7 @@ def _weighed(findings: Iterable[Finding]) -> list[Finding]:
 def _rank(finding: Finding) -> int:
     metric, sides = finding.metric, [each for each in (finding.before, finding.after) if each is not None]
     if metric in _EXPOSED and sides and min(sides) <= _EXPOSED[metric]:  # memory's latency outlasts cycles saved
-        return _PRECEDENCE.index("issue cycles") - 1
+        return _PRECEDENCE.index("matrix")
     return _PRECEDENCE.index(metric) if metric in _PRECEDENCE else len(_PRECEDENCE)
 
 

@@ -105,7 +105,7 @@ def test_the_gradient_of_the_lse_in_tiles(name, Sk, dtype):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_a_backend_that_ignores_the_gradient_of_the_lse_is_not_asked():
+def test_a_backend_that_ignores_the_lse_gradient_is_not_asked():
     """A gradient is right or refused."""
     config = AttentionConfig(**SIZES, direction="backward", lse_gradient=True)
     answer = BACKENDS_HERE.supports(BACKENDS_HERE.get("gpu"), config)

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
 SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
 _IN_ORDER = (
-    "own overlap", "run", "load to wait", "read to wait", "bare waits", "barriers", "FLOP/B", "read conflicts",
-    "write conflicts", "LDS reads",
+    "idioms", "own overlap", "run", "load to wait", "read to wait", "bare waits", "barriers", "FLOP/B",
+    "read conflicts", "write conflicts", "LDS reads",
 )  # fmt: skip
 """Metrics of the order of the hot loop's instructions, as they are found."""
 _PRECEDENCE = (
-    "scratch", "spills", "matrix", "read conflicts", "write conflicts", "barriers", "issue cycles", "load to wait",
-    "loads in flight", "occupancy", "blocks",
+    "scratch", "spills", "matrix", "read conflicts", "write conflicts", "barriers", "idioms",
+    "instruction cache", "issue cycles", "load to wait", "loads in flight", "occupancy", "blocks",
 )  # fmt: skip
 """Metrics that decide a kernel's verdict, the first that changed; then all others."""
 _EXPOSED = {"load to wait": 0, "loads in flight": 1}  # a side with so few has all latency exposed
@@ -413,6 +413,10 @@ def _rank(finding: Finding) -> int:
     metric, sides = finding.metric, [each for each in (finding.before, finding.after) if each is not None]
     if metric in _EXPOSED and sides and min(sides) <= _EXPOSED[metric]:  # memory's latency outlasts cycles saved
         return _PRECEDENCE.index("matrix")
+    if metric == "occupancy" and len(sides) == 2:
+        waves = [architecture(finding.arch).waves_per_simd - lost for lost in sides]
+        if min(waves) <= max(waves) / 2:  # so few hide less latency than a better loop saves
+            return _PRECEDENCE.index("matrix")
     return _PRECEDENCE.index(metric) if metric in _PRECEDENCE else len(_PRECEDENCE)
 
 

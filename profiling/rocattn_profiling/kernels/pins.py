@@ -44,6 +44,12 @@ class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     loads_in_flight: Count = 0
     bytes_in_flight: Count = 0
     load_distance: Amount | None = None
+    idioms: tuple[str, ...] = ()
+
+    @property
+    def idiom_count(self) -> int:
+        """How many kinds of named code there are."""
+        return len(self.idioms)
 
     @property
     def lds_reads_without_conflicts(self) -> float | None:
@@ -157,6 +163,7 @@ def _order_of(cost: LoopCost) -> OrderPin | None:
         barriers=cost.barriers, read_conflicts=_rounded(conflicts[0], 3), write_conflicts=_rounded(conflicts[1], 3),
         lds_reads_per_matrix=_rounded(cost.lds_reads_per_matrix, 4), loads_in_flight=schedule.loads_in_flight or 0,
         bytes_in_flight=schedule.bytes_in_flight or 0, load_distance=_rounded(schedule.load_distance, 2),
+        idioms=schedule.idioms,
     )  # fmt: skip
 
 

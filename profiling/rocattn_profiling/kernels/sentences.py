@@ -143,9 +143,11 @@ class Words:
     def order(self, name: str, numbers: tuple[float | None, float | None], factor: float) -> str:
         """The order of the hot loop's instructions: a metric that has a sentence."""
         orders = [loop.order for loop in self._loops()]
+        named = [set(order.idioms) if order else set() for order in orders]
         return METRICS[name].sentence.format(
             change=_arrow(*numbers), short=_arrow(*map(_short, numbers)), loop=self._loop(),
             per=_per(factor),
+            idioms=", ".join(sorted(named[0] ^ named[1])),
             lane_bytes=_arrow(*(order.bytes_in_flight if order else 0 for order in orders)),
         )  # fmt: skip
 

@@ -423,7 +423,7 @@ def test_an_integer_loop_is_compared_by_the_bytes_that_it_loads():
     assert ("worse", "issue cycles") in findings(unrolled, rolled)[0]
 
 
-def test_an_inner_loop_no_longer_unrolled_is_worse_though_its_iteration_is_short():
+def test_an_inner_loop_no_longer_unrolled_is_worse():
     """The hot loop becomes the inner one, which loads nothing: FLOPs are the work."""
     whole = facts(cost=loop(plain=320, matrix=0, loads=((16, 8),)))
     inner = facts(cost=loop(plain=20, matrix=0, loads=(), scalar_cycles=20.0, issue_cycles=40.0))
@@ -438,9 +438,26 @@ def test_spills_that_are_gone_outweigh_a_lost_wave_and_overlap():
     assert ("better", "spills") in kinds
 
 
-def test_a_prefetch_that_is_gone_outweighs_the_instructions_it_took():
+def test_a_prefetch_that_is_gone_outweighs_cycles_saved():
     """Fewer instructions are no gain where each iteration waits for memory at once; prefetched again, it is better."""
     hidden = facts(cost=loop(schedule=order(load_distance=8.0)))
     exposed = facts(cost=loop(plain=240, schedule=order(load_distance=0.0)))
     assert {severity for severity, _ in findings(hidden, exposed)[0]} == {"worse", "note"}
     assert {severity for severity, _ in findings(exposed, hidden)[0]} == {"better", "note"}
+
+
+def test_named_code_that_comes_into_a_loop_is_worse():
+    """A fence, a flat access or a waterfall costs more than it issues; it is named, both ways."""
+    before = facts(cost=loop(schedule=order()))
+    after = facts(cost=loop(plain=200, schedule=order(idioms=("fence", "flat access"))))
+    kinds, text = findings(before, after)
+    assert {severity for severity, _ in kinds} == {"worse", "note"}
+    assert "in the hot loop: fence, flat access" in text
+    assert ("better", "idioms") in findings(after, before)[0]
+
+
+def test_most_waves_lost_outweigh_cycles_saved():
+    """A tile that leaves few waves is worse though its loop issues less for the same work; one wave less is not."""
+    small, saved = facts(vgprs=64, lds=0, cost=loop()), loop(plain=200)
+    assert ("worse", "occupancy") in findings(small, facts(vgprs=256, lds=0, cost=saved))[0]
+    assert ("better", "issue cycles") in findings(small, facts(vgprs=104, lds=0, cost=saved))[0]

@@ -19,7 +19,7 @@ from itertools import pairwise
 from statistics import median
 
 from rocattn_profiling.kernels.read.assembly import Instruction
-from rocattn_profiling.kernels.read.instructions import Access, Pipe, integer, waits_for_waves
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, idioms, integer, waits_for_waves
 
 PRODUCT_FLOPS = 2 * 16**3
 OVERLAP_GAP = 12
@@ -46,6 +46,7 @@ class Schedule:
         read_distance: Products between an LDS read and the wait for it: the median over those waits, of the last read
             that each waits for; None without products or such waits.
         load_distance: The same of loads of global memory.
+        idioms: What is in it by name (`rocattn_profiling.kernels.read.instructions.idioms`).
         read_waits, bare_read_waits: Waits for LDS reads, and those of them without a product in between.
         loads_in_flight: The most loads of global memory that are under way when the code waits for one of them; None
             without loads.
@@ -62,6 +63,7 @@ class Schedule:
     loads_in_flight: int | None
     bytes_in_flight: int | None
     load_distance: float | None = None
+    idioms: tuple[str, ...] = ()
 
 
 def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> Schedule:
@@ -93,6 +95,7 @@ def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> Sch
         loads_in_flight=len(in_flight) if widths else None,
         bytes_in_flight=sum(in_flight) if widths else None,
         load_distance=median(load_distances) if products and load_distances else None,
+        idioms=idioms({instruction.mnemonic for instruction in body}),
     )
 
 
@@ -188,7 +191,12 @@ def _waits(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> list[_Wa
                 for name in event.counters:
                     queues.setdefault(name, deque()).append((start + event.products, event))
                 continue
-            before = [each.load for queue in queues.values() for _, each in queue if each.load is not None]
+            before = [  # once, though two counters count a flat one
+                each.load
+                for name, queue in queues.items()
+                for _, each in queue
+                if each.load is not None and name == min(each.counters)
+            ]
             done = []
             for name, left in event.left.items():
                 queue = queues.get(name, deque())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -133,11 +134,30 @@ def integer(text: str) -> int | None:
         return None
 
 
+def idioms(mnemonics: Collection[str]) -> tuple[str, ...]:
+    """Return what an engineer would name in a stretch of code: fences, flat accesses, divisions, waterfall loops.
+
+    LLVM writes a division of integers with v_rcp_iflag, one of floats with v_div_fmas; a waterfall loop, which goes
+    over the values that lanes hold in a register, with v_readfirstlane, a comparison and s_and_saveexec.
+    """
+    found = {name for name, known in _IDIOMS if any(map(known.match, mnemonics))}
+    if all(any(each.startswith(part) for each in mnemonics) for part in _WATERFALL):
+        found.add("waterfall loop")
+    return tuple(sorted(found))
+
+
 def has_lane_exchange(operands: str) -> bool:
     """Whether operands hold a DPP modifier, with which any vector instruction reads other lanes."""
     return bool(_DPP.search(operands))
 
 
+_IDIOMS = (
+    ("fence", re.compile(r"(?:buffer|global)_(?:gl[01]_inv|inv|wb\w*)$|s_gl1_inv")),
+    ("flat access", re.compile(r"flat_(?:load|store|atomic)")),
+    ("integer division", re.compile(r"v_rcp_iflag_f32")),
+    ("exact division", re.compile(r"v_div_fmas_f")),
+)
+_WATERFALL = ("v_readfirstlane", "v_cmp", "s_and_saveexec")
 _BRANCH = re.compile(r"s_branch|s_cbranch_(?!join|[gi]_fork)|s_subvector_loop")
 _INDIRECT = re.compile(r"s_setpc|s_swappc|s_call|s_cbranch_(?:join|[gi]_fork)")
 _NO_FALL_THROUGH = re.compile(r"s_branch|s_endpgm|s_setpc|s_rfe")

@@ -1,5 +1,8 @@
 """The site's pages: no script, no foreign resource, nothing injected, every link alive, every point told."""
 
+import csv
+import io
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,6 +15,8 @@ from rocattn_profiling.gate.formats import page as gate_page
 from rocattn_profiling.pages.render import breakable
 from rocattn_profiling.report.command import report_html
 from rocattn_profiling.site.asv_pages import AsvPages
+from rocattn_profiling.site.changes import where_of
+from rocattn_profiling.site.commits import with_pull_requests
 from rocattn_profiling.site.site import Site, pages_of, write_site
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
@@ -256,3 +261,29 @@ def test_pages_are_written_whole_or_not(site, tmp_path):
     with pytest.raises(RocattnError, match="cannot write") as caught:
         write_site(tmp_path / "file" / "site", site)
     assert "\n" not in str(caught.value)
+
+
+def test_the_values_behind_a_chart_are_a_file_beside_it(site):
+    """A row for each line and commit, failed ones without a value; no text is a formula of a spreadsheet."""
+    written = pages_of(site)
+    texts = [text for path, text in written.items() if path.startswith("history/") and path.endswith(".csv")]
+    rows = [row for text in texts for row in csv.DictReader(io.StringIO(text))]
+    assert len(rows) == sum(len(line.points) for line in site.series)
+    told = {(row["benchmark"], row["where"], row["commit"]): row["value"] for row in rows}
+    for line in site.series:
+        for point in line.points:
+            value = told[line.label, where_of(line), point.sha]
+            assert value == "" if point.value is None else float(value) == point.value or math.isnan(point.value)
+    commits = site.history.commits
+    evil = {sha: replace(info, subject="=cmd()") for sha, info in commits.items()}
+    whole = pages_of(replace(site, history=replace(site.history, commits=evil)))
+    assert all(",=cmd()" not in text for path, text in whole.items() if path.endswith(".csv"))
+    assert any(",'=cmd()" in text for path, text in whole.items() if path.endswith(".csv"))
+
+
+def test_pull_requests_are_links_where_the_project_is_on_github():
+    """Numbers alone become links, to the repository that the commits are shown in; other text is text."""
+    shown = with_pull_requests("Fix <b> (#12)", "https://github.com/o/r/commit/")
+    assert shown == 'Fix &lt;b&gt; (<a href="https://github.com/o/r/pull/12">#12</a>)'
+    for url in ("", "https://gitlab.com/o/r/-/commit/", 'https://github.com/"/commit/'):
+        assert with_pull_requests("Fix (#12)", url) == "Fix (#12)"

@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.revisions.git import DistrustError, RevisionError, git
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 _GITHUB = re.compile(
     r"(?:https://(?:[^@/\s]+@)?|ssh://git@|git@)github\.com[:/]([\w-][\w.-]*)/([\w-][\w.-]*?)(?:\.git)?/?"
 )
+_COMMITS = re.compile(r"(https?://(?:www\.)?github\.com/[\w.-]+/[\w.-]+)/commit/")
+_PULL_REQUEST = re.compile(r"\(#(\d{1,9})\)")
 _BRANCHES = ("refs/heads", "refs/remotes")
 
 
@@ -78,6 +84,21 @@ def branch_with(repo_root: Path, sha: str, besides: str) -> str:
         if other := next((name for name in names if name != besides), ""):
             return other
     return ""
+
+
+def with_pull_requests(subject: str, url: str) -> Markup:
+    """Return a commit's subject for a page, "(#12)" being a link to the pull request.
+
+    Args:
+        subject: The commit's.
+        url: `commit_url` of its repository; links are those of GitHub.
+    """
+    from markupsafe import Markup, escape
+
+    if not (match := _COMMITS.fullmatch(url)):
+        return escape(subject)
+    link = rf'(<a href="{escape(match[1])}/pull/\1">#\1</a>)'
+    return Markup(_PULL_REQUEST.sub(link, str(escape(subject))))  # noqa: S704 - escaped, digits and our own address
 
 
 def commit_url(repo_root: Path, configured: str = "") -> str:

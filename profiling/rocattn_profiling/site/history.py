@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -271,6 +273,25 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         better=better_of(family.lines),
         legend=legend,
     )
+
+
+def values_csv(family: Family, commits: Mapping[str, CommitInfo]) -> str:
+    """Return a family's values as CSV: a row for each line and commit; no value where it failed."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("benchmark", "where", "commit", "date", "subject", "value", "low", "high", "unit"))
+    for line in family.lines:
+        for point in line.points:
+            subject = commits[point.sha].subject if point.sha in commits else ""
+            known = ("" if each is None else repr(each) for each in (point.value, point.low, point.high))
+            day = short_date(point.date_ms)
+            rows.writerow((_cell(line.label), line.where, point.sha, day, _cell(subject), *known, line.unit))
+    return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Return a stranger's text so that no spreadsheet takes it for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def panel_anchor(label: str, machine: str) -> str:

@@ -19,7 +19,7 @@ from rocattn_profiling.pages.quantities import natural, percent, quantity
 from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, environment, moment, render
 from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.changes import AUDIT, Boundary, Changes, LevelChange, atom, lower_is_better, where_of
-from rocattn_profiling.site.commits import CommitInfo, History
+from rocattn_profiling.site.commits import CommitInfo, History, with_pull_requests
 from rocattn_profiling.site.history import (
     Family,
     HistoryPage,
@@ -29,6 +29,7 @@ from rocattn_profiling.site.history import (
     in_commit_order,
     kernel_pages,
     panel_anchor,
+    values_csv,
 )
 from rocattn_profiling.site.history_charts import Around
 from rocattn_profiling.site.state import HEADLINE, Standing, broken_lines, judged_state, last_measured
@@ -127,13 +128,20 @@ def write_site(
     for stale in earlier:
         if stale not in kept and stale.is_file() and GENERATOR in stale.read_text("utf-8", errors="replace"):
             stale.unlink()
+            stale.with_suffix(".csv").unlink(missing_ok=True)
     return written
 
 
 def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     """Return the text of each page by its path, feed and style sheet included; the front page comes first."""
     prepare_templates()
-    add_filters({"machine_word": lambda key: _MACHINE_WORDS.get(key, key), "machine_fact": machine_fact})
+    add_filters(
+        {
+            "machine_word": lambda key: _MACHINE_WORDS.get(key, key),
+            "machine_fact": machine_fact,
+            "pull_requests": with_pull_requests,
+        }
+    )
     commits, by_series = site.history.commits, site.changes.by_series()
     series = in_commit_order(site.series, commits)
     grouped = families(series, by_series)
@@ -190,6 +198,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
     for family in histories:
         page(f"history/{family.slug}.html", "history.html.j2", f"{family.name} - {site.project}", page=family)
+    pages |= {f"history/{family.slug}.csv": values_csv(family, commits) for family in grouped}
     for kernel in kernels:
         page(f"kernels/{kernel.slug}.html", "kernel.html.j2", f"{kernel.name} - {site.project}", page=kernel)
     for commit in moved:

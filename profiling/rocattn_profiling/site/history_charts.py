@@ -168,8 +168,8 @@ def overview_charts(
             title="Every combination against its first measured commit",
             description=f"{len(traces)} lines over {len(place)} commits; the dashed line is each line's first{better}",
             unit="",
-            x_ticks=_commit_ticks(shas, ticks),
-            x_label="commits, oldest to newest",
+            x_ticks=[(at, _day_of(shas[int(at)], around.commits) or text) for at, text in _commit_ticks(shas, ticks)],
+            x_label="commits, oldest to newest, by their date",
             tick_text=_times if axis.log else percent_tick,
             y_axis=axis,
             rule=1.0,
@@ -178,7 +178,7 @@ def overview_charts(
             edges=edges,
         )
 
-    return chart((1080, 300), 9), chart((340, 230), 3)
+    return chart((1080, 300), 9), chart((340, 230), 2)
 
 
 def panel_chart(
@@ -268,6 +268,10 @@ def _dotted(values: Sequence[float | None], most: int, keep: Iterable[int] = ())
 def _commit_ticks(shas: Sequence[str], count: int) -> list[tuple[float, str]]:
     step = max(1, -(-len(shas) // count))
     return [(at, shas[at][:7]) for at in range(len(shas) - 1, -1, -step)]
+
+
+def _day_of(sha: str, commits: Mapping[str, CommitInfo]) -> str:
+    return short_date(commits[sha].date_ms) if sha in commits and commits[sha].date_ms > 0 else ""
 
 
 def _tooltip(line: HistoryLine, point: Point, commits: Mapping[str, CommitInfo]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rocattn_profiling.base.markup import plain
 from rocattn_profiling.pages.charts import colour_of, sparklines, thin
 from rocattn_profiling.pages.quantities import between, natural, percent, quantity, short_date
 from rocattn_profiling.site.changes import AUDIT, Boundary, LevelChange, lower_is_better, where_of
@@ -37,6 +38,7 @@ TABLE_CELLS, TABLE_COLUMNS, TABLE_ROWS = 4000, 40, 200
 LINES = 300
 """Lines drawn on one page; those with an open change come first."""
 SPARK_POINTS = 80
+_MOST_CELL = 1000  # characters
 _BENCH = re.compile(r"(bench\.\w+)\.(\w+)")
 TITLES = {
     "vgprs": "VGPRs of a wave",
@@ -290,8 +292,9 @@ def values_csv(family: Family, commits: Mapping[str, CommitInfo]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a stranger's text so that no spreadsheet takes it for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    """Return a stranger's text so that no spreadsheet takes it for a formula, nor a terminal for a command."""
+    text = plain(text, _MOST_CELL)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def panel_anchor(label: str, machine: str) -> str:

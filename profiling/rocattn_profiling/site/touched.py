@@ -27,7 +27,7 @@ _DEPENDENCIES = re.compile(
 )
 _WORDS = re.compile(
     r"\..*|(docs?|examples?|gallery|tutorials?|news|changes|changelog|changelog\.d|releases?)/.*"
-    r"|(.*/)?(\.git\w+|README|LICEN[CS]E|COPYING|AUTHORS|THANKS|NEWS|CHANGE(S|LOG)|HISTORY|CITATION|CONTRIBUTING"
+    r"|(.*/)?(\.git\w+|READ_?ME|LICEN[CS]E|COPYING|AUTHORS|THANKS|NEWS|CHANGE(S|LOG)|HISTORY|CITATION|CONTRIBUT\w+"
     r"|CODEOWNERS|INSTALL|MANIFEST)(\.\w+)?"
     r"|(.*/)?(tox\.ini|noxfile\.py|codecov\.ya?ml|azure-pipelines\.ya?ml|appveyor\.ya?ml|Jenkinsfile)"
     r"|.*\.(md|rst|adoc|png|jpe?g|gif|svg|bib|pyi|po)",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocattn_profiling.kernels.read.instructions import Access, Pipe, Role, classify
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, Role, classify, idioms
 
 LOAD, STORE, ATOMIC = Access.LOAD, Access.STORE, Access.ATOMIC
 
@@ -117,3 +117,13 @@ def test_matrix_products_say_how_much_they_compute(mnemonic, products):
     """FLOPs from the shape, and from the number of products where the older names leave it to the depth."""
     assert classify(mnemonic).unit is Pipe.MATRIX
     assert classify(mnemonic).flops == 2 * products
+
+
+def test_named_code_is_found_by_its_mnemonics():
+    """A barrier's own invalidation on RDNA is no fence, and a readfirstlane alone no waterfall loop."""
+    assert idioms({"buffer_gl0_inv", "v_readfirstlane_b32", "global_load_b32", "global_inv"}) == ()
+    assert idioms({"buffer_gl1_inv"}) == idioms({"buffer_wbl2"}) == idioms({"buffer_inv"}) == ("fence",)
+    assert idioms({"v_readfirstlane_b32", "v_cmp_eq_u32_e32", "s_and_saveexec_b64"}) == ("waterfall loop",)
+    assert idioms({"flat_load_dword", "v_rcp_iflag_f32_e32", "v_div_fmas_f32"}) == (
+        "exact division", "flat access", "integer division",
+    )  # fmt: skip

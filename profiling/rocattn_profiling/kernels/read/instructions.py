@@ -152,7 +152,8 @@ def has_lane_exchange(operands: str) -> bool:
 
 
 _IDIOMS = (
-    ("fence", re.compile(r"(?:buffer|global)_(?:gl[01]_inv|inv|wb\w*)$|s_gl1_inv")),
+    # Beyond the block: a barrier alone has RDNA invalidate gl0; gfx12's tell their scope in operands.
+    ("fence", re.compile(r"buffer_(?:gl1_inv|inv|wb\w*)$|s_gl1_inv")),
     ("flat access", re.compile(r"flat_(?:load|store|atomic)")),
     ("integer division", re.compile(r"v_rcp_iflag_f32")),
     ("exact division", re.compile(r"v_div_fmas_f")),

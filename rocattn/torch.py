@@ -321,12 +321,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any]
 
 
 def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    query, key, value, out, lse, *constants = ctx.saved_tensors
-    constants += [None] * (len(_CONSTANTS) - len(constants))
-    dout = torch.zeros_like(out) if dout is None else dout
-    gradients = _OPERATORS.attention_backward.default(
-        dout, query, key, value, out, lse, *constants, dlse, **ctx.options
-    )
+    saved = ctx.saved_tensors  # from query to sinks
+    dout = torch.zeros_like(saved[3]) if dout is None else dout
+    gradients = _OPERATORS.attention_backward.default(dout, *saved, dlse, **ctx.options)
     return (*gradients, *(None,) * (len(_FORWARD) - 3))
 
 

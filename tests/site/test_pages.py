@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 
 from rocattn.errors import RocattnError
@@ -14,6 +15,7 @@ from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.gate.formats import page as gate_page
 from rocattn_profiling.pages.render import breakable
 from rocattn_profiling.report.command import report_html
+from rocattn_profiling.site import site as site_module
 from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.changes import where_of
 from rocattn_profiling.site.commits import with_pull_requests
@@ -274,11 +276,19 @@ def test_the_values_behind_a_chart_are_a_file_beside_it(site):
         for point in line.points:
             value = told[line.label, where_of(line), point.sha]
             assert value == "" if point.value is None else float(value) == point.value or math.isnan(point.value)
-    commits = site.history.commits
-    evil = {sha: replace(info, subject="=cmd()") for sha, info in commits.items()}
-    whole = pages_of(replace(site, history=replace(site.history, commits=evil)))
-    assert all(",=cmd()" not in text for path, text in whole.items() if path.endswith(".csv"))
-    assert any(",'=cmd()" in text for path, text in whole.items() if path.endswith(".csv"))
+    evil = [msgspec.structs.replace(site.series[0], benchmark="=cmd()\x1b[2J"), *site.series[1:]]
+    whole = "".join(text for path, text in pages_of(replace(site, series=evil)).items() if path.endswith(".csv"))
+    assert re.search(r"""^"?'=cmd\(\)""", whole, re.MULTILINE)
+    assert "\x1b" not in whole
+
+
+def test_a_history_too_long_for_csv_says_so(site, monkeypatch):
+    """A million values are 130 MB: they are left out, and the page says where they are."""
+    monkeypatch.setattr(site_module, "CSV_VALUES", 10)
+    written = pages_of(site)
+    assert not [path for path in written if path.endswith(".csv")]
+    (page, *_) = [text for path, text in written.items() if path.startswith("history/")]
+    assert "too long for CSV files; asv&#39;s store has the values" in page or "asv's store has the values" in page
 
 
 def test_pull_requests_are_links_where_the_project_is_on_github():

@@ -49,7 +49,8 @@ def made(tmp_path, monkeypatch):
         ("pyproject.toml", "dependencies"), ("uv.lock", "dependencies"), ("benchmarks/asv.conf.json", "dependencies"),
         ("pkg/a.py", "code"), ("CMakeLists.txt", "code"), ("setup.py", "code"), ("pkg/data/table.yml", "code"),
         ("benchmarks/test_speed.py", "code"), ("pkg/testing/util.py", "code"), ("pkg/docs/table.c", "code"),
-        ("extern/lib", "code"), ("meson.build", "code"), ("pkg/readmedical.py", "code"),
+        (".cargo/config.toml", "code"), (".bazelrc", "code"), (".pre-commit-config.yaml", "words"),
+        (".gitlab-ci.yml", "words"), ("extern/lib", "code"), ("meson.build", "code"), ("pkg/readmedical.py", "code"),
     ],
 )  # fmt: skip
 def test_files_are_told_apart_by_their_path(path, part):
@@ -75,6 +76,8 @@ PY = 'def f(x):\n    """Old words."""\n    return x + 1\n'
         (".c", "int a;", "int b;", False),
         (".cpp", 'R"(// a)"', 'R"(// b)"', False),
         (".pyx", "cdef int a = 1  # b\n", "cdef int a = 1  # c\n", True),
+        (".pyx", "# cython: boundscheck=True\na = 1\n", "# cython: boundscheck=False\na = 1\n", False),
+        (".py", "#pythran export f(int)\n", "#pythran export f(float)\n", False),
         (".pyx", "cdef int a = 1\n", "cdef int a = 2\n", False),
     ],
 )

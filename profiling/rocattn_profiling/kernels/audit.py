@@ -18,7 +18,7 @@ from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file, name_of
 from rocattn_profiling.kernels.model.rates import rates_version
 
-SCHEMA = 2
+SCHEMA = 3
 PROBLEM = "problem"
 """Code of kernels and files that could not be audited, among what is not compared."""
 _NAMED = 3  # files that an audit names

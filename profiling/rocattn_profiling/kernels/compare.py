@@ -7,6 +7,7 @@ instructions by the issue cycles of the hot loop.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -397,6 +398,7 @@ def _weighed(findings: Iterable[Finding]) -> list[Finding]:
     """Let the gravest quantity of a kernel decide: what contradicts it is a note, as is the order of instructions.
 
     A spill gone or a cycle saved outweighs a lost wave; overlap and runs of products fall when code between them goes.
+    The order, and what counts as exposed latency or as few waves, is judgement: no GPU measured it.
     """
     found = list(findings)
     voting = [each for each in found if each.severity in {"worse", "better"} and METRICS[each.metric].worse]
@@ -503,8 +505,8 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
     """Return how much more work an iteration does than before, so that cycles are compared for the same work.
 
     If a kernel divides its problem differently, the ratio of FLOPs is the factor. If not, extra FLOPs are waste rather
-    than work, unless the bytes loaded changed the same way (the loop was unrolled), or only one of the loops loads
-    (the hot loop is another of the nest). Without FLOPs the bytes loaded are the work.
+    than work, unless the bytes loaded changed about as much (the loop was unrolled), or only one of the loops loads
+    (the hot loop is another of the nest). Without FLOPs the bytes loaded are the work, if those stored grew with them.
 
     Args:
         pin: Before.
@@ -517,19 +519,19 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
     assert new is not None
     before, after = (old.matrix_flops, new.matrix_flops) if old.matrix_flops else (old.vector_flops, new.vector_flops)
     loaded = [sum(width * count for width, count in loop.loads.items()) for loop in (old, new)]
+    more = loaded[1] / loaded[0] if all(loaded) else 0.0
     if not before and not after:
-        return loaded[1] / loaded[0] if all(loaded) else 1.0
+        moved = new.global_bytes / old.global_bytes if more else 0.0
+        return more if more and abs(moved / more - 1) < _SAME_WORK else 1.0
     if not before or not after or before == after:
         return 1.0
     factor = after / before
     if pin.choices != now.choices or (old.matrix_flops and not division_known):
         return factor
-    if not all(loaded):
+    if not more:
         return factor if any(loaded) else 1.0
-    more = loaded[1] / loaded[0]
-    if abs(more / factor - 1) < _SAME_WORK:
-        return more
-    return factor if more != 1 and (more > 1) == (factor > 1) else 1.0
+    apart = abs(math.log(more / factor))
+    return more if apart < _SAME_WORK else factor if apart <= abs(math.log(factor)) / 2 else 1.0
 
 
 def _narrowed(old: LoopPin, new: LoopPin, factor: float) -> float:

@@ -196,8 +196,11 @@ def line_chart(
     axis = y_axis or value_axis(_shown(traces), log=True if x_log else None)
     fit = fitting_unit(axis.high / (1.3 if not axis.log else 4), unit)
     width, height = size
+    ticks = axis.ticks
+    if y_axis is None and not axis.log:  # round numbers of the unit shown: 18 KiB, not 18000 B
+        ticks = [fit.factor * tick for tick in nice_ticks(axis.low / fit.factor, axis.high / fit.factor)]
     write = tick_text or (lambda y: f"{y / fit.factor:.6g}")
-    widest = max((len(write(tick)) for tick in axis.ticks), default=0)
+    widest = max((len(write(tick)) for tick in ticks), default=0)
     left = max(58.0, round(12 + 11 * LETTER * widest, 1))
     chart = Chart(title, description, width, height, left, width - 14, 12, height - (44 if x_label else 28))
     span_x, span_y = chart.right - chart.left, chart.bottom - chart.top
@@ -216,9 +219,6 @@ def line_chart(
     def anchor(at: float, label: str) -> str:
         return "end" if at + 3.3 * len(label) > chart.width else "middle"
 
-    ticks = axis.ticks
-    if y_axis is None and not axis.log:  # round numbers of the unit shown: 18 KiB, not 18000 B
-        ticks = [fit.factor * tick for tick in nice_ticks(axis.low / fit.factor, axis.high / fit.factor)]
     chart.y_ticks = [Tick(at_y(y), write(y)) for y in ticks]
     chart.x_ticks = [Tick(at_x(x), label, anchor(at_x(x), label)) for x, label in x_ticks]
     chart.x_label = x_label

@@ -38,6 +38,8 @@ TABLE_CELLS, TABLE_COLUMNS, TABLE_ROWS = 4000, 40, 200
 LINES = 300
 """Lines drawn on one page; those with an open change come first."""
 SPARK_POINTS = 80
+CSV_VALUES = 1_000_000
+"""Values of all benchmarks beyond which they are not written as CSV: 130 bytes each."""
 _MOST_CELL = 1000  # characters
 _BENCH = re.compile(r"(bench\.\w+)\.(\w+)")
 TITLES = {
@@ -277,17 +279,16 @@ def history_page(family: Family, around: Around) -> HistoryPage:
     )
 
 
-def values_csv(family: Family, commits: Mapping[str, CommitInfo]) -> str:
+def values_csv(family: Family) -> str:
     """Return a family's values as CSV: a row for each line and commit; no value where it failed."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("benchmark", "where", "commit", "date", "subject", "value", "low", "high", "unit"))
+    rows.writerow(("benchmark", "where", "commit", "date", "value", "low", "high", "unit"))
     for line in family.lines:
+        label, where = _cell(line.label), _cell(line.where)
         for point in line.points:
-            subject = commits[point.sha].subject if point.sha in commits else ""
             known = ("" if each is None else repr(each) for each in (point.value, point.low, point.high))
-            day = short_date(point.date_ms)
-            rows.writerow((_cell(line.label), line.where, point.sha, day, _cell(subject), *known, line.unit))
+            rows.writerow((label, where, point.sha, short_date(point.date_ms), *known, line.unit))
     return text.getvalue()
 
 

@@ -222,7 +222,8 @@ def panel_chart(
 
 def _times(ratio: float) -> str:
     """Return a ratio as a multiple: percents above 100-fold are long, and those of falls crowd at -100 %."""
-    return f"x{ratio:.6g}" if ratio >= 1 else f"x1/{1 / ratio:.6g}"
+    times = float(f"{max(ratio, 1 / ratio):.3g}")
+    return f"x{times:.12g}" if ratio >= 1 else f"x1/{times:.12g}"
 
 
 def change_title(change: LevelChange, subject: Callable[[str], str]) -> str:

@@ -21,6 +21,7 @@ from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.changes import AUDIT, Boundary, Changes, LevelChange, atom, lower_is_better, where_of
 from rocattn_profiling.site.commits import CommitInfo, History, with_pull_requests
 from rocattn_profiling.site.history import (
+    CSV_VALUES,
     Family,
     HistoryPage,
     direction_of,
@@ -128,7 +129,8 @@ def write_site(
     for stale in earlier:
         if stale not in kept and stale.is_file() and GENERATOR in stale.read_text("utf-8", errors="replace"):
             stale.unlink()
-            stale.with_suffix(".csv").unlink(missing_ok=True)
+            if stale.parent.name == "history":
+                stale.with_suffix(".csv").unlink(missing_ok=True)
     return written
 
 
@@ -163,6 +165,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
         "commit_pages": paths, "line_count": len(series), "limit": LISTED_CAUSES, "asv": site.asv,
         "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(kernels),
+        "csv": sum(len(line.points) for line in series) <= CSV_VALUES,
         "places": places, "causes": {cause.sha: cause for cause in site.changes.causes},
     }  # fmt: skip
     pages: dict[str, str] = {}
@@ -198,7 +201,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
     for family in histories:
         page(f"history/{family.slug}.html", "history.html.j2", f"{family.name} - {site.project}", page=family)
-    pages |= {f"history/{family.slug}.csv": values_csv(family, commits) for family in grouped}
+    pages |= {f"history/{family.slug}.csv": values_csv(family) for family in grouped if common["csv"]}
     for kernel in kernels:
         page(f"kernels/{kernel.slug}.html", "kernel.html.j2", f"{kernel.name} - {site.project}", page=kernel)
     for commit in moved:

@@ -26,7 +26,9 @@ _DEPENDENCIES = re.compile(
     re.IGNORECASE,
 )
 _WORDS = re.compile(
-    r"\..*|(docs?|examples?|gallery|tutorials?|news|changes|changelog|changelog\.d|releases?)/.*"
+    r"\.(git(hub|lab)?|circleci|azure|travis|cirrus|buildkite|vscode|idea|devcontainer|readthedocs|pre-commit|codecov"
+    r"|coveragerc|mailmap|zenodo|editorconfig|flake8|pylint\w*|ruff|isort|mypy|clang-(format|tidy)|all-contributors)"
+    r"[\w.-]*(/.*)?|(docs?|examples?|gallery|tutorials?|news|changes|changelog|changelog\.d|releases?)/.*"
     r"|(.*/)?(\.git\w+|READ_?ME|LICEN[CS]E|COPYING|AUTHORS|THANKS|NEWS|CHANGE(S|LOG)|HISTORY|CITATION|CONTRIBUT\w+"
     r"|CODEOWNERS|INSTALL|MANIFEST)(\.\w+)?"
     r"|(.*/)?(tox\.ini|noxfile\.py|codecov\.ya?ml|azure-pipelines\.ya?ml|appveyor\.ya?ml|Jenkinsfile)"
@@ -36,6 +38,7 @@ _WORDS = re.compile(
 _TESTS = re.compile(r"(?!.*bench)((.*/)?tests?/.*|(.*/)?(test_[^/]*|[^/]*_test|conftest)\.py)", re.IGNORECASE)
 _NATIVE = frozenset({".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hip", ".hpp"})
 _COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(//[^\n]*|/\*.*?\*/)""", re.DOTALL)
+_DIRECTIVE = re.compile(r"#\s*(?:cython|distutils|pythran|transonic)\b.*")  # comments that compilers obey
 _SHOWN = 2  # names of files, and lines of each side of a file of dependencies
 _MOST_READ = 8  # source files of a range that are compared without comments; more are code
 _NO_FETCH = {"GIT_NO_LAZY_FETCH": "1"}  # a partial clone lacks contents: they are not worth the network
@@ -148,7 +151,7 @@ def same_code(old: str, new: str, suffix: str) -> bool:
         if suffix in _NATIVE:
             return 'R"' not in old + new and _native(old) == _native(new)
         read = _python if suffix == ".py" else _cython
-        return read(old) == read(new)
+        return _DIRECTIVE.findall(old) == _DIRECTIVE.findall(new) and read(old) == read(new)
     except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
         return False
 

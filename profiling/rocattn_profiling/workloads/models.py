@@ -171,8 +171,9 @@ class _Gguf:
         for _ in range(self._count(_LEAST_KEY_BYTES, MOST_BLOCKS)):
             key = self._text()
             kind = self._number("I")
-            value = self._array(key) if kind == _ARRAY else self._value(kind)
-            if not key.startswith("tokenizer."):
+            wanted = not key.startswith("tokenizer.")
+            value = self._array(key, wanted=wanted) if kind == _ARRAY else self._value(kind)
+            if wanted:
                 found[key] = value
         return found
 
@@ -188,10 +189,11 @@ class _Gguf:
             raise _GgufError(f"it says that {count} entries follow at byte {self._at}, more than it can hold")
         return count
 
-    def _text(self) -> str:
+    def _text(self, *, wanted: bool = True) -> str:
+        """Return the text that follows, on a line and harmless; "" if it is not wanted."""
         size = self._count(1, MOST)
         self._at += size
-        return terminal(self._data[self._at - size : self._at].decode(errors="replace"))
+        return terminal(self._data[self._at - size : self._at].decode(errors="replace")) if wanted else ""
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
@@ -200,25 +202,18 @@ class _Gguf:
             raise _GgufError(f"a value has the unknown type {kind}")
         return self._number(_NUMBERS[kind])
 
-    def _array(self, key: str) -> list[Any]:
+    def _array(self, key: str, *, wanted: bool) -> list[Any]:
         kind = self._number("I")
         if kind == _STRING:
-            texts = range(self._count(struct.calcsize("=Q"), _MOST_TEXTS))
-            if key.startswith("tokenizer."):
-                for _ in texts:
-                    size = self._count(1, MOST)
-                    self._at += size
-                return []
-            return [self._text() for _ in texts]
+            return [self._text(wanted=wanted) for _ in range(self._count(struct.calcsize("=Q"), _MOST_TEXTS))]
         if kind not in _NUMBERS:
             raise _GgufError(f"{key} is an array of the unknown type {kind}")
         size = struct.calcsize(f"={_NUMBERS[kind]}")
-        passed_over = key.startswith("tokenizer.")
-        count = self._count(size, MOST if passed_over else MOST_BLOCKS)
-        if passed_over:
-            self._at += count * size
-            return []
-        return [self._number(_NUMBERS[kind]) for _ in range(count)]
+        count = self._count(size, MOST_BLOCKS if wanted else MOST)
+        if wanted:
+            return [self._number(_NUMBERS[kind]) for _ in range(count)]
+        self._at += count * size
+        return []
 
 
 def model_of(metadata: Mapping[str, Any], name: str) -> Model:

@@ -16,7 +16,7 @@ from rocattn.toolchain import choose_compiler, compile_hip
 from rocattn_profiling import cli
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.kernels import revision, shipped
-from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.audit import SCHEMA, Audit
 from rocattn_profiling.kernels.read.disassembly import DisassemblyError
 
 KERNEL = """\
@@ -389,9 +389,9 @@ def test_an_audit_of_an_older_version_is_refused(audit, tmp_path):
     """Its numbers have other names; the line says what to do."""
     audit("--arch", "gfx1100")
     path = tmp_path / "out/audit.json"
-    path.write_text(path.read_text().replace('"schema": 2', '"schema": 1'))
+    path.write_text(path.read_text().replace(f'"schema": {SCHEMA}', '"schema": 1'))
     status, _, err = audit("--arch", "gfx1100", "--against", path)
-    assert (status, "is an audit of version 1, this tool reads 2: write it anew" in err) == (4, True)
+    assert (status, f"is an audit of version 1, this tool reads {SCHEMA}: write it anew" in err) == (4, True)
 
 
 def test_other_peoples_files_work_and_say_what_is_not_known(audit, code):

@@ -423,6 +423,20 @@ def test_an_integer_loop_is_compared_by_the_bytes_that_it_loads():
     assert ("worse", "issue cycles") in findings(unrolled, rolled)[0]
 
 
+def test_twice_the_flops_for_hardly_more_loads_are_waste():
+    """A few bytes more do not make an unrolled loop of wasted products."""
+    once = facts(cost=loop(plain=300, matrix=0, loads=((4, 20),)))
+    twice = facts(cost=loop(plain=600, matrix=0, loads=((4, 21),)))
+    assert ("worse", "issue cycles") in findings(once, twice)[0]
+
+
+def test_loads_that_store_nothing_more_are_no_work():
+    """A copy that reads everything twice is worse, though it loads twice the bytes."""
+    once = facts(cost=loop(plain=20, matrix=0, loads=((4, 1),), vector_flops=0, global_bytes=256))
+    twice = facts(cost=loop(plain=30, matrix=0, loads=((4, 2),), vector_flops=0, global_bytes=384))
+    assert ("worse", "issue cycles") in findings(once, twice)[0]
+
+
 def test_an_inner_loop_no_longer_unrolled_is_worse():
     """The hot loop becomes the inner one, which loads nothing: FLOPs are the work."""
     whole = facts(cost=loop(plain=320, matrix=0, loads=((16, 8),)))

@@ -86,8 +86,13 @@ def replay(lines: list[tuple[str, int, list[float]]], verbose: bool) -> None:
         for index, start in sorted(seen.items()):
             later = builds[start:]
             absent = [n for n, found in enumerate(later) if index not in found]
-            # Not its own data: another change came after it, so that the newest point was on a later level.
-            foreign = [n for n in absent if index in later[n - 1] and max(later[n - 1]) > index]
+            # Not its own data: the newest point is on a later level, which began when the change was still there.
+            foreign = [
+                n for n in absent
+                if index in later[n - 1]
+                and (after := next((other for other in later[n - 1] if other > index), 0))
+                and any(abs(after - other) <= NEAR for other in later[n])
+            ]  # fmt: skip
             near = any(abs(index - other) <= 3 for other in later[-1])
             kind = "kept" if not absent else "back" if index in later[-1] else "moved" if near else "gone"
             kinds[kind] += 1

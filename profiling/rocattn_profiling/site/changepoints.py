@@ -37,6 +37,7 @@ _CLIP = 2.5  # noise scales from the running median to which an outlier is winso
 _FAR = 3.75  # noise scales from both neighbourhoods beyond which a cluster is replaced
 _WINDOW = 2 * CONFIRMED - 1
 LEVEL = 0.007  # significance level of each test
+_KEPT = 10.0  # times the level, at which a change that was told is given up
 LEAST = math.log1p(0.01)  # smaller steps are not reported
 FEWEST = CONFIRMED + SHORTEST  # points that a search needs
 _DRAWS, _FEWEST_DRAWS = 200, 60
@@ -78,6 +79,19 @@ class CommitChange(msgspec.Struct, frozen=True, kw_only=True):
     likeliest: str
 
 
+class ShortLevel(NamedTuple):
+    """Two to four points of one line, far from those on both sides.
+
+    Attributes:
+        first, after: Its first commit, and the first one after it.
+        higher: Whether it lies above the points beside it.
+    """
+
+    first: str
+    after: str
+    higher: bool
+
+
 class _Noise(NamedTuple):
     """Residuals of a stretch: scale, lag-one autocorrelation, and the values themselves."""
 
@@ -91,22 +105,30 @@ class _Noise(NamedTuple):
         return (1 + self.correlation) / (1 - self.correlation)
 
 
-def changes_of(series: Series, boundaries: Collection[str] = (), level: float = LEVEL) -> list[CommitChange]:
+def changes_of(
+    series: Series, boundaries: Collection[str] = (), level: float = LEVEL, shared: Collection[ShortLevel] = ()
+) -> list[CommitChange]:
     """Return the changes of a stored series.
 
     Args:
         series: Points in commit order; failed and missing ones are skipped.
         boundaries: The first commits of another machine, driver or compiler: levels are not compared across these.
         level: Significance level of each test.
+        shared: Short levels of the series that other series prove.
     """
     shas = [point.sha for point in series.points]
     starts = [index for index, sha in enumerate(shas) if sha in boundaries]
-    points = change_points([point.value for point in series.points], starts, level)
+    places = {sha: index for index, sha in enumerate(shas)}
+    proven = [(places[short.first], places[short.after]) for short in shared]
+    points = change_points([point.value for point in series.points], starts, level, proven)
     return [CommitChange(change=c, commits=shas[c.first : c.last + 1], likeliest=shas[c.index]) for c in points]
 
 
 def change_points(
-    values: Sequence[float | None], boundaries: Collection[int] = (), level: float = LEVEL
+    values: Sequence[float | None],
+    boundaries: Collection[int] = (),
+    level: float = LEVEL,
+    shared: Collection[tuple[int, int]] = (),
 ) -> list[ChangePoint]:
     """Return the changes of a series of positive values in commit order.
 
@@ -114,12 +136,43 @@ def change_points(
         values: None or NaN where a commit was not measured; a series with a value of zero or less has no ratios.
         boundaries: Indices at which something other than the code changed: levels are not compared across these.
         level: Significance level of each test.
+        shared: Short levels that other series prove: the first index of each, and the first after it.
     """
     changes: list[ChangePoint] = []
     for kept in _stretches(values, boundaries):
         if min(value for _, value in kept) > 0:
-            changes += _stretch(np.array([i for i, _ in kept]), np.log([value for _, value in kept]), level)
+            at = {index: place for place, (index, _) in enumerate(kept)}
+            own = [(at[first], at[after]) for first, after in shared if first in at and after in at]
+            changes += _stretch(np.array([*at]), np.log([value for _, value in kept]), level, own)
     return changes
+
+
+def short_levels(series: Series, boundaries: Collection[str] = ()) -> list[ShortLevel]:
+    """Return the runs of points, too few for a level, that are far from those on both sides: noise, if only one is.
+
+    Args:
+        series: As `changes_of` takes it.
+        boundaries: Commits across which levels are not compared.
+    """
+    shas, values = [point.sha for point in series.points], [point.value for point in series.points]
+    found = []
+    for kept in _stretches(values, [index for index, sha in enumerate(shas) if sha in boundaries]):
+        if len(kept) <= _WINDOW or min(value for _, value in kept) <= 0:
+            continue
+        y = np.log([value for _, value in kept])
+        far = np.maximum(_FAR * _scales(y), LEAST)
+        away = np.pad(y[_WINDOW // 2 : -(_WINDOW // 2)] - _middle(y), _WINDOW // 2)
+        side = np.sign(away) * (np.abs(away) > far)
+        for start, end in itertools.pairwise(np.flatnonzero(np.diff(side, prepend=0.0, append=0.0)).tolist()):
+            own = side[start] * y[max(0, start - SHORTEST) : end + SHORTEST]
+            inside = slice(min(start, SHORTEST), min(start, SHORTEST) + end - start)
+            if (
+                side[start]
+                and 1 < end - start < CONFIRMED
+                and own[inside].min() > np.delete(own, inside).max() + far[start]
+            ):
+                found.append(ShortLevel(shas[kept[start][0]], shas[kept[end][0]], bool(side[start] > 0)))
+    return found
 
 
 def unsearched(series: Series, boundaries: Collection[str] = ()) -> Unsearched | None:
@@ -145,18 +198,16 @@ def _stretches(values: Sequence[float | None], boundaries: Collection[int]) -> I
             yield kept
 
 
-def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[ChangePoint]:
+def _stretch(
+    places: NDArray[np.intp], logs: Array, level: float, shared: Collection[tuple[int, int]]
+) -> list[ChangePoint]:  # fmt: skip
     """Return the change points of a stretch without boundaries."""
-    first, body, last = _ends(logs)
-    places, logs, body = places[first:last], logs[first:last], body - first
-    y = winsorised(logs[:body])
-    # Levels that do not depend on what is far from them: a later one must not hide a change that was told before.
-    cuts = _pruned(logs[:body], y, sorted({*_cuts(y, 0, body, level), *_levels(y)}), level)
-    if body < len(logs):  # judged by the level before it alone
-        longer = np.concatenate([y, logs[body:]])
-        if _doubt(logs, longer, cuts[-1] if cuts else 0, body, len(logs))[0] <= level:
-            y = longer
-            cuts.append(body)
+    first, last, y, cuts = _searched(logs, level)
+    places = places[first:last]
+    for start, end in ((start - first, end - first) for start, end in shared):
+        if start >= SHORTEST and end + SHORTEST <= len(y) and not any(start <= cut <= end for cut in cuts):
+            y[start:end] = logs[first + start : first + end]
+            cuts = sorted([*cuts, start, end])
     if not cuts:
         return []
     edges = [0, *cuts, len(y)]
@@ -186,6 +237,25 @@ def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[Change
             )
         )
     return changes
+
+
+def _searched(logs: Array, level: float) -> tuple[int, int, Array, list[int]]:
+    """Return where the search begins and ends, the winsorised points between, and the levels' begins among them."""
+    first, body, last = _ends(logs)
+    logs, body = logs[first:last], body - first
+    y = winsorised(logs[:body])
+    cuts = _pruned(logs[:body], y, sorted({*_cuts(y, 0, body, level), *_levels(y)}), level)
+    if cuts and cuts[-1] >= FEWEST:
+        # Later levels must not hide a change that was told before them.
+        before, _, _, told = _searched(logs[: cuts[-1]], level)
+        told = [before + cut for cut in told]
+        cuts = _pruned(logs[:body], y, sorted({*told, *cuts}), level, told)
+    if body < len(logs):  # judged by the level before it alone
+        longer = np.concatenate([y, logs[body:]])
+        if _doubt(logs, longer, cuts[-1] if cuts else 0, body, len(logs))[0] <= level:
+            y = longer
+            cuts.append(body)
+    return first, last, y, cuts
 
 
 def _ends(y: Array) -> tuple[int, int, int]:
@@ -352,14 +422,18 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
     return -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
 
 
-def _pruned(raw: Array, y: Array, cuts: list[int], level: float) -> list[int]:
-    """Remove, the least significant first, the cuts that a test of the two adjacent levels does not confirm."""
+def _pruned(raw: Array, y: Array, cuts: list[int], level: float, told: Collection[int] = ()) -> list[int]:
+    """Remove, the least significant first, the cuts that a test of the two adjacent levels does not confirm.
+
+    Those that were told before go when their own points contradict them, `_KEPT` times the level.
+    """
     known: dict[tuple[int, int, int], tuple[float, float]] = {}  # removing a cut changes only its neighbours
     while cuts:
         weakest, at = (level, math.inf), -1
         for number, place in enumerate(zip([0, *cuts], cuts, [*cuts[1:], len(y)], strict=False)):
             if place not in known:
-                known[place] = _doubt(raw, y, *place)
+                chance, surprise = _doubt(raw, y, *place)
+                known[place] = (chance / _KEPT if place[1] in told else chance, surprise)
             if known[place] > weakest:
                 weakest, at = known[place], number
         if at < 0:
@@ -428,7 +502,7 @@ def winsorised(y: Array) -> Array:
     middle = np.full(count, statistics.median(y[:_WINDOW].tolist()))  # faster than numpy for so few
     if count > _WINDOW:
         half = _WINDOW // 2
-        middle[half : count - half] = np.median(np.lib.stride_tricks.sliding_window_view(y, _WINDOW), axis=1)
+        middle[half : count - half] = _middle(y)
     # At the end three points may be a new level.
     for i in range(max(0, count - CONFIRMED + 1), count):
         middle[i] = statistics.median(y[max(0, i - SHORTEST + 1) : i + SHORTEST].tolist())
@@ -448,6 +522,12 @@ def winsorised(y: Array) -> Array:
         if few and (side[start] * y[start:end]).min() > edge:
             clipped[start:end] = around
     return clipped
+
+
+def _middle(y: Array) -> Array:
+    """Return the running median of `_WINDOW` points, where there are as many."""
+    middle: Array = np.sort(np.lib.stride_tricks.sliding_window_view(y, _WINDOW), axis=1)[:, _WINDOW // 2]
+    return middle
 
 
 def _scales(y: Array) -> Array:

@@ -29,19 +29,29 @@ from rocattn_profiling.asv.store import read_config
 from rocattn_profiling.pages.quantities import percent, quantity
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions.git import RevisionError, resolve
-from rocattn_profiling.site.changepoints import CONFIRMED, FEWEST, SHORTEST, ChangePoint, CommitChange, unsearched
+from rocattn_profiling.site.changepoints import (
+    CONFIRMED,
+    FEWEST,
+    LEVEL,
+    SHORTEST,
+    ChangePoint,
+    CommitChange,
+    short_levels,
+    unsearched,
+)  # fmt: skip
 from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from rocattn_profiling.asv.store import AsvStore
+    from rocattn_profiling.site.changepoints import ShortLevel
 
     Waived = Callable[[str, str, str, float], str]
     Accepted = Callable[[str, int], str]
     LimitOf = Callable[[str], float]
     Excused = Callable[[Sequence[tuple[str, str]]], Sequence[str]]
-    Finder = Callable[[Series, set[str]], Sequence[CommitChange]]
+    Finder = Callable[..., Sequence[CommitChange]]
     Runner = Callable[[Finder, Sequence[Series], Sequence[set[str]]], Iterable[Sequence[CommitChange]]]
 
 _Value = TypeVar("_Value")
@@ -52,6 +62,8 @@ LIMIT = 0.05
 """A change is announced beyond this share; asv's default of ``regressions_thresholds``, which replaces it."""
 MANY_LINES, MANY_SHARE, MANY_SUITES = 20, 0.1, 3
 """Lines, their share of a machine's, and their suites from which a move of all at once may be the machine's."""
+SHARED = 4
+"""Lines that prove a level too short for one of them."""
 AUDIT = "bench_audit."
 """Prefix of the benchmarks that track properties of machine code: exact numbers, by architecture and kernel."""
 NEITHER = (".track_sgprs", ".track_lds_bytes", ".track_code_bytes")
@@ -295,7 +307,9 @@ def find_changes(
         points = sorted((p for p in stored.points if p.sha in order), key=lambda p: order[p.sha])
         lined.append(msgspec.structs.replace(stored, points=points))
         starts.append(_starts([point.sha for point in points], bounds[where], order))
-    for line, begins, moves in zip(lined, starts, run(find, lined, starts), strict=True):
+    shared = _shared(lined, starts)
+    for number, (line, begins, alone) in enumerate(zip(lined, starts, run(find, lined, starts), strict=True)):
+        moves = find(line, begins, shared=shared[number]) if number in shared else alone
         code = unsearched(line, begins)
         rises = from_zero(line, begins) if code == "zero" else []
         changes.few += code == "few"
@@ -318,6 +332,36 @@ def find_changes(
     changes.listed.sort(key=lambda change: (order[change.likeliest], change.label), reverse=True)
     changes.boundaries.sort(key=lambda boundary: order[boundary.sha], reverse=True)
     return changes
+
+
+def _shared(lines: Sequence[Series], starts: Sequence[set[str]]) -> dict[int, list[ShortLevel]]:
+    """Return the short levels that so many lines of one place have at the same commits that noise does not explain it.
+
+    One line's two to four far points may be an accident; the same points of several lines are not.
+    """
+    beside = Counter(where_of(line) for line in lines)
+    points: Counter[str] = Counter()
+    found: dict[tuple[str, ShortLevel], list[int]] = {}
+    for at, (line, begins) in enumerate(zip(lines, starts, strict=True)):
+        points[where_of(line)] += len(line.points)
+        for short in short_levels(line, begins):
+            found.setdefault((where_of(line), short), []).append(at)
+    total: Counter[str] = Counter()
+    for (where, _), own in found.items():
+        total[where] += len(own)
+    shared: dict[int, list[ShortLevel]] = {}
+    for (where, short), own in found.items():
+        expected = beside[where] * total[where] / points[where]
+        # As rare by accident, at any of the places, as a change that the test of one line lets pass.
+        if len(own) >= SHARED and _tail(len(own), expected) <= LEVEL * beside[where] / points[where]:
+            for at in own:
+                shared.setdefault(at, []).append(short)
+    return shared
+
+
+def _tail(least: int, expected: float) -> float:
+    """Return the probability of so many or more rare events where some are expected (Poisson)."""
+    return 1 - sum(math.exp(-expected) * expected**number / math.factorial(number) for number in range(least))
 
 
 def from_zero(line: Series, starts: Collection[str]) -> list[tuple[CommitChange, float]]:

@@ -1,8 +1,10 @@
 """What the page of a commit is compared with, and which numbers a kernel's page takes."""
 
+import subprocess
+
 from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import find_changes
-from rocattn_profiling.site.commits import CommitInfo, History
+from rocattn_profiling.site.commits import CommitInfo, History, read_history
 from rocattn_profiling.site.history import kernel_pages
 from rocattn_profiling.site.history_charts import Around
 from rocattn_profiling.site.site import commit_pages, commit_paths
@@ -77,3 +79,20 @@ def test_a_kernels_changes_are_newest_first(series_of):
     (page,) = kernel_pages([one], Around(log.commits), find_changes([one], log, changes_of).by_series())
     assert [int(change.likeliest, 16) for change in page.changes] == [22, 11]
     assert page.open == 0
+
+
+def test_tags_are_read_versions_first_newest_first(tmp_path):
+    """Annotated and light ones, of other branches too; those of no commit of the history are left out."""
+
+    def git(*words):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
+
+    git("init", "-q", "-b", "main")
+    for number, tags in enumerate((["v1.0"], ["nightly"], ["v1.1rc1"], ["v1.1", "<b>"])):
+        git("commit", "-q", "--allow-empty", "-m", f"Commit {number}")
+        for tag in tags:
+            git("tag", *(["-a", "-m", "x"] if number % 2 == 0 else []), tag)
+    git("tag", "tree", "HEAD^{tree}")
+    history = read_history(tmp_path)
+    assert [name for name, _ in history.tags] == ["v1.1", "v1.0", "<b>", "v1.1rc1", "nightly"]
+    assert [history.commits[sha].subject[-1] for _, sha in history.tags] == ["3", "0", "3", "2", "1"]

@@ -1,5 +1,6 @@
 """What a history page says of the newest points of its lines, and which lines it draws."""
 
+import itertools
 import math
 import re
 
@@ -214,7 +215,8 @@ def drawn(series, backends=()):
     assert sorted(entry.colour for panel in page.panels for entry in panel.entries) == sorted(
         line.colour for line in page.overview.lines
     )
-    return styles, dict(page.legend)
+    assert {key.anchor for key in page.legend} <= {entry.anchor for p in page.panels for entry in p.entries} | {""}
+    return styles, {key.full_name: key.style for key in page.legend}
 
 
 def test_each_line_of_a_page_has_its_own_name_and_look(series_of):
@@ -258,7 +260,7 @@ def test_a_backend_keeps_its_colour_while_dashes_last(series_of):
         assert styles == legend
         assert len(set(styles.values())) == 2 * sizes
     assert lines(17)[1] == {"cpu: 17 lines": 0, "gpu: 17 lines": 1}
-    assert drawn([series_of([1.0], params={"n": n}, benchmark="a.b") for n in range(33)])[1] == {"33 lines": 7}
+    assert drawn([series_of([1.0], params={"n": n}, benchmark="a.b") for n in range(33)])[1] == {"33 lines": 0}
 
 
 def test_a_module_named_bench_is_no_grid_of_ours(series_of):
@@ -303,3 +305,55 @@ def test_a_thousandfold_change_is_drawn_in_logs(series_of):
     assert {"x1", "x1000", "x1/100"} <= set(labels)
     assert wide.left >= 11 * 0.6 * max(map(len, labels))
     assert all(tick.label.endswith("%") for tick in overview([1.0, 1.1, 0.9]).y_ticks)
+
+
+def test_names_are_shortened_to_what_tells_them_apart():
+    """Long common runs go, short ones stay; names that differ stay different, whatever they are."""
+    folder = "PosixPath('/home/runner/work/project/test/meshfiles/"
+    long = [
+        f"{folder}{end}" for end in ("mpas/QU/a.231010.nc')", "ugrid/geoflow-small/grid.nc')", "ugrid/quad/grid.nc')")
+    ]
+    short = history_charts.shortened([*long, "WindowsPath('C:/Users/somebody/project/test/mpas.nc')"])
+    assert short == ["PosixPath…mpas…", "PosixPath…ugrid/geoflow…", "PosixPath…ugrid/quad/grid.nc')", "WindowsPath…"]
+    assert history_charts.shortened(["n=10", "n=2"]) == ["n=10", "n=2"]
+    assert history_charts.shortened(["one long name of a single line"] * 2) == ["…", "…"]
+    stems = ["", "a" * 40, "b " * 30, "…", "(" * 20]
+    odd = [f"{stem}{end}" for stem in stems for end in ("", "x", " y", "a" * 40, "…", "((((((((((((((")]
+    assert len(set(history_charts.shortened(odd))) == len(set(odd))
+
+
+def test_a_legend_is_short_and_says_all_on_hover(series_of):
+    """Environments are shortened on their own: the parameters stay."""
+    envs = ("conda-py3.11-netcdf4-pip+pyfma-setuptools_scm-xarray", "conda-py3.11-python")
+    (family,) = families([
+        series_of([1.0, 1.1], benchmark="a.time_b", params={"n": n}, env=env) for env in envs for n in (1, 2)
+    ])  # fmt: skip
+    page = history_page(family, Around({}))
+    assert [key.name for key in page.legend] == ["n=1, …netcdf4…", "n=1, …python", "n=2, …netcdf4…", "n=2, …python"]
+    assert page.legend[0].full_name == f"n=1, {envs[0]}"
+
+
+def test_tags_stand_below_the_dates_and_never_overlap(series_of):
+    """At their commit, or between two where it was not measured; of 40 tags those that fit, versions first."""
+    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(100)}
+    values = [1.0 + 0.001 * (n % 7) for n in range(80)]
+    line = series_of(values)
+    sparse = msgspec.structs.replace(line, points=[point for n, point in enumerate(line.points) if n not in {50, 51}])
+    tags = [(f"v2.{n}.0", f"{n:040x}") for n in range(95, 0, -5)] + [
+        (f"v2.{n}.0rc1", f"{n:040x}") for n in range(4, 95, 5)
+    ]
+    around = Around(commits, tags=tags)
+    page = history_page(families([sparse])[0], around)
+    shas = [point.sha for point in sparse.points]
+    places = {name: at for at, name in history_charts.tag_places(shas, around)}
+    assert (places["v2.10.0"], places["v2.50.0"], places["v2.55.0"]) == (10, 49.5, 53)
+    assert "v2.90.0" not in places  # later than what was measured
+    for chart in (page.overview, page.overview_narrow, page.panels[0].chart):
+        assert {"v2.75.0"} <= {tag.text for tag in chart.tags}
+        assert all(tag.y > chart.bottom + 16 for tag in chart.tags)
+        width = {tag.text: 11 * 0.6 * len(tag.text) for tag in chart.tags}
+        shift = {"middle": 0.5, "end": 1.0}
+        lefts = sorted((tag.x - shift[tag.anchor] * width[tag.text], width[tag.text]) for tag in chart.tags)
+        assert all(left + wide <= other for (left, wide), (other, _) in itertools.pairwise(lefts))
+        assert lefts[-1][0] + lefts[-1][1] <= chart.width
+    assert len(page.overview.tags) > 2 * len(page.panels[0].chart.tags) > 2

@@ -17,7 +17,8 @@ from rocattn_profiling.pages.render import breakable
 from rocattn_profiling.report.command import report_html
 from rocattn_profiling.site import site as site_module
 from rocattn_profiling.site.asv_pages import AsvPages
-from rocattn_profiling.site.changes import where_of
+from rocattn_profiling.site.changepoints import changes_of
+from rocattn_profiling.site.changes import find_changes, where_of
 from rocattn_profiling.site.commits import with_pull_requests
 from rocattn_profiling.site.site import Site, pages_of, write_site
 
@@ -138,7 +139,7 @@ def test_links_are_alive(site):
         for tag, attributes in outline.tags:
             if tag in {"a", "link"}:
                 path, _, place = attributes["href"].partition("#")
-                target = normpath(join(dirname(name), path))
+                target = normpath(join(dirname(name), path)) if path else name
                 assert target in known, (name, attributes["href"])
                 assert not place or target not in ids or place in ids[target], (name, attributes["href"])
                 linked.add(target)
@@ -297,3 +298,35 @@ def test_pull_requests_are_links_where_the_project_is_on_github():
     assert shown == 'Fix &lt;b&gt; (<a href="https://github.com/o/r/pull/12">#12</a>)'
     for url in ("", "https://gitlab.com/o/r/-/commit/", 'https://github.com/"/commit/'):
         assert with_pull_requests("Fix (#12)", url) == "Fix (#12)"
+
+
+def test_a_suites_own_title_is_the_title(series_of, history):
+    """With the full name beside it; what it holds is text."""
+    line = msgspec.structs.replace(
+        series_of([1.0, 1.1], benchmark="a.B.time_c", params={}), pretty_name="Sort <b>1</b>"
+    )
+    text = pages_of(Site([line], history))["history/a-b-time-c.html"]
+    assert re.search(r"<h1>Sort &lt;b&gt;1&lt;/b&gt;</h1>\s+<p[^>]*>a\.<wbr>B\.", text)
+    assert "<title>Sort &lt;b&gt;1" in text
+
+
+def test_a_foreign_project_reads_no_words_of_ours(series_of, history):
+    """A line without a backend has no invented name, and no gate decides where there is none."""
+    pages = pages_of(Site([series_of([1.0, 1.1], benchmark="a.B.time_c", params={})], history, project="other"))
+    every = "".join(pages.values())
+    assert not re.search(r">result<|result: |backend|gate", every.replace(pages["style.css"], ""))
+    assert "<title>1.10 s (1.09 to 1.11 s)" in pages["history/a-b-time-c.html"]
+
+
+def test_a_line_and_a_commit_have_addresses(series_of, history):
+    """A change leads to its line's dot at its commit, by an anchor that is the same in the next build."""
+    series = [series_of([(1.3 if n > 5 else 1.0) * (1 + 0.001 * (n % 3)) for n in range(12)], benchmark="a.time_b")]
+    changes = find_changes(series, history, changes_of)
+    pages = pages_of(Site(series, history, changes=changes))
+    place = re.search(r'href="(history/a-time-b.html)#(line-[0-9a-f]{10}-[0-9a-f]+)"', pages["changes.html"])
+    text = pages[place[1]]
+    assert place[2].endswith(f"{6:040x}")
+    assert re.search(rf'<circle class="dot" id="{place[2]}"[^>]*><title>[^<]*Commit 6<', text)
+    assert f'<tr id="at-{6:040x}">' in text
+    longer = [series_of([p.value for p in series[0].points] + [1.3], benchmark="a.time_b")]
+    assert place[2] in pages_of(Site(longer, history))[place[1]]

@@ -44,7 +44,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
     ``params`` maps parameter names to readable values, ``arguments`` are the same as asv has them (their ``repr``);
     ``unit`` is "seconds", "bytes" or a suite's own; ``places`` maps a commit to the facts of `PLACE_KEYS` that its
-    result file knows (one mapping for all series of a machine and environment).
+    result file knows (one mapping for all series of a machine and environment). ``pretty_name`` is the suite's title.
     """
 
     benchmark: str
@@ -55,6 +55,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     env_name: str
     points: list[Point]
     places: dict[str, dict[str, str]] = {}
+    pretty_name: str = ""
 
     @property
     def label(self) -> str:

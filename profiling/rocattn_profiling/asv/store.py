@@ -191,6 +191,7 @@ class AsvStore:
                 env_name=env_name,
                 points=sorted(points, key=lambda p: (p.date_ms, p.sha)),
                 places=places[machine, env_name],
+                pretty_name=" ".join(str(known.get(name, {}).get("pretty_name") or "").split()),
             )
             for (name, params, machine, env_name), points in sorted(series.items())
         ]

@@ -15,13 +15,18 @@ LOG_FROM = 25.0
 COLOURS = 8
 STYLES = 4 * COLOURS
 """Ways to draw a line that can be told apart: every colour solid, then every colour dashed, in three patterns."""
+TAG_ROW = 15
+"""Height of the row of tags below an axis."""
 LABEL_CHARACTERS = 8
 """Width of the labels left of a chart, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChartPoint:
-    """One point to draw; ``y`` is None if it failed, NaN for a gap. Without a title it gets no mark."""
+    """One point to draw; ``y`` is None if it failed, NaN for a gap. Without a title it gets no mark.
+
+    ``anchor`` is that of the mark, for links to it.
+    """
 
     x: float
     y: float | None
@@ -29,6 +34,7 @@ class ChartPoint:
     low: float | None = None
     high: float | None = None
     href: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,19 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Label:
+    """A text in a chart: its place (of the base line), its anchor and its colour."""
+
+    text: str
+    colour: int
+    x: float
+    y: float
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
-    """A drawn point: its place, its interval's ends, its tooltip and the page behind it."""
+    """A drawn point: its place, its interval's ends, its tooltip, the page behind it and its anchor."""
 
     x: float
     y: float
@@ -71,6 +88,7 @@ class Mark:
     high: float | None = None
     failed: bool = False
     href: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +116,7 @@ class Chart:
     x_ticks: list[Tick] = field(default_factory=list)
     y_ticks: list[Tick] = field(default_factory=list)
     x_label: str = ""
+    tags: list[Label] = field(default_factory=list)
     y_label: str = ""
     unit: str = ""
     lines: list[Drawn] = field(default_factory=list)
@@ -168,6 +187,7 @@ def line_chart(
     unit: str,
     x_ticks: Sequence[tuple[float, str]],
     x_label: str = "",
+    tags: Sequence[tuple[float, str]] = (),
     x_log: bool = False,
     size: tuple[float, float] = (640, 300),
     y_axis: Axis | None = None,
@@ -184,6 +204,7 @@ def line_chart(
         description: Text for screen readers.
         unit: Of the y values: "seconds", "bytes" or any word.
         x_ticks: (x, label).
+        tags: The same in a row below, those first that are to have a label; others are left out where it is full.
         x_label: Under the axis.
         x_log: Whether x is logarithmic.
         size: Width and height.
@@ -195,14 +216,14 @@ def line_chart(
     """
     axis = y_axis or value_axis(_shown(traces), log=True if x_log else None)
     fit = fitting_unit(axis.high / (1.3 if not axis.log else 4), unit)
-    width, height = size
+    width, height = size[0], size[1] + (TAG_ROW if tags else 0)
     ticks = axis.ticks
     if y_axis is None and not axis.log:  # round numbers of the unit shown: 18 KiB, not 18000 B
         ticks = [fit.factor * tick for tick in nice_ticks(axis.low / fit.factor, axis.high / fit.factor)]
     write = tick_text or (lambda y: f"{y / fit.factor:.6g}")
     widest = max((len(write(tick)) for tick in ticks), default=0)
     left = max(58.0, round(12 + 11 * LETTER * widest, 1))
-    chart = Chart(title, description, width, height, left, width - 14, 12, height - (44 if x_label else 28))
+    chart = Chart(title, description, width, height, left, width - 14, 12, size[1] - (44 if x_label else 28))
     span_x, span_y = chart.right - chart.left, chart.bottom - chart.top
     xs = [v.x for t in traces for v in t.values] + [x for x, _ in x_ticks]
     low_x, high_x = (min(xs), max(xs)) if xs else (0.0, 1.0)
@@ -222,6 +243,9 @@ def line_chart(
     chart.y_ticks = [Tick(at_y(y), write(y)) for y in ticks]
     chart.x_ticks = [Tick(at_x(x), label, anchor(at_x(x), label)) for x, label in x_ticks]
     chart.x_label = x_label
+    row = chart.bottom + 16 + TAG_ROW
+    wanted = [(label, 0, [(at_x(x), row, anchor(at_x(x), label))]) for x, label in tags]
+    chart.tags = place_labels(wanted, [], (0, 0, width, height), 11)
     if not tick_text:
         # Next to the highest tick if there is room, else in the heading.
         fits = len(chart.y_ticks[-1].label if chart.y_ticks else "") + len(fit.symbol) < LABEL_CHARACTERS
@@ -251,7 +275,7 @@ def _draw(trace: ChartLine, at_x: Callable[[float], float], at_y: Callable[[floa
     for value in trace.values:
         x = at_x(value.x)
         if value.y is None:
-            marks.append(Mark(x, bottom - 6, value.title, failed=True, href=value.href))
+            marks.append(Mark(x, bottom - 6, value.title, failed=True, href=value.href, anchor=value.anchor))
         if value.y is None or not math.isfinite(value.y):
             paths.append([])
             continue
@@ -259,7 +283,7 @@ def _draw(trace: ChartLine, at_x: Callable[[float], float], at_y: Callable[[floa
         paths[-1].append(f"{x},{y}")
         ends = (at_y(value.low), at_y(value.high)) if value.low is not None and value.high is not None else (None, None)
         if value.title:
-            marks.append(Mark(x, y, value.title, ends[0], ends[1], href=value.href))
+            marks.append(Mark(x, y, value.title, ends[0], ends[1], href=value.href, anchor=value.anchor))
     return Drawn(trace.name, trace.colour, [" ".join(path) for path in paths if len(path) > 1], marks)
 
 
@@ -347,17 +371,6 @@ def thin(values: Sequence[float | None], most: int, keep: Collection[int] = ()) 
         if not known[start:end].all():
             kept.update([i for i in range(start, end) if values[i] is None][:1])
     return sorted(kept)
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A text in a chart: its place (of the base line), its anchor and its colour."""
-
-    text: str
-    colour: int
-    x: float
-    y: float
-    anchor: str
 
 
 LETTER = 0.64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ _GITHUB = re.compile(
 )
 _COMMITS = re.compile(r"(https?://(?:www\.)?github\.com/[\w.-]+/[\w.-]+)/commit/")
 _PULL_REQUEST = re.compile(r"\(#(\d{1,9})\)")
+_VERSION = re.compile(r"\D*\d+(\.\d+)*")
 _BRANCHES = ("refs/heads", "refs/remotes")
 
 
@@ -39,11 +41,13 @@ class History:
     Attributes:
         branch: The branch's name, or "HEAD" when it is detached.
         head: The sha of HEAD.
+        tags: (name, sha) of its tags: versions first, the newest first.
     """
 
     commits: dict[str, CommitInfo]
     branch: str
     head: str
+    tags: Sequence[tuple[str, str]] = ()
 
 
 def read_history(repo_root: Path) -> History:
@@ -61,7 +65,13 @@ def read_history(repo_root: Path) -> History:
     for order, line in enumerate(log.split("\n")):  # not splitlines: a subject may hold other line separators
         sha, date_s, subject = line.split("\0", 2)
         commits[sha] = CommitInfo(sha, int(date_s) * 1000, subject, order, sha in first_parents)
-    return History(commits, branch, head)
+    listed = _git(
+        repo_root, "for-each-ref", "--format=%(*objectname)%00%(objectname)%00%(refname:lstrip=2)", "refs/tags"
+    )
+    tags = [(name, peeled or own) for peeled, own, name in (line.split("\0") for line in listed.split("\n") if line)]
+    known = [(name, sha) for name, sha in tags if sha in commits]
+    known.sort(key=lambda tag: (not _VERSION.fullmatch(tag[0]), -commits[tag[1]].order))
+    return History(commits, branch, head, known)
 
 
 def _git(repo_root: Path, *arguments: str) -> str:

@@ -21,12 +21,14 @@ from rocattn_profiling.site.commits import CommitInfo
 from rocattn_profiling.site.history_charts import (
     Around,
     HistoryLine,
+    Key,
     against,
     better_of,
     geometric_mean,
     overview_charts,
     panel_chart,
     relative,
+    shortened,
     styled,
 )
 
@@ -59,6 +61,7 @@ class Family:
     """Benchmarks that share a page: a grid of ``rocattn bench`` with all backends, or one benchmark of a suite."""
 
     name: str
+    title: str
     slug: str
     benchmark: str
     lines: list[HistoryLine] = field(default_factory=list)
@@ -73,6 +76,7 @@ class LatestPoint:
         direction: "up" or "down" when the intervals of the newest and the previous point do not overlap, else "". A
             hint, not a verdict: intervals within a run do not include the variation between runs.
         worse: Whether that direction is a regression; False for numbers that are neither good nor bad.
+        anchor: The line's.
     """
 
     name: str
@@ -83,6 +87,7 @@ class LatestPoint:
     first: str
     direction: str
     worse: bool
+    anchor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,7 @@ class CommitRow:
     """One commit of the table: cells in the order of the table's columns."""
 
     sha: str
+    anchor: str
     date: str
     subject: str
     cells: list[str]
@@ -111,6 +117,7 @@ class HistoryPage:
     """Everything ``history.html.j2`` shows.
 
     Attributes:
+        title: What the suite calls it, else its name.
         benchmark: Its name in asv's pages.
         sparks: (name, points of a sparkline) of the geometric mean over combinations.
         lines: Number of lines, of ``combinations`` in ``places``; ``left_out`` of them are not drawn.
@@ -118,10 +125,11 @@ class HistoryPage:
         boundaries: Commits across which levels are not compared.
         commits: Number of commits drawn; ``thinned`` if some lines have fewer points than that.
         better: "lower", "higher" for rates, "" where lines are of both kinds or of neither.
-        columns, rows: The newest values as a table.
+        columns, rows: The newest values as a table; columns have a short and a full name.
     """
 
     name: str
+    title: str
     slug: str
     benchmark: str
     overview: Chart
@@ -134,12 +142,12 @@ class HistoryPage:
     left_out: int
     changes: list[LevelChange]
     boundaries: list[Boundary]
-    columns: list[str]
+    columns: list[tuple[str, str]]
     rows: list[CommitRow]
     commits: int
     thinned: bool
     better: str
-    legend: list[tuple[str, int]]
+    legend: list[Key]
 
     @property
     def open(self) -> int:
@@ -175,7 +183,7 @@ def families(
         grouped.setdefault(grid[0] if grid else line.benchmark, []).append(line)
     taken: set[str] = set()
     pages = [
-        Family(name, slug_of(name, taken), own[0].benchmark, _lines_of(own, changes or {}))
+        Family(name, own[-1].pretty_name or name, slug_of(name, taken), own[0].benchmark, _lines_of(own, changes or {}))
         for name, own in grouped.items()
     ]
     return sorted(pages, key=lambda family: (not family.name.startswith("bench."), natural(family.name)))
@@ -196,7 +204,8 @@ def _lines_of(family: Sequence[Series], changes: Mapping[tuple[str, str], list[L
         for (key, value), argument in zip(line.params.items(), line.arguments, strict=True):
             values.setdefault(key, {}).setdefault(value, set()).add(argument)
     backends = {line.params.get("backend") or (_grid_of(line) or ("", ""))[1] for line in family}
-    lines = []
+    lines: list[HistoryLine] = []
+    apart_by: list[dict[str, str]] = []
     for line in family:
         # '1' and 1 read alike, and are two.
         exact = dict(zip(line.params, line.arguments, strict=True))
@@ -204,21 +213,31 @@ def _lines_of(family: Sequence[Series], changes: Mapping[tuple[str, str], list[L
         grid = _grid_of(line)
         backend = params.pop("backend", grid[1] if grid else "")
         shown = {key: value if key in {"config", "label"} else f"{key}={value}" for key, value in params.items()}
-        panel, name = ", ".join(shown.values()), backend or "result"
-        apart = [
-            *([name] if len(backends) > 1 else []),
-            *(text for key, text in shown.items() if sum(map(len, values[key].values())) > 1),
-            *([line.machine] if len(environments) > 1 else []),
-            *([line.env_name] if len(set().union(*environments.values())) > 1 else []),
-        ]
+        panel, name = ", ".join(shown.values()), backend
+        apart = {
+            **({" backend": name or "no backend"} if len(backends) > 1 else {}),
+            **{key: text for key, text in shown.items() if sum(map(len, values[key].values())) > 1},
+            **({" machine": line.machine} if len(environments) > 1 else {}),
+            **({" environment": line.env_name} if len(set().union(*environments.values())) > 1 else {}),
+        }
         several = len(environments[line.machine]) > 1
         own = changes.get((line.label, where_of(line)), [])
+        full = ", ".join(apart.values()) or panel or name or line.benchmark
+        apart_by.append(apart)
         lines.append(
             HistoryLine(
                 panel, name, where_of(line) if several else line.machine, line.unit, line.points, line.label,
-                where_of(line), own, lower_is_better(line), ", ".join(apart) or panel or name,
+                where_of(line), own, lower_is_better(line), full, full,
             )
         )  # fmt: skip
+    brief: dict[str, dict[str, str]] = {}
+    for kind in {kind for apart in apart_by for kind in apart}:
+        texts = sorted({apart[kind] for apart in apart_by if kind in apart})
+        brief[kind] = dict(zip(texts, shortened(texts), strict=True))
+    lines = [
+        replace(line, short_name=", ".join(brief[kind][text] for kind, text in apart.items())) if apart else line
+        for line, apart in zip(lines, apart_by, strict=True)
+    ]
     return sorted(lines, key=lambda line: (natural(line.panel), line.machine, line.name))
 
 
@@ -258,6 +277,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
     columns = family.lines[:TABLE_COLUMNS]
     return HistoryPage(
         name=family.name,
+        title=family.title,
         slug=family.slug,
         benchmark=family.benchmark,
         overview=wide,
@@ -270,8 +290,8 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         left_out=len(family.lines) - len(chosen),
         changes=changes,
         boundaries=[b for b in around.boundaries if b.where in wheres and b.sha in place],
-        columns=[line.full_name for line in columns],
-        rows=_table(columns, shas[-max(10, min(TABLE_ROWS, TABLE_CELLS // len(columns))) :], commits),
+        columns=[(line.short_name, line.full_name) for line in columns],
+        rows=_table(columns, shas[-max(10, min(TABLE_ROWS, TABLE_CELLS // len(columns))) :], around),
         commits=len(place),
         thinned=any(panel.chart.thinned for panel in shown),
         better=better_of(family.lines),
@@ -346,6 +366,7 @@ def entry_of(line: HistoryLine) -> LatestPoint:
         first=percent(_ratio(last, first if first is not last else None)) if current else "",
         direction=direction if current else "",
         worse=current and line.lower_is_better is not None and direction == ("up" if line.lower_is_better else "down"),
+        anchor=line.anchor,
     )
 
 
@@ -374,7 +395,8 @@ def _ratio(new: Point | None, old: Point | None) -> float | None:
     return against(new.value, old.value)
 
 
-def _table(lines: Sequence[HistoryLine], shas: Sequence[str], commits: Mapping[str, CommitInfo]) -> list[CommitRow]:
+def _table(lines: Sequence[HistoryLine], shas: Sequence[str], around: Around) -> list[CommitRow]:
+    commits = around.commits
     cells: dict[str, list[str]] = {sha: [""] * len(lines) for sha in shas}
     dates: dict[str, int] = {}
     for column, line in enumerate(lines):
@@ -385,7 +407,11 @@ def _table(lines: Sequence[HistoryLine], shas: Sequence[str], commits: Mapping[s
                 cells[point.sha][column] = "failed" if point.value is None else text
     return [
         CommitRow(
-            sha, short_date(dates[sha]), commits[sha].subject if sha in commits else "(not in this clone)", cells[sha]
+            sha,
+            f"at-{around.short(sha)}",
+            short_date(dates[sha]),
+            commits[sha].subject if sha in commits else "(not in this clone)",
+            cells[sha],
         )
         for sha in reversed(shas)
         if sha in dates
@@ -455,7 +481,7 @@ def kernel_pages(
         if arch not in lines or len(lines[arch].points) < len(line.points):
             lines[arch] = line
     archs = sorted({arch for metrics in kernels.values() for lines in metrics.values() for arch in lines}, key=natural)
-    own_colours = Around(around.commits, archs, around.boundaries, around.pages)
+    own_colours = replace(around, backends=archs)
     taken: set[str] = set()
     return [
         _kernel_page(name, slug_of(name, taken), kernels[name], own_colours) for name in sorted(kernels, key=natural)

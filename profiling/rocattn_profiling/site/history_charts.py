@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +36,8 @@ PAGE_BENDS, PAGE_DOTS = 24_000, 1800
 CHART_BENDS, CHART_DOTS = 6000, 600
 """The same for one chart of all lines."""
 OVERVIEW_BANDS = 12
+LONG_RUN = 12
+"""Characters of a name beyond which what tells no lines apart is left out."""
 MANY = 60
 """With more commits than this, dots would touch."""
 
@@ -41,9 +46,10 @@ MANY = 60
 class HistoryLine:
     """The history of one combination of parameters, such as a backend and a config.
 
-    ``name`` tells it apart from the other lines of its panel, ``full_name`` from all others of its page, where it is
-    drawn in ``style``. ``machine`` includes the environment where a page has several. ``label`` and ``where`` identify
-    the series, and ``lower_is_better`` is as in `LevelChange`.
+    ``name`` tells it apart from the other lines of its panel, "" if it is the only one; ``full_name`` and the
+    shortened ``short_name`` from all others of its page, where it is drawn in ``style``. ``machine`` includes the
+    environment where a page has several. ``label`` and ``where`` identify the series, and ``lower_is_better`` is as
+    in `LevelChange`.
     """
 
     panel: str
@@ -56,7 +62,13 @@ class HistoryLine:
     changes: list[LevelChange] = field(default_factory=list)
     lower_is_better: bool | None = True
     full_name: str = ""
+    short_name: str = ""
     style: int = 0
+
+    @property
+    def anchor(self) -> str:
+        """The anchor of the line on its page; those of its points begin with it."""
+        return f"line-{hashlib.sha256(f'{self.label}|{self.where}'.encode()).hexdigest()[:10]}"
 
 
 @dataclass(slots=True)
@@ -68,12 +80,22 @@ class Around:
         backends: Line names in the site's order, so that a name has the same colour on every page.
         boundaries: Commits at which something other than the code changed.
         pages: The page of each measured commit, relative to the charts' pages.
+        tags: (name, sha) of the repository's tags, the first to label first.
     """
 
     commits: Mapping[str, CommitInfo]
     backends: Sequence[str] = ()
     boundaries: Sequence[Boundary] = ()
     pages: Mapping[str, str] = field(default_factory=dict)
+    tags: Sequence[tuple[str, str]] = ()
+
+    def short(self, sha: str) -> str:
+        """Return a commit's name in anchors and addresses: that of its page."""
+        return self.pages[sha].rpartition("/")[2].removesuffix(".html") if sha in self.pages else sha
+
+    def anchor(self, line: HistoryLine, sha: str) -> str:
+        """Return the anchor of a line's dot."""
+        return f"{line.anchor}-{self.short(sha)}"
 
 
 def relative(line: HistoryLine, shas: Iterable[str]) -> list[float | None]:
@@ -101,13 +123,42 @@ def better_of(lines: Iterable[HistoryLine]) -> str:
     return "lower" if kinds == {True} else "higher" if kinds == {False} else ""
 
 
-def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[HistoryLine], list[tuple[str, int]]]:
+def shortened(texts: Sequence[str]) -> list[str]:
+    """Return texts with the long runs replaced by "…" that tell none of them apart; different ones stay different."""
+    tokens = {text: re.findall(r"\w+|\W", text) for text in texts}
+    after: dict[tuple[str, ...], set[str]] = {}  # of each beginning: what follows it
+    for parts in tokens.values():
+        for at, token in enumerate([*parts, ""]):
+            after.setdefault(tuple(parts[:at]), set()).add(token)
+    short = {}
+    for text, parts in tokens.items():
+        runs = [""]
+        for at, token in enumerate(parts):
+            if len(after[tuple(parts[:at])]) > 1:
+                runs += [token, ""]
+            else:
+                runs[-1] += token
+        short[text] = "".join("…" if at % 2 == 0 and len(run) > LONG_RUN else run for at, run in enumerate(runs))
+    return [short[text] for text in texts]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An entry of a page's legend; ``anchor`` is its line's, "" where it stands for several."""
+
+    name: str
+    full_name: str
+    style: int
+    anchor: str = ""
+
+
+def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[HistoryLine], list[Key]]:
     """Return the lines of a page with their styles, and the page's legend.
 
     A line has its backend's colour where dashes then tell its lines apart, else the next style. More lines than there
     are styles are drawn by backend, and the legend counts them.
     """
-    of_name = [colour_of(line.name, backends) for line in lines]
+    of_name = [colour_of(line.name, backends) if line.name else 0 for line in lines]
     names = list(dict.fromkeys(line.name for line in lines))
     nth: Counter[int] = Counter()
     dashed = []
@@ -122,10 +173,11 @@ def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[
         styles = of_name
     drawn = [replace(line, style=style) for line, style in zip(lines, styles, strict=True)]
     if styles is not of_name:
-        return drawn, [(line.full_name, line.style) for line in drawn]
+        return drawn, [Key(line.short_name, line.full_name, line.style, line.anchor) for line in drawn]
     alike = Counter((line.name, line.style) for line in drawn)
     counted = {name: count(number, "line") for (name, _), number in alike.items()}
-    return drawn, [(f"{name}: {counted[name]}" if names[1:] else counted[name], style) for name, style in alike]
+    told = {name: f"{name}: {counted[name]}" if names[1:] else counted[name] for name in names}
+    return drawn, [Key(told[name], told[name], style) for name, style in alike]
 
 
 def overview_charts(
@@ -160,7 +212,7 @@ def overview_charts(
     axis = value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=None, zero=False)
     standing = [change for line in lines for change in line.changes if change.open]
     bands = [_band(change, place, around) for change in standing[:OVERVIEW_BANDS]]
-    edges = _edges(lines, place, around)
+    edges, tags = _edges(lines, place, around), tag_places(shas, around)
 
     def chart(size: tuple[float, float], ticks: int) -> Chart:
         return line_chart(
@@ -168,8 +220,9 @@ def overview_charts(
             title="Every combination against its first measured commit",
             description=f"{len(traces)} lines over {len(place)} commits; the dashed line is each line's first{better}",
             unit="",
-            x_ticks=[(at, _day_of(shas[int(at)], around.commits) or text) for at, text in _commit_ticks(shas, ticks)],
+            x_ticks=_commit_ticks(shas, ticks, around.commits),
             x_label="commits, oldest to newest, by their date",
+            tags=tags,
             tick_text=_times if axis.log else percent_tick,
             y_axis=axis,
             rule=1.0,
@@ -201,17 +254,20 @@ def panel_chart(
             point, known = points[at], at in dotted
             title = _tooltip(line, point, around.commits) if known else ""
             ends = (point.low, point.high) if known else (None, None)
-            values.append(ChartPoint(place[point.sha], point.value, title, *ends, href=around.pages.get(point.sha, "")))
-        traces.append(ChartLine(line.name, line.style, values))
+            anchor = around.anchor(line, point.sha) if known else ""
+            href = around.pages.get(point.sha, "")
+            values.append(ChartPoint(place[point.sha], point.value, title, *ends, href=href, anchor=anchor))
+        traces.append(ChartLine(line.name or line.full_name, line.style, values))
         if points:
-            newest.append(f"{line.name}: {quantity(points[-1].value, line.unit)} at the newest commit")
+            newest.append(f"{_named(line)}{quantity(points[-1].value, line.unit)} at the newest commit")
     unit = lines[0].unit
     chart = line_chart(
         traces,
         title=label or "history",
         description=f"{unit} over {len(place)} commits. {'; '.join(newest)}",
         unit=unit,
-        x_ticks=_commit_ticks(list(place), 3),
+        x_ticks=_commit_ticks(list(place), 3, around.commits),
+        tags=tag_places(list(place), around),
         size=(340, 180),
         bands=[_band(change, place, around) for line in lines for change in line.changes],
         edges=_edges(lines, place, around),
@@ -266,9 +322,24 @@ def _dotted(values: Sequence[float | None], most: int, keep: Iterable[int] = ())
     return set(thin(values, most, set(keep))) if most else set(keep)
 
 
-def _commit_ticks(shas: Sequence[str], count: int) -> list[tuple[float, str]]:
+def _commit_ticks(shas: Sequence[str], count: int, commits: Mapping[str, CommitInfo]) -> list[tuple[float, str]]:
     step = max(1, -(-len(shas) // count))
-    return [(at, shas[at][:7]) for at in range(len(shas) - 1, -1, -step)]
+    return [(at, _day_of(shas[at], commits) or shas[at][:7]) for at in range(len(shas) - 1, -1, -step)]
+
+
+def tag_places(shas: Sequence[str], around: Around) -> list[tuple[float, str]]:
+    """Return where tags lie among the commits of a chart: between two of them where the tagged one was not measured."""
+    at = {sha: number for number, sha in enumerate(shas)}
+    known = [sha for sha in shas if sha in around.commits]
+    orders = [around.commits[sha].order for sha in known]
+    placed: list[tuple[float, str]] = []
+    for name, sha in around.tags:
+        after = bisect_right(orders, around.commits[sha].order)
+        if sha in at:
+            placed.append((at[sha], name))
+        elif 0 < after < len(known):
+            placed.append((at[known[after]] - 0.5, name))
+    return placed
 
 
 def _day_of(sha: str, commits: Mapping[str, CommitInfo]) -> str:
@@ -278,4 +349,8 @@ def _day_of(sha: str, commits: Mapping[str, CommitInfo]) -> str:
 def _tooltip(line: HistoryLine, point: Point, commits: Mapping[str, CommitInfo]) -> str:
     value = "failed" if point.value is None else quantity(point.value, line.unit)
     interval = between(point.low, point.high, line.unit)
-    return f"{line.name}: {value}{f' ({interval})' if interval else ''}\n{commit_title(point.sha, point, commits)}"
+    return f"{_named(line)}{value}{f' ({interval})' if interval else ''}\n{commit_title(point.sha, point, commits)}"
+
+
+def _named(line: HistoryLine) -> str:
+    return f"{line.name}: " if line.name else ""

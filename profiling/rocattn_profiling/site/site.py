@@ -29,7 +29,6 @@ from rocattn_profiling.site.history import (
     history_page,
     in_commit_order,
     kernel_pages,
-    panel_anchor,
     values_csv,
 )
 from rocattn_profiling.site.history_charts import Around
@@ -147,24 +146,25 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     commits, by_series = site.history.commits, site.changes.by_series()
     series = in_commit_order(site.series, commits)
     grouped = families(series, by_series)
-    names = {line.name for family in grouped for line in family.lines}
+    names = {line.name for family in grouped for line in family.lines if line.name}
     backends = order_backends({*names, *(site.report.backends if site.report else ())})
     paths = commit_paths(series, commits)
-    around = Around(commits, backends, site.changes.boundaries, {sha: f"../{path}" for sha, path in paths.items()})
+    pages_above = {sha: f"../{path}" for sha, path in paths.items()}
+    around = Around(commits, backends, site.changes.boundaries, pages_above, site.history.tags)
     kernels = kernel_pages(series, around, by_series)
     steps = 2 * len(grouped) + len(kernels) + len(paths) + len(site.baselines)
     histories = _laid_out(grouped, around, lambda what: on_step(steps, what))
     moved = commit_pages(series, site.history, site.changes.listed, site.changes.boundaries, paths)
     gate = gate_view.view(site.gate) if site.gate else None
-    places = places_of(grouped)
-    homes = {change.id: places.get((change.label, change.where), "changes.html") for change in site.changes.listed}
+    places, dots = places_of(grouped, histories, around)
+    homes = {change.id: dots.get(change.id, "changes.html") for change in site.changes.listed}
     measured = {point.sha for line in series for point in line.points}
     common: dict[str, Any] = {
         "searched": sum(commits[sha].on_branch for sha in measured & commits.keys()),
         "links": _navigation(site, bool(kernels), bool(moved)), "project": site.project, "version": rocattn.__version__,
         "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
         "commit_pages": paths, "line_count": len(series), "limit": LISTED_CAUSES, "asv": site.asv,
-        "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(kernels),
+        "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(kernels), "gated": bool(site.gate),
         "csv": sum(len(line.points) for line in series) <= CSV_VALUES,
         "places": places, "causes": {cause.sha: cause for cause in site.changes.causes},
     }  # fmt: skip
@@ -200,7 +200,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     if gate:
         page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
     for family in histories:
-        page(f"history/{family.slug}.html", "history.html.j2", f"{family.name} - {site.project}", page=family)
+        page(f"history/{family.slug}.html", "history.html.j2", f"{family.title} - {site.project}", page=family)
     pages |= {f"history/{family.slug}.csv": values_csv(family) for family in grouped if common["csv"]}
     for kernel in kernels:
         page(f"kernels/{kernel.slug}.html", "kernel.html.j2", f"{kernel.name} - {site.project}", page=kernel)
@@ -227,13 +227,21 @@ def _laid_out(grouped: Iterable[Family], around: Around, on_step: Callable[[str]
     return pages
 
 
-def places_of(grouped: Iterable[Family]) -> dict[tuple[str, str], str]:
-    """Return the page and anchor of each series, by its label and where it was measured."""
-    return {
-        (line.label, line.where): f"history/{family.slug}.html#{panel_anchor(line.panel, line.machine)}"
-        for family in grouped
-        for line in family.lines
-    }
+def places_of(
+    grouped: Iterable[Family], pages: Iterable[HistoryPage], around: Around
+) -> tuple[dict[tuple[str, str], str], dict[str, str]]:
+    """Return where each series is drawn, by its label and where it was measured, and each change's dot, by its id."""
+    places, dots = {}, {}
+    for family, page in zip(grouped, pages, strict=True):
+        drawn = {entry.anchor for panel in page.panels for entry in panel.entries}
+        for line in family.lines:
+            anchor = f"#{line.anchor}" if line.anchor in drawn else ""
+            places[line.label, line.where] = place = f"history/{page.slug}.html{anchor}"
+            for change in line.changes:
+                (at,) = (point for point in line.points if point.sha == change.likeliest)
+                dot = anchor and (at.value is None or math.isfinite(at.value))
+                dots[change.id] = f"{place}-{around.short(at.sha)}" if dot else place
+    return places, dots
 
 
 def _navigation(site: Site, kernels: bool, commits: bool) -> list[Link]:

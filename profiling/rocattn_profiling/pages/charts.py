@@ -244,7 +244,7 @@ def line_chart(
     chart.x_ticks = [Tick(at_x(x), label, anchor(at_x(x), label)) for x, label in x_ticks]
     chart.x_label = x_label
     row = chart.bottom + 16 + TAG_ROW
-    wanted = [(label, 0, [(at_x(x), row, anchor(at_x(x), label))]) for x, label in tags]
+    wanted = [(label, 0, [(at_x(x), row, anchor(at_x(x), label))]) for x, label in tags if low_x <= x <= high_x]
     chart.tags = place_labels(wanted, [], (0, 0, width, height), 11)
     if not tick_text:
         # Next to the highest tick if there is room, else in the heading.

@@ -266,7 +266,7 @@ def panel_chart(
         title=label or "history",
         description=f"{unit} over {len(place)} commits. {'; '.join(newest)}",
         unit=unit,
-        x_ticks=_commit_ticks(list(place), 3, around.commits),
+        x_ticks=_commit_ticks(list(place), 2, around.commits),
         tags=tag_places(list(place), around),
         size=(340, 180),
         bands=[_band(change, place, around) for line in lines for change in line.changes],

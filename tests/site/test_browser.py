@@ -1,5 +1,6 @@
 """The site in headless Chromium: nothing fails, all can be read, on a desk and on a phone, light and dark."""
 
+import contextlib
 import functools
 import html
 import http.server
@@ -71,7 +72,8 @@ async function look(page, width) {
   const doc = frame.contentDocument, view = frame.contentWindow, root = doc.documentElement;
   found.push({
     page, width, title: doc.title, wide: Math.max(root.scrollWidth, doc.body.scrollWidth) - root.clientWidth,
-    pale: pale(doc, view), graphs: graphs(doc, view), scripts: doc.scripts.length,
+    pale: pale(doc, view), graphs: graphs(doc, view),
+    scripts: [...doc.scripts].filter(s => !s.src.endsWith('/site.js') && s.type !== 'application/json').length,
     dead: [...doc.querySelectorAll('a[href],link[href]')].map(a => new URL(a.getAttribute('href'), doc.URL).href),
   });
   frame.remove();
@@ -160,29 +162,41 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(text.encode())
 
 
+@contextlib.contextmanager
+def served(out):
+    """A server of the site and of the page that looks at it."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(out))) as server:
+        server.dark = False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def visited(server, tmp_path_factory):
+    """What the page that looks found in Chromium, and what was written to the console."""
+    flags = [
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path_factory.mktemp('profile')}", "--virtual-time-budget=60000", "--dump-dom",
+    ]  # fmt: skip
+    command = [CHROMIUM, *flags, f"http://127.0.0.1:{server.server_port}/look.html"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True)
+    found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
+    return found, [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+
+
 @pytest.fixture(scope="module", params=["light", "dark"])
 def looked(made, tmp_path_factory, request):
     """What Chromium found on every page at both widths, and what it wrote to its console."""
     out, pages = made
-    handler = functools.partial(Handler, directory=str(out))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with served(out) as server:
         server.dark = request.param == "dark"
         server.harness = LOOK.replace("PAGES", json.dumps(pages)).replace("WIDTHS", "[390, 1280]")
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        flags = [
-            "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-logging=stderr",
-            f"--user-data-dir={tmp_path_factory.mktemp('profile')}", "--virtual-time-budget=60000", "--dump-dom",
-        ]  # fmt: skip
-        command = [CHROMIUM, *flags, f"http://127.0.0.1:{server.server_port}/look.html"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True)
-        server.shutdown()
-    found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
-    console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+        found, console = visited(server, tmp_path_factory)
     return found, console, pages
 
 
 def test_every_page_was_looked_at_without_an_error(looked):
-    """Each page at both widths; no script ran in any, and the console stayed empty."""
+    """Each page at both widths; no script but our own ran in any, and the console stayed empty."""
     found, console, pages = looked
     assert [(f.get("page"), f.get("width")) for f in found] == [(p, w) for p in pages for w in (390, 1280)], found[-1]
     assert console == []
@@ -212,3 +226,128 @@ def test_graphs_are_drawn(looked):
 def test_no_link_is_dead(looked):
     """Every link, the feed and the style sheet included, answers."""
     assert {f["page"]: f["dead"] for f in looked[0] if f["dead"]} == {}
+
+
+TRY = """<!doctype html><title>try</title><body><script>
+const told = {};
+async function open(page) {
+  const frame = document.createElement('iframe');
+  frame.style.cssText = 'width:1280px;height:844px;border:0';
+  document.body.append(frame);
+  await new Promise(done => { frame.onload = done; frame.src = page; });
+  return frame.contentDocument;
+}
+const seen = list => [...list].filter(one => one.getClientRects().length);
+const later = () => new Promise(done => setTimeout(done, 50));
+function put(field, value, kind) {
+  if (field.type === 'checkbox') field.checked = value; else field.value = value;
+  field.dispatchEvent(new Event('input', {bubbles: true}));
+  if (kind) field.dispatchEvent(new Event(kind, {bubbles: true}));
+}
+(async () => {
+  try {
+    let doc = await open('index.html');
+    const cards = () => seen(doc.querySelectorAll('a.family')).map(card => card.getAttribute('href'));
+    told.all = cards();
+    put(doc.forms.find.elements.find, 'FEW time');
+    told.typed = cards();
+    told.count = doc.querySelector('#find output').textContent;
+    put(doc.forms.find.elements.find, '');
+    put(doc.forms.find.elements.open, true);
+    told.open = cards();
+    put(doc.forms.find.elements.open, false);
+    put(doc.forms.find.elements.largest, true, 'change');
+    told.largest = cards();
+    told.address = doc.location.hash;
+    put(doc.forms.find.elements.largest, false, 'change');
+    told.again = cards();
+    doc = await open('index.html#find=few');
+    told.linked = cards();
+
+    doc = await open('history/HISTORY');
+    const box = one => one.getBoundingClientRect();
+    const dots = () => seen(doc.querySelectorAll('.grid circle')).map(dot => box(dot).x - box(dot.closest('svg')).x);
+    const from = doc.forms.pick.elements.from, to = doc.forms.pick.elements.to;
+    told.dots = dots();
+    put(from, from.options[31].value);
+    put(to, to.options[41].value, 'change');
+    told.zoomed = dots();
+    const line = box(doc.querySelector('.grid polyline')), svg = box(doc.querySelector('.grid svg'));
+    told.line = [line.left - svg.left, line.right - svg.left, svg.width];
+    const anchor = doc.querySelector('.grid circle[id]').id;
+    doc = await open('history/HISTORY' + doc.location.hash);
+    told.same = JSON.stringify(dots()) === JSON.stringify(told.zoomed);
+    doc = await open('history/HISTORY#' + anchor);
+    told.target = doc.querySelector(':target').id === anchor;
+    doc = await open('history/HISTORY#from=nonsense');
+    told.unknown = doc.querySelector('#pick output').textContent;
+
+    doc = await open('compare.html');
+    const rows = () => [...doc.querySelectorAll('#lines tbody tr')].map(r => [...r.cells].map(c => c.textContent));
+    told.script = rows();
+    const form = doc.forms.compare.elements;
+    put(form.old, form.old.options[form.old.length - 1].value);
+    put(form.new, form.new.options[form.new.length - 36].value, 'change');
+    told.compared = rows();
+    told.said = doc.querySelector('#compare output').textContent;
+    doc = await open('compare.html' + doc.location.hash);
+    told.relinked = JSON.stringify(rows()) === JSON.stringify(told.compared);
+  } catch (error) { told.error = String(error.stack || error); }
+  const out = document.createElement('pre');
+  out.id = 'found'; out.textContent = JSON.stringify(told); document.body.append(out);
+})();
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def tried(made, tmp_path_factory):
+    """What the script did when it was used, what it wrote to the console, and the pages as text."""
+    out, pages = made
+    with served(out) as server:
+        longest = max((p for p in pages if p.startswith("history/")), key=lambda p: (out / p).stat().st_size)
+        server.harness = TRY.replace("HISTORY", longest.removeprefix("history/"))
+        found, console = visited(server, tmp_path_factory)
+    return found, console, {page: (out / page).read_text() for page in pages}
+
+
+def test_typing_finds_benchmarks(tried):
+    """All words must occur, in any case; a filter leaves open regressions, and sorting puts the largest first."""
+    told, console, pages = tried
+    assert "error" not in told, told["error"]
+    assert console == []
+    assert told["typed"] == told["linked"] == ["history/few-time-x.html"]
+    assert told["count"] == f"1 of {len(told['all'])}"
+    sizes = dict(
+        re.findall(r'class="panel family" href="([^"]+)" data-name="[^"]*" data-size="([^"]+)"', pages["index.html"])
+    )
+    assert told["open"] == [page for page in told["all"] if float(sizes[page]) > 0] != []
+    assert told["largest"] == sorted(told["all"], key=lambda page: -float(sizes[page])) != told["all"]
+    assert told["address"] == "#largest=yes"
+    assert told["again"] == told["all"]
+
+
+def test_a_link_selects_commits_of_a_chart(tried):
+    """Ten commits fill the width; the link selects them again, and one that leads nowhere says so."""
+    told, *_ = tried
+    assert 0 < len(told["zoomed"]) < len(told["dots"])
+    assert min(told["dots"]) == pytest.approx(min(told["zoomed"]), abs=12)
+    left, right, width = told["line"]
+    assert left > 0
+    assert width > right > 0.9 * width
+    assert told["same"]
+    assert told["target"]
+    assert told["unknown"] == "not on this page: nonsense"
+
+
+def test_any_two_commits_are_compared(tried):
+    """The script's table is the page's own for its own two commits, and that of the chosen ones for others."""
+    told, _, pages = tried
+    told_by_page = re.findall(r"<tr><th scope=\"row\">.*?</tr>", pages["compare.html"], re.DOTALL)
+    plain = [
+        [html.unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", row)]
+        for row in told_by_page
+    ]
+    assert [row[:4] for row in told["script"]] == [row[:4] for row in plain] != []
+    assert told["compared"] != told["script"]
+    assert told["relinked"]
+    assert re.fullmatch(r"\d+ lines compared, \d+ outside the other's interval", told["said"])

@@ -82,23 +82,37 @@ def test_every_page_is_there(pages):
     """Front page, lists, report, gate, one page a family and one a commit; the front page first."""
     assert next(iter(pages)) == "index.html"
     assert {path for path in pages if not path.startswith("commits/")} == {
-        "index.html", "changes.html", "commits.html", "bench.html", "gate.html", "history/bench-inference.html",
-        "history/suite-class-time-x.html", "history/img-src-x-onerror-alert-1.html",
+        "index.html", "changes.html", "commits.html", "compare.html", "bench.html", "gate.html",
+        "history/bench-inference.html", "history/suite-class-time-x.html", "history/img-src-x-onerror-alert-1.html",
     }  # fmt: skip
     assert sum(path.startswith("commits/") for path in pages) == 12
 
 
-def test_pages_need_no_script_and_no_network(pages, records, verdict):
-    """No script, no handler, no address of another machine: the pages open from disk."""
+def test_pages_need_no_script_of_others_and_no_network(pages, records, verdict):
+    """No script but our own file, no handler, no address of another machine: the pages open from disk."""
     every = {**pages, "bench": report_html(bench_report.build(records), 0), "gate": gate_page.html(verdict)}
     for name, text in every.items():
         outline = Outline(text)
-        assert not {tag for tag, _ in outline.tags} & {"script", "iframe", "object", "embed", "img"}, name
+        assert not {tag for tag, _ in outline.tags} & {"iframe", "object", "embed", "img"}, name
+        scripts = [attributes for tag, attributes in outline.tags if tag == "script"]
+        ours = {"src": "../" * name.count("/") + "site.js", "defer": None}
+        data = [{"type": "application/json", "id": "compared"}]
+        expected = [ours] if name == "index.html" or name.startswith("history/") else []
+        assert scripts == ([ours, *data] if name == "compare.html" else expected), name
         for tag, attributes in outline.tags:
             assert tag != "link" or attributes["rel"] in {"stylesheet", "alternate"}, name
             assert not [a for a in attributes if a.startswith("on")], name
             assert not re.match(r"\s*(https?:|//|javascript:|data:)", attributes.get("href") or ""), name
         assert not re.search(r"url\(|@import|https?://", text), name
+
+
+def test_the_script_loads_nothing_and_writes_text_only(site):
+    """It neither fetches nor makes markup of a stranger's text nor runs any, and it is small."""
+    script = pages_of(site)["site.js"]
+    assert not re.search(
+        r"fetch|XMLHttp|import|eval|Function\(|innerHTML|outerHTML|insertAdjacent|document\.write|://", script
+    )
+    assert len(script) < 12_000
 
 
 def test_the_style_sheet_knows_the_dark(site, records):
@@ -119,7 +133,7 @@ def test_pages_are_well_formed(pages):
 def test_hostile_names_are_text(pages, records, verdict):
     """Benchmark names, parameters, subjects, reasons, notes and machine facts cannot become markup or templates."""
     every = "".join([*pages.values(), report_html(bench_report.build(records), 0), gate_page.html(verdict)])
-    for markup in ("<script", "<img", "<b>p", "<i>v", "<u>cpu", "<s>note", "<x>.json"):
+    for markup in ("<script>", "<img", "<b>p", "<i>v", "<u>cpu", "<s>note", "<x>.json"):
         assert markup not in every
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in every
     assert "{{ 7*7 }}" in every
@@ -136,12 +150,13 @@ def test_links_are_alive(site):
     known = {*written, "asv/index.html", "docs/index.html"}
     linked = set()
     for name, outline in pages.items():
-        for tag, attributes in outline.tags:
-            if tag in {"a", "link"}:
-                path, _, place = attributes["href"].partition("#")
+        for _, attributes in outline.tags:
+            if address := attributes.get("href") or attributes.get("src"):
+                path, _, place = address.partition("#")
                 target = normpath(join(dirname(name), path)) if path else name
-                assert target in known, (name, attributes["href"])
-                assert not place or target not in ids or place in ids[target], (name, attributes["href"])
+                assert target in known, (name, address)
+                selects = target == "compare.html" and place.startswith("new=")
+                assert not place or selects or target not in ids or place in ids[target], (name, address)
                 linked.add(target)
     assert linked == known
 
@@ -250,7 +265,7 @@ def test_asv_pages_that_need_something_say_so(series_of, history):
 def test_an_empty_site_still_says_how_to_begin(history):
     """Without results the front page names the commands instead of showing empty tables."""
     pages = pages_of(Site([], history))
-    assert list(pages) == ["index.html", "style.css"]
+    assert list(pages) == ["index.html", "style.css", "site.js"]
     assert "rocattn gate run" in pages["index.html"]
     assert "<table" not in pages["index.html"]
 

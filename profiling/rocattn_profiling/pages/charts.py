@@ -50,11 +50,15 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """A named line; ``colour`` is one of the `STYLES`, of which `line_class` makes classes of the style sheet."""
+    """A named line; ``colour`` is one of the `STYLES`, of which `line_class` makes classes of the style sheet.
+
+    ``place`` is where it was measured, for scripts that select lines.
+    """
 
     name: str
     colour: int
     values: list[ChartPoint]
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class Drawn:
     colour: int
     paths: list[str]
     marks: list[Mark]
+    place: str = ""
 
 
 @dataclass(slots=True)
@@ -124,6 +129,8 @@ class Chart:
     bands: list[Band] = field(default_factory=list)
     edges: list[tuple[float, str]] = field(default_factory=list)
     thinned: bool = False
+    low_x: float = 0.0
+    high_x: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +235,8 @@ def line_chart(
     xs = [v.x for t in traces for v in t.values] + [x for x, _ in x_ticks]
     low_x, high_x = (min(xs), max(xs)) if xs else (0.0, 1.0)
 
+    chart.low_x, chart.high_x = low_x, high_x
+
     def at_x(x: float) -> float:
         if high_x <= low_x:
             return chart.left + span_x / 2
@@ -284,7 +293,7 @@ def _draw(trace: ChartLine, at_x: Callable[[float], float], at_y: Callable[[floa
         ends = (at_y(value.low), at_y(value.high)) if value.low is not None and value.high is not None else (None, None)
         if value.title:
             marks.append(Mark(x, y, value.title, ends[0], ends[1], href=value.href, anchor=value.anchor))
-    return Drawn(trace.name, trace.colour, [" ".join(path) for path in paths if len(path) > 1], marks)
+    return Drawn(trace.name, trace.colour, [" ".join(path) for path in paths if len(path) > 1], marks, trace.place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from rocattn_profiling.site.history_charts import (
     Key,
     against,
     better_of,
+    day_of,
     geometric_mean,
     overview_charts,
     panel_chart,
@@ -40,6 +41,9 @@ TABLE_CELLS, TABLE_COLUMNS, TABLE_ROWS = 4000, 40, 200
 LINES = 300
 """Lines drawn on one page; those with an open change come first."""
 SPARK_POINTS = 80
+FEW_PAGES, DEEPEST = 4, 8
+"""Benchmarks from which a module or class is a branch of the tree, and levels of it."""
+LARGEST = 99.0
 CSV_VALUES = 1_000_000
 """Values of all benchmarks beyond which they are not written as CSV: 130 bytes each."""
 _MOST_CELL = 1000  # characters
@@ -124,6 +128,7 @@ class HistoryPage:
         changes: Change points of its lines, newest first.
         boundaries: Commits across which levels are not compared.
         commits: Number of commits drawn; ``thinned`` if some lines have fewer points than that.
+        range: The commits of the charts: (name in addresses, date).
         better: "lower", "higher" for rates, "" where lines are of both kinds or of neither.
         columns, rows: The newest values as a table; columns have a short and a full name.
     """
@@ -145,6 +150,7 @@ class HistoryPage:
     columns: list[tuple[str, str]]
     rows: list[CommitRow]
     commits: int
+    range: list[tuple[str, str]]
     thinned: bool
     better: str
     legend: list[Key]
@@ -153,6 +159,11 @@ class HistoryPage:
     def open(self) -> int:
         """Number of open regressions."""
         return sum(change.open for change in self.changes)
+
+    @property
+    def largest(self) -> float:
+        """Size of the largest open regression in logs; 0 if none is open."""
+        return max((min(change.weight, LARGEST) for change in self.changes if change.open), default=0.0)
 
     @property
     def compares(self) -> bool:
@@ -171,6 +182,36 @@ class HistoryPage:
     def worse(self, direction: str) -> bool:
         """Whether any line that went in this direction got worse."""
         return any(entry.direction == direction and entry.worse for panel in self.panels for entry in panel.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A module or class with its benchmarks, and the modules and classes in it."""
+
+    name: str
+    pages: list[HistoryPage]
+    branches: list[Branch]
+
+    @property
+    def every(self) -> list[HistoryPage]:
+        """All pages below it."""
+        return [*self.pages, *(page for branch in self.branches for page in branch.every)]
+
+
+def tree_of(pages: Sequence[HistoryPage], path: tuple[str, ...] = ()) -> Branch:
+    """Return pages as a tree by the parts of their names; what would hold few is part of the branch above it."""
+    own: list[HistoryPage] = []
+    below: dict[str, list[HistoryPage]] = {}
+    for page in pages:
+        parts = page.name.split(".")[len(path) :]
+        (below.setdefault(parts[0], []) if len(parts) > 1 and len(path) < DEEPEST else own).append(page)
+    large = {name: inner for name, inner in below.items() if len(inner) >= FEW_PAGES}
+    if len(large) == len(below) == 1 and not own:
+        ((name, inner),) = large.items()
+        return tree_of(inner, (*path, name))
+    own += [page for name, inner in below.items() if name not in large for page in inner]
+    branches = [tree_of(inner, (*path, name)) for name, inner in large.items()]
+    return Branch(".".join(path), own, branches)
 
 
 def families(
@@ -293,6 +334,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         columns=[(line.short_name, line.full_name) for line in columns],
         rows=_table(columns, shas[-max(10, min(TABLE_ROWS, TABLE_CELLS // len(columns))) :], around),
         commits=len(place),
+        range=[(around.short(sha), day_of(sha, commits)) for sha in shas],
         thinned=any(panel.chart.thinned for panel in shown),
         better=better_of(family.lines),
         legend=legend,

@@ -144,12 +144,13 @@ def shortened(texts: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An entry of a page's legend; ``anchor`` is its line's, "" where it stands for several."""
+    """An entry of a page's legend; ``anchor`` and ``place`` are its line's, "" where it stands for several."""
 
     name: str
     full_name: str
     style: int
     anchor: str = ""
+    place: str = ""
 
 
 def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[HistoryLine], list[Key]]:
@@ -173,7 +174,7 @@ def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[
         styles = of_name
     drawn = [replace(line, style=style) for line, style in zip(lines, styles, strict=True)]
     if styles is not of_name:
-        return drawn, [Key(line.short_name, line.full_name, line.style, line.anchor) for line in drawn]
+        return drawn, [Key(line.short_name, line.full_name, line.style, line.anchor, line.machine) for line in drawn]
     alike = Counter((line.name, line.style) for line in drawn)
     counted = {name: count(number, "line") for (name, _), number in alike.items()}
     told = {name: f"{name}: {counted[name]}" if names[1:] else counted[name] for name in names}
@@ -207,7 +208,7 @@ def overview_charts(
                 now = f"{line.full_name}: {percent(ratio)} ({quantity(points[shas[at]].value, line.unit)})"
                 title = f"{now}\n{commit_title(shas[at], points[shas[at]], around.commits)}"
             values.append(ChartPoint(at, ratio, title, href=around.pages.get(shas[at], "")))
-        traces.append(ChartLine(line.full_name, line.style, values))
+        traces.append(ChartLine(line.full_name, line.style, values, line.machine))
     better = f", {better_of(lines)} is better" if better_of(lines) else ""
     axis = value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=None, zero=False)
     standing = [change for line in lines for change in line.changes if change.open]
@@ -324,7 +325,7 @@ def _dotted(values: Sequence[float | None], most: int, keep: Iterable[int] = ())
 
 def _commit_ticks(shas: Sequence[str], count: int, commits: Mapping[str, CommitInfo]) -> list[tuple[float, str]]:
     step = max(1, -(-len(shas) // count))
-    return [(at, _day_of(shas[at], commits) or shas[at][:7]) for at in range(len(shas) - 1, -1, -step)]
+    return [(at, day_of(shas[at], commits) or shas[at][:7]) for at in range(len(shas) - 1, -1, -step)]
 
 
 def tag_places(shas: Sequence[str], around: Around) -> list[tuple[float, str]]:
@@ -342,7 +343,8 @@ def tag_places(shas: Sequence[str], around: Around) -> list[tuple[float, str]]:
     return placed
 
 
-def _day_of(sha: str, commits: Mapping[str, CommitInfo]) -> str:
+def day_of(sha: str, commits: Mapping[str, CommitInfo]) -> str:
+    """Return a commit's day, "" if it is not known."""
     return short_date(commits[sha].date_ms) if sha in commits and commits[sha].date_ms > 0 else ""
 
 

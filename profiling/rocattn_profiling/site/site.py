@@ -20,6 +20,7 @@ from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, envi
 from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.changes import AUDIT, Boundary, Changes, LevelChange, atom, lower_is_better, where_of
 from rocattn_profiling.site.commits import CommitInfo, History, with_pull_requests
+from rocattn_profiling.site.compare import ROWS, ComparePage, compare_page
 from rocattn_profiling.site.history import (
     CSV_VALUES,
     Family,
@@ -29,6 +30,7 @@ from rocattn_profiling.site.history import (
     history_page,
     in_commit_order,
     kernel_pages,
+    tree_of,
     values_csv,
 )
 from rocattn_profiling.site.history_charts import Around
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     Step = Callable[[int, str], None]
 
-OPTIONAL = ("changes.html", "commits.html", "kernels.html", "bench.html", "gate.html")
+OPTIONAL = ("compare.html", "changes.html", "commits.html", "kernels.html", "bench.html", "gate.html")
 FOLDERS = ("history", "commits", "kernels", "baselines", "reports")
 HINTS = 10
 """Number of differences from the commit before that a page lists, largest first."""
@@ -134,7 +136,7 @@ def write_site(
 
 
 def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
-    """Return the text of each page by its path, feed and style sheet included; the front page comes first."""
+    """Return the text of each page by its path, feed, style sheet and script included; the front page comes first."""
     prepare_templates()
     add_filters(
         {
@@ -159,9 +161,11 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     places, dots = places_of(grouped, histories, around)
     homes = {change.id: dots.get(change.id, "changes.html") for change in site.changes.listed}
     measured = {point.sha for line in series for point in line.points}
+    compared = compare_page([line for family in grouped for line in family.lines], places, around)
     common: dict[str, Any] = {
         "searched": sum(commits[sha].on_branch for sha in measured & commits.keys()),
-        "links": _navigation(site, bool(kernels), bool(moved)), "project": site.project, "version": rocattn.__version__,
+        "links": _navigation(site, bool(kernels), bool(moved), compared), "compares": bool(compared),
+        "project": site.project, "version": rocattn.__version__,
         "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
         "commit_pages": paths, "line_count": len(series), "limit": LISTED_CAUSES, "asv": site.asv,
         "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(kernels), "gated": bool(site.gate),
@@ -180,7 +184,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         judged=judged_state(site.gate, site.history, site.gate_branch) if site.gate else None,
         head=commits.get(site.history.head), report=site.report,
         baseline=BASELINE, problems=[*site.problems, *site.asv.notes], machines=site.machines,
-        pages=histories,
+        pages=histories, tree=tree_of(histories), scripted=True,
         machine_names=sorted({line.machine for line in series}), commit_count=len(measured),
         standing=site.standing, headline=HEADLINE, changes=site.changes,
         kernels=kernels, baselines=sorted(site.baselines), last=last_measured(series, site.history),
@@ -188,6 +192,9 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     )  # fmt: skip
     if site.series:
         page("changes.html", "changes.html.j2", f"Changes - {site.project}", changes=site.changes)
+        pages["feed.xml"] = atom(site.changes.regressions, site.history, paths, site.made_ms, site.url, site.project)
+    if compared:
+        page("compare.html", "compare.html.j2", f"Compare - {site.project}", page=compared, most=ROWS, scripted=True)
     if moved:
         page("commits.html", "commits.html.j2", f"Commits - {site.project}", pages=moved)
     if kernels:
@@ -200,7 +207,13 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     if gate:
         page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
     for family in histories:
-        page(f"history/{family.slug}.html", "history.html.j2", f"{family.title} - {site.project}", page=family)
+        page(
+            f"history/{family.slug}.html",
+            "history.html.j2",
+            f"{family.title} - {site.project}",
+            page=family,
+            scripted=True,
+        )
     pages |= {f"history/{family.slug}.csv": values_csv(family) for family in grouped if common["csv"]}
     for kernel in kernels:
         page(f"kernels/{kernel.slug}.html", "kernel.html.j2", f"{kernel.name} - {site.project}", page=kernel)
@@ -208,9 +221,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         title = f"{commit.commit.sha[:8]} - {site.project}"
         page(commit.path, "commit.html.j2", title, page=commit, judged=gate)
     pages |= {attached.path: attached.text for attached in site.standing.attached}
-    pages["style.css"] = environment().get_template("style.css.j2").render()
-    if site.series:
-        pages["feed.xml"] = atom(site.changes.regressions, site.history, paths, site.made_ms, site.url, site.project)
+    pages |= {name: environment().get_template(f"{name}.j2").render() for name in ("style.css", "site.js")}
     return pages
 
 
@@ -244,10 +255,11 @@ def places_of(
     return places, dots
 
 
-def _navigation(site: Site, kernels: bool, commits: bool) -> list[Link]:
+def _navigation(site: Site, kernels: bool, commits: bool, compared: ComparePage | None) -> list[Link]:
     links = [Link("index.html", "Overview")]
     links += [Link("changes.html", "Changes")] if site.series else []
     links += [Link("commits.html", "Commits")] if commits else []
+    links += [Link("compare.html", "Compare")] if compared else []
     links += [Link("kernels.html", "Kernels")] if kernels else []
     links += [Link("bench.html", "Report")] if site.report else []
     links += [Link("gate.html", "Gate")] if site.gate else []

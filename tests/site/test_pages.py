@@ -265,7 +265,7 @@ def test_asv_pages_that_need_something_say_so(series_of, history):
 def test_an_empty_site_still_says_how_to_begin(history):
     """Without results the front page names the commands instead of showing empty tables."""
     pages = pages_of(Site([], history))
-    assert list(pages) == ["index.html", "style.css", "site.js"]
+    assert list(pages) == ["index.html", "style.css"]
     assert "rocattn gate run" in pages["index.html"]
     assert "<table" not in pages["index.html"]
 

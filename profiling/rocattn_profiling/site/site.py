@@ -184,7 +184,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         judged=judged_state(site.gate, site.history, site.gate_branch) if site.gate else None,
         head=commits.get(site.history.head), report=site.report,
         baseline=BASELINE, problems=[*site.problems, *site.asv.notes], machines=site.machines,
-        pages=histories, tree=tree_of(histories), scripted=True,
+        pages=histories, tree=tree_of(histories), scripted=bool(histories),
         machine_names=sorted({line.machine for line in series}), commit_count=len(measured),
         standing=site.standing, headline=HEADLINE, changes=site.changes,
         kernels=kernels, baselines=sorted(site.baselines), last=last_measured(series, site.history),
@@ -221,7 +221,8 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         title = f"{commit.commit.sha[:8]} - {site.project}"
         page(commit.path, "commit.html.j2", title, page=commit, judged=gate)
     pages |= {attached.path: attached.text for attached in site.standing.attached}
-    pages |= {name: environment().get_template(f"{name}.j2").render() for name in ("style.css", "site.js")}
+    files = ("style.css", "site.js")[: 1 + bool(histories)]
+    pages |= {name: environment().get_template(f"{name}.j2").render() for name in files}
     return pages
 
 

@@ -34,6 +34,9 @@ def test_the_newest_commit_is_against_the_last_release(series_of):
     sparse = [msgspec.structs.replace(one := rising(series_of), points=[p for p in one.points if p.sha[-1] != "7"])]
     assert int(compared(sparse, [("v2", 7)]).old, 16) == 6  # the last measured one before it
     assert compared([series_of([1.0])]) is None
+    few = [rising(series_of, benchmark=f"a.b{n}", params={}) for n in range(3)]
+    few[1:] = [msgspec.structs.replace(one, points=[p for p in one.points if p.sha[-1] != "7"]) for one in few[1:]]
+    assert int(compared(few, [("v2", 7), ("v1", 3)]).old, 16) == 3  # of the other release a third was measured
 
 
 def test_the_largest_difference_comes_first_with_its_interval(series_of):

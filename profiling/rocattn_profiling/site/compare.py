@@ -67,7 +67,9 @@ class ComparePage:
 def compare_page(
     lines: Sequence[HistoryLine], places: Mapping[tuple[str, str], str], around: Around
 ) -> ComparePage | None:
-    """Compare the newest measured commit of the branch with the last tagged one, or else with the one before.
+    """Compare the newest measured commit of the branch with the last release, or else with the one before it.
+
+    Either has values of half its lines at least, if any has: at some commits other benchmarks were measured.
 
     Args:
         lines: Every line of the site.
@@ -84,7 +86,10 @@ def compare_page(
         return None
     tagged = _tagged(measured, around)
     new = measured[-1].sha
-    old = next((sha for sha in tagged if sha != new), measured[-2].sha)
+    shas = ({p.sha for p in line.points if _positive(p)} for line in lines)
+    shared = Counter(sha for own in shas if new in own for sha in own)
+    earlier = [*tagged, *(info.sha for info in measured[-2::-1])]
+    old = next((sha for sha in earlier if sha != new and 2 * shared[sha] >= shared[new]), measured[-2].sha)
     held, room = {new, old}, VALUES - values[new] - values[old]
     for sha in dict.fromkeys([*tagged, *sorted(values, key=lambda sha: -commits[sha].order)]):
         if sha not in held and values[sha] <= room:

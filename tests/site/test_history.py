@@ -357,3 +357,22 @@ def test_tags_stand_below_the_dates_and_never_overlap(series_of):
         assert all(left + wide <= other for (left, wide), (other, _) in itertools.pairwise(lefts))
         assert lefts[-1][0] + lefts[-1][1] <= chart.width
     assert len(page.overview.tags) > 2 * len(page.panels[0].chart.tags) > 2
+
+
+def test_machines_are_compared_on_one_chart(series_of):
+    """Against the one with the most points: at the same commit, or the last before it; only what both have."""
+    slow = series_of([2.0, None, 6.0, 2.0, 2.0], machine="slow")
+    fast = series_of([1.0, 1.0, 2.0, 1.0, 1.0, 1.0], machine="fast")
+    other = series_of([1.0], machine="slow", params={"config": "b2-h3-q33"})
+    early = series_of([3.0, 3.0], machine="early")
+    fast = msgspec.structs.replace(fast, points=[p for p in fast.points if p.sha[-1] not in "03"])
+    (family,) = families([slow, fast, other, early])
+    shas = [f"{n:040x}" for n in range(6)]
+    reference, lines, ratios = history_charts.against_place(family.lines, shas)
+    assert (reference, [line.machine for line in lines]) == ("slow", ["early", "fast"])
+    assert ratios == [[1.5, 1.5, None, None, None, None], [None, 0.5, 2 / 6, None, 0.5, 0.5]]
+    page = history_page(family, Around({}))
+    assert [line.place for line in page.against[0].lines] == ["early", "fast"]
+    assert page.against[0].title == "Machines and environments against slow"
+    (alone,) = families([slow])
+    assert history_page(alone, Around({})).against is None

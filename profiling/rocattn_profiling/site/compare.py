@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.quantities import percent, quantity, short_date
 from rocattn_profiling.site.history import direction_of
+from rocattn_profiling.site.history_charts import is_positive
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -80,13 +81,13 @@ def compare_page(
         None where no two commits of the branch have values.
     """
     commits = around.commits
-    values = Counter(p.sha for line in lines for p in line.points if _positive(p) and p.sha in commits)
+    values = Counter(p.sha for line in lines for p in line.points if is_positive(p) and p.sha in commits)
     measured = sorted((commits[sha] for sha in values if commits[sha].on_branch), key=lambda info: info.order)
     if len(measured) < 2:
         return None
     tagged = _tagged(measured, around)
     new = measured[-1].sha
-    shas = ({p.sha for p in line.points if _positive(p)} for line in lines)
+    shas = ({p.sha for p in line.points if is_positive(p)} for line in lines)
     shared = Counter(sha for own in shas if new in own for sha in own)
     earlier = [*tagged, *(info.sha for info in measured[-2::-1])]
     old = next((sha for sha in earlier if sha != new and 2 * shared[sha] >= shared[new]), measured[-2].sha)
@@ -101,7 +102,7 @@ def compare_page(
     wheres = {where: number for number, where in enumerate(sorted({line.where for line in lines}))}
     pages: dict[str, int] = {}
     for line in lines:
-        points = {p.sha: p for p in line.points if p.sha in at and _positive(p)}
+        points = {p.sha: p for p in line.points if p.sha in at and is_positive(p)}
         if not points:
             continue
         home, mark, anchor = places[line.label, line.where].partition("#")
@@ -121,10 +122,6 @@ def compare_page(
         apart=sum(bool(row.tone) for _, row in found), commits=len(at), measured=len(values),
         island=_island({"commits": list(told.values()), "places": list(wheres), "pages": list(pages), "lines": packed}),
     )  # fmt: skip
-
-
-def _positive(point: Point) -> bool:
-    return point.value is not None and math.isfinite(point.value) and point.value > 0
 
 
 def _tagged(measured: Sequence[CommitInfo], around: Around) -> list[str]:

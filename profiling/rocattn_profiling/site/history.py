@@ -23,6 +23,7 @@ from rocattn_profiling.site.history_charts import (
     HistoryLine,
     Key,
     against,
+    against_place,
     better_of,
     day_of,
     geometric_mean,
@@ -123,6 +124,7 @@ class HistoryPage:
     Attributes:
         title: What the suite calls it, else its name.
         benchmark: Its name in asv's pages.
+        against: Charts of machines and environments against one of them, wide and narrow; None where none share lines.
         sparks: (name, points of a sparkline) of the geometric mean over combinations.
         lines: Number of lines, of ``combinations`` in ``places``; ``left_out`` of them are not drawn.
         changes: Change points of its lines, newest first.
@@ -139,6 +141,7 @@ class HistoryPage:
     benchmark: str
     overview: Chart
     overview_narrow: Chart
+    against: tuple[Chart, Chart] | None
     sparks: list[tuple[str, str]]
     panels: list[Panel]
     lines: int
@@ -300,6 +303,8 @@ def history_page(family: Family, around: Around) -> HistoryPage:
     chosen = [family.lines[at] for at in drawn]
     chosen, legend = styled(chosen, around.backends)
     wide, narrow = overview_charts(chosen, [ratios[at] for at in drawn], place, around)
+    reference, others, to_reference = against_place(chosen, shas)
+    title = f"Machines and environments against {reference}"
     panels: dict[tuple[str, str], list[HistoryLine]] = {}
     for line in chosen:
         panels.setdefault((line.panel, line.machine), []).append(line)
@@ -323,6 +328,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         benchmark=family.benchmark,
         overview=wide,
         overview_narrow=narrow,
+        against=overview_charts(others, to_reference, place, around, title, reference) if others else None,
         sparks=_sparks(family.lines, ratios),
         panels=shown,
         lines=len(family.lines),

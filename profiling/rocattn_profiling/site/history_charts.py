@@ -181,16 +181,54 @@ def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[
     return drawn, [Key(told[name], told[name], style) for name, style in alike]
 
 
+def against_place(
+    lines: Sequence[HistoryLine], shas: Iterable[str]
+) -> tuple[str, list[HistoryLine], list[list[float | None]]]:
+    """Compare machines and environments by the combinations that they share.
+
+    Args:
+        lines: All lines of a page, their points in commit order.
+        shas: Its commits.
+
+    Returns:
+        The place with the most points, the others' lines, and their values relative to that place's at the same commit
+        or last before it, one for each commit.
+    """
+    counts = Counter[str]()
+    for line in lines:
+        counts[line.machine] += len(line.points)
+    reference = max(counts, key=lambda machine: counts[machine])
+    base = {(line.panel, line.name): line for line in lines if line.machine == reference}
+    others = [line for line in lines if line.machine != reference and (line.panel, line.name) in base]
+    ratios: list[list[float | None]] = [[] for _ in others]
+    for line, ratio in zip(others, ratios, strict=True):
+        new = {p.sha: p.value for p in line.points if is_positive(p)}
+        old = {p.sha: p.value for p in base[line.panel, line.name].points if is_positive(p)}
+        last = None
+        for sha in shas:
+            last, value = old.get(sha, last), new.get(sha)
+            ratio.append(value / last if value and last else None)
+    return reference, others, ratios
+
+
+def is_positive(point: Point) -> bool:
+    """Whether a point has a value that ratios can be taken of."""
+    return point.value is not None and math.isfinite(point.value) and point.value > 0
+
+
 def overview_charts(
-    lines: Sequence[HistoryLine], ratios: Sequence[Sequence[float | None]], place: Mapping[str, int], around: Around
-) -> tuple[Chart, Chart]:
-    """Lay out all lines of a page in one chart, relative to their first commits, for wide and for narrow windows.
+    lines: Sequence[HistoryLine], ratios: Sequence[Sequence[float | None]], place: Mapping[str, int], around: Around,
+    title: str = "Every combination against its first measured commit", one: str = "each line's first",
+) -> tuple[Chart, Chart]:  # fmt: skip
+    """Lay out ratios of lines in one chart, for wide and for narrow windows.
 
     Args:
         lines: The lines.
-        ratios: Of each line, from `relative`.
+        ratios: Of each line, from `relative` or `against_place`.
         place: Index of each commit.
         around: The site's commits and boundaries.
+        title: The chart's.
+        one: What they are relative to.
     """
     shas = list(place)
     # Dots of many lines would hide the lines: either all lines have dots, or none.
@@ -203,11 +241,11 @@ def overview_charts(
         values = []
         for number in thin([ratio for _, ratio in known], bends):
             at, ratio = known[number]
-            title = ""
+            told = ""
             if dotted:
                 now = f"{line.full_name}: {percent(ratio)} ({quantity(points[shas[at]].value, line.unit)})"
-                title = f"{now}\n{commit_title(shas[at], points[shas[at]], around.commits)}"
-            values.append(ChartPoint(at, ratio, title, href=around.pages.get(shas[at], "")))
+                told = f"{now}\n{commit_title(shas[at], points[shas[at]], around.commits)}"
+            values.append(ChartPoint(at, ratio, told, href=around.pages.get(shas[at], "")))
         traces.append(ChartLine(line.full_name, line.style, values, line.machine))
     better = f", {better_of(lines)} is better" if better_of(lines) else ""
     axis = value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=None, zero=False)
@@ -218,8 +256,8 @@ def overview_charts(
     def chart(size: tuple[float, float], ticks: int) -> Chart:
         return line_chart(
             traces,
-            title="Every combination against its first measured commit",
-            description=f"{len(traces)} lines over {len(place)} commits; the dashed line is each line's first{better}",
+            title=title,
+            description=f"{len(traces)} lines over {len(place)} commits; the dashed line is {one}{better}",
             unit="",
             x_ticks=_commit_ticks(shas, ticks, around.commits),
             x_label="commits, oldest to newest, by their date",

@@ -33,7 +33,12 @@ def test_the_newest_commit_is_against_the_last_release(series_of):
         assert page.rows[0].before == f"{before + 1}.00 s" if before < 9 else "10.0 s"
     sparse = [msgspec.structs.replace(one := rising(series_of), points=[p for p in one.points if p.sha[-1] != "7"])]
     assert int(compared(sparse, [("v2", 7)]).old, 16) == 6  # the last measured one before it
+    assert compared(sparse, [("v2", 7)]).old_name == "before v2, 1970-01-01 Commit 6"
     assert compared([series_of([1.0])]) is None
+    assert compared([series_of([1.0]), series_of([None, 1.0], benchmark="a.other")]) is None
+    last = [rising(series_of), series_of([None] * 10 + [1.0], benchmark="a.new", params={})]
+    last[0] = msgspec.structs.replace(last[0], points=last[0].points[:9])
+    assert int(compared(last).new, 16) == 8  # at the newest commit only what is new was measured
     few = [rising(series_of, benchmark=f"a.b{n}", params={}) for n in range(3)]
     few[1:] = [msgspec.structs.replace(one, points=[p for p in one.points if p.sha[-1] != "7"]) for one in few[1:]]
     assert int(compared(few, [("v2", 7), ("v1", 3)]).old, 16) == 3  # of the other release a third was measured
@@ -56,7 +61,10 @@ def test_the_largest_difference_comes_first_with_its_interval(series_of):
         ("a.near", "", "+0.5 %"),
     ]  # fmt: skip
     assert page.rows[0].interval == "+96.0 % to +104 %"
-    assert (page.lines, page.apart) == (4, 3)
+    assert (page.lines, page.apart, page.unknown) == (4, 3, 0)
+    points = [msgspec.structs.replace(point, low=None, high=None) for point in series_of([1.0, 2.0]).points]
+    page = compared([msgspec.structs.replace(series_of([1.0, 2.0]), points=points)])
+    assert (page.lines, page.apart, page.unknown, page.rows[0].interval) == (1, 0, 1, "")
 
 
 def test_the_data_is_bounded_and_keeps_releases(series_of, monkeypatch):

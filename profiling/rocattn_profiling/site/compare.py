@@ -29,7 +29,7 @@ ROWS = 200
 
 @dataclass(frozen=True, slots=True)
 class ComparedLine:
-    """One row: a line at both commits as text; ``tone`` is "good", "bad" or "" by whether the intervals are apart."""
+    """One row: a line at both commits as text; ``tone`` is "good" or "bad" where the intervals are apart, else ""."""
 
     label: str
     where: str
@@ -38,6 +38,7 @@ class ComparedLine:
     after: str
     change: str
     interval: str
+    apart: bool
     tone: str
 
 
@@ -48,7 +49,8 @@ class ComparePage:
     Attributes:
         old, new: The compared commits, as they are named in addresses.
         old_name, new_name: The same for people: tag or hash, date and subject.
-        rows: The lines that differ most, of ``lines``, of which ``apart`` lie outside the other commit's interval.
+        rows: The lines that differ most, of ``lines``, of which ``apart`` lie outside the other commit's interval, and
+            ``unknown`` have no interval.
         commits: How many commits the page holds, of ``measured``.
         island: Their values as JSON, for the script.
     """
@@ -60,6 +62,7 @@ class ComparePage:
     rows: list[ComparedLine]
     lines: int
     apart: int
+    unknown: int
     commits: int
     measured: int
     island: Markup
@@ -68,9 +71,7 @@ class ComparePage:
 def compare_page(
     lines: Sequence[HistoryLine], places: Mapping[tuple[str, str], str], around: Around
 ) -> ComparePage | None:
-    """Compare the newest measured commit of the branch with the last release, or else with the one before it.
-
-    Either has values of half its lines at least, if any has: at some commits other benchmarks were measured.
+    """Compare the newest commit of the branch with the last release, or else with the one measured before it.
 
     Args:
         lines: Every line of the site.
@@ -78,21 +79,18 @@ def compare_page(
         around: The site's commits and tags.
 
     Returns:
-        None where no two commits of the branch have values.
+        None where no line has values at two commits of the branch.
     """
     commits = around.commits
     values = Counter(p.sha for line in lines for p in line.points if is_positive(p) and p.sha in commits)
     measured = sorted((commits[sha] for sha in values if commits[sha].on_branch), key=lambda info: info.order)
-    if len(measured) < 2:
+    releases = _releases(measured, around)
+    pair = _pair(lines, [info.sha for info in measured], releases)
+    if pair is None:
         return None
-    tagged = _tagged(measured, around)
-    new = measured[-1].sha
-    shas = ({p.sha for p in line.points if is_positive(p)} for line in lines)
-    shared = Counter(sha for own in shas if new in own for sha in own)
-    earlier = [*tagged, *(info.sha for info in measured[-2::-1])]
-    old = next((sha for sha in earlier if sha != new and 2 * shared[sha] >= shared[new]), measured[-2].sha)
+    old, new = pair
     held, room = {new, old}, VALUES - values[new] - values[old]
-    for sha in dict.fromkeys([*tagged, *sorted(values, key=lambda sha: -commits[sha].order)]):
+    for sha in dict.fromkeys([*releases, *sorted(values, key=lambda sha: -commits[sha].order)]):
         if sha not in held and values[sha] <= room:
             held.add(sha)
             room -= values[sha]
@@ -114,22 +112,46 @@ def compare_page(
             size = abs(math.log(points[new].value / points[old].value))  # type: ignore[operator] # both are positive
             found.append((size, _row(line, home + mark + anchor, points[old], points[new])))
     found.sort(key=lambda one: -one[0])
-    told = {sha: _told(commits[sha], around) for sha in at}
+    told = {
+        sha: (around.short(sha), short_date(commits[sha].date_ms), releases.get(sha, ""), commits[sha].subject[:80])
+        for sha in at
+    }
     names = [f"{tag or sha[:8]}, {day} {subject}" for sha, day, tag, subject in (told[old], told[new])]
     return ComparePage(
         old=around.short(old), new=around.short(new), old_name=names[0], new_name=names[1],
         rows=[row for _, row in found[:ROWS]], lines=len(found),
-        apart=sum(bool(row.tone) for _, row in found), commits=len(at), measured=len(values),
+        apart=sum(row.apart for _, row in found), unknown=sum(not row.interval for _, row in found),
+        commits=len(at), measured=len(values),
         island=_island({"commits": list(told.values()), "places": list(wheres), "pages": list(pages), "lines": packed}),
     )  # fmt: skip
 
 
-def _tagged(measured: Sequence[CommitInfo], around: Around) -> list[str]:
-    """Return the measured commits at tags or last before them, the newest first; later tags have none."""
+def _pair(lines: Sequence[HistoryLine], measured: Sequence[str], releases: Iterable[str]) -> tuple[str, str] | None:
+    """Choose two commits that have lines in common, of those measured at the newer one half; None if there are none."""
+    place = {sha: at for at, sha in enumerate(measured)}
+    known = [[place[p.sha] for p in line.points if p.sha in place and is_positive(p)] for line in lines]
+    new = max((own[-1] for own in known if len(own) > 1), default=0)
+    shared = Counter(at for own in known if own[-1:] == [new] for at in own[:-1])
+    earlier = [*(place[sha] for sha in releases if place[sha] < new), *sorted(shared, reverse=True)]
+    most = max(shared.values(), default=0)
+    old = next((at for at in earlier if 2 * shared[at] >= most > 0), None)
+    return None if old is None else (measured[old], measured[new])
+
+
+def _releases(measured: Sequence[CommitInfo], around: Around) -> dict[str, str]:
+    """Return the measured commits at tags, or last before them, the newest first; tags after them all have none."""
     orders = [info.order for info in measured]
-    tags = [around.commits[sha].order for _, sha in around.tags]
-    before = sorted({bisect_right(orders, order) for order in tags if order <= orders[-1]}, reverse=True)
-    return [measured[number - 1].sha for number in before if number]
+    exact: dict[int, str] = {}
+    near: dict[int, str] = {}
+    for name, sha in around.tags:
+        order = around.commits[sha].order
+        number = bisect_right(orders, order)
+        if number and orders[number - 1] == order:
+            exact.setdefault(number, name)
+        elif 0 < number < len(orders):
+            near.setdefault(number, f"before {name}")
+    names = near | exact
+    return {measured[number - 1].sha: names[number] for number in sorted(names, reverse=True)}
 
 
 def _packed(point: Point | None) -> str:
@@ -151,12 +173,7 @@ def _row(line: HistoryLine, home: str, old: Point, new: Point) -> ComparedLine:
     if moved and line.lower_is_better is not None:
         tone = "bad" if (moved == "up") == line.lower_is_better else "good"
     before, after = quantity(old.value, line.unit), quantity(new.value, line.unit)
-    return ComparedLine(line.label, line.where, home, before, after, percent(ratio), interval, tone)
-
-
-def _told(info: CommitInfo, around: Around) -> list[str]:
-    tags: Iterable[str] = (name for name, sha in around.tags if sha == info.sha)
-    return [around.short(info.sha), short_date(info.date_ms), next(iter(tags), ""), info.subject[:80]]
+    return ComparedLine(line.label, line.where, home, before, after, percent(ratio), interval, bool(moved), tone)
 
 
 def _island(data: object) -> Markup:

@@ -129,9 +129,12 @@ def compare_page(
 def _pair(lines: Sequence[HistoryLine], measured: Sequence[str], releases: Iterable[str]) -> tuple[str, str] | None:
     """Choose two commits that have lines in common, of those measured at the newer one half; None if there are none."""
     place = {sha: at for at, sha in enumerate(measured)}
-    known = [[place[p.sha] for p in line.points if p.sha in place and is_positive(p)] for line in lines]
-    new = max((own[-1] for own in known if len(own) > 1), default=0)
-    shared = Counter(at for own in known if own[-1:] == [new] for at in own[:-1])
+
+    def known(line: HistoryLine) -> list[int]:
+        return [place[p.sha] for p in line.points if p.sha in place and is_positive(p)]
+
+    new = max((own[-1] for own in map(known, lines) if len(own) > 1), default=0)
+    shared = Counter(at for own in map(known, lines) if own[-1:] == [new] for at in own[:-1])
     earlier = [*(place[sha] for sha in releases if place[sha] < new), *sorted(shared, reverse=True)]
     most = max(shared.values(), default=0)
     old = next((at for at in earlier if 2 * shared[at] >= most > 0), None)

@@ -130,7 +130,7 @@ class HistoryPage:
         changes: Change points of its lines, newest first.
         boundaries: Commits across which levels are not compared.
         commits: Number of commits drawn; ``thinned`` if some lines have fewer points than that.
-        range: The commits of the charts: (name in addresses, date).
+        range: The commits of the charts for the script: "name in addresses,date" with spaces between.
         better: "lower", "higher" for rates, "" where lines are of both kinds or of neither.
         columns, rows: The newest values as a table; columns have a short and a full name.
     """
@@ -153,7 +153,7 @@ class HistoryPage:
     columns: list[tuple[str, str]]
     rows: list[CommitRow]
     commits: int
-    range: list[tuple[str, str]]
+    range: str
     thinned: bool
     better: str
     legend: list[Key]
@@ -340,7 +340,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         columns=[(line.short_name, line.full_name) for line in columns],
         rows=_table(columns, shas[-max(10, min(TABLE_ROWS, TABLE_CELLS // len(columns))) :], around),
         commits=len(place),
-        range=[(around.short(sha), day_of(sha, commits)) for sha in shas],
+        range=" ".join(f"{around.short(sha)},{day_of(sha, commits)}" for sha in shas),
         thinned=any(panel.chart.thinned for panel in shown),
         better=better_of(family.lines),
         legend=legend,

@@ -123,6 +123,7 @@ def made(tmp_path_factory, series_of, records, verdict):
         line([*wobble(1.0, 40), *wobble(0.7, 50)], benchmark=HOSTILE, params={HOSTILE: HOSTILE}),
         line([120.0] * 20 + [136.0] * 70, benchmark="bench_audit.Kernels.track_vgprs", params=kernel, unit="registers"),
         line(wobble(1.0, 7), benchmark="few.time_x"),
+        line(wobble(1.1, 7), benchmark="few.time_x", machine="fox"),
     ]
     history = History(commits, f"evil/{HOSTILE}", list(commits)[-1])
     changes = find_changes(series, history, changes_of, lambda label, *_: HOSTILE if "flash" in label else "")
@@ -282,6 +283,11 @@ function put(field, value, kind) {
     doc = await open('history/HISTORY#from=nonsense');
     told.unknown = doc.querySelector('#pick output').textContent;
 
+    doc = await open('history/few-time-x.html');
+    told.panels = seen(doc.querySelectorAll('.grid section')).map(one => one.dataset.place);
+    doc = await open('history/few-time-x.html#place=fox');
+    told.fox = seen(doc.querySelectorAll('.grid section, .legend a, g[data-place]')).map(one => one.dataset.place);
+
     doc = await open('compare.html');
     const rows = () => [...doc.querySelectorAll('#lines tbody tr')].map(r => [...r.cells].map(c => c.textContent));
     told.script = rows();
@@ -290,7 +296,10 @@ function put(field, value, kind) {
     put(form.new, form.new.options[form.new.length - 36].value, 'change');
     told.compared = rows();
     told.said = doc.querySelector('#compare output').textContent;
-    doc = await open('compare.html' + doc.location.hash);
+    const chosen = doc.location.hash;
+    doc = await open('compare.html#old=00000006&new=00000006&from=0&to=1');
+    told.machines = rows();
+    doc = await open('compare.html' + chosen);
     told.relinked = JSON.stringify(rows()) === JSON.stringify(told.compared);
   } catch (error) { told.error = String(error.stack || error); }
   const out = document.createElement('pre');
@@ -337,6 +346,8 @@ def test_a_link_selects_commits_of_a_chart(tried):
     assert told["same"]
     assert told["target"]
     assert told["unknown"] == "not on this page: nonsense"
+    assert told["panels"] == ["box", "fox"]
+    assert set(told["fox"]) == {"fox"}
 
 
 def test_any_two_commits_are_compared(tried):
@@ -350,4 +361,7 @@ def test_any_two_commits_are_compared(tried):
     assert [row[:4] for row in told["script"]] == [row[:4] for row in plain] != []
     assert told["compared"] != told["script"]
     assert told["relinked"]
+    ((name, before, after, change, _),) = told["machines"]
+    assert name.startswith("few.time_x")
+    assert (before, after, change) == ("1.00 s", "1.10 s", "+10.0 %")
     assert re.fullmatch(r"\d+ lines compared, \d+ outside the other's interval(, \d+ without intervals)?", told["said"])

@@ -1,5 +1,6 @@
 """What the page of a commit is compared with, and which numbers a kernel's page takes."""
 
+import re
 import subprocess
 
 from rocattn_profiling.site.changepoints import changes_of
@@ -7,7 +8,7 @@ from rocattn_profiling.site.changes import find_changes
 from rocattn_profiling.site.commits import CommitInfo, History, read_history
 from rocattn_profiling.site.history import kernel_pages
 from rocattn_profiling.site.history_charts import Around
-from rocattn_profiling.site.site import commit_pages, commit_paths
+from rocattn_profiling.site.site import Site, commit_pages, commit_paths, pages_of
 
 
 def log_of(count, aside=()):
@@ -96,3 +97,15 @@ def test_tags_are_read_versions_first_newest_first(tmp_path):
     history = read_history(tmp_path)
     assert [name for name, _ in history.tags] == ["v1.1", "v1.0", "<b>", "v1.1rc1", "nightly"]
     assert [history.commits[sha].subject[-1] for _, sha in history.tags] == ["3", "0", "3", "2", "1"]
+
+
+def test_a_commit_page_shows_its_tags_and_leads_to_its_lines(series_of):
+    """As does the list of commits; a difference leads to the chart of its line."""
+    commits = log_of(6).commits
+    log = History(commits, "main", f"{5:040x}", [("v1<2>", f"{5:040x}")])
+    texts = pages_of(Site([series_of([1.0, 1.0, 1.0, 2.0, 1.0, 1.5], benchmark="a.time_b", params={})], log))
+    page = texts[f"commits/{5:040x}.html"]
+    assert '<span class="tag">v1&lt;2&gt;</span>' in page
+    assert '<span class="tag">v1&lt;2&gt;</span>' in texts["commits.html"]
+    (anchor,) = re.findall(r'href="\.\./history/a-time-b\.html#(line-\w+)"', page)
+    assert f'<tr id="{anchor}">' in texts["history/a-time-b.html"]

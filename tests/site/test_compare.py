@@ -1,5 +1,6 @@
 """The page that compares two commits: which two, what of each line, and that its data stays small and is data."""
 
+import itertools
 import json
 
 import msgspec
@@ -65,6 +66,21 @@ def test_the_largest_difference_comes_first_with_its_interval(series_of):
     points = [msgspec.structs.replace(point, low=None, high=None) for point in series_of([1.0, 2.0]).points]
     page = compared([msgspec.structs.replace(series_of([1.0, 2.0]), points=points)])
     assert (page.lines, page.apart, page.unknown, page.rows[0].interval) == (1, 0, 1, "")
+
+
+def test_odd_intervals_and_sizes_are_no_trouble(series_of):
+    """An end at or below zero is no interval; the smallest and the largest numbers have a place in the data."""
+    ends = [(1e-310, 1e-310, 1.0), (1e300, 1e299, 1e300), (1.0, -5.0, 3.0), (1.0, 1.2, 1.3), (1.0, 0.5, 0.0)]
+    for old, new in itertools.product(ends, ends):
+        points = [
+            msgspec.structs.replace(point, value=value, low=low, high=high)
+            for point, (value, low, high) in zip(series_of([1.0, 1.0]).points, (old, new), strict=True)
+        ]
+        page = compared([msgspec.structs.replace(series_of([1.0, 1.0]), points=points)])
+        (row,) = page.rows
+        assert (row.interval == "") == (page.unknown == 1) == (min(*old, *new) <= 0)
+        assert row.apart == (new[1] > old[2] or new[2] < old[1]) or page.unknown
+        json.loads(page.island)
 
 
 def test_the_data_is_bounded_and_keeps_releases(series_of, monkeypatch):

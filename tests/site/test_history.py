@@ -365,8 +365,9 @@ def test_machines_are_compared_on_one_chart(series_of):
     fast = series_of([1.0, 1.0, 2.0, 1.0, 1.0, 1.0], machine="fast")
     other = series_of([1.0], machine="slow", params={"config": "b2-h3-q33"})
     early = series_of([3.0, 3.0], machine="early")
+    never = series_of([None, math.nan, None], machine="never")
     fast = msgspec.structs.replace(fast, points=[p for p in fast.points if p.sha[-1] not in "03"])
-    (family,) = families([slow, fast, other, early])
+    (family,) = families([slow, fast, other, early, never])
     shas = [f"{n:040x}" for n in range(6)]
     reference, lines, ratios = history_charts.against_place(family.lines, shas)
     assert (reference, [line.machine for line in lines]) == ("slow", ["early", "fast"])

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.quantities import percent, quantity, short_date
-from rocattn_profiling.site.history import direction_of
 from rocattn_profiling.site.history_charts import is_positive
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def compare_page(
         page = pages.setdefault(home, len(pages))
         packed.append([line.label, wheres[line.where], line.unit, lower, page, mark + anchor, texts])
         if old in points and new in points:
-            size = abs(math.log(points[new].value / points[old].value))  # type: ignore[operator] # both are positive
+            size = abs(math.log(points[new].value or 1) - math.log(points[old].value or 1))  # both are positive
             found.append((size, _row(line, home + mark + anchor, points[old], points[new])))
     found.sort(key=lambda one: -one[0])
     told = {
@@ -161,22 +160,27 @@ def _packed(point: Point | None) -> str:
     """Return a point as the script reads it: 5 digits, and how far its interval reaches to each side, in 0.01 %."""
     if point is None or point.value is None:
         return ""
-    if point.low is None or point.high is None:
-        return f"{point.value:.5g}"
-    below, above = (round(10_000 * abs(end / point.value - 1)) for end in (point.low, point.high))
-    return f"{point.value:.5g}:{below}:{above}"
+    low, high = (round(10_000 * min(end / point.value, 1e9)) for end in _interval(point) or (0.0, 0.0))
+    return f"{point.value:.5g}:{10_000 - low}:{high - 10_000}" if high else f"{point.value:.5g}"
+
+
+def _interval(point: Point) -> tuple[float, float] | None:
+    """Return a point's interval; None where it has none that ratios can be taken of."""
+    return (
+        None if point.low is None or point.high is None or min(point.low, point.high) <= 0 else (point.low, point.high)
+    )
 
 
 def _row(line: HistoryLine, home: str, old: Point, new: Point) -> ComparedLine:
     ratio = (new.value or 0.0) / (old.value or 1.0)
-    interval = ""
-    if old.low and old.high and new.low and new.high:
-        interval = f"{percent(new.low / old.high)} to {percent(new.high / old.low)}"
-    moved, tone = direction_of(new, old), ""
-    if moved and line.lower_is_better is not None:
-        tone = "bad" if (moved == "up") == line.lower_is_better else "good"
+    was, now = _interval(old), _interval(new)
+    least, most = (now[0] / was[1], now[1] / was[0]) if was and now else (0.0, math.inf)
+    interval = f"{percent(least)} to {percent(most)}" if was and now else ""
+    apart, tone = not least <= 1 <= most, ""
+    if apart and line.lower_is_better is not None:
+        tone = "bad" if (least > 1) == line.lower_is_better else "good"
     before, after = quantity(old.value, line.unit), quantity(new.value, line.unit)
-    return ComparedLine(line.label, line.where, home, before, after, percent(ratio), interval, bool(moved), tone)
+    return ComparedLine(line.label, line.where, home, before, after, percent(ratio), interval, apart, tone)
 
 
 def _island(data: object) -> Markup:

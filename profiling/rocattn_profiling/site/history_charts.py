@@ -208,7 +208,8 @@ def against_place(
         for sha in shas:
             last, value = old.get(sha, last), new.get(sha)
             ratio.append(value / last if value and last else None)
-    return reference, others, ratios
+    told = [at for at, own in enumerate(ratios) if any(own)]
+    return reference, [others[at] for at in told], [ratios[at] for at in told]
 
 
 def is_positive(point: Point) -> bool:

@@ -169,6 +169,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
         "commit_pages": paths, "line_count": len(series), "limit": LISTED_CAUSES, "asv": site.asv,
         "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(kernels), "gated": bool(site.gate),
+        "tags": {sha: [name for name, tagged in site.history.tags if tagged == sha] for sha in paths},
         "csv": sum(len(line.points) for line in series) <= CSV_VALUES,
         "places": places, "causes": {cause.sha: cause for cause in site.changes.causes},
     }  # fmt: skip

@@ -64,6 +64,21 @@ function graphs(doc, view) {
   const lines = [...doc.querySelectorAll('polyline')].filter(l => l.getClientRects().length);
   return [lines.length, lines.filter(l => l.getTotalLength() < 5 || view.getComputedStyle(l).stroke === 'none').length];
 }
+function crowded(doc) {
+  const bad = [];
+  for (const svg of [...doc.querySelectorAll('svg')].filter(one => one.getClientRects().length)) {
+    const frame = svg.getBoundingClientRect();
+    const texts = [...svg.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect()]);
+    texts.forEach(([name, at], number) => {
+      const cut = at.left < frame.left - 1 || at.right > frame.right + 1 || at.bottom > frame.bottom + 1;
+      if (cut) bad.push(`${name} cut`);
+      for (const [other, on] of texts.slice(number + 1))
+        if (at.left < on.right && on.left < at.right && at.top < on.bottom - 2.5 && on.top < at.bottom - 2.5)
+          bad.push(`${name} on ${other}`);
+    });
+  }
+  return bad;
+}
 async function look(page, width) {
   const frame = document.createElement('iframe');
   frame.style.cssText = `width:${width}px;height:844px;border:0`;
@@ -72,7 +87,7 @@ async function look(page, width) {
   const doc = frame.contentDocument, view = frame.contentWindow, root = doc.documentElement;
   found.push({
     page, width, title: doc.title, wide: Math.max(root.scrollWidth, doc.body.scrollWidth) - root.clientWidth,
-    pale: pale(doc, view), graphs: graphs(doc, view),
+    pale: pale(doc, view), graphs: graphs(doc, view), crowded: crowded(doc),
     scripts: [...doc.scripts].filter(s => !s.src.endsWith('/site.js') && s.type !== 'application/json').length,
     dead: [...doc.querySelectorAll('a[href],link[href]')].map(a => new URL(a.getAttribute('href'), doc.URL).href),
   });
@@ -125,7 +140,8 @@ def made(tmp_path_factory, series_of, records, verdict):
         line(wobble(1.0, 7), benchmark="few.time_x"),
         line(wobble(1.1, 7), benchmark="few.time_x", machine="fox"),
     ]
-    history = History(commits, f"evil/{HOSTILE}", list(commits)[-1])
+    tags = [(HOSTILE if n == 6 else f"v2026.{n}.0", sha) for n, sha in enumerate(commits) if n % 2 == 0]
+    history = History(commits, f"evil/{HOSTILE}", list(commits)[-1], tags)
     changes = find_changes(series, history, changes_of, lambda label, *_: HOSTILE if "flash" in label else "")
     report = bench_report.build(records)
     site = Site(
@@ -222,6 +238,11 @@ def test_graphs_are_drawn(looked):
             drawn, empty = f["graphs"]
             assert drawn > 0, f["page"]
             assert empty == 0, f["page"]
+
+
+def test_no_label_of_a_history_is_cut_or_on_another(looked):
+    """Dates, tags and values at both widths, of 90 commits with 45 tags."""
+    assert {f["page"]: f["crowded"] for f in looked[0] if f["crowded"] and f["page"].startswith("history/")} == {}
 
 
 def test_no_link_is_dead(looked):

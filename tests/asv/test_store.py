@@ -221,6 +221,18 @@ def test_files_of_an_old_asv_are_read_as_they_are(store):
     assert "commit_hash" in line
 
 
+@pytest.mark.parametrize(("given", "read"), [("Sort \n fast", "Sort fast"), (None, ""), (["x"], "['x']"), (0, "")])
+def test_a_suites_own_title_is_read(store, given, read):
+    """asv's ``pretty_name``, on one line, whatever JSON holds there."""
+    add(store, {(0, 0): [1.0]})
+    path = store.results_dir / "benchmarks.json"
+    listed = json.loads(path.read_text())
+    (name,) = (key for key in listed if key != "version")
+    listed[name]["pretty_name"] = given
+    path.write_text(json.dumps(listed))
+    assert {line.pretty_name for line in store.read()} == {read}
+
+
 @pytest.mark.parametrize("value", [True, "hello"])
 def test_a_result_that_is_no_number_costs_its_benchmark_alone(store, value):
     """asv stores what a track_ benchmark returned: odd in every commit, it is one line, and the rest is read."""

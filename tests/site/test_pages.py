@@ -345,3 +345,15 @@ def test_a_line_and_a_commit_have_addresses(series_of, history):
     assert f'<tr id="at-{6:040x}">' in text
     longer = [series_of([p.value for p in series[0].points] + [1.3], benchmark="a.time_b")]
     assert place[2] in pages_of(Site(longer, history))[place[1]]
+
+
+def test_lines_that_are_named_alike_and_points_of_one_commit_are_drawn(series_of, history):
+    """A parameter that was renamed, and two results of a commit: neither ends the command, nor does a missing point."""
+    values = [(1.3 if n > 5 else 1.0) * (1 + 0.001 * (n % 3)) for n in range(12)]
+    one = series_of(values, benchmark="a.time_b", params={"n": "1"})
+    twice = msgspec.structs.replace(one, points=[*one.points, one.points[6]])
+    renamed = series_of(values[:4], benchmark="a.time_b", params={"m": "1"})
+    for series in ([twice], [one, renamed], [renamed, one]):
+        changes = find_changes(series, history, changes_of)
+        assert changes.listed
+        assert "history/a-time-b.html#line-" in pages_of(Site(series, history, changes=changes))["changes.html"]

@@ -251,9 +251,9 @@ def places_of(
             anchor = f"#{line.anchor}" if line.anchor in drawn else ""
             places[line.label, line.where] = place = f"history/{page.slug}.html{anchor}"
             for change in line.changes:
-                (at,) = (point for point in line.points if point.sha == change.likeliest)
-                dot = anchor and (at.value is None or math.isfinite(at.value))
-                dots[change.id] = f"{place}-{around.short(at.sha)}" if dot else place
+                at = next((point for point in line.points if point.sha == change.likeliest), None)
+                dot = anchor and at and (at.value is None or math.isfinite(at.value))
+                dots[change.id] = f"{place}-{around.short(change.likeliest)}" if dot else place
     return places, dots
 
 

@@ -261,6 +261,8 @@ def test_a_backend_keeps_its_colour_while_dashes_last(series_of):
         assert len(set(styles.values())) == 2 * sizes
     assert lines(17)[1] == {"cpu: 17 lines": 0, "gpu: 17 lines": 1}
     assert drawn([series_of([1.0], params={"n": n}, benchmark="a.b") for n in range(33)])[1] == {"33 lines": 0}
+    both = [series_of([1.0], params={"n": n}, benchmark="a.b", machine=m) for n in range(20) for m in ("box", "fox")]
+    assert drawn(both)[1] == {"box: 20 lines": 0, "fox: 20 lines": 1}
 
 
 def test_a_module_named_bench_is_no_grid_of_ours(series_of):

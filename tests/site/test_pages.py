@@ -347,7 +347,7 @@ def test_a_line_and_a_commit_have_addresses(series_of, history):
     assert place[2] in pages_of(Site(longer, history))[place[1]]
 
 
-def test_lines_that_are_named_alike_and_points_of_one_commit_are_drawn(series_of, history):
+def test_lines_and_points_that_are_alike_are_drawn(series_of, history):
     """A parameter that was renamed, and two results of a commit: neither ends the command, nor does a missing point."""
     values = [(1.3 if n > 5 else 1.0) * (1 + 0.001 * (n % 3)) for n in range(12)]
     one = series_of(values, benchmark="a.time_b", params={"n": "1"})

@@ -157,7 +157,7 @@ def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[
     """Return the lines of a page with their styles, and the page's legend.
 
     A line has its backend's colour where dashes then tell its lines apart, else the next style. More lines than there
-    are styles are drawn by backend, and the legend counts them.
+    are styles are drawn by backend, or else by machine and environment, and the legend counts them.
     """
     of_name = [colour_of(line.name, backends) if line.name else 0 for line in lines]
     names = list(dict.fromkeys(line.name for line in lines))
@@ -170,15 +170,20 @@ def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[
         styles = dashed
     elif len(lines) <= STYLES:
         styles = list(range(len(lines)))
-    else:
+    elif len(names) > 1:
         styles = of_name
+    else:
+        machines = list(dict.fromkeys(line.machine for line in lines))
+        styles = [machines.index(line.machine) % STYLES for line in lines]
     drawn = [replace(line, style=style) for line, style in zip(lines, styles, strict=True)]
-    if styles is not of_name:
+    if len(lines) <= STYLES:
         return drawn, [Key(line.short_name, line.full_name, line.style, line.anchor, line.machine) for line in drawn]
-    alike = Counter((line.name, line.style) for line in drawn)
-    counted = {name: count(number, "line") for (name, _), number in alike.items()}
-    told = {name: f"{name}: {counted[name]}" if names[1:] else counted[name] for name in names}
-    return drawn, [Key(told[name], told[name], style) for name, style in alike]
+    alike = Counter((line.name if len(names) > 1 else line.machine, line.style) for line in drawn)
+    keys = []
+    for (group, style), number in alike.items():
+        told = f"{group}: {count(number, 'line')}" if len(alike) > 1 else count(number, "line")
+        keys.append(Key(told, told, style))
+    return drawn, keys
 
 
 def against_place(

@@ -360,3 +360,14 @@ def test_an_open_regression_stays_while_a_history_grows(noise, seed):
         settled = {at for at in before if at != max(before)}
         assert settled <= after
     assert sorted(builds[-1]) == [40, 65, 92, 122]
+
+
+@pytest.mark.parametrize("seed", [3, 17])
+def test_a_marginal_change_stays_while_a_later_level_grows(seed):
+    """What was told before the newest level began goes only when that level goes: its own points say no more."""
+    line = levels((3.4, 15), (2.6, 5), (3.1, 9), (4.4, 12), noise=0.07, seed=seed)
+    line += levels((6, 25), noise=0.05, seed=seed + 100)
+    builds = [[change.index for change in change_points(line[:n])] for n in range(46, len(line) + 1)]
+    for before, after in itertools.pairwise(builds):
+        if max(before) in after:
+            assert set(before) <= set(after)

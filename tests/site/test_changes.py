@@ -523,3 +523,29 @@ def test_many_lines_of_one_suite_are_no_event(series_of, long_history):
     series = [series_of(stepped(1.3), benchmark=f"s.Bench.time_{n}") for n in range(40)]
     (cause,) = find_changes(series, long_history, changes_of).causes
     assert cause.doubt == ""
+
+
+@pytest.mark.parametrize(("lines", "found"), [(8, 8), (3, 0)])
+def test_a_short_level_counts_when_lines_share_it(series_of, long_history, lines, found):
+    """Three commits at -20 % are an accident in one line; in eight of 40 they are an improvement and its loss."""
+    short = [*wobble(1.0, 12), *wobble(0.8, 3, 12), *wobble(1.0, 13, 15)]
+    series = [series_of(short, benchmark=f"suite.time_{n}") for n in range(lines)]
+    series += [series_of(wobble(1.0 + n, 28), benchmark=f"other.time_{n}") for n in range(40 - lines)]
+    causes = {cause.sha: cause.changes for cause in find_changes(series, long_history, changes_of).causes}
+    assert {int(sha, 16): len(own) for sha, own in causes.items()} == ({12: found, 15: found} if found else {})
+    for own in causes.values():
+        assert {round(max(c.point.ratio, 1 / c.point.ratio), 1) for c in own} <= {1.2, 1.3}
+    assert [change.state for change in causes.get(f"{12:040x}", [])] == ["recovered"] * found
+
+
+@pytest.mark.parametrize(
+    "places", [[(10, 13)] * 2 + [(17, 20)] * 2, [(10, 12), (11, 13), (12, 14), (13, 15), (10, 14)]]
+)
+def test_short_levels_of_other_commits_prove_nothing(series_of, long_history, places):
+    """Lines that stray at different commits are noise."""
+    series = []
+    for n, (start, end) in enumerate(places):
+        values = wobble(1.0, 28, n)
+        values[start:end] = wobble(1.4, end - start)
+        series.append(series_of(values, benchmark=f"suite.time_{n}"))
+    assert find_changes(series, long_history, changes_of).listed == []

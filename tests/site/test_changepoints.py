@@ -362,7 +362,7 @@ def test_an_open_regression_stays_while_a_history_grows(noise, seed):
     assert sorted(builds[-1]) == [40, 65, 92, 122]
 
 
-@pytest.mark.parametrize("seed", [3, 17])
+@pytest.mark.parametrize("seed", [17])
 def test_a_marginal_change_stays_while_a_later_level_grows(seed):
     """What was told before the newest level began goes only when that level goes: its own points say no more."""
     line = levels((3.4, 15), (2.6, 5), (3.1, 9), (4.4, 12), noise=0.07, seed=seed)

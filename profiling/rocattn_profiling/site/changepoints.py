@@ -239,15 +239,16 @@ def _stretch(
     return changes
 
 
-def _searched(logs: Array, level: float) -> tuple[int, int, Array, list[int]]:
+def _searched(logs: Array, level: float, *, whole: bool = True) -> tuple[int, int, Array, list[int]]:
     """Return where the search begins and ends, the winsorised points between, and the levels' begins among them."""
     first, body, last = _ends(logs)
     logs, body = logs[first:last], body - first
     y = winsorised(logs[:body])
-    cuts = _pruned(logs[:body], y, sorted({*_cuts(y, 0, body, level), *_levels(y)}), level)
+    offered = sorted({*(_cuts(y, 0, body, level) if whole else ()), *_levels(y)})
+    cuts = _pruned(logs[:body], y, offered, level)
     if cuts and cuts[-1] >= FEWEST:
         # Later levels must not hide a change that was told before them.
-        before, _, _, told = _searched(logs[: cuts[-1]], level)
+        before, _, _, told = _searched(logs[: cuts[-1]], level, whole=False)
         told = [before + cut for cut in told]
         cuts = _pruned(logs[:body], y, sorted({*told, *cuts}), level, told)
     if body < len(logs):  # judged by the level before it alone

@@ -41,6 +41,8 @@ _PRECEDENCE = (
 )  # fmt: skip
 """Metrics that decide a kernel's verdict, the first that changed; then all others."""
 _EXPOSED = {"load to wait": 0, "loads in flight": 1}  # a side with so few has all latency exposed
+_WHOEVER_COMPILED = {"spills", "scratch", "occupancy", "blocks", "registers", "LDS"}
+"""Metrics that are compared though another compiler made the kernel: the rest is that one's, not a change's."""
 _SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
 
 
@@ -128,9 +130,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def coverage(self) -> Coverage:
-        """How much was compared; kernels of two compilers are not."""
+        """How much was compared; kernels whose cycles are of two tables are not."""
         apart = {(each.arch, each.kernel, each.file) for each in self.of("incomparable")}
-        aside = Reason("incomparable", "another compiler or table of rates")
+        aside = Reason("incomparable", "another table of issue cycles")
         return Coverage(
             compared=self.compared + self.alike - len(apart),
             not_compared=(*self.not_compared, *counted([("# kernel", "# kernels", aside)] * len(apart), needed=True)),
@@ -284,13 +286,16 @@ class _Compared(NamedTuple):
 
 def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts | None = None) -> _Compared:
     """Compare one kernel; arguments as of `differences`, and what compiled it before."""
-    now, findings = pin_of(facts), _weighed(differences(pin, facts, before))
+    now, found, gaps = pin_of(facts), list(differences(pin, facts, before)), list(_gaps(pin, facts, before))
+    if compiler != facts.compiler and any(finding.metric not in _WHOEVER_COMPILED for finding in found):
+        found = [finding for finding in found if finding.metric in _WHOEVER_COMPILED]
+        why = f"compiled by {compiler or 'who knows what'} then and {facts.compiler or 'who knows what'} now"
+        gaps.append(("hot loop of # kernel", "hot loops of # kernels", Reason("another_compiler", why)))
+    findings = _weighed(found)
     known = _as_known(pin, now, [facts, *([before] if before else [])])
     change = Change(arch=facts.arch, kernel=facts.name, file=facts.file, before=known, after=now)
-    if why := _incomparable(compiler, facts.compiler):
-        findings = [_put_aside(finding, why) for finding in findings]
     changes = [change] if findings else []
-    return _Compared(findings, changes, list(_gaps(pin, facts, before)), not findings)
+    return _Compared(findings, changes, gaps, not findings)
 
 
 Gap = tuple[str, str, Reason[str]]
@@ -567,24 +572,15 @@ def problem_of(audit: Audit, name: str, arch: str) -> str:
     return next((problem.text for problem in audit.problems if (problem.kernel, problem.arch) == (name, arch)), "")
 
 
-def _incomparable(before: str, after: str) -> str:
-    """Return why numbers of two compilers say nothing about a change; "" if it is one compiler."""
-    if before == after:
-        return ""
-    return f"not comparable, compiled by {before or 'who knows what'} then and {after or 'who knows what'} now"
-
-
-def _put_aside(finding: Finding, why: str) -> Finding:
-    """Make a finding one that accuses nobody."""
-    if finding.severity == "note":
-        return finding
-    return msgspec.structs.replace(finding, severity="incomparable", text=f"{finding.text} ({why})")
-
-
 def _without_cycles(findings: list[Finding]) -> list[Finding]:
-    """Put aside what follows from a table of issue cycles that is not the same."""
+    """Put aside what follows from a table of issue cycles that is not the same, so that it accuses nobody."""
     why = "not comparable, the table of issue cycles has changed"
-    return [_put_aside(finding, why) if METRICS[finding.metric].of_rates else finding for finding in findings]
+    return [
+        msgspec.structs.replace(finding, severity="incomparable", text=f"{finding.text} ({why})")
+        if METRICS[finding.metric].of_rates and finding.severity != "note"
+        else finding
+        for finding in findings
+    ]
 
 
 def _sorted(base: str, head: Audit, compared: Sequence[_Compared], findings: list[Finding]) -> Comparison:

@@ -167,19 +167,21 @@ def test_architecture_that_no_longer_compiles_is_worse(audit, tmp_path, monkeypa
     assert "\nscale on gfx942: it does not compile any more: no\n" in audit("--check-pins", "--pins", pins)[1]
 
 
-def test_pins_of_another_compiler_are_not_measured(audit, tmp_path):
-    """What differs is not comparable: status 3, never 1."""
+@pytest.mark.parametrize(
+    ("planted", "status"), [({"lost_wave_slots": -1}, 1), ({"code_bytes": 1}, 3), ({"code_bytes": 1, "vgprs": 1}, 3)]
+)
+def test_pins_of_another_compiler_hold_waves_only(audit, tmp_path, planted, status):
+    """What is that compiler's own is not compared: status 3."""
     pins = tmp_path / "pins"
     audit("--write-pins", "--pins", pins)
     path = pins / "gfx1100.json"
     pinned = json.loads(path.read_text())
     pinned["compiler"] = "clang version 23"
-    pinned["kernels"]["scale"]["lost_wave_slots"] = -1
+    pinned["kernels"]["scale"].update(planted)
     path.write_text(json.dumps(pinned))
-    status, out, _ = audit("--check-pins", "--pins", pins)
-    assert status == 3
-    assert "not comparable, compiled by clang version 23 then and" in " ".join(out.split())
-    assert "worse:" not in out
+    got, out, _ = audit("--check-pins", "--pins", pins)
+    assert got == status
+    assert ("hot loop of 1 kernel: compiled by clang version 23 then and" in " ".join(out.split())) == (status == 3)
 
 
 def test_unreadable_pins_fail_before_compilation(audit, tmp_path, monkeypatch):

@@ -290,11 +290,25 @@ def test_code_that_is_blown_up_must_save_cycles():
     assert kinds == [("better", "issue cycles")]
 
 
-def test_another_compiler_is_not_comparable_and_never_worse():
-    """What a compiler changed is no one's commit; notes stay notes."""
-    kinds, text = findings(facts(), facts(vgprs=256, lds=60_000, compiler="clang version 23.0.0"))
-    assert {severity for severity, _ in kinds} == {"incomparable"}
-    assert "not comparable, compiled by clang version 22.1.8 then and clang version 23.0.0 now" in text
+@pytest.mark.parametrize(
+    ("after", "kinds", "status"),
+    [
+        ({"vgpr_spills": 29, "scratch": 120}, [("worse", "spills")], 1),
+        ({"vgprs": 256}, [("worse", "occupancy")], 1),
+        ({"lds": 60_000}, [("worse", "occupancy")], 1),
+        ({"vgprs": 192}, [("note", "registers")], 3),
+        ({}, [], 3),
+    ],
+)
+def test_registers_and_lds_are_compared_whoever_compiled(after, kinds, status):
+    """A compiler's cycles are no one's commit: they are not compared, which is said and never a pass."""
+    after = facts(compiler="clang version 23.0.0", cost=loop(plain=900), code_bytes=40_000, **after)
+    found = compare(audit(facts()), audit(after))
+    assert [(one.severity, one.metric) for one in found.findings] == kinds
+    assert found.coverage.status(failed=bool(found.of("worse"))) == status
+    assert [gap.line for gap in found.coverage.not_compared] == [
+        "hot loop of 1 kernel: compiled by clang version 22.1.8 then and clang version 23.0.0 now"
+    ]
 
 
 def test_another_table_of_cycles_makes_only_cycles_incomparable():

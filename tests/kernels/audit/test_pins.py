@@ -97,12 +97,14 @@ def test_missing_and_new_kernels_but_not_of_a_quick_audit(pinned):
     assert severities(check_pins([pinned], some, partial=True)) == [("new", "kernel", "mask")]
 
 
-def test_another_compiler_is_not_comparable(pinned):
-    """It is never called worse, and never better."""
-    changed = audit(facts(vgprs=256, compiler="clang 23"), facts(variant="f16 D=64", lds=9000, compiler="clang 23"))
+def test_cycles_of_another_compiler_are_not_compared(pinned):
+    """Neither worse nor better; waves are."""
+    changed = audit(
+        facts(vgprs=256, compiler="clang 23"), facts(variant="f16 D=64", cost=loop(plain=9), compiler="clang 23")
+    )
     found = check_pins([pinned], changed)
-    assert {one.severity for one in found.findings} <= {"incomparable", "note"}
-    assert found.of("incomparable")
+    assert severities(found) == [("worse", "occupancy", "flash_attention f16 D=128")]
+    assert [gap.code for gap in found.not_compared] == ["another_compiler"]
 
 
 def test_another_table_of_cycles_is_not_comparable(pinned):

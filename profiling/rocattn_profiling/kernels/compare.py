@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -22,11 +21,9 @@ from rocattn_profiling.kernels import sentences
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import CALLED, HOT_LOOP, OCCUPANCY, KernelFacts
 from rocattn_profiling.kernels.metrics import METRICS
+from rocattn_profiling.kernels.pairs import pairs_of
 from rocattn_profiling.kernels.pins import LoopPin, Pin, Pins, pin_of
 from rocattn_profiling.kernels.shipped import natural
-
-if TYPE_CHECKING:
-    _Groups = dict[tuple[str, str], list[KernelFacts]]
 
 Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
 SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
@@ -171,75 +168,11 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     ]
     if base.rates != head.rates:
         findings = _without_cycles(findings)
-    return _sorted(base.subject, head, compared, findings)
-
-
-class AuditPairs(msgspec.Struct, frozen=True):
-    """Every kernel of both audits, once.
-
-    Attributes:
-        both: Before and now.
-        new, missing: Those of one audit only.
-        several: Architecture and name of kernels that several files of an audit have.
-    """
-
-    both: list[tuple[KernelFacts, KernelFacts]]
-    new: list[KernelFacts]
-    missing: list[KernelFacts]
-    several: set[tuple[str, str]]
-
-
-def pairs_of(base: Audit, head: Audit) -> AuditPairs:
-    """Find the pairs.
-
-    Of kernels with one name (Triton's cache has a folder for each variant, with files that are called the same) those
-    are a pair whose paths agree in the most last parts, if no other agrees in as many: none is guessed, none left out.
-    """
-    before, after = _groups(base), _groups(head)
-    pairs = AuditPairs([], [], [], set())
-    for key in dict.fromkeys(chain(after, before)):
-        olds, news = before.get(key, []), after.get(key, [])
-        if max(len(olds), len(news)) > 1:
-            pairs.several.add(key)
-            paired_files = _by_path(olds, news)
-        else:
-            paired_files = list(zip(olds, news, strict=False))
-        pairs.both.extend(paired_files)
-        paired = {id(facts) for pair in paired_files for facts in pair}
-        pairs.new.extend(facts for facts in news if id(facts) not in paired)
-        pairs.missing.extend(facts for facts in olds if id(facts) not in paired)
-    return pairs
-
-
-def _groups(audit: Audit) -> _Groups:
-    groups: _Groups = {}
-    for facts in audit.kernels:
-        groups.setdefault((facts.arch, facts.name), []).append(facts)
-    return groups
-
-
-def _by_path(olds: list[KernelFacts], news: list[KernelFacts]) -> list[tuple[KernelFacts, KernelFacts]]:
-    """Return pairs of files, those first that agree in the most last parts of their paths."""
-    pairs: list[tuple[KernelFacts, KernelFacts]] = []
-    for depth in range(max(len(_parts(facts)) for facts in chain(olds, news)), 0, -1):
-        ends, others = _unique(olds, depth), _unique(news, depth)
-        pairs += [(ends[end], others[end]) for end in others if end in ends]
-        paired = {id(facts) for pair in pairs for facts in pair}
-        olds = [facts for facts in olds if id(facts) not in paired]
-        news = [facts for facts in news if id(facts) not in paired]
-    return pairs
-
-
-def _unique(kernels: Iterable[KernelFacts], depth: int) -> dict[tuple[str, ...], KernelFacts]:
-    """Return the kernels by the ends of their paths, without those that share one."""
-    by_end: dict[tuple[str, ...], list[KernelFacts]] = {}
-    for facts in kernels:
-        by_end.setdefault(_parts(facts)[-depth:], []).append(facts)
-    return {end: several[0] for end, several in by_end.items() if len(several) == 1}
-
-
-def _parts(facts: KernelFacts) -> tuple[str, ...]:
-    return tuple(facts.file.split("/"))
+    unclear: list[Gap] = [
+        (f"# kernel {name} on {arch}", f"# kernels {name} on {arch}", _UNCLEAR)
+        for name, arch in ((facts.name, facts.arch) for facts in pairs.unclear)
+    ]
+    return _sorted(base.subject, head, compared, findings, unclear)
 
 
 def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> Comparison:
@@ -301,6 +234,7 @@ def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts |
 Gap = tuple[str, str, Reason[str]]
 """A fact of one kernel that was not compared, as `counted` takes it."""
 _UNREAD = Reason("unread", "it was not read")
+_UNCLEAR = Reason("unclear", "several of each side have the same name and configuration", "leave one on each side")
 _UNSAID = Reason("unsaid", "the file does not say")
 _NUMBERS = {
     "vgprs": "VGPRs", "agprs": "AGPRs", "sgprs": "SGPRs", "vgpr_spills": "spilled VGPRs",
@@ -583,12 +517,16 @@ def _without_cycles(findings: list[Finding]) -> list[Finding]:
     ]
 
 
-def _sorted(base: str, head: Audit, compared: Sequence[_Compared], findings: list[Finding]) -> Comparison:
+def _sorted(
+    base: str, head: Audit, compared: Sequence[_Compared], findings: list[Finding], unclear: Sequence[Gap] = ()
+) -> Comparison:
     def gravity(finding: Finding) -> tuple[Any, ...]:
         return SEVERITIES.index(finding.severity), finding.arch, natural(finding.kernel)
 
     return Comparison(
         base=base, head=head.subject, compared=len(compared), unchanged=sum(each.unchanged for each in compared),
         findings=sorted(findings, key=gravity), changes=[change for each in compared for change in each.changes],
-        not_compared=(*counted([gap for each in compared for gap in each.gaps], needed=True), *head.not_audited),
+        not_compared=(
+            *counted([*unclear, *(gap for each in compared for gap in each.gaps)], needed=True), *head.not_audited,
+        ),
     )  # fmt: skip

@@ -48,6 +48,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
         kernel: Name of a shipped kernel, or the symbol of another one.
         variant: Which problem it is compiled for ("f16 D=128"); "" for kernels of others.
         choices: How it is compiled for that ("WAVES=4 KEYS_PER_TILE=32"): two revisions may differ in it.
+        config: What else tells kernels of one name apart, by what it is: of Triton's "num_warps", "tile", ….
         arch, target: The processor, and it with its features ("gfx942", "gfx942:xnack-").
         symbol: Its name in the code object.
         file: Its source below ``kernels/``; of other kernels the file that was read.
@@ -72,6 +73,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     variant: str = ""
     choices: str = ""
+    config: dict[str, str] = {}
     arch: str
     target: str
     symbol: str
@@ -136,6 +138,7 @@ def kernel_facts(
     kernel: str = "",
     variant: str = "",
     choices: str = "",
+    config: dict[str, str] | None = None,
     compiler: str = "",
     block: int = 0,
     dynamic_lds_bytes: int = 0,
@@ -152,6 +155,7 @@ def kernel_facts(
         kernel: Its name; without one the symbol is taken.
         variant: Which problem it is compiled for.
         choices: How.
+        config: As in `KernelFacts`.
         compiler: What compiled it.
         block: Threads of a block; without it the largest that the kernel may be launched with.
         dynamic_lds_bytes: LDS asked for at launch.
@@ -198,8 +202,8 @@ def kernel_facts(
             in_loop = sum(len(function.blocks[block].instructions) for block in hot.blocks)
             loop_bytes = round(info.code_bytes * in_loop / instructions)
     return KernelFacts(
-        kernel=kernel or info.symbol, variant=variant, choices=choices, arch=arch, target=target, symbol=info.symbol,
-        file=file, compiler=compiler, wave_size=info.wave_size, block=threads,
+        kernel=kernel or info.symbol, variant=variant, choices=choices, config=config or {}, arch=arch, target=target,
+        symbol=info.symbol, file=file, compiler=compiler, wave_size=info.wave_size, block=threads,
         vgprs=info.vgprs, agprs=info.agprs, sgprs=info.sgprs,
         spills=Spills(vgprs=info.vgpr_spills, sgprs=info.sgpr_spills, instructions=_scratch_accesses(loop)),
         scratch_bytes=info.scratch_bytes, lds_bytes=lds, kernarg_bytes=info.kernarg_bytes, code_bytes=info.code_bytes,

@@ -6,10 +6,12 @@ assembly of the same build (``.s``, ``.amdgcn``) has the instructions if no disa
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -88,12 +90,36 @@ class _Triton(msgspec.Struct, frozen=True):
     triton_version: str = ""
 
 
-def _triton_beside(path: Path) -> _Triton | None:
-    """Return the content of Triton's JSON next to a file."""
+# What Triton's JSON has beside the configuration: what came of it, and what is of the machine.
+_NOT_CONFIGURED = re.compile(r"hash|name|shared|arch|base_arch|triton_version|.*_scratch_.*|tmem_size")
+_TTIR = (".ttir", ".source", ".ttgir")
+_SIGNATURE = re.compile(r"tt\.func public @[^(]*\((.*)\)(?: attributes|\s*\{)")
+_NO_TYPE = re.compile(r"%[\w.]+: |\s*loc\((?:[^()]|\([^()]*\))*\)|tt\.|[{}=,]| : i32")
+_SHAPE = re.compile(r"tensor<((?:\d+x)+)")
+_CONSTANT = re.compile(r"arith\.constant (?:dense<)?([\w.+-]+)")
+
+
+def _triton_beside(path: Path) -> tuple[_Triton, dict[str, str]] | None:
+    """Return the content of Triton's JSON next to a file, and the configuration by it and the TTIR beside it."""
     try:
-        return msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_Triton)
+        data = path.with_suffix(".json").read_bytes()
+        known, said = msgspec.json.decode(data, type=_Triton), msgspec.json.decode(data, type=dict[str, Any])
     except (OSError, ValueError):  # none, or another tool's; msgspec's errors are ValueErrors
         return None
+    config = {
+        name: shown(str(value), 80)
+        for name, value in said.items()
+        if isinstance(value, str | int | float) and not _NOT_CONFIGURED.fullmatch(name)
+    }
+    for suffix in _TTIR:
+        with suppress(OSError):
+            text = decoded(path.with_suffix(suffix).read_bytes())
+            if signature := _SIGNATURE.search(text):
+                config["signature"] = " ".join(_NO_TYPE.sub(" ", signature[1]).split())
+            for kind, of in (("tile", _SHAPE), ("constants", _CONSTANT)):
+                config[kind] = " ".join(sorted({word.rstrip("x") for word in of.findall(text)}))
+            break
+    return known, config
 
 
 def _compiler_of(device: DeviceObject) -> str:
@@ -109,7 +135,9 @@ class _Reader:
 
     def __init__(self, path: Path, launch: LaunchConfig) -> None:
         self._path, self._launch, self._compiler = path, launch, ""
-        if triton := _triton_beside(path):  # where nobody said anything else
+        self._config: dict[str, str] = {}
+        if beside := _triton_beside(path):  # where nobody said anything else
+            triton, self._config = beside
             lds = triton.shared if launch.dynamic_lds_bytes is None else launch.dynamic_lds_bytes
             self._launch = LaunchConfig(launch.block or triton.num_warps * triton.warp_size, lds)
             self._compiler = f"Triton {shown(triton.triton_version)}" if triton.triton_version else ""
@@ -180,7 +208,8 @@ class _Reader:
             limit = f"{info.block} threads, its limit, are assumed" if info.block else "not even its limit is said"
             missing.append(f"the block that it is launched with: {limit}")
         return kernel_facts(
-            info, target, function, file=name, compiler=compiler or self._compiler, block=self._launch.block,
+            info, target, function, file=name, config=self._config, compiler=compiler or self._compiler,
+            block=self._launch.block,
             dynamic_lds_bytes=self._launch.dynamic_lds_bytes or 0, unknown=tuple(missing), no_code=no_code,
         )  # fmt: skip
 

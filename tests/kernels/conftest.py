@@ -5,6 +5,7 @@ import pytest
 from rocattn.toolchain import code_object
 
 from ..hostgpu.standin import StandIn
+from .code_files import compile_text, pinned
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +26,17 @@ def standin(tmp_path_factory, kernel_cache):
         return made[arch]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """Return a function: target and version -> code object and assembly by the pinned compiler, made once."""
+    compiler, folder, made = pinned(), tmp_path_factory.mktemp("built"), {}
+
+    def build(target, version=5):
+        if (target, version) not in made:
+            option = f"-mcode-object-version={version}"
+            made[target, version] = compile_text(compiler.argv, compiler.linker, folder, target, option)
+        return made[target, version]
+
+    return build

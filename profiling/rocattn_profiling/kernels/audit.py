@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from rocattn.toolchain.compilers import choose_compiler
 from rocattn_profiling.base.reasons import NotCompared, Reason, counted
 from rocattn_profiling.kernels import shipped
 from rocattn_profiling.kernels.facts import KernelFacts
-from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file, name_of
+from rocattn_profiling.kernels.foreign import LaunchConfig, Part, facts_of_part, files_of, name_of, parts_of_file
 from rocattn_profiling.kernels.model.rates import rates_version
+from rocattn_profiling.kernels.read.code_objects import NoDeviceCodeError
 
 SCHEMA = 3
 PROBLEM = "problem"
@@ -37,7 +38,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         subject: "this checkout", a revision, or the files.
         rates: Which table of issue cycles was used: numbers from another one are not comparable.
         kernels: By architecture and name.
-        problems: Kernels and files that could not be audited.
+        problems: Kernels and files that could not be audited, and what is odd about others.
     """
 
     schema: int = SCHEMA
@@ -55,7 +56,11 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def not_audited(self) -> tuple[NotCompared, ...]:
         """The kernels and files that could not be audited."""
-        of = [("kernel" if each.kernel else "file", Reason(PROBLEM, each.text)) for each in self.problems]
+        of = [
+            ("kernel" if each.kernel else "file", Reason(PROBLEM, each.text))
+            for each in self.problems
+            if not each.noted
+        ]
         return counted([(f"# {noun}", f"# {noun}s", reason) for noun, reason in of], needed=True)
 
     @property
@@ -99,27 +104,60 @@ def audit_shipped(
     return Audit(subject=subject, rates=rates_version(), kernels=facts, problems=problems)
 
 
-def audit_files(files: Sequence[Path], *, archs: Sequence[str] = (), launch: LaunchConfig | None = None) -> Audit:
+def audit_files(
+    paths: Sequence[Path],
+    *,
+    archs: Sequence[str] = (),
+    launch: LaunchConfig | None = None,
+    jobs: int = 1,
+    on_step: Callable[[str], None] = lambda _: None,
+    on_total: Callable[[int], None] = lambda _: None,
+) -> Audit:
     """Audit files of any origin: code objects, bundles, programs with kernels in them, assembly text.
 
     Args:
-        files: Their paths.
+        paths: Theirs, or of folders with them.
         archs: Only these architectures; without any, all.
         launch: How the kernels are launched, if it is known.
+        jobs: Processes at once.
+        on_step: Called with a line after each code object.
+        on_total: Called when it is known how many there are, which grows as files are read.
     """
-    kernels: list[KernelFacts] = []
+    wanted, paths = {arch.partition(":")[0] for arch in archs}, list(dict.fromkeys(paths))
+    files, skipped = files_of(paths)
+    total, others = len(files), set[str]()
     problems: list[shipped.Problem] = []
-    files = list(dict.fromkeys(files))
-    for path in files:
-        facts, lines = facts_of_file(path, launch or LaunchConfig())
-        kernels += facts
-        problems += [shipped.Problem(line) for line in lines]
-    wanted = {arch.partition(":")[0] for arch in archs}
-    kept = [facts for facts in kernels if not wanted or facts.arch in wanted]
-    if kernels and not kept:
-        there = ", ".join(sorted({facts.arch or "an unknown processor" for facts in kernels}))
+
+    def parts() -> Iterator[Part]:
+        nonlocal skipped, total
+        for path in files:
+            of_file: list[Part] = []
+            try:
+                of_file, lines = parts_of_file(path, launch or LaunchConfig())
+            except NoDeviceCodeError as error:
+                lines, skipped = ([shipped.Problem(str(error))], skipped) if path in paths else ([], skipped + 1)
+            problems.extend(lines)
+            asked = [part for part in of_file if not wanted or part.processor in {"", *wanted}]
+            others.update(part.processor for part in of_file if part not in asked)
+            total += len(asked) - 1
+            on_total(total)
+            yield from asked
+
+    on_total(total)
+    results: dict[int, list[KernelFacts]] = {}
+    for number, part, (kernels, lines) in shipped.in_processes(facts_of_part, parts(), jobs=jobs):
+        results[number] = [facts for facts in kernels if not wanted or facts.arch in wanted]
+        others.update(facts.arch for facts in kernels)
+        problems += lines
+        on_step(name_of(part.path))
+    kept = [facts for number in sorted(results) for facts in results[number]]
+    if others and not kept:
+        there = ", ".join(sorted(arch or "an unknown processor" for arch in others))
         problems.append(shipped.Problem(f"no kernel is for {' or '.join(sorted(wanted))}: they are for {there}"))
-    subject = ", ".join(map(name_of, files)) if len(files) <= _NAMED else f"{len(files)} files"
+    if skipped:
+        what = "1 file is" if skipped == 1 else f"{skipped:,} files are"
+        problems.append(shipped.Problem(f"{what} passed over: without code for AMD GPUs", noted=True))
+    subject = ", ".join(map(name_of, paths)) if len(paths) <= _NAMED else f"{len(paths)} files"
     return Audit(subject=subject, rates=rates_version(), kernels=kept, problems=problems)
 
 

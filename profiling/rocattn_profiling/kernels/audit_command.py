@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 _AUDIT = """\
 Read the machine code of kernels, without a GPU: registers, spills, LDS, occupancy and which limit binds it, and what
 one iteration of the hot loop costs. Without FILE these are all kernels that rocattn ships, compiled or taken from the
-cache; a FILE is a code object (.hsaco, .o), a fat binary or library with kernels in it, or assembly text (.s, .amdgcn)
-of any origin. --against compares kernel by kernel and ends with 1 if one got worse: a new spill, scratch memory, a wave
-or a block lost, more than 2 % more issue cycles in the hot loop, narrower loads. --check-pins compares with the pinned
-numbers, and asks for new pins after an improvement, too. What cannot be compared is listed, and the status is 3: what
-another compiler made, and what a side does not know of a kernel, as its hot loop without an llvm-objdump."""
+cache; a FILE is a code object (.hsaco, .o), a fat binary or library with kernels in it, assembly text (.s, .amdgcn),
+of any origin, or a folder with such. --against compares kernel by kernel and ends with 1 if one got worse: a new
+spill, scratch memory, a wave or a block lost, more than 2 % more issue cycles in the hot loop, narrower loads.
+--check-pins compares with the pinned numbers, and asks for new pins after an improvement, too. What cannot be compared
+is listed, and the status is 3: the cycles of another compiler's code, kernels whose pair is not clear, and what a side
+does not know of a kernel, as its hot loop without an llvm-objdump."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +128,7 @@ def _next(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.files:
         for path in arguments.files:
-            if not path.is_file():
+            if not (path.is_file() or path.is_dir()):
                 raise CommandError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
         if arguments.check_pins or arguments.write_pins:
             raise CommandError("pins are of the kernels that rocattn ships: leave out FILE")
@@ -156,7 +157,11 @@ def _audit(arguments: argparse.Namespace) -> Audit:
 
     if arguments.files:
         launch = LaunchConfig(arguments.block, arguments.dynamic_lds)
-        return audit_files(arguments.files, archs=arguments.arch, launch=launch)
+        with progress("audit", 0, brief=True) as shown:
+            return audit_files(
+                arguments.files, archs=arguments.arch, launch=launch, jobs=_jobs(arguments),
+                on_step=shown.step, on_total=shown.expect,
+            )  # fmt: skip
     with progress("audit", 0) as shown:
         return audit_shipped(
             arguments.arch or TESTED, jobs=_jobs(arguments), quick=arguments.quick,
@@ -290,7 +295,7 @@ def pins_folder(given: Path | None) -> Path:
 def _write_pins(arguments: argparse.Namespace, audit: Audit) -> None:
     from rocattn_profiling.kernels.pins import pins_of, write_pins
 
-    if audit.problems:
+    if audit.not_audited:
         raise CommandError("nothing was pinned: pins are of all kernels, and some could not be looked at", NOT_MEASURED)
     for path in write_pins(pins_folder(arguments.pins), pins_of(audit)):
         say(f"pinned {path}")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,13 +20,20 @@ from rocattn.errors import RocattnError
 from rocattn.toolchain.elf import Elf, shown
 from rocattn_profiling.kernels.facts import KernelFacts, kernel_facts
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, parse_assembly
-from rocattn_profiling.kernels.read.code_objects import DeviceObject, read_objects
+from rocattn_profiling.kernels.read.bundles import is_container
+from rocattn_profiling.kernels.read.code_objects import DeviceObject, NoDeviceCodeError, read_objects
 from rocattn_profiling.kernels.read.disassembly import DisassemblyError, disassemble
 from rocattn_profiling.kernels.read.text_files import compiler_of, decoded, kernels_of_text, texts_of
+from rocattn_profiling.kernels.shipped import Problem
 
 if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
 
+_OTHER_TEXTS = (
+    (re.compile(r"^[ \t]*\.target[ \t]+sm_", re.MULTILINE), "it is PTX, for NVIDIA GPUs"),
+    (re.compile(r"^(; ModuleID|target triple|define .*\{$)", re.MULTILINE), "it is LLVM IR: compile it (llc)"),
+    (re.compile(r"^(module|#loc|tt\.func|func\.func)\b", re.MULTILINE), "it is MLIR, from before machine code"),
+)
 _TEXT = (".s", ".amdgcn", ".asm", ".S")
 
 
@@ -42,33 +50,86 @@ class LaunchConfig:
     dynamic_lds_bytes: int | None = None
 
 
-def facts_of_file(path: Path, launch: LaunchConfig) -> tuple[list[KernelFacts], list[str]]:
-    """Return the facts of a file's kernels, and a line for everything that is wrong with it.
+class Part(NamedTuple):
+    """One code object of a file, or the whole text of one."""
+
+    path: Path
+    launch: LaunchConfig
+    content: DeviceObject | str
+
+    @property
+    def processor(self) -> str:
+        """What it is for; "" where that is not known yet."""
+        return "" if isinstance(self.content, str) else self.content.processor
+
+
+def files_of(paths: Iterable[Path]) -> tuple[list[Path], int]:
+    """Return the files named and those in folders that begin as files with code for a GPU do, and how many do not.
+
+    Assembly text beside an object of the same name is a part of that.
+    """
+    files, skipped = [], 0
+    for path in paths:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        below = [each for each in sorted(path.rglob("*")) if each.is_file()]
+        found = [each for each in below if may_hold_code(each)]
+        objects = {each.with_suffix("") for each in found if each.suffix not in _TEXT}
+        files += [each for each in found if each.suffix not in _TEXT or each.with_suffix("") not in objects]
+        skipped += len(below) - len(found)
+    return list(dict.fromkeys(files)), skipped
+
+
+def may_hold_code(path: Path) -> bool:
+    """Whether a file of a folder is worth a look: an object, library or archive, or assembly text for an AMD GPU."""
+    try:
+        with path.open("rb") as file:
+            return b"amdhsa" in file.read() if path.suffix in _TEXT else is_container(file.read(64))
+    except OSError:
+        return True  # reading it says why
+
+
+def parts_of_file(path: Path, launch: LaunchConfig) -> tuple[list[Part], list[Problem]]:
+    """Return what `facts_of_part` takes of a file, and everything that is wrong with it.
 
     Args:
         path: A code object, a bundle, a program or library with kernels in it, or assembly text.
         launch: The launch as given; unknown parts may be in a neighbouring file.
+
+    Raises:
+        NoDeviceCodeError: When it is of another kind.
     """
     name = name_of(path)
     try:
         data = path.read_bytes()
-    except OSError as error:
-        return [], [f"cannot read {name}: {error.strerror}"]
-    reader = _Reader(path, launch)
-    try:
         if path.suffix in _TEXT or _is_text(data):
-            return reader.of_text(decoded(data))
-        kernels: list[KernelFacts] = []
-        problems: list[str] = []
-        for device in read_objects(data, name):
-            problems += [f"{device.name}: {line}" for line in device.problems]
-            kernels += reader.of_device(device)
-            if not device.kernels:
-                problems.append(f"{device.name}: there is no kernel in it")
+            return [Part(path, launch, decoded(data))], []
+        devices = read_objects(data, name)
+    except OSError as error:
+        return [], [Problem(f"cannot read {name}: {error.strerror}")]
+    except NoDeviceCodeError:
+        raise
+    except RocattnError as error:
+        return [], [Problem(str(error))]
+    problems = [
+        Problem(f"{device.name}: {line}", noted=not device.unread) for device in devices for line in device.problems
+    ]
+    without = [device.name for device in devices if not device.kernels]
+    problems += [Problem(f"{device}: there is no kernel in it", noted=True) for device in without]
+    return [Part(path, launch, device) for device in devices if device.kernels], problems
+
+
+def facts_of_part(part: Part) -> tuple[list[KernelFacts], list[Problem]]:
+    """Return the facts of a part's kernels, and everything that is wrong with it."""
+    name, reader = name_of(part.path), _Reader(part.path, part.launch)
+    try:
+        if isinstance(part.content, str):
+            return reader.of_text(part.content)
+        return reader.of_device(part.content), []
     except RocattnError as error:
         text = str(error)
-        return [], [text if name in text else f"{name}: {text}"]
-    return kernels, problems
+        return [], [Problem(text if name in text else f"{name}: {text}")]
 
 
 def name_of(path: Path) -> str:
@@ -142,7 +203,7 @@ class _Reader:
             self._launch = LaunchConfig(launch.block or triton.num_warps * triton.warp_size, lds)
             self._compiler = f"Triton {shown(triton.triton_version)}" if triton.triton_version else ""
 
-    def of_text(self, text: str) -> tuple[list[KernelFacts], list[str]]:
+    def of_text(self, text: str) -> tuple[list[KernelFacts], list[Problem]]:
         """Return the facts of assembly text, which may be of several targets."""
         kernels: list[KernelFacts] = []
         texts = list(texts_of(text))
@@ -159,8 +220,9 @@ class _Reader:
                 kernels.append(self._facts(info, target, functions[symbol], f"{name_of(self._path)}{place}", compiler))
         if kernels:
             return kernels, []
-        what = "functions but no kernel" if any_function else "no AMD GPU assembly"
-        return [], [f"{name_of(self._path)}: there is {what} in it"]
+        what = "there are functions but no kernel in it" if any_function else "there is no AMD GPU assembly in it"
+        named = next((said for pattern, said in _OTHER_TEXTS if pattern.search(text)), what)
+        return [], [Problem(f"{name_of(self._path)}: {named}")]
 
     def of_device(self, device: DeviceObject) -> list[KernelFacts]:
         """Return the facts of a code object, with its code if there is a disassembler or neighbouring assembly."""

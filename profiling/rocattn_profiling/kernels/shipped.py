@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import signal
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -35,6 +36,9 @@ _CHOICES = {
     "QUERY_TILES", "KEY_TILE", "RESIDENT_LDS",  # of older revisions
 }  # fmt: skip
 _USUAL = {"COLUMN_STEP": 0, "EXACT_DIMS": 1}  # no column is checked; the second is what older revisions call it
+T = TypeVar("T")
+R = TypeVar("R")
+_AHEAD = 8  # items of a process that wait
 _FEW = 6  # below this many kernels, processes of our own cost more than they save
 
 
@@ -74,11 +78,15 @@ class Shipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A kernel or file that could not be audited, and why; ``kernel`` and ``arch`` are "" for files."""
+    """Something about a kernel or file; ``kernel`` and ``arch`` are "" for files.
+
+    Without ``noted`` it could not be audited for this reason; with it, it was all the same.
+    """
 
     text: str
     kernel: str = ""
     arch: str = ""
+    noted: bool = False
 
     @property
     def line(self) -> str:
@@ -167,25 +175,41 @@ def facts_of_all(
             facts.append(result)
         on_step(f"{kernel.name} {kernel.arch}")
 
-    if jobs == 1 or len(kernels) < _FEW:
-        for kernel in kernels:
-            take(kernel, facts_or_problem(kernel, root))
-    else:
-        # Fresh processes, not forks: this one may have threads.
-        pool = ProcessPoolExecutor(
-            min(jobs, len(kernels)), mp_context=get_context("spawn"),
-            initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C ends this one, and that them
-        )  # fmt: skip
-        try:
-            work = {pool.submit(facts_or_problem, kernel, root): kernel for kernel in kernels}
-            for done in as_completed(work):
-                take(work[done], done.result())
-        except BrokenProcessPool as error:
-            raise RocattnError("a helper process was killed (out of memory?): try again with --jobs 1") from error
-        finally:
-            pool.shutdown(cancel_futures=True)
+    for _, kernel, result in in_processes(functools.partial(facts_or_problem, root=root), kernels, jobs=jobs):
+        take(kernel, result)
     facts.sort(key=lambda facts: (facts.arch, facts.kernel, natural(facts.variant)))
     return facts, sorted(problems, key=lambda problem: problem.line)
+
+
+def in_processes(work: Callable[[T], R], items: Iterable[T], *, jobs: int) -> Iterator[tuple[int, T, R]]:
+    """Yield the number of each item, it, and what work returns for it, as they are done: few of them in this process.
+
+    Raises:
+        RocattnError: When a process is killed.
+    """
+    numbered = enumerate(items)
+    first = list(itertools.islice(numbered, _FEW))
+    if jobs == 1 or len(first) < _FEW:
+        yield from ((number, item, work(item)) for number, item in itertools.chain(first, numbered))
+        return
+    # Fresh processes, not forks: this one may have threads.
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"),
+        initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C ends this one, and that them
+    )  # fmt: skip
+    running: dict[Future[R], tuple[int, T]] = {}
+    try:
+        for number, item in itertools.chain(first, numbered):
+            running[pool.submit(work, item)] = number, item
+            while len(running) >= _AHEAD * jobs:
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield *running.pop(done), done.result()
+        for done in as_completed(running):
+            yield *running[done], done.result()
+    except BrokenProcessPool as error:
+        raise RocattnError("a helper process was killed (out of memory?): try again with --jobs 1") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:

@@ -519,7 +519,7 @@ def test_a_file_is_compared_with_its_older_self(audit, code, tmp_path):
     ("arguments", "status", "words"),
     [
         (["no-such-file"], 4, "does not exist"),
-        (["."], 4, "is not a file"),
+        (["."], 3, "there is no kernel to audit"),
         (["empty"], 3, "there is no kernel to audit"),
         (["text", "--check-pins"], 4, "leave out FILE"),
         (["text", "--quick"], 4, "leave it out with FILE"),

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from rocattn_profiling import cli
-from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file
+from rocattn_profiling.kernels.audit import audit_files
 from rocattn_profiling.kernels.read import cxx_names
 
-from ..code_files import assemble, pinned
+from ..code_files import assemble, bundle, pinned
+from ..read.test_contradictory_objects import metadata_changed
 
 KERNEL = """\
 \t.amdgcn_target "amdgcn-amd-amdhsa--{target}"
@@ -102,7 +103,8 @@ def test_growing_stack_makes_scratch_a_lower_bound(audit, tmp_path):
 def test_an_empty_file_is_said_to_be_empty(tmp_path):
     """As a program leaves it that was ended while it wrote one: it is neither text nor code without a kernel."""
     (tmp_path / "k.hsaco").touch()
-    assert facts_of_file(tmp_path / "k.hsaco", LaunchConfig()) == ([], [f"{tmp_path}/k.hsaco: it is empty"])
+    (problem,) = audit_files([tmp_path / "k.hsaco"]).problems
+    assert problem.line == f"{tmp_path}/k.hsaco: it is empty"
 
 
 SYMBOL, NAME = "_ZN5aiter3mlaIDF16_EEvPT_", "void aiter::mla<_Float16>(_Float16*)"
@@ -178,3 +180,72 @@ def test_a_program_of_llvm_or_binutils_reads_half_precision():
     if not cxx_names._tools():
         pytest.skip("neither llvm-cxxfilt nor c++filt is here")
     assert cxx_names.readable([SYMBOL]) == {SYMBOL: NAME}
+
+
+def test_a_folder_is_searched(audit, tmp_path, built):
+    """Recursively; text beside its object is no second kernel, and what is for no GPU is counted, not an error."""
+    code, text = built("gfx1100")
+    folder = tmp_path / "build"
+    for name in ("a/one", "b/c/two", "three"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "k.hsaco").write_bytes(code)
+        (folder / name / "k.s").write_text(text)
+    kernel(folder / "lone.s", "lone", "gfx90a")
+    (folder / "notes.s").write_text("mov eax, 1\n")
+    (folder / "host.so").write_bytes(code[:18] + b"\x3e\0" + code[20:])  # of an x86-64
+    (folder / "README").write_text("build me\n")
+    found = audit_files([folder])
+    assert len(found.kernels) == 3 * 3 + 1
+    assert [(each.line, each.noted) for each in found.problems] == [
+        ("3 files are passed over: without code for AMD GPUs", True)
+    ]
+    assert audit_files([folder], jobs=2) == found
+    status, _, err, _ = audit(folder, "--jobs", "1", "--arch", "gfx90a")
+    assert (status, "audit: 1 kernel of" in err) == (0, True)
+
+
+def test_an_odd_number_is_said_and_the_rest_is_judged(audit, tmp_path, built):
+    """Of one file among others: it was looked at; another that cannot be read was not."""
+    code, _ = built("gfx1100")
+    odd = metadata_changed(code, ".vgpr_count", 0, 127)
+    for name, data in (("good", code), ("odd", odd)):
+        (tmp_path / f"{name}.hsaco").write_bytes(data)
+    files = [tmp_path / "good.hsaco", tmp_path / "odd.hsaco"]
+    status, _, err, _ = audit(*files)
+    assert status == 0
+    assert "odd.hsaco: empty: it uses 127 VGPRs, and its descriptor allocates 8" in err
+    (tmp_path / "out/audit.json").rename(tmp_path / "before.json")
+    assert audit(*files, "--against", tmp_path / "before.json")[0] == 0
+    files[0].write_bytes(code[:2000])
+    assert audit(*files, "--against", tmp_path / "before.json")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x03\x02\x23\x07" + bytes(16), "it is SPIR-V"),
+        (b"\x7fELF\x02\x01\x01" + bytes(11) + b"\xbe\0" + bytes(64), "it is a cubin, machine code for NVIDIA GPUs"),
+        (b"//\n.version 8.0\n.target sm_90\n.address_size 64\n", "it is PTX, for NVIDIA GPUs"),
+        (b"; ModuleID = 'k'\ndefine amdgpu_kernel void @k() {\n", "it is LLVM IR: compile it"),
+        (b'module attributes {"ttg.num-warps" = 4 : i32} {\n', "it is MLIR, from before machine code"),
+        (bundle({"hip-spirv64-amd-amdhsa--amdgcnspirv": b"\x03\x02\x23\x07" + bytes(16)}), "it is SPIR-V"),
+    ],
+)
+def test_what_is_no_machine_code_is_named(audit, tmp_path, content, said):
+    """By what it is, so that it is clear what to give instead."""
+    (tmp_path / "k.bin").write_bytes(content)
+    (problem,) = audit_files([tmp_path / "k.bin"]).problems
+    assert said in problem.line
+    assert not problem.noted
+
+
+def test_code_objects_in_any_section_of_a_library_are_found(tmp_path, built):
+    """As Mojo has them in .rodata; those in a bundle count once, and one that is cut short is not taken for one."""
+    code = built("gfx1100")[0]
+    host = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\3\0\x3e\0" + bytes(44)
+    path = tmp_path / "lib.so"
+    path.write_bytes(host + b"text" * 7 + code + bytes(3) + built("gfx90a:sramecc+:xnack-")[0] + code[:300])
+    found = audit_files([path])
+    assert [facts.arch for facts in found.kernels] == ["gfx1100"] * 3 + ["gfx90a"] * 3
+    assert found.kernels[0].file == f"{path}[at {len(host) + 28:#x}]"
+    assert found.problems == []

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file
+from rocattn_profiling.kernels.audit import audit_files
 from rocattn_profiling.kernels.pairs import pairs_of
 
 from ..made_facts import audit, facts
@@ -25,7 +25,7 @@ def cached(folder, key, *, m=64, n=64, group=8, more="", **options):
     said = {"num_warps": 4, "num_stages": 2, "warp_size": 64, "shared": 0, "hash": key, "name": "matmul"} | options
     path.with_suffix(".json").write_text(json.dumps(said))
     path.with_suffix(".ttir").write_text(TTIR.format(m=m, n=n, group=group, more=more))
-    return facts_of_file(path, LaunchConfig())[0][0]
+    return audit_files([path]).kernels[0]
 
 
 def folders(pairs):

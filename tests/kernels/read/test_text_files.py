@@ -6,9 +6,9 @@ import pytest
 from rocattn.errors import ToolchainError
 from rocattn.toolchain import choose_compiler, compile_hip
 from rocattn.toolchain.code_object import kernels_of
-from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.audit import Audit, audit_files
 from rocattn_profiling.kernels.compare import compare
-from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file
+from rocattn_profiling.kernels.foreign import LaunchConfig
 from rocattn_profiling.kernels.read.assembly import parse_assembly
 from rocattn_profiling.kernels.read.text_files import compiler_of, kernels_of_text
 from rocattn_profiling.kernels.view import resources
@@ -105,9 +105,9 @@ def facts(folder, content, **launch):
     """Return the facts of a file with this text."""
     path = folder / "k.s"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    found, problems = facts_of_file(path, LaunchConfig(**launch))
-    assert problems == []
-    return found
+    audit = audit_files([path], launch=LaunchConfig(**launch))
+    assert audit.problems == []
+    return audit.kernels
 
 
 @pytest.mark.parametrize(

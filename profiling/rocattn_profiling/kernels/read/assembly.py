@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from sys import intern
 
 from rocattn_profiling.kernels.read.instructions import (
@@ -30,7 +31,7 @@ _BUFFER_START = re.compile(r"s(\d+),\s*s\1,\s*s\d+$")
 _BUFFER_CARRY = re.compile(r"s(\d+),\s*s\1,\s*0$")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instruction:
     """One issued instruction.
 
@@ -49,12 +50,12 @@ class Instruction:
     spill: bool = False
     stack: bool = False
 
-    @property
+    @cached_property
     def mnemonics(self) -> tuple[str, ...]:
         """What is issued: both halves of a dual instruction (v_dual_*) as they are called alone, else itself."""
         return tuple(mnemonic for mnemonic, _ in self.halves)
 
-    @property
+    @cached_property
     def halves(self) -> list[tuple[str, str]]:
         """The same, each with its operands."""
         if not self.mnemonic.startswith("v_dual_"):
@@ -63,7 +64,7 @@ class Instruction:
         halves = ([self.mnemonic, first], second.split(None, 1))
         return [(half[0].replace("v_dual_", "v_", 1), "".join(half[1:]).strip()) for half in halves if half]
 
-    @property
+    @cached_property
     def operations(self) -> tuple[Operation, ...]:
         """What it does: two operations where two are issued as one (v_dual_*), else one."""
         if self.mnemonic.startswith("v_dual_"):

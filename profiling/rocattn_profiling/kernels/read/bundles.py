@@ -11,7 +11,7 @@ import importlib
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,9 @@ _BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 _FAT_SECTIONS = (".hip_fatbin", ".llvm.offloading")
 _MAX_ENTRIES = 1 << 16
 _TARGET = re.compile(r"gfx[0-9][0-9a-z-]*(?::[a-z]+[+-])*$")
+_CUDA = 190  # e_machine, as AMD's is 224
+_DEVICE_ELF = re.compile(rb"\x7fELF\x02\x01\x01.{11}\xe0\0", re.DOTALL)
+_TABLES = struct.Struct("<32xQQ6xHHHH")  # of an ELF header: where program and section headers are, and how many
 _NOT_ZERO = re.compile(rb"[^\0]")
 MAX_UNPACKED_BYTES = 512 << 20
 _MAX_RATIO, _FREE_BYTES = 256, 1 << 20  # code of many targets is compressed 5 to 50 times; a bomb 1000 times
@@ -33,6 +36,10 @@ _ZLIB, _ZSTD = 0, 1
 # After magic, version and method: the whole size (version 1 has none), the unpacked size, a hash.
 _HEADERS = {1: struct.Struct("<IQ"), 2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd", "zstandard")
+
+
+class NothingForGpusError(ToolchainError):
+    """Raised when a file is of no kind that holds code objects, or is whole and has none."""
 
 
 @dataclass(slots=True)
@@ -72,11 +79,17 @@ class EmbeddedObject:
     problem: str = ""
 
 
+def is_container(head: bytes) -> bool:
+    """Whether a file that begins so is of a kind that may hold code objects."""
+    return head.startswith((b"\x7fELF", _BUNDLE, _COMPRESSED, _OFFLOAD, _ARCHIVE))
+
+
 def parts_of(data: bytes) -> Iterator[EmbeddedObject]:
     """Yield the code objects of a file and what should be some, in its order.
 
     Raises:
-        ToolchainError: When the file is of no kind that holds code objects, or from where it is damaged.
+        NothingForGpusError: When the file is of no kind that holds code objects, or has none.
+        ToolchainError: From where it is damaged.
     """
     yield from _parts(data, "", Budget(), in_archive=False)
 
@@ -91,7 +104,7 @@ def _parts(data: bytes, where: str, budget: Budget, *, in_archive: bool) -> Iter
     elif data.startswith(_ARCHIVE) and not in_archive:
         yield from _archive(data, budget)
     else:
-        raise ToolchainError(_no_code_object(data))
+        raise NothingForGpusError(_no_code_object(data))
 
 
 def _no_code_object(data: bytes) -> str:
@@ -110,6 +123,8 @@ _REASONS = (
     (b"\x7fELF", "it is no 64-bit little-endian ELF file, or it is cut short"),
     (b"PK\x03\x04", "it is a zip archive: unpack it, and give the files in it"),
     (b"\x1f\x8b", "it is compressed with gzip: unpack it, and give what was in it"),
+    (b"\x03\x02\x23\x07", "it is SPIR-V, which the driver compiles: compile it for a GPU (--offload-arch=gfx942)"),
+    (b"\x50\xed\x55\xba", "it is a fat binary for NVIDIA GPUs"),
     (b"MZ", "it is a Windows program: take its code objects out with llvm-objdump --offloading"),
 )
 
@@ -203,16 +218,42 @@ def _c_string(data: memoryview, start: int, limit: int = 256) -> bytes:
 
 def _fat_sections(data: bytes, where: str, budget: Budget) -> Iterator[EmbeddedObject]:
     """Yield the device code of a program, library or object file of a host."""
+    if int.from_bytes(data[18:20], "little") == _CUDA:
+        raise NothingForGpusError("it is a cubin, machine code for NVIDIA GPUs")
     elf = Elf.read(data)
     sections = [section for name in _FAT_SECTIONS for section in elf.named(name)]
-    if not sections and b"\0" + _BUNDLE + b"hip" in data:  # a section's name
-        raise ToolchainError("its device code is LLVM bitcode, not machine code (-fgpu-rdc): link it first")
-    if not sections:
-        raise ToolchainError("it is a program or library without code for AMD GPUs (no section .hip_fatbin)")
     if sum(section.bytes for section in sections) > len(data):
         raise ToolchainError("it is damaged: its sections overlap")
     for section in sections:
         yield from _bundles(elf.content(section), where, budget)
+    embedded = list(_embedded(data, where, [(section.offset, section.offset + section.bytes) for section in sections]))
+    yield from embedded
+    if not sections and not embedded:
+        if b"\0" + _BUNDLE + b"hip" in data:  # a section's name
+            raise ToolchainError("its device code is LLVM bitcode, not machine code (-fgpu-rdc): link it first")
+        raise NothingForGpusError("it is a program or library without code for AMD GPUs, in .hip_fatbin or elsewhere")
+
+
+def _embedded(data: bytes, where: str, passed: Sequence[tuple[int, int]]) -> Iterator[EmbeddedObject]:
+    """Yield the code objects that lie anywhere in a host's file, as Mojo's do, but for ranges that are passed over."""
+    behind = 0
+    for match in _DEVICE_ELF.finditer(data):
+        at = match.start()
+        if at < behind or any(start <= at < end for start, end in passed):
+            continue
+        if at + _TABLES.size > len(data):
+            return
+        programs, sections, *sizes = _TABLES.unpack_from(data, at)
+        program_bytes, program_count, section_bytes, section_count = sizes
+        ends = [sections + section_bytes * section_count, _TABLES.size]
+        ends += [
+            sum(struct.unpack_from("<Q16xQ", data, at + programs + program_bytes * number + 8))
+            for number in range(program_count)
+            if at + programs + program_bytes * number + 40 <= len(data)
+        ]
+        behind = at + max(ends)
+        if behind <= len(data):
+            yield EmbeddedObject(f"{where}[at {at:#x}]", "", data[at:behind])
 
 
 def _archive(data: bytes, budget: Budget) -> Iterator[EmbeddedObject]:
@@ -245,12 +286,11 @@ def _member(name: bytes, content: bytes, names: bytes) -> tuple[bytes, bytes]:
 
 
 def _member_parts(content: bytes, where: str, budget: Budget) -> Iterator[EmbeddedObject]:
-    if is_elf(content) and not is_code_object(content):
-        elf = Elf.read(content)
-        if not any(elf.named(name) for name in _FAT_SECTIONS):
-            return
     try:
         yield from _parts(content, where, budget, in_archive=True)
+    except NothingForGpusError as error:
+        if not is_elf(content):
+            yield EmbeddedObject(where, "", content, str(error))
     except ToolchainError as error:
         yield EmbeddedObject(where, "", content, str(error))
 

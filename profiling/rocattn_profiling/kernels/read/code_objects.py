@@ -28,7 +28,7 @@ from rocattn.toolchain.code_object import (
 )
 from rocattn.toolchain.descriptor import gfx_major
 from rocattn.toolchain.elf import RELOCATABLE, shown
-from rocattn_profiling.kernels.read.bundles import EmbeddedObject, parts_of
+from rocattn_profiling.kernels.read.bundles import EmbeddedObject, NothingForGpusError, parts_of
 
 if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 
 class CodeObjectError(RocattnError, ValueError):
-    """Raised when a file holds no AMDGPU code object, or none that can be read; one line."""
+    """Raised when a file holds no AMDGPU code object that can be read; one line."""
+
+
+class NoDeviceCodeError(CodeObjectError):
+    """Raised when a file is of a kind that holds none, or is whole and has none; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class DeviceObject:
         elf: The code object itself.
         problems: A line for each contradiction between metadata, kernel descriptors and ELF header, and for what is
             damaged; a code object with problems is still described as far as it can be.
+        unread: Whether something of it could not be read, rather than being said in two ways.
     """
 
     name: str
@@ -60,6 +65,7 @@ class DeviceObject:
     kernels: tuple[KernelInfo, ...]
     elf: bytes
     problems: tuple[str, ...] = ()
+    unread: bool = False
 
     @property
     def processor(self) -> str:
@@ -87,10 +93,11 @@ def read_objects(data: bytes, name: str) -> tuple[DeviceObject, ...]:
             devices.append(_read(part, f"{name}{part.where}{suffix}"))
     except ToolchainError as error:
         if not devices:
-            raise CodeObjectError(f"{name}: {error}") from error
-        devices.append(DeviceObject(name, "", 0, (), b"", (f"the rest of the file is left out: {error}",)))
+            kind = NoDeviceCodeError if isinstance(error, NothingForGpusError) else CodeObjectError
+            raise kind(f"{name}: {error}") from error
+        devices.append(_unread(name, f"the rest of the file is left out: {error}"))
     if not devices:
-        raise CodeObjectError(f"{name}: it holds no code for AMD GPUs")
+        raise NoDeviceCodeError(f"{name}: it holds no code for AMD GPUs")
     if all(each.problems and not each.kernels for each in devices):
         more = f" (and {len(devices) - 1} more code objects that cannot be read)" if len(devices) > 1 else ""
         raise CodeObjectError(f"{devices[0].name}: {devices[0].problems[0]}{more}")
@@ -100,21 +107,27 @@ def read_objects(data: bytes, name: str) -> tuple[DeviceObject, ...]:
 def _read(part: EmbeddedObject, name: str) -> DeviceObject:
     """Describe a part as far as it can be."""
     if part.problem:
-        return DeviceObject(name, part.target, 0, (), part.data, (part.problem,))
+        return _unread(name, part.problem, part)
     try:
         elf = read_elf(part.data)
     except ToolchainError as error:
-        return DeviceObject(name, part.target, 0, (), part.data, (str(error),))
+        return _unread(name, str(error), part)
     if elf.os_abi in OTHER_RUNTIMES:
         problem = f"it is made for {OTHER_RUNTIMES[elf.os_abi]}, not for HSA: its kernels cannot be read"
-        return DeviceObject(name, part.target, 0, (), part.data, (problem,))
+        return _unread(name, problem, part)
     reading = _Reading(elf)
     kernels = reading.kernels()
-    problems = [*reading.problems, *_object_contradictions(elf, reading.metadata, part.target)]
+    problems = [*reading.problems, *reading.contradictions, *_object_contradictions(elf, reading.metadata, part.target)]
     if len(problems) > _MAX_PROBLEMS:
         problems[_MAX_PROBLEMS:] = [f"and {len(problems) - _MAX_PROBLEMS} more problems like these"]
     target = reading.target or part.target
-    return DeviceObject(name, target, code_object_version(elf), tuple(kernels), part.data, tuple(problems))
+    unread = bool(reading.problems)
+    return DeviceObject(name, target, code_object_version(elf), tuple(kernels), part.data, tuple(problems), unread)
+
+
+def _unread(name: str, problem: str, part: EmbeddedObject | None = None) -> DeviceObject:
+    target, data = (part.target, part.data) if part else ("", b"")
+    return DeviceObject(name, target, 0, (), data, (problem,), unread=True)
 
 
 class _Reading:
@@ -122,6 +135,7 @@ class _Reading:
 
     def __init__(self, elf: Elf) -> None:
         self.problems: list[str] = []
+        self.contradictions: list[str] = []
         self.metadata: dict[str, Any] | None = None
         self._elf = elf
         try:
@@ -153,12 +167,12 @@ class _Reading:
                     kernels.append(kernel_of_descriptor(entry[".name"], descriptor, self._processor, function))
                 continue
             kernels.append(kernel)
-            self.problems += _kernel_contradictions(self._elf.type, symbols, entry, kernel, self._processor)
+            self.contradictions += _kernel_contradictions(self._elf.type, symbols, entry, kernel, self._processor)
         for symbol in sorted(set(descriptors) - described):
             name = symbol.removesuffix(".kd")
             kernels.append(kernel_of_descriptor(shown(name), descriptors[symbol], self._processor, symbols.get(name)))
             if self.metadata is not None:
-                self.problems.append(f"{shown(name)}: it has a descriptor, but the metadata does not name it")
+                self.contradictions.append(f"{shown(name)}: it has a descriptor, but the metadata does not name it")
         if kernels and self.metadata is None and not self.problems:
             self.problems.append(_OLD if code_object_version(self._elf) == _OLD_VERSION else _NO_METADATA)
         return kernels

@@ -6,6 +6,7 @@ Both are described in LLVM's "User Guide for AMDGPU Backend". Files are untruste
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,7 @@ class KernelInfo:
         symbol: The function's name.
         wave_size: Lanes of a wave.
         block: The largest block it may be launched with, in threads.
+        required_block: The only one; 0 if there are others.
         vgprs, agprs, sgprs: Registers of a wave; on gfx90a and later ``vgprs`` counts the AGPRs, too.
         vgpr_spills, sgpr_spills: Registers kept in memory for want of room.
         lds_bytes: LDS that the kernel declares.
@@ -101,6 +103,7 @@ class KernelInfo:
     descriptor: KernelDescriptor | None = None
     code_bytes: int = 0
     unknown: tuple[str, ...] = ()
+    required_block: int = 0
 
 
 def is_code_object(data: bytes) -> bool:
@@ -262,7 +265,7 @@ def kernel_of_metadata(
         wave_size=count(".wavefront_size", "wave_size"),
         block=count(".max_flat_workgroup_size", "block"),
         vgprs=count(".vgpr_count", "vgprs"),
-        agprs=count(".agpr_count", "agprs", 0),
+        agprs=count(".agpr_count", "agprs", _agprs(entry, descriptor)),
         sgprs=count(".sgpr_count", "sgprs"),
         vgpr_spills=count(".vgpr_spill_count", "vgpr_spills"),
         sgpr_spills=count(".sgpr_spill_count", "sgpr_spills"),
@@ -274,6 +277,7 @@ def kernel_of_metadata(
         descriptor=descriptor,
         code_bytes=function.bytes if function else 0,
         unknown=tuple(unknown),
+        required_block=_required_block(entry),
     )
     if info.wave_size not in {32, 64} and "wave_size" not in unknown:
         raise ToolchainError(f"the metadata of {shown(info.symbol)} is damaged: waves of {info.wave_size} lanes")
@@ -307,6 +311,20 @@ def kernel_of_descriptor(
         kernarg_bytes=descriptor.kernarg_bytes, args=(), wants=descriptor.wants, descriptor=descriptor,
         code_bytes=code_bytes, unknown=tuple(unknown),
     )  # fmt: skip
+
+
+def _agprs(entry: dict[str, Any], descriptor: KernelDescriptor | None) -> int:
+    """Return the AGPRs where the metadata leaves them out: those of all its registers that are behind the offset."""
+    if descriptor is None or not descriptor.accum_offset:
+        return 0
+    return max(_number(entry.get(".vgpr_count", 0), ".vgpr_count", entry) - descriptor.accum_offset, 0)
+
+
+def _required_block(entry: dict[str, Any]) -> int:
+    sizes = entry.get(".reqd_workgroup_size") or [0]
+    if not isinstance(sizes, list):
+        raise ToolchainError(f"the metadata of {shown(entry['.name'])} is damaged: its block is no list of sizes")
+    return math.prod(_number(size, ".reqd_workgroup_size", entry) for size in sizes)
 
 
 _ROUNDED_UP = ("vgprs", "sgprs")

@@ -73,6 +73,17 @@ def test_there_are_facts_of_what_there_are_kernels_for():
         assert architecture(name).wave_sizes[0] == wave_size(name)
 
 
+def test_other_peoples_kernels_may_be_for_more():
+    """The audit knows the registers and LDS of those, also of generic targets: no plan and no product is of them."""
+    for name in set(TABLES["arch"]) - set(architectures()):
+        with pytest.raises(ArchError):
+            wave_size(name)
+    chip = architecture("gfx1250")
+    assert (chip.max_vgprs, chip.vgprs, chip.lds_bytes, chip.wave_sizes) == (1024, {32: 1024}, 320 << 10, (32,))
+    assert (architecture("gfx908").waves_per_simd, architecture("gfx1010").waves_per_simd) == (10, 20)
+    assert architecture("gfx11-generic").vgprs == architecture("gfx1102").vgprs
+
+
 def test_register_files_hold_the_same_bits_for_both_wave_sizes():
     """A register of a wave of 64 takes as much of the file as two of a wave of 32; the file is that of AMD's table."""
     kib = {"gfx90a": 512, "gfx950": 512, "gfx1100": 768, "gfx1102": 512, "gfx1151": 768, "gfx1153": 512, "gfx1201": 768}
@@ -169,7 +180,7 @@ def test_unknown_names_are_refused_with_those_that_are_known():
     with pytest.raises(GpuFactsError, match="Radeon RX 9070 XT"):
         product("RTX 4090")
     with pytest.raises(ArchError, match="gfx1201"):
-        architecture("gfx1250")
+        architecture("gfx1310")
     assert architecture("gfx942:sramecc+:xnack-").name == "gfx942"
     assert all(isinstance(product(name), Product) for name in products())
     assert all(isinstance(architecture(name), Architecture) for name in architectures())

@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from rocattn.errors import RocattnError
+from rocattn.gpu.arch import has_kernels
 from rocattn.gpu.errors import ArchError
 
 LABELLED_CLOCK = frozenset({"gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201"})
@@ -149,8 +150,8 @@ def architecture(target: str) -> Architecture:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the targets that facts are known of."""
-    return tuple(sorted(_tables()["arch"], key=lambda name: (len(name), name)))
+    """Return the targets that facts are known of and that there are kernels for."""
+    return tuple(sorted(filter(has_kernels, _tables()["arch"]), key=lambda name: (len(name), name)))
 
 
 def product(name: str) -> Product:

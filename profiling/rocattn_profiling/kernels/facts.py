@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 OCCUPANCY, HOT_LOOP, CALLED = "occupancy", "hot loop", "called code"
 """Facts that a comparison is of, and that a kernel may lack (`KernelFacts.lacks`)."""
 _DESCRIPTOR_GRANULE = 16  # a descriptor counts VGPRs in steps of at most this
+_VGPR = re.compile(r"\bv\[?(?:\d+:)?(\d+)\b")
 _LOAD = re.compile(r"global_load_(\d+)B")
 
 
@@ -188,6 +189,7 @@ def kernel_facts(
         missing.append(f"scratch: its stack grows as it runs (recursion, calls through pointers), {least}")
     loop = instructions = loop_bytes = None
     if function is not None:
+        missing += _undeclared(info, function)
         instructions = sum(len(block.instructions) for block in function.blocks)
         try:
             loop = loop_cost(function, arch, threads)
@@ -247,6 +249,16 @@ def _allocated(info: KernelInfo, function: AssemblyFunction | None) -> int:
         return max(asked or 0, info.vgprs)
     asked = info.descriptor.vgprs
     return asked if asked - info.vgprs >= _DESCRIPTOR_GRANULE else info.vgprs
+
+
+def _undeclared(info: KernelInfo, function: AssemblyFunction) -> list[str]:
+    """Return what to say if code names VGPRs, without AGPRs, beyond those that a launch allocates as far as is said."""
+    directives = (number(function.descriptor.get(name, "")) for name in ("accum_offset", "next_free_vgpr"))
+    said = (info.descriptor.accum_offset, info.descriptor.vgprs) if info.descriptor else directives
+    declared = next((count for count in said if count), 0)
+    text = "\n".join(each.operands for block in function.blocks for each in block.instructions)
+    last = max(map(int, _VGPR.findall(text)), default=-1)
+    return [f"registers: its code names v{last} of {declared} declared VGPRs"] if last >= declared > 0 else []
 
 
 def _stack_grows(info: KernelInfo, function: AssemblyFunction | None) -> bool:

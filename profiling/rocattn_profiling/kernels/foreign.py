@@ -230,7 +230,8 @@ class _Reader:
         try:
             functions = {function.name: function for function in parse_assembly(disassemble(device))}
         except DisassemblyError as error:
-            functions, why = self._functions_beside(device), str(error)
+            functions, beside = self._functions_beside(device)
+            why = f"{error}{beside}"
         compiler = _compiler_of(device)
         kernels = []
         for info in device.kernels:
@@ -239,8 +240,9 @@ class _Reader:
             kernels.append(self._facts(info, device.target, function, device.name, compiler, no_code))
         return kernels
 
-    def _functions_beside(self, device: DeviceObject) -> dict[str, AssemblyFunction]:
-        """Return the functions of a neighbouring assembly text, if its kernels have the same numbers."""
+    def _functions_beside(self, device: DeviceObject) -> tuple[dict[str, AssemblyFunction], str]:
+        """Return the functions of a neighbouring text whose kernels have the same numbers, or what to say of others."""
+        stale = ""
         for suffix in _TEXT:
             try:
                 texts = texts_of(decoded(self._path.with_suffix(suffix).read_bytes()))
@@ -248,11 +250,12 @@ class _Reader:
                 continue
             kernels = {info.symbol: info for info in device.kernels}
             for line, text in texts:
+                stale = f"; {self._path.stem}{suffix} beside it is of another build"
                 functions = parse_assembly(text, line)
                 said = kernels_of_text(text, functions)
                 if said.keys() == kernels.keys() and all(_same(said[name], kernels[name]) for name in said):
-                    return {function.name: function for function in functions}
-        return {}
+                    return {function.name: function for function in functions}, ""
+        return {}, stale
 
     def _facts(
         self,
@@ -266,12 +269,13 @@ class _Reader:
         missing = []
         if not info.lds_bytes and self._launch.dynamic_lds_bytes is None:
             missing.append("LDS asked for at launch (Triton's `shared`): say it with --dynamic-lds")
-        if not self._launch.block:
+        block = self._launch.block or info.required_block
+        if not block:
             limit = f"{info.block} threads, its limit, are assumed" if info.block else "not even its limit is said"
             missing.append(f"the block that it is launched with: {limit}")
         return kernel_facts(
             info, target, function, file=name, config=self._config, compiler=compiler or self._compiler,
-            block=self._launch.block,
+            block=block,
             dynamic_lds_bytes=self._launch.dynamic_lds_bytes or 0, unknown=tuple(missing), no_code=no_code,
         )  # fmt: skip
 

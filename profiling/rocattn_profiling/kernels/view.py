@@ -201,7 +201,7 @@ def resources(facts: KernelFacts) -> list[str]:
     spills = _said(facts, "vgpr_spills", facts.spills.vgprs)
     spills += f" + {facts.spills.sgprs} SGPR" if facts.spills.sgprs else ""
     return [
-        vgprs, str(facts.agprs), sgprs, spills, scratch, lds,
+        vgprs, _said(facts, "agprs", facts.agprs), sgprs, spills, scratch, lds,
         f"{waves.waves_per_simd:g}/{waves.max_waves_per_simd}" if waves else "?",
         ", ".join(_binding(waves)) if waves else "?", _cell(loop.issue_cycles if loop else None),
         _cell(loop.matrix_share_pct if loop and loop.matrix_flops else None, 3),

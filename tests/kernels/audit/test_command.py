@@ -432,12 +432,13 @@ def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch, tmp_path):
     text.write_text(re.sub(r"codeLenInByte = \d+", "codeLenInByte = 4", whole))  # of before a barrier was added
     status, out, _ = audit(binary, "--against", tmp_path / "before.json")
     assert status == 3
-    assert "in what was compared; not compared: hot loop of 1 kernel (no llvm-objdump here)" in out
+    assert "in what was compared; not compared: hot loop of 1 kernel (no llvm-objdump here; twice.s" in out
+    assert "hot loop of 1 kernel: no llvm-objdump here; twice.s beside it is of another build" in out
     text.write_text(whole.replace(".sgpr_count:", ".sgpr_count: 9"))
     binary.with_suffix(".json").write_text("[]")
     (one,) = json.loads(audit(binary, "--json")[1])["audit"]["kernels"]
     assert one["loop"] is None
-    assert one["unknown"][0] == "no instructions: no llvm-objdump here"
+    assert one["unknown"][0].startswith("no instructions: no llvm-objdump here; twice.s beside")
     assert len(one["unknown"]) == 3
 
 

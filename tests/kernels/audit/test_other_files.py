@@ -1,13 +1,16 @@
 """``rocattn kernels audit FILE ...``: how kernels of others are told apart, named and explained."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from rocattn.toolchain import code_object
 from rocattn_profiling import cli
 from rocattn_profiling.kernels.audit import audit_files
+from rocattn_profiling.kernels.foreign import LaunchConfig
 from rocattn_profiling.kernels.read import cxx_names
 
 from ..code_files import assemble, bundle, pinned
@@ -249,3 +252,57 @@ def test_code_objects_in_any_section_of_a_library_are_found(tmp_path, built):
     assert [facts.arch for facts in found.kernels] == ["gfx1100"] * 3 + ["gfx90a"] * 3
     assert found.kernels[0].file == f"{path}[at {len(host) + 28:#x}]"
     assert found.problems == []
+
+
+def test_registers_beyond_those_declared_are_said(tmp_path):
+    """The launch does not allocate them: in assembly by hand, or of a compiler's bug."""
+    path = kernel(tmp_path / "k.s", "k")
+    for operands, said in (("v[6:7]", []), ("v[7:8]", ["v8 of 8"]), ("v108", ["v108 of 8"])):
+        path.write_text(
+            KERNEL.format(name="k", target="gfx942").replace("s_endpgm", f"v_mov {operands}, 0\n\ts_endpgm")
+        )
+        found = [line for line in audit_files([path]).kernels[0].unknown if "registers" in line]
+        assert found == [f"registers: its code names {each} declared VGPRs" for each in said]
+
+
+REQUIRED = """\
+\t.amdgpu_metadata
+---
+amdhsa.kernels:
+  - .name: k
+    .max_flat_workgroup_size: 1024
+    .reqd_workgroup_size:
+      - 64
+      - 2
+      - 1
+    .vgpr_count: 200
+...
+\t.end_amdgpu_metadata
+"""
+
+
+def test_a_block_that_is_required_is_the_block(tmp_path):
+    """Its waves are not those of the limit's; what the command line says goes first."""
+    path = kernel(tmp_path / "k.s", "k")
+    path.write_text(path.read_text() + REQUIRED)
+    (one,) = audit_files([path]).kernels
+    assert (one.block, one.occupancy.waves_per_simd) == (128, 2)
+    assert not any("launched with" in line for line in one.unknown)
+    assert audit_files([path], launch=LaunchConfig(256)).kernels[0].block == 256
+
+
+@pytest.mark.parametrize(
+    ("entry", "block", "agprs"),
+    [
+        ({".vgpr_count": 512, ".reqd_workgroup_size": [256, 1, 1]}, 256, 256),
+        ({".vgpr_count": 250}, 0, 0),
+        ({".vgpr_count": 512, ".agpr_count": 7}, 0, 7),
+    ],
+)
+def test_agprs_are_those_behind_the_descriptors_offset(built, entry, block, agprs):
+    """AITER's metadata leaves them out; a block that is required is in it."""
+    elf = code_object.read_elf(built("gfx90a:sramecc+:xnack-")[0])
+    descriptor = code_object.descriptors_of(elf, "gfx90a")["many.kd"]
+    descriptor = dataclasses.replace(descriptor, accum_offset=256, vgprs=512)
+    info = code_object.kernel_of_metadata({".name": "many"} | entry, descriptor, None)
+    assert (info.required_block, info.agprs) == (block, agprs)

@@ -130,6 +130,10 @@ def compiled(compiler, chip, wave_size, cu_mode, kernels):
     return found
 
 
+OTHERS = ("gfx1010", "gfx10-1-generic", "gfx10-3-generic", "gfx11-generic", "gfx12-generic")
+"""Of those that there are no kernels for."""
+
+
 def drawn(rng, chip, wave_size, cu_mode):
     """Return a kernel that the compiler takes as it is: its block fits, and its LDS is whole granules."""
     block = rng.choice(BLOCKS)
@@ -166,7 +170,7 @@ def test_the_compiler_counts_the_same(compiler):
     """
     rng = random.Random(7)  # noqa: S311 - test data
     jobs = []
-    for name in architectures():
+    for name in (*architectures(), *OTHERS):
         chip = architecture(name)
         for wave_size, cu_mode in itertools.product(chip.wave_sizes, (False, True)[: chip.cus_per_wgp]):
             kernels = [drawn(rng, chip, wave_size, cu_mode) for _ in range(25)]
@@ -187,7 +191,7 @@ def test_the_compiler_counts_the_same(compiler):
             )  # fmt: skip
             assert (ours.vgprs, theirs) == (total, waves), what
             checked += 1
-    assert checked == 25 * 71
+    assert checked == 25 * (71 + 4 * len(OTHERS))
 
 
 def simulated(chip, wave_size, vgprs, sgprs, lds, block, wgp_mode):
@@ -258,6 +262,15 @@ def test_the_trap_handlers_registers_count_as_on_an_mi300():
     """A CU of a gfx942 held 28 blocks of a kernel with 92 SGPRs, where 32 were promised (rocm-systems#10618)."""
     found = occupancy("gfx942", wave_size=64, vgprs=32, sgprs=92, block=64)
     assert (found.blocks, found.binding.name) == (28, "SGPRs")
+
+
+@pytest.mark.parametrize(
+    ("arch", "vgprs", "waves"), [("gfx900", 130, 1), ("gfx908", 24, 10), ("gfx1250", 130, 7), ("gfx1250", 1024, 1)]
+)
+def test_of_what_there_are_no_kernels_for(arch, vgprs, waves):
+    """As clang 22 prints them."""
+    size = architecture(arch).wave_sizes[0]
+    assert occupancy(arch, wave_size=size, vgprs=vgprs, sgprs=4, block=64).waves_per_simd == waves
 
 
 def test_barriers_never_bind_first():

@@ -172,7 +172,7 @@ def test_no_occupancy_is_made_of_what_is_not_known(tmp_path):
     assert "no occupancy: nothing says how many VGPRs it has" in one.unknown
 
 
-@pytest.mark.parametrize(("said", "of"), [("gfx1250", "gfx1250"), ("gfx11-generic", "gfx11-generic"), ("x", "code wi")])
+@pytest.mark.parametrize(("said", "of"), [("gfx1310", "gfx1310"), ("gfx13-generic", "gfx13-generic"), ("x", "code wi")])
 def test_an_architecture_that_is_not_known_is_said_shortly(said, of, tmp_path):
     """Once for the waves and once for the cycles, without all those that are known."""
     (one,) = facts(tmp_path, WHOLE.format(8, 8).replace("gfx942", said), dynamic_lds_bytes=0, block=64)

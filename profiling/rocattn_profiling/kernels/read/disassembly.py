@@ -38,7 +38,7 @@ _INSTRUCTION = re.compile(r"\s+(\S+)\s*(.*?)\s*// ([0-9A-F]+): ([0-9A-F]{8})")
 _HEADER = re.compile(r"([0-9a-f]{16}) <")
 _SOURCE = re.compile(r"; (.+):(\d+)(?: \(discriminator \d+\))?$")
 _MAX_UNREADABLE = 0.01  # share of a code object's instructions: more, and the tool is too old for the processor
-_FIRST_LLVM = {"gfx950": 20}  # that reads it; 19 reads all others here
+_FIRST_LLVM = {"gfx950": 20, "gfx1250": 22, "gfx1251": 23}  # that reads it; 19 reads all others here
 _INSTALL_LLVM = {
     "debian": "apt install llvm-{}",
     "ubuntu": "apt install llvm-{}",

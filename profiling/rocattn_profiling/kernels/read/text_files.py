@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ _KERNEL = re.compile(r"^ {2}- ", re.MULTILINE)
 _FIELD = re.compile(r"^(?: {4}| {2}- )(\.\w+):[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
 _TARGET = re.compile(r"^[ \t]*\.amdgcn_target[ \t]", re.MULTILINE)
 _CODE_BYTES = re.compile(r"^[ \t]*\.amdhsa_kernel[ \t]+(\S+)|^; Kernel info:\n; codeLenInByte = (\d+)$", re.MULTILINE)
+_REQUIRED = re.compile(r"\.reqd_workgroup_size:((?:\s+- \d{1,10}$)+)", re.MULTILINE)
 _DIGITS = re.compile(r"[0-9]{1,10}")
 _COMPILER = re.compile(r'^[ \t]*\.ident[ \t]+"([^"]*)"', re.MULTILINE)
 # What the metadata calls a number of `KernelInfo`, and the descriptor's directive that says the same, if one does.
@@ -85,6 +87,8 @@ def _metadata(text: str) -> dict[str, dict[str, str]]:
         block = rest.partition(".end_amdgpu_metadata")[0]
         for part in _KERNEL.split(block)[1:]:
             fields = {name[1:]: value.strip("'\"") for name, value in _FIELD.findall(f"  - {part}")}
+            if required := _REQUIRED.search(part):
+                fields["required_block"] = str(math.prod(int(size) for size in _DIGITS.findall(required[1])))
             if "name" in fields:
                 kernels[fields["name"]] = fields
     return kernels
@@ -103,6 +107,7 @@ def _info(function: AssemblyFunction, fields: dict[str, str], code_bytes: int) -
             values[name] = 0
             if name != "agprs":  # older metadata leaves out what a processor does not have
                 unknown.append(name)
+    values["required_block"] = number(fields.get("required_block", "")) or 0
     return KernelInfo(symbol=function.name, args=(), unknown=tuple(unknown), code_bytes=code_bytes, **values)
 
 

@@ -18,6 +18,7 @@ from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.foreign import LaunchConfig, Part, facts_of_part, files_of, name_of, parts_of_file
 from rocattn_profiling.kernels.model.rates import rates_version
 from rocattn_profiling.kernels.read.code_objects import NoDeviceCodeError
+from rocattn_profiling.pages.render import count
 
 SCHEMA = 3
 PROBLEM = "problem"
@@ -155,8 +156,7 @@ def audit_files(
         there = ", ".join(sorted(arch or "an unknown processor" for arch in others))
         problems.append(shipped.Problem(f"no kernel is for {' or '.join(sorted(wanted))}: they are for {there}"))
     if skipped:
-        what = "1 file is" if skipped == 1 else f"{skipped:,} files are"
-        problems.append(shipped.Problem(f"{what} passed over: without code for AMD GPUs", noted=True))
+        problems.append(shipped.Problem(f"passed over: {count(skipped, 'file')} without code for AMD GPUs", noted=True))
     subject = ", ".join(map(name_of, paths)) if len(paths) <= _NAMED else f"{len(paths)} files"
     return Audit(subject=subject, rates=rates_version(), kernels=kept, problems=problems)
 

@@ -200,7 +200,7 @@ def test_a_folder_is_searched(audit, tmp_path, built):
     found = audit_files([folder])
     assert len(found.kernels) == 3 * 3 + 1
     assert [(each.line, each.noted) for each in found.problems] == [
-        ("3 files are passed over: without code for AMD GPUs", True)
+        ("passed over: 3 files without code for AMD GPUs", True)
     ]
     assert audit_files([folder], jobs=2) == found
     status, _, err, _ = audit(folder, "--jobs", "1", "--arch", "gfx90a")

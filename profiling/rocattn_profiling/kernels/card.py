@@ -93,7 +93,9 @@ def _add_rows(card: Card, rows: Sequence[CardRow], comparison: Comparison, audit
         tables.setdefault(row.kernel, []).append(row)
     for kernel, shown in tables.items():
         cells = [_cells(row, changes.get(row.variant), known.get(row.variant)) for row in shown]
-        words = [f"{row.variants} of {total[kernel, row.arch]} {WORDS[row.severity]}" for row in shown]
+        words = [
+            f"{row.variants} of {max(total[kernel, row.arch], row.variants)} {WORDS[row.severity]}" for row in shown
+        ]
         _add_table(card, kernel, shown, words, cells)
 
 

@@ -252,10 +252,9 @@ def _allocated(info: KernelInfo, function: AssemblyFunction | None) -> int:
 
 
 def _undeclared(info: KernelInfo, function: AssemblyFunction) -> list[str]:
-    """Return what to say if code names VGPRs, without AGPRs, beyond those that a launch allocates as far as is said."""
-    directives = (number(function.descriptor.get(name, "")) for name in ("accum_offset", "next_free_vgpr"))
-    said = (info.descriptor.accum_offset, info.descriptor.vgprs) if info.descriptor else directives
-    declared = next((count for count in said if count), 0)
+    """Return what to say if code names VGPRs beyond all that a launch allocates; AITER names them beyond an offset."""
+    said = number(function.descriptor.get("next_free_vgpr", ""))
+    declared = info.descriptor.vgprs if info.descriptor else said or 0
     text = "\n".join(each.operands for block in function.blocks for each in block.instructions)
     last = max(map(int, _VGPR.findall(text)), default=-1)
     return [f"registers: its code names v{last} of {declared} declared VGPRs"] if last >= declared > 0 else []

@@ -22,6 +22,7 @@ from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import CALLED, HOT_LOOP, OCCUPANCY, KernelFacts
 from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.pairs import pairs_of
+from rocattn_profiling.kernels.model.cost import LoopCost
 from rocattn_profiling.kernels.pins import LoopPin, Pin, Pins, pin_of
 from rocattn_profiling.kernels.shipped import natural
 
@@ -29,12 +30,12 @@ Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
 SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
 _IN_ORDER = (
     "idioms", "own overlap", "run", "load to wait", "read to wait", "bare waits", "barriers", "FLOP/B",
-    "read conflicts", "write conflicts", "LDS reads",
+    "cache lines", "read conflicts", "write conflicts", "LDS reads",
 )  # fmt: skip
 """Metrics of the order of the hot loop's instructions, as they are found."""
 _PRECEDENCE = (
     "scratch", "spills", "matrix", "read conflicts", "write conflicts", "barriers", "idioms",
-    "instruction cache", "issue cycles", "load to wait", "loads in flight", "occupancy", "blocks",
+    "instruction cache", "issue cycles", "cache lines", "load to wait", "loads in flight", "occupancy", "blocks",
 )  # fmt: skip
 """Metrics that decide a kernel's verdict, the first that changed; then all others."""
 _EXPOSED = {"load to wait": 0, "loads in flight": 1}  # a side with so few has all latency exposed
@@ -236,6 +237,7 @@ Gap = tuple[str, str, Reason[str]]
 _UNREAD = Reason("unread", "it was not read")
 _UNCLEAR = Reason("unclear", "several of each side have the same name and configuration", "leave one on each side")
 _UNSAID = Reason("unsaid", "the file does not say")
+_UNTOLD = Reason("addresses", "its code does not tell as many of its accesses as the other side's")
 _NUMBERS = {
     "vgprs": "VGPRs", "agprs": "AGPRs", "sgprs": "SGPRs", "vgpr_spills": "spilled VGPRs",
     "sgpr_spills": "spilled SGPRs", "scratch_bytes": "scratch memory", "lds_bytes": "LDS",
@@ -257,12 +259,24 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
         yield gap("hot loop", "hot loops", HOT_LOOP)
     elif (pin.loop.order is None) != (now.loop.order is None):
         yield gap("order of the hot loop", "order of the hot loops", "order")
+    elif len(told := {_told(side.loop) for side in sides if side.loop}) > 1 or (told == {0} and _lines(pin.loop)):
+        yield "addresses of # kernel", "addresses of # kernels", _UNTOLD
     if pin.lost_wave_slots is None or now.lost_wave_slots is None:
         yield gap("occupancy", "occupancy", OCCUPANCY)
     if any(CALLED in side.lacks for side in sides):
         yield gap("code called", "code called", CALLED)
     for name in _unsaid(pin, now, sides):
         yield f"{_NUMBERS[name]} of # kernel", f"{_NUMBERS[name]} of # kernels", _UNSAID
+
+
+def _told(loop: LoopCost) -> int:
+    """Return 0 if the code tells no address of global memory, 1 if some, 2 if all."""
+    lines = loop.cache_lines
+    return 2 if lines is None or not lines.unknown else 1 if lines.factor else 0
+
+
+def _lines(loop: LoopPin) -> float | None:
+    return loop.order.cache_lines if loop.order else None
 
 
 def lacking_in(pin: Pin, now: Pin) -> list[str]:
@@ -282,6 +296,7 @@ def lacking_in(pin: Pin, now: Pin) -> list[str]:
         pairs["hot loop's bytes"] = (old.bytes or None, new.bytes or None)
         pairs["hot loop's loads"] = (old.load_width, new.load_width)
         pairs["hot loop's order"] = (old.order, new.order)
+        pairs["cache lines"] = (_lines(old), _lines(new))
         pairs["bank conflicts"] = (_conflicts(old), _conflicts(new))
     return lacking + [what for what, (was, has) in pairs.items() if was is None and has is not None]
 
@@ -353,6 +368,8 @@ def _weighed(findings: Iterable[Finding]) -> list[Finding]:
 def _rank(finding: Finding) -> int:
     metric, sides = finding.metric, [each for each in (finding.before, finding.after) if each is not None]
     if metric in _EXPOSED and sides and min(sides) <= _EXPOSED[metric]:  # memory's latency outlasts cycles saved
+        return _PRECEDENCE.index("matrix")
+    if metric == "cache lines" and max(sides) >= 2 * min(sides):  # nor does what they wait for
         return _PRECEDENCE.index("matrix")
     if metric == "occupancy" and len(sides) == 2:
         waves = [architecture(finding.arch).waves_per_simd - lost for lost in sides]

@@ -31,7 +31,7 @@ class PinError(RocattnError):
 
 
 class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the hot loop's instructions are ordered: numbers of `Schedule`, `LdsConflicts` and `LoopCost`, rounded."""
+    """How the hot loop's instructions are ordered: `Schedule`, `LdsConflicts`, `CacheLines` and `LoopCost`, rounded."""
 
     own_overlap_pct: Amount | None = None
     run: Amount | None = None
@@ -44,6 +44,7 @@ class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     loads_in_flight: Count = 0
     bytes_in_flight: Count = 0
     load_distance: Amount | None = None
+    cache_lines: Amount | None = None
     idioms: tuple[str, ...] = ()
 
     @property
@@ -163,7 +164,7 @@ def _order_of(cost: LoopCost) -> OrderPin | None:
         barriers=cost.barriers, read_conflicts=_rounded(conflicts[0], 3), write_conflicts=_rounded(conflicts[1], 3),
         lds_reads_per_matrix=_rounded(cost.lds_reads_per_matrix, 4), loads_in_flight=schedule.loads_in_flight or 0,
         bytes_in_flight=schedule.bytes_in_flight or 0, load_distance=_rounded(schedule.load_distance, 2),
-        idioms=schedule.idioms,
+        cache_lines=_rounded(cost.cache_lines.factor if cost.cache_lines else None, 3), idioms=schedule.idioms,
     )  # fmt: skip
 
 

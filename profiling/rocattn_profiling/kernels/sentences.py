@@ -147,9 +147,22 @@ class Words:
         return METRICS[name].sentence.format(
             change=_arrow(*numbers), short=_arrow(*map(_short, numbers)), loop=self._loop(),
             per=_per(factor),
+            lanes=self._lanes(numbers),
             idioms=", ".join(sorted(named[0] ^ named[1])),
             lane_bytes=_arrow(*(order.bytes_in_flight if order else 0 for order in orders)),
         )  # fmt: skip
+
+    def _lanes(self, numbers: tuple[float | None, float | None]) -> str:
+        """Where the lanes access global memory on the side that does it worse."""
+        side = self.facts if (numbers[1] or 0) > (numbers[0] or 0) else self.before
+        lines = side.loop.cache_lines if side and side.loop else None
+        if lines is None or lines.worst_lines < 2:
+            return ""
+        stride = lines.worst_stride
+        apart = "a stride that is not constant" if stride is None else f"a stride of {stride} bytes"
+        if lines.own_lines:
+            return f": each lane its own {lines.line_bytes}-byte line ({apart})"
+        return f": at worst {lines.worst_lines} lines of {lines.line_bytes} bytes a wave ({apart})"
 
     def instruction_cache(self, size: int) -> str:
         """Code of the hot loop against the instruction cache."""

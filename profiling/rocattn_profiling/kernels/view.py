@@ -13,6 +13,7 @@ from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import Comparison, Finding
 from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.metrics import METRICS
+from rocattn_profiling.kernels.model.cache_lines import CacheLines
 from rocattn_profiling.kernels.model.cost import LoopCost
 from rocattn_profiling.kernels.model.lds import LdsConflicts
 from rocattn_profiling.kernels.model.occupancy import Occupancy
@@ -28,8 +29,8 @@ _RESOURCES = (
 )  # fmt: skip
 _SUMMARY = ("kernel", "arch", "variants", "VGPRs", "spill", "scratch", "LDS B", "waves", "bound by", "code B")
 _ORDER = (
-    "products", "vector", "overlap %", "run", "read-wait", "bare waits", "barriers", "FLOP/B", "LDS/matrix", "read x",
-    "write x", "in flight",
+    "products", "vector", "overlap %", "run", "read-wait", "bare waits", "barriers", "FLOP/B", "LDS/matrix", "lines x",
+    "read x", "write x", "in flight",
 )  # fmt: skip
 _LEGEND = {metric.heading: metric.legend for metric in METRICS.values() if metric.legend}
 """What columns mean whose names do not say it."""
@@ -129,8 +130,12 @@ def _order_row(loop: LoopCost, schedule: Schedule) -> list[str]:
         _cell(schedule.products or None), _cell(schedule.vector_per_product, 3), _cell(schedule.own_overlap_pct, 3),
         _cell(schedule.run, 3), _cell(schedule.read_distance, 3), waits, str(loop.barriers),
         _cell(loop.flops_per_global_byte if loop.matrix_flops else None, 4), _cell(loop.lds_reads_per_matrix, 2),
-        *_conflicts(loop.lds), _cell(schedule.loads_in_flight),
+        _lines(loop.cache_lines), *_conflicts(loop.lds), _cell(schedule.loads_in_flight),
     ]  # fmt: skip
+
+
+def _lines(lines: CacheLines | None) -> str:
+    return _factor(lines.accesses, lines.factor, "", all_known=not lines.unknown) if lines else ""
 
 
 def _conflicts(lds: LdsConflicts | None) -> tuple[str, str]:

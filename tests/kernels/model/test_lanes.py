@@ -55,6 +55,8 @@ def test_dual_instructions_are_two():
     """gfx11 writes two in one."""
     body = "v_dual_mov_b32 v1, 5 :: v_dual_lshlrev_b32 v9, 2, v0"
     assert value(body, arch="gfx1100", threads=32) == ([4 * thread for thread in range(32)], "")
+    body = "v_cmp_gt_u32_e32 vcc_lo, 16, v0\nv_dual_cndmask_b32 v9, v0, v1 :: v_dual_mov_b32 v2, 1"
+    assert value(f"v_mov_b32_e32 v1, 8\n{body}", arch="gfx1100", threads=32)[0] == [8] * 16 + list(range(16, 32))
 
 
 def test_unknown_scalars_move_all_lanes_alike():

@@ -4,6 +4,7 @@ import pytest
 
 from rocattn.toolchain.hip import compile_hip
 from rocattn_profiling.base.lds_banks import lds_groups_text
+from rocattn_profiling.kernels.model.lanes import LaneValues
 from rocattn_profiling.kernels.model.lds import lds_conflicts
 from rocattn_profiling.kernels.read.assembly import parse_assembly
 
@@ -15,7 +16,7 @@ def conflicts(body, arch="gfx942", threads=64):
     """Return the conflicts of a kernel's code, run through once."""
     lines = "\n".join(f"\t{line}" for line in body.splitlines())
     (function,) = parse_assembly(KERNEL.format(arch=arch, body=lines, half=int(arch.startswith("gfx1"))))
-    return lds_conflicts(function, range(len(function.blocks)), arch, threads)
+    return lds_conflicts(function, range(len(function.blocks)), arch, LaneValues(function, threads))
 
 
 def fragment(stride):
@@ -69,7 +70,7 @@ def test_the_code_and_the_stand_in_agree(tmp_path, kernel_cache, arch, wave):
     code = compile_hip(KERNELS / "lds.hip", arch, defines=defines)
     (function,) = (each for each in parse_assembly(code.assembly) if each.name == "strided")
     counted = device.lds_cycles()
-    found = lds_conflicts(function, range(len(function.blocks)), arch, wave)
+    found = lds_conflicts(function, range(len(function.blocks)), arch, LaneValues(function, wave))
     assert found.unknown == 0
     for direction, factor in (("read", found.read_factor), ("write", found.write_factor)):
         rows = [row for row in counted if row[1] == direction]

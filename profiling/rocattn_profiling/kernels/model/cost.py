@@ -19,6 +19,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rocattn_profiling.kernels.model.cache_lines import CacheLines, cache_lines
+from rocattn_profiling.kernels.model.lanes import LaneValues
 from rocattn_profiling.kernels.model.lds import LdsConflicts, lds_conflicts
 from rocattn_profiling.kernels.model.loops import Loop, find_loops, has_irregular_cycles, hottest, usual_path
 from rocattn_profiling.kernels.model.rates import Cost, Rates, rates
@@ -76,6 +78,7 @@ class LoopCost:
         dual, barriers: Instructions that are two operations; that wait for other waves.
         schedule: How its instructions are ordered; None only in audits of before there was that.
         lds: Bank conflicts of its LDS accesses; None without any, or where nothing is known of the GPU's banks.
+        cache_lines: Cache lines that its accesses of global memory touch; None without any.
         lds_reads_per_matrix: Cycles that the LDS of a CU spends on reads for each cycle of its matrix units, all of its
             SIMDs taken to run this loop, conflicts included as far as they are known; None without matrix instructions.
         lines: What the source lines add to `issue_cycles`, the costliest first.
@@ -116,6 +119,7 @@ class LoopCost:
     barriers: int
     schedule: Schedule | None = None
     lds: LdsConflicts | None = None
+    cache_lines: CacheLines | None = None
     lds_reads_per_matrix: float | None = None
     lines: tuple[LineCost, ...] = ()
     notes: tuple[str, ...] = ()
@@ -156,14 +160,15 @@ def loop_cost(function: AssemblyFunction, arch: str, threads: int = 0) -> LoopCo
     costs = [table.cost(instruction) for instruction in body]
     unrated = [instruction for instruction, cost in zip(body, costs, strict=True) if not cost.known]
     notes = _notes(function, table, loops, loop, path, body, unrated)
-    lds = lds_conflicts(function, path, chip, threads)
+    values = LaneValues(function, threads)
+    lds, lines = lds_conflicts(function, path, chip, values), cache_lines(function, path, chip, values)
     label = function.blocks[path[0]].label if loop else ""
-    return _summary(table, chip, body, costs, lds, label, loop is not None, notes)
+    return _summary(table, chip, body, costs, lds, lines, label, loop is not None, notes)
 
 
 def _summary(
-    table: Rates, chip: str, body: Sequence[Instruction], costs: Sequence[Cost], lds: LdsConflicts | None, label: str,
-    has_loop: bool, notes: tuple[str, ...],
+    table: Rates, chip: str, body: Sequence[Instruction], costs: Sequence[Cost], lds: LdsConflicts | None,
+    cached: CacheLines | None, label: str, has_loop: bool, notes: tuple[str, ...],
 ) -> LoopCost:  # fmt: skip
     """Add up what instructions cost."""
     wave = table.wave_size
@@ -218,7 +223,8 @@ def _summary(
         flops_per_lds_byte=done / moved["lds"] if moved["lds"] else None,
         dual=int(dual), barriers=sum(waits_for_waves(instruction.mnemonic) for instruction in body),
         schedule=schedule_of(body, chip, is_loop=has_loop),
-        lds=lds, lds_reads_per_matrix=lds_reads * table.shared_by("lds") / busy["matrix"] if busy["matrix"] else None,
+        lds=lds, cache_lines=cached,
+        lds_reads_per_matrix=lds_reads * table.shared_by("lds") / busy["matrix"] if busy["matrix"] else None,
         lines=tuple(sorted((LineCost(name, int(n), cycles) for name, (n, cycles) in lines.items()),
                            key=lambda each: (-each.cycles, each.line))),
         notes=notes, gaps=tuple(note for note in notes if note not in {_NO_LOOP, _OVERLAP}),

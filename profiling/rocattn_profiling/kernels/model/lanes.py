@@ -2,8 +2,9 @@
 
 Only integer arithmetic on the thread's number is followed, as addresses of LDS are made of. Scalars that nothing says
 (arguments, numbers of blocks) are unknown but the same in all lanes of a wave: added to an address, or XORed with it,
-they move all lanes alike, which is all the same to bank conflicts. Where an unknown number would tell lanes apart, or
-where a value comes from memory or another lane, the value is not known.
+they move all lanes alike, which is all the same to bank conflicts. An unknown number times the lane's own (a row's
+pitch) tells lanes apart, but not by how much: such lanes are groups. Where a value comes from memory or another lane,
+it is not known. Of numbers of 64 bits the low word is followed.
 """
 
 from __future__ import annotations
@@ -37,18 +38,25 @@ class Lanes:
         words: One of 32 bits for each, up to what `loose` says.
         wave_size: Lanes of a wave: the threads come in waves.
         loose: "" if they are exact; "add" up to one number for each wave, added; "xor" up to a mapping that keeps
-            equal bits equal.
+            equal bits equal; "group" up to one number for each group of each wave, added.
+        groups: A number for each thread that tells the groups apart; None without groups.
     """
 
     words: Words
     wave_size: int
     loose: str = ""
+    groups: Words | None = None
 
     @cached_property
     def uniform(self) -> bool:
         """Whether it is the same in all lanes of each wave."""
         waves = self.words.reshape(-1, self.wave_size)
-        return bool((waves == waves[:, :1]).all())
+        return self.groups is None and bool((waves == waves[:, :1]).all())
+
+    @property
+    def labels(self) -> Words:
+        """What tells the groups apart; without any all lanes are one."""
+        return np.zeros_like(self.words) if self.groups is None else self.groups
 
     @property
     def exact(self) -> bool:
@@ -58,7 +66,8 @@ class Lanes:
     def like(self, other: Lanes) -> bool:
         """Whether two values differ by one number for each wave at most."""
         waves = (self.words - other.words & _MASK).reshape(-1, self.wave_size)
-        return self.loose == other.loose and bool((waves == waves[:, :1]).all())
+        alike = self.loose == other.loose and np.array_equal(self.labels, other.labels)
+        return alike and bool((waves == waves[:, :1]).all())
 
 
 class LaneValues:
@@ -82,14 +91,24 @@ class LaneValues:
         self._known: dict[tuple[Register, Site], Lanes | None] = {}
         self._under_way: set[tuple[Register, Site]] = set()
         self._steps = 0
+        self._one_dimension = not any(
+            _OTHER_DIMENSION.match(f"{each.mnemonic} {each.operands}")
+            for block in function.blocks
+            for each in block.instructions
+        )
 
     def operand(self, text: str, at: Site) -> Lanes | None:
-        """Return the value of an instruction's operand; None if it is not known.
+        """Return the value of an instruction's operand; None if it is not known, or up to groups only.
 
         Args:
-            text: As written: "v8", "0x40".
+            text: As written: "v8", "0x40"; of several registers the first.
             at: The instruction.
         """
+        value = self.grouped_operand(text, at)
+        return None if value is None or value.groups is not None else value
+
+    def grouped_operand(self, text: str, at: Site) -> Lanes | None:
+        """Return the value of an instruction's operand, also one up to groups of lanes; None if it is not known."""
         value = self._operand(text, at)
         return None if isinstance(value, _Cycle) else value
 
@@ -122,7 +141,7 @@ class LaneValues:
         return agreed if agreed is not None else _CYCLE if going_round else None
 
     def _at_entry(self, register: Register) -> Lanes | None:
-        if register == ("v", 0):  # the number of the thread; of several dimensions packed, the first in the low bits
+        if register == ("v", 0) and self._one_dimension:  # else packed, and nothing says how many threads each has
             return Lanes(self._threads, self._wave_size)
         return None if register[0] in {"v", "a"} else self._unknown_scalar()
 
@@ -187,17 +206,21 @@ class LaneValues:
         if "dpp" in mnemonic or "sdwa" in mnemonic or _MODIFIED.search(operands):
             return None
         name, parts = _plain_name(mnemonic), _operands(operands)
+        if name in _CHOICES and len(parts) == 3:  # the half of a dual instruction does not name its mask
+            parts.append("vcc")
         if name.startswith("v_cmp_"):
             return self._compared(name, parts, site)
         if name in _PAIRS:
             return self._operand_word(parts[1], place, site)
+        if name in _RIGHT_OF_TWO and place == 0:
+            return self._shifted_right(parts, site)
         count, first, compute = _RULES.get(name, _NO_RULE) if place == 0 else _NO_RULE
         if name == "v_bitop3_b32" and (table := _BIT_TABLE.search(operands)):
             count, first, compute = 3, 1, _of_bits(int(table[1], 0))
         values = [self._operand(part, site) for part in parts[first : first + count]]
-        if any(isinstance(value, _Cycle) for value in values):
-            return _CYCLE
         known = [value for value in values if isinstance(value, Lanes)]
+        if any(isinstance(value, _Cycle) for value in values):  # by other steps, lanes move apart
+            return _CYCLE if name in _CHOICES or all(value.uniform for value in known) else None
         return compute(*known) if len(known) == count else None
 
     def _operand_word(self, text: str, place: int, site: Site) -> Lanes | _Cycle | None:
@@ -206,6 +229,17 @@ class LaneValues:
             return self._same(number >> 32 * place)
         registers = _registers(text)
         return self._reaching(registers[place], site) if len(registers) > place else self._unknown_scalar()
+
+    def _shifted_right(self, parts: Sequence[str], site: Site) -> Lanes | _Cycle | None:
+        """Return the low word of two that are shifted right, as compilers also widen and multiply at once."""
+        count = integer(parts[1])
+        low, high = (self._operand_word(parts[2], place, site) for place in (0, 1))
+        if count is None or not isinstance(high, Lanes) or not isinstance(low, Lanes):
+            return None
+        if count >= 32:
+            return _SHIFT_RIGHT(high, self._same(count - 32))
+        parted = _SHIFT_RIGHT(low, self._same(count)), _shift_left(high, self._same(32 - count)) if count else high
+        return None if parted[0] is None or parted[1] is None else _or(parted[0], parted[1])
 
     def _compared(self, name: str, parts: Sequence[str], site: Site) -> Lanes | _Cycle | None:
         """Return 1 for each lane in which a comparison holds."""
@@ -270,19 +304,23 @@ _ANYTHING: Final = ("any", 0)  # what a call may write
 _REGISTER = re.compile(r"([vsa])(?:(\d+)|\[(\d+):(\d+)\])")
 _NAMED = re.compile(r"(vcc|exec)(_lo|_hi)?")
 _SUFFIX = re.compile(r"(?:_e32|_e64)$")
+_OTHER_DIMENSION = re.compile(r"v_bfe_u32 v\d+, v0, (?:10|20|0xa|0x14), 10$")
 _MODIFIED = re.compile(r"\b(?:quad_perm|row_|dpp8|op_sel|src[01]_sel|clamp|mul:|div:)")
 _RETURNS = re.compile(r"_rtn|\bglc\b|\bsc0\b|TH_ATOMIC_RETURN")
 _TO_LDS = re.compile(r"\blds$|_load_lds_")
 _NO_RESULT = re.compile(
     r"s_(?:cmp|bitcmp|wait|barrier|branch|cbranch|endpgm|nop|setprio|clause|delay|sleep|sendmsg)|v_cmpx"
 )
-_SECOND_RESULT = re.compile(r"v_(?:add|sub|subrev|addc|subb|subbrev)_co|v_mad_(?:co_)?u64|v_div_scale|v_swap")
+_SECOND_RESULT = re.compile(r"v_(?:add|sub|subrev|addc|subb|subbrev)_co|v_mad_(?:co_)?[ui]64|v_div_scale|v_swap")
 _COMPARISON = re.compile(r"v_cmp_(eq|ne|lt|le|gt|ge)_([iu])(?:32|16)$")
 _COMPARED: dict[str, Callable[[Words, Words], Any]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
 _BIT_TABLE = re.compile(r"\bbitop3:(\w+)")
 _PAIRS = {"v_mov_b64", "s_mov_b64"}
+_RIGHT_OF_TWO = {"v_lshrrev_b64", "v_ashrrev_i64"}
+_CHOICES = {"v_cndmask_b32"}
+_OUT_OF_BOUNDS = 0x80000000  # an offset into a buffer with which a lane is masked off
 
 
 # ---- arithmetic -----------------------------------------------------------------------------------------------------
@@ -300,7 +338,16 @@ def _unknown(of: Lanes) -> Lanes:
     return Lanes(np.zeros_like(of.words), of.wave_size, "add")
 
 
+def _grouped(words: Words, *of: Lanes, by: Words | None = None) -> Lanes:
+    """Return words up to the groups of some values, and of other numbers."""
+    parts = [each for each in (*(value.groups for value in of), by) if each is not None]
+    groups = np.unique(np.stack(parts), axis=1, return_inverse=True)[1].reshape(-1)
+    return Lanes(words & _MASK, of[0].wave_size, "group", groups.astype(np.int64))
+
+
 def _add(a: Lanes, b: Lanes) -> Lanes | None:
+    if "xor" not in {a.loose, b.loose} and "group" in {a.loose, b.loose}:
+        return _grouped(a.words + b.words, a, b)
     if "xor" in {a.loose, b.loose}:
         moved, other = (a, b) if a.loose == "xor" else (b, a)
         return (
@@ -312,7 +359,7 @@ def _add(a: Lanes, b: Lanes) -> Lanes | None:
 def _subtract(a: Lanes, b: Lanes) -> Lanes | None:
     if "xor" in {a.loose, b.loose}:
         return _add(a, b) if b.uniform else None
-    return _made(a.words - b.words, a, a.loose or b.loose)
+    return _add(a, Lanes(-b.words & _MASK, b.wave_size, b.loose, b.groups))
 
 
 def _multiply(a: Lanes, b: Lanes) -> Lanes | None:
@@ -320,10 +367,14 @@ def _multiply(a: Lanes, b: Lanes) -> Lanes | None:
         return _made(a.words * b.words, a)
     if a.uniform and b.uniform:
         return _unknown(a)
-    loose, factor = (a, b) if a.loose else (b, a)
-    if loose.loose == "add" and factor.exact and factor.uniform:
-        return _made(loose.words * factor.words, a, "add")
-    return None
+    loose, factor = (b, a) if a.uniform else (a, b)
+    if not factor.uniform or loose.loose == "xor":
+        return None
+    if not factor.exact:  # lanes with equal numbers stay together
+        return _grouped(np.zeros_like(loose.words), loose, by=loose.words)
+    if loose.loose == "group":
+        return _grouped(loose.words * factor.words, loose)
+    return _made(loose.words * factor.words, a, "add") if loose.loose == "add" else None
 
 
 def _bits(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes], Lanes | None]:
@@ -355,7 +406,7 @@ def _xor(a: Lanes, b: Lanes) -> Lanes | None:
 
 def _shift_left(value: Lanes, count: Lanes) -> Lanes | None:
     if not count.exact:
-        return _unknown(value) if value.uniform and count.uniform else None
+        return _multiply(value, count) if count.uniform else None
     return _multiply(value, _made(1 << (count.words & 31), count))
 
 
@@ -385,8 +436,12 @@ def _of_bits(table: int) -> Callable[..., Lanes | None]:
 
 
 def _chosen(no: Lanes, yes: Lanes, condition: Lanes) -> Lanes | None:
-    if no.loose == yes.loose and (no.words == yes.words).all():
+    if no.loose == yes.loose and (no.words == yes.words).all() and np.array_equal(no.labels, yes.labels):
         return no
+    if not condition.exact:  # a mask of what a buffer has: with every lane active
+        for masked, other in (no, yes), (yes, no):
+            if masked.exact and (masked.words == _OUT_OF_BOUNDS).all():
+                return other
     if condition.exact and no.exact and yes.exact:
         return _made(np.where(condition.words != 0, yes.words, no.words), no)
     return None  # a mask that nothing says has a bit for each lane
@@ -409,6 +464,10 @@ def _counted_below(low: bool) -> Callable[[Lanes, Lanes], Lanes | None]:
         return _add(_made(np.minimum(lane, 32) if low else np.maximum(lane - 32, 0), mask), added)
 
     return compute
+
+
+def _bits_reversed(a: Words) -> Words:
+    return sum(((a >> bit & 1) << 31 - bit for bit in range(32)), np.zeros_like(a))
 
 
 def _upper_half(a: Words, b: Words) -> Words:
@@ -468,8 +527,14 @@ _RULES: dict[str, tuple[int, int, Callable[..., Lanes | None]]] = {
     "v_mul_hi_u32": (2, 1, _bits(_upper_half)),
     "v_mad_u32_u24": (3, 1, _then(_times, _add)),
     "v_mad_i32_i24": (3, 1, _then(_times, _add)),
-    "v_mad_u64_u32": (3, 2, _then(_multiply, _add)),
-    "v_mad_co_u64_u32": (3, 2, _then(_multiply, _add)),
+    **{
+        f"v_mad_{carry}{kind}": (3, 2, _then(_multiply, _add))
+        for carry in ("", "co_")
+        for kind in ("u64_u32", "i64_i32")
+    },
+    **{f"v_{name}_u64": (2, 1, rule) for name, rule in _SUM.items()},
+    "v_lshl_add_u64": (3, 1, _then(_shift_left, _add)),
+    "v_lshlrev_b64": (2, 1, _reversed(_shift_left)),
     "v_lshl_add_u32": (3, 1, _then(_shift_left, _add)),
     "v_lshl_or_b32": (3, 1, _then(_shift_left, _or)),
     "v_add_lshl_u32": (3, 1, _then(_add, _shift_left)),
@@ -482,6 +547,7 @@ _RULES: dict[str, tuple[int, int, Callable[..., Lanes | None]]] = {
     "v_bfe_i32": (3, 1, _signed_field),
     "v_bfi_b32": (3, 1, lambda mask, a, b: _exact_only(lambda m, x, y: (m & x) | (~m & y), mask, a, b)),
     "v_cndmask_b32": (3, 1, _chosen),
+    **{name: (1, 1, lambda a: _exact_only(_bits_reversed, a)) for name in ("v_bfrev_b32", "s_brev_b32")},
     "v_min_u32": (2, 1, _bits(np.minimum)),
     "v_max_u32": (2, 1, _bits(np.maximum)),
     "v_min_i32": (2, 1, _bits(lambda a, b: np.minimum(_signed(a), _signed(b)))),

@@ -38,16 +38,17 @@ class LdsConflicts:
     write_basis: str
 
 
-def lds_conflicts(function: AssemblyFunction, path: Sequence[int], arch: str, threads: int) -> LdsConflicts | None:
+def lds_conflicts(
+    function: AssemblyFunction, path: Sequence[int], arch: str, values: LaneValues
+) -> LdsConflicts | None:
     """Return the conflicts on a way through a kernel; None without LDS accesses or where no groups are known.
 
     Args:
         function: The kernel.
         path: Its blocks of instructions.
         arch: The GPU.
-        threads: Of a block.
+        values: Of its registers.
     """
-    values = LaneValues(function, threads)
     number = {READ: 0, WRITE: 0}
     cycles = {READ: [0, 0], WRITE: [0, 0]}
     bases: dict[str, set[str]] = {READ: set(), WRITE: set()}

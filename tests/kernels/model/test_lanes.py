@@ -65,6 +65,7 @@ def test_unknown_scalars_move_all_lanes_alike():
     assert value(f"{load}v_lshl_add_u32 v9, v0, 2, s4") == ([4 * thread for thread in range(64)], "add")
     assert value(f"{load}v_xor_b32_e32 v9, s4, v0") == (list(range(64)), "xor")
     assert value(f"{load}v_mul_lo_u32 v9, v0, s4") is None
+    assert value(f"{load}v_min_u32_e32 v9, s4, v0") == (list(range(64)), "add")
     assert value(f"{load}v_add_u32_e32 v1, s4, v0\nv_and_b32_e32 v9, 15, v1") is None
     assert value(f"{load}v_xor_b32_e32 v1, s4, v0\nv_add_u32_e32 v9, v0, v1") is None
     assert value(f"{load}s_and_b32 s4, s4, 3\nv_mov_b32_e32 v9, s4") == ([0] * 64, "add")

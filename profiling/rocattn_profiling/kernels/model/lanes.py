@@ -368,7 +368,7 @@ def _multiply(a: Lanes, b: Lanes) -> Lanes | None:
     if a.uniform and b.uniform:
         return _unknown(a)
     loose, factor = (b, a) if a.uniform else (a, b)
-    if not factor.uniform or loose.loose == "xor":
+    if not factor.uniform:
         return None
     if not factor.exact:  # lanes with equal numbers stay together
         return _grouped(np.zeros_like(loose.words), loose, by=loose.words)
@@ -445,6 +445,18 @@ def _chosen(no: Lanes, yes: Lanes, condition: Lanes) -> Lanes | None:
     if condition.exact and no.exact and yes.exact:
         return _made(np.where(condition.words != 0, yes.words, no.words), no)
     return None  # a mask that nothing says has a bit for each lane
+
+
+def _clamped(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes], Lanes | None]:
+    """Return a minimum or maximum; with a bound that nothing says, the lanes are taken to be within it."""
+
+    def compute(a: Lanes, b: Lanes) -> Lanes | None:
+        if a.uniform == b.uniform or (a.exact and b.exact):
+            return _bits(function)(a, b)
+        bound, value = (a, b) if a.uniform else (b, a)
+        return None if bound.exact else Lanes(value.words, a.wave_size, value.loose or "add", value.groups)
+
+    return compute
 
 
 def _first_lane(value: Lanes) -> Lanes:
@@ -548,10 +560,10 @@ _RULES: dict[str, tuple[int, int, Callable[..., Lanes | None]]] = {
     "v_bfi_b32": (3, 1, lambda mask, a, b: _exact_only(lambda m, x, y: (m & x) | (~m & y), mask, a, b)),
     "v_cndmask_b32": (3, 1, _chosen),
     **{name: (1, 1, lambda a: _exact_only(_bits_reversed, a)) for name in ("v_bfrev_b32", "s_brev_b32")},
-    "v_min_u32": (2, 1, _bits(np.minimum)),
-    "v_max_u32": (2, 1, _bits(np.maximum)),
-    "v_min_i32": (2, 1, _bits(lambda a, b: np.minimum(_signed(a), _signed(b)))),
-    "v_max_i32": (2, 1, _bits(lambda a, b: np.maximum(_signed(a), _signed(b)))),
+    "v_min_u32": (2, 1, _clamped(np.minimum)),
+    "v_max_u32": (2, 1, _clamped(np.maximum)),
+    "v_min_i32": (2, 1, _clamped(lambda a, b: np.minimum(_signed(a), _signed(b)))),
+    "v_max_i32": (2, 1, _clamped(lambda a, b: np.maximum(_signed(a), _signed(b)))),
     "v_readfirstlane_b32": (1, 1, _first_lane),
     "v_mbcnt_lo_u32_b32": (2, 1, _counted_below(low=True)),
     "v_mbcnt_hi_u32_b32": (2, 1, _counted_below(low=False)),

@@ -257,6 +257,8 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
 
     if pin.loop is None or now.loop is None:
         yield gap("hot loop", "hot loops", HOT_LOOP)
+    elif why := _apart(pin.loop, now.loop):
+        yield "hot loop of # kernel", "hot loops of # kernels", Reason("another_loop", why)
     elif (pin.loop.order is None) != (now.loop.order is None):
         yield gap("order of the hot loop", "order of the hot loops", "order")
     elif len(told := {_told(side.loop) for side in sides if side.loop}) > 1 or (told == {0} and _lines(pin.loop)):
@@ -341,7 +343,7 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
             yield finding("registers", 0, (pin.vgprs, now.vgprs), words.registers())
         if pin.lds_bytes != now.lds_bytes:
             yield finding("LDS", 0, (pin.lds_bytes, now.lds_bytes), words.lds())
-    if pin.loop and now.loop:
+    if pin.loop and now.loop and not _apart(pin.loop, now.loop):
         for metric, change, numbers, sentence in _in_loop(pin, now, facts, words):
             yield finding(metric, change, numbers, sentence)
     if pin.code_bytes != now.code_bytes:
@@ -462,7 +464,8 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
 
     If a kernel divides its problem differently, the ratio of FLOPs is the factor. If not, extra FLOPs are waste rather
     than work, unless the bytes loaded changed about as much (the loop was unrolled), or only one of the loops loads
-    (the hot loop is another of the nest). Without FLOPs the bytes loaded are the work, if those stored grew with them.
+    (the hot loop is another of the nest). Without FLOPs the bytes loaded are the work, if those stored grew with them;
+    else how the loops count.
 
     Args:
         pin: Before.
@@ -476,18 +479,43 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
     before, after = (old.matrix_flops, new.matrix_flops) if old.matrix_flops else (old.vector_flops, new.vector_flops)
     loaded = [sum(width * count for width, count in loop.loads.items()) for loop in (old, new)]
     more = loaded[1] / loaded[0] if all(loaded) else 0.0
+    counted = _counted(old, new)
     if not before and not after:
         moved = new.global_bytes / old.global_bytes if more else 0.0
-        return more if more and abs(moved / more - 1) < _SAME_WORK else 1.0
+        return more if more and abs(moved / more - 1) < _SAME_WORK else counted
     if not before or not after or before == after:
         return 1.0
     factor = after / before
     if pin.choices != now.choices or (old.matrix_flops and not division_known):
         return factor
     if not more:
-        return factor if any(loaded) else 1.0
+        return factor if any(loaded) or abs(counted / factor - 1) < _SAME_WORK else 1.0
     apart = abs(math.log(more / factor))
-    return more if apart < _SAME_WORK else factor if apart <= abs(math.log(factor)) / 2 else 1.0
+    return more if apart < _SAME_WORK else factor if apart <= abs(math.log(factor)) / 2 else counted
+
+
+def _counted(old: LoopPin, new: LoopPin) -> float:
+    """Return how much more of its loop an iteration does, by how the loops count; 1 if their cycles do not bear it out.
+
+    Compilers choose what a loop counts in: iterations, elements or bytes.
+    """
+    if old.trips and new.trips:
+        factor = old.trips / new.trips
+    elif old.step and new.step:
+        factor = abs(new.step / old.step)
+    else:
+        return 1.0
+    grown = new.cycles["all"] / old.cycles["all"]
+    return factor if abs(math.log(grown / factor)) <= abs(math.log(factor)) / 2 else 1.0
+
+
+def _apart(old: LoopPin, new: LoopPin) -> str:
+    """Return why two hot loops are not the same; "" if nothing speaks against it."""
+    if 1 in {old.trips, new.trips} and None in {old.trips, new.trips}:
+        return "a side has no loop, and how often the other's runs is not known"
+    if bool(old.loads) != bool(new.loads) and old.flops and new.flops and abs(new.flops / old.flops - 1) > _SAME_WORK:
+        return "only one side's loads: they are not the same loop of a nest"
+    return ""
 
 
 def _narrowed(old: LoopPin, new: LoopPin, factor: float) -> float:

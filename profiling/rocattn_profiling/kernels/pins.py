@@ -68,6 +68,8 @@ class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         matrix_flops, vector_flops, global_bytes: The work in it.
         loads: Instructions that load global memory, by bytes that each lane gets.
         bytes: About how much code it is.
+        step: What an iteration adds to the number that ends the loop.
+        trips: Iterations, if they are a constant.
         order: How its instructions are ordered.
     """
 
@@ -77,7 +79,14 @@ class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     global_bytes: Count = 0
     loads: dict[int, Count] = {}
     bytes: Count = 0
+    step: int | None = None
+    trips: Count | None = None
     order: OrderPin | None = None
+
+    @property
+    def flops(self) -> int:
+        """Of matrix products if there are any, else of vector instructions."""
+        return self.matrix_flops or self.vector_flops
 
     @property
     def load_width(self) -> float | None:
@@ -143,6 +152,7 @@ def pin_of(facts: KernelFacts) -> Pin:
             cycles={name: round(value, 2) for name, value in cycles.items()}, matrix_flops=cost.matrix_flops,
             vector_flops=cost.vector_flops, global_bytes=cost.global_bytes,
             loads=dict(sorted(facts.global_loads.items(), reverse=True)), bytes=facts.loop_bytes or 0,
+            step=cost.step, trips=cost.trips,
             order=_order_of(cost),
         )  # fmt: skip
     return Pin(

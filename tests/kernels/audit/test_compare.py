@@ -455,11 +455,35 @@ def test_loads_that_store_nothing_more_are_no_work():
     assert ("worse", "issue cycles") in findings(once, twice)[0]
 
 
-def test_an_inner_loop_no_longer_unrolled_is_worse():
-    """The hot loop becomes the inner one, which loads nothing: FLOPs are the work."""
+def test_another_loop_of_the_nest_is_not_compared():
+    """The hot loop becomes the inner one, which loads nothing, and runs who knows how often."""
     whole = facts(cost=loop(plain=320, matrix=0, loads=((16, 8),)))
     inner = facts(cost=loop(plain=20, matrix=0, loads=(), scalar_cycles=20.0, issue_cycles=40.0))
-    assert ("worse", "issue cycles") in findings(whole, inner)[0]
+    for sides in ((whole, inner), (inner, whole)):
+        comparison = compare(*(audit(side) for side in sides))
+        assert [each.code for each in comparison.not_compared] == ["another_loop"]
+        assert comparison.findings == []
+
+
+def test_without_flops_or_loads_the_way_in_which_a_loop_counts_is_the_work():
+    """An unrolled loop adds four times as much to its counter; one unrolled to its end has run all its iterations."""
+
+    def computing(times, flops=0, **counts):
+        cost = loop(plain=20 * times, matrix=0, loads=(), **counts)
+        return facts(cost=dataclasses.replace(cost, vector_flops=flops))
+
+    rolled = computing(1, step=-1)
+    (one,) = compare(audit(rolled), audit(computing(3.6, step=4))).findings
+    assert (one.severity, one.metric) == ("better", "issue cycles")
+    (one,) = compare(audit(rolled), audit(computing(2, step=1))).findings
+    assert one.severity == "worse"
+    (one,) = compare(audit(rolled), audit(computing(1.2, step=64))).findings  # it counts bytes now
+    assert one.severity == "worse"
+    whole = computing(50, 64 * 64, trips=1)
+    (one,) = compare(audit(computing(1, 64, trips=64, step=1)), audit(whole)).findings
+    assert one.severity == "better"
+    comparison = compare(audit(computing(1, 64, step=1)), audit(whole))
+    assert [each.code for each in comparison.not_compared] == ["another_loop"]
 
 
 def test_spills_that_are_gone_outweigh_a_lost_wave_and_overlap():

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rocattn_profiling.kernels.model.cache_lines import CacheLines, cache_lines
 from rocattn_profiling.kernels.model.lanes import LaneValues
@@ -25,6 +25,7 @@ from rocattn_profiling.kernels.model.lds import LdsConflicts, lds_conflicts
 from rocattn_profiling.kernels.model.loops import Loop, find_loops, has_irregular_cycles, hottest, usual_path
 from rocattn_profiling.kernels.model.rates import Cost, Rates, rates
 from rocattn_profiling.kernels.model.schedule import Schedule, schedule_of
+from rocattn_profiling.kernels.model.trips import Count, count_of
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, is_indirect, waits_for_waves
 
@@ -53,6 +54,8 @@ class LoopCost:
     Attributes:
         arch, wave_size: What was assumed.
         loop: Label of the loop's header; "" if it has none, or without a loop (see `has_loop`).
+        step: What an iteration adds to the number that ends the loop; None if nothing tells.
+        trips: Iterations, if they are a constant; 1 without a loop.
         has_loop: Whether there is a loop; if not, all of the code, run through once, is meant.
         line: First line of it in the assembly text.
         source: First source line in it ("flash.h:210"), or "".
@@ -120,6 +123,8 @@ class LoopCost:
     schedule: Schedule | None = None
     lds: LdsConflicts | None = None
     cache_lines: CacheLines | None = None
+    step: int | None = None
+    trips: int | None = None
     lds_reads_per_matrix: float | None = None
     lines: tuple[LineCost, ...] = ()
     notes: tuple[str, ...] = ()
@@ -163,7 +168,9 @@ def loop_cost(function: AssemblyFunction, arch: str, threads: int = 0) -> LoopCo
     values = LaneValues(function, threads)
     lds, lines = lds_conflicts(function, path, chip, values), cache_lines(function, path, chip, values)
     label = function.blocks[path[0]].label if loop else ""
-    return _summary(table, chip, body, costs, lds, lines, label, loop is not None, notes)
+    cost = _summary(table, chip, body, costs, lds, lines, label, loop is not None, notes)
+    count = count_of(function, loop.header, loop.blocks, values) if loop else Count(0, 1)
+    return replace(cost, step=count.step or None, trips=count.trips) if count else cost
 
 
 def _summary(
@@ -269,7 +276,7 @@ def _notes(
         notes.append(_NO_LOOP)
     else:
         inner = {each.header for each in loops if each.header != loop.header and each.header in loop.blocks}
-        if met := inner.intersection(path):
+        if met := {header for header in inner if path.count(header) == 1}:
             what = "an inner loop is" if len(met) == 1 else f"{len(met)} inner loops are"
             notes.append(f"{what} counted as running once, however often that is")
     units = {classify(instruction.mnemonic).unit for instruction in body}

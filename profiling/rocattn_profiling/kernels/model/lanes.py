@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,7 +92,7 @@ class LaneValues:
         self._under_way: set[tuple[Register, Site]] = set()
         self._steps = 0
         self._one_dimension = not any(
-            _OTHER_DIMENSION.match(f"{each.mnemonic} {each.operands}")
+            each.mnemonic.startswith("v_bfe_u32") and _OTHER_DIMENSION.match(each.operands)
             for block in function.blocks
             for each in block.instructions
         )
@@ -112,10 +112,19 @@ class LaneValues:
         value = self._operand(text, at)
         return None if isinstance(value, _Cycle) else value
 
+    def written_in(self, register: Register, blocks: Collection[int]) -> list[Site]:
+        """Return the instructions of some blocks that may write a register."""
+        found = ((block, self._written(block)) for block in blocks)
+        return [(block, index) for block, by in found for index in (*by.get(register, ()), *by.get(_ANYTHING, ()))]
+
+    def before(self, block: int) -> list[Site]:
+        """Return where the ways to a block come from."""
+        return [(other, len(self._blocks[other].instructions)) for other in self._before[block]]
+
     def _operand(self, text: str, at: Site) -> Lanes | _Cycle | None:
         if (number := integer(text)) is not None:
             return self._same(number)
-        registers = _registers(text)
+        registers = registers_of(text)
         return self._reaching(registers[0], at) if registers else self._unknown_scalar()  # a symbol is a number
 
     def _same(self, number: int) -> Lanes:
@@ -138,7 +147,11 @@ class LaneValues:
                 agreed = value
             elif not agreed.like(value):  # a scalar of several ways is one that nothing says
                 return None if register[0] in {"v", "a"} else self._unknown_scalar()
-        return agreed if agreed is not None else _CYCLE if going_round else None
+            elif not np.array_equal(agreed.words, value.words):
+                going_round = True
+        if agreed is None:
+            return _CYCLE if going_round else None
+        return replace(agreed, loose="add") if going_round and agreed.exact and register[0] == "s" else agreed
 
     def _at_entry(self, register: Register) -> Lanes | None:
         if register == ("v", 0) and self._one_dimension:  # else packed, and nothing says how many threads each has
@@ -205,7 +218,7 @@ class LaneValues:
         """Return what an instruction writes to the first of its registers, or another."""
         if "dpp" in mnemonic or "sdwa" in mnemonic or _MODIFIED.search(operands):
             return None
-        name, parts = _plain_name(mnemonic), _operands(operands)
+        name, parts = plain_name(mnemonic), _operands(operands)
         if name in _CHOICES and len(parts) == 3:  # the half of a dual instruction does not name its mask
             parts.append("vcc")
         if name.startswith("v_cmp_"):
@@ -227,7 +240,7 @@ class LaneValues:
         """Return one of the two words of an operand."""
         if (number := integer(text)) is not None:
             return self._same(number >> 32 * place)
-        registers = _registers(text)
+        registers = registers_of(text)
         return self._reaching(registers[place], site) if len(registers) > place else self._unknown_scalar()
 
     def _shifted_right(self, parts: Sequence[str], site: Site) -> Lanes | _Cycle | None:
@@ -269,7 +282,7 @@ def _operands(text: str) -> list[str]:
     return [part.strip().split(" ", 1)[0] for part in text.split(",")]
 
 
-def _registers(text: str) -> list[Register]:
+def registers_of(text: str) -> list[Register]:
     """Return the registers that an operand names; none if it is no register."""
     if match := _REGISTER.fullmatch(text):
         first, last = int(match[2] or match[3]), int(match[2] or match[4])
@@ -279,7 +292,8 @@ def _registers(text: str) -> list[Register]:
     return []
 
 
-def _plain_name(mnemonic: str) -> str:
+def plain_name(mnemonic: str) -> str:
+    """Return a mnemonic without what says only how it is encoded."""
     return _SUFFIX.sub("", mnemonic).replace("_nc_", "_")
 
 
@@ -294,9 +308,9 @@ def _results(mnemonic: str, operands: str) -> list[Register]:
         return []
     if mnemonic.startswith("v_cmp") and len(parts) == 2:
         return [("vcc", 0), ("vcc", 1)]
-    written = _registers(parts[0]) if parts else []
+    written = registers_of(parts[0]) if parts else []
     if _SECOND_RESULT.match(mnemonic) and len(parts) > 1:
-        written = written + _registers(parts[1])
+        written = written + registers_of(parts[1])
     return written
 
 
@@ -304,7 +318,7 @@ _ANYTHING: Final = ("any", 0)  # what a call may write
 _REGISTER = re.compile(r"([vsa])(?:(\d+)|\[(\d+):(\d+)\])")
 _NAMED = re.compile(r"(vcc|exec)(_lo|_hi)?")
 _SUFFIX = re.compile(r"(?:_e32|_e64)$")
-_OTHER_DIMENSION = re.compile(r"v_bfe_u32 v\d+, v0, (?:10|20|0xa|0x14), 10$")
+_OTHER_DIMENSION = re.compile(r"v\d+, v0, (?:10|20|0xa|0x14), 10$")
 _MODIFIED = re.compile(r"\b(?:quad_perm|row_|dpp8|op_sel|src[01]_sel|clamp|mul:|div:)")
 _RETURNS = re.compile(r"_rtn|\bglc\b|\bsc0\b|TH_ATOMIC_RETURN")
 _TO_LDS = re.compile(r"\blds$|_load_lds_")

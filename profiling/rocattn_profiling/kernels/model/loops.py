@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.kernels.model.lanes import LaneValues
+from rocattn_profiling.kernels.model.trips import count_of
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, lane_flops, lane_product_flops
 
@@ -135,6 +137,7 @@ def hottest(function: AssemblyFunction, loops: Iterable[Loop]) -> Loop | None:
     It is the loop with the most matrix instructions of its own (not in inner loops), else with the most FLOPs, else
     with the most vector instructions; the first of equals. A loop that stores what an inner one sums up in matrix
     products is the loop over tiles of a persistent kernel: its own products are the ends of that one's pipeline.
+    Instead of a loop that runs a constant number of times it is the loop around that: unrolled, no other would be left.
     """
 
     def heat(loop: Loop) -> tuple[int, int, int]:
@@ -144,7 +147,22 @@ def hottest(function: AssemblyFunction, loops: Iterable[Loop]) -> Loop | None:
             return matrix, 0, 0
         return 0, sum(_flops(body, lane_flops) for body in bodies), units[Pipe.VECTOR]
 
-    return max((loop for loop in loops if not _is_over_tiles(function, loop)), key=heat, default=None)
+    hot = max((loop for loop in loops if not _is_over_tiles(function, loop)), key=heat, default=None)
+    while hot and (around := next((loop for loop in loops if hot in loop.inner), None)):
+        if _is_over_tiles(function, around) or not _repeated(function, hot):
+            break
+        hot = around
+    return hot
+
+
+def _repeated(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
+    """Return the blocks of all iterations of a loop, if they are a constant number, and not too many to look at."""
+    count = count_of(function, loop.header, loop.blocks, LaneValues(function, function.wave_size))
+    if count is None or not count.trips:
+        return ()
+    once = usual_path(function, loop)
+    instructions = sum(len(function.blocks[block].instructions) for block in once)
+    return once * count.trips if instructions * count.trips <= _MOST_REPEATED else ()
 
 
 def _is_over_tiles(function: AssemblyFunction, loop: Loop) -> bool:
@@ -166,6 +184,7 @@ def _flops(body: Iterable[Instruction], flops: Callable[[str], int]) -> int:
     return 0 if any(map(_DIVISION.match, names)) else sum(map(flops, names))
 
 
+_MOST_REPEATED = 8192  # instructions
 _DIVISION = re.compile(r"v_div_scale_|v_cvt_u32_f32")  # of floats; of integers, by way of floats
 
 
@@ -177,7 +196,8 @@ def usual_path(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
     the last fetches the next tile), of these the one with the fewest instructions: what a branch may skip is taken as
     skipped. A branch on exec decides nothing: it skips code only where no lane is active, so that code counts. Nor does
     a branch round nothing but loads: it is the mask of what all lanes load or none. Inner loops are passed over where a
-    way leads past them, else run through once; what they load does not attract the path.
+    way leads past them, else run through as often as a constant says, or once; what they load does not attract the
+    path.
     """
     body = {block: function.blocks[block].instructions for block in loop.blocks}
     products = {
@@ -199,7 +219,13 @@ def usual_path(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
         active = masked.get(block, active)
         return active if loop.blocks.intersection(active) else successors
 
-    return _best_path(function, loop, value, followers)
+    path = _best_path(function, loop, value, followers)
+    for inner in loop.inner:
+        if inner.header in path and (repeated := _repeated(function, inner)):
+            start = path.index(inner.header)
+            end = next((i for i in range(start, len(path)) if path[i] not in inner.blocks), len(path))
+            path = (*path[:start], *repeated, *path[end:])
+    return path
 
 
 def _masked_loads(function: AssemblyFunction, loop: Loop) -> dict[int, tuple[int]]:

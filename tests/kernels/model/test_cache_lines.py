@@ -3,6 +3,7 @@
 import pytest
 
 from rocattn_profiling.kernels.model.cache_lines import cache_lines
+from rocattn_profiling.kernels.model.cost import loop_cost
 from rocattn_profiling.kernels.model.lanes import LaneValues
 from rocattn_profiling.kernels.read.assembly import parse_assembly
 
@@ -52,6 +53,15 @@ def test_lines_of_one_wave(body, touched, factor, stride):
     found = lines(body)
     assert (found.unknown, found.worst_lines, found.worst, found.worst_stride) == (0, touched, factor, stride)
     assert found.own_lines == (touched == 64)
+
+
+def test_a_vector_load_of_one_address_is_named():
+    """A scalar load would do; not so a store, or a load through a buffer whose lanes the hardware tells apart."""
+    body = "v_mov_b32_e32 v1, 0\nglobal_load_dword v9, v1, s[2:3]\nglobal_store_dword v1, v9, s[2:3]"
+    assert lines(body).uniform == 1
+    assert lines("buffer_load_dword v9, off, s[4:7], s8").uniform == 0
+    cost = loop_cost(parse_assembly(KERNEL.format(arch="gfx942", body=f"\t{body}", half=0))[0], "gfx942")
+    assert cost.schedule.idioms == ("vector load of one address",)
 
 
 def test_lines_of_rdna_have_128_bytes():

@@ -124,6 +124,14 @@ def test_named_code_is_found_by_its_mnemonics():
     assert idioms({"buffer_gl0_inv", "v_readfirstlane_b32", "global_load_b32", "global_inv"}) == ()
     assert idioms({"buffer_gl1_inv"}) == idioms({"buffer_wbl2"}) == idioms({"buffer_inv"}) == ("fence",)
     assert idioms({"v_readfirstlane_b32", "v_cmp_eq_u32_e32", "s_and_saveexec_b64"}) == ("waterfall loop",)
+    assert idioms({"v_mul_hi_u32", "v_cmp_le_u32_e32", "v_cndmask_b32_e32"}) == ("integer division",)
+    assert idioms({"global_atomic_add_f32", "ds_add_u32", "ds_bpermute_b32"}) == ("LDS atomic", "global atomic")
+    assert idioms({"v_exp_f32_e32", "v_rndne_f32_e32", "v_ldexp_f32"}) == ("exact exponential",)
+    assert idioms({"v_exp_f32_e32"}) == ()
+    assert idioms({"v_cvt_f64_f32_e32", "v_mul_f64"}) == ("f32 made f64",)
+    copies = ["v_accvgpr_read_b32", "v_accvgpr_write_b32"]
+    assert idioms([*copies, "v_mfma_f32_32x32x8_f16"]) == ("AGPR copies",)
+    assert idioms([*copies, *["v_mfma_f32_32x32x8_f16"] * 2]) == ()
     assert idioms({"flat_load_dword", "v_rcp_iflag_f32_e32", "v_div_fmas_f32"}) == (
         "exact division", "flat access", "integer division",
     )  # fmt: skip

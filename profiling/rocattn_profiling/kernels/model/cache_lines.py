@@ -28,6 +28,7 @@ class CacheLines:
         worst: The largest factor of one access; None if none is known.
         worst_lines: Lines that the first wave touches in it.
         worst_stride: Bytes from lane to lane in it, if that is a constant.
+        uniform: Known loads whose lanes all have one address, as a scalar load would do.
         own_lines: Known accesses in which each lane has a line of its own.
     """
 
@@ -39,6 +40,7 @@ class CacheLines:
     worst_lines: int
     worst_stride: int | None
     own_lines: int
+    uniform: int
 
 
 def cache_lines(function: AssemblyFunction, path: Sequence[int], arch: str, values: LaneValues) -> CacheLines | None:
@@ -51,7 +53,7 @@ def cache_lines(function: AssemblyFunction, path: Sequence[int], arch: str, valu
         values: Of its registers.
     """
     line = 64 if arch.startswith("gfx9") else 128
-    accesses = unknown = own = lines = least = worst_lines = 0
+    accesses = unknown = own = uniform = lines = least = worst_lines = 0
     worst, stride = None, None
     for block in path:
         for index, instruction in enumerate(function.blocks[block].instructions):
@@ -64,6 +66,7 @@ def cache_lines(function: AssemblyFunction, path: Sequence[int], arch: str, valu
             if address is None or not operation.width:
                 unknown += 1
                 continue
+            uniform += operation.access is Access.LOAD and address.uniform and text != "0"
             by_wave = _touched(address, operation.width, line)
             touched, needed = (sum(each) for each in zip(*by_wave, strict=True))
             lines, least = lines + touched, least + needed
@@ -74,7 +77,7 @@ def cache_lines(function: AssemblyFunction, path: Sequence[int], arch: str, valu
         return None
     return CacheLines(
         accesses=accesses, unknown=unknown, line_bytes=line, factor=lines / least if least else None, worst=worst,
-        worst_lines=worst_lines, worst_stride=stride, own_lines=own,
+        worst_lines=worst_lines, worst_stride=stride, own_lines=own, uniform=uniform,
     )  # fmt: skip
 
 

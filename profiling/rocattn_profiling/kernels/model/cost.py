@@ -229,7 +229,9 @@ def _summary(
         flops_per_global_byte=done / moved["global"] if moved["global"] else None,
         flops_per_lds_byte=done / moved["lds"] if moved["lds"] else None,
         dual=int(dual), barriers=sum(waits_for_waves(instruction.mnemonic) for instruction in body),
-        schedule=schedule_of(body, chip, is_loop=has_loop),
+        schedule=schedule_of(
+            body, chip, is_loop=has_loop, named=["vector load of one address"] if cached and cached.uniform else []
+        ),
         lds=lds, cache_lines=cached,
         lds_reads_per_matrix=lds_reads * table.shared_by("lds") / busy["matrix"] if busy["matrix"] else None,
         lines=tuple(sorted((LineCost(name, int(n), cycles) for name, (n, cycles) in lines.items()),

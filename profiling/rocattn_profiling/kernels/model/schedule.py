@@ -66,13 +66,14 @@ class Schedule:
     idioms: tuple[str, ...] = ()
 
 
-def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> Schedule:
+def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool, named: Sequence[str] = ()) -> Schedule:
     """Return the order of an iteration.
 
     Args:
         body: Its instructions.
         arch: The GPU ("gfx942"): which counters count what.
         is_loop: Whether the first instruction follows the last one.
+        named: Idioms that its mnemonics do not tell.
     """
     products = sum(map(_products, body))
     vector = sum(instruction.unit is Pipe.VECTOR for instruction in body)
@@ -95,7 +96,7 @@ def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> Sch
         loads_in_flight=len(in_flight) if widths else None,
         bytes_in_flight=sum(in_flight) if widths else None,
         load_distance=median(load_distances) if products and load_distances else None,
-        idioms=idioms({instruction.mnemonic for instruction in body}),
+        idioms=(*idioms([name for instruction in body for name in instruction.mnemonics]), *named),
     )
 
 

@@ -135,15 +135,24 @@ def integer(text: str) -> int | None:
 
 
 def idioms(mnemonics: Collection[str]) -> tuple[str, ...]:
-    """Return what an engineer would name in a stretch of code: fences, flat accesses, divisions, waterfall loops.
+    """Return what an engineer would name in a stretch of code: fences, atomics, flat accesses, divisions and so on.
 
     LLVM writes a division of integers with v_rcp_iflag, one of floats with v_div_fmas; a waterfall loop, which goes
-    over the values that lanes hold in a register, with v_readfirstlane, a comparison and s_and_saveexec.
+    over the values that lanes hold in a register, with v_readfirstlane, a comparison and s_and_saveexec; expf to the
+    last bit with v_rndne and v_ldexp about v_exp. Copies from and to AGPRs are named where products have fewer.
     """
-    found = {name for name, known in _IDIOMS if any(map(known.match, mnemonics))}
-    if all(any(each.startswith(part) for each in mnemonics) for part in _WATERFALL):
-        found.add("waterfall loop")
+    kinds = set(mnemonics)
+    found = {name for name, known in _IDIOMS if any(map(known.match, kinds))}
+    found |= {name for name, parts in _TOGETHER if all(any(each.startswith(part) for each in kinds) for part in parts)}
+    units = [classify(each) for each in kinds]
+    found |= {_ATOMICS[each.unit] for each in units if each.access is Access.ATOMIC and each.unit in _ATOMICS}
+    if sum(each.startswith("v_accvgpr_") for each in mnemonics) > sum(map(_is_product, mnemonics)):
+        found.add("AGPR copies")
     return tuple(sorted(found))
+
+
+def _is_product(mnemonic: str) -> bool:
+    return classify(mnemonic).unit is Pipe.MATRIX
 
 
 def has_lane_exchange(operands: str) -> bool:
@@ -156,9 +165,15 @@ _IDIOMS = (
     ("fence", re.compile(r"buffer_(?:gl1_inv|inv|wb\w*)$|s_gl1_inv")),
     ("flat access", re.compile(r"flat_(?:load|store|atomic)")),
     ("integer division", re.compile(r"v_rcp_iflag_f32")),
+    ("f32 made f64", re.compile(r"v_cvt_f64_f32")),
     ("exact division", re.compile(r"v_div_fmas_f")),
 )
-_WATERFALL = ("v_readfirstlane", "v_cmp", "s_and_saveexec")
+_TOGETHER = (
+    ("waterfall loop", ("v_readfirstlane", "v_cmp", "s_and_saveexec")),
+    ("integer division", ("v_mul_hi_u32", "v_cmp_le_u32", "v_cndmask")),  # by what does not change in the loop
+    ("exact exponential", ("v_exp_f32", "v_rndne_f32", "v_ldexp_f32")),
+)
+_ATOMICS = {Pipe.GLOBAL: "global atomic", Pipe.LDS: "LDS atomic"}
 _BRANCH = re.compile(r"s_branch|s_cbranch_(?!join|[gi]_fork)|s_subvector_loop")
 _INDIRECT = re.compile(r"s_setpc|s_swappc|s_call|s_cbranch_(?:join|[gi]_fork)")
 _NO_FALL_THROUGH = re.compile(r"s_branch|s_endpgm|s_setpc|s_rfe")

@@ -111,7 +111,8 @@ def _next(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -
         row = worst(rows)
         facts = next((facts for facts in audit.kernels if (facts.arch, facts.name, facts.file) == row.variant), None)
         worse = [finding.metric for finding in row.findings if finding.severity == "worse"]
-        given = [advice(metric, facts.occupancy if facts else None) for metric in worse]
+        waves, ours = facts.occupancy if facts else None, not arguments.files
+        given = [advice(metric, waves, ours=ours) for metric in worse]
         lines = [("try", text) for text in given if text][:1]
         again = f"{' --quick' * arguments.quick} --arch {row.arch}"
     against = arguments.against

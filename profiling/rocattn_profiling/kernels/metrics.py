@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from importlib.resources import files
 
@@ -21,6 +22,8 @@ class AuditMetric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     percent: float = 0
     advice: str = ""
     advice_of: str = ""
+    advice_ours: str = ""
+    enough: float = math.inf
     lines: str = ""
     of_rates: bool = False
     value: str = ""
@@ -45,6 +48,7 @@ class AuditMetric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """
         if before is None or after is None:
             return 0
+        before, after = min(before, self.enough), min(after, self.enough)
         expected = before * work if self.per_work else before
         if self.points:
             change, limit = after - expected, max(self.points, expected * self.percent / 100)

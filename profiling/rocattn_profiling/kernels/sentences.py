@@ -13,15 +13,25 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.model.cost import LoopCost, Work
     from rocattn_profiling.kernels.pins import LoopPin, Pin
 
-ADVICE = {name: METRICS[metric.advice_of or name].advice for name, metric in METRICS.items()}
-"""What to try, by the metric of a finding."""
+_OF = {name: METRICS[metric.advice_of or name] for name, metric in METRICS.items()}
+ADVICE = {name: metric.advice_ours or metric.advice for name, metric in _OF.items()}
+"""What to try with a kernel that rocattn ships, by the metric of a finding."""
+_ASKED = "VGPRs asked for"
 _SHOWN = 3  # kinds of instructions named in a sentence
 
 
-def advice(metric: str, waves: Occupancy | None) -> str:
-    """Return what to try about a metric, with the numbers of the next occupancy step; "" for nothing."""
-    if ADVICE[metric] != ADVICE["occupancy"] or waves is None:
-        return ADVICE[metric]
+def advice(metric: str, waves: Occupancy | None, *, ours: bool) -> str:
+    """Return what to try about a metric, with the numbers of the next occupancy step; "" for nothing.
+
+    Args:
+        metric: Of the finding.
+        waves: Of the kernel; None if they are not known.
+        ours: Whether rocattn ships it.
+    """
+    if _OF[metric] is not METRICS["occupancy"] or waves is None:
+        return ADVICE[metric] if ours else _OF[metric].advice
+    if waves.bound_by == (_ASKED,):
+        return "drop amdgpu_waves_per_eu, or ask for more waves: it alone limits them"
     if (step := waves.next_step) is None:
         return "another block size: no smaller register count or LDS size adds a wave"
     parts = [f"{need.resource} by {_bytes(need)}" for need in step.needs]
@@ -89,7 +99,8 @@ class Words:
         before = now.max_waves_per_simd - (self.old.lost_wave_slots or 0)
         waves = f"{_arrow(before, now.waves_per_simd)} of {now.max_waves_per_simd} waves per SIMD"
         causes = [text for text in (self._registers(), self._lds(), self._block()) if text]
-        return f"{waves}: {', '.join(causes) or 'the limits are others'} ({now.sentence})"
+        other = "amdgpu_waves_per_eu" if _ASKED in now.bound_by else "the limits are others"
+        return f"{waves}: {', '.join(causes) or other} ({now.sentence})"
 
     def blocks(self) -> str:
         """Blocks won or lost where the waves stay the same."""

@@ -1,6 +1,7 @@
 """Comparing audits: a change is judged by what it does on the GPU, once, and said in a sentence."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import msgspec
@@ -176,11 +177,25 @@ def test_advice_on_occupancy_has_the_numbers_of_the_next_step():
         ({"vgprs": 241, "lds": 23_000}, "reduce VGPRs by 1 and LDS by 1,496 bytes to fit 6 waves per SIMD"),
     ):
         waves = facts(**changes).occupancy
-        assert advice("occupancy", waves) == advice("blocks", waves) == expected
+        assert advice("occupancy", waves, ours=True) == advice("blocks", waves, ours=False) == expected
     alone = occupancy("gfx1100", wave_size=32, vgprs=24, lds_bytes=0, block=1024 - 64)
-    assert advice("occupancy", alone) == "another block size: no smaller register count or LDS size adds a wave"
-    assert advice("run", waves) == ADVICE["run"]
-    assert advice("occupancy", None) == ADVICE["occupancy"]
+    assert (
+        advice("occupancy", alone, ours=True) == "another block size: no smaller register count or LDS size adds a wave"
+    )
+    assert advice("run", waves, ours=True) == ADVICE["run"]
+    assert advice("occupancy", None, ours=True) == ADVICE["occupancy"]
+
+
+def test_advice_speaks_of_the_files_of_rocattn_for_its_own_kernels_only():
+    """Others read of their tile and attributes; an attribute that alone limits the waves is to be dropped."""
+    assert "rocattn/gpu/tiles.py" in advice("spills", None, ours=True)
+    for metric in METRICS:
+        assert not re.search(r"rocattn/|rocattn_|QUERY_|MIN_WAVES|\b[QKV]\b", advice(metric, None, ours=False)), metric
+    asked = dataclasses.replace(facts(vgprs=250).occupancy, bound_by=("VGPRs asked for",))
+    assert "amdgpu_waves_per_eu" in advice("occupancy", asked, ours=False)
+    kinds, text = findings(facts(), facts(occupancy=asked))
+    assert kinds == [("worse", "occupancy")]
+    assert "amdgpu_waves_per_eu" in text
 
 
 def test_lds_inside_the_granule_is_a_note():

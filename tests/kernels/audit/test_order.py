@@ -18,7 +18,7 @@ def kernel(lds=0.4, barriers=2, **changes):
     ("changes", "metric"),
     [
         ({"load_distance": 8.0}, "load to wait"),
-        ({"read_distance": 3.0}, "read to wait"),
+        ({"read_distance": 2.0}, "read to wait"),
         ({"bare_read_waits": 1}, "bare waits"),
         ({"barriers": 3}, "barriers"),
         ({"lds": 0.8}, "LDS reads"),
@@ -39,7 +39,7 @@ def test_each_number_is_worse_one_way_and_better_the_other(changes, metric):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"own_overlap_pct": 35.5}, {"run": 7.5}, {"read_distance": 3.5},
+        {"own_overlap_pct": 35.5}, {"run": 7.5}, {"read_distance": 3.0},
         {"loads_in_flight": 4, "bytes_in_flight": 128}, {"lds": 0.405},
     ],
 )  # fmt: skip

@@ -43,6 +43,7 @@ def value(body, register="v9", arch="gfx942", threads=64):
         ("v_accvgpr_write_b32 a3, v0\nv_accvgpr_read_b32 v9, a3", lambda t: t),
         ("v_bitop3_b32 v9, v0, 12, 3 bitop3:0x6c", lambda t: 12 ^ (t & 3)),
         ("v_mad_u64_u32 v[9:10], s[0:1], v0, 24, v[0:1]", lambda t: t * 25),
+        ("v_mul_lo_u16 v1, v0, 48\nv_sub_nc_u16 v9, v0, v1", lambda t: t - t * 48 & 0xFFFF),
         ("v_and_b32_e32 v1, 31, v0\nv_or3_b32 v9, v1, 64, 0x80", lambda t: t % 32 | 192),
     ],
 )  # fmt: skip

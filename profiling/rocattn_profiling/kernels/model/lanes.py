@@ -525,6 +525,14 @@ def _times(a: Lanes, b: Lanes) -> Lanes | None:
     return _multiply(a, b) if a.loose or b.loose else _MULTIPLY_24(a, b)
 
 
+def _then_low_half(rule: Callable[[Lanes, Lanes], Lanes | None]) -> Callable[[Lanes, Lanes], Lanes | None]:
+    def compute(a: Lanes, b: Lanes) -> Lanes | None:
+        value = rule(a, b)
+        return None if value is None else _AND(value, _made(np.full_like(a.words, 0xFFFF), a))
+
+    return compute
+
+
 _SUM = {"add": _add, "sub": _subtract, "subrev": _reversed(_subtract)}
 _LOGIC = {"and": _AND, "or": _or, "xor": _xor}
 # By name: how many operands, which is the first, and what they make.
@@ -533,6 +541,7 @@ _RULES: dict[str, tuple[int, int, Callable[..., Lanes | None]]] = {
     **{f"v_{name}_co_u32": (2, 2, rule) for name, rule in _SUM.items()},
     **{f"s_{name}_{kind}32": (2, 1, rule) for name, rule in _SUM.items() for kind in "ui"},
     **{f"{unit}_{name}_b32": (2, 1, rule) for name, rule in _LOGIC.items() for unit in "vs"},
+    **{f"v_{name}_u16": (2, 1, _then_low_half(rule)) for name, rule in (*_SUM.items(), ("mul_lo", _multiply))},
     "v_mov_b32": (1, 1, lambda a: a),
     "s_mov_b32": (1, 1, lambda a: a),
     "s_movk_i32": (1, 1, lambda a: _made((a.words & 0xFFFF ^ 0x8000) - 0x8000, a)),

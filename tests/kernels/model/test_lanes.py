@@ -72,6 +72,19 @@ def test_unknown_scalars_move_all_lanes_alike():
     assert value(f"{load}s_and_b32 s4, s4, 3\nv_mov_b32_e32 v9, s4") == ([0] * 64, "add")
 
 
+def test_parts_of_a_sum_with_no_bits_in_common_are_taken_apart():
+    """The thread among all is its block's number times a power of two, and its own number: rows and columns of that."""
+    thread = "s_load_dword s4, s[0:1], 0x0\ns_lshl_b32 s5, s4, 6\nv_or_b32_e32 v1, s5, v0\n"
+    assert value(f"{thread}v_and_b32_e32 v9, 15, v1") == ([t % 16 for t in range(64)], "")
+    assert value(f"{thread}v_lshrrev_b32_e32 v9, 4, v1") == ([t // 16 for t in range(64)], "add")
+    assert value(f"{thread}v_bfe_u32 v9, v1, 2, 3") == ([t // 4 % 8 for t in range(64)], "")
+    assert value(f"{thread}v_bfe_u32 v9, v1, 2, 5") == ([t // 4 for t in range(64)], "add")
+    assert value(f"{thread}v_lshrrev_b32_e32 v9, 4, v1", threads=128) == ([t % 64 // 16 for t in range(128)], "add")
+    assert value(f"{thread}v_add_u32_e32 v1, 1, v1\nv_and_b32_e32 v9, 15, v1") is None
+    moved = f"{thread}.L1:\nv_and_b32_e32 v9, 15, v1\nv_add_u32_e32 v1, s4, v1\ns_cbranch_scc1 .L1"
+    assert value(moved) is None
+
+
 def test_an_unknown_mask_is_not_the_same_for_all_lanes():
     """A choice by it is known only where both sides are equal."""
     choice = "global_load_dword v3, v0, s[0:1]\nv_cmp_eq_u32_e32 vcc, 0, v3\nv_cndmask_b32_e32 v9, {}, v0, vcc"

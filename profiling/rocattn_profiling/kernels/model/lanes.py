@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,6 +40,7 @@ class Lanes:
         wave_size: Lanes of a wave: the threads come in waves.
         loose: "" if they are exact; "add" up to one number for each wave, added; "xor" up to a mapping that keeps
             equal bits equal; "group" up to one number for each group of each wave, added.
+        multiple: Of which power of two the numbers added are multiples; 0 if there are none.
         groups: A number for each thread that tells the groups apart; None without groups.
     """
 
@@ -46,6 +48,7 @@ class Lanes:
     wave_size: int
     loose: str = ""
     groups: Words | None = None
+    multiple: int = 0
 
     @cached_property
     def uniform(self) -> bool:
@@ -62,6 +65,15 @@ class Lanes:
     def exact(self) -> bool:
         """Whether the words are the values."""
         return not self.loose
+
+    @cached_property
+    def below(self) -> Words | None:
+        """What the numbers added have no bits in common with, of a sum of both; None if they may have."""
+        if self.loose != "add" or not self.multiple:
+            return None
+        waves = self.words.reshape(-1, self.wave_size)
+        words = (waves - (waves.min(axis=1, keepdims=True) & -self.multiple)).reshape(-1)
+        return words if (words < self.multiple).all() else None
 
     def like(self, other: Lanes) -> bool:
         """Whether two values differ by one number for each wave at most."""
@@ -131,7 +143,7 @@ class LaneValues:
         return Lanes(np.full_like(self._threads, number & _MASK), self._wave_size)
 
     def _unknown_scalar(self) -> Lanes:
-        return Lanes(np.zeros_like(self._threads), self._wave_size, "add")
+        return Lanes(np.zeros_like(self._threads), self._wave_size, "add", multiple=1)
 
     def _reaching(self, register: Register, at: Site) -> Lanes | _Cycle | None:
         """Return what a register holds before an instruction."""
@@ -151,7 +163,9 @@ class LaneValues:
                 going_round = True
         if agreed is None:
             return _CYCLE if going_round else None
-        return replace(agreed, loose="add") if going_round and agreed.exact and register[0] == "s" else agreed
+        if going_round and (agreed.loose == "add" or register[0] == "s"):
+            return replace(agreed, loose=agreed.loose or "add", multiple=1)
+        return agreed
 
     def _at_entry(self, register: Register) -> Lanes | None:
         if register == ("v", 0) and self._one_dimension:  # else packed, and nothing says how many threads each has
@@ -344,12 +358,12 @@ def _signed(words: Words) -> Words:
     return (words ^ 0x80000000) - 0x80000000
 
 
-def _made(words: Words, of: Lanes, loose: str = "") -> Lanes:
-    return Lanes(words & _MASK, of.wave_size, loose)
+def _made(words: Words, of: Lanes, loose: str = "", multiple: int = 0) -> Lanes:
+    return Lanes(words & _MASK, of.wave_size, loose, multiple=multiple & -multiple)
 
 
 def _unknown(of: Lanes) -> Lanes:
-    return Lanes(np.zeros_like(of.words), of.wave_size, "add")
+    return _made(np.zeros_like(of.words), of, "add", 1)
 
 
 def _grouped(words: Words, *of: Lanes, by: Words | None = None) -> Lanes:
@@ -367,28 +381,28 @@ def _add(a: Lanes, b: Lanes) -> Lanes | None:
         return (
             _made(moved.words, moved, "xor") if other.uniform else _unknown(a) if moved.uniform and b.uniform else None
         )
-    return _made(a.words + b.words, a, a.loose or b.loose)
+    return _made(a.words + b.words, a, a.loose or b.loose, gcd(a.multiple, b.multiple))
 
 
 def _subtract(a: Lanes, b: Lanes) -> Lanes | None:
     if "xor" in {a.loose, b.loose}:
         return _add(a, b) if b.uniform else None
-    return _add(a, Lanes(-b.words & _MASK, b.wave_size, b.loose, b.groups))
+    return _add(a, replace(b, words=-b.words & _MASK))
 
 
 def _multiply(a: Lanes, b: Lanes) -> Lanes | None:
     if a.exact and b.exact:
         return _made(a.words * b.words, a)
-    if a.uniform and b.uniform:
-        return _unknown(a)
-    loose, factor = (b, a) if a.uniform else (a, b)
+    loose, factor = (b, a) if a.uniform and (a.exact or not b.uniform) else (a, b)
     if not factor.uniform:
         return None
+    if factor.exact and loose.loose == "add":
+        return _made(loose.words * factor.words, a, "add", loose.multiple * int(np.gcd.reduce(factor.words)) or 1 << 32)
+    if loose.uniform:
+        return _unknown(a)
     if not factor.exact:  # lanes with equal numbers stay together
         return _grouped(np.zeros_like(loose.words), loose, by=loose.words)
-    if loose.loose == "group":
-        return _grouped(loose.words * factor.words, loose)
-    return _made(loose.words * factor.words, a, "add") if loose.loose == "add" else None
+    return _grouped(loose.words * factor.words, loose) if loose.loose == "group" else None
 
 
 def _bits(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes], Lanes | None]:
@@ -398,6 +412,27 @@ def _bits(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes],
         if a.exact and b.exact:
             return _made(function(a.words, b.words), a)
         return _unknown(a) if a.uniform and b.uniform else None
+
+    return compute
+
+
+def _and(a: Lanes, b: Lanes) -> Lanes | None:
+    """Of a sum whose parts have no bits in common the mask takes some of each: of what is known only, it is exact."""
+    value, mask = (b, a) if a.exact else (a, b)
+    if mask.exact and mask.uniform and value.below is not None:
+        words = value.below & mask.words
+        return _made(words, a) if (mask.words < value.multiple).all() else _made(words, a, "add", value.multiple)
+    return _bits(np.bitwise_and)(a, b)
+
+
+def _right(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes], Lanes | None]:
+    """Return a shift to the right; of a sum whose parts have no bits in common it shifts each."""
+
+    def compute(value: Lanes, count: Lanes) -> Lanes | None:
+        if count.exact and value.below is not None and (count.words == count.words[0]).all():
+            shift = int(count.words[0]) & 31
+            return _made(value.below >> shift, value, "add", value.multiple >> shift or 1)
+        return _bits(function)(value, count)
 
     return compute
 
@@ -427,7 +462,7 @@ def _shift_left(value: Lanes, count: Lanes) -> Lanes | None:
 def _field(value: Lanes, offset: Lanes, width: Lanes) -> Lanes | None:
     shifted = _SHIFT_RIGHT(value, offset)
     ones = _bits(lambda x, _: (1 << (x & 31)) - 1)(width, width)
-    return None if shifted is None or ones is None else _AND(shifted, ones)
+    return None if shifted is None or ones is None else _and(shifted, ones)
 
 
 def _signed_field(value: Lanes, offset: Lanes, width: Lanes) -> Lanes | None:
@@ -468,12 +503,14 @@ def _clamped(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lane
         if a.uniform == b.uniform or (a.exact and b.exact):
             return _bits(function)(a, b)
         bound, value = (a, b) if a.uniform else (b, a)
-        return None if bound.exact else Lanes(value.words, a.wave_size, value.loose or "add", value.groups)
+        return None if bound.exact else replace(value, loose=value.loose or "add", multiple=1)
 
     return compute
 
 
 def _first_lane(value: Lanes) -> Lanes:
+    if value.uniform:
+        return value
     if not value.exact:
         return _unknown(value)
     waves = value.words.reshape(-1, value.wave_size)
@@ -500,9 +537,8 @@ def _upper_half(a: Words, b: Words) -> Words:
     return (a.astype(np.uint64) * b.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
 
 
-_AND = _bits(np.bitwise_and)
-_SHIFT_RIGHT = _bits(lambda a, b: a >> (b & 31))
-_SHIFT_ARITHMETIC = _bits(lambda a, b: _signed(a) >> (b & 31))
+_SHIFT_RIGHT = _right(lambda a, b: a >> (b & 31))
+_SHIFT_ARITHMETIC = _right(lambda a, b: _signed(a) >> (b & 31))
 _MULTIPLY_24 = _bits(lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF))
 
 
@@ -528,13 +564,13 @@ def _times(a: Lanes, b: Lanes) -> Lanes | None:
 def _then_low_half(rule: Callable[[Lanes, Lanes], Lanes | None]) -> Callable[[Lanes, Lanes], Lanes | None]:
     def compute(a: Lanes, b: Lanes) -> Lanes | None:
         value = rule(a, b)
-        return None if value is None else _AND(value, _made(np.full_like(a.words, 0xFFFF), a))
+        return None if value is None else _and(value, _made(np.full_like(a.words, 0xFFFF), a))
 
     return compute
 
 
 _SUM = {"add": _add, "sub": _subtract, "subrev": _reversed(_subtract)}
-_LOGIC = {"and": _AND, "or": _or, "xor": _xor}
+_LOGIC = {"and": _and, "or": _or, "xor": _xor}
 # By name: how many operands, which is the first, and what they make.
 _RULES: dict[str, tuple[int, int, Callable[..., Lanes | None]]] = {
     **{f"v_{name}_{kind}32": (2, 1, rule) for name, rule in _SUM.items() for kind in "ui"},
@@ -574,7 +610,7 @@ _RULES: dict[str, tuple[int, int, Callable[..., Lanes | None]]] = {
     "v_lshl_or_b32": (3, 1, _then(_shift_left, _or)),
     "v_add_lshl_u32": (3, 1, _then(_add, _shift_left)),
     "v_add3_u32": (3, 1, _then(_add, _add)),
-    "v_and_or_b32": (3, 1, _then(_AND, _or)),
+    "v_and_or_b32": (3, 1, _then(_and, _or)),
     "v_or3_b32": (3, 1, _then(_or, _or)),
     "v_xor3_b32": (3, 1, _then(_xor, _xor)),
     "v_xad_u32": (3, 1, _then(_xor, _add)),

@@ -101,6 +101,7 @@ class LaneValues:
                 self._before[follower].append(index)
         self._writers: dict[int, dict[Register, list[int]]] = {}
         self._known: dict[tuple[Register, Site], Lanes | None] = {}
+        self._entering: dict[tuple[Register, int], list[Site | None]] = {}
         self._under_way: set[tuple[Register, Site]] = set()
         self._steps = 0
         self._one_dimension = not any(
@@ -126,8 +127,7 @@ class LaneValues:
 
     def written_in(self, register: Register, blocks: Collection[int]) -> list[Site]:
         """Return the instructions of some blocks that may write a register."""
-        found = ((block, self._written(block)) for block in blocks)
-        return [(block, index) for block, by in found for index in (*by.get(register, ()), *by.get(_ANYTHING, ()))]
+        return [(block, index) for block in blocks for index in self._places(register, block)]
 
     def before(self, block: int) -> list[Site]:
         """Return where the ways to a block come from."""
@@ -159,8 +159,9 @@ class LaneValues:
                 agreed = value
             elif not agreed.like(value):  # a scalar of several ways is one that nothing says
                 return None if register[0] in {"v", "a"} else self._unknown_scalar()
-            elif not np.array_equal(agreed.words, value.words):
-                going_round = True
+            else:
+                going_round |= not np.array_equal(agreed.words, value.words)
+                agreed = replace(agreed, multiple=gcd(agreed.multiple, value.multiple))
         if agreed is None:
             return _CYCLE if going_round else None
         if going_round and (agreed.loose == "add" or register[0] == "s"):
@@ -172,22 +173,36 @@ class LaneValues:
             return Lanes(self._threads, self._wave_size)
         return None if register[0] in {"v", "a"} else self._unknown_scalar()
 
-    def _definitions(self, register: Register, at: Site) -> Iterator[Site | None]:
-        """Yield where a register may have been written last; None for the kernel's entry."""
-        waiting, visited = [at], set()
+    def _definitions(self, register: Register, at: Site) -> list[Site | None]:
+        """Return where a register may have been written last; None for the kernel's entry."""
+        block, index = at
+        places = self._places(register, block)
+        if last := bisect_left(places, index):
+            return [(block, places[last - 1])]
+        if (register, block) not in self._entering:
+            self._entering[register, block] = list(self._on_the_ways_to(register, block))
+        return self._entering[register, block]
+
+    def _on_the_ways_to(self, register: Register, block: int) -> Iterator[Site | None]:
+        waiting, visited = [block], set()
         while waiting:
-            block, index = waiting.pop()
-            written = self._written(block)
-            places = sorted([*written.get(register, ()), *written.get(_ANYTHING, ())])
-            if last := bisect_left(places, index):
-                yield block, places[last - 1]
-            else:
-                if block == 0:
-                    yield None
-                for other in self._before[block]:
-                    if other not in visited:
-                        visited.add(other)
-                        waiting.append((other, len(self._blocks[other].instructions)))
+            block = waiting.pop()
+            if block == 0:
+                yield None
+            for other in self._before[block]:
+                if other in visited:
+                    continue
+                visited.add(other)
+                if places := self._places(register, other):
+                    yield other, places[-1]
+                else:
+                    waiting.append(other)
+
+    def _places(self, register: Register, block: int) -> Sequence[int]:
+        """Return the instructions of a block that may write a register."""
+        written = self._written(block)
+        own, calls = written.get(register, ()), written.get(_ANYTHING, ())
+        return sorted([*own, *calls]) if own and calls else own or calls
 
     def _written(self, block: int) -> dict[Register, list[int]]:
         """Return the instructions of a block that write each register."""

@@ -186,7 +186,7 @@ def test_advice_on_occupancy_has_the_numbers_of_the_next_step():
     assert advice("occupancy", None, ours=True) == ADVICE["occupancy"]
 
 
-def test_advice_speaks_of_the_files_of_rocattn_for_its_own_kernels_only():
+def test_advice_names_the_files_of_rocattn_for_its_kernels_only():
     """Others read of their tile and attributes; an attribute that alone limits the waves is to be dropped."""
     assert "rocattn/gpu/tiles.py" in advice("spills", None, ours=True)
     for metric in METRICS:
@@ -480,7 +480,7 @@ def test_another_loop_of_the_nest_is_not_compared():
         assert comparison.findings == []
 
 
-def test_without_flops_or_loads_the_way_in_which_a_loop_counts_is_the_work():
+def test_without_flops_or_loads_how_a_loop_counts_is_its_work():
     """An unrolled loop adds four times as much to its counter; one unrolled to its end has run all its iterations."""
 
     def computing(times, flops=0, **counts):

@@ -50,7 +50,7 @@ def test_steps_and_iterations(body, expected):
     assert count(body) == expected
 
 
-def test_a_constant_loop_inside_another_counts_as_if_it_were_unrolled():
+def test_a_constant_inner_loop_counts_as_if_it_were_unrolled():
     """The outer loop is the hot one, with all iterations of the inner one; without a constant it is the inner one."""
     nest = (
         "s_mov_b32 s9, 0\n.LO:\nglobal_load_dword v1, v0, s[2:3]\ns_mov_b32 s3, {}\n"

@@ -274,7 +274,9 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
 def _told(loop: LoopCost) -> int:
     """Return 0 if the code tells no address of global memory, 1 if some, 2 if all."""
     lines = loop.cache_lines
-    return 2 if lines is None or not lines.unknown else 1 if lines.factor else 0
+    if lines is None:  # nothing to tell, or an audit of before there was this
+        return 0 if loop.global_bytes else 2
+    return 2 if not lines.unknown else 1 if lines.factor else 0
 
 
 def _lines(loop: LoopPin) -> float | None:

@@ -10,6 +10,7 @@ import pytest
 from rocattn_profiling.kernels.audit import AuditFileError, read_audit
 from rocattn_profiling.kernels.compare import compare
 from rocattn_profiling.kernels.metrics import METRICS
+from rocattn_profiling.kernels.model.cache_lines import CacheLines
 from rocattn_profiling.kernels.model.cost import LineCost
 from rocattn_profiling.kernels.model.occupancy import occupancy
 from rocattn_profiling.kernels.sentences import ADVICE, advice
@@ -532,3 +533,38 @@ def test_most_waves_lost_outweigh_cycles_saved():
     small, saved = facts(vgprs=64, lds=0, cost=loop()), loop(plain=200)
     assert ("worse", "occupancy") in findings(small, facts(vgprs=256, lds=0, cost=saved))[0]
     assert ("better", "issue cycles") in findings(small, facts(vgprs=104, lds=0, cost=saved))[0]
+
+
+def lines(factor, unknown=0, worst_lines=64):
+    """Return a kernel whose accesses of global memory touch so many times the least cache lines."""
+    known = {"accesses": 8, "unknown": unknown, "line_bytes": 128, "worst": factor, "worst_lines": worst_lines}
+    made = CacheLines(**known, factor=factor, worst_stride=None, own_lines=worst_lines // 64, uniform=0)
+    return {"cache_lines": made, "schedule": order()}
+
+
+def test_a_line_for_each_lane_outweighs_cycles_and_wider_loads():
+    """Twice the cache lines or more decide; fewer than that do not outweigh cycles that are saved."""
+    spread = facts(cost=loop(plain=250, **lines(4.0)))
+    kinds, text = findings(facts(cost=loop(**lines(1.0, worst_lines=4))), spread)
+    assert ("worse", "cache lines") in kinds
+    assert not any(severity == "better" for severity, _ in kinds)
+    assert (
+        "touch 1 -> 4 times the least cache lines: each lane its own 128-byte line" in text
+    )
+    kinds, text = findings(spread, facts(cost=loop(**lines(1.0, worst_lines=4))))
+    assert ("better", "cache lines") in kinds
+    assert "each lane its own 128-byte line" in text
+    kinds, text = findings(facts(cost=loop(**lines(1.0))), facts(cost=loop(plain=250, **lines(1.5, worst_lines=6))))
+    assert not any(severity == "worse" for severity, _ in kinds)
+    assert "at worst 6 lines of 128 bytes a wave" in text
+
+
+def test_addresses_that_only_one_side_tells_are_not_compared():
+    """An index that is loaded hides where the lanes access memory: that is no pass."""
+    for told, less in ((1.0, 1.0), (1.0, None)):
+        sides = facts(cost=loop(**lines(told))), facts(cost=loop(**lines(less, unknown=4)))
+        for base, head in (sides, sides[::-1]):
+            (gap,) = compare(audit(base), audit(head)).not_compared
+            assert (gap.code, gap.needed) == ("addresses", True)
+    both = facts(cost=loop(**lines(None, unknown=4)))
+    assert compare(audit(both), audit(both)).not_compared == ()

@@ -449,6 +449,7 @@ def test_the_legend_is_of_columns_with_values(audit, code, tmp_path):
     assert legend[:-1] == [
         "waves: per SIMD, of its wave slots",
         "cycles: issue cycles per iteration of the hot loop, of one wave",
+        "lines x: cache lines of global memory touched, over the least for the bytes moved",
         "in flight: loads of global memory",
     ]
     assert "- waves: per SIMD, of its wave slots\n" in (tmp_path / "out/audit.md").read_text()

@@ -21,8 +21,8 @@ from rocattn_profiling.kernels import sentences
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import CALLED, HOT_LOOP, OCCUPANCY, KernelFacts
 from rocattn_profiling.kernels.metrics import METRICS
-from rocattn_profiling.kernels.pairs import pairs_of
 from rocattn_profiling.kernels.model.cost import LoopCost
+from rocattn_profiling.kernels.pairs import pairs_of
 from rocattn_profiling.kernels.pins import LoopPin, Pin, Pins, pin_of
 from rocattn_profiling.kernels.shipped import natural
 

@@ -548,9 +548,7 @@ def test_a_line_for_each_lane_outweighs_cycles_and_wider_loads():
     kinds, text = findings(facts(cost=loop(**lines(1.0, worst_lines=4))), spread)
     assert ("worse", "cache lines") in kinds
     assert not any(severity == "better" for severity, _ in kinds)
-    assert (
-        "touch 1 -> 4 times the least cache lines: each lane its own 128-byte line" in text
-    )
+    assert "touch 1 -> 4 times the least cache lines: each lane its own 128-byte line" in text
     kinds, text = findings(spread, facts(cost=loop(**lines(1.0, worst_lines=4))))
     assert ("better", "cache lines") in kinds
     assert "each lane its own 128-byte line" in text

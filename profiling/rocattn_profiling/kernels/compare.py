@@ -224,7 +224,7 @@ def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts |
     if compiler != facts.compiler and any(finding.metric not in _WHOEVER_COMPILED for finding in found):
         found = [finding for finding in found if finding.metric in _WHOEVER_COMPILED]
         why = f"compiled by {compiler or 'who knows what'} then and {facts.compiler or 'who knows what'} now"
-        gaps.append(("hot loop of # kernel", "hot loops of # kernels", Reason("another_compiler", why)))
+        gaps.append((*_LOOPS, Reason("another_compiler", why)))
     findings = _weighed(found)
     known = _as_known(pin, now, [facts, *([before] if before else [])])
     change = Change(arch=facts.arch, kernel=facts.name, file=facts.file, before=known, after=now)
@@ -234,6 +234,7 @@ def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts |
 
 Gap = tuple[str, str, Reason[str]]
 """A fact of one kernel that was not compared, as `counted` takes it."""
+_LOOPS = ("hot loop of # kernel", "hot loops of # kernels")
 _UNREAD = Reason("unread", "it was not read")
 _UNCLEAR = Reason("unclear", "several of each side have the same name and configuration", "leave one on each side")
 _UNSAID = Reason("unsaid", "the file does not say")
@@ -258,7 +259,7 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
     if pin.loop is None or now.loop is None:
         yield gap("hot loop", "hot loops", HOT_LOOP)
     elif why := _apart(pin.loop, now.loop):
-        yield "hot loop of # kernel", "hot loops of # kernels", Reason("another_loop", why)
+        yield *_LOOPS, Reason("another_loop", why)
     elif (pin.loop.order is None) != (now.loop.order is None):
         yield gap("order of the hot loop", "order of the hot loops", "order")
     elif len(told := {_told(side.loop) for side in sides if side.loop}) > 1 or (told == {0} and _lines(pin.loop)):

@@ -33,7 +33,7 @@ def test_command_answers_for_one_kernel(capsys):
     [
         (["--arch", "gfx1100"], "say --vgprs"),
         (["--vgprs", "3"], "say --arch"),
-        (["--arch", "gfx906", "--vgprs", "3"], "no facts are known of an architecture 'gfx906'"),
+        (["--arch", "gfx803", "--vgprs", "3"], "no facts are known of an architecture 'gfx803'"),
         (["--cases", "none.csv"], "cannot read none.csv"),
         (["--cases", "none.csv", "--vgprs", "3"], "--vgprs cannot be"),
     ],
@@ -56,7 +56,7 @@ def test_command_answers_a_file_of_cases_and_names_its_bad_rows(capsys, tmp_path
         '"with, comma",gfx942,,128,64,50,0,256\n'
         "typo,gfx1100,32,12x,,,,\n"
         "short,gfx1100,32\n"
-        "old,gfx900,64,24,,,,\n"
+        "old,gfx803,64,24,,,,\n"
         "none,gfx1100,32,,,,,\n"
         f"huge,gfx1100,32,{'9' * 5000},,,,\n"
         "zero,gfx1100,0,8,,,,\n"

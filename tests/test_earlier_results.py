@@ -229,8 +229,7 @@ def test_a_torn_write_leaves_every_file(place, monkeypatch, capsys, name, error,
         begun = refusing(patch, None, at=0)
         assert run(CASES[name].good) == 0, capsys.readouterr().err
         # A profile's passes write, too, and stay: its first file is the one that decides.
-        # A site is written, and then again with links to asv's pages: the first time decides, the second adds links.
-        count = {"profile": 1, "site": len(begun) // 2}.get(name, len(begun))
+        count = {"profile": 1}.get(name, len(begun))
     before = files()
     with monkeypatch.context() as patch:
         refusing(patch, error, at=count)
@@ -241,23 +240,6 @@ def test_a_torn_write_leaves_every_file(place, monkeypatch, capsys, name, error,
     if status == 4:
         assert "No space left on device" in capsys.readouterr().err
     assert run(CASES[name].good) == 0, capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("error", "status"), [(OSError(errno.ENOSPC, "full"), 4), (KeyboardInterrupt(), 130)])
-def test_a_torn_second_writing_of_a_site_leaves_the_first(place, monkeypatch, capsys, error, status):
-    """What failed were links to asv's pages: every page of ours is there and whole, and says that they are not."""
-    with monkeypatch.context() as patch:
-        begun = refusing(patch, None, at=0)
-        assert run(CASES["site"].good) == 0, capsys.readouterr().err
-    whole = files()
-    with monkeypatch.context() as patch:
-        refusing(patch, error, at=len(begun))
-        assert run(CASES["site"].good) == status, capsys.readouterr().err
-    left = files()
-    assert left.keys() == whole.keys()
-    pages = {path: text.decode() for path, text in left.items() if path.suffix == ".html"}
-    assert all(text.endswith("</html>\n") for text in pages.values())
-    assert "asv publish is not done yet" in pages[Path("kept/index.html")]
 
 
 def test_a_swap_is_finished_before_ctrl_c_ends_it(tmp_path, monkeypatch):

@@ -1,24 +1,35 @@
-"""asv's own pages: published by asv from a cleaned copy of the store; they load their scripts from CDNs."""
+"""asv's own pages: published by asv from a cleaned copy of the store; they load their scripts from CDNs.
+
+Our pages link to them before they are made: until then, or where there are none, a page says so in their place.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
+import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import rocattn
 from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.asv.series import PassedOver, beyond_measure
 from rocattn_profiling.asv.store import NO_NUMPY, read_config, up_to_date
+from rocattn_profiling.base.files import StagedFiles, open_regular
+from rocattn_profiling.base.process import run_group
+from rocattn_profiling.pages.render import moment, render
 from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
@@ -27,6 +38,8 @@ if TYPE_CHECKING:
 PUBLISH_TIMEOUT_S = 900.0
 MADE = "graphdisplay.js"
 """A file that every site of asv has, even one without graphs."""
+RECORD = "rocattn.json"
+"""A file beside asv's: what the pages were made from, and what is not on them."""
 RESULTS_VERSION = 2
 COLUMNS = {"result", "params", "version", "started_at", "duration", "samples", "profile"}
 """Columns of asv's result files, besides those of statistics."""
@@ -42,7 +55,7 @@ class AsvPages:
     """What became of asv's pages.
 
     Attributes:
-        published: Whether they were made; ``reason`` says why not.
+        published: Whether there are any, or will be; ``reason`` says why not.
         notes: One line for each omission.
     """
 
@@ -51,34 +64,122 @@ class AsvPages:
     notes: list[str] = field(default_factory=list)
 
 
-def publish(store: AsvStore, history: History, out: Path, staged: Path) -> AsvPages:
-    """Publish a store with ``asv publish``.
+def publish(store: AsvStore, history: History, out: Path, say: Callable[[str], None] = lambda _: None) -> AsvPages:
+    """Publish a store with ``asv publish``; earlier pages stay if these would be the same.
 
     Args:
         store: The results; not modified.
         history: The repository's commits; the graphs follow its branch whatever ``asv.conf.json`` lists.
-        out: Where the pages will be (``site/asv``); checked, not written.
-        staged: An empty folder that gets the pages; the caller moves it to ``out``.
+        out: Folder of the pages (``site/asv``), replaced as a whole.
+        say: Called with one line on what is done.
 
     Raises:
         RocattnError: When a folder cannot be written, or ``out`` holds files that are not asv's. A failure of asv
-            is not an error: ``reason`` describes it.
+            is not an error: ``reason`` describes it, here and on the page that takes the place of asv's.
     """
+    key = _key(store, history)
+    if _is_made(out) and (notes := _notes_of(out, key)) is not None:
+        say("asv's pages are those of an earlier run: no result, setting, commit or tag on them has changed")
+        return AsvPages(published=True, notes=notes)
+    say(f"site: our pages are made; asv's follow, for which asv publish has at most {PUBLISH_TIMEOUT_S:.0f} s")
     pages = AsvPages()
-    if out.exists() and not (out / MADE).is_file() and any(out.iterdir()):
-        raise RocattnError(f"{out} is there and was not made by asv publish: choose another output folder")
-    try:
-        with tempfile.TemporaryDirectory(prefix="rocattn-asv-") as scratch:
-            _publish(store, history, Path(scratch), pages)
-            if not pages.reason:
-                _link_back(Path(scratch) / "html/index.html", store.project or store.repo_root.name)
-                shutil.copytree(Path(scratch) / "html", staged, dirs_exist_ok=True)
-    except OSError as error:
-        # copytree collects a (source, target, reason) for every file: the first is enough.
-        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
-        raise RocattnError(f"cannot write asv's pages to {out}: {reason}") from error
-    pages.published = not pages.reason
+    with StagedFiles() as staging:
+        staged = staging.folder(out)
+        try:
+            with tempfile.TemporaryDirectory(prefix="rocattn-asv-") as scratch:
+                _publish(store, history, Path(scratch), pages)
+                if not pages.reason:
+                    _link_back(Path(scratch) / "html/index.html", _project(store), left_out=bool(pages.notes))
+                    shutil.copytree(Path(scratch) / "html", staged, dirs_exist_ok=True)
+                    (staged / RECORD).write_text(json.dumps({"key": key, "left out": pages.notes}, indent=1))
+        except OSError as error:
+            # copytree collects a (source, target, reason) for every file: the first is enough.
+            reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+            raise RocattnError(f"cannot write asv's pages to {out}: {reason}") from error
+        pages.published = not pages.reason
+        if pages.reason:
+            _write_instead(staged, pages.reason, store)
+        staging.commit()
     return pages
+
+
+def hold_place(store: AsvStore, out: Path, staging: StagedFiles) -> None:
+    """Stage a page for links to asv's pages to lead to until `publish` is done, unless there are earlier ones.
+
+    Raises:
+        RocattnError: As `publish`.
+    """
+    if not _is_made(out):
+        _write_instead(staging.folder(out), "asv publish is not done yet", store)
+
+
+def remove(out: Path) -> None:
+    """Remove what `publish` or `hold_place` put there, which nothing links to; a folder of others stays."""
+    if (out / RECORD).is_file():
+        old = out.with_name(f".{out.name}.old")  # at once: what is half removed would be nobody's
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(out.rename(old), ignore_errors=True)
+
+
+def _is_made(out: Path) -> bool:
+    """Return whether the folder holds asv's pages, or our page in their place.
+
+    Raises:
+        RocattnError: When it holds something else.
+    """
+    made = (out / MADE).is_file() or (out / RECORD).is_file()
+    if not made and out.is_dir() and any(out.iterdir()):
+        raise RocattnError(f"{out} is there and was not made by asv publish: choose another output folder")
+    return made
+
+
+def _notes_of(out: Path, key: str) -> list[str] | None:
+    """Return what is not on the pages that were made of ``key``; None if those in the folder were not."""
+    try:
+        record = json.loads((out / RECORD).read_text())
+        return [*record["left out"]] if record["key"] == key and (out / MADE).is_file() else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _key(store: AsvStore, history: History) -> str:
+    """Return a hash of all that the pages are made from: results, settings, programs, and the commits' order."""
+    results = sorted(path for pattern in ("benchmarks.json*", "*/*.json") for path in store.results_dir.glob(pattern))
+    starts = {path.name.partition("-")[0] for path in results}
+    lengths = {len(start) for start in starts}
+    shown = [
+        (commit.sha, commit.order, commit.on_branch) for commit in history.commits.values()
+        if any(commit.sha[:length] in starts for length in lengths)
+    ]  # fmt: skip
+    tags = [(name, sha, history.commits[sha].order) for name, sha in history.tags]
+    digest = hashlib.sha256(json.dumps([version("asv"), _project(store), history.branch, shown, tags]).encode())
+    for path in (Path(__file__), *filter(None, [store.config_path]), *results):
+        digest.update(f"\0{path.parent.name}/{path.name}\0".encode("utf-8", "surrogateescape"))
+        with suppress(OSError), open_regular(path) as file:  # what cannot be read is not on the pages
+            digest.update(hashlib.sha256(file.read()).digest())
+    return digest.hexdigest()
+
+
+def _project(store: AsvStore) -> str:
+    return store.project or store.repo_root.name
+
+
+def _write_instead(folder: Path, reason: str, store: AsvStore) -> None:
+    """Write the page that takes the place of asv's where there are none."""
+    common = {"project": _project(store), "version": rocattn.__version__, "made": moment(int(time.time() * 1000))}
+    links = [{"href": "index.html", "text": "Overview"}]
+    page = render(
+        "asv.html.j2",
+        "asv's pages",
+        root="../",
+        here="asv/index.html",
+        links=links,
+        feed=False,
+        reason=reason,
+        **common,
+    )
+    (folder / "index.html").write_text(page, encoding="utf-8")
+    (folder / RECORD).write_text(json.dumps({"why there are none": reason}))
 
 
 def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) -> None:
@@ -139,24 +240,31 @@ def _run_publish(config: Path, scratch: Path) -> str:
     It runs in a process of its own because asv's step detection, in C++, never ends on some input.
     """
     command = [sys.executable, "-m", "asv", "publish", "--no-pull", "--config", str(config)]
-    try:
-        done = subprocess.run(
-            command, cwd=scratch, capture_output=True, text=True, errors="replace",
-            timeout=PUBLISH_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+    log = scratch / "printed"
+    with log.open("wb") as printed:
+        ended = run_group(
+            command,
+            env=os.environ,
+            cwd=scratch,
+            stdout=printed,
+            stderr=printed,
+            timeout_s=PUBLISH_TIMEOUT_S,
+            grace_s=0.0,
+        )
+    if ended.status is None:
         return f"asv publish did not end within {PUBLISH_TIMEOUT_S:.0f} s: run it yourself, where nothing ends it"
-    if done.returncode == 0 and (scratch / "html" / "index.html").is_file():
+    if ended.status == 0 and (scratch / "html" / "index.html").is_file():
         return ""
-    why = complaint(done.stdout + "\n" + done.stderr, "it said nothing")
-    return f"asv publish failed (status {done.returncode}): {why}"
+    why = complaint(log.read_text(encoding="utf-8", errors="replace"), "it said nothing")
+    return f"asv publish failed ({ended.how}): {why}"
 
 
-def _link_back(index: Path, project: str) -> None:
-    """Link back to our own pages, and say what asv's need."""
+def _link_back(index: Path, project: str, *, left_out: bool) -> None:
+    """Link back to our own pages and to what is left out, and say what asv's pages need."""
     page = index.read_text(encoding="utf-8")
     own = f'<a href="../index.html">{{}}{escape(project)}{{}}</a>'
-    page = page.replace(_NAV_START, f"{_NAV_START}\n      <li>{own.format('&larr; ', '')}</li>", 1)
+    items = f"<li>{own.format('&larr; ', '')}</li>" + f'<li><a href="{RECORD}">left out</a></li>' * left_out
+    page = page.replace(_NAV_START, f"{_NAV_START}\n      {items}", 1)
     without = f"asv's pages need JavaScript, which is off. {own.format('', ' without scripts')} shows the same results."
     hide = "<style>body > :not(noscript) { display: none !important; }</style>"  # empty frames, one over the other
     note = f'<noscript>{hide}<p style="margin: 20px">{without}</p></noscript>'

@@ -7,8 +7,6 @@ import gc
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +17,13 @@ from rocattn_profiling.report.command import RECORDS, find_records
 from rocattn_profiling.workloads.options import positive
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from rocattn_profiling.asv.series import Series
     from rocattn_profiling.asv.store import AsvStore
     from rocattn_profiling.base.console import Progress, Step
-    from rocattn_profiling.base.files import StagedFiles
     from rocattn_profiling.base.reasons import Coverage
     from rocattn_profiling.bench.report import BenchReport
     from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.measure.records import Record
-    from rocattn_profiling.site.asv_pages import AsvPages
     from rocattn_profiling.site.changepoints import CommitChange
     from rocattn_profiling.site.changes import Changes, Finder, LevelChange, Waived
     from rocattn_profiling.site.commits import History
@@ -37,7 +31,6 @@ if TYPE_CHECKING:
 
 DOCUMENTS = "docs/index.html"
 """Front page of the documentation, where `python3 dev.py docs` puts it beside the site."""
-_SILENT_S = 10.0
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +47,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--launches", type=positive, default=3, metavar="N", help="of --measure: processes (default 3)")
     parser.add_argument("--url", default="", metavar="URL", help="the address that the site will have, for its feed")
-    parser.add_argument("--no-asv", action="store_true", help="leave out asv's own pages, which take the most time")
+    parser.add_argument(
+        "--no-asv", action="store_true",
+        help="leave out asv's own pages, which take the most time; those of an earlier run are removed",
+    )  # fmt: skip
     parser.add_argument("--open", action="store_true", help="open the front page in a browser")
 
 
@@ -69,11 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from rocattn_profiling.base.files import StagedFiles
-
     status = _measure(arguments) if arguments.measure else OK
-    with StagedFiles() as staging:
-        return max(status, _publish(arguments, staging))
+    return max(status, _publish(arguments))
 
 
 def _measure(arguments: argparse.Namespace) -> int:
@@ -98,8 +91,9 @@ def _measure(arguments: argparse.Namespace) -> int:
     return OK if done.measured or done.known else NOT_MEASURED
 
 
-def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
+def _publish(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.asv.store import AsvStore
+    from rocattn_profiling.base.files import StagedFiles
     from rocattn_profiling.bench import report as bench_report
     from rocattn_profiling.pages.render import GENERATOR
     from rocattn_profiling.site import asv_pages
@@ -117,57 +111,43 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
     records = find_records(arguments.records, results / "bench", notes)
     gate = _find_verdict(arguments.gate, results / "gate", notes)
     coverage = _coverage(arguments, records, gate)
-    # asv may take minutes, and runs in a process that can be killed: ours are in place before it is waited for.
-    with ProcessPoolExecutor(1, get_context("spawn")) as beside:
-        publishing = None
-        if not arguments.no_asv:
-            publishing = beside.submit(asv_pages.publish, store, history, out / "asv", staging.folder(out / "asv"))
-        reading_notes: list[str] = []
-        with progress("site: reading results", 0, brief=True) as shown:
-            series = store.read(reading_notes.append, _counted(shown))
-        notes += reading_notes
-        if not series and not records and gate is None:
-            unread = f" that can be read ({reading_notes[0]})" if reading_notes else ""
-            reason = f"{store.results_dir} has no results{unread}"
-            reason += f", and there are no records or verdict beside {out} ({_remedy(repo, store)})"
-            raise CommandError(f"nothing to publish: {reason}", NOT_MEASURED)
-        notes += _unknown_commits(series, history, repo, store.results_dir)
-        changes = _changes(series, history, store, notes)
-        report = bench_report.build(records) if records else None
-        standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
-        judged = gate.head.revision if gate else None
-        why = "asv publish is not done yet" if publishing else "--no-asv was given"
-        site = Site(
-            series, history, store.machines(), report, gate, asv_pages.AsvPages(reason=why), notes, changes=changes,
-            standing=standing, gate_branch=branch_with(repo, judged.sha, history.branch) if judged else "",
-            baselines=_baselines(results / "baselines", notes), url=arguments.url,
-            commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
-            documents=DOCUMENTS if (out / DOCUMENTS).is_file() else "",
-        )  # fmt: skip
-        with progress("site: pages", 0, brief=True) as shown:
-            written = write_site(out, site, _counted(shown))
-        if publishing:
-            site.asv = _awaited(publishing)
-            if not site.asv.published:
-                staging.drop(out / "asv")
-            written = _written_again(out, site, staging)
+    reading_notes: list[str] = []
+    with progress("site: reading results", 0, brief=True) as shown:
+        series = store.read(reading_notes.append, _counted(shown))
+    notes += reading_notes
+    if not series and not records and gate is None:
+        unread = f" that can be read ({reading_notes[0]})" if reading_notes else ""
+        reason = f"{store.results_dir} has no results{unread}"
+        reason += f", and there are no records or verdict beside {out} ({_remedy(repo, store)})"
+        raise CommandError(f"nothing to publish: {reason}", NOT_MEASURED)
+    notes += _unknown_commits(series, history, repo, store.results_dir)
+    changes = _changes(series, history, store, notes)
+    report = bench_report.build(records) if records else None
+    standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
+    judged = gate.head.revision if gate else None
+    # asv may take minutes: our pages are in place before it begins, with links to what it will make.
+    no_asv = "--no-asv was given" if arguments.no_asv else "" if series else "the store has no results"
+    site = Site(
+        series, history, store.machines(), report, gate, asv_pages.AsvPages(published=not no_asv, reason=no_asv), notes,
+        changes=changes, standing=standing, gate_branch=branch_with(repo, judged.sha, history.branch) if judged else "",
+        baselines=_baselines(results / "baselines", notes), url=arguments.url,
+        commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
+        documents=DOCUMENTS if (out / DOCUMENTS).is_file() else "",
+    )  # fmt: skip
+    with StagedFiles() as staging, progress("site: pages", 0, brief=True) as shown:
+        if not no_asv:
+            asv_pages.hold_place(store, out / "asv", staging)
+        written = write_site(out, site, _counted(shown), staging)
+    if no_asv:
+        asv_pages.remove(out / "asv")
+    else:
+        site.asv = asv_pages.publish(store, history, out / "asv", say)
     _report(site, written, coverage, json=arguments.json)
     if arguments.open:
         import webbrowser
 
         webbrowser.open(written[0].as_uri())
     return coverage.status()
-
-
-def _written_again(out: Path, site: Site, staging: StagedFiles) -> list[Path]:
-    """Write our pages with links to asv's, which are moved into place together with them."""
-    from rocattn_profiling.site.site import write_site
-
-    # A file that neither reader accepts is reported once, though each words it differently.
-    known = {note.partition(": ")[0] for note in site.problems}
-    site.asv.notes = [note for note in site.asv.notes if note.partition(": ")[0] not in known]
-    with progress("site: links to asv's pages", 0, brief=True) as shown:
-        return write_site(out, site, _counted(shown), staging)
 
 
 def _coverage(arguments: argparse.Namespace, records: list[Record], gate: GateResult | None) -> Coverage:
@@ -203,6 +183,9 @@ def _remedy(repo: Path, store: AsvStore) -> str:
 def _report(site: Site, written: list[Path], coverage: Coverage, *, json: bool) -> None:
     """Report omissions, open regressions and the path of the site."""
     asv = site.asv
+    # A file that neither reader accepts is reported once, though each words it differently.
+    known = {note.partition(": ")[0] for note in site.problems}
+    asv.notes = [note for note in asv.notes if note.partition(": ")[0] not in known]
     for note in [*site.problems, *asv.notes]:
         say(f"note: {note}")
     if not asv.published:
@@ -275,19 +258,6 @@ def _counted(shown: Progress) -> Callable[[int, str], None]:
         shown.step(what)
 
     return step
-
-
-def _awaited(publishing: Future[AsvPages]) -> AsvPages:
-    """Wait for asv's pages, and say so: on a long history they take up to their timeout."""
-    from rocattn_profiling.site.asv_pages import PUBLISH_TIMEOUT_S
-
-    while True:
-        try:
-            return publishing.result(timeout=_SILENT_S)
-        except TimeoutError:
-            if publishing.done():
-                raise
-            say(f"site: waiting for asv publish, for at most {PUBLISH_TIMEOUT_S:.0f} s")
 
 
 def _waived(repo: Path, notes: list[str]) -> Waived:

@@ -6,10 +6,8 @@ import subprocess
 
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.cli import main
-from rocattn_profiling.site.asv_pages import stage
+from rocattn_profiling.site.asv_pages import publish, stage
 from rocattn_profiling.site.commits import read_history
-
-from .publishing import publish
 
 
 def test_suites_that_asv_discovers_do_not_hide_bench_results(history, tmp_path):

@@ -2,21 +2,25 @@
 
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import AsvStore
+from rocattn_profiling.base.files import StagedFiles
 from rocattn_profiling.cli import main
 from rocattn_profiling.measure.records import Commit
-from rocattn_profiling.site.asv_pages import AsvPages
+from rocattn_profiling.site import asv_pages
+from rocattn_profiling.site.asv_pages import AsvPages, publish
 from rocattn_profiling.site.commits import read_history
 from rocattn_profiling.site.site import Site, write_site
 
-from .publishing import publish
+from ...asv.history import git
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -240,17 +244,168 @@ def test_links_between_pages_lead_somewhere(site):
             assert link.startswith("#") or (page.parent / link.split("#")[0]).is_file(), (page, link)
 
 
-def test_our_pages_are_in_place_before_asv_is_waited_for(history, monkeypatch):
-    """What ends the wait leaves ours, which say that asv's are not there; without asv nothing is waited for."""
+def test_our_pages_are_in_place_before_asv_begins(history, monkeypatch):
+    """Whatever ends the wait leaves ours, whose links lead to a page that says so; then a failure's reason is there."""
     root, _ = history
-    asked = ["site", "--repo", str(root), "--out", str(root / "out/site"), "--json"]
+    out = root / "out/site"
+    asked = ["site", "--repo", str(root), "--out", str(out), "--json"]
 
-    def interrupted(_):
-        raise RocattnError("interrupted")
+    def interrupted(*_):
+        assert "in asv</a>" in (out / "changes.html").read_text()
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr("rocattn_profiling.site.command._awaited", interrupted)
-    assert main(asked) != 0
-    assert "asv publish is not done yet" in (root / "out/site/index.html").read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(asv_pages, "stage", interrupted)
+        assert main(asked) == 130
+    ours = {path: path.read_bytes() for path in out.rglob("*.html")}
+    assert "There are none: asv publish is not done yet" in ours[out / "asv/index.html"].decode()
+    assert 'href="asv/index.html"' in ours[out / "index.html"].decode()
+    (root / ".asv/results/benchmarks.json").unlink()
+    (root / ".asv/results/benchmarks.json.rocattn").unlink()
+    assert main(asked) == 0
+    assert "has no benchmarks.json" in (out / "asv/index.html").read_text()
+    assert not list(out.rglob("*.partial"))
+
+
+def test_each_page_of_ours_is_written_once(history, monkeypatch):
+    """A long history's pages take the most time of ours."""
+    root, _ = history
+    written, add = [], StagedFiles.add
+    monkeypatch.setattr(StagedFiles, "add", lambda self, path, pieces: (written.append(path), add(self, path, pieces)))
+    assert main(["site", "--repo", str(root), "--out", str(root / "out/site")]) == 0
+    assert len(written) == len(set(written)) > 12
+    assert (root / "out/site/asv/regressions.json").is_file()
+
+
+def test_pages_without_links_to_asv_s_leave_none_there(history, capsys):
+    """--no-asv removes what we made, done or not, and what somebody else put there stays."""
+    root, _ = history
+    out = root / "out/site"
+    asked = ["site", "--repo", str(root), "--out", str(out)]
     assert main([*asked, "--no-asv"]) == 0
-    assert "--no-asv was given" in (root / "out/site/index.html").read_text()
-    assert not (root / "out/site/asv").exists()
+    assert "asv's pages were not made: --no-asv was given" in capsys.readouterr().err
+    assert main(asked) == 0
+    assert (out / "asv/graphs").is_dir()
+    assert main([*asked, "--no-asv"]) == 0
+    assert "asv/" not in (out / "index.html").read_text().replace("benchmarks/asv", "")
+    assert not [path for path in out.iterdir() if "asv" in path.name]
+    (out / "asv").mkdir()
+    (out / "asv/precious.py").touch()
+    assert main([*asked, "--no-asv"]) == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert main(asked) == 4
+    assert "was not made by asv publish" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+@pytest.fixture
+def published(history, monkeypatch):
+    """(repository, function that publishes and returns whether asv ran): asv itself is replaced."""
+    root, _ = history
+    runs = []
+
+    def asv(_, scratch):
+        runs.append(scratch)
+        (scratch / "html").mkdir()
+        (scratch / "html/index.html").write_text("<body>")
+        (scratch / "html/index.json").write_text("{}")
+        (scratch / "html/graphdisplay.js").touch()
+        return ""
+
+    def ran():
+        runs.clear()
+        said = []
+        assert publish(AsvStore(root), read_history(root), root / "out/asv", said.append).published
+        assert ("earlier run" in said[0]) != bool(runs)
+        return bool(runs)
+
+    monkeypatch.setattr(asv_pages, "_run_publish", asv)
+    return root, ran
+
+
+def test_what_is_on_none_of_asv_s_pages_makes_none_anew(published):
+    """An unchanged store, a commit that was not measured, another time of a file; notes are said again."""
+    root, ran = published
+    broken = result_files(root)[0]
+    broken.write_text(broken.read_text()[:99])
+    assert ran()
+    noted = json.loads((root / "out/asv/rocattn.json").read_text())["left out"]
+    assert publish(AsvStore(root), read_history(root), root / "out/asv").notes == noted
+    assert broken.name in noted[0]
+    os.utime(result_files(root)[1], (1, 1))
+    git(root, "commit", "--quiet", "--allow-empty", "-m", "Not measured")
+    assert not ran()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: result_files(root)[3].unlink(),
+        lambda root: result_files(root)[3].write_text(result_files(root)[3].read_text().replace("1", "2", 1)),
+        lambda root: (root / "asv.conf.json").write_text((root / "asv.conf.json").read_text() + "// a comment\n"),
+        lambda root: next(root.glob(".asv/results/*/machine.json")).write_text("{}"),
+        lambda root: (root / ".asv/results/benchmarks.json.rocattn").write_text("{}"),
+        lambda root: git(root, "tag", "v1"),
+        lambda root: git(root, "checkout", "--quiet", "-b", "other"),
+        lambda root: git(root, "reset", "--quiet", "--hard", "HEAD~2"),
+        lambda root: (root / "out/asv/graphdisplay.js").unlink(),
+        lambda root: (root / "out/asv/rocattn.json").write_text("[]"),
+    ],
+    ids=["fewer", "other value", "settings", "machine", "benchmarks", "tag", "branch", "reset", "pages", "record"],
+)
+def test_asv_s_pages_are_made_anew_of_what_changed(published, change):
+    """Each of what they are made from, and pages that are not whole."""
+    root, ran = published
+    assert ran()
+    change(root)
+    assert ran()
+    assert not ran()
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(OSError(28, "full"), RocattnError), (KeyboardInterrupt(), KeyboardInterrupt)]
+)
+def test_torn_pages_of_asv_leave_the_earlier_ones(published, monkeypatch, error, raised):
+    """The disk is full, or Ctrl-C comes, in the middle of the copy; the next run makes them."""
+    root, ran = published
+    assert ran()
+    before = {path: path.read_bytes() for path in (root / "out").rglob("*") if path.is_file()}
+    result_files(root)[3].unlink()
+
+    def torn(source, target, **_):
+        (target / "index.html").write_text("half")
+        raise error
+
+    whole = shutil.copytree
+    monkeypatch.setattr(shutil, "copytree", torn)
+    with pytest.raises(raised):
+        ran()
+    monkeypatch.setattr(shutil, "copytree", whole)
+    assert {path: path.read_bytes() for path in (root / "out").rglob("*") if path.is_file()} == before
+    assert ran()
+
+
+def test_another_asv_makes_its_pages_anew(published, monkeypatch):
+    """As it would after an update of the environment."""
+    _, ran = published
+    assert ran()
+    monkeypatch.setattr(asv_pages, "version", lambda _: "99.0")
+    assert ran()
+
+
+def test_nothing_of_asv_is_left_when_it_takes_too_long(history, tmp_path, monkeypatch):
+    """Its workers, in which a step detection that never ends would go on, end with it; the page says why."""
+    root, _ = history
+    worker = tmp_path / "worker"
+    (tmp_path / "asv.py").write_text(
+        "import multiprocessing, os, pathlib, time\n"
+        f"def work():\n    pathlib.Path({str(worker)!r}).write_text(str(os.getpid()))\n    time.sleep(600)\n"
+        "multiprocessing.Process(target=work).start()\ntime.sleep(600)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(asv_pages, "PUBLISH_TIMEOUT_S", 5.0)
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv")
+    assert asv.reason.startswith("asv publish did not end within 5 s")
+    assert asv.reason in (root / "out/asv/index.html").read_text()
+    state = Path(f"/proc/{worker.read_text()}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"

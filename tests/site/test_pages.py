@@ -65,11 +65,9 @@ def site(series_of, history, records, verdict):
         series_of([3.0] * 12, benchmark="<img src=x onerror=alert(1)>", params={"<b>p</b>": "<i>v</i>"}),
     ]
     machines = {"box": {"cpu": "<u>cpu</u>", "ram": str(9 << 30), "num_cpu": "3"}}
-    asv = AsvPages(published=True, notes=["<s>note</s>"])
+    asv, problems = AsvPages(published=True), ["passed over <x>.json: broken", "<s>note</s>"]
     report = bench_report.build(records)
-    return Site(
-        series, history, machines, report, verdict, asv, ["passed over <x>.json: broken"], made_ms=1_790_000_000_000
-    )
+    return Site(series, history, machines, report, verdict, asv, problems, made_ms=1_790_000_000_000)
 
 
 @pytest.fixture

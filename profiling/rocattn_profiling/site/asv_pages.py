@@ -27,7 +27,7 @@ import rocattn
 from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.asv.series import PassedOver, beyond_measure
 from rocattn_profiling.asv.store import NO_NUMPY, read_config, up_to_date
-from rocattn_profiling.base.files import StagedFiles, open_regular
+from rocattn_profiling.base.files import StagedFiles, open_regular, write_together
 from rocattn_profiling.base.process import run_group
 from rocattn_profiling.pages.render import moment, render
 from rocattn_profiling.site.commits import History
@@ -178,8 +178,7 @@ def _write_instead(folder: Path, reason: str, store: AsvStore) -> None:
         reason=reason,
         **common,
     )
-    (folder / "index.html").write_text(page, encoding="utf-8")
-    (folder / RECORD).write_text(json.dumps({"why there are none": reason}))
+    write_together({folder / "index.html": page, folder / RECORD: json.dumps({"why there are none": reason})})
 
 
 def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) -> None:

@@ -184,7 +184,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         "index.html", "index.html.j2", site.project, gate=gate,
         judged=judged_state(site.gate, site.history, site.gate_branch) if site.gate else None,
         head=commits.get(site.history.head), report=site.report,
-        baseline=BASELINE, problems=[*site.problems, *site.asv.notes], machines=site.machines,
+        baseline=BASELINE, problems=site.problems, machines=site.machines,
         pages=histories, tree=tree_of(histories), scripted=bool(histories),
         machine_names=sorted({line.machine for line in series}), commit_count=len(measured),
         standing=site.standing, headline=HEADLINE, changes=site.changes,

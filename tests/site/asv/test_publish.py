@@ -110,6 +110,7 @@ def test_commits_this_clone_lacks_are_counted_not_fatal(history, record_of):
     asv = publish(AsvStore(root), read_history(root), root / "out/asv")
     assert asv.published
     assert any("1 measured commits are not in this clone" in note for note in asv.notes)
+    assert '<a href="rocattn.json">left out</a>' in (root / "out/asv/index.html").read_text()
 
 
 def test_asv_s_pages_lead_back_also_without_scripts(history):

@@ -183,13 +183,15 @@ def fetch(folder: Path) -> None:
     """Write each verdict that run ``RUN_ID`` owes to ``NAME.json``, and how its job ended to ``NAME.ended``.
 
     An empty file stands for a verdict that cannot be had. What a run owes is GitHub's word, not the artifacts': `gpu`
-    one for each self-hosted machine that took a job of it, so that no fork shows a GPU's verdict that no GPU gave.
+    one for each self-hosted machine that took a job of it, and none to a fork, whose workflow can upload any artifact
+    from a hosted job while a machine refuses another: forks come to a GPU by hand, without a comment.
     """
     api, run = Api(), number_in("RUN_ID")
     folder.mkdir(parents=True, exist_ok=True)
     jobs = objects(part(api.get(f"/actions/runs/{run}/jobs?per_page=100"), "jobs", list))
     if matching(re.compile("test|gpu"), "WORKFLOW") == "gpu":
-        owed = {name: (str(job["conclusion"]), job) for name, job in machines(jobs)}
+        ours = os.environ.get("HEAD_REPOSITORY") == api.repository
+        owed = {name: (str(job["conclusion"]), job) for name, job in machines(jobs) if ours}
     else:
         gate: dict[str, Any] = next((job for job in jobs if job.get("name") == GATE), {})
         owed = {"verdict": (matching(ENDED, "CONCLUSION"), gate)}
@@ -204,18 +206,19 @@ def fetch(folder: Path) -> None:
         (folder / f"{name}.ended").write_text(ended)
         print(f"{name}: {len(text)} bytes, its job ended with {ended}")
     if not owed:
-        print("no machine took a job of this run: there is nothing to tell")
+        print("no machine took a job of this run, or it is a fork's: there is nothing to tell")
 
 
 def newest(artifacts: list[dict[str, Any]], name: str, job: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the newest artifact of a name that was made since a job began; None if there is none.
+    """Return the newest artifact of a name that was made while a job ran; None if there is none.
 
-    A run that is run again keeps the artifacts of its earlier attempts: a job that leaves none must not be answered for
-    by the one before it. A job that is not run again keeps its old beginning.
+    What comes after the job's end is another job's. A run that is run again keeps the artifacts of its earlier
+    attempts: a job that leaves none must not be answered for by the one before it. A job that is not run again keeps
+    its old beginning.
     """
-    began = moment(job.get("started_at"))
+    began, over = moment(job.get("started_at")), moment(job.get("completed_at"))
     found = [(moment(one.get("created_at")), one) for one in artifacts if one.get("name") == name]
-    since = [(made, one) for made, one in found if began and made and made >= began]
+    since = [(made, one) for made, one in found if began and made and began <= made <= over]
     return max(since, key=lambda pair: pair[0], default=(None, None))[1]
 
 

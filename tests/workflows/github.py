@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 REPOSITORY = "we/rocattn"
 BOT = {"login": "github-actions[bot]"}
-EARLIER, BEGAN, LATER = (f"2026-11-20T{hour}:00:00Z" for hour in ("09", "10", "11"))
+EARLIER, BEGAN, LATER, ENDED, AFTER = (f"2026-11-20T{hour}:00:00Z" for hour in ("09", "10", "11", "12", "13"))
 
 
 class GitHub:
@@ -25,19 +25,20 @@ class GitHub:
         rights: Login -> permission.
         calls: (method, path) of every call.
         tokens: What came as authorisation, of every call: path -> value.
+        made: When `artifacts` were made.
         older: Artifacts of an earlier attempt of the run, by name: GitHub lists them, too.
     """
 
     def __init__(self):
         self.pulls, self.comments, self.labels, self.artifacts, self.rights = [], {}, {}, {}, {}
         self.jobs, self.older = [], {}
-        self.sizes, self.calls, self.tokens, self.url = {}, [], {}, ""
+        self.sizes, self.calls, self.tokens, self.url, self.made = {}, [], {}, "", LATER
 
     def add_machine(self, arch, conclusion="failure", runner="box-1"):
         """Add a job of the workflow `gpu` that a machine took, or (without a runner) only waits for one."""
         labels = ["self-hosted", "linux", "rocm", arch]
         job = {"name": "gate", "labels": labels, "runner_name": runner, "conclusion": conclusion}
-        self.jobs.append(job | {"started_at": BEGAN})
+        self.jobs.append(job | {"started_at": BEGAN, "completed_at": ENDED})
 
     def add_pull(self, number, sha, repository=REPOSITORY, branch="topic"):
         """Open a pull request."""
@@ -69,12 +70,12 @@ class GitHub:
             return 200, {"permission": self.rights.get(found[1], "none")}
         if re.fullmatch(r"/actions/runs/\d+/jobs", part):
             gate = {"name": "gate, without a GPU", "labels": ["ubuntu-24.04"], "started_at": BEGAN}
-            return 200, {"jobs": self.jobs or [gate]}
+            return 200, {"jobs": self.jobs or [gate | {"completed_at": ENDED}]}
         if re.fullmatch(r"/actions/runs/\d+/artifacts", part):
             listed = [
                 {"id": first + number, "name": name, "created_at": when}
                 | {"size_in_bytes": self.sizes.get(name, len(data))}
-                for first, when, kept in ((0, LATER, self.artifacts), (900, EARLIER, self.older))
+                for first, when, kept in ((0, self.made, self.artifacts), (900, EARLIER, self.older))
                 for number, (name, data) in enumerate(kept.items(), 1)
             ]
             return 200, {"artifacts": listed}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .github import BOT, GitHub, archive
+from .github import AFTER, BOT, GitHub, archive
 from .rules import ROOT, load, load_script
 
 SCRIPT = ROOT / ".github" / "scripts" / "pull_request.py"
@@ -124,6 +124,15 @@ def test_a_gpu_s_verdict_takes_a_job_on_that_gpu(hub, tmp_path):
     hub.add_machine("$(touch x)")
     hub.jobs.append({"name": "gate", "labels": ["ubuntu-24.04", "gfx942"], "runner_name": "GitHub Actions 7"})
     assert fetched(hub, tmp_path) == {}
+
+
+def test_a_fork_s_hosted_job_cannot_forge_a_gpu_s_verdict(hub, tmp_path):
+    """A machine's hook refuses the fork's job, to which GitHub gives its name; another job uploads that verdict."""
+    hub.add_machine("gfx942")
+    hub.artifacts = {"verdict-gfx942": archive({"verdict.json": b"forged"})}
+    assert fetched(hub, tmp_path, HEAD_REPOSITORY="they/rocattn") == {}
+    hub.made = AFTER  # in a branch of ours: the machine's job was over
+    assert fetched(hub, tmp_path) == {"verdict-gfx942.json": b""}
 
 
 def test_a_run_on_two_machines_owes_two_verdicts(hub, tmp_path):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The public site on branch gh-pages: `pages.sh fetch` brings the asv results that it keeps, with the record of noise among
-# them, `pages.sh publish SITE` puts the site and the results there as one commit without history (results grow; every
-# night's copy need not stay).
+# them, `pages.sh publish SITE [RESULTS]` puts the site and the results there as one commit without history (results grow;
+# every night's copy need not stay).
 # GITHUB_TOKEN, if set, goes to git through its environment, where no process list shows it.
 set -euo pipefail
 store=.asv/results
@@ -32,7 +32,7 @@ case "${1:-} ${2:-}" in
     fi
     ;;
 "publish "?*)
-    site=$2
+    site=$2 store=${3:-$store}
     if [ ! -s "$site/index.html" ]; then
         echo "pages.sh: $site has no index.html: nothing is published" >&2
         exit 3
@@ -53,7 +53,7 @@ case "${1:-} ${2:-}" in
     echo "pages.sh: published $commit"
     ;;
 *)
-    echo "usage: pages.sh fetch | publish SITE" >&2
+    echo "usage: pages.sh fetch | publish SITE [RESULTS]" >&2
     exit 4
     ;;
 esac

@@ -104,6 +104,8 @@ def _of_step(workflow, job, step, text):
             yield f"{action} does not name its version"
         if action == "actions/checkout":
             yield from _of_checkout(workflow, job, step.get("with", {}))
+        if action == "actions/download-artifact" and step.get("with", {}).get("path", ".") == ".":
+            yield "an artifact is unpacked over the scripts of the checkout"
     if "run" in step:
         if "${{" in step["run"]:
             yield f"an expression is pasted into a script: {step['run']!r}"

@@ -98,7 +98,8 @@ def test_site_is_published_without_history(repository):
         (site / "index.html").write_text(night)
         store.mkdir(parents=True, exist_ok=True)
         (store / f"{night}.json").write_text("{}")
-        done = repository.script("pages.sh", "publish", "out/site", GITHUB_TOKEN="t0ken")  # noqa: S106 - made up
+        where = ("out/site", ".asv/results") if night == "second" else ("out/site",)
+        done = repository.script("pages.sh", "publish", *where, GITHUB_TOKEN="t0ken")  # noqa: S106 - made up
         assert done.returncode == 0, done.stderr
         assert "t0ken" not in done.stdout + done.stderr
         subprocess.run(["rm", "-r", repository.path / ".asv"], check=True)

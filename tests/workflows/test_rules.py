@@ -107,6 +107,8 @@ MUTATIONS = {
     "a title in a script": (
         "test", lambda w: last_step(w).update(run="bash .ci/run ${{ github.event.pull_request.title }}"),
         "pasted into a script"),
+    "an artifact over the checkout": (
+        "nightly", lambda w: w["jobs"]["publish"]["steps"][1]["with"].pop("path"), "over the scripts"),
     "logic in YAML": (
         "test", lambda w: last_step(w).update(run="curl https://example.org | sh"), "of its own in YAML"),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rocattn
+from rocattn_profiling.base.markup import seen
 from rocattn_profiling.pages.charts import colour_of, line_class
 from rocattn_profiling.pages.quantities import digits, percent, quantity, short_date
 
@@ -52,6 +53,7 @@ def environment() -> Environment:
         loader=FileSystemLoader(sorted(Path(__file__).parents[1].glob("*/templates"))),
         autoescape=select_autoescape(("html.j2",), default_for_string=True, default=False),
         undefined=StrictUndefined,
+        finalize=_finalized,
         trim_blocks=True,
         keep_trailing_newline=True,
     )
@@ -61,6 +63,13 @@ def environment() -> Environment:
         "colour": colour_of, "line_class": line_class, "percent": percent, "shorten": shorten, "share": share,
     }  # fmt: skip
     return jinja
+
+
+def _finalized(value: Any) -> Any:
+    """Return what a template prints without a stranger's control characters; what is escaped stays so."""
+    if not isinstance(value, str) or (clean := seen(value)) == value:
+        return value
+    return type(value)(clean)
 
 
 def add_filters(filters: dict[str, Callable[..., Any]], **values: Any) -> None:

@@ -114,6 +114,29 @@ def test_a_build_that_was_killed_is_done_again(project, own_cache):
     assert environments._read_stamp(stamp) is None
 
 
+@pytest.mark.parametrize("damage", ["edited", "removed", "another", "list"])
+def test_a_damaged_environment_is_built_again(project, own_cache, monkeypatch, damage):
+    """Every run would fail on it, and --fresh would not help; new files do not matter."""
+    revision = revisions.resolve(project.root, "HEAD")
+    built = environments.build(project.root, revision)
+    module = Path(ask(built, "import tinylib; print(tinylib.__file__)"))
+    (module.parent / "written_at_import.txt").write_text("x")
+    with monkeypatch.context() as patched:
+        patched.setattr(environments, "_make", lambda *_, **__: pytest.fail("built again"))
+        environments.build(project.root, revision)
+    if damage == "edited":
+        module.write_text(module.read_text() + "raise OSError\n")
+    elif damage == "removed":
+        module.unlink()
+    elif damage == "another":
+        next(module.parents[1].glob("*.pth")).write_text("")
+    else:
+        Path(built.folder, "files.json").write_text('["12')
+    again = environments.build(project.root, revision)
+    assert ask(again, "import tinylib, asv_runner; print(tinylib.work(2))") == "1"
+    assert not (module.parent / "written_at_import.txt").exists()
+
+
 def test_nothing_of_a_build_stays_in_the_scratch_folder(project, own_cache):
     """Checkouts are removed, and the user's repository has no build files."""
     environments.build(project.root, revisions.resolve(project.root, "HEAD"))

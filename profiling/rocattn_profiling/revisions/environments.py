@@ -32,6 +32,7 @@ __all__ = ["BuildError", "CacheError", "Environment", "build", "cache_root", "di
 
 KEEP = 12  # environments in the cache; one is 20 to 400 MB, mostly hard links into uv's cache
 _STAMP = "stamp.json"  # in each: the environment's facts; its modification time is the last use
+_FILES = "files.json"  # in each: what its files were when it was ready
 FRESH_S = 6 * 3600.0  # one used this recently is never removed: a running gate may hold it
 
 
@@ -108,7 +109,7 @@ def _cached(repo: Path, revision: Revision, recipe: Recipe, *, offline: bool) ->
         revisions.prune_checkouts(root / "scratch")
         with locked(entry.with_suffix(".lock")):
             stamp = entry / _STAMP
-            if ready := _read_stamp(stamp):
+            if (ready := _read_stamp(stamp)) and _is_whole(entry):
                 os.utime(stamp)
                 return ready
             shutil.rmtree(entry, ignore_errors=True)
@@ -116,6 +117,7 @@ def _cached(repo: Path, revision: Revision, recipe: Recipe, *, offline: bool) ->
             _prune(entry.parent)
             with revisions.checkout(repo, revision, root / "scratch") as source:
                 ready = _make(source, entry, revision, recipe, offline=offline)
+            (entry / _FILES).write_bytes(msgspec.json.encode(sorted(_files(entry))))
             # The stamp comes last: an entry without one was killed half-way and is rebuilt.
             partial = entry / ".stamp.partial"
             partial.write_bytes(msgspec.json.encode(ready))
@@ -129,6 +131,27 @@ def _read_stamp(stamp: Path) -> Environment | None:
     except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
         return None
     return ready if Path(ready.python).exists() else None
+
+
+def _is_whole(entry: Path) -> bool:
+    """Whether the installed files are as they were: one that is edited or gone breaks every run; a new one may be."""
+    try:
+        return set(msgspec.json.decode((entry / _FILES).read_bytes(), type=list[str])) <= _files(entry)
+    except FileNotFoundError:  # an environment of an older version
+        return True
+    except msgspec.DecodeError:
+        return False
+
+
+def _files(entry: Path) -> set[str]:
+    """Return size, time and path of each file of an environment but bytecode; contents can be 400 MB."""
+    found = set()
+    for folder, below, names in os.walk(entry / "venv"):
+        below[:] = [name for name in below if name != "__pycache__"]
+        for path in (os.path.join(folder, name) for name in names):  # noqa: PTH118 - thousands
+            status = os.lstat(path)
+            found.add(f"{status.st_size} {status.st_mtime_ns} {path!a}")
+    return found
 
 
 def _make(source: Path, entry: Path, revision: Revision, recipe: Recipe, *, offline: bool) -> Environment:

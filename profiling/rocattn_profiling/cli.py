@@ -86,7 +86,8 @@ def _top_parser() -> argparse.ArgumentParser:
     lines = [f"  {verb:8} {text}" for verb, text in VERBS.items()]
     epilog = (
         "exit status: 0 fine, 1 the thing checked failed, 2 undecided under --strict,\n"
-        "3 nothing or not everything was measured, 4 usage or environment error, 130 interrupted (Ctrl-C)"
+        "3 nothing or not everything was measured, 4 usage or environment error, 130 interrupted (Ctrl-C),\n"
+        "143 terminated"
     )
     parser = _Parser(
         prog="rocattn",

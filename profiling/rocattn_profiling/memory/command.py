@@ -41,7 +41,8 @@ Lengths are keys, and query tokens too unless --seq-q fixes those.
 exit status: 0 measured, and the theory is right
              1 the allocators' count contradicts the theory (by more than 5 % and 64 KiB)
              3 a backend failed; nothing was measured, or nothing of a backend that --backend names
-             4 usage or environment error"""
+             4 usage or environment error
+             130 interrupted: measured lengths are kept, and the same command goes on"""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:

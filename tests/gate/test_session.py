@@ -1,5 +1,7 @@
 """A session of launches on its own: what is kept, what is given up, and in which order the sides run."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -216,6 +218,20 @@ def test_a_run_that_was_stopped_among_repeats_goes_on_with_them(tmp_path):
         assert (again.repeated, again.launches) == (whole.repeated, whole.launches)
         samples = [[x.samples for x in found.pairs[0].b.launches] for found in (whole, again)]
         assert samples[0] == samples[1]
+
+
+def test_a_damaged_launch_is_measured_again(tmp_path):
+    """A flipped digit is still JSON, and would be a measurement that nobody made; older versions' lines had no sum."""
+    whole = measured(tmp_path, Spells((3, 5, 6)))
+    path = tmp_path / "launches-key.jsonl"
+    lines = path.read_bytes().splitlines()
+    store = LaunchStore(tmp_path / "launches.jsonl", "key")
+    assert store.resumed == whole.launches
+    at = lines[3].index(b'"samples_ns":[') + len(b'"samples_ns":[')
+    lines[3] = lines[3][:at] + b"%d" % (9 - int(lines[3][at : at + 1])) + lines[3][at + 1 :]
+    lines[4] = re.sub(rb',"checksum":\d+', b"", lines[4])
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert LaunchStore(tmp_path / "launches.jsonl", "key").resumed == whole.launches - 1
 
 
 def test_orders_are_balanced_and_come_from_the_seed():

@@ -5,6 +5,8 @@ Every finished launch is appended to ``launches-KEY.jsonl``, which becomes ``lau
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,8 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Case, Outcome
 from rocattn_profiling.base.files import append_line
 from rocattn_profiling.gate.model import EarlierNoise, SideName
+
+_CHECKSUM = re.compile(rb',"checksum":(\d+)}$')
 
 
 class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,7 +40,9 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def read_launches(path: Path) -> Iterator[LaunchLine]:
-    """Yield the lines of a file of launches, but for one that was cut off by a kill.
+    """Yield the lines of a file of launches, but for those that were cut off by a kill, or damaged.
+
+    Each ends with a checksum of the rest, but in files of older versions.
 
     Raises:
         OSError: When it cannot be read.
@@ -44,7 +50,9 @@ def read_launches(path: Path) -> Iterator[LaunchLine]:
     decoder = msgspec.json.Decoder(LaunchLine)
     for text in path.read_bytes().splitlines():
         with suppress(msgspec.DecodeError):
-            yield decoder.decode(text)
+            line, found = decoder.decode(text), _CHECKSUM.search(text)
+            if found is None or int(found[1]) == zlib.crc32(text[: found.start()]):
+                yield line
 
 
 class LaunchStore:
@@ -89,7 +97,8 @@ class LaunchStore:
         self.resumed = len(self._known)
 
     def _append(self, line: LaunchLine) -> None:
-        append_line(self.path, msgspec.json.encode(line))
+        text = msgspec.json.encode(line)[:-1]
+        append_line(self.path, b'%b,"checksum":%d}' % (text, zlib.crc32(text)))
 
     def get(self, case: Case, side: SideName, round_: int, repeat: int = 0) -> Outcome | None:
         """Return a finished launch."""

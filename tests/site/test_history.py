@@ -379,3 +379,12 @@ def test_machines_are_compared_on_one_chart(series_of):
     assert page.against[0].title == "Machines and environments against slow"
     (alone,) = families([slow])
     assert history_page(alone, Around({})).against is None
+
+
+def test_a_single_point_among_long_lines_is_a_dot(series_of):
+    """It makes no line, and long lines have no dots: a machine measured once would be invisible."""
+    long = series_of([1.0] * 300, machine="usual")
+    once = series_of([None] * 299 + [2.0], machine="once")
+    (family,) = families([long, once])
+    for chart in history_page(family, Around({})).against:
+        assert [len(line.marks) for line in chart.lines] == [1]

@@ -242,13 +242,14 @@ def overview_charts(
     bends = _share(CHART_BENDS, len(lines), 16, 240)
     traces = []
     for line, own in zip(lines, ratios, strict=True):
-        points = {p.sha: p for p in line.points} if dotted else {}
         known = [(at, ratio) for at, ratio in enumerate(own) if ratio is not None]
+        shown = dotted or len(known) == 1  # a single point makes no line
+        points = {p.sha: p for p in line.points} if shown else {}
         values = []
         for number in thin([ratio for _, ratio in known], bends):
             at, ratio = known[number]
             told = ""
-            if dotted:
+            if shown:
                 now = f"{line.full_name}: {percent(ratio)} ({quantity(points[shas[at]].value, line.unit)})"
                 told = f"{now}\n{commit_title(shas[at], points[shas[at]], around.commits)}"
             values.append(ChartPoint(at, ratio, told, href=around.pages.get(shas[at], "")))

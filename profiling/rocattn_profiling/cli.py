@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import rocattn
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.console import cleanly, json_alone, kept_of, open_closed, spell_out
+from rocattn_profiling.base.console import cleanly, json_alone, open_closed, spell_out
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
 
 # Verb -> one line of help. Each verb's `command` has `prepare(parser)` and `run(arguments) -> exit status`.
@@ -142,8 +142,7 @@ def main(argv: list[str] | None = None) -> int:
         _complain(f"{name}: {error}", *getattr(error, "__notes__", ()))
         return error.status if isinstance(error, CommandError) else USAGE
     except KeyboardInterrupt as error:
-        kept = kept_of.get(name.removeprefix("rocattn "))
-        _complain(f"{name}: interrupted{(kept and f'; {kept}') or ''}", *getattr(error, "__notes__", ()))
+        _complain(f"{name}: interrupted; what was finished is kept", *getattr(error, "__notes__", ()))
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error of ours
         _drop(sys.stdout)

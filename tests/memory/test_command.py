@@ -414,32 +414,3 @@ def test_a_study_of_nothing_is_still_a_page():
     assert "there is no &lt;device&gt;" in memory_report.html(report)
     assert "not measured: gpu" in memory_report.markdown(report)
     assert math.isclose(memory_report.to_json(report)["budget_bytes"], 1)
-
-
-@pytest.mark.parametrize("damage", ["", "a digit", "half a line"])
-def test_an_interrupted_study_goes_on(damage, tmp_path, monkeypatch, capsys):
-    """With what it has kept, and says; a damaged line of that is measured again."""
-    real, calls, stop_at = memory_measure._measure_point, [], 2
-
-    def measure(subject, length, *rest):
-        if len(calls) == stop_at:
-            raise KeyboardInterrupt
-        calls.append(length)
-        return real(subject, length, *rest)
-
-    monkeypatch.setattr(memory_measure, "_measure_point", measure)
-    command = ["memory", "--backend", "cpu", "--lengths", "32", "64", "96", "--threads", "1", "--out", str(tmp_path)]
-    assert main(command) == 130
-    (journal,) = tmp_path.glob("unfinished-*")
-    assert f"kept 2 of 3 in {journal}; the same command continues from there\n" in capsys.readouterr().err
-    text = journal.read_text()
-    if damage:
-        at = text.index('"allocated_bytes":') + len('"allocated_bytes":')
-        journal.write_text(text[:-30] if damage == "half a line" else f"{text[:at]}{9 - int(text[at])}{text[at + 1 :]}")
-    first, stop_at = list(calls), 9
-    assert main(command) == 0
-    again = {"": [], "a digit": [32], "half a line": [64]}[damage]
-    assert sorted(calls[len(first) :]) == sorted([*again, 96])
-    assert f"going on with {2 - len(again)} of 3" in capsys.readouterr().err
-    assert len(json.loads((tmp_path / "memory.json").read_text())["points"]) == 3
-    assert not journal.exists()

@@ -162,7 +162,7 @@ def test_site_shows_records_and_verdict_before_there_is_history(repository, out,
         "index.html", "bench.html", "gate.html", "style.css",
     ]  # fmt: skip
     notes, last = captured.err.splitlines()[:-1], captured.err.splitlines()[-1]
-    assert notes == ["note: asv's pages were not made: the store has no result of a commit of this repository"]
+    assert notes == ["note: asv's pages were not made: the store has no results"]
     assert last == f"The site is at {out / 'site/index.html'}"
 
 

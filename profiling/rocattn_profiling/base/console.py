@@ -26,8 +26,6 @@ _WHAT = 160  # characters of a step: a label may be long
 _GAP = 3  # between two columns of a table
 _ELAPSED_TERMINAL_S, _ELAPSED_LOG_S = 20.0, 60.0  # between two lines on a step that takes long
 _ENDING = {signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
-kept_of: dict[str, str] = {}
-"""Command -> what it says to keep when a signal ends it; "" for nothing."""
 _kept: list[tuple[IO[str], int]] = []  # stdout, and its descriptor, while `json_alone` has them
 
 
@@ -136,8 +134,6 @@ def at_end(handler: Callable[[int, FrameType | None], Any]) -> Handlers:
 def end_cleanly(command: str, kept: str = "") -> Handlers:
     """Unwind at the signals of `at_end`, so that child processes are ended too; say so, and what is kept."""
     from rocattn_profiling.base.process import end_started
-
-    kept_of[command] = kept
 
     def ended(number: int, _frame: FrameType | None) -> NoReturn:
         end_started()  # threads may be waiting for them

@@ -41,8 +41,7 @@ Lengths are keys, and query tokens too unless --seq-q fixes those.
 exit status: 0 measured, and the theory is right
              1 the allocators' count contradicts the theory (by more than 5 % and 64 KiB)
              3 a backend failed; nothing was measured, or nothing of a backend that --backend names
-             4 usage or environment error
-             130 interrupted: measured lengths are kept, and the same command goes on"""
+             4 usage or environment error"""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +98,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rocattn.cache import write_problem
     from rocattn_profiling.base.files import result_folder, write_together
-    from rocattn_profiling.measure.journal import Journal
     from rocattn_profiling.measure.machine import available_cores, total_memory_bytes
     from rocattn_profiling.measure.settings import import_backends
     from rocattn_profiling.memory import measure as memory_measure
@@ -117,11 +115,10 @@ def run(arguments: argparse.Namespace) -> int:
         result_folder(out)
     if problem := write_problem(out):  # before the measuring, not after it
         raise CommandError(f"cannot write to {out}: {problem}")
-    journal = Journal(out, _key(arguments, config, threads), len(names) * len(lengths))
-    with journal.unfinished(), progress("memory", len(names) * len(lengths)) as shown:
+    with progress("memory", len(names) * len(lengths)) as shown:
         study = memory_measure.measure_memory(
             config, lengths, names, threads=threads, budget_bytes=arguments.budget or total_memory_bytes(),
-            keep_queries=keep_queries, backend_module=arguments.backend_module, journal=journal, on_step=shown.step,
+            keep_queries=keep_queries, backend_module=arguments.backend_module, on_step=shown.step,
         )  # fmt: skip
     _print(study)
     report = memory_report.build(study, int(time.time() * 1000))
@@ -139,7 +136,6 @@ def run(arguments: argparse.Namespace) -> int:
             page: memory_report.html(report),
         })  # fmt: skip
         say(f"The report is at {page}")
-        journal.finish()
     else:
         say("nothing was measured, so no report was written")
     if arguments.json:
@@ -147,20 +143,6 @@ def run(arguments: argparse.Namespace) -> int:
     gaps = coverage.gaps("measured")
     say(f"memory: {coverage.compared} of {len(study.points)} lengths measured{'; ' * bool(gaps)}{gaps}")
     return coverage.status(failed=bool(memory_measure.disagreements(study)))
-
-
-def _key(arguments: argparse.Namespace, config: AttentionConfig, threads: int) -> bytes:
-    """Return what a point depends on, beside its backend and length."""
-    import msgspec
-
-    from rocattn_profiling.base.process import MARK
-    from rocattn_profiling.measure.machine import this_machine
-    from rocattn_profiling.measure.settings import code_hash
-
-    code = code_hash(arguments.backend_module)
-    settings = sorted((k, v) for k, v in os.environ.items() if k.startswith("ROCATTN_") and k != MARK)
-    shape = (config.to_dict(), "seq_q" in given(arguments))
-    return msgspec.json.encode((shape, threads, this_machine(), code, settings))
 
 
 def _config(arguments: argparse.Namespace) -> tuple[AttentionConfig, bool]:

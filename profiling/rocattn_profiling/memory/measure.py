@@ -12,7 +12,6 @@ import gc
 import os
 import tracemalloc
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +21,6 @@ from rocattn.config import AttentionConfig
 from rocattn.settings import USE_FLASH_ATTENTION
 from rocattn_profiling.bench.launch import calls_of
 from rocattn_profiling.bench.limits import PROCESS_BYTES, gigabytes
-from rocattn_profiling.measure.journal import Journal
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
 from rocattn_profiling.measure.records import Status
 from rocattn_profiling.measure.settings import import_backends
@@ -248,7 +246,6 @@ def measure_memory(
     budget_bytes: int,
     keep_queries: bool = False,
     backend_module: str = "",
-    journal: Journal,
     on_step: Callable[[str], None] = lambda _what: None,
 ) -> MemoryStudy:
     """Measure backends on a config at several lengths.
@@ -262,7 +259,6 @@ def measure_memory(
         budget_bytes: For which the longest sequence is sought.
         keep_queries: Leave query tokens as they are.
         backend_module: Module that registers further backends, imported by each process.
-        journal: Where each point is kept when it is measured.
         on_step: Called after each measurement, with its name.
 
     Raises:
@@ -279,8 +275,7 @@ def measure_memory(
             continue
         mine = []
         for length, at in configs.items():
-            measure = partial(_measure_point, subject, length, at, threads, backend_module)
-            mine.append(journal.result(f"{subject.name} {length}", MemoryPoint, measure))
+            mine.append(_measure_point(subject, length, at, threads, backend_module))
             on_step(f"{subject.name} {at.label}")
         points += mine
         fits.append(_fit(subject, mine, config, budget_bytes, keep_queries=keep_queries))

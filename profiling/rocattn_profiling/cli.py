@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import rocattn
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.console import cleanly, json_alone, open_closed, spell_out
+from rocattn_profiling.base.console import cleanly, json_alone, spell_out
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
 
 # Verb -> one line of help. Each verb's `command` has `prepare(parser)` and `run(arguments) -> exit status`.
@@ -124,7 +124,6 @@ def _parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.N
 def main(argv: list[str] | None = None) -> int:
     """Run one command; an expected error is one line on stderr and its exit status, never a traceback."""
     name, debug = "rocattn", False
-    open_closed()
     spell_out()
     try:
         try:
@@ -135,7 +134,8 @@ def main(argv: list[str] | None = None) -> int:
             with cleanly(top.command), json_alone(getattr(arguments, "json", False)):
                 return int(import_module(f"rocattn_profiling.{top.command}.command").run(arguments))
         finally:
-            sys.stdout.flush()  # here, where an error has its line; not when the interpreter ends
+            if sys.stdout is not None:  # closed by who started us
+                sys.stdout.flush()  # here, where an error has its line; not when the interpreter ends
     except RocattnError as error:
         if debug:
             _complain(traceback.format_exc().rstrip())

@@ -95,15 +95,6 @@ def saying_elapsed(what: str, say_line: Callable[[str], None]) -> Iterator[None]
         thread.join()
 
 
-def open_closed() -> None:
-    """Give the standard streams that who started us has closed to /dev/null: they are None, and a file may take 2."""
-    for name in ("stdin", "stdout", "stderr"):  # in this order each gets its own number, the lowest that is free
-        if getattr(sys, name) is None:
-            stream = open(os.devnull, "r" if name == "stdin" else "w")  # noqa: PTH123, SIM115 - as long as we run
-            os.set_inheritable(stream.fileno(), True)
-            setattr(sys, name, stream)
-
-
 def spell_out() -> None:
     """Escape characters that stdout's encoding lacks, as stderr does: a name must not crash a command."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -166,7 +157,7 @@ def cleanly(command: str) -> Iterator[None]:
 @contextmanager
 def json_alone(wanted: bool) -> Iterator[None]:
     """Reserve stdout for `emit_json`: other output (a user's backend, its module, native code) goes to stderr."""
-    if wanted:
+    if wanted and sys.stdout is not None and sys.stderr is not None:
         _kept.append((sys.stdout, -1))
         with suppress(OSError, ValueError):  # in tests stdout has no descriptor, or another one
             if (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2):

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rocattn_profiling.asv.series import in_order
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.site.changepoints import FEWEST, change_points
 from rocattn_profiling.site.changes import lower_is_better
@@ -45,9 +46,8 @@ def lines_of(repo: Path, store: Path) -> list[tuple[str, int, list[float]]]:
     """Return each line: its label, 1 if lower is better else -1, and its values in commit order."""
     order = {sha: info.order for sha, info in read_history(repo).commits.items() if info.on_branch}
     lines = []
-    for series in AsvStore(repo, store).read():
-        points = sorted((p for p in series.points if p.sha in order), key=lambda p: order[p.sha])
-        values = [p.value for p in points if p.value is not None and math.isfinite(p.value)]
+    for series in in_order(AsvStore(repo, store).read(), order):
+        values = [value for value in series.points.values.tolist() if math.isfinite(value)]
         if len(values) >= FEWEST and min(values) > 0:
             lines.append((series.label, 1 if lower_is_better(series) else -1, values))
     return lines

@@ -362,3 +362,15 @@ def test_asv_reads_what_we_write(store):
     assert results.get_result_keys(benchmarks) == {"suite.Class.time_it"}
     assert results.get_result_value("suite.Class.time_it", benchmarks["suite.Class.time_it"]["params"])[0] == 1.05
     assert {name for name, _ in AsvMachine.fields} <= results.params.keys()
+
+
+def test_results_kept_apart_have_the_configuration_beside_them(tmp_path):
+    """Projects keep results in a repository of their own, with ``asv.conf.json``; the clone's own goes first."""
+    clone, apart = tmp_path / "clone", tmp_path / "bench"
+    (apart / "results").mkdir(parents=True)
+    clone.mkdir()
+    (apart / "asv.conf.json").write_text('{"version": 1, "project": "apart", "repo": "https://example.org/it"}')
+    assert AsvStore(clone, apart / "results").project == "apart"
+    assert AsvStore(clone).project == ""
+    (clone / "asv.conf.json").write_text('{"version": 1, "project": "own", "repo": "."}')
+    assert AsvStore(clone, apart / "results").project == "own"

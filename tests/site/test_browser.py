@@ -16,7 +16,6 @@ import pytest
 
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.site.asv_pages import AsvPages
-from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import find_changes
 from rocattn_profiling.site.commits import CommitInfo, History
 from rocattn_profiling.site.site import Site, write_site
@@ -142,7 +141,7 @@ def made(tmp_path_factory, series_of, records, verdict):
     ]
     tags = [(HOSTILE if n == 6 else f"v2026.{n}.0", sha) for n, sha in enumerate(commits) if n % 2 == 0]
     history = History(commits, f"evil/{HOSTILE}", list(commits)[-1], tags)
-    changes = find_changes(series, history, changes_of, lambda label, *_: HOSTILE if "flash" in label else "")
+    changes = find_changes(series, history, lambda label, *_: HOSTILE if "flash" in label else "")
     report = bench_report.build(records)
     site = Site(
         series, history, {"box": {"cpu": HOSTILE}}, report, verdict, AsvPages(reason=HOSTILE), [HOSTILE],

@@ -3,7 +3,6 @@
 import re
 import subprocess
 
-from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import find_changes
 from rocattn_profiling.site.commits import CommitInfo, History, read_history
 from rocattn_profiling.site.history import kernel_pages
@@ -22,7 +21,7 @@ def log_of(count, aside=()):
 def pages(series, log):
     """The pages of commits by number, in their order."""
     paths = commit_paths(series, log.commits)
-    made = commit_pages(series, log, find_changes(series, log, changes_of).listed, [], paths)
+    made = commit_pages(series, log, find_changes(series, log).listed, [], paths)
     return {page.commit.order: page for page in made}
 
 
@@ -77,7 +76,7 @@ def test_a_kernels_changes_are_newest_first(series_of):
     """A rise of commit 11 that ended with 22 is not open."""
     values = [8.0 if 11 <= n < 22 else 4.0 for n in range(32)]
     one, log = audited(series_of, "spills", values, "gfx942"), log_of(32)
-    (page,) = kernel_pages([one], Around(log.commits), find_changes([one], log, changes_of).by_series())
+    (page,) = kernel_pages([one], Around(log.commits), find_changes([one], log).by_series())
     assert [int(change.likeliest, 16) for change in page.changes] == [22, 11]
     assert page.open == 0
 

@@ -7,11 +7,10 @@ import re
 import msgspec
 import pytest
 
-from rocattn_profiling.asv.series import Point
+from rocattn_profiling.asv.series import Point, Points
 from rocattn_profiling.pages.charts import line_class
 from rocattn_profiling.site import history, history_charts
-from rocattn_profiling.site.changepoints import changes_of
-from rocattn_profiling.site.changes import Changes, find_changes
+from rocattn_profiling.site.changes import find_changes
 from rocattn_profiling.site.commits import CommitInfo, History
 from rocattn_profiling.site.history import (
     HistoryLine,
@@ -23,6 +22,7 @@ from rocattn_profiling.site.history import (
     slug_of,
 )
 from rocattn_profiling.site.history_charts import Around, against, geometric_mean, relative
+from rocattn_profiling.site.model import Changes
 from rocattn_profiling.site.site import Site, pages_of
 
 
@@ -35,7 +35,7 @@ def point(value, low=None, high=None, sha="a", date_ms=0):
 
 def said(values, unit="seconds", *, lower=True):
     """What the page says of a line of these values (None failed, NaN is n/a)."""
-    line = HistoryLine("p", "n", "m", unit, [point(value) for value in values], lower_is_better=lower)
+    line = HistoryLine("p", "n", "m", unit, Points.of(map(point, values)), lower_is_better=lower)
     entry = entry_of(line)
     return entry.latest, entry.previous, entry.first, entry.direction, entry.worse
 
@@ -55,7 +55,7 @@ def test_the_newest_point_is_compared_with_previous_and_first():
 def test_a_missing_newest_value_is_not_replaced_by_an_older_one(newest, word):
     """What ran before and does not any more has neither a time nor a change."""
     assert said([1.0, 2.0, newest]) == (word, "", "", "", False)
-    assert entry_of(HistoryLine("p", "n", "m", "seconds", [])).latest == "not measured"
+    assert entry_of(HistoryLine("p", "n", "m", "seconds", Points.of([]))).latest == "not measured"
 
 
 def test_intervals_that_touch_are_no_direction():
@@ -83,8 +83,8 @@ def test_values_are_against_the_first_that_is_one():
 def test_commits_that_git_does_not_know_come_first_by_date():
     """Results of a rewritten branch lie before the history, not after it, whatever their dates."""
     commits = {sha: CommitInfo(sha, 0, "s", order, on_branch=True) for order, sha in enumerate("xy")}
-    points = [point(1.0, sha=sha, date_ms=date) for sha, date in (("y", 1), ("lost", 9), ("x", 5), ("older", 7))]
-    assert order_commits(points, commits) == ["older", "lost", "x", "y"]
+    dates = {"y": 1, "lost": 9, "x": 5, "older": 7}
+    assert order_commits(dates, commits) == ["older", "lost", "x", "y"]
 
 
 def test_names_of_pages_are_unlike():
@@ -103,7 +103,7 @@ def test_lines_with_open_changes_are_drawn_first(series_of, monkeypatch):
     flat = [1 + 0.001 * (n % 3) for n in range(20)]
     step = [value * (1.3 if n > 10 else 1) for n, value in enumerate(flat)]
     series = [series_of(step if n == 4 else flat, benchmark="s.time_x", params={"n": str(n)}) for n in range(5)]
-    changes = find_changes(series, log, changes_of)
+    changes = find_changes(series, log)
     (family,) = families(series, changes.by_series())
     page = history_page(family, Around(commits))
     assert [panel.label for panel in page.panels] == ["n=0", "n=1", "n=4"]
@@ -116,7 +116,7 @@ def test_changes_of_a_page_are_newest_first(series_of):
     commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(32)}
     log = History(commits, "main", f"{31:040x}")
     values = [(1.3 if 11 <= n < 22 else 1) * (1 + 0.001 * (n % 3)) for n in range(32)]
-    changes = find_changes([one := series_of(values)], log, changes_of)
+    changes = find_changes([one := series_of(values)], log)
     (family,) = families([one], changes.by_series())
     page = history_page(family, Around(commits))
     assert [int(change.likeliest, 16) for change in page.changes] == [22, 11]
@@ -167,7 +167,7 @@ def test_a_change_is_drawn_from_the_last_surely_old_commit(series_of):
     commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(20)}
     flat = [1 + 0.001 * (n % 3) for n in range(20)]
     series = [series_of([value * (1.3 if n > 10 else 1) for n, value in enumerate(flat)])]
-    changes = find_changes(series, History(commits, "main", f"{19:040x}"), changes_of)
+    changes = find_changes(series, History(commits, "main", f"{19:040x}"))
     (found,) = changes.listed
     wide = msgspec.structs.replace
     shas = [f"{n:040x}" for n in (9, 10, 11, 12)]
@@ -190,7 +190,7 @@ def test_a_boundary_stands_before_its_commit(series_of):
     commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(9)}
     places = {sha: {"driver": "6.3" if info.order < 4 else "6.4"} for sha, info in commits.items()}
     both = [series_of([1.0] * 9, places=places, env=env) for env in ("py3.11", "py3.12")]
-    changes = find_changes(both, History(commits, "main", f"{8:040x}"), changes_of)
+    changes = find_changes(both, History(commits, "main", f"{8:040x}"))
     page = history_page(families(both)[0], Around(commits, boundaries=changes.boundaries))
     assert len(page.boundaries) == 2  # one of each environment; drawn over each other they would be one, and are
     for chart in (page.overview, page.panels[0].chart):
@@ -276,7 +276,7 @@ def test_a_change_has_its_dot_in_a_history_of_any_length(series_of):
     commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(400)}
     values = [(1.3 if n >= 211 else 1) * (1 + 0.001 * (n % 5)) for n in range(400)]
     values[210], values[212] = 0.9, 1.5  # the lowest and the highest of their stretches
-    changes = find_changes([one := series_of(values)], History(commits, "main", f"{399:040x}"), changes_of)
+    changes = find_changes([one := series_of(values)], History(commits, "main", f"{399:040x}"))
     (found,) = changes.listed
     line = HistoryLine("p", "cpu", "box", "seconds", one.points, one.label, changes=[found])
     place = {sha: at for at, sha in enumerate(commits)}

@@ -17,7 +17,6 @@ from rocattn_profiling.pages.render import breakable
 from rocattn_profiling.report.command import report_html
 from rocattn_profiling.site import site as site_module
 from rocattn_profiling.site.asv_pages import AsvPages
-from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import find_changes, where_of
 from rocattn_profiling.site.commits import with_pull_requests
 from rocattn_profiling.site.site import Site, pages_of, write_site
@@ -334,7 +333,7 @@ def test_a_foreign_project_reads_no_words_of_ours(series_of, history):
 def test_a_line_and_a_commit_have_addresses(series_of, history):
     """A change leads to its line's dot at its commit, by an anchor that is the same in the next build."""
     series = [series_of([(1.3 if n > 5 else 1.0) * (1 + 0.001 * (n % 3)) for n in range(12)], benchmark="a.time_b")]
-    changes = find_changes(series, history, changes_of)
+    changes = find_changes(series, history)
     pages = pages_of(Site(series, history, changes=changes))
     place = re.search(r'href="(history/a-time-b.html)#(line-[0-9a-f]{10}-[0-9a-f]+)"', pages["changes.html"])
     text = pages[place[1]]
@@ -352,6 +351,6 @@ def test_lines_and_points_that_are_alike_are_drawn(series_of, history):
     twice = msgspec.structs.replace(one, points=[*one.points, one.points[6]])
     renamed = series_of(values[:4], benchmark="a.time_b", params={"m": "1"})
     for series in ([twice], [one, renamed], [renamed, one]):
-        changes = find_changes(series, history, changes_of)
+        changes = find_changes(series, history)
         assert changes.listed
         assert "history/a-time-b.html#line-" in pages_of(Site(series, history, changes=changes))["changes.html"]

@@ -16,7 +16,6 @@ from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.kernels.pins import Pin, Pins
 from rocattn_profiling.pages.charts import thin
 from rocattn_profiling.pages.render import GENERATOR
-from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import find_changes, rules_of_asv
 from rocattn_profiling.site.commits import CommitInfo, History, branch_with, commit_url, read_history
 from rocattn_profiling.site.history import LINES, TABLE_COLUMNS
@@ -35,7 +34,7 @@ def audited(series_of, metric, values, arch="gfx942", kernel=KERNEL, unit="regis
 def page_of(series, history, n):
     """The view of commit n's page."""
     paths = commit_paths(series, history.commits)
-    pages = commit_pages(series, history, find_changes(series, history, changes_of).listed, [], paths)
+    pages = commit_pages(series, history, find_changes(series, history).listed, [], paths)
     return next(page for page in pages if page.commit.sha == f"{n:040x}")
 
 
@@ -138,7 +137,7 @@ def test_a_kernel_page_has_a_chart_for_each_number(series_of, history):
         for arch, value in (("gfx942", 120.0), ("gfx1100", 200.0))
         for metric, step, unit in (("vgprs", 8, "registers"), ("lds_bytes", 0, "bytes"), ("hot_loop", 0, "cycles"))
     ]
-    pages = pages_of(Site(series, history, changes=find_changes(series, history, changes_of)))
+    pages = pages_of(Site(series, history, changes=find_changes(series, history)))
     text = pages["kernels/flash-attention-causal-f16-d-128.html"]
     assert text.count('<section class="panel"') == 3
     assert "208 registers" in text
@@ -150,7 +149,7 @@ def test_a_kernel_page_has_a_chart_for_each_number(series_of, history):
 def test_code_size_is_told_and_not_judged(series_of, history):
     """Larger code is a change without a verdict: neither an open regression nor an improvement."""
     series = [audited(series_of, "code_bytes", [9000.0] * 6 + [9900.0] * 6, unit="bytes")]
-    changes = find_changes(series, history, changes_of)
+    changes = find_changes(series, history)
     assert [(c.worse, c.better, c.tone) for c in changes.listed] == [(False, False, "")]
     pages = pages_of(Site(series, history, changes=changes))
     assert "Neither better nor worse" in pages["changes.html"]
@@ -162,7 +161,7 @@ def test_code_size_is_told_and_not_judged(series_of, history):
 def test_what_is_neither_good_nor_bad_is_so_on_every_page(series_of, history, metric):
     """The page of its history said "Lower is better" and marked a rise, where that of the changes said neither."""
     series = [msgspec.structs.replace(audited(series_of, metric, [9000.0] * 11 + [9900.0]), unit="bytes")]
-    changes = find_changes(series, history, changes_of)
+    changes = find_changes(series, history)
     pages = pages_of(Site(series, history, changes=changes))
     for name, text in pages.items():
         if name.startswith(("history/", "kernels/")) and name.endswith(".html"):

@@ -6,7 +6,6 @@ import subprocess
 import pytest
 
 from rocattn_profiling.asv.store import AsvStore
-from rocattn_profiling.site.changepoints import changes_of
 from rocattn_profiling.site.changes import find_changes
 from rocattn_profiling.site.commits import read_history
 from rocattn_profiling.site.touched import excused_by, part_of, same_code
@@ -128,7 +127,7 @@ def test_a_readme_is_not_blamed_for_unrelated_lines(made):
                            benchmark=f"suite{n % 20}.Bench.time_{n}")  # fmt: skip
         points = [type(p)(sha=places[p.sha], date_ms=p.date_ms, value=p.value) for p in line.points]
         series.append(type(line)(**{f: getattr(line, f) for f in line.__struct_fields__} | {"points": points}))
-    changes = find_changes(series, read_history(root), changes_of, excused=excused_by(AsvStore(root).repo_root))
+    changes = find_changes(series, read_history(root), excused=excused_by(AsvStore(root).repo_root))
     event = changes.of("event")[0]
     assert (event.sha, len(event.changes) > 150) == (shas[11], True)
     assert event.event.startswith("only README changed")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
+import numpy as np
 
 if TYPE_CHECKING:
     from asv.results import Results
+    from numpy.typing import NDArray
 
 
 PLACE_KEYS = ("cpu", "num_cpu", "os", "gpu", "gfx", "driver", "compiler")
 """Keys of the machine and software that a benchmark ran on; levels are not compared across a change of one."""
 
 _RATE = re.compile(r"(?:/ ?s(?:ecs?|econds?)?|flops|\b[kmgtpe]?i?(?:b|bit|f|i|io|o|q|r|t)ps)$|\bper sec(?:ond)?\b")
+_NO_INTERVAL = math.nan, math.nan
 LARGEST = 1e300
 """Larger numbers are none: sums and spans of a few of them would be infinite."""
 
@@ -39,6 +42,57 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     high: float | None = None
 
 
+class Points(Sequence[Point]):
+    """The points of a series, in columns: a long history has millions, which as objects fill a gigabyte.
+
+    Attributes:
+        shas, dates_ms: The commits; series that were measured together have the same lists.
+        values: float64; infinite where the benchmark failed, NaN for n/a.
+        lows, highs: float64; NaN where there is no interval.
+    """
+
+    __slots__ = ("dates_ms", "highs", "lows", "shas", "values")
+
+    def __init__(
+        self, shas: list[str], dates_ms: list[int], values: NDArray[np.float64], lows: NDArray[np.float64],
+        highs: NDArray[np.float64],
+    ) -> None:  # fmt: skip
+        self.shas, self.dates_ms, self.values, self.lows, self.highs = shas, dates_ms, values, lows, highs
+
+    @classmethod
+    def of(cls, points: Iterable[Point]) -> Points:
+        """Return points in columns."""
+        rows = [(p.sha, p.date_ms, _encoded(p.value), p.low, p.high) for p in points]
+        shas, dates_ms, *numbers = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [], [])
+        return cls(shas, dates_ms, *(np.array(column, dtype=float) for column in numbers))
+
+    def __len__(self) -> int:
+        return len(self.shas)
+
+    @overload
+    def __getitem__(self, at: int) -> Point: ...
+    @overload
+    def __getitem__(self, at: slice) -> Points: ...
+    def __getitem__(self, at: int | slice) -> Point | Points:
+        if isinstance(at, slice):
+            return Points(self.shas[at], self.dates_ms[at], self.values[at], self.lows[at], self.highs[at])
+        low, high = self.lows[at].item(), self.highs[at].item()
+        return _point(self.shas[at], self.dates_ms[at], self.values[at].item(), low, high)
+
+    def __iter__(self) -> Iterator[Point]:
+        numbers = self.values.tolist(), self.lows.tolist(), self.highs.tolist()
+        return map(_point, self.shas, self.dates_ms, *numbers)
+
+
+def _encoded(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _point(sha: str, date_ms: int, value: float, low: float, high: float) -> Point:
+    known, between = None if value == math.inf else value, not math.isnan(low)
+    return Point(sha=sha, date_ms=date_ms, value=known, low=low if between else None, high=high if between else None)
+
+
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """The history of one parameter combination of one benchmark on one machine; points are in commit-date order.
 
@@ -53,9 +107,14 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     machine: str
     env_name: str
-    points: list[Point]
+    points: Points
     places: dict[str, dict[str, str]] = {}
     pretty_name: str = ""
+
+    def __post_init__(self) -> None:
+        """Take any sequence of points."""
+        if not isinstance(self.points, Points):
+            msgspec.structs.force_setattr(self, "points", Points.of(self.points))
 
     @property
     def label(self) -> str:
@@ -73,22 +132,90 @@ def interval(samples: list[float], alpha: float = 0.05) -> tuple[float | None, f
     return (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)
 
 
-def points_of(results: Results, name: str, names: list[str]) -> Iterator[tuple[tuple[tuple[str, str], ...], Point]]:
-    """Go through one benchmark of a result file: parameters as asv has them and the point of each combination."""
-    own = results.get_result_params(name) or []
-    values = results.get_result_value(name, own)
-    samples = results.get_result_samples(name, own)
-    stats = results.get_result_stats(name, own)
-    names = names if len(names) == len(own) else [f"param{i + 1}" for i in range(len(own))]
-    for at, combination in enumerate(itertools.product(*own)):
-        value = _number(values[at])
-        taken = [s for s in map(_finite, samples[at] or []) if s is not None]
-        low, high = interval(taken)
-        if low is None and stats[at]:
-            low, high = _finite(stats[at].get("ci_99_a")), _finite(stats[at].get("ci_99_b"))
-            low, high = (None, None) if low is None or high is None else (low, high)
-        point = Point(sha=results.commit_hash, date_ms=int(results.date), value=value, low=low, high=high)
-        yield tuple(zip(names, combination, strict=True)), point
+def joined(parts: Sequence[Points]) -> Points:
+    """Return the points of several results as one, by date."""
+    if len(parts) == 1:
+        return parts[0]
+    return Points.of(sorted((point for part in parts for point in part), key=lambda p: (p.date_ms, p.sha)))
+
+
+def in_order(series: Iterable[Series], place: Mapping[str, int]) -> list[Series]:
+    """Return series with their points in the order of ``place``; the commits it lacks are left out."""
+    chosen: dict[int, tuple[list[str], list[int], NDArray[np.intp]]] = {}  # of each list of commits, which many share
+    ordered = []
+    for line in series:
+        own = line.points
+        if id(own.shas) not in chosen:
+            at = sorted((i for i, sha in enumerate(own.shas) if sha in place), key=lambda i: place[own.shas[i]])
+            columns = [own.shas[i] for i in at], [own.dates_ms[i] for i in at]
+            chosen[id(own.shas)] = *columns, np.array(at, dtype=np.intp)
+        shas, dates_ms, kept = chosen[id(own.shas)]
+        points = Points(shas, dates_ms, own.values[kept], own.lows[kept], own.highs[kept])
+        ordered.append(msgspec.structs.replace(line, points=points))
+    return ordered
+
+
+def commits_of(lines: Iterable[Points]) -> dict[str, int]:
+    """Return the commits that have points, with their dates in milliseconds since 1970."""
+    shared = {id(points.shas): points for points in lines}
+    return {sha: date for points in shared.values() for sha, date in zip(points.shas, points.dates_ms, strict=True)}
+
+
+class ResultGrid:
+    """Results of one benchmark for the same parameter values, a row for each result file, on their way to series."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._shas: list[str] = []
+        self._dates_ms: list[int] = []
+        self._numbers = array("d"), array("d"), array("d")
+
+    def add(self, results: Results, name: str, params: list[list[str]]) -> None:
+        """Add what a result file has of the benchmark.
+
+        Raises:
+            ValueError, TypeError: When a result is no number; nothing was added then.
+        """
+        values = _numbers(results.get_result_value(name, params))
+        samples, stats = results.get_result_samples(name, params), results.get_result_stats(name, params)
+        lows, highs = zip(*map(_ends, samples, stats), strict=True)
+        if not len(values) == len(lows) == self._width:
+            raise ValueError(f"{len(values)} results for {self._width} combinations of parameters")
+        for column, numbers in zip(self._numbers, (values, lows, highs), strict=True):
+            column.extend(numbers)
+        self._shas.append(results.commit_hash)
+        self._dates_ms.append(int(results.date))
+
+    def columns(self) -> list[Points]:
+        """Return the points of each combination, by date."""
+        order = sorted(range(len(self._shas)), key=lambda at: (self._dates_ms[at], self._shas[at]))
+        shas, dates_ms = [self._shas[at] for at in order], [self._dates_ms[at] for at in order]
+        values, lows, highs = (
+            np.frombuffer(column).reshape(-1, self._width)[order].T.copy() for column in self._numbers
+        )
+        return [Points(shas, dates_ms, values[at], lows[at], highs[at]) for at in range(self._width)]
+
+
+def _numbers(values: Sequence[object]) -> list[float]:
+    """Return results as `Points` keeps them, NaN for an absurdly large one; ValueError for anything but a number."""
+    for kind in {*map(type, values)} - {float, int, type(None)}:
+        raise ValueError(f"{kind.__name__} in place of a number")
+    known: Sequence[Any] = values
+    return [math.inf if v is None else v if -LARGEST <= v <= LARGEST else math.nan for v in known]
+
+
+def _ends(samples: Sequence[object] | None, stats: Mapping[str, Any] | None) -> tuple[float, float]:
+    """Return the interval of a result, from its samples or else as asv computed it; NaN without one."""
+    if samples:
+        low, high = interval([value for value in _numbers(samples) if math.isfinite(value)])
+        if low is not None and high is not None:
+            return low, high
+    if not stats:
+        return _NO_INTERVAL
+    low, high = stats.get("ci_99_a"), stats.get("ci_99_b")
+    if type(low) is not float or type(high) is not float:  # nearly all are: the check costs more than the reading
+        low, high = _numbers([low, high])
+    return (low, high) if abs(low) <= LARGEST and abs(high) <= LARGEST else _NO_INTERVAL
 
 
 def place_of(results: Results) -> dict[str, str]:
@@ -101,25 +228,6 @@ def place_of(results: Results) -> dict[str, str]:
 def readable(value: str) -> str:
     """Return an asv parameter value (a ``repr``) as people read it: without quotes."""
     return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"" else value
-
-
-def _number(value: object) -> float | None:
-    """Return a result as it is, NaN for an absurdly large one, None for None; ValueError for anything but a number."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{type(value).__name__} in place of a number")  # noqa: TRY004 - malformed data, not a caller's type
-    return math.nan if beyond_measure(value) else float(value)
-
-
-def beyond_measure(value: float) -> bool:
-    """Whether a number is infinite, or too large for a float or for arithmetic: a ``track_`` may return any."""
-    return abs(value) > LARGEST
-
-
-def _finite(value: object) -> float | None:
-    number = _number(value)
-    return None if number is None or math.isnan(number) else number
 
 
 def guess_unit(name: str) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.series import PassedOver, Point, Series, guess_unit, place_of, points_of, readable
+from rocattn_profiling.asv.series import PassedOver, Points, ResultGrid, Series, guess_unit, joined, place_of, readable
 from rocattn_profiling.base.files import HeldError, locked, result_folder, write_text
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, usual_files
 
@@ -47,7 +47,8 @@ class AsvStore:
 
     Attributes:
         repo_root: The repository.
-        config_path: Its ``asv.conf.json``, at the top or in the one of the usual folders that has it; None without.
+        config_path: Its ``asv.conf.json``, at the top or in the one of the usual folders that has it, or else the one
+            beside the results, which may lie apart; None without.
         results_dir: The folder.
         project: The project's name by the configuration; "" without.
         commit_url: ``show_commit_url`` of the configuration.
@@ -58,7 +59,7 @@ class AsvStore:
 
     def __init__(self, repo_root: Path, results_dir: Path | None = None) -> None:
         self.repo_root = Path(repo_root).resolve()
-        files = usual_files(self.repo_root)
+        files = usual_files(self.repo_root) or (usual_files(Path(results_dir).resolve().parent) if results_dir else [])
         self.config_path = files[0] if len(files) == 1 else None
         config = read_config(self.config_path) if self.config_path else None
         configured = (
@@ -153,7 +154,7 @@ class AsvStore:
             on_file: Called after each file with how many there are, and its name.
         """
         known = self.benchmarks(on_problem)
-        series: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Point]] = {}
+        grids: dict[tuple[str, tuple[tuple[str, ...], ...], str, str], ResultGrid] = {}
         places: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
         odd: dict[str, Path] = {}
         passed_over = PassedOver()
@@ -168,12 +169,13 @@ class AsvStore:
                     if info and results.benchmark_version.get(name) not in {None, info.get("version")}:
                         continue
                     try:
-                        points = list(points_of(results, name, info.get("param_names") or []))
+                        params = results.get_result_params(name) or []
+                        key = (name, tuple(map(tuple, params)), *where)
+                        grid = grids.get(key) or ResultGrid(math.prod(map(len, params)))
+                        grid.add(results, name, params)
+                        grids[key] = grid
                     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
                         odd.setdefault(f"passed over {name} ({error})", path)
-                        continue
-                    for params, point in points:
-                        series.setdefault((name, params, *where), []).append(point)
             except (RocattnError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
                 passed_over.add(path, error)
             on_file(len(paths), path.name)
@@ -181,6 +183,14 @@ class AsvStore:
             on_problem(note)
         for what, path in odd.items():
             on_problem(_one_line(f"{what}, first in {path}"))
+        series: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Points]] = {}
+        for name, params, machine, env_name in list(grids):
+            names = known.get(name, {}).get("param_names") or []
+            names = names if len(names) == len(params) else [f"param{i + 1}" for i in range(len(params))]
+            columns = grids.pop((name, params, machine, env_name)).columns()
+            for combination, points in zip(itertools.product(*params), columns, strict=True):
+                key = (name, tuple(zip(names, combination, strict=True)), machine, env_name)
+                series.setdefault(key, []).append(points)
         return [
             Series(
                 benchmark=name,
@@ -189,11 +199,11 @@ class AsvStore:
                 unit=str(known.get(name, {}).get("unit") or guess_unit(name)),
                 machine=machine,
                 env_name=env_name,
-                points=sorted(points, key=lambda p: (p.date_ms, p.sha)),
+                points=joined(parts),
                 places=places[machine, env_name],
                 pretty_name=" ".join(str(known.get(name, {}).get("pretty_name") or "").split()),
             )
-            for (name, params, machine, env_name), points in sorted(series.items())
+            for (name, params, machine, env_name), parts in sorted(series.items())
         ]
 
     def result_files(self, on_problem: Callable[[str], None] = lambda _: None) -> Iterator[Path]:

@@ -200,7 +200,7 @@ def _with_all_numbers(store: AsvStore) -> set[str]:
     known: dict[str, set[str]] = {f"{SUITE}.{metric}": set() for metric in TRACKED}
     for series in store.read():
         if series.benchmark in known:
-            known[series.benchmark] |= {point.sha for point in series.points}
+            known[series.benchmark] |= set(series.points.shas)
     return set.intersection(*known.values())
 
 

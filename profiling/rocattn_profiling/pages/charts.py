@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rocattn_profiling.pages.quantities import digits, fitting_unit, log_ticks, nice_ticks
+from rocattn_profiling.pages.quantities import MANY, digits, fitting_unit, log_ticks, nice_ticks
 
-LOG_FROM = 25.0
-"""Above this ratio of largest to smallest value an axis is logarithmic."""
 COLOURS = 8
 STYLES = 4 * COLOURS
 """Ways to draw a line that can be told apart: every colour solid, then every colour dashed, in three patterns."""
@@ -174,7 +172,7 @@ def value_axis(
     """
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if log is None:
-        log = low > 0 and high / low > LOG_FROM
+        log = low > 0 and high / low > MANY
     if log and low > 0:
         low, high = low / 1.25, high * 1.25
         return Axis(low, high, True, log_ticks(low, high))

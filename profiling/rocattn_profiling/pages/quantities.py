@@ -14,6 +14,8 @@ _STEPS: dict[str, list[tuple[float, str]]] = {
     "FLOP/s": [(1e6, "MFLOP/s"), (1e9, "GFLOP/s"), (1e12, "TFLOP/s")],
 }
 NOTHING = "—"
+MANY = 25.0
+"""Ratios from which changes are told as multiples, and axes are logarithmic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,19 @@ def between(low: float | None, high: float | None, unit: str) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """Return a ratio as a signed change ("+3.1 %")."""
+    """Return a ratio as a signed change ("+3.1 %"), one of `MANY` times and more as a multiple."""
     if ratio is None or not math.isfinite(ratio):
         return NOTHING
+    if ratio > 0 and max(ratio, 1 / ratio) >= MANY:
+        return times(ratio)
     change = round(100 * (ratio - 1), 1) + 0.0  # -0.0 becomes 0.0
     return f"{change:+.1f} %" if abs(change) < 100 else f"{change:+.0f} %"
+
+
+def times(ratio: float) -> str:
+    """Return a ratio as a multiple ("x30", "x1/30"): percents of large ones are long, and falls crowd at -100 %."""
+    factor = float(f"{max(ratio, 1 / ratio):.3g}")
+    return f"x{factor:.12g}" if ratio >= 1 else f"x1/{factor:.12g}"
 
 
 def percent_tick(ratio: float) -> str:

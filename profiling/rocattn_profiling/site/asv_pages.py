@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import rocattn
 from rocattn.errors import RocattnError, complaint
-from rocattn_profiling.asv.series import PassedOver, beyond_measure
+from rocattn_profiling.asv.series import LARGEST, PassedOver
 from rocattn_profiling.asv.store import NO_NUMPY, read_config, up_to_date
 from rocattn_profiling.base.files import StagedFiles, open_regular, write_together
 from rocattn_profiling.base.process import run_group
@@ -398,7 +398,7 @@ def _clean(data: dict[str, Any], benchmarks: dict[str, dict[str, Any]]) -> int:
         for at, value in enumerate(values or []):
             if isinstance(value, (dict, list, str, bool)):
                 values[at], changed = None, changed + 1
-            elif value is not None and beyond_measure(value):
+            elif value is not None and abs(value) > LARGEST:
                 values[at], changed = math.nan, changed + 1
         data["results"][name] = [row[at] for at in kept if at < len(row)]
     data["result_columns"] = [columns[at] for at in kept]

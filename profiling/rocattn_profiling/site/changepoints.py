@@ -14,6 +14,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -41,6 +42,7 @@ _KEPT = 10.0  # times the level, at which a change that was told is given up
 LEAST = math.log1p(0.01)  # smaller steps are not reported
 FEWEST = CONFIRMED + SHORTEST  # points that a search needs
 _DRAWS, _FEWEST_DRAWS = 200, 60
+_CLEAR = 30.0  # times the level, or its part, beyond which the fewest draws decide
 _DRAWN = 60_000  # points in all bootstrap draws: long series get fewer draws
 _PLAIN = 100.0  # t squared that no stable series of independent, winsorised points reaches
 _AROUND = 41  # points whose noise is that of the point in the middle
@@ -116,11 +118,11 @@ def changes_of(
         level: Significance level of each test.
         shared: Short levels of the series that other series prove.
     """
-    shas = [point.sha for point in series.points]
+    shas = series.points.shas
     starts = [index for index, sha in enumerate(shas) if sha in boundaries]
     places = {sha: index for index, sha in enumerate(shas)}
     proven = [(places[short.first], places[short.after]) for short in shared]
-    points = change_points([point.value for point in series.points], starts, level, proven)
+    points = change_points(series.points.values.tolist(), starts, level, proven)
     return [CommitChange(change=c, commits=shas[c.first : c.last + 1], likeliest=shas[c.index]) for c in points]
 
 
@@ -154,7 +156,7 @@ def short_levels(series: Series, boundaries: Collection[str] = ()) -> list[Short
         series: As `changes_of` takes it.
         boundaries: Commits across which levels are not compared.
     """
-    shas, values = [point.sha for point in series.points], [point.value for point in series.points]
+    shas, values = series.points.shas, series.points.values.tolist()
     found = []
     for kept in _stretches(values, [index for index, sha in enumerate(shas) if sha in boundaries]):
         if len(kept) <= _WINDOW or min(value for _, value in kept) <= 0:
@@ -182,8 +184,8 @@ def unsearched(series: Series, boundaries: Collection[str] = ()) -> Unsearched |
         series: As `changes_of` takes it.
         boundaries: Commits across which levels are not compared.
     """
-    starts = [index for index, point in enumerate(series.points) if point.sha in boundaries]
-    stretches = list(_stretches([point.value for point in series.points], starts))
+    starts = [index for index, sha in enumerate(series.points.shas) if sha in boundaries]
+    stretches = list(_stretches(series.points.values.tolist(), starts))
     if not stretches:
         return "few"
     return "zero" if any(value <= 0 for kept in stretches for _, value in kept) else None
@@ -277,7 +279,7 @@ def _apart(y: Array) -> int:
     """Return how many of the last points, fewer than `CONFIRMED`, are all far from those before them; 0 if more are."""
     for count in range(1, min(CONFIRMED, len(y) - FEWEST + 1)):
         rest = y[:-count]
-        usual, there = float(np.median(rest[-_WINDOW:])), float(np.median(y[-count:]))
+        usual, there = _median(rest[-_WINDOW:]), _median(y[-count:])
         before = np.array([[usual], *rest[-2:, None]])
         if (np.abs(y[-count:] - before) > _FAR * step_scale(rest)).all():
             # A first point that is not quite there belongs to them, and not to the level before.
@@ -387,7 +389,7 @@ def _surprises(rows: Array) -> Array:
 def _noise(y: Array, cuts: Sequence[int]) -> _Noise:
     """Return the noise around the levels between cuts."""
     edges = [0, *cuts, len(y)]
-    residuals = np.concatenate([y[a:b] - y[a:b].mean() for a, b in itertools.pairwise(edges)])
+    residuals = np.concatenate([y[a:b] - y[a:b].sum() / (b - a) for a, b in itertools.pairwise(edges)])
     count = len(y)
     freedom = max(1, count - len(cuts) - 1)
     variance = float((residuals**2).sum()) / freedom
@@ -409,18 +411,39 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
     noise = _noise(part, cuts)
     if surprise**2 > _PLAIN and not noise.correlation:
         return 0.0
+    most = max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count))
+    for draws in (_FEWEST_DRAWS, most):  # a few decide most tests
+        centre, spread = _largest(noise.residuals.tobytes(), noise.correlation, draws)
+        chance = -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
+        if not LEVEL / _CLEAR < chance < LEVEL * _CLEAR:
+            break
+    return chance
+
+
+@lru_cache(maxsize=64)
+def _largest(residuals: bytes, correlation: float, draws: int) -> tuple[float, float]:
+    """Return the Gumbel distribution, as its place and scale, of the largest squared t statistic of stable series.
+
+    The same levels are tested more than once: within a longer history, and beside more or fewer other changes.
+
+    Args:
+        residuals: Of the series, float64.
+        correlation: With the point before.
+        draws: Number of series.
+    """
+    own = np.frombuffer(residuals)
+    count = len(own)
     source = np.random.default_rng(count)  # deterministic for the same series
-    draws = source.choice(noise.residuals, size=(max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count)), count))
-    if noise.correlation:
-        columns = np.ascontiguousarray(draws.T)
-        columns[1:] *= math.sqrt(1 - noise.correlation**2)
-        for i in range(1, count):
-            columns[i] += noise.correlation * columns[i - 1]
-        draws = np.ascontiguousarray(columns.T)
-    largest = _surprises(draws) ** 2  # squares of normal maxima have a Gumbel tail
+    rows = source.choice(own, size=(draws, count))
+    if correlation:
+        rows[:, 1:] *= math.sqrt(1 - correlation**2)
+        shift = 1
+        while shift < count:  # a first-order autoregression: 1 / (1 - cB) = (1 + cB) (1 + c^2 B^2) (1 + c^4 B^4) ...
+            rows[:, shift:] += correlation**shift * rows[:, :-shift]
+            shift *= 2
+    largest = _surprises(rows) ** 2  # squares of normal maxima have a Gumbel tail
     spread = max(float(largest.std()) * math.sqrt(6) / math.pi, 1e-9)
-    centre = float(largest.mean()) - _EULER * spread
-    return -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
+    return float(largest.mean()) - _EULER * spread, spread
 
 
 def _pruned(raw: Array, y: Array, cuts: list[int], level: float, told: Collection[int] = ()) -> list[int]:
@@ -445,18 +468,19 @@ def _pruned(raw: Array, y: Array, cuts: list[int], level: float, told: Collectio
 
 def _doubt(raw: Array, y: Array, start: int, cut: int, end: int) -> tuple[float, float]:
     """Return the p-value of the difference between the levels on both sides of a cut, and minus its t statistic."""
-    doubts = [_doubt_within(raw[start:end], y[start:end], cut - start, end == len(y))]
     # Noise farther away, or later, does not decide over a step that the points near it prove.
     near, far = max(start, cut - _AROUND), min(end, cut + _AROUND)
-    if (near, far) != (start, end):
-        chance, surprise = _doubt_within(raw[near:far], y[near:far], cut - near, far == len(y))
-        doubts.append((2 * chance, surprise))
-    return min(doubts)
+    chance, surprise = _doubt_within(raw[near:far], y[near:far], cut - near, far == len(y))
+    if (near, far) == (start, end):
+        return chance, surprise
+    if 2 * chance < LEVEL / _CLEAR:
+        return 2 * chance, surprise
+    return min((2 * chance, surprise), _doubt_within(raw[start:end], y[start:end], cut - start, end == len(y)))
 
 
 def _doubt_within(raw: Array, part: Array, cut: int, newest: bool) -> tuple[float, float]:
     """Return what `_doubt` does of the points given alone."""
-    shift, count = float(part[cut:].mean() - part[:cut].mean()), len(part)
+    shift, count = float(part[cut:].sum() / (len(part) - cut) - part[:cut].sum() / cut), len(part)
     surprise = abs(shift) / (_noise(part, [cut]).scale * math.sqrt(1 / cut + 1 / (count - cut)))
     if abs(shift) < LEAST or count < FEWEST or not _are_levels(raw, cut, shift, newest):
         return 1.0, -surprise
@@ -474,7 +498,7 @@ def _are_levels(raw: Array, cut: int, shift: float, newest: bool) -> bool:
         shift: Difference between the sides, after winsorising.
         newest: Whether the second side reaches the end of the series.
     """
-    before, after, count = float(np.median(raw[:cut])), float(np.median(raw[cut:])), len(raw) - cut
+    before, after, count = _median(raw[:cut]), _median(raw[cut:]), len(raw) - cut
     sign = math.copysign(1.0, shift)
     # Winsorising understates outliers, so the larger shift counts; at the end, with few points, the smaller one.
     half = (min if newest and count <= CONFIRMED else max)(abs(shift), sign * (after - before)) / 2
@@ -517,8 +541,8 @@ def winsorised(y: Array) -> Array:
             continue
         first, last = max(0, start - CONFIRMED + 1), end + CONFIRMED - 1
         parts = [part for part in (clipped[first:start], clipped[end:last]) if len(part)]
-        around = float(np.median(np.concatenate(parts)))
-        edge = max(side[start] * float(np.median(part)) for part in parts) + _FAR * scale
+        around = _median(np.concatenate(parts))
+        edge = max(side[start] * _median(part) for part in parts) + _FAR * scale
         few = int((side[start] * (y[first:last] - around) > _CLIP * scale).sum()) < CONFIRMED
         if few and (side[start] * y[start:end]).min() > edge:
             clipped[start:end] = around
@@ -540,6 +564,12 @@ def _scales(y: Array) -> Array:
     before = _AROUND // 2
     scales: Array = np.maximum(np.pad(few, (before, len(y) - len(few) - before), mode="edge"), FLOOR)
     return scales
+
+
+def _median(values: Array) -> float:
+    """Return the median; numpy's own takes ten times as long for a few values."""
+    ordered, half = np.sort(values), len(values) // 2
+    return float((ordered[half] + ordered[-half - 1]) / 2)
 
 
 def step_scale(y: Array) -> float:

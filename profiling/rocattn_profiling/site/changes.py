@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import os
@@ -15,31 +14,34 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from xml.etree import ElementTree as ET
 
 import msgspec
+import numpy as np
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.series import PLACE_KEYS, Point, Series, is_rate
+from rocattn_profiling.asv.series import PLACE_KEYS, Points, Series, in_order, is_rate
 from rocattn_profiling.asv.store import read_config
-from rocattn_profiling.pages.quantities import percent, quantity
+from rocattn_profiling.pages.quantities import percent
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions.git import RevisionError, resolve
 from rocattn_profiling.site.changepoints import (
     CONFIRMED,
-    FEWEST,
     LEVEL,
     SHORTEST,
     ChangePoint,
     CommitChange,
+    changes_of,
     short_levels,
     unsearched,
 )  # fmt: skip
 from rocattn_profiling.site.commits import History
+from rocattn_profiling.site.model import LIMIT, OPEN, Boundary, Changes, CommitCause, LevelChange
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -51,15 +53,9 @@ if TYPE_CHECKING:
     Accepted = Callable[[str, int], str]
     LimitOf = Callable[[str], float]
     Excused = Callable[[Sequence[tuple[str, str]]], Sequence[str]]
-    Finder = Callable[..., Sequence[CommitChange]]
-    Runner = Callable[[Finder, Sequence[Series], Sequence[set[str]]], Iterable[Sequence[CommitChange]]]
+    Runner = Callable[[Sequence[Series], Sequence[set[str]]], Iterable["Searched"]]
 
 _Value = TypeVar("_Value")
-State = Literal["new", "confirmed", "recovered", "waived", "event", "small"]
-Kind = Literal["open", "better", "other", "recovered", "waived", "event", "small"]
-OPEN: tuple[State, ...] = ("new", "confirmed")
-LIMIT = 0.05
-"""A change is announced beyond this share; asv's default of ``regressions_thresholds``, which replaces it."""
 MANY_LINES, MANY_SHARE, MANY_SUITES = 20, 0.1, 3
 """Lines, their share of a machine's, and their suites from which a move of all at once may be the machine's."""
 SHARED = 4
@@ -80,175 +76,11 @@ ENTRY_LINES = 20
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """The first commit measured with a different machine, driver or compiler: where (`where_of`), and what changed."""
+class Searched(NamedTuple):
+    """What one series alone tells: its changes, and the levels that are too short to be some."""
 
-    sha: str
-    where: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class LevelChange:
-    """A change of level in one series.
-
-    Attributes:
-        label: The benchmark with its parameters; ``where`` is its machine and environment.
-        benchmark: Its name.
-        point: Size, interval and state, from the statistics.
-        commits: Hashes of the commits that may have caused it, oldest first; ``likeliest`` is one of them, by the
-            evidence of all lines that moved with it.
-        lower_is_better: False for rates; None for numbers that are neither good nor bad.
-        waived: Why a regression is accepted; "" if it is not.
-        since: The commit before ``commits`` with a value.
-        limit: The share beyond which it is announced.
-        rise: The new level of a line that was zero before, whose ratio is infinite; None for others.
-        event: Why the machine or environment is to blame; "" if it is not.
-    """
-
-    label: str
-    benchmark: str
-    where: str
-    unit: str
-    point: ChangePoint
-    commits: list[str]
-    likeliest: str
-    date_ms: int
-    lower_is_better: bool | None = True
-    waived: str = ""
-    since: str = ""
-    limit: float = LIMIT
-    rise: float | None = None
-    event: str = ""
-
-    @property
-    def id(self) -> str:
-        """A name that is the same in every build of the site: for anchors and the feed."""
-        return hashlib.sha256(f"{self.label}\n{self.where}\n{self.likeliest}".encode()).hexdigest()[:16]
-
-    @property
-    def worse(self) -> bool:
-        """Whether it got slower or larger (of a rate: smaller)."""
-        return self.lower_is_better is not None and (self.point.ratio > 1) == self.lower_is_better
-
-    @property
-    def better(self) -> bool:
-        """Whether it got faster or smaller (of a rate: larger)."""
-        return self.lower_is_better is not None and not self.worse
-
-    @property
-    def weight(self) -> float:
-        """Its size in logs, up or down."""
-        return abs(math.log(self.point.ratio))
-
-    @property
-    def slight(self) -> bool:
-        """Whether it is below the limit."""
-        return self.weight <= math.log1p(self.limit)
-
-    @property
-    def size(self) -> str:
-        """Its size as text: "+3.1 %", or "0 → 5" for a line that was zero."""
-        return percent(self.point.ratio) if self.rise is None else f"0 → {quantity(self.rise, self.unit)}"
-
-    @property
-    def state(self) -> State:
-        """The state of the change; what is excused is so unless it recovered by itself."""
-        if self.point.state not in OPEN:
-            return self.point.state
-        return "waived" if self.waived else "small" if self.slight else "event" if self.event else self.point.state
-
-    @property
-    def kind(self) -> Kind:
-        """Under what it is listed."""
-        state = self.state
-        if state == "new" or state == "confirmed":  # noqa: PLR1714 - mypy narrows by it
-            return "other" if self.lower_is_better is None else "open" if self.worse else "better"
-        return state
-
-    @property
-    def open(self) -> bool:
-        """Whether it is a regression that is announced: not recovered, waived, small, or an event's."""
-        return self.kind == "open"
-
-    @property
-    def tone(self) -> str:
-        """Its colour class on a page."""
-        tones: dict[Kind, str] = {"open": "bad", "better": "good", "waived": "warn"}
-        return tones.get(self.kind, "")
-
-
-@dataclass(frozen=True, slots=True)
-class CommitCause:
-    """A commit with the changes that most likely came with it, at most one a line, the largest first.
-
-    Attributes:
-        event: Why the machine or environment is to blame instead; "" if it is not.
-        doubt: Why it may be, though the commit touched code.
-    """
-
-    sha: str
-    date_ms: int
-    changes: list[LevelChange]
-    event: str = ""
-    doubt: str = ""
-
-    @property
-    def sizes(self) -> str:
-        """Its smallest and largest change as text."""
-        ordered = sorted(self.changes, key=lambda change: change.point.ratio)
-        return " to ".join(dict.fromkeys((ordered[0].size, ordered[-1].size)))
-
-    @property
-    def states(self) -> list[LevelChange]:
-        """One change of each state."""
-        return list({change.state: change for change in self.changes}.values())
-
-
-@dataclass(slots=True)
-class Changes:
-    """All changes, newest first, and which series were not searched.
-
-    Attributes:
-        listed: The changes.
-        causes: The same by commit; as Perfherder and rust-perf do, the one with the largest change first.
-        boundaries: Commits across which no levels are compared.
-        few: Number of series with too few points on the branch.
-        zero: (label, where) of the series with values of zero or less, which have no ratios.
-    """
-
-    listed: list[LevelChange] = field(default_factory=list)
-    causes: list[CommitCause] = field(default_factory=list)
-    boundaries: list[Boundary] = field(default_factory=list)
-    few: int = 0
-    zero: list[tuple[str, str]] = field(default_factory=list)
-    fewest: ClassVar[int] = FEWEST
-    limit: ClassVar[float] = 1 + LIMIT
-
-    @property
-    def open(self) -> list[LevelChange]:
-        """The open regressions, newest first."""
-        return [change for change in self.listed if change.open]
-
-    def of(self, *kinds: Kind) -> list[CommitCause]:
-        """Return the causes of some kinds of changes, with those alone, the largest first."""
-        own = [replace(cause, changes=[c for c in cause.changes if c.kind in kinds]) for cause in self.causes]
-        return sorted((cause for cause in own if cause.changes), key=lambda cause: -cause.changes[0].weight)
-
-    @property
-    def regressions(self) -> list[CommitCause]:
-        """Return what made lines worse and was announced at some time."""
-        own = self.of("open", "waived", "recovered")
-        worse = [replace(cause, changes=[c for c in cause.changes if c.worse and not c.slight]) for cause in own]
-        return [cause for cause in worse if cause.changes]
-
-    def by_series(self) -> dict[tuple[str, str], list[LevelChange]]:
-        """Return the changes of each series by its label and where it was measured."""
-        by_series: dict[tuple[str, str], list[LevelChange]] = {}
-        for change in self.listed:
-            by_series.setdefault((change.label, change.where), []).append(change)
-        return by_series
+    changes: list[CommitChange]
+    short: list[ShortLevel]
 
 
 def where_of(series: Series) -> str:
@@ -277,7 +109,7 @@ def nothing_excused(ranges: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def find_changes(
-    series: Iterable[Series], history: History, find: Finder, waived: Waived = nothing_waived, run: Runner = map,
+    series: Iterable[Series], history: History, waived: Waived = nothing_waived, run: Runner | None = None,
     accepted: Accepted = nothing_accepted, limit_of: LimitOf = usual_limit, excused: Excused = nothing_excused,
 ) -> Changes:  # fmt: skip
     """Find the changes of every series.
@@ -285,10 +117,9 @@ def find_changes(
     Args:
         series: The store's series.
         history: The repository's commits, which give the order of points; those of other branches are left out.
-        find: Returns the changes of a series, given the boundary commits.
         waived: Returns why a regression is accepted ("" if it is not), given the gate's label, metric and architecture
             and its size: the new cost over the old.
-        run: A replacement of ``map``, for long histories.
+        run: Searches all series, given the boundary commits of each; None does so in this process.
         accepted: Returns why asv's configuration does not want a regression, given its label and the order of its
             likeliest commit.
         limit_of: Returns the share beyond which changes of a label are announced.
@@ -297,25 +128,28 @@ def find_changes(
     changes = Changes()
     bounds: dict[str, list[Boundary]] = {}
     order = {sha: info.order for sha, info in history.commits.items() if info.on_branch}
-    lined: list[Series] = []
+    lined = in_order(series, order)
     starts: list[set[str]] = []
-    for stored in series:
-        where = where_of(stored)
+    begun: dict[tuple[int, str], set[str]] = {}  # of the commits that many series share
+    for line in lined:
+        where = where_of(line)
         if where not in bounds:
-            bounds[where] = boundaries(stored, order)
+            bounds[where] = boundaries(line, order)
             changes.boundaries += bounds[where]
-        points = sorted((p for p in stored.points if p.sha in order), key=lambda p: order[p.sha])
-        lined.append(msgspec.structs.replace(stored, points=points))
-        starts.append(_starts([point.sha for point in points], bounds[where], order))
-    shared = _shared(lined, starts)
-    for number, (line, begins, alone) in enumerate(zip(lined, starts, run(find, lined, starts), strict=True)):
-        moves = find(line, begins, shared=shared[number]) if number in shared else alone
+        key = (id(line.points.shas), where)
+        if key not in begun:
+            begun[key] = _starts(line.points.shas, bounds[where], order)
+        starts.append(begun[key])
+    found = list((run or partial(map, _search))(lined, starts))
+    shared = _shared(lined, [own.short for own in found])
+    for number, (line, begins) in enumerate(zip(lined, starts, strict=True)):
+        moves = changes_of(line, begins, shared=shared[number]) if number in shared else found[number].changes
         code = unsearched(line, begins)
         rises = from_zero(line, begins) if code == "zero" else []
         changes.few += code == "few"
         changes.zero += [(line.label, where_of(line))] if code == "zero" and not rises else []
         lower, limit = lower_is_better(line), limit_of(line.label)
-        at = {point.sha: index for index, point in enumerate(line.points)} if moves or rises else {}
+        at = {sha: index for index, sha in enumerate(line.points.shas)} if moves or rises else {}
         for move, rise in [*((move, None) for move in moves), *rises]:
             cost = max(move.change.ratio, 1 / move.change.ratio)
             worse = (move.change.ratio > 1) == lower
@@ -324,7 +158,7 @@ def find_changes(
             changes.listed.append(
                 LevelChange(
                     line.label, line.benchmark, where_of(line), line.unit, move.change, move.commits, move.likeliest,
-                    line.points[at[move.likeliest]].date_ms, lower, reason or "", next(before, ""), limit, rise,
+                    line.points.dates_ms[at[move.likeliest]], lower, reason or "", next(before, ""), limit, rise,
                 )
             )  # fmt: skip
     changes.causes = _judged(_causes(changes.listed, order), lined, order, excused)
@@ -334,7 +168,7 @@ def find_changes(
     return changes
 
 
-def _shared(lines: Sequence[Series], starts: Sequence[set[str]]) -> dict[int, list[ShortLevel]]:
+def _shared(lines: Sequence[Series], short: Sequence[list[ShortLevel]]) -> dict[int, list[ShortLevel]]:
     """Return the short levels that so many lines of one place have at the same commits that noise does not explain it.
 
     One line's two to four far points may be an accident; the same points of several lines are not.
@@ -342,34 +176,38 @@ def _shared(lines: Sequence[Series], starts: Sequence[set[str]]) -> dict[int, li
     beside = Counter(where_of(line) for line in lines)
     points: Counter[str] = Counter()
     found: dict[tuple[str, ShortLevel], list[int]] = {}
-    for at, (line, begins) in enumerate(zip(lines, starts, strict=True)):
+    for at, (line, levels) in enumerate(zip(lines, short, strict=True)):
         points[where_of(line)] += len(line.points)
-        for short in short_levels(line, begins):
-            found.setdefault((where_of(line), short), []).append(at)
+        for level in levels:
+            found.setdefault((where_of(line), level), []).append(at)
     total: Counter[str] = Counter()
     for (where, _), own in found.items():
         total[where] += len(own)
     shared: dict[int, list[ShortLevel]] = {}
-    for (where, short), own in found.items():
+    for (where, level), own in found.items():
         expected = beside[where] * total[where] / points[where]
         # As rare by accident, at any of the places, as a change that the test of one line lets pass.
         if len(own) >= SHARED and _tail(len(own), expected) <= LEVEL * beside[where] / points[where]:
             for at in own:
-                shared.setdefault(at, []).append(short)
+                shared.setdefault(at, []).append(level)
     return shared
 
 
 def _tail(least: int, expected: float) -> float:
     """Return the probability of so many or more rare events where some are expected (Poisson)."""
-    return 1 - sum(math.exp(-expected) * expected**number / math.factorial(number) for number in range(least))
+    term, fewer = math.exp(-expected), 0.0
+    for number in range(least):
+        fewer += term
+        term *= expected / (number + 1)
+    return max(0.0, 1 - fewer)
 
 
 def from_zero(line: Series, starts: Collection[str]) -> list[tuple[CommitChange, float]]:
     """Return where a line of zeros rose, which has no ratio, and to which level; outliers of one or two are none."""
-    known = [(at, p.value) for at, p in enumerate(line.points) if p.value is not None and math.isfinite(p.value)]
+    known = [(at, value) for at, value in enumerate(line.points.values.tolist()) if math.isfinite(value)]
     if any(value < 0 for _, value in known):
         return []
-    edges = [at for at, point in enumerate(line.points) if point.sha in starts]
+    edges = [at for at, sha in enumerate(line.points.shas) if sha in starts]
     runs: list[tuple[int, bool, list[tuple[int, float]]]] = []  # the stretch, whether above zero, the values
     for (stretch, above), group in itertools.groupby(known, lambda one: (bisect_right(edges, one[0]), one[1] > 0)):
         own = list(group)
@@ -387,7 +225,7 @@ def from_zero(line: Series, starts: Collection[str]) -> list[tuple[CommitChange,
             index=last, first=first, last=last, ratio=math.inf, ratio_low=math.inf, ratio_high=math.inf,
             state="recovered" if back else "confirmed" if len(new) >= CONFIRMED else "new", points=len(new),
         )  # fmt: skip
-        commits = [one.sha for one in line.points[first : last + 1]]
+        commits = line.points.shas[first : last + 1]
         move = CommitChange(change=point, commits=commits, likeliest=commits[-1])
         rises.append((move, statistics.median(value for _, value in new)))
     return rises
@@ -437,8 +275,9 @@ def _judged(
     reasons = iter(excused(ranges))
     ends: dict[str, tuple[list[int], list[int]]] = {}  # of each machine: where its lines have first and last values
     for line in series:
-        for both, points in zip(ends.setdefault(line.machine, ([], [])), (line.points, line.points[::-1]), strict=True):
-            both += [order[point.sha] for point in itertools.islice((p for p in points if p.value is not None), 1)]
+        worked = np.flatnonzero(line.points.values != math.inf)
+        for both, at in zip(ends.setdefault(line.machine, ([], [])), (worked[:1], worked[-1:]), strict=True):
+            both += [order[line.points.shas[place]] for place in at]
     ends = {machine: (sorted(firsts), sorted(lasts)) for machine, (firsts, lasts) in ends.items()}
     judged = []
     for cause, due in zip(causes, announced, strict=True):
@@ -578,13 +417,10 @@ def gate_names(series: Series) -> tuple[str, str, str]:
     return series.label, metric, ""
 
 
-def in_processes(
-    find: Finder, series: Sequence[Series], starts: Sequence[set[str]], jobs: int
-) -> Iterator[list[CommitChange]]:
-    """Return ``map(find, series, starts)``, computed in several processes with the same results.
+def in_processes(series: Sequence[Series], starts: Sequence[set[str]], jobs: int) -> Iterator[Searched]:
+    """Search every series for itself, in several processes where there is much to do.
 
     Args:
-        find: A module-level function, since another process imports it; its series hold shas and values only.
         series: Points in commit order.
         starts: Boundaries of each series.
         jobs: Number of processes.
@@ -593,14 +429,14 @@ def in_processes(
         RocattnError: When a process was killed.
     """
     if jobs < 2 or sum(len(line.points) for line in series) < FEW_POINTS:
-        yield from (list(find(line, begins)) for line, begins in zip(series, starts, strict=True))
+        yield from map(_search, series, starts)
         return
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin)
-    waiting: deque[Future[list[list[CommitChange]]]] = deque()
+    waiting: deque[Future[list[Searched]]] = deque()
     try:
         for at in range(0, len(series), _LINES):
-            tasks = [(_lean(series[i]), starts[i]) for i in range(at, min(at + _LINES, len(series)))]
-            waiting.append(pool.submit(_search, find, msgspec.msgpack.encode(tasks)))
+            own = [_lean(line) for line in series[at : at + _LINES]]
+            waiting.append(pool.submit(_search_all, own, starts[at : at + _LINES]))
             if len(waiting) > 4 * jobs:
                 yield from waiting.popleft().result()
         while waiting:
@@ -612,14 +448,17 @@ def in_processes(
 
 
 def _lean(series: Series) -> Series:
-    """Return a series without samples and places, which are most of its size and not needed."""
-    points = [Point(sha=point.sha, date_ms=0, value=point.value) for point in series.points]
-    return msgspec.structs.replace(series, points=points, places={})
+    """Return a series without what a search does not need: intervals, dates, places."""
+    own, none = series.points, np.empty(0)
+    return msgspec.structs.replace(series, points=Points(own.shas, [], own.values, none, none), places={})
 
 
-def _search(find: Finder, tasks: bytes) -> list[list[CommitChange]]:
-    decoded = msgspec.msgpack.decode(tasks, type=list[tuple[Series, set[str]]])
-    return [list(find(series, starts)) for series, starts in decoded]
+def _search_all(series: Sequence[Series], starts: Sequence[set[str]]) -> list[Searched]:
+    return list(map(_search, series, starts))
+
+
+def _search(series: Series, starts: Collection[str]) -> Searched:
+    return Searched(changes_of(series, starts), short_levels(series, starts))
 
 
 def _begin() -> None:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rocattn_profiling.bench.report import BenchReport
     from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.measure.records import Record
-    from rocattn_profiling.site.changepoints import CommitChange
-    from rocattn_profiling.site.changes import Changes, Finder, LevelChange, Waived
+    from rocattn_profiling.site.changes import Searched, Waived
     from rocattn_profiling.site.commits import History
+    from rocattn_profiling.site.model import Changes, LevelChange
     from rocattn_profiling.site.site import Site
 
 DOCUMENTS = "docs/index.html"
@@ -220,8 +220,10 @@ def _fields(change: LevelChange) -> dict[str, Any]:
 
 def _unknown_commits(series: list[Series], history: History, repo: Path, store: Path) -> list[str]:
     """Return a note when no result belongs to a commit of the repository, so that no change can be found."""
-    measured = {point.sha for line in series for point in line.points}
-    if not measured or measured & history.commits.keys():
+    from rocattn_profiling.asv.series import commits_of
+
+    measured = commits_of(line.points for line in series)
+    if not measured or measured.keys() & history.commits.keys():
         return []
     note = (
         f"none of the {len(measured)} measured commits is in {repo}: no change is sought. Where results are kept apart "
@@ -232,21 +234,19 @@ def _unknown_commits(series: list[Series], history: History, repo: Path, store: 
 
 def _changes(series: list[Series], history: History, store: AsvStore, notes: list[str]) -> Changes:
     from rocattn_profiling.measure.machine import available_cores
-    from rocattn_profiling.site.changepoints import changes_of
     from rocattn_profiling.site.changes import find_changes, in_processes, rules_of_asv
     from rocattn_profiling.site.touched import excused_by
 
     with progress("site: change points", len(series), brief=True) as shown:
 
-        def run(find: Finder, lined: Sequence[Series], starts: Sequence[set[str]]) -> Iterator[Sequence[CommitChange]]:
-            searched = in_processes(find, lined, starts, available_cores())
-            for line, changes in zip(lined, searched, strict=True):
+        def run(lined: Sequence[Series], starts: Sequence[set[str]]) -> Iterator[Searched]:
+            for line, found in zip(lined, in_processes(lined, starts, available_cores()), strict=True):
                 shown.step(line.label)
-                yield changes
+                yield found
 
         accepted, limit_of = rules_of_asv(store, history, notes.append)
         waived, excused = _waived(store.repo_root, notes), excused_by(store.repo_root)
-        return find_changes(series, history, changes_of, waived, run, accepted, limit_of, excused)
+        return find_changes(series, history, waived, run, accepted, limit_of, excused)
 
 
 def _counted(shown: Progress) -> Callable[[int, str], None]:

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from rocattn_profiling.asv.series import commits_of, in_order
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.pages.charts import colour_of, sparklines, thin
 from rocattn_profiling.pages.quantities import between, natural, percent, quantity, short_date
-from rocattn_profiling.site.changes import AUDIT, Boundary, LevelChange, lower_is_better, where_of
+from rocattn_profiling.site.changes import AUDIT, lower_is_better, where_of
 from rocattn_profiling.site.commits import CommitInfo
 from rocattn_profiling.site.history_charts import (
     Around,
@@ -33,6 +32,7 @@ from rocattn_profiling.site.history_charts import (
     shortened,
     styled,
 )
+from rocattn_profiling.site.model import Boundary, LevelChange
 
 if TYPE_CHECKING:
     from rocattn_profiling.asv.series import Point, Series
@@ -293,7 +293,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         around: The site's commits, boundaries and colours.
     """
     commits = around.commits
-    shas = order_commits((p for line in family.lines for p in line.points), commits)
+    shas = order_commits(commits_of(line.points for line in family.lines), commits)
     place = {sha: at for at, sha in enumerate(shas)}
     ratios = [relative(line, place) for line in family.lines]
     drawn = list(range(len(family.lines)))
@@ -374,15 +374,12 @@ def panel_anchor(label: str, machine: str) -> str:
 def in_commit_order(series: Iterable[Series], commits: Mapping[str, CommitInfo]) -> list[Series]:
     """Return the series with their points in the order of `order_commits`, as all pages need them."""
     listed = list(series)
-    place = {sha: at for at, sha in enumerate(order_commits((p for line in listed for p in line.points), commits))}
-    return [
-        msgspec.structs.replace(line, points=sorted(line.points, key=lambda point: place[point.sha])) for line in listed
-    ]
+    ordered = order_commits(commits_of(line.points for line in listed), commits)
+    return in_order(listed, {sha: at for at, sha in enumerate(ordered)})
 
 
-def order_commits(points: Iterable[Point], commits: Mapping[str, CommitInfo]) -> list[str]:
+def order_commits(dates: Mapping[str, int], commits: Mapping[str, CommitInfo]) -> list[str]:
     """Return the shas, oldest first: commits that git does not know by date, then the others in git's order."""
-    dates = {point.sha: point.date_ms for point in points}
     return sorted(dates, key=lambda sha: (sha in commits, commits[sha].order if sha in commits else dates[sha], sha))
 
 
@@ -404,14 +401,14 @@ def entry_of(line: HistoryLine) -> LatestPoint:
     last, before = next(backwards, None), next(backwards, None)
     first = next(_known(line.points), None)
     direction = direction_of(last, before)
-    current = newest is not None and newest is last
+    current = newest is not None and newest == last
     return LatestPoint(
         name=line.name,
         colour=line.style,
         latest=quantity(last.value, line.unit) if last and current else _state(newest),
         interval=between(last.low, last.high, line.unit) if last and current else "",
         previous=percent(_ratio(last, before)) if current else "",
-        first=percent(_ratio(last, first if first is not last else None)) if current else "",
+        first=percent(_ratio(last, first if first != last else None)) if current else "",
         direction=direction if current else "",
         worse=current and line.lower_is_better is not None and direction == ("up" if line.lower_is_better else "down"),
         anchor=line.anchor,
@@ -541,7 +538,7 @@ def _kernel_page(
 ) -> KernelPage:
     ordered = sorted(metrics, key=lambda m: (list(TITLES).index(m) if m in TITLES else len(TITLES), m))
     lines = [line for metric in ordered for line in metrics[metric].values()]
-    shas = order_commits((point for line in lines for point in line.points), around.commits)
+    shas = order_commits(commits_of(line.points for line in lines), around.commits)
     place = {sha: at for at, sha in enumerate(shas)}
     archs = [arch for arch in around.backends if any(arch in own for own in metrics.values())]
     panels, rows = [], []

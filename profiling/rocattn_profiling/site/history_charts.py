@@ -22,13 +22,13 @@ from rocattn_profiling.pages.charts import (
     thin,
     value_axis,
 )
-from rocattn_profiling.pages.quantities import between, percent, percent_tick, quantity, short_date
+from rocattn_profiling.pages.quantities import between, percent, percent_tick, quantity, short_date, times
 from rocattn_profiling.pages.render import count
-from rocattn_profiling.site.changes import Boundary, LevelChange
 from rocattn_profiling.site.commits import CommitInfo
+from rocattn_profiling.site.model import Boundary, LevelChange
 
 if TYPE_CHECKING:
-    from rocattn_profiling.asv.series import Point
+    from rocattn_profiling.asv.series import Point, Points
     from rocattn_profiling.pages.charts import Chart
 
 PAGE_BENDS, PAGE_DOTS = 24_000, 1800
@@ -56,7 +56,7 @@ class HistoryLine:
     name: str
     machine: str
     unit: str
-    points: list[Point]
+    points: Points
     label: str = ""
     where: str = ""
     changes: list[LevelChange] = field(default_factory=list)
@@ -269,7 +269,7 @@ def overview_charts(
             x_ticks=_commit_ticks(shas, ticks, around.commits),
             x_label="commits, oldest to newest, by their date",
             tags=tags,
-            tick_text=_times if axis.log else percent_tick,
+            tick_text=times if axis.log else percent_tick,
             y_axis=axis,
             rule=1.0,
             size=size,
@@ -320,12 +320,6 @@ def panel_chart(
     )
     chart.thinned = thinned
     return chart
-
-
-def _times(ratio: float) -> str:
-    """Return a ratio as a multiple: percents above 100-fold are long, and those of falls crowd at -100 %."""
-    times = float(f"{max(ratio, 1 / ratio):.3g}")
-    return f"x{times:.12g}" if ratio >= 1 else f"x1/{times:.12g}"
 
 
 def change_title(change: LevelChange, subject: Callable[[str], str]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn_profiling.asv import launch as asv_launch
+from rocattn_profiling.asv.series import commits_of
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.measure.machine import this_machine
@@ -88,7 +89,7 @@ def measure_history(
         if not cases:
             raise SuiteError("no benchmark of the suite matches: nothing would be measured")
         names = {case.benchmark.name for case in cases}
-        shas = {point.sha for series in store.read() if series.benchmark in names for point in series.points}
+        shas = commits_of(series.points for series in store.read() if series.benchmark in names)
         known = [revision for revision in newest if revision.sha in shas]
         launchers = {r: launcher(r) for r in newest if r not in known and builder.build(r)}
         outcomes = _measure(cases, launchers, launches, on_step)

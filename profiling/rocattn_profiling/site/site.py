@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rocattn
+from rocattn_profiling.asv.series import commits_of
 from rocattn_profiling.base.files import StagedFiles
 from rocattn_profiling.bench.report import BASELINE, BenchReport, order_backends, prepare_templates
 from rocattn_profiling.gate.formats import page as gate_view
-from rocattn_profiling.pages.quantities import natural, percent, quantity
+from rocattn_profiling.pages.quantities import MANY, natural, percent, quantity
 from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, environment, moment, render
 from rocattn_profiling.site.asv_pages import AsvPages
-from rocattn_profiling.site.changes import AUDIT, Boundary, Changes, LevelChange, atom, lower_is_better, where_of
+from rocattn_profiling.site.changes import AUDIT, atom, lower_is_better, where_of
 from rocattn_profiling.site.commits import CommitInfo, History, with_pull_requests
 from rocattn_profiling.site.compare import ROWS, ComparePage, compare_page
 from rocattn_profiling.site.history import (
@@ -34,6 +35,7 @@ from rocattn_profiling.site.history import (
     values_csv,
 )
 from rocattn_profiling.site.history_charts import Around
+from rocattn_profiling.site.model import Boundary, Changes, LevelChange
 from rocattn_profiling.site.state import HEADLINE, Standing, broken_lines, judged_state, last_measured
 
 if TYPE_CHECKING:
@@ -160,7 +162,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     gate = gate_view.view(site.gate) if site.gate else None
     places, dots = places_of(grouped, histories, around)
     homes = {change.id: dots.get(change.id, "changes.html") for change in site.changes.listed}
-    measured = {point.sha for line in series for point in line.points}
+    measured = commits_of(line.points for line in series).keys()
     compared = compare_page([line for family in grouped for line in family.lines], places, around)
     common: dict[str, Any] = {
         "searched": sum(commits[sha].on_branch for sha in measured & commits.keys()),
@@ -171,6 +173,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(kernels), "gated": bool(site.gate),
         "tags": {sha: [name for name, tagged in site.history.tags if tagged == sha] for sha in paths},
         "csv": sum(len(line.points) for line in series) <= CSV_VALUES,
+        "pretty": {line.benchmark: line.pretty_name for line in series if line.pretty_name},
         "places": places, "causes": {cause.sha: cause for cause in site.changes.causes},
     }  # fmt: skip
     pages: dict[str, str] = {}
@@ -223,7 +226,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         page(commit.path, "commit.html.j2", title, page=commit, judged=gate)
     pages |= {attached.path: attached.text for attached in site.standing.attached}
     files = ("style.css", "site.js")[: 1 + bool(histories)]
-    pages |= {name: environment().get_template(f"{name}.j2").render() for name in files}
+    pages |= {name: environment().get_template(f"{name}.j2").render(many=MANY) for name in files}
     return pages
 
 
@@ -320,7 +323,7 @@ class CommitPage:
 
 def commit_paths(series: Iterable[Series], commits: Mapping[str, CommitInfo]) -> dict[str, str]:
     """Return the page of each measured commit that git knows, named by its short hash where that is unique."""
-    shas = {point.sha for line in series for point in line.points} & commits.keys()
+    shas = commits_of(line.points for line in series).keys() & commits.keys()
     short: dict[str, list[str]] = {}
     for sha in shas:
         short.setdefault(sha[:8], []).append(sha)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.asv.series import commits_of
 from rocattn_profiling.base.gpus import architecture
 from rocattn_profiling.kernels.audit import read_audit
 from rocattn_profiling.kernels.pins import pins_of, read_pins
@@ -177,7 +178,7 @@ def broken_lines(series: Iterable[Series], history: History) -> list[Broken]:
         lines.setdefault(where_of(line), []).append(line)
     found: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
     for where, listed in lines.items():
-        measured = {point.sha for line in listed for point in line.points} & order.keys()
+        measured = commits_of(line.points for line in listed).keys() & order.keys()
         # What none of the newest commits measured was removed.
         newest = set(sorted(measured, key=lambda sha: order[sha])[-CONFIRMED:])
         for line in listed:
@@ -217,7 +218,7 @@ class LastMeasured:
 def last_measured(series: Iterable[Series], history: History) -> LastMeasured | None:
     """Return the newest commit of the branch with a result; None if there is none."""
     commits = history.commits
-    shas = {point.sha for line in series for point in line.points} & commits.keys()
+    shas = commits_of(line.points for line in series).keys() & commits.keys()
     last = max((commits[sha] for sha in shas if commits[sha].on_branch), key=lambda info: info.order, default=None)
     if last is None:
         return None

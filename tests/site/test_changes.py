@@ -527,7 +527,7 @@ def test_many_lines_of_one_suite_are_no_event(series_of, long_history):
 
 @pytest.mark.parametrize(("lines", "found"), [(8, 8), (3, 0), (400, 400)])
 def test_a_short_level_counts_when_lines_share_it(series_of, long_history, lines, found):
-    """Three commits at -20 % are an accident in one line; in eight of 40, or 400 of 2,000, they are a fall and a rise."""
+    """Three commits at -20 % are an accident in one line; in eight of 40, or 400 of 2,000, a fall and a rise."""
     short = [*wobble(1.0, 12), *wobble(0.8, 3, 12), *wobble(1.0, 13, 15)]
     series = [series_of(short, benchmark=f"suite.time_{n}") for n in range(lines)]
     series += [series_of(wobble(1.0 + n, 28), benchmark=f"other.time_{n}") for n in range(max(40, 5 * lines) - lines)]

@@ -301,12 +301,20 @@ class AttentionConfig:
 
     @property
     def flops_conventional(self) -> int:
-        """FLOPs as papers print them: 2 Sq Sk (D + Dv) a head, half if causal, x 2.5 backward (FlashAttention-2)."""
+        """FLOPs as papers print them, x 2.5 backward: FlashAttention-3's benchmark.
+
+        2 (D + Dv) for each query and key, of which causal queries count as seeing (Sk + max(0, Sk - Sq)) / 2, and those
+        of a window as many as they see.
+        """
         if self.varlen is not None:
             return sum(single.flops_conventional for single in self.sequences)
-        full = 2 * self.batch * self.num_heads * self.seq_q * self.seq_k * (self.head_dim + self.head_dim_v)
-        halved = full // 2 if self.causal else full
-        return halved if self.direction == "forward" else halved * 5 // 2
+        pairs = self.batch * self.num_heads * self.seq_q * self.seq_k
+        if self.window is not None:
+            pairs = self.visible_pairs
+        elif self.causal:
+            pairs = self.batch * self.num_heads * self.seq_q * (self.seq_k + max(0, self.seq_k - self.seq_q)) // 2
+        full = 2 * pairs * (self.head_dim + self.head_dim_v)
+        return full if self.direction == "forward" else full * 5 // 2
 
     @property
     def rows_q(self) -> int:
@@ -338,13 +346,37 @@ class AttentionConfig:
         return count * (1 if self.mask == "bool" else self.itemsize)
 
     @property
+    def visible_rows(self) -> tuple[int, int]:
+        """Queries that see a key, and keys that a query sees, of a head: all but for causal and window."""
+        if self.band is None:
+            return self.seq_q, self.seq_k
+        first = self.seq_k - self.seq_q
+        left, right = (self.seq_q + self.seq_k if side < 0 else side for side in self.band)
+        begin, end = max(0, -first - right), min(self.seq_q, self.seq_q + left)  # of the queries
+        keys = min(self.seq_k, self.seq_k + right) - max(0, first + begin - left)
+        return max(0, end - begin), max(0, keys) if end > begin else 0
+
+    @property
     def bytes_moved(self) -> int:
-        """Compulsory traffic: Q + K + V + O (+ LSE, mask); backward reads those and dO and writes dQ, dK, dV."""
-        forward = self.q_bytes + self.kv_bytes + self.out_bytes + self.mask_bytes
+        """Compulsory traffic: reads of the rows of Q, K and V and of the mask that are visible, and O (and LSE) written.
+
+        Backward reads those, and the rows of O, dO and LSE that see something, and writes dQ, dK and dV.
+        """
+        if self.varlen is not None:
+            return sum(single.bytes_moved for single in self.sequences)
+        queries, keys = self.visible_rows
+        shown_q, shown_k = queries / self.seq_q if self.seq_q else 0, keys / self.seq_k if self.seq_k else 0
+        reads = self.q_bytes * shown_q + self.kv_bytes * shown_k
+        if self.mask_shape is not None:
+            rows, columns = self.mask_shape[2] > 1, self.mask_shape[3] > 1
+            pairs = self.batch * self.num_heads * self.seq_q * self.seq_k
+            shown = self.visible_pairs / pairs if rows and columns else shown_q if rows else shown_k if columns else 1
+            reads += self.mask_bytes * shown
         lse = 4 * self.rows_q * self.num_heads
         if self.direction == "forward":
-            return forward + (lse if self.return_lse else 0)
-        return forward + lse * (1 + self.lse_gradient) + self.out_bytes + self.q_bytes + self.kv_bytes
+            return round(reads) + self.out_bytes + lse * self.return_lse
+        reads += (2 * self.out_bytes + lse * (1 + self.lse_gradient)) * shown_q
+        return round(reads) + self.q_bytes + self.kv_bytes
 
     def replace(self, **changes: Any) -> AttentionConfig:
         """Return a copy with some fields changed (and checked again)."""

@@ -13,16 +13,16 @@ def make(**changes):
 
 
 def visible(seq_q, seq_k, causal, window):
-    """Count what a head sees, pair by pair, from the words of the contract."""
+    """What each query of a head sees, from the words of the contract."""
     left, right = window or (-1, -1)
-    pairs = 0
+    seen = [[True] * seq_k for _ in range(seq_q)]
     for i, j in itertools.product(range(seq_q), range(seq_k)):
         diagonal = i + seq_k - seq_q
         hidden = (
             (causal and j > diagonal) or (left >= 0 and j < diagonal - left) or (right >= 0 and j > diagonal + right)
         )
-        pairs += not hidden
-    return pairs
+        seen[i][j] = not hidden
+    return seen
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -31,18 +31,24 @@ def test_flops_count_exactly_the_visible_pairs(causal, window):
     """2 (D + Dv) a visible pair forward, 2 (3 D + 2 Dv) backward, for every relation of Sq and Sk."""
     for seq_q, seq_k in itertools.product([0, 1, 4, 9], [0, 1, 6, 13]):
         config = make(seq_q=seq_q, seq_k=seq_k, head_dim=8, head_dim_v=5, causal=causal, window=window)
-        pairs = 12 * visible(seq_q, seq_k, causal, window)
+        pairs = 12 * sum(map(sum, visible(seq_q, seq_k, causal, window)))
         assert config.visible_pairs == pairs
         assert config.flops == pairs * 2 * (8 + 5)
         assert config.replace(direction="backward").flops == pairs * 2 * (3 * 8 + 2 * 5)
 
 
 def test_the_conventional_flops_are_those_of_papers():
-    """4 B H Sq Sk D, half if causal, 2.5 times backward."""
+    """4 B H Sq Sk D, half if square and causal, 2.5 times backward; a window's are exact."""
     config = make(seq_q=64, seq_k=64, head_dim=16)
     assert config.flops_conventional == config.flops == 4 * 2 * 6 * 64 * 64 * 16
     assert config.replace(causal=True).flops_conventional == config.flops // 2
     assert config.replace(direction="backward").flops_conventional == config.flops * 5 // 2
+    longer = make(seq_q=128, seq_k=16384, head_dim=16)
+    assert longer.replace(causal=True).flops_conventional == longer.flops * (16384 + 16256) // (2 * 16384)
+    sliding = make(seq_q=1, seq_k=16384, head_dim=16, window=(127, -1))
+    assert sliding.flops_conventional == sliding.flops
+    wide = make(seq_q=9, seq_k=5, head_dim=8)
+    assert wide.replace(causal=True).flops_conventional == wide.flops // 2
 
 
 def test_bytes_are_what_must_move():
@@ -55,6 +61,23 @@ def test_bytes_are_what_must_move():
     assert masked.bytes_moved == q + kv + out + 6 * 7
     assert masked.replace(mask="additive").bytes_moved == q + kv + out + 6 * 7 * 2
     assert config.replace(direction="backward").bytes_moved == (q + kv + out) + lse + out + q + kv
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, (0, 0), (3, 0), (0, 2), (-1, 1), (2, -1), (30, 30)])
+def test_rows_that_nobody_sees_are_not_read(causal, window):
+    """A window leaves keys out, and more causal queries than keys leave queries out; gradients are written whole."""
+    for seq_q, seq_k in itertools.product([1, 4, 9], [1, 6, 13]):
+        config = make(seq_q=seq_q, seq_k=seq_k, head_dim=8, head_dim_v=5, causal=causal, window=window)
+        rows = visible(seq_q, seq_k, causal, window)
+        queries, keys = sum(map(any, rows)), sum(map(any, zip(*rows, strict=True)))
+        assert config.visible_rows == (queries, keys)
+        q, kv, out = 2 * 6 * queries * 8 * 4, 2 * 3 * keys * 13 * 4, 2 * 6 * 5 * 4
+        assert config.bytes_moved == q + kv + out * seq_q
+        whole = config.q_bytes + config.kv_bytes
+        assert config.replace(direction="backward").bytes_moved == q + kv + (2 * out + 48) * queries + whole
+        masked = config.replace(mask="bool", mask_shape=(1, 1, seq_q, seq_k)) if seq_q > 1 and seq_k > 1 else None
+        assert masked is None or masked.bytes_moved == config.bytes_moved + sum(map(sum, rows))
 
 
 @pytest.mark.parametrize(

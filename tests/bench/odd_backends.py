@@ -31,6 +31,9 @@ class Odd(Backend):
             BACKENDS.get("cpu").forward(config, operands, out, lse)
         self._twist(out)
 
+        if self.name == "odd-writer":
+            operands.q[...] *= 0.5
+
     def backward(self, config, operands, dout, out, lse, dq, dk, dv):
         BACKENDS.get("cpu").backward(config, operands, dout, out, lse, dq, dk, dv)
         self._twist(dk)
@@ -85,6 +88,7 @@ for odd in (
     Odd("odd-scaled", scale),
     Odd("odd-row", spoil_last_row),
     Odd("odd-idle"),
+    Odd("odd-writer"),
     Odd("odd-hang", hang),
     Odd("odd-raise", fail),
     Odd("odd-late", fail_late),

@@ -85,6 +85,15 @@ def test_a_wrong_output_is_exit_status_1_and_named(run_bench):
     assert "custom/odd-scaled/b1-h2-q9-k13-d12-causal-float32: error of out is " in line
 
 
+def test_a_written_input_is_exit_status_1_and_named(run_bench):
+    """The table says which, and the line that it may not."""
+    words = ["--backend", "cpu", "odd-writer", "--backend-module", "odd_backends"]
+    status, _, err = run_bench(*SHAPE, *SHORT, *words)
+    assert status == 1
+    assert " WROTE q " in err
+    assert "custom/odd-writer/b1-h2-q9-k13-d12-causal-float32: the backend wrote into q" in err
+
+
 def test_a_crashing_backend_is_exit_status_3_and_named(run_bench, tmp_path):
     """What it printed is kept in a file that the last lines name."""
     words = ["--backend", "cpu", "odd-leave", "--backend-module", "odd_backends"]

@@ -98,6 +98,16 @@ def test_a_wrong_output_is_found_however_little_is_wrong(tmp_path, backend):
     assert not wrong.check.ok
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_backend_that_writes_into_its_inputs_is_found(tmp_path, order):
+    """Its own output may be right; the others are measured and judged with the inputs as they were."""
+    found = {record.backend: record.check for record in bench(tmp_path, ["cpu", "odd-writer"][::order])}
+    assert (found["cpu"].ok, found["cpu"].written) == (True, ())
+    assert (found["odd-writer"].ok, found["odd-writer"].written) == (False, ("q",))
+    alone = bench(tmp_path / "alone", ["cpu"])[0].check
+    assert found["cpu"].max_abs_error == alone.max_abs_error
+
+
 @pytest.mark.parametrize(
     ("backend", "reason"),
     [

@@ -13,6 +13,7 @@ import random
 import resource
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,12 +133,18 @@ class TurnSampler:
         calls: One call of each backend, returning its output arrays.
         job: The limits.
         mark: Called with the name of the backend that is about to run.
+        restore: Restores the inputs and returns the names of those that had been written into.
     """
 
     def __init__(
-        self, calls: dict[str, Callable[[], tuple[Any, ...]]], job: LaunchJob, mark: Callable[[str], None]
+        self,
+        calls: dict[str, Callable[[], tuple[Any, ...]]],
+        job: LaunchJob,
+        mark: Callable[[str], None],
+        restore: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
-        self.job, self.mark, self._calls = job, mark, calls
+        self.job, self.mark, self._calls, self._restore = job, mark, calls, restore
+        self.written: dict[str, tuple[str, ...]] = {}
         self._start_ns, self._load = time.time_ns(), load_average()
         self.series = {name: BackendSamples(backend=name) for name in calls}
         self.outputs: dict[str, tuple[Any, ...]] = {}
@@ -162,6 +169,7 @@ class TurnSampler:
                 if time.perf_counter() >= end and (calls >= _SETTLING_CALLS or best >= _LONG * wanted_ns):
                     break
             self.series[name].peak_rss_bytes = peak_rss_bytes()
+            self._inspect(name)
             if not self.series[name].failed:
                 number = max(1, math.ceil(wanted_ns / best)) if best > 0 else 1
                 self.series[name].launch = Launch(
@@ -179,6 +187,8 @@ class TurnSampler:
             last = rounds >= self.job.max_samples or (rounds >= self.job.min_samples and time.perf_counter() >= end)
             order = self.able
             turns.shuffle(order)
+            if last:
+                self._restore()
             for name in order:
                 if last:
                     _poison(self.outputs[name])
@@ -187,8 +197,14 @@ class TurnSampler:
                     end += _REST_S  # the budget is for samples
                 before = name
                 self._take(name)
+                if last:
+                    self._inspect(name)
             if last:
                 return
+
+    def _inspect(self, name: str) -> None:
+        """Note the inputs that the backend which just ran wrote into; the others get them as they were."""
+        self.written[name] = tuple(dict.fromkeys([*self.written.get(name, ()), *self._restore()]))
 
     def _take(self, name: str) -> None:
         launch = self.series[name].launch
@@ -305,16 +321,35 @@ def _relative_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 def _prepare(
     job: LaunchJob, config: AttentionConfig
-) -> tuple[dict[str, _Call], Callable[[_Outputs], dict[str, Check]]]:
-    """Return a function for each backend that makes one call, and one that checks the outputs."""
+) -> tuple[dict[str, _Call], Callable[[_Outputs], dict[str, Check]], Callable[[], tuple[str, ...]]]:
+    """Return a function for each backend that makes one call, one that checks the outputs, and one for the inputs.
+
+    The last restores those that were written into; a module makes its own for each call.
+    """
     if job.module:
         from rocattn_profiling.workloads import modules
 
-        return modules.prepare(job.module, config, job.backends, job.seed)
+        return *modules.prepare(job.module, config, job.backends, job.seed), tuple
     from rocattn_profiling.workloads.inputs import make_inputs
 
     inputs = make_inputs(config, data=job.data, seed=job.seed)
-    return calls_of(job.backends, config, inputs), lambda outputs: check_outputs(config, inputs, outputs, job.seed)
+    given = inputs.arrays()
+    sums = {name: _checksum(array) for name, array in given.items()}
+
+    def restore() -> tuple[str, ...]:
+        written = tuple(name for name, array in given.items() if _checksum(array) != sums[name])
+        if written:
+            made = make_inputs(config, data=job.data, seed=job.seed).arrays()
+            for name in written:
+                given[name][...] = made[name]
+        return written
+
+    calls = calls_of(job.backends, config, inputs)
+    return calls, lambda outputs: check_outputs(config, inputs, outputs, job.seed), restore if job.check else tuple
+
+
+def _checksum(array: NDArray[Any]) -> int:
+    return zlib.crc32(array.tobytes())
 
 
 def perform(job: LaunchJob, mark: Callable[[str], None]) -> Result:
@@ -327,8 +362,8 @@ def perform(job: LaunchJob, mark: Callable[[str], None]) -> Result:
 
         import_backends(job.backend_module)
     config = AttentionConfig.from_dict(job.config)
-    calls, check = _prepare(job, config)
-    sampler = TurnSampler(calls, job, mark)
+    calls, check, restore = _prepare(job, config)
+    sampler = TurnSampler(calls, job, mark, restore)
     gc.collect()
     gc.disable()
     sampler.warm_up()
@@ -337,7 +372,9 @@ def perform(job: LaunchJob, mark: Callable[[str], None]) -> Result:
     if job.check and sampler.able:
         mark("")
         for backend, judged in check(sampler.outputs).items():
-            sampler.series[backend].check = judged
+            written = sampler.written[backend]
+            ok = judged.ok and not written
+            sampler.series[backend].check = msgspec.structs.replace(judged, ok=ok, written=written)
     return Result(series=list(sampler.series.values()))
 
 

@@ -11,7 +11,7 @@ from rocattn_profiling.base.console import emit_json, print_table, say
 from rocattn_profiling.base.reasons import Coverage, NotCompared
 from rocattn_profiling.base.status import OK
 from rocattn_profiling.measure import stats
-from rocattn_profiling.measure.records import Place, by_place, coverage_of, place_names
+from rocattn_profiling.measure.records import Place, by_place, coverage_of, place_names, written_into
 from rocattn_profiling.workloads.grids import GRIDS
 
 if TYPE_CHECKING:
@@ -182,6 +182,8 @@ def _error(record: Record) -> str:
     if record.check is None:
         return ""
     size = "NaN or inf," if record.check.not_finite else f"{record.check.max_abs_error:.1e}"
+    if record.check.written:
+        return f"{size} WROTE {' '.join(record.check.written)}"
     return size + ("" if record.check.ok else f" WRONG {record.check.what}")
 
 
@@ -244,6 +246,8 @@ def _disturbance(records: list[Record]) -> str:
 
 
 def _fault(check: Check) -> str:
+    if check.written:
+        return written_into(check.written)
     if check.not_finite:
         return f"{check.what} has NaN or inf where float64 has none, or the other way round"
     allowed = f"{check.factor:g} x {check.naive_max_abs_error:.2e}"

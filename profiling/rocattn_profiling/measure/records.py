@@ -51,13 +51,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison of the output with float64 (design: error <= factor x the error of a naive program in the dtype).
 
     Attributes:
-        ok: Whether the error is within the rule.
+        ok: Whether the error is within the rule (ratio <= 1), and no input was written into.
         max_abs_error, max_rel_error, rms_error: Against the float64 result; rel is max_abs over the largest |result|.
         naive_max_abs_error: The same for the naive program of the same dtype.
         factor: The factor of the rule (2 for outputs, 3 for gradients).
         rows_checked, rows: Query rows compared, of how many; large outputs are sampled.
         what: The tensor with the worst error: "out", "lse", "dq", "dk" or "dv".
-        ratio: That error over the allowed one, at its worst; ``ok`` is ratio <= 1.
+        ratio: That error over the allowed one, at its worst.
+        written: Inputs that the backend wrote into.
     """
 
     ok: bool
@@ -70,11 +71,17 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     what: str = "out"
     ratio: float = 0.0
+    written: tuple[str, ...] = ()
 
     @property
     def not_finite(self) -> bool:
         """Whether there is NaN or inf where float64 has none, or vice versa: then the error is not a number."""
         return self.max_abs_error > _LARGEST
+
+
+def written_into(names: Iterable[str]) -> str:
+    """Return what is wrong with a backend that changed these arrays."""
+    return f"the backend wrote into {', '.join(names)}, which it is given to read"
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,12 +10,13 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rocattn.layouts import heads_view, stored_shape
+from rocattn_profiling.measure.records import written_into
 from rocattn_profiling.workloads.inputs import numpy_dtype, rows_view
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ def compute(
         Spilled: When the backend wrote outside of an output, or into an input, which is then restored.
     """
     operands = inputs.operands(config)
-    named = {field.name: getattr(inputs, field.name) for field in fields(inputs)}
-    given = {name: array for name, array in named.items() if isinstance(array, np.ndarray)}
+    given = inputs.arrays()
     before = {name: array.copy() for name, array in given.items()}
     wants_lse = config.return_lse or config.direction == "backward"
     rooms = {"out": _room(config, "out", storage, fill)}
@@ -125,7 +125,7 @@ def _restore(given: dict[str, Array], before: dict[str, Array]) -> None:
     for name in written:
         given[name][...] = before[name]
     if written:
-        raise Spilled(f"the backend wrote into {', '.join(written)}, which it is given to read")
+        raise Spilled(written_into(written))
 
 
 def _bits(array: Array) -> bytes:

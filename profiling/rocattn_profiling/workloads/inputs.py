@@ -9,7 +9,7 @@ that forgets to write would pass, and multiplying zeros draws less power than re
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -57,6 +57,11 @@ class Inputs:
     dout: Array | None = None
     sequences: Sequences | None = None
     parts: tuple[Inputs, ...] = ()
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays that a backend is given to read, by name."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: array for name, array in given.items() if isinstance(array, np.ndarray)}
 
     def options(self, config: AttentionConfig) -> dict[str, Any]:
         """Return every keyword argument of `rocattn.attention` but ``backend``; ``return_lse`` only if forward.

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from rocattn_profiling.asv import store as asv_store
@@ -252,11 +253,43 @@ def test_only_a_clean_commit_goes_to_the_asv_store(run_bench, monkeypatch, commi
     monkeypatch.setattr(asv_store, "AsvStore", FakeStore)
     FakeStore.added = []
     monkeypatch.setattr(machine, "available_cores", lambda: 1)
-    status, _, err = run_bench(*SHAPE, *SHORT[:-1], "--backend", "cpu")
+    status, _, err = run_bench("--grid", "square", "--quick", *SHORT[:-1], "--backend", "cpu")
     assert status == 0
-    assert len(FakeStore.added) == stored
-    assert ("added 1 results of commit aaaaaaaaa" in err) == bool(stored)
+    assert len(FakeStore.added) == 3 * stored
+    assert ("added 3 results of commit aaaaaaaaa" in err) == bool(stored)
     assert ("not added to the asv store" in err) != bool(stored)
+
+
+@pytest.mark.usefixtures("_instant")
+@pytest.mark.parametrize(
+    ("words", "switches", "added", "why"),
+    [
+        (["--grid", "square", "--backend", "cpu", "odd-good"], 0, 3, "but not 3 of a backend that no commit has"),
+        ([*SHAPE, "--backend", "cpu"], 0, 0, "not added to the asv store: 1 of a shape or model that is not"),
+        (["--grid", "square", "--backend", "cpu"], 10**6, 0, "not added to the asv store: 3 of which other processes"),
+    ],
+)
+def test_what_is_not_of_the_commits_stays_out_of_the_store(run_bench, monkeypatch, words, switches, added, why):
+    """A user's backend, a shape of one's own, and times of a busy machine would show steps that no commit made."""
+    monkeypatch.setattr(harness.machine, "measured_repo", lambda: HERE)
+    monkeypatch.setattr(harness.machine, "this_commit", lambda _repo: Commit(sha="a" * 40, date_ms=1))
+    monkeypatch.setattr(asv_store, "AsvStore", FakeStore)
+    monkeypatch.setattr(machine, "available_cores", lambda: 1)
+    made = harness.measure_side_by_side
+
+    def busy(*given, **more):
+        sides = made(*given, **more)
+        for side in sides.values():
+            side.launches[:] = [
+                msgspec.structs.replace(one, nivcsw=[switches] * len(one.samples_ns)) for one in side.launches
+            ]
+        return sides
+
+    monkeypatch.setattr(harness, "measure_side_by_side", busy)
+    FakeStore.added = []
+    _, _, err = run_bench(*words, "--quick", "--backend-module", "odd_backends", *SHORT[:-1])
+    assert why in err
+    assert len(FakeStore.added) == added
 
 
 @pytest.mark.parametrize("command", ["bench", "memory"])
@@ -354,3 +387,15 @@ def test_the_exit_status_is_the_worst_of_what_happened():
     assert status(a=[good, named_so]) == 0
     assert status(a=[wrong, crashed]) == 1
     assert math.isfinite(bench_view.speedups([good, make_record([[2.0]], backend="b")])[0][1].ratio)
+
+
+def test_a_backend_module_may_be_named_by_its_file(run_bench, tmp_path, monkeypatch):
+    """A file elsewhere is found; one that another module hides is refused in a line."""
+    words = ["--backend", "odd-good", "--backend-module"]
+    monkeypatch.chdir(tmp_path)
+    status, _, _ = run_bench(*SHAPE, *SHORT, *words, str(HERE / "odd_backends.py"))
+    assert status == 0
+    (tmp_path / "math.py").write_text("")
+    status, _, err = run_bench(*SHAPE, *SHORT, *words, "./math.py")
+    assert status == 4
+    assert "math.py is hidden by " in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,8 +67,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--backend", action="extend", nargs="+", metavar="NAME", help="backends (default: the grid's)")
     what.add_argument(
         "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
-        help="import this module first: it registers backends of yours in rocattn.BACKENDS, and they are measured too "
-        "(default: the environment variable ROCATTN_BACKEND_MODULE)",
+        help="import this module (or FILE.py) first: it registers backends of yours in rocattn.BACKENDS, and they are "
+        "measured too (default: the environment variable ROCATTN_BACKEND_MODULE)",
     )  # fmt: skip
     add_storage(what)
     what.add_argument("--data", choices=("normal", "trig"), default="normal", help="input values (default normal)")
@@ -216,9 +217,35 @@ def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
         return "not added to the asv store: its history is of normal data with seed 0 on all available cores"
     from rocattn_profiling.asv.store import AsvStore
 
+    kept, left_out = [], Counter[str]()
+    for record in records:
+        if why := _not_of_the_history(record):
+            left_out[why] += 1
+        elif record.launches:
+            kept.append(record)
+    without = ", ".join(f"{number} {why}" for why, number in left_out.items())
+    if left_out and not kept:
+        return f"not added to the asv store: {without}"
     store = AsvStore(session.repo)
-    count = store.add_records([record for record in records if record.launches])
-    return f"added {count} results of commit {session.commit.sha[:9]} to the asv store {store.results_dir}"
+    count = store.add_records(kept)
+    added = f"added {count} results of commit {session.commit.sha[:9]} to the asv store {store.results_dir}"
+    return f"{added}, but not {without}" if without else added
+
+
+def _not_of_the_history(record: Record) -> str:
+    """Return why a result has no place in the history of this repository's commits; "" if it has one."""
+    from rocattn.backends import BACKENDS
+    from rocattn_profiling.measure.stats import disturbed
+    from rocattn_profiling.workloads.grids import GRIDS
+    from rocattn_profiling.workloads.modules import WORKLOADS
+
+    if not type(BACKENDS.get(record.backend)).__module__.startswith("rocattn."):
+        return "of a backend that no commit has"
+    if record.suite not in GRIDS | WORKLOADS:
+        return "of a shape or model that is not in the suites"
+    if 2 * sum(map(disturbed, record.launches)) > len(record.launches):
+        return "of which other processes disturbed most launches"
+    return ""
 
 
 def _status(coverage: Coverage, records: list[Record]) -> int:

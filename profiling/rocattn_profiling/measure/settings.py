@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -102,7 +103,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 def import_backends(module: str) -> list[str]:
     """Import rocattn's backends and, if named, a module that registers more; return the names it added.
 
-    The module may lie in the working directory, as for ``python -m``: a console script's own search begins in bin/.
+    The module may lie in the working directory, as for ``python -m``: a console script's own search begins in bin/. It
+    may be named by its file, too.
 
     Raises:
         RocattnError: When the module cannot be imported; one line.
@@ -111,10 +113,8 @@ def import_backends(module: str) -> list[str]:
 
     before = {backend.name for backend in BACKENDS}
     if module:
-        if (here := str(Path.cwd())) not in sys.path:
-            sys.path.append(here)
         try:
-            import_module(module)
+            _imported(module)
         except (Exception, SystemExit) as error:  # a script may exit when it is imported, with its own status
             text = " ".join(str(error).split())
             raise RocattnError(
@@ -123,9 +123,20 @@ def import_backends(module: str) -> list[str]:
     return sorted(backend.name for backend in BACKENDS if backend.name not in before)
 
 
+def _imported(module: str) -> ModuleType:
+    path = Path(module).resolve()
+    folder, name = (path.parent, path.stem) if module.endswith(".py") else (Path.cwd(), module)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    found = import_module(name)
+    if module.endswith(".py") and Path(found.__file__ or "").resolve() != path:
+        raise ImportError(f"{path.name} is hidden by {found.__file__ or 'a built-in module'}: rename it")
+    return found
+
+
 def code_hash(module: str = "") -> str:
     """Return the hash of the library's and the kernels' files, and of one more module's file."""
-    files = [Path(file)] if module and (file := import_module(module).__file__) else []
+    files = [Path(file)] if module and (file := _imported(module).__file__) else []
     files.append(Path(__file__).parents[1] / "workloads/modules.py")  # timed, as the library is
     roots = [Path(str(rocattn.__file__)).parent]
     with suppress(ToolchainError):  # without kernel sources, backends that need none can still be benched

@@ -62,7 +62,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     what.add_argument(
         "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
-        help="import this module first, as `rocattn bench` does",
+        help="import this module (or FILE.py) first, as `rocattn bench` does",
     )  # fmt: skip
     what.add_argument(
         "--threads",

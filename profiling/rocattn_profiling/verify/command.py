@@ -57,8 +57,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", nargs="+", metavar="NAME", help="backends to check (default: every available one)")
     parser.add_argument(
         "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
-        help="import this module first: it registers backends of yours in rocattn.BACKENDS, and they are checked too "
-        "(default: the environment variable ROCATTN_BACKEND_MODULE)",
+        help="import this module (or FILE.py) first: it registers backends of yours in rocattn.BACKENDS, and they are "
+        "checked too (default: the environment variable ROCATTN_BACKEND_MODULE)",
     )  # fmt: skip
     parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of the inputs (default 0)")
     parser.add_argument(

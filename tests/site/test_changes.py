@@ -38,7 +38,7 @@ def long_history():
 def site_of(series, history, waived=lambda *_: "", **more):
     """All pages of a site with its changes."""
     changes = find_changes(series, history, waived)
-    return changes, pages_of(Site(series, history, changes=changes, made_ms=1_790_000_000_000, **more))
+    return changes, dict(pages_of(Site(series, history, changes=changes, made_ms=1_790_000_000_000, **more)))
 
 
 def test_a_step_is_a_change_with_its_commit_size_and_state(series_of, long_history):
@@ -496,7 +496,7 @@ def test_an_event_is_listed_once_and_is_no_regression(series_of, long_history):
     assert event.event == (
         "only README.md changed, not what is built or measured; 200 of 200 lines on box, of 20 suites, moved at once"
     )
-    pages = pages_of(Site(crowd(series_of, 20), long_history, changes=changes, made_ms=1_790_000_000_000))
+    pages = dict(pages_of(Site(crowd(series_of, 20), long_history, changes=changes, made_ms=1_790_000_000_000)))
     assert "0 regressions open" in pages["index.html"]
     assert "1 event of the machine or the environment moved 200 lines" in pages["index.html"]
     assert pages["changes.html"].count("Not the commit's fault") == 1

@@ -102,7 +102,7 @@ def test_a_commit_page_shows_its_tags_and_leads_to_its_lines(series_of):
     """As does the list of commits; a difference leads to the chart of its line."""
     commits = log_of(6).commits
     log = History(commits, "main", f"{5:040x}", [("v1<2>", f"{5:040x}")])
-    texts = pages_of(Site([series_of([1.0, 1.0, 1.0, 2.0, 1.0, 1.5], benchmark="a.time_b", params={})], log))
+    texts = dict(pages_of(Site([series_of([1.0, 1.0, 1.0, 2.0, 1.0, 1.5], benchmark="a.time_b", params={})], log)))
     page = texts[f"commits/{5:040x}.html"]
     assert '<span class="tag">v1&lt;2&gt;</span>' in page
     assert '<span class="tag">v1&lt;2&gt;</span>' in texts["commits.html"]

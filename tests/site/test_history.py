@@ -71,9 +71,8 @@ def test_intervals_that_touch_are_no_direction():
 
 def test_values_are_against_the_first_that_is_one():
     """A line starts at 0 %; a fall below 0 stays a fall."""
-    line = HistoryLine(
-        "p", "n", "m", "s", [point(v, sha=s) for s, v in (("b", None), ("c", 2.0), ("d", 3.0), ("e", math.nan))]
-    )
+    points = [point(v, sha=s) for s, v in (("b", None), ("c", 2.0), ("d", 3.0), ("e", math.nan))]
+    line = HistoryLine("p", "n", "m", "s", Points.of(points))
     assert relative(line, "abcde") == [None, None, 1.0, 1.5, None]
     assert [against(new, -10.0) for new in (-10.0, -15.0, -5.0)] == pytest.approx([1.0, 0.5, 1.5])
     assert geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
@@ -280,7 +279,7 @@ def test_a_change_has_its_dot_in_a_history_of_any_length(series_of):
     (found,) = changes.listed
     line = HistoryLine("p", "cpu", "box", "seconds", one.points, one.label, changes=[found])
     place = {sha: at for at, sha in enumerate(commits)}
-    chart = history_charts.panel_chart("p", [line], place, Around(commits), 300)
+    chart = history_charts.panel_chart("p", [line], place, Around(commits), 300, [])
     assert chart.thinned
     told = [mark.title for mark in chart.lines[0].marks if mark.title]
     assert len(told) < 30
@@ -289,7 +288,7 @@ def test_a_change_has_its_dot_in_a_history_of_any_length(series_of):
 
 def test_a_failed_point_s_tooltip_says_so(series_of):
     """And a commit that the clone has not is said to be none of it."""
-    page = pages_of(Site([series_of([1.0, None, 1.2])], History({}, "main", "f" * 40), changes=Changes()))
+    page = dict(pages_of(Site([series_of([1.0, None, 1.2])], History({}, "main", "f" * 40), changes=Changes())))
     text = page["history/bench-inference.html"]
     assert "cpu: failed" in text
     assert re.search(r"cpu: failed\s+0{8} 2026-09-11 not in this clone", text)

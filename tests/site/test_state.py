@@ -74,7 +74,7 @@ def test_only_measured_commits_have_pages_with_unique_names(series_of, history):
 def test_commit_pages_link_before_next_and_the_commit_itself(series_of, history):
     """The way through the history, and out to the forge where there is one."""
     site = Site([series_of([1.0] * 3)], history, commit_url="https://github.com/o/r/commit/")
-    text = pages_of(site)[f"commits/{1:040x}.html"]
+    text = dict(pages_of(site))[f"commits/{1:040x}.html"]
     assert f'href="../commits/{0:040x}.html"' in text
     assert f'href="../commits/{2:040x}.html"' in text
     assert f'href="https://github.com/o/r/commit/{1:040x}"' in text
@@ -87,7 +87,7 @@ def test_the_verdict_is_on_the_page_of_its_commit(series_of, history, verdict):
     def texts(**changes):
         revision = msgspec.structs.replace(verdict.head.revision, sha=sha, **changes)
         head = msgspec.structs.replace(verdict.head, revision=revision)
-        pages = pages_of(Site([series_of([1.0] * 3)], history, gate=msgspec.structs.replace(verdict, head=head)))
+        pages = dict(pages_of(Site([series_of([1.0] * 3)], history, gate=msgspec.structs.replace(verdict, head=head))))
         return [name for name, text in pages.items() if name.startswith("commits/") and "The gate</a> says" in text]
 
     assert texts() == [f"commits/{sha}.html"]
@@ -101,7 +101,7 @@ def test_a_verdict_counts_only_for_the_branch_of_its_commit(series_of, history, 
         found = msgspec.structs.replace(verdict.head.revision, **changes) if revision is None else None
         head = msgspec.structs.replace(verdict.head, revision=found)
         gate = msgspec.structs.replace(verdict, head=head)
-        text = pages_of(Site([series_of([1.0] * 3)], history, gate=gate, gate_branch=branch))["index.html"]
+        text = dict(pages_of(Site([series_of([1.0] * 3)], history, gate=gate, gate_branch=branch)))["index.html"]
         (title,) = re.findall(r'<div class="what">(gate: [^<]*) against', text)
         return title, 'class="card bad" href="gate.html"' in text, "Not the state of main." in text
 
@@ -137,7 +137,7 @@ def test_a_kernel_page_has_a_chart_for_each_number(series_of, history):
         for arch, value in (("gfx942", 120.0), ("gfx1100", 200.0))
         for metric, step, unit in (("vgprs", 8, "registers"), ("lds_bytes", 0, "bytes"), ("hot_loop", 0, "cycles"))
     ]
-    pages = pages_of(Site(series, history, changes=find_changes(series, history)))
+    pages = dict(pages_of(Site(series, history, changes=find_changes(series, history))))
     text = pages["kernels/flash-attention-causal-f16-d-128.html"]
     assert text.count('<section class="panel"') == 3
     assert "208 registers" in text
@@ -151,7 +151,7 @@ def test_code_size_is_told_and_not_judged(series_of, history):
     series = [audited(series_of, "code_bytes", [9000.0] * 6 + [9900.0] * 6, unit="bytes")]
     changes = find_changes(series, history)
     assert [(c.worse, c.better, c.tone) for c in changes.listed] == [(False, False, "")]
-    pages = pages_of(Site(series, history, changes=changes))
+    pages = dict(pages_of(Site(series, history, changes=changes)))
     assert "Neither better nor worse" in pages["changes.html"]
     assert "0 regressions open" in pages["index.html"]
     assert page_of(series, history, 6).machine_code[0].tone == ""
@@ -162,7 +162,7 @@ def test_what_is_neither_good_nor_bad_is_so_on_every_page(series_of, history, me
     """The page of its history said "Lower is better" and marked a rise, where that of the changes said neither."""
     series = [msgspec.structs.replace(audited(series_of, metric, [9000.0] * 11 + [9900.0]), unit="bytes")]
     changes = find_changes(series, history)
-    pages = pages_of(Site(series, history, changes=changes))
+    pages = dict(pages_of(Site(series, history, changes=changes)))
     for name, text in pages.items():
         if name.startswith(("history/", "kernels/")) and name.endswith(".html"):
             assert not re.search("(Low|High)er is better[^;]", text)
@@ -177,7 +177,7 @@ def test_what_fell_to_nothing_is_told_as_that(series_of, history):
         audited(series_of, "spills", [43.0] * 11 + [0.0]),
         audited(series_of, "spills", [0.0] * 11 + [43.0], "gfx90a"),
     ]
-    text = pages_of(Site(series, history))["kernels/flash-attention-causal-f16-d-128.html"]
+    text = dict(pages_of(Site(series, history)))["kernels/flash-attention-causal-f16-d-128.html"]
     gone, came = re.findall(r"<td class=\"num\" title=\"[^\"]*\"><b>([^<]*)</b></td><td class=\"num\">(.*?)</td>", text)
     assert {gone[0], came[0]} == {"0 registers", "43 registers"}
     fell = gone if gone[0].startswith("0") else came
@@ -223,7 +223,7 @@ def test_pages_of_long_histories_stay_small(series_of):
         series_of([rng.uniform(1, 1.1) for _ in range(150)], params={"n": str(n)}, benchmark="s.time_x")
         for n in range(LINES + 5)
     ]
-    text = pages_of(Site(series, History(commits, "main", f"{149:040x}")))["history/s-time-x.html"]
+    text = dict(pages_of(Site(series, History(commits, "main", f"{149:040x}"))))["history/s-time-x.html"]
     assert len(text) < 6 << 20
     assert len(re.findall("<(circle|line|path|text|polyline|td)[ >]", text)) < 40_000
     assert "5 combinations are not drawn here" in text
@@ -264,7 +264,7 @@ def test_the_front_page_shows_what_other_commands_left(tmp_path, history):
         (tmp_path / name).write_text(text)
     notes = []
     standing = read_standing(tmp_path, tmp_path / "none", GENERATOR, notes.append)
-    pages = pages_of(Site([], history, standing=standing))
+    pages = dict(pages_of(Site([], history, standing=standing)))
     assert "13 checks right" in pages["index.html"]
     assert '<b class="t-good">2.00x</b>' in pages["index.html"]
     assert pages["reports/verify-index.html"] == made["verify/index.html"]
@@ -281,7 +281,7 @@ def test_a_failed_verification_is_red(tmp_path, history):
         text = json.dumps({"cases": 1, "ran": ran, "failed": failed, "skipped": 0})
         (tmp_path / "verify/verify.json").write_text(text)
         standing = read_standing(tmp_path, tmp_path, GENERATOR, lambda _: None)
-        assert expected in pages_of(Site([], history, standing=standing))["index.html"]
+        assert expected in dict(pages_of(Site([], history, standing=standing)))["index.html"]
 
 
 def test_pages_that_are_gone_are_removed_and_others_stay(tmp_path, series_of, history):
@@ -420,11 +420,11 @@ def test_a_benchmark_that_stopped_working_is_on_the_front_page(series_of, histor
     ]
     found = [(one.label, one.since, one.commits, one.lines) for one in broken_lines(series, history)]
     assert found == [("s.time_late('1')", f"{7:040x}", 5, 2), (series[1].label, "", 12, 1)]
-    text = pages_of(Site(series, history))["index.html"]
+    text = dict(pages_of(Site(series, history)))["index.html"]
     assert "Benchmarks that do not run" in text
     assert "and 1 more line of it, box, py3.11-numpy2.4: since" in text
     assert "never ran, at 12 commits" in text
-    assert "do not run" not in pages_of(Site(series[:1], history))["index.html"]
+    assert "do not run" not in dict(pages_of(Site(series[:1], history)))["index.html"]
 
 
 @pytest.mark.parametrize(
@@ -439,14 +439,14 @@ def test_the_age_of_the_last_measurement_is_on_the_front_page(series_of, history
     told = History(commits, "main", history.head)
     last = last_measured([series_of([1.0] * 8)], told)
     assert (last.commit.order, last.behind, last.age, last.old) == (7, 4, age, days >= 60)
-    text = pages_of(Site([series_of([1.0] * 8)], told))["index.html"]
+    text = dict(pages_of(Site([series_of([1.0] * 8)], told)))["index.html"]
     assert f"{age} behind main's newest commit" in text
     assert ('class="card warn" href="commits/' in text) == (days >= 60)
-    assert "behind main" not in pages_of(Site([series_of([1.0] * 12)], told))["index.html"]
+    assert "behind main" not in dict(pages_of(Site([series_of([1.0] * 12)], told)))["index.html"]
 
 
 def test_a_foreign_project_is_told_nothing_of_the_gate(series_of, history):
     """It has none; ours is told how to run it."""
     series = [series_of([1.0] * 12)]
-    assert "gate" not in pages_of(Site(series, history, project="foreign"))["index.html"]
-    assert "rocattn gate run" in pages_of(Site(series, history))["index.html"]
+    assert "gate" not in dict(pages_of(Site(series, history, project="foreign")))["index.html"]
+    assert "rocattn gate run" in dict(pages_of(Site(series, history)))["index.html"]

@@ -79,6 +79,10 @@ class Points(Sequence[Point]):
         low, high = self.lows[at].item(), self.highs[at].item()
         return _point(self.shas[at], self.dates_ms[at], self.values[at].item(), low, high)
 
+    def positive(self) -> dict[str, float]:
+        """Return the values that ratios can be taken of, by commit."""
+        return {sha: value for sha, value in zip(self.shas, self.values.tolist(), strict=True) if 0 < value < math.inf}
+
     def __iter__(self) -> Iterator[Point]:
         numbers = self.values.tolist(), self.lows.tolist(), self.highs.tolist()
         return map(_point, self.shas, self.dates_ms, *numbers)
@@ -150,6 +154,9 @@ def in_order(series: Iterable[Series], place: Mapping[str, int]) -> list[Series]
             columns = [own.shas[i] for i in at], [own.dates_ms[i] for i in at]
             chosen[id(own.shas)] = *columns, np.array(at, dtype=np.intp)
         shas, dates_ms, kept = chosen[id(own.shas)]
+        if shas == own.shas:  # nothing to copy
+            ordered.append(line)
+            continue
         points = Points(shas, dates_ms, own.values[kept], own.lows[kept], own.highs[kept])
         ordered.append(msgspec.structs.replace(line, points=points))
     return ordered

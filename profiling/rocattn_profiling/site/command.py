@@ -98,6 +98,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.pages.render import GENERATOR
     from rocattn_profiling.site import asv_pages
     from rocattn_profiling.site.commits import branch_with, commit_url, read_history
+    from rocattn_profiling.site.history import in_commit_order
     from rocattn_profiling.site.site import Site, write_site
     from rocattn_profiling.site.state import read_standing
 
@@ -114,6 +115,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     reading_notes: list[str] = []
     with progress("site: reading results", 0, brief=True) as shown:
         series = store.read(reading_notes.append, _counted(shown))
+    series = in_commit_order(series, history.commits)
     notes += reading_notes
     if not series and not records and gate is None:
         unread = f" that can be read ({reading_notes[0]})" if reading_notes else ""

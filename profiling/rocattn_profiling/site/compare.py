@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.quantities import percent, quantity, short_date
-from rocattn_profiling.site.history_charts import is_positive
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -81,7 +80,7 @@ def compare_page(
         None where no line has values at two commits of the branch.
     """
     commits = around.commits
-    values = Counter(p.sha for line in lines for p in line.points if is_positive(p) and p.sha in commits)
+    values = Counter(sha for line in lines for sha in line.points.positive() if sha in commits)
     measured = sorted((commits[sha] for sha in values if commits[sha].on_branch), key=lambda info: info.order)
     releases = _releases(measured, around)
     pair = _pair(lines, [info.sha for info in measured], releases)
@@ -99,7 +98,8 @@ def compare_page(
     wheres = {where: number for number, where in enumerate(sorted({line.where for line in lines}))}
     pages: dict[str, int] = {}
     for line in lines:
-        points = {p.sha: p for p in line.points if p.sha in at and is_positive(p)}
+        positive = line.points.positive()
+        points = {sha: line.points[i] for i, sha in enumerate(line.points.shas) if sha in at and sha in positive}
         if not points:
             continue
         home, mark, anchor = places[line.label, line.where].partition("#")
@@ -130,7 +130,7 @@ def _pair(lines: Sequence[HistoryLine], measured: Sequence[str], releases: Itera
     place = {sha: at for at, sha in enumerate(measured)}
 
     def known(line: HistoryLine) -> list[int]:
-        return [place[p.sha] for p in line.points if p.sha in place and is_positive(p)]
+        return [place[sha] for sha in line.points.positive() if sha in place]
 
     new = max((own[-1] for own in map(known, lines) if len(own) > 1), default=0)
     shared = Counter(at for own in map(known, lines) if own[-1:] == [new] for at in own[:-1])

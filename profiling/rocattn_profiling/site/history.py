@@ -31,6 +31,7 @@ from rocattn_profiling.site.history_charts import (
     relative,
     shortened,
     styled,
+    tag_places,
 )
 from rocattn_profiling.site.model import Boundary, LevelChange
 
@@ -97,12 +98,12 @@ class LatestPoint:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One small chart with its newest values as text; links lead to ``anchor``."""
+    """One small chart, until it is on its page, with its newest values as text; links lead to ``anchor``."""
 
     label: str
     machine: str
     anchor: str
-    chart: Chart
+    chart: Chart | None
     entries: list[LatestPoint]
 
 
@@ -124,6 +125,7 @@ class HistoryPage:
     Attributes:
         title: What the suite calls it, else its name.
         benchmark: Its name in asv's pages.
+        overview, overview_narrow: Charts of all lines, until they are on the page.
         against: Charts of machines and environments against one of them, wide and narrow; None where none share lines.
         sparks: (name, points of a sparkline) of the geometric mean over combinations.
         lines: Number of lines, of ``combinations`` in ``places``; ``left_out`` of them are not drawn.
@@ -139,8 +141,8 @@ class HistoryPage:
     title: str
     slug: str
     benchmark: str
-    overview: Chart
-    overview_narrow: Chart
+    overview: Chart | None
+    overview_narrow: Chart | None
     against: tuple[Chart, Chart] | None
     sparks: list[tuple[str, str]]
     panels: list[Panel]
@@ -176,7 +178,12 @@ class HistoryPage:
     @property
     def dotted(self) -> bool:
         """Whether points of the overview chart have tooltips."""
-        return any(mark.title for line in self.overview.lines for mark in line.marks)
+        return self.overview is not None and any(mark.title for line in self.overview.lines for mark in line.marks)
+
+    def without_charts(self) -> HistoryPage:
+        """Return what the front page shows of it: all charts of a thousand benchmarks would fill a gigabyte."""
+        panels = [replace(panel, chart=None) for panel in self.panels]
+        return replace(self, overview=None, overview_narrow=None, against=None, panels=panels, rows=[])
 
     def moved(self, direction: str) -> int:
         """Number of lines that went "up" or "down" at their newest commit."""
@@ -285,6 +292,12 @@ def _lines_of(family: Sequence[Series], changes: Mapping[tuple[str, str], list[L
     return sorted(lines, key=lambda line: (natural(line.panel), line.machine, line.name))
 
 
+def drawn_lines(family: Family) -> list[int]:
+    """Return which lines are on a family's page; those with an open change come first."""
+    order = sorted(range(len(family.lines)), key=lambda at: not any(change.open for change in family.lines[at].changes))
+    return sorted(order[:LINES])
+
+
 def history_page(family: Family, around: Around) -> HistoryPage:
     """Lay out a family's page.
 
@@ -296,15 +309,13 @@ def history_page(family: Family, around: Around) -> HistoryPage:
     shas = order_commits(commits_of(line.points for line in family.lines), commits)
     place = {sha: at for at, sha in enumerate(shas)}
     ratios = [relative(line, place) for line in family.lines]
-    drawn = list(range(len(family.lines)))
-    if len(drawn) > LINES:
-        drawn.sort(key=lambda at: (not any(change.open for change in family.lines[at].changes), at))
-        drawn = sorted(drawn[:LINES])
+    drawn = drawn_lines(family)
     chosen = [family.lines[at] for at in drawn]
     chosen, legend = styled(chosen, around.backends)
     wide, narrow = overview_charts(chosen, [ratios[at] for at in drawn], place, around)
     reference, others, to_reference = against_place(chosen, shas)
     title = f"Machines and environments against {reference}"
+    tags = tag_places(shas, around)
     panels: dict[tuple[str, str], list[HistoryLine]] = {}
     for line in chosen:
         panels.setdefault((line.panel, line.machine), []).append(line)
@@ -312,7 +323,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
     shown = [
         Panel(
             label, machine if len(places) > 1 else "", panel_anchor(label, machine),
-            panel_chart(label, lines, place, around, len(chosen)), [entry_of(line) for line in lines],
+            panel_chart(label, lines, place, around, len(chosen), tags), [entry_of(line) for line in lines],
         )
         for (label, machine), lines in panels.items()
     ]  # fmt: skip
@@ -341,7 +352,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         rows=_table(columns, shas[-max(10, min(TABLE_ROWS, TABLE_CELLS // len(columns))) :], around),
         commits=len(place),
         range=" ".join(f"{around.short(sha)},{day_of(sha, commits)}" for sha in shas),
-        thinned=any(panel.chart.thinned for panel in shown),
+        thinned=any(panel.chart.thinned for panel in shown if panel.chart),
         better=better_of(family.lines),
         legend=legend,
     )
@@ -541,6 +552,7 @@ def _kernel_page(
     shas = order_commits(commits_of(line.points for line in lines), around.commits)
     place = {sha: at for at, sha in enumerate(shas)}
     archs = [arch for arch in around.backends if any(arch in own for own in metrics.values())]
+    tags = tag_places(shas, around)
     panels, rows = [], []
     for metric in ordered:
         title = TITLES.get(metric, metric.replace("_", " "))
@@ -549,7 +561,7 @@ def _kernel_page(
             for arch in archs if arch in metrics[metric]
         ]  # fmt: skip
         entries = {line.name: entry_of(line) for line in own}
-        chart = panel_chart(title, own, place, around, len(lines))
+        chart = panel_chart(title, own, place, around, len(lines), tags)
         panels.append(Panel(title, "", f"m-{metric}", chart, list(entries.values())))
         rows.append((title, [entries[arch].latest if arch in entries else "" for arch in archs]))
     changes = sorted(

@@ -100,7 +100,7 @@ class Around:
 
 def relative(line: HistoryLine, shas: Iterable[str]) -> list[float | None]:
     """Return a line's values relative to its first, one for each commit; None where there is none."""
-    values = {p.sha: p.value for p in line.points}
+    values = dict(zip(line.points.shas, line.points.values.tolist(), strict=True))
     known = [values.get(sha) for sha in shas]
     first = next((v for v in known if v and math.isfinite(v)), None)
     return [against(v, first) if first and v is not None and math.isfinite(v) else None for v in known]
@@ -207,19 +207,13 @@ def against_place(
     others = [line for line in lines if line.machine != reference and (line.panel, line.name) in base]
     ratios: list[list[float | None]] = [[] for _ in others]
     for line, ratio in zip(others, ratios, strict=True):
-        new = {p.sha: p.value for p in line.points if is_positive(p)}
-        old = {p.sha: p.value for p in base[line.panel, line.name].points if is_positive(p)}
+        new, old = line.points.positive(), base[line.panel, line.name].points.positive()
         last = None
         for sha in shas:
             last, value = old.get(sha, last), new.get(sha)
             ratio.append(value / last if value and last else None)
     told = [at for at, own in enumerate(ratios) if any(own)]
     return reference, [others[at] for at in told], [ratios[at] for at in told]
-
-
-def is_positive(point: Point) -> bool:
-    """Whether a point has a value that ratios can be taken of."""
-    return point.value is not None and math.isfinite(point.value) and point.value > 0
 
 
 def overview_charts(
@@ -281,26 +275,28 @@ def overview_charts(
 
 
 def panel_chart(
-    label: str, lines: Sequence[HistoryLine], place: Mapping[str, int], around: Around, on_page: int
-) -> Chart:
+    label: str, lines: Sequence[HistoryLine], place: Mapping[str, int], around: Around, on_page: int,
+    tags: Sequence[tuple[float, str]],
+) -> Chart:  # fmt: skip
     """Lay out the lines of one combination, whose points are in commit order.
 
-    ``on_page`` is how many lines the page's charts have together.
+    ``on_page`` is how many lines the page's charts have together; ``tags`` are those of `tag_places`.
     """
     traces, newest, thinned = [], [], False
     dots, bends = _share(PAGE_DOTS, on_page, 6, MANY), _share(PAGE_BENDS, on_page, 48, 160)
     for line in lines:
         points = line.points
         moved = {change.likeliest for change in line.changes}
-        dotted = _dotted([p.value for p in points], dots, {at for at, p in enumerate(points) if p.sha in moved})
-        drawn = thin([p.value for p in points], bends, dotted)
+        known = [None if value == math.inf else value for value in points.values.tolist()]
+        dotted = _dotted(known, dots, {at for at, sha in enumerate(points.shas) if sha in moved})
+        drawn = thin(known, bends, dotted)
         thinned = thinned or len(dotted) < len(points)
         values = []
         for at in drawn:
-            point, known = points[at], at in dotted
-            title = _tooltip(line, point, around.commits) if known else ""
-            ends = (point.low, point.high) if known else (None, None)
-            anchor = around.anchor(line, point.sha) if known else ""
+            point, told = points[at], at in dotted
+            title = _tooltip(line, point, around.commits) if told else ""
+            ends = (point.low, point.high) if told else (None, None)
+            anchor = around.anchor(line, point.sha) if told else ""
             href = around.pages.get(point.sha, "")
             values.append(ChartPoint(place[point.sha], point.value, title, *ends, href=href, anchor=anchor))
         traces.append(ChartLine(line.name or line.full_name, line.style, values))
@@ -313,7 +309,7 @@ def panel_chart(
         description=f"{unit} over {len(place)} commits. {'; '.join(newest)}",
         unit=unit,
         x_ticks=_commit_ticks(list(place), 2, around.commits),
-        tags=tag_places(list(place), around),
+        tags=tags,
         size=(340, 180),
         bands=[_band(change, place, around) for line in lines for change in line.changes],
         edges=_edges(lines, place, around),

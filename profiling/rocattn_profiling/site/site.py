@@ -6,7 +6,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,9 @@ from rocattn_profiling.site.compare import ROWS, ComparePage, compare_page
 from rocattn_profiling.site.history import (
     CSV_VALUES,
     Family,
-    HistoryPage,
+    KernelPage,
     direction_of,
+    drawn_lines,
     families,
     history_page,
     in_commit_order,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     Step = Callable[[int, str], None]
 
+FRONT = "index.html"
 OPTIONAL = ("compare.html", "changes.html", "commits.html", "kernels.html", "bench.html", "gate.html")
 FOLDERS = ("history", "commits", "kernels", "baselines", "reports")
 HINTS = 10
@@ -122,10 +124,10 @@ def write_site(
         RocattnError: When the folder cannot be written; then nothing changed.
     """
     with staging or StagedFiles() as waiting:
-        written = []
-        for name, text in pages_of(site, on_step).items():
+        written = [out / FRONT]
+        for name, text in pages_of(site, on_step):
             waiting.add(out / name, [text.encode()])
-            written.append(out / name)
+            written += [out / name] * (name != FRONT)
         waiting.commit()
     kept = set(written)
     earlier = [*(out / name for name in OPTIONAL), *(path for name in FOLDERS for path in (out / name).glob("*.html"))]
@@ -137,8 +139,8 @@ def write_site(
     return written
 
 
-def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
-    """Return the text of each page by its path, feed, style sheet and script included; the front page comes first."""
+def pages_of(site: Site, on_step: Step = lambda _, __: None) -> Iterator[tuple[str, str]]:
+    """Yield the path and text of each page, feed, style sheet and script included."""
     prepare_templates()
     add_filters(
         {
@@ -156,11 +158,10 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     pages_above = {sha: f"../{path}" for sha, path in paths.items()}
     around = Around(commits, backends, site.changes.boundaries, pages_above, site.history.tags)
     kernels = kernel_pages(series, around, by_series)
-    steps = 2 * len(grouped) + len(kernels) + len(paths) + len(site.baselines)
-    histories = _laid_out(grouped, around, lambda what: on_step(steps, what))
+    steps = len(grouped) + len(kernels) + len(paths) + len(site.baselines)
     moved = commit_pages(series, site.history, site.changes.listed, site.changes.boundaries, paths)
     gate = gate_view.view(site.gate) if site.gate else None
-    places, dots = places_of(grouped, histories, around)
+    places, dots = places_of(grouped, around)
     homes = {change.id: dots.get(change.id, "changes.html") for change in site.changes.listed}
     measured = commits_of(line.points for line in series).keys()
     compared = compare_page([line for family in grouped for line in family.lines], places, around)
@@ -176,15 +177,23 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         "pretty": {line.benchmark: line.pretty_name for line in series if line.pretty_name},
         "places": places, "causes": {cause.sha: cause for cause in site.changes.causes},
     }  # fmt: skip
-    pages: dict[str, str] = {}
 
-    def page(path: str, template: str, title: str, **values: Any) -> None:
-        pages[path] = render(template, title, root="../" * path.count("/"), here=path, **common, **values)
+    def page(path: str, template: str, title: str, **values: Any) -> tuple[str, str]:
+        text = render(template, title, root="../" * path.count("/"), here=path, **common, **values)
         if "/" in path:  # the many pages in folders
             on_step(steps, path)
+        return path, text
 
-    page(
-        "index.html", "index.html.j2", site.project, gate=gate,
+    histories = []
+    for family in grouped:
+        laid = history_page(family, around)
+        title = f"{laid.title} - {site.project}"
+        yield page(f"history/{laid.slug}.html", "history.html.j2", title, page=laid, scripted=True)
+        histories.append(laid.without_charts())
+        if common["csv"]:
+            yield f"history/{family.slug}.csv", values_csv(family)
+    yield page(
+        FRONT, "index.html.j2", site.project, gate=gate,
         judged=judged_state(site.gate, site.history, site.gate_branch) if site.gate else None,
         head=commits.get(site.history.head), report=site.report,
         baseline=BASELINE, problems=site.problems, machines=site.machines,
@@ -194,40 +203,40 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         kernels=kernels, baselines=sorted(site.baselines), last=last_measured(series, site.history),
         broken=broken_lines(series, site.history),
     )  # fmt: skip
+    yield from _optional(site, page, paths, compared, moved, kernels, gate)
+    for kernel in kernels:
+        title = f"{kernel.name} - {site.project}"
+        yield page(f"kernels/{kernel.slug}.html", "kernel.html.j2", title, page=kernel)
+    for commit in moved:
+        title = f"{commit.commit.sha[:8]} - {site.project}"
+        yield page(commit.path, "commit.html.j2", title, page=commit, judged=gate)
+    yield from ((attached.path, attached.text) for attached in site.standing.attached)
+    for name in ("style.css", "site.js")[: 1 + bool(histories)]:
+        yield name, environment().get_template(f"{name}.j2").render(many=MANY)
+
+
+def _optional(
+    site: Site, page: Callable[..., tuple[str, str]], paths: Mapping[str, str], compared: ComparePage | None,
+    moved: Sequence[CommitPage], kernels: Sequence[KernelPage], gate: gate_view.GateView | None,
+) -> Iterator[tuple[str, str]]:  # fmt: skip
+    """Yield the pages of which a site has one or none, and those of reports."""
     if site.series:
-        page("changes.html", "changes.html.j2", f"Changes - {site.project}", changes=site.changes)
-        pages["feed.xml"] = atom(site.changes.regressions, site.history, paths, site.made_ms, site.url, site.project)
+        yield page("changes.html", "changes.html.j2", f"Changes - {site.project}", changes=site.changes)
+        feed = atom(site.changes.regressions, site.history, paths, site.made_ms, site.url, site.project)
+        yield "feed.xml", feed
     if compared:
-        page("compare.html", "compare.html.j2", f"Compare - {site.project}", page=compared, most=ROWS, scripted=True)
+        title = f"Compare - {site.project}"
+        yield page("compare.html", "compare.html.j2", title, page=compared, most=ROWS, scripted=True)
     if moved:
-        page("commits.html", "commits.html.j2", f"Commits - {site.project}", pages=moved)
+        yield page("commits.html", "commits.html.j2", f"Commits - {site.project}", pages=moved)
     if kernels:
-        page("kernels.html", "kernels.html.j2", f"Kernels - {site.project}", pages=kernels)
+        yield page("kernels.html", "kernels.html.j2", f"Kernels - {site.project}", pages=kernels)
     reports = {"bench.html": ("Report", site.report)} if site.report else {}
     reports |= {f"baselines/{name}.html": (f"Baseline: {name}", report) for name, report in site.baselines.items()}
     for path, (heading, report) in reports.items():
-        title = f"{heading} - {site.project}"
-        page(path, "bench.html.j2", title, report=report, heading=heading)
+        yield page(path, "bench.html.j2", f"{heading} - {site.project}", report=report, heading=heading)
     if gate:
-        page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
-    for family in histories:
-        page(
-            f"history/{family.slug}.html",
-            "history.html.j2",
-            f"{family.title} - {site.project}",
-            page=family,
-            scripted=True,
-        )
-    pages |= {f"history/{family.slug}.csv": values_csv(family) for family in grouped if common["csv"]}
-    for kernel in kernels:
-        page(f"kernels/{kernel.slug}.html", "kernel.html.j2", f"{kernel.name} - {site.project}", page=kernel)
-    for commit in moved:
-        title = f"{commit.commit.sha[:8]} - {site.project}"
-        page(commit.path, "commit.html.j2", title, page=commit, judged=gate)
-    pages |= {attached.path: attached.text for attached in site.standing.attached}
-    files = ("style.css", "site.js")[: 1 + bool(histories)]
-    pages |= {name: environment().get_template(f"{name}.j2").render(many=MANY) for name in files}
-    return pages
+        yield page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
 
 
 def machine_fact(value: str, key: str) -> str:
@@ -235,28 +244,20 @@ def machine_fact(value: str, key: str) -> str:
     return quantity(float(value), "bytes") if key == "ram" and value.isdigit() and int(value) > 1 << 28 else value
 
 
-def _laid_out(grouped: Iterable[Family], around: Around, on_step: Callable[[str], None]) -> list[HistoryPage]:
-    pages = []
-    for family in grouped:
-        pages.append(history_page(family, around))
-        on_step(family.name)
-    return pages
-
-
 def places_of(
-    grouped: Iterable[Family], pages: Iterable[HistoryPage], around: Around
-) -> tuple[dict[tuple[str, str], str], dict[str, str]]:
+    grouped: Iterable[Family], around: Around
+) -> tuple[dict[tuple[str, str], str], dict[str, str]]:  # fmt: skip
     """Return where each series is drawn, by its label and where it was measured, and each change's dot, by its id."""
     places, dots = {}, {}
-    for family, page in zip(grouped, pages, strict=True):
-        drawn = {entry.anchor for panel in page.panels for entry in panel.entries}
-        for line in family.lines:
-            anchor = f"#{line.anchor}" if line.anchor in drawn else ""
-            places[line.label, line.where] = place = f"history/{page.slug}.html{anchor}"
+    for family in grouped:
+        drawn = set(drawn_lines(family))
+        for at, line in enumerate(family.lines):
+            anchor = f"#{line.anchor}" if at in drawn else ""
+            places[line.label, line.where] = place = f"history/{family.slug}.html{anchor}"
             for change in line.changes:
-                at = next((point for point in line.points if point.sha == change.likeliest), None)
-                dot = anchor and at and (at.value is None or math.isfinite(at.value))
-                dots[change.id] = f"{place}-{around.short(change.likeliest)}" if dot else place
+                shas, sha = line.points.shas, change.likeliest
+                drawn_at = anchor and sha in shas and not math.isnan(line.points.values[shas.index(sha)])
+                dots[change.id] = f"{place}-{around.short(sha)}" if drawn_at else place
     return places, dots
 
 

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     Accepted = Callable[[str, int], str]
     LimitOf = Callable[[str], float]
     Excused = Callable[[Sequence[tuple[str, str]]], Sequence[str]]
-    Runner = Callable[[Sequence[Series], Sequence[set[str]]], Iterable["Searched"]]
+    Shared = Collection[ShortLevel]
+    Runner = Callable[[Sequence[Series], Sequence[set[str]], Sequence[Shared]], Iterable["Searched"]]
 
 _Value = TypeVar("_Value")
 MANY_LINES, MANY_SHARE, MANY_SUITES = 20, 0.1, 3
@@ -119,7 +120,8 @@ def find_changes(
         history: The repository's commits, which give the order of points; those of other branches are left out.
         waived: Returns why a regression is accepted ("" if it is not), given the gate's label, metric and architecture
             and its size: the new cost over the old.
-        run: Searches all series, given the boundary commits of each; None does so in this process.
+        run: Searches series, given the boundary commits of each and the short levels that others prove; None does so in
+            this process.
         accepted: Returns why asv's configuration does not want a regression, given its label and the order of its
             likeliest commit.
         limit_of: Returns the share beyond which changes of a label are announced.
@@ -140,10 +142,13 @@ def find_changes(
         if key not in begun:
             begun[key] = _starts(line.points.shas, bounds[where], order)
         starts.append(begun[key])
-    found = list((run or partial(map, _search))(lined, starts))
+    run = run or partial(map, _search)
+    found = list(run(lined, starts, [()] * len(lined)))
     shared = _shared(lined, [own.short for own in found])
-    for number, (line, begins) in enumerate(zip(lined, starts, strict=True)):
-        moves = changes_of(line, begins, shared=shared[number]) if number in shared else found[number].changes
+    again = run([lined[at] for at in shared], [starts[at] for at in shared], list(shared.values()))
+    for number, own in zip(shared, again, strict=True):
+        found[number] = own
+    for line, begins, (moves, _) in zip(lined, starts, found, strict=True):
         code = unsearched(line, begins)
         rises = from_zero(line, begins) if code == "zero" else []
         changes.few += code == "few"
@@ -417,26 +422,29 @@ def gate_names(series: Series) -> tuple[str, str, str]:
     return series.label, metric, ""
 
 
-def in_processes(series: Sequence[Series], starts: Sequence[set[str]], jobs: int) -> Iterator[Searched]:
+def in_processes(
+    series: Sequence[Series], starts: Sequence[set[str]], shared: Sequence[Shared], jobs: int
+) -> Iterator[Searched]:
     """Search every series for itself, in several processes where there is much to do.
 
     Args:
         series: Points in commit order.
         starts: Boundaries of each series.
+        shared: Short levels of each that other series prove.
         jobs: Number of processes.
 
     Raises:
         RocattnError: When a process was killed.
     """
     if jobs < 2 or sum(len(line.points) for line in series) < FEW_POINTS:
-        yield from map(_search, series, starts)
+        yield from map(_search, series, starts, shared)
         return
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin)
     waiting: deque[Future[list[Searched]]] = deque()
     try:
         for at in range(0, len(series), _LINES):
-            own = [_lean(line) for line in series[at : at + _LINES]]
-            waiting.append(pool.submit(_search_all, own, starts[at : at + _LINES]))
+            own, end = [_lean(line) for line in series[at : at + _LINES]], at + _LINES
+            waiting.append(pool.submit(_search_all, own, starts[at:end], shared[at:end]))
             if len(waiting) > 4 * jobs:
                 yield from waiting.popleft().result()
         while waiting:
@@ -453,12 +461,12 @@ def _lean(series: Series) -> Series:
     return msgspec.structs.replace(series, points=Points(own.shas, [], own.values, none, none), places={})
 
 
-def _search_all(series: Sequence[Series], starts: Sequence[set[str]]) -> list[Searched]:
-    return list(map(_search, series, starts))
+def _search_all(series: Sequence[Series], starts: Sequence[set[str]], shared: Sequence[Shared]) -> list[Searched]:
+    return list(map(_search, series, starts, shared))
 
 
-def _search(series: Series, starts: Collection[str]) -> Searched:
-    return Searched(changes_of(series, starts), short_levels(series, starts))
+def _search(series: Series, starts: Collection[str], shared: Shared) -> Searched:
+    return Searched(changes_of(series, starts, shared=shared), short_levels(series, starts))
 
 
 def _begin() -> None:

@@ -235,7 +235,7 @@ def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
 def _not_of_the_history(record: Record) -> str:
     """Return why a result has no place in the history of this repository's commits; "" if it has one."""
     from rocattn.backends import BACKENDS
-    from rocattn_profiling.measure.stats import disturbed
+    from rocattn_profiling.measure.stats import mostly_disturbed
     from rocattn_profiling.workloads.grids import GRIDS
     from rocattn_profiling.workloads.modules import WORKLOADS
 
@@ -243,7 +243,7 @@ def _not_of_the_history(record: Record) -> str:
         return "of a backend that no commit has"
     if record.suite not in GRIDS | WORKLOADS:
         return "of a shape or model that is not in the suites"
-    if 2 * sum(map(disturbed, record.launches)) > len(record.launches):
+    if mostly_disturbed(record.launches):
         return "of which other processes disturbed most launches"
     return ""
 

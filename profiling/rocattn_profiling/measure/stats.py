@@ -31,12 +31,17 @@ WIDEST_RATIO = 3.0
 """Ratio of a 95 % interval's ends from which a ratio is undecided: "121x (3.5 to 4215)" is no number."""
 CEILING_SLACK = 1.05
 """How far a share may exceed 1: ceilings of a quiet machine, retaken eight times, lay within 4 % of their mean."""
-UndecidedCode = Literal["wide_interval", "above_ceiling", "float32_ceiling"]
+UndecidedCode = Literal["wide_interval", "disturbed", "above_ceiling", "float32_ceiling"]
 """Why a number is undecided: for programs."""
 WIDE_INTERVAL: Reason[UndecidedCode] = Reason(
     "wide_interval",
     f"the ends of its 95 % interval differ by more than a factor of {WIDEST_RATIO:g}",
     "measure again on an idle machine (`rocattn doctor` shows the load), or with more launches",
+)
+DISTURBED: Reason[UndecidedCode] = Reason(
+    "disturbed",
+    "other processes kept taking the CPU from most launches of a side, whose times then depend on each other",
+    "measure again on an idle machine (`rocattn doctor` shows the load), or with --threads 1",
 )
 ABOVE_CEILING: Reason[UndecidedCode] = Reason(
     "above_ceiling",
@@ -98,7 +103,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         slow, fast: The backends compared: ``ratio`` is the time of ``slow`` over the time of ``fast``.
-        ratio: Geometric mean over launches of the ratio of the launches' locations; None if it is undecided.
+        ratio: Geometric mean over launches of the ratio of the launches' medians; None if it is undecided.
         low, high: The 95 % interval of the ratio.
         launches: Launches compared.
         unit: "launch": a t interval over launches. "sample": there is one launch only, so the interval is a bootstrap
@@ -146,9 +151,9 @@ def low_quantile(samples: Sequence[float]) -> float:
     return quantile(samples, LOW_QUANTILE)
 
 
-def location(launch: Launch) -> float:
-    """Return a launch's location, in ns."""
-    return low_quantile(launch.samples_ns)
+def mostly_disturbed(launches: Sequence[Launch]) -> bool:
+    """Whether most launches were `disturbed`."""
+    return 2 * sum(map(disturbed, launches)) > len(launches)
 
 
 def disturbed(launch: Launch) -> bool:
@@ -186,7 +191,7 @@ def summarize(record: Record) -> Summary:
     shares = {"gemm_pct": _share(tflops, gemm), "memory_pct": _share(gbps, ceilings.get("memory_gbps"))}
     passed = {name for name, share in shares.items() if share is not None and share > CEILING_SLACK}
     why = {"gemm_pct": FLOAT32_CEILING if config.itemsize == 2 else ABOVE_CEILING, "memory_pct": ABOVE_CEILING}
-    locations = [location(launch) for launch in record.launches if launch.samples_ns]
+    locations = [low_quantile(launch.samples_ns) for launch in record.launches if launch.samples_ns]
     cpu = [value for launch in record.launches for value in launch.cpu_ns]
     return Summary(
         launches=len(locations),
@@ -285,14 +290,15 @@ def compare_launches(slow: Sequence[Launch], fast: Sequence[Launch], slow_name: 
         raise RocattnError(f"{slow_name} and {fast_name} share no launch")
     if len(launches) > 1:
         unit = "launch"
-        centre, low, high = mean_interval([math.log(location(x) / location(y)) for x, y in launches])
+        centre, low, high = mean_interval([math.log(median(x.samples_ns) / median(y.samples_ns)) for x, y in launches])
     else:
         unit = "sample"
         ((x, y),) = launches
         pairs = zip(x.samples_ns, y.samples_ns, strict=False)
         centre, low, high = _bootstrap_interval([math.log(s / t) for s, t in pairs])
     ends = math.exp(low), math.exp(high)
-    why_not = undecided(*ends)
+    # Launches are independent draws only of a machine that is left alone: the same command gave 200x, 3.3x and 2.3x.
+    why_not = DISTURBED if any(map(mostly_disturbed, zip(*launches, strict=True))) else undecided(*ends)
     return Speedup(
         slow=slow_name,
         fast=fast_name,

@@ -397,3 +397,78 @@ def test_an_lse_is_named_where_large_scores_round_the_output():
     assert tolerance > 1
     assert named(CONFIG, rounded, lse / np.log(2), what="lse", inputs=inputs) == "the LSE is in base 2, not natural"
     assert named(CONFIG, rounded + 1, lse / np.log(2), what="lse", inputs=inputs) == ""
+
+
+def gradients(config, inputs, mistake=""):
+    """dq, dk and dv as stored, by loops over heads that share nothing with the reference; with a mistake."""
+    q, k, v = (np.asarray(array, np.float64).swapaxes(1, 2) for array in (inputs.q, inputs.k, inputs.v))
+    dout, group = np.asarray(inputs.dout, np.float64).swapaxes(1, 2), config.num_heads // config.num_kv_heads
+    dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    for b, h in np.ndindex(config.batch, config.num_heads):
+        kv, scale = h // group, config.softmax_scale
+        scores = q[b, h] @ k[b, kv].T * scale
+        tanh = np.tanh(scores / (config.softcap or 1.0))
+        weights = np.exp(scores if config.softcap is None else config.softcap * tanh)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        above = dout[b, h] @ v[b, kv].T
+        inner = above if mistake == "delta" else above - (weights * above).sum(axis=-1, keepdims=True)
+        ds = weights * inner
+        ds *= 1 if config.softcap is None or mistake == "slope" else 1 - tanh**2
+        dq[b, h] = ds @ k[b, kv] * (1 if "dq unscaled" in mistake else scale)
+        of_k = ds.T @ q[b, h] * (1 if "dk unscaled" in mistake else scale)
+        of_v = weights.T @ dout[b, h]
+        if mistake == "mean":
+            of_k, of_v = of_k / group, of_v / group
+        if mistake == "last":
+            dk[b, kv], dv[b, kv] = 0, 0
+        dk[b, kv] += of_v if mistake == "swapped" else of_k
+        dv[b, kv] += of_k if mistake == "swapped" else of_v
+    dtype = numpy_dtype(config.dtype)
+    return {n: np.ascontiguousarray(g.swapaxes(1, 2)).astype(dtype) for n, g in (("dq", dq), ("dk", dk), ("dv", dv))}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("dq unscaled", ["dq is not scaled"]), ("dk unscaled", ["dk is not scaled"]),
+        ("dq unscaled, dk unscaled", ["scores are not scaled"]), ("swapped", ["dk and dv are swapped"]),
+        ("delta", [verify_symptoms.NO_DELTA]), ("slope", ["the slope of the softcap is missing"]),
+        ("mean", ["dk and dv are the mean over the query heads of a group, not the sum"]),
+        ("last", ["dk and dv are those of the last query head of a group, not the sum"]), ("", []),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_gradients_has_its_name(mistake, words, dtype):
+    """Each alone, in every dtype; right ones have none."""
+    changes = {"softcap": 2.0} if mistake == "slope" else {}
+    config = CONFIG.replace(direction="backward", return_lse=False, head_dim_v=16, dtype=dtype, **changes)
+    inputs = make_case_inputs(config, "normal")
+    found = verify_symptoms.gradient_mistakes(config, inputs, gradients(config, inputs, mistake))
+    assert [fit.mistake for fit in found if not fit.unsure] == words
+
+
+def test_what_a_case_cannot_show_is_not_sure():
+    """With the scale 1 nothing tells whether dq is scaled, nor with one head what is summed; a large case is left."""
+    config = CONFIG.replace(direction="backward", return_lse=False, scale=1.0, num_kv_heads=4)
+    inputs = make_case_inputs(config, "normal")
+    found = verify_symptoms.gradient_mistakes(config, inputs, gradients(config, inputs))
+    assert {fit.unsure for fit in found} == {True}
+    assert "dq is not scaled" in {fit.mistake for fit in found}
+    large = config.replace(seq_q=4096, seq_k=4096)
+    assert verify_symptoms.gradient_mistakes(large, inputs, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (slice(0, 4), "rows that see nothing are NaN, not 0"),
+        (slice(-3, None), "the last rows are never written, or NaN (3 of 41)"),
+        (slice(9, 11), ""),
+    ],
+)
+def test_nan_is_named_by_the_rows_that_have_it(rows, words):
+    """41 rows on 37 keys: the first four see none."""
+    config = CONFIG.replace(seq_q=41, causal=True)
+    right, lse = attend(config, make_case_inputs(config, "normal"))
+    right[:, :, rows] = np.nan
+    assert named(config, right, lse) == words

@@ -22,9 +22,9 @@ from rocattn_profiling.verify.contract import TOLERANCE, attend, finite_differen
 from rocattn_profiling.verify.execution import compute, differing, laid_out
 from rocattn_profiling.verify.inputs import make_case_inputs, poisoned_keys
 from rocattn_profiling.verify.outcomes import YARDSTICK, CaseOutcome, Verification, tensor_errors, with_symptoms
-from rocattn_profiling.verify.symptoms import KnownMistake, fitting
+from rocattn_profiling.verify.symptoms import KnownMistake, fitting, gradient_mistakes
 from rocattn_profiling.workloads.accuracy import judge_gradients, judge_output
-from rocattn_profiling.workloads.naive import exact_gradients, one_kv_head
+from rocattn_profiling.workloads.naive import all_gradients
 
 if TYPE_CHECKING:
     from rocattn.backend import Array, Backend
@@ -178,6 +178,8 @@ class _Search:
         forward = case.config.replace(direction="forward")
         what = outcome.check.what if outcome.check else "out"
         lse = arrays.get("lse")
+        if what.startswith("d") and (own := gradient_mistakes(case.config, inputs, arrays)):
+            return own
         fits = fitting(forward, inputs, arrays["out"], lse, what=what, only=self._live)
         if fits is None or any(not fit.unsure for fit in fits) or self._searched[case.family] >= _SEARCHED:
             return fits
@@ -205,32 +207,14 @@ def forward_problem(config: AttentionConfig, inputs: Inputs, judged: Judgement) 
 
 def gradient_problem(config: AttentionConfig, inputs: Inputs, differences: Mapping[str, Array]) -> str:
     """Return which analytic gradient of the reference departs from finite differences; "" if none."""
-    exact = analytic_gradients(config, inputs)
+    assert inputs.dout is not None
+    dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
+    exact = all_gradients(config, inputs.operands(config), dout)
     for name, wanted in differences.items():
         worst = _apart(exact[name], wanted)
         if worst > TOLERANCE:
             return f"{name} of the float64 reference is off finite differences by {worst:.1e}"
     return ""
-
-
-def analytic_gradients(config: AttentionConfig, inputs: Inputs) -> dict[str, Array]:
-    """Return the reference's gradients of a problem of one batch as [1, heads, S, D]."""
-    assert inputs.dout is not None
-    dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
-    with np.errstate(all="ignore"):
-        by_head = [
-            exact_gradients(config, inputs.operands(config), dout, one_kv_head(config, 0, head))
-            for head in range(config.num_kv_heads)
-        ]
-    shapes = {
-        "dq": (config.num_heads, config.seq_q, config.head_dim),
-        "dk": (config.num_kv_heads, config.seq_k, config.head_dim),
-        "dv": (config.num_kv_heads, config.seq_k, config.head_dim_v),
-    }
-    return {
-        name: np.concatenate([getattr(part, name).reshape(-1, shape[-1]) for part in by_head]).reshape(1, *shape)
-        for name, shape in shapes.items()
-    }
 
 
 def _apart(exact: Array, wanted: Array) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ import numpy as np
 from rocattn.layouts import heads_view
 from rocattn_profiling.verify.contract import RIGHT, Twist, attend
 from rocattn_profiling.workloads.inputs import numpy_dtype
+from rocattn_profiling.workloads.naive import all_gradients
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
@@ -31,6 +32,7 @@ _SLACK = 8 * math.log(2)  # of this project's kernels: weights up to 2^8
 _TILES = (8, 16, 32, 48, 64, 96, 128, 256)
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-44}
 _SCORE_UNIT = {"float32": 2.0**-22, "float64": 2.0**-51}
+_GRADIENT_UNIT = 2.0**-16  # of the largest gradient: what sums of terms that cancel may be off
 _LSE_UNIT = 1e-5  # of LSEs, which are float32 whatever the dtype is
 _REST = 0.05  # share of a row's error that a mistake may leave
 _ROUNDING = 1e-3  # of a mistake's errors: below, a row's is the rounding of a program of a narrower dtype
@@ -73,6 +75,8 @@ class KnownMistake(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.mistake} ({self.detail})" if self.detail else self.mistake
 
 
+UNSCALED = "scores are not scaled"
+NO_DELTA = "rowsum(dO * out), often called delta, is not subtracted"
 LEAK = "NaN or inf of a hidden key reaches rows that do not see it"
 UNSTABLE = "the exponent is rounded before the largest score is subtracted: huge equal scores overflow or vanish"
 COARSE = "probabilities of the backward pass are taken from the LSE, whose rounding decides them at huge scores"
@@ -173,11 +177,88 @@ class _Case:
         return float(1 - missed.sum() / wrong.sum())
 
 
+def gradient_mistakes(
+    config: AttentionConfig, inputs: Inputs, arrays: Mapping[str, Array]
+) -> list[KnownMistake] | None:  # fmt: skip
+    """Return the known mistakes that wrong gradients look like; None if the case is too large.
+
+    Args:
+        config: The problem.
+        inputs: Its inputs, with dout.
+        arrays: dq, dk and dv, in the config's layout.
+    """
+    work = config.batch * config.num_heads * config.seq_q * config.seq_k * (config.head_dim + config.head_dim_v)
+    if not work or work > LARGEST or inputs.dout is None:
+        return None
+    heads = {"dq": config.num_heads, "dk": config.num_kv_heads, "dv": config.num_kv_heads}
+    got = {n: heads_view(arrays[n], config.layout, count, n).astype(np.float64) for n, count in heads.items()}
+    dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
+    exact = all_gradients(config, inputs.operands(config), dout)
+    if not all(np.isfinite(array).all() for array in exact.values()):
+        return []
+    found = []
+    for mistake, changed in _gradient_hypotheses(config, inputs, dout, exact):
+        shows = _explains(got, exact, exact | changed, max(3 * _UNITS[config.dtype], _GRADIENT_UNIT))
+        if shows is not None:
+            found.append(msgspec.structs.replace(mistake, unsure=not shows))
+    return sorted(found, key=lambda fit: fit.unsure)
+
+
+def _explains(
+    got: Mapping[str, Array], exact: Mapping[str, Array], other: Mapping[str, Array], unit: float
+) -> bool | None:
+    """Return whether the mistake that made gradients shows in this case; None if it did not make them."""
+    shows = False
+    for name, array in got.items():
+        rounding = unit * float(np.abs(exact[name]).max(initial=0))
+        apart = float(np.abs(other[name] - exact[name]).max(initial=0))
+        if not np.abs(array - other[name]).max(initial=0) <= max(rounding, _REST * apart):
+            return None
+        shows = shows or apart > 2 * rounding
+    return shows
+
+
+def _gradient_hypotheses(
+    config: AttentionConfig, inputs: Inputs, dout: Array, exact: Mapping[str, Array]
+) -> Iterator[tuple[KnownMistake, dict[str, Array]]]:
+    """Yield mistakes of backward passes with the gradients that they change, the commonest first."""
+    scale, group = config.softmax_scale, config.num_heads // config.num_kv_heads
+    dq, dk, dv = exact["dq"], exact["dk"], exact["dv"]
+    if scale:
+        unscaled = KnownMistake(mistake=UNSCALED, detail="nor are dq and dk")
+        yield unscaled, {"dq": dq / scale, "dk": dk / scale}
+        for words, factor in (("is not scaled", 1 / scale), ("is scaled twice", scale)):
+            yield KnownMistake(mistake=f"dq {words}"), {"dq": dq * factor}
+            yield KnownMistake(mistake=f"dk {words}"), {"dk": dk * factor}
+    if config.head_dim == config.head_dim_v:
+        yield KnownMistake(mistake="dk and dv are swapped"), {"dk": dv, "dv": dk}
+    operands = inputs.operands(config)
+    yield KnownMistake(mistake=NO_DELTA), all_gradients(config, operands, dout, delta=False)
+    if config.softcap is not None:
+        flat = KnownMistake(mistake="the slope of the softcap is missing")
+        yield flat, all_gradients(config, operands, dout, slope=False)
+    if group > 1:
+        mean = KnownMistake(mistake="dk and dv are the mean over the query heads of a group, not the sum")
+        yield mean, {"dk": dk / group, "dv": dv / group}
+        for place, which in ((group - 1, "last"), (0, "first")):
+            alone = np.zeros_like(dout)  # gradients are linear in dO
+            alone[:, place::group] = dout[:, place::group]
+            of_one = all_gradients(config, operands, alone)
+            words = f"dk and dv are those of the {which} query head of a group, not the sum"
+            yield KnownMistake(mistake=words), {"dk": of_one["dk"], "dv": of_one["dv"]}
+
+
 def _at_a_glance(case: _Case, what: str) -> Iterator[KnownMistake]:
     """Yield mistakes that the places of wrong rows give away, without a program that makes them."""
-    lost = np.isfinite(case.exact).all(axis=-1) & ~np.isfinite(case.got).all(axis=-1)
+    lost = np.asarray(np.isfinite(case.exact).all(axis=-1) & ~np.isfinite(case.got).all(axis=-1))
     if lost.any() and not (~case.right_out & ~lost).any() and not _finite(case.inputs):
         yield KnownMistake(mistake=LEAK)
+    if lost.any() and not (~case.right_out & ~lost).any() and _finite(case.inputs):
+        if not (lost & ~np.isneginf(case.exact_lse)).any():
+            yield KnownMistake(mistake="rows that see nothing are NaN, not 0")
+        count = int(np.argmin([*lost[0, 0, ::-1], False]))
+        if 0 < count < lost.shape[2] and lost.sum() == count * lost[..., 0].size and lost[..., -count:].all():
+            yield KnownMistake(mistake="the last rows are never written, or NaN", detail=f"{count} of {lost.shape[2]}")
     if _unstable(case.got, case.exact, case.exact_lse, ~case.right_out):
         yield KnownMistake(mistake=UNSTABLE)
     if case.config.dtype == "float64" and not case.right_out.all() and _is_float32(case.got) > _is_float32(case.exact):
@@ -287,7 +368,7 @@ def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
     if config.v_scale:
         yield Hypothesis("v_scale is ignored", Twist(v_scale=False))
     if scale:
-        yield Hypothesis("scores are not scaled", Twist(scale=1 / scale))
+        yield Hypothesis(UNSCALED, Twist(scale=1 / scale))
         yield Hypothesis("scores are scaled twice", Twist(scale=scale))
         if config.scale is not None and config.head_dim:
             text = "`scale` is ignored: 1 / sqrt(D) is used"

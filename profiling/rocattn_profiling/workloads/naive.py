@@ -88,14 +88,38 @@ def fair_forward(config: AttentionConfig, operands: Operands, heads: Heads, rows
     return Forward(_rounded(naive.out, numpy_dtype(config.dtype)), naive.lse)
 
 
-def exact_gradients(config: AttentionConfig, operands: Operands, dout: Array, heads: Heads) -> Gradients:
-    """Compute the gradients of one KV head in float64; ``dout`` is the [B, H, Sq, Dv] view."""
+def exact_gradients(
+    config: AttentionConfig, operands: Operands, dout: Array, heads: Heads, *, delta: bool = True, slope: bool = True
+) -> Gradients:
+    """Compute the gradients of one KV head in float64; ``dout`` is the [B, H, Sq, Dv] view.
+
+    Without ``delta`` rowsum(dO * out) is taken for 0, and without ``slope`` the softcap's derivative for 1: mistakes.
+    """
     blocks, largest = [], 0.0
     for rows in _parts(config, np.arange(config.seq_q)):
-        softmax = softmax_block(config, operands, heads, rows, np.float64, keep_tanh=True)
-        blocks.append(gradients_block(config, softmax, _upstream(softmax, dout, heads, rows)))
+        softmax = softmax_block(config, operands, heads, rows, np.float64, keep_tanh=slope)
+        upstream = _upstream(softmax, dout, heads, rows)
+        blocks.append(gradients_block(config, softmax, upstream, delta=None if delta else np.zeros((1, 1, 1, 1))))
         largest = max(largest, _largest_lse(softmax))
     return Gradients(*_summed(config, blocks), largest)
+
+
+def all_gradients(config: AttentionConfig, operands: Operands, dout: Array, **changed: bool) -> dict[str, Array]:
+    """Return `exact_gradients` of all heads as [B, heads, S, D]; ``dout`` is the [B, H, Sq, Dv] view."""
+    with np.errstate(all="ignore"):
+        by_head = [
+            exact_gradients(config, operands, dout, one_kv_head(config, batch, head), **changed)
+            for batch, head in np.ndindex(config.batch, config.num_kv_heads)
+        ]
+    shapes = {
+        "dq": (config.num_heads, config.seq_q, config.head_dim),
+        "dk": (config.num_kv_heads, config.seq_k, config.head_dim),
+        "dv": (config.num_kv_heads, config.seq_k, config.head_dim_v),
+    }
+    return {
+        name: np.stack([getattr(part, name) for part in by_head]).reshape(config.batch, *shape)
+        for name, shape in shapes.items()
+    }
 
 
 def naive_gradients(

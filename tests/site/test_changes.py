@@ -315,6 +315,10 @@ def test_a_feed_counts_the_commits_a_regression_may_come_from(series_of, long_hi
     assert (change.commits, change.since) == ([f"{10:040x}", f"{11:040x}"], f"{9:040x}")
     _, (entry,) = entries_of(changes, long_history)
     assert "; or from another of 2 commits" in entry["summary"]
+    (cause,) = changes.causes
+    assert (cause.since, cause.among) == (change.since, 2)
+    _, pages = site_of([gap], long_history)
+    assert "or another of 2 commits since" in pages["index.html"]
 
 
 def test_a_feed_has_one_entry_a_commit_the_newest_first(series_of, long_history, monkeypatch):
@@ -408,6 +412,13 @@ def test_a_rise_from_zero_is_a_change(series_of, long_history, values, states):
     assert ("1 regression open" in pages["index.html"]) == (states in (["new"], ["confirmed"]))
     if states == ["new"]:
         assert changes.listed[0].likeliest == f"{11:040x}"
+
+
+@pytest.mark.parametrize(("level", "state"), [(2e-16, "small"), (1e-9, "confirmed")])
+def test_a_rise_from_zero_within_rounding_is_small(series_of, long_history, level, state):
+    """A result that was exact and is off by its last bit is not slower; it would head every list."""
+    line = series_of([0.0] * 11 + [level] * 9, benchmark="suite.track_error", unit="error")
+    assert [change.state for change in find_changes([line], long_history).listed] == [state]
 
 
 def test_a_rise_from_zero_is_not_sought_across_another_driver(series_of, long_history):

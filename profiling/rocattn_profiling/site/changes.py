@@ -276,8 +276,8 @@ def _judged(
     many unrelated lines moved: that is said beside the regression, and does not close it.
     """
     announced = [any(change.state in OPEN for change in cause.changes) for cause in causes]
-    ranges = [_range(cause, order) for cause, due in zip(causes, announced, strict=True) if due]
-    reasons = iter(excused(ranges))
+    ranges = [_range(cause, order) for cause in causes]
+    reasons = iter(excused([own for own, due in zip(ranges, announced, strict=True) if due]))
     ends: dict[str, tuple[list[int], list[int]]] = {}  # of each machine: where its lines have first and last values
     for line in series:
         worked = np.flatnonzero(line.points.values != math.inf)
@@ -285,12 +285,14 @@ def _judged(
             both += [order[line.points.shas[place]] for place in at]
     ends = {machine: (sorted(firsts), sorted(lasts)) for machine, (firsts, lasts) in ends.items()}
     judged = []
-    for cause, due in zip(causes, announced, strict=True):
+    for cause, due, (since, end) in zip(causes, announced, ranges, strict=True):
         event = next(reasons) if due else ""
         crowd = _crowd(cause, order[cause.sha], ends) if due else ""
         changes = [replace(change, event=event) for change in cause.changes] if event else cause.changes
         text = f"{event}; {crowd}" if event and crowd else event
-        judged.append(replace(cause, changes=changes, event=text, doubt="" if event else crowd))
+        among = order[end] - order[since] if since else 1
+        doubt = "" if event else crowd
+        judged.append(replace(cause, changes=changes, since=since, among=among, event=text, doubt=doubt))
     return sorted(judged, key=lambda cause: (-cause.changes[0].weight, -len(cause.changes), -order[cause.sha]))
 
 

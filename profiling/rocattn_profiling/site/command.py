@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _run(arguments)
     finally:
+        gc.unfreeze()
         gc.enable()
 
 
@@ -136,6 +137,8 @@ def _publish(arguments: argparse.Namespace) -> int:
         commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
         documents=DOCUMENTS if (out / DOCUMENTS).is_file() else "",
     )  # fmt: skip
+    gc.freeze()  # what was read stays: only what pages leave is collected
+    gc.enable()
     with StagedFiles() as staging, progress("site: pages", 0, brief=True) as shown:
         if not no_asv:
             asv_pages.hold_place(store, out / "asv", staging)
@@ -200,7 +203,8 @@ def _report(site: Site, written: list[Path], coverage: Coverage, *, json: bool) 
                 {**_fields(change), "commit": change.likeliest} for change in site.changes.open
             ],
             "causes": [
-                {"commit": cause.sha, "event": cause.event, "doubt": cause.doubt,
+                {"commit": cause.sha, "since": cause.since, "among": cause.among, "event": cause.event,
+                 "doubt": cause.doubt,
                  "changes": [{**_fields(change), "kind": change.kind} for change in cause.changes]}
                 for cause in site.changes.causes
             ],

@@ -13,6 +13,8 @@ from rocattn_profiling.site.changepoints import FEWEST, ChangePoint
 State = Literal["new", "confirmed", "recovered", "waived", "event", "small"]
 Kind = Literal["open", "better", "other", "recovered", "waived", "event", "small"]
 OPEN: tuple[State, ...] = ("new", "confirmed")
+ROUNDING = 2.0**-40
+"""A rise from 0 to less is that of a result whose last bits changed: an error of 1e-16, not a time."""
 LIMIT = 0.05
 """A change is announced beyond this share; asv's default of ``regressions_thresholds``, which replaces it."""
 
@@ -81,8 +83,8 @@ class LevelChange:
 
     @property
     def slight(self) -> bool:
-        """Whether it is below the limit."""
-        return self.weight <= math.log1p(self.limit)
+        """Whether it is below the limit, or from 0 to what rounding leaves."""
+        return self.rise < ROUNDING if self.rise is not None else self.weight <= math.log1p(self.limit)
 
     @property
     def size(self) -> str:
@@ -121,6 +123,7 @@ class CommitCause:
     """A commit with the changes that most likely came with it, at most one a line, the largest first.
 
     Attributes:
+        since: The commit measured before, "" if none was; it is one of ``among`` commits up to the last suspect.
         event: Why the machine or environment is to blame instead; "" if it is not.
         doubt: Why it may be, though the commit touched code.
     """
@@ -128,6 +131,8 @@ class CommitCause:
     sha: str
     date_ms: int
     changes: list[LevelChange]
+    since: str = ""
+    among: int = 1
     event: str = ""
     doubt: str = ""
 

@@ -408,9 +408,9 @@ def test_a_class_that_cannot_be_made_is_named_by_its_place(tmp_path):
 
 def test_the_request_is_all_the_worker_reads(suite, tmp_path):
     """The worker is a plain script: a JSON argument in, a JSON file out."""
-    from rocattn_profiling.asv.launch import WORKER
-
+    command = Launcher(sys.executable, suite, tmp_path / "scratch").call_command("bench.track_size", "bench.track_size")
     answer = tmp_path / "answer.json"
-    request = {"do": "run", "suite": str(suite), "benchmark": "bench.track_size", "param": None, "answer": str(answer)}
-    subprocess.run([sys.executable, "-P", "-s", WORKER, json.dumps(request)], check=True, cwd=tmp_path)
+    request = {"do": "run", "suite": str(suite), "tree": str(suite.parent), "benchmark": "bench.track_size"}
+    request |= {"param": None, "answer": str(answer)}
+    subprocess.run([sys.executable, "-s", command[1], json.dumps(request)], check=True, cwd=tmp_path)
     assert json.loads(answer.read_text())["value"] == 7.0

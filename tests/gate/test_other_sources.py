@@ -86,7 +86,7 @@ def test_each_source_replaces_the_suite(project):
 
 def test_a_project_below_the_top_is_the_one_that_is_built(repo):
     """The nearest to its tests, where the top has none."""
-    repo.put("packages/one/pyproject.toml", "")
+    repo.put("packages/one/pyproject.toml", "[project]\nname = 'one'\n")
     repo.put("packages/one/tests/test_it.py", "")
     sources = choose_sources(repo.root, None, ("packages/one/tests",), Options(pytest=("packages/one/tests",)))
     assert sources.config.recipe.subdir == "packages/one"

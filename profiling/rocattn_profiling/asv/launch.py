@@ -21,13 +21,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn.toolchain import compiler_environment
-from rocattn_profiling.asv import worker
+from rocattn_profiling.asv import origins, worker
 from rocattn_profiling.base.process import ForkServer, Patience, StartError, run_group
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
@@ -41,7 +41,7 @@ WORKER = Path(__file__).with_name("worker.py")
 CALL_TIMEOUT_S = 120.0  # of a process that only calls a benchmark
 _PAGE_BYTES, _LINE_BYTES, _ALIGNED_BYTES = 4096, 64, 16
 _OWN_BYTES = 512  # Python allocates shorter strings itself, not by malloc
-Status = Literal["ok", "skipped", "failed", "timeout"]
+Status = Literal["ok", "skipped", "failed", "timeout", "void"]
 
 
 class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +144,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one process.
 
     Attributes:
-        status: "ok", "skipped" (by the benchmark itself), "failed" or "timeout".
+        status: "ok", "skipped" (by the benchmark itself), "failed", "timeout", or "void": it ran other code than its
+            side's.
         launch: The samples; None if there are none. A benchmark with a single value has it as its one sample.
         thread_ns: CPU time of the main thread for the same samples; ``launch.cpu_ns`` is the whole process.
         canary_ns: Low end of the CPU times of the canary, a fixed piece of work in the same process; 0 where the
@@ -216,6 +217,8 @@ class Launcher:
         environment: Variables laid over the defaults: one thread, and this interpreter's compiler for CPU kernels,
             because an environment of a revision has none of its own.
         timeout_s: For benchmarks that set none.
+        tree: The checkout that the suite is of; None for the folder it is in.
+        differing: What differs between the sides in it.
     """
 
     def __init__(
@@ -225,10 +228,14 @@ class Launcher:
         scratch: Path,
         environment: Mapping[str, str] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        tree: Path | None = None,
+        differing: Differing | None = None,
     ) -> None:
-        self.python, self.timeout_s = python, timeout_s
+        self.python, self.timeout_s, self.differing = python, timeout_s, differing or Differing()
         # Absolute, because the worker starts in another folder.
         self.suite, self.scratch = suite.absolute(), scratch.absolute()
+        self.tree = (tree or suite.parent).absolute()
         self.shared = (self.suite,)  # by both sides
         self.environment = launch_environment(environment)
         self.scratch.mkdir(parents=True, exist_ok=True)
@@ -279,12 +286,12 @@ class Launcher:
         limits = {"limit_ns": round(timeout * 1e9), **msgspec.to_builtins(request)}
         server = None
         if request.module:
-            serve = {"do": "serve", "suite": str(self.suite), "module": request.module}
+            serve = {"do": "serve", "suite": str(self.suite), "tree": str(self.tree), "module": request.module}
             server = self._serving(serve, round_variables(seed, layout), end)
         answer, outcome = self._start(
             message | limits, timeout, folder, seed=seed, layout=layout, end=end, server=server
         )
-        return outcome if outcome.status != "ok" else measured(answer, outcome, pos)
+        return measured(answer, outcome, pos, self.differing.of_one_tree(answer, self.shared))
 
     def _serving(self, request: Mapping[str, Any], variables: Mapping[str, str], end: float) -> ForkServer | None:
         """Return a process that has imported a module; None where it cannot fork others.
@@ -333,6 +340,7 @@ class Launcher:
             "benchmark": name,
             "label": label,
             "suite": str(self.suite),
+            "tree": str(self.tree),
             "caches": str(self.scratch),
         }
         request |= {"answer": str(answer)} if answer else {}
@@ -355,7 +363,8 @@ class Launcher:
             answer, log = Path(folder, "answer.json"), Path(folder, "log")
             with contextlib.suppress(StartError, OutOfTimeError):
                 if module:
-                    serve = {"do": "serve", "suite": str(self.suite), "module": module, "trace": list(trace)}
+                    suite = {"suite": str(self.suite), "tree": str(self.tree)}
+                    serve = {"do": "serve", **suite, "module": module, "trace": list(trace)}
                     server = self._serving(serve, {}, end)
                 limit_s = max(0.0, min(end - time.monotonic(), CALL_TIMEOUT_S))
                 if server is not None:
@@ -393,7 +402,7 @@ class Launcher:
         server: ForkServer | None = None,
     ) -> tuple[dict[str, Any], Outcome]:
         """Start a worker, by default in an empty folder, as asv does: no benchmark finds another one's files."""
-        request = message | {"suite": str(self.suite)}
+        request = message | {"suite": str(self.suite), "tree": str(self.tree)}
         environment = self.environment | round_variables(seed, layout)
         command = (self.python, str(self._worker))
         return ask_worker(command, request, environment, self.scratch, timeout_s, end=end, cwd=cwd, server=server)
@@ -484,14 +493,55 @@ def run_logged(
         )
 
 
-def measured(answer: Mapping[str, Any], outcome: Outcome, pos: int) -> Outcome:
-    """Return the outcome of a worker that has measured, with its launch.
+class Differing(NamedTuple):
+    """What differs between the sides where both would find it: to import it from there is to measure one of them twice.
+
+    Attributes:
+        roots: Folders that hold one side's files for both: head's checkout, and the repository itself.
+        paths: Of the files that differ, relative to any of these.
+    """
+
+    roots: tuple[Path, ...] = ()
+    paths: frozenset[str] = frozenset()
+
+    def of_one_tree(self, answer: Mapping[str, Any], shared: Sequence[Path]) -> list[str]:
+        """Return the modules that a launch did not take from its side, though the sides may differ in them.
+
+        Args:
+            answer: The worker's, with what `origins.Installed.strays` found.
+            shared: Files and folders that both sides have in common: benchmarks and their own helpers.
+        """
+        strays = answer.get("strays", {})
+        return sorted(name for name, stray in strays.items() if stray["shadows"] or self._holds(stray["files"], shared))
+
+    def _holds(self, files: Sequence[str], shared: Sequence[Path]) -> bool:
+        """Whether one of a package's files differs, or another file in its folder: data, or what is compiled."""
+        for root in self.roots:
+            inside = [Path(file).relative_to(root) for file in files if Path(file).is_relative_to(root)]
+            common = [path.relative_to(root) for path in shared if path.is_relative_to(root)]
+            packages = [file.parent for file in inside if file.name == "__init__.py" and file.parent != Path()]
+            for path in map(Path, self.paths):
+                if any(path.is_relative_to(own) for own in common):
+                    continue
+                if path in inside or any(path.is_relative_to(package) for package in packages):
+                    return True
+        return False
+
+
+def measured(answer: Mapping[str, Any], outcome: Outcome, pos: int, of_one_tree: Sequence[str] = ()) -> Outcome:
+    """Return the outcome of a worker that was asked to measure, with its launch.
 
     Args:
         answer: The worker's.
         outcome: From `ask_worker`.
         pos: As in `Launcher.run`.
+        of_one_tree: Modules that are not its side's own.
     """
+    if of_one_tree:
+        reason = f"imports {', '.join(of_one_tree)} from the checkout, not from its side's environment"
+        return Outcome(status="void", reason=reason, seconds=outcome.seconds)
+    if outcome.status != "ok":
+        return outcome
     launch = Launch(
         start_ns=answer["start_ns"],
         pos=pos,
@@ -557,6 +607,7 @@ def _lay_out_runner(folder: Path) -> Path:
     fallback.mkdir(parents=True, exist_ok=True)
     for name in ("__init__.py", "asizeof.py"):
         shutil.copyfile(_package("pympler") / name, fallback / name)
+    shutil.copyfile(origins.__file__, folder / "asv_origins.py")
     return Path(shutil.copy(WORKER, folder / "asv_worker.py"))
 
 

@@ -1,6 +1,6 @@
 """Runs inside the environment of one side: lists an asv suite, measures one benchmark once, or only calls it.
 
-A standalone script of the standard library (Python 3.10 and later) and asv_runner, which lies beside it: the
+A standalone script of the standard library (Python 3.10 and later), with asv_runner and `origins` beside it: the
 environment of an old commit, or of somebody else, has nothing else of ours. Called as ``python asv_worker.py REQUEST``,
 where REQUEST is a JSON object; the answer goes to the file that it names, so that nothing a benchmark prints can get
 into it.
@@ -46,15 +46,20 @@ def main() -> None:
     end_with_parent()
     sys.path.append(str(Path(__file__).with_name("fallback")))
     request = json.loads(sys.argv[1])
+    from asv_origins import Installed  # type: ignore[import-not-found]  # the copy beside this one
+
+    suite = Path(request["suite"])
+    installed = Installed(Path(request["tree"]), [suite], suite.name)
+    sys.meta_path.insert(0, installed)
     if request["do"] == "call":
         call(request)
     elif request["do"] == "serve":
-        serve(request)
+        serve(request, installed)
     else:
-        perform(request)
+        perform(request, installed)
 
 
-def perform(request: Answer) -> None:
+def perform(request: Answer, installed: Any) -> None:
     """Perform a request, write the answer, and end the process."""
     started = time.time_ns()
     try:
@@ -62,6 +67,8 @@ def perform(request: Answer) -> None:
     except BaseException as error:  # noqa: BLE001 - also SystemExit and KeyboardInterrupt of a benchmark are its failure
         answer = failure(error, request["suite"] if request["do"] == "list" else "")
     answer["start_ns"] = answer.get("start_ns", started)
+    if request["do"] == "run":
+        answer["strays"] = installed.strays()
     write(request["answer"], answer)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # a benchmark may have closed or replaced it
@@ -69,7 +76,7 @@ def perform(request: Answer) -> None:
     os._exit(0)  # a benchmark's stray threads or atexit hooks must not delay or undo the answer
 
 
-def serve(request: Answer) -> None:
+def serve(request: Answer, installed: Any) -> None:
     """Import a module of the suite once, then fork a process for each request that comes as a line on stdin.
 
     asv's own fork server does the same: some suites take half a minute to be imported. Writes "ready" to the descriptor
@@ -109,7 +116,7 @@ def serve(request: Answer) -> None:
                     with contextlib.suppress(BaseException):  # leaves no answer
                         call(job, traced)
                     os._exit(0)
-                perform(job)
+                perform(job, installed)
             print(number, file=reply)
             print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), file=reply)
 

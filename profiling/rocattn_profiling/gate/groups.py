@@ -12,11 +12,11 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.gate.model import EXACT, Cause, Entry, GateResult
+from rocattn_profiling.gate.model import EXACT, LOST, Cause, Entry, GateResult
 from rocattn_profiling.gate.rule.reasons import shared
 from rocattn_profiling.gate.waivers import trailer
 
-WORSE = frozenset({"regression", "failed", "missing"})
+WORSE = frozenset({"regression", *LOST})
 _LONGEST = 60  # characters of a pattern for several benchmarks
 _NAME = re.compile(r"[\w.]+", re.ASCII)
 

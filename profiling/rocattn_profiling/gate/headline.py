@@ -9,13 +9,13 @@ import msgspec
 
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.gate.groups import causes_known
-from rocattn_profiling.gate.model import EXACT, JUDGED, ORDER, Entry, Overall, Status, badness, coverage_of
+from rocattn_profiling.gate.model import EXACT, JUDGED, LOST, ORDER, Entry, Overall, Status, badness, coverage_of
 
 if TYPE_CHECKING:
     from rocattn_profiling.base.reasons import NotCompared
 
 _NAME, _GAPS = 200, 400  # characters of a label, and of what was not compared
-_TOLD = frozenset({"failed", "missing", "unreached"})
+_TOLD = frozenset({*LOST, "unreached"})
 # Metrics, how they get worse, and what they are called: a ratio of counts is no slowdown, and is not given as one.
 _WORSE = (
     (frozenset({"time"}), "slower", "benchmark"),
@@ -53,7 +53,7 @@ def _concluded(
     """Conclude from what was compared; arguments as of `conclude`."""
     late = f"not reached in {_duration(limit_s)}"
     count = {status: sum(entry.status == status for entry in entries) for status in ORDER}
-    lost = [entry for entry in entries if entry.status in {"failed", "missing"}]
+    lost = [entry for entry in entries if entry.status in LOST]
     # A proven regression is the stronger statement; its sentence also counts what could not be measured.
     if worse := [entry for entry in entries if entry.status == "regression"]:
         return "regression", _worse(worse, entries, lost, problems, late)
@@ -73,12 +73,18 @@ def _unmeasured(
     """Return the sentence of a verdict that lacks benchmarks it should have; empty if it has them."""
     if lost:
         why = f": {lost[0].reason.rstrip('.')}" if lost[0].reason else ""
-        return f"{_count(len(lost), 'benchmark')} did not run on head: {plain(lost[0].label, _NAME)}{why}"
+        return f"{_lost(entries, lost)}: {plain(lost[0].label, _NAME)}{why}"
     if nothing := _nothing_judged(entries, count, late):
         return nothing
     if count["unreached"]:
         return f"{_better(entries, count, tolerance)[1]}; {count['unreached']} {late}"
     return ""
+
+
+def _lost(entries: Sequence[Entry], lost: Sequence[Entry]) -> str:
+    """Return how many of the benchmarks that base has were not compared."""
+    existing = sum(entry.metric not in EXACT and entry.status != "new" for entry in entries)
+    return f"{len(lost)} of {_count(existing, 'existing benchmark')} {'was' if len(lost) == 1 else 'were'} not compared"
 
 
 def _better(entries: Sequence[Entry], count: dict[Status, int], tolerance: float) -> tuple[Overall, str]:
@@ -126,7 +132,7 @@ def _worse(
             parts.append(f"{len(alike)} of {_count(judged, noun)} {is_worse}")
     causes = causes_known(entries)
     known = _count(causes, "cause") if causes else "cause not found"
-    beside = [f"{len(lost)} could not be measured on head"] if lost else []
+    beside = [_lost(entries, lost)] if lost else []
     unreached = sum(entry.status == "unreached" for entry in entries)
     beside += [f"{unreached} {late}"] if unreached else []
     beside += [f"{_count(len(problems), 'waiver')} did not hold"] if problems else []

@@ -26,19 +26,21 @@ _COMPARABLE = 3  # times as many samples are still comparable: a busy machine ta
 SCHEMA = 1
 Overall = Literal["pass", "regression", "problem", "inconclusive", "not measured"]
 Status = Literal[
-    "regression", "improvement", "pass", "inconclusive", "unreached", "new", "missing", "failed", "broken", "skipped",
-    "removed", "ungated", "waived",
+    "regression", "improvement", "pass", "inconclusive", "unreached", "new", "missing", "failed", "void", "broken",
+    "skipped", "removed", "ungated", "waived",
 ]  # fmt: skip
 # Worst first; undecided comes before fine.
 ORDER: tuple[Status, ...] = (
-    "regression", "failed", "missing", "unreached", "inconclusive", "waived", "broken", "improvement", "ungated", "new",
-    "removed", "skipped", "pass",
+    "regression", "failed", "missing", "void", "unreached", "inconclusive", "waived", "broken", "improvement",
+    "ungated", "new", "removed", "skipped", "pass",
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
+LOST: tuple[Status, ...] = ("failed", "missing", "void")
+"""Statuses of benchmarks that base has and that were not compared: without them there is no pass."""
 LEFT_OUT: dict[Status, str] = {
-    "failed": "that fails on head", "missing": "missing on head", "unreached": "not reached in time",
-    "broken": "broken on both sides", "skipped": "skipped", "ungated": "not judged", "new": "new on head",
-    "removed": "removed",
+    "failed": "that fails on head", "missing": "missing on head", "void": "without two sides",
+    "unreached": "not reached in time", "broken": "broken on both sides", "skipped": "skipped",
+    "ungated": "not judged", "new": "that runs only on head", "removed": "removed",
 }  # fmt: skip
 """Statuses of what was not compared, and what a person calls it."""
 METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan", "exact")
@@ -288,10 +290,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         params: Parameter name -> repr of its value.
         unit: "ns" for times, else the benchmark's own.
         status: A verdict ("regression", "improvement", "pass", "inconclusive"), or why there is none: "new" (base
-            cannot run it), "missing" (only head lacks it), "failed" (ran on base, fails on head), "broken" (fails on
-            both), "skipped" (by itself, on both), "removed" (from the suite), "ungated" (a larger value is better),
-            "unreached" (the time limit ended before both sides ran once), "waived" (a regression that a waiver
-            accepts).
+            cannot run it), "missing" (only head lacks it), "failed" (ran on base, fails on head), "void" (base
+            has it, and it did not run each side's own code), "broken" (fails on both), "skipped" (by itself, on both),
+            "removed" (from the suite), "ungated" (a larger value is better), "unreached" (the time limit ended before
+            both sides ran once), "waived" (a regression that a waiver accepts).
         metric: "time", "mem", "peakmem", "track", or for exact metrics "audit", "workspace" or "plan".
         arch: The gfx target of an exact metric; empty for others.
         causes: Differences on this benchmark's path, the likeliest first; empty unless it is worse.

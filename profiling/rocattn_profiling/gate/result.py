@@ -62,7 +62,8 @@ def failed_by_change(
 ) -> list[Entry]:
     """Return the entries; a benchmark that fails on both sides, and whose own code head changed, failed on head.
 
-    Both sides run head's files: what they show of base is how head's benchmark does there.
+    Both sides run head's files: what they show of base is how head's benchmark does there. What base's own suite has is
+    not new because head's version of it does not run on base: it was not compared.
 
     Args:
         entries: Of the measured benchmarks.
@@ -72,6 +73,8 @@ def failed_by_change(
     """
     if before is None:
         return list(entries)
+    offered = {each.name for each in before.benchmarks}
+    entries = [_existing(entry) if entry.status == "new" and entry.name in offered else entry for entry in entries]
     old, new = ({each.name: each.version for each in suite.benchmarks} for suite in (before, now))
 
     def is_changed(name: str) -> bool:
@@ -88,6 +91,11 @@ def failed_by_change(
         if entry.status == "broken" and is_changed(entry.name) else entry
         for entry in entries
     ]  # fmt: skip
+
+
+def _existing(entry: Entry) -> Entry:
+    reason = f"head's benchmark files do not run there: {entry.reason}"
+    return msgspec.structs.replace(entry, status="void", reason=reason)
 
 
 def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:

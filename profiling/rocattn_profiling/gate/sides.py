@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.asv.launch import Differing
 from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.console import saying_elapsed
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.context import Context
+from rocattn_profiling.gate.explain.files import differing_paths
 from rocattn_profiling.gate.model import SIDES, SideFacts, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
@@ -176,7 +178,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             suite=sources.folder,
             trees=trees,
             revisions=chosen,
-            launchers=sources.launchers(built, trees, head_tree.parent),
+            launchers=sources.launchers(built, trees, head_tree.parent, _differing(repo, head_tree, chosen)),
             facts={side: _facts(built[side], revision) for side, revision in chosen.items()},
             differing=environments.differences(built["base"], built["head"]),
             identity=[*(chosen[side].sha for side in SIDES), *(built[side].folder for side in SIDES), *outside],
@@ -191,6 +193,12 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         for line in config.left_out:
             context.note(line)
         yield context
+
+
+def _differing(repo: Path, tree: Path, chosen: Mapping[SideName, Revision]) -> Differing:
+    """Return what would be one side's for both if it were imported from head's checkout, or from the repository."""
+    paths = differing_paths(repo, chosen) or {}
+    return Differing((tree.resolve(), repo.resolve()), frozenset((*paths, *paths.values())))
 
 
 def _measured(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from rocattn_profiling.asv.launch import Launcher, Suite
+from rocattn_profiling.asv.launch import Differing, Launcher, Suite
 from rocattn_profiling.gate.launchers.command_launch import CommandLauncher
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
 from rocattn_profiling.gate.model import SIDES, CaseLauncher, SideName
@@ -33,14 +33,13 @@ from rocattn_profiling.revisions.asv_config import (
     usual_files,
 )
 from rocattn_profiling.revisions.interpreters import folder_digest
-from rocattn_profiling.revisions.requirements import Groups, wanted_by_tests
+from rocattn_profiling.revisions.requirements import Groups, is_project, members, needed_members, wanted_by_tests
 
 if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
     from rocattn_profiling.revisions.environments import Environment
 
 _NEEDED = ["pytest", "pytest-benchmark"]
-_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _NAMED = 4  # folders in an error
 # Before a file is parsed: what a benchmark of each kind cannot do without.
 _MAY_HOLD = {"asv": re.compile(rb"def (time|timeraw|mem|peakmem|track)_"), "pytest": re.compile(rb"\bbenchmark\b")}
@@ -121,7 +120,11 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
         return self.config.benchmark_dir if self.suite else next((test.partition("::")[0] for test in self.tests), "")
 
     def launchers(
-        self, sides: Mapping[SideName, Environment], trees: Mapping[SideName, Path], scratch: Path
+        self,
+        sides: Mapping[SideName, Environment],
+        trees: Mapping[SideName, Path],
+        scratch: Path,
+        differing: Differing | None = None,
     ) -> dict[SideName, CaseLauncher]:
         """Return both sides' launchers: suite and tests are head's, and commands run in a side's own tree.
 
@@ -129,28 +132,42 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
             sides: The environments.
             trees: The checkouts; for existing environments, twice the folder that paths are relative to.
             scratch: A folder for working files.
+            differing: What differs between the sides; None for existing environments.
         """
         places: dict[str, int] = {}
-        return {side: self._launcher(sides[side], trees["head"], trees[side], scratch / side, places) for side in SIDES}
+        return {
+            side: self._launcher(sides[side], trees["head"], trees[side], scratch / side, places, differing)
+            for side in SIDES
+        }
 
     def listing(self, side: Environment, tree: Path, scratch: Path) -> CaseLauncher:
         """Return a launcher that lists a side's own suite and tests, of its own tree."""
-        return self._launcher(side, tree, tree, scratch, {})
+        return self._launcher(side, tree, tree, scratch, {}, None)
 
     def _launcher(
-        self, side: Environment, suite_tree: Path, own_tree: Path, scratch: Path, places: dict[str, int]
+        self,
+        side: Environment,
+        suite_tree: Path,
+        own_tree: Path,
+        scratch: Path,
+        places: dict[str, int],
+        differing: Differing | None,
     ) -> CaseLauncher:
         config, python = self.config, side.python
+        variables, where = config.environment, suite_tree.absolute()
         launchers: list[CaseLauncher] = []
         if self.suite:
             folder = suite_tree / config.benchmark_dir
-            launchers.append(Launcher(python, folder, scratch, config.environment, config.timeout_s))
+            launchers.append(
+                Launcher(python, folder, scratch, variables, config.timeout_s, tree=where, differing=differing)
+            )
         if self.tests:
             remedy = "no package index is used: install it beside rocattn" if side.offline else "install it there"
-            tests = PytestLauncher(python, suite_tree, self.tests, scratch, config.environment, remedy=remedy)
-            launchers.append(tests)
+            launchers.append(
+                PytestLauncher(python, where, self.tests, scratch, variables, remedy=remedy, differing=differing)
+            )
         if self.commands:
-            launchers.append(CommandLauncher(python, own_tree, self.commands, scratch, config.environment))
+            launchers.append(CommandLauncher(python, own_tree, self.commands, scratch, variables))
         return launchers[0] if len(launchers) == 1 else CombinedLauncher(launchers, places)
 
     def shared(self, tree: Path) -> list[Path]:
@@ -280,15 +297,23 @@ def _check_node(file: Path, test: str) -> None:
 
 
 def _usual(tree: Path, tests: tuple[str, ...]) -> Config:
-    """Return the configuration of a project without one: that at the top of the tree, else the nearest to the tests."""
-    folders = [tree, *(folder for test in tests[:1] for folder in (tree / test.partition("::")[0]).parents)]
-    projects = [
-        folder
-        for folder in folders
-        if folder.is_relative_to(tree) and any((folder / name).is_file() for name in _PROJECT_FILES)
-    ]
-    subdir = projects[0].relative_to(tree).as_posix() if projects else ""
-    return Config(benchmark_dir="", recipe=Recipe(subdir="" if subdir == "." else subdir))
+    """Return the configuration of a project without one.
+
+    What is built is the member of a workspace that the tests are in, with the members that it needs; else the project
+    at the top of the tree, else the nearest to the tests; all members where the tests are in none.
+    """
+    first = tree.joinpath(*(test.partition("::")[0] for test in tests[:1]))
+    above = [folder for folder in (first, *first.parents) if folder.is_relative_to(tree)]
+    projects = [folder for folder in above if is_project(folder)]
+    known = list(members(tree).values())
+    if projects and projects[0] in known:
+        chosen, siblings = projects[0], needed_members(tree, projects[0])
+    elif is_project(tree) or not (projects or known):
+        chosen, siblings = tree, []
+    else:
+        chosen, *siblings = projects[:1] or known
+    subdir, *more = ("" if folder == tree else folder.relative_to(tree).as_posix() for folder in (chosen, *siblings))
+    return Config(benchmark_dir="", recipe=Recipe(subdir=subdir, siblings=more))
 
 
 def check_installed(tree: Path, sources: Sources, sides: Mapping[SideName, Environment]) -> None:

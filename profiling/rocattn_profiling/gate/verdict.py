@@ -72,7 +72,9 @@ def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
     base, head = outcomes["base"], outcomes["head"]
     bad = {"failed", "timeout"}
     status: Status
-    if head.status == "ok":
+    if "void" in {base.status, head.status}:
+        status, shown = "void", head if head.status == "void" else base
+    elif head.status == "ok":
         status, shown = "new", base
     elif base.status == "ok":
         status, shown = ("failed" if head.status in bad else "missing"), head

@@ -23,6 +23,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.revisions.asv_config import Recipe
 from rocattn_profiling.revisions.git import TIES, Revision
 from rocattn_profiling.revisions.interpreters import FACTS, Facts, canonical, fitting_interpreter, read_facts
+from rocattn_profiling.revisions.requirements import PROJECT_FILES
 
 _NO_INDEX = re.compile(
     r"dns error|error sending request|failed to fetch|could not connect|network is unreachable|name resolution"
@@ -47,7 +48,6 @@ _WRAPPER = re.compile(
     r"|Encountered error while generating|likely not a problem with pip"
 )
 _OTHER_PYTHON = re.compile(r"requires a different Python: \S+ not in|does not satisfy Python")
-_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # packages of asv's environments before any requirement
 
 
@@ -82,6 +82,7 @@ class Build:
         self.uv, self.offline = (None if offline else uv), offline
         self.project = source / recipe.subdir
         self.venv, self.wheels, self.log = entry / "venv", entry / "wheel", entry / "build.log"
+        self.siblings = entry / "siblings"
         self.python = str(self.venv / "bin" / "python")
         self.maker = recipe.python[0] or sys.executable
 
@@ -94,7 +95,7 @@ class Build:
         """
         if not self.project.is_dir():
             raise self._unbuildable(f"it has no folder {self.recipe.subdir!r}, which asv.conf.json builds")
-        if not any((self.project / name).is_file() for name in _PROJECT_FILES) and ":" in self.recipe.repo:
+        if not any((self.project / name).is_file() for name in PROJECT_FILES) and ":" in self.recipe.repo:
             raise self._unbuildable(
                 f"it has no pyproject.toml and no setup.py, and its asv.conf.json benchmarks {self.recipe.repo}: "
                 "clone that, and name the clone with --repo and this suite with --suite"
@@ -115,27 +116,37 @@ class Build:
 
     def _offline(self, requirements: list[str]) -> None:
         self._check_lent(requirements)
-        backend, paths = self._backend()
-        self._run([sys.executable, "-c", _BUILD_WHEEL, backend, str(self.wheels), *paths], cwd=self.project)
+        for folder, out in self._projects():
+            backend, paths = self._backend(folder)
+            self._run([sys.executable, "-c", _BUILD_WHEEL, backend, str(out), *paths], cwd=folder)
         self._run([sys.executable, "-m", "venv", "--without-pip", str(self.venv)])
         site = Path(self._run([self.python, "-c", _PURELIB]))
-        _unpack(self._only_wheel(), site)
+        for wheel in self._all_wheels():
+            _unpack(Path(wheel), site)
         lend_running_packages(site)
 
     def _online(self, requirements: list[str]) -> None:
         if self.uv is not None:
             lock = constraints(self.source, self.entry, hashes=True)
-            out = str(self.wheels)
-            build = [self.uv, "build", "--wheel", "--quiet", "--python", self.maker, "--out-dir", out, "."]
-            self._run(build, cwd=self.project)
+            for folder, out in self._projects():
+                build = [self.uv, "build", "--wheel", "--quiet", "--python", self.maker, "--out-dir", str(out), "."]
+                self._run(build, cwd=folder)
             self._make_venv()
-            self._install([*lock, str(self._only_wheel()), *requirements])
         else:
             lock = constraints(self.source, self.entry, hashes=False)
             self._make_venv()
             pip = [self.python, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
-            self._run([*pip, "--wheel-dir", str(self.wheels), "."], cwd=self.project)
-            self._install([*lock, str(self._only_wheel()), *requirements])
+            for folder, out in self._projects():
+                self._run([*pip, "--wheel-dir", str(out), "."], cwd=folder)
+        self._install([*lock, *self._all_wheels(), *requirements])
+
+    def _projects(self) -> list[tuple[Path, Path]]:
+        """Return the folder of each project to build, the own one first, and of its wheels; one may be head's alone."""
+        siblings = [self.source / folder for folder in self.recipe.siblings]
+        return [(self.project, self.wheels), *((folder, self.siblings) for folder in siblings if folder.is_dir())]
+
+    def _all_wheels(self) -> list[str]:
+        return [str(self._only_wheel()), *map(str, sorted(self.siblings.glob("*.whl")))]
 
     def _make_venv(self) -> None:
         uv = [self.uv, "venv", "--quiet", "--python", self.maker] if self.uv else []
@@ -211,18 +222,18 @@ class Build:
             raise self._unbuildable(f"its build left {len(wheels)} wheels instead of one")
         return wheels[0]
 
-    def _backend(self) -> tuple[str, list[str]]:
-        """Return the build backend, and the folders in the source that it is looked for in first."""
+    def _backend(self, project: Path) -> tuple[str, list[str]]:
+        """Return a project's build backend, and the folders in the source that it is looked for in first."""
         try:
-            tables = tomllib.loads((self.project / "pyproject.toml").read_text())
+            tables = tomllib.loads((project / "pyproject.toml").read_text())
         except FileNotFoundError:
-            if any((self.project / name).is_file() for name in _PROJECT_FILES):
+            if any((project / name).is_file() for name in PROJECT_FILES):
                 return _LEGACY_BACKEND, []
             raise self._unbuildable("it has no pyproject.toml and no setup.py") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise self._unbuildable(f"its pyproject.toml is not valid TOML: {error}") from error
         system: dict[str, Any] = tables.get("build-system", {})
-        paths = [str(self.project / path) for path in system.get("backend-path", [])]
+        paths = [str(project / path) for path in system.get("backend-path", [])]
         return str(system.get("build-backend", _LEGACY_BACKEND)), paths
 
     def _run(

@@ -11,9 +11,10 @@ from typing import Any
 from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 from rocattn_profiling.revisions.interpreters import canonical
 
-GROUPS = ("test", "tests", "testing", "bench", "benchmark", "benchmarks", "perf")
-DEVELOPMENT = ("dev", "develop", "development")
-"""Groups that hold documentation and linters as well: read only where no other one has pytest-benchmark."""
+GROUPS = ("test", "tests", "testing", "bench", "benchmark", "benchmarks", "benchmarking", "perf", "performance")
+PLUGINS = frozenset({"pytest-benchmark", "pytest-codspeed"})
+"""What brings the fixture: where none of the usual groups has one, the first other that does is read as well."""
+PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SELF = re.compile(r"([A-Za-z0-9._-]+)\s*\[([^\]]+)\]\s*$")
 
@@ -29,11 +30,7 @@ class Groups:
     """
 
     def __init__(self, project: Path) -> None:
-        path = project / "pyproject.toml"
-        try:
-            tables = tomllib.loads(path.read_text()) if path.is_file() else {}
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SuiteError(f"pyproject.toml is not valid TOML: {error}") from error
+        tables = _tables(project)
         table = tables.get("project", {})
         self.project = canonical(str(table.get("name", "")))
         self._groups = _by_name(tables.get("dependency-groups", {}))
@@ -50,9 +47,9 @@ class Groups:
     def of_tests(self) -> list[str]:
         """Return what the usual groups of tests and benchmarks ask for."""
         listed = [text for name in GROUPS for text in self.requirements(name)]
-        if not any(name_of(text) == "pytest-benchmark" for text in listed):
-            develop = [self.requirements(name) for name in DEVELOPMENT]
-            listed += [text for texts in develop for text in texts if "pytest-benchmark" in map(name_of, texts)]
+        if PLUGINS.isdisjoint(map(name_of, listed)):
+            others = (self.requirements(name) for name in [*self._groups, *self._extras])
+            listed += next((texts for texts in others if not PLUGINS.isdisjoint(map(name_of, texts))), [])
         return list(dict.fromkeys(listed))
 
     def _of_group(self, name: str, above: tuple[str, ...]) -> Iterator[str]:
@@ -77,6 +74,48 @@ class Groups:
             yield from self._of_extra(canonical(extra.strip()), above)
 
 
+def is_project(folder: Path) -> bool:
+    """Whether a folder can be built: the pyproject.toml of a workspace, or of settings alone, is no project."""
+    if any((folder / name).is_file() for name in PROJECT_FILES[1:]):
+        return True
+    return not {"project", "build-system"}.isdisjoint(_tables(folder))
+
+
+def members(tree: Path) -> dict[str, Path]:
+    """Return name -> folder of the projects of a workspace of uv's; empty where the tree is none."""
+    workspace = _tables(tree).get("tool", {}).get("uv", {}).get("workspace", {})
+    found = {path for pattern in workspace.get("members", []) for path in sorted(tree.glob(pattern)) if path.is_dir()}
+    found -= {path for pattern in workspace.get("exclude", []) for path in tree.glob(pattern)}
+    named = {Groups(path).project or path.name: path for path in sorted(found) if is_project(path)}
+    return named | ({Groups(tree).project or tree.name: tree} if named and is_project(tree) else {})
+
+
+def needed_members(tree: Path, project: Path) -> list[Path]:
+    """Return the members of a workspace that one of them requires, and these in turn, but for itself."""
+    known, needed, wanted = members(tree), list[Path](), [project]
+    while wanted:
+        folder = wanted.pop()
+        table = _tables(folder)
+        own = [*table.get("project", {}).get("dependencies", []), *Groups(folder).of_tests()]
+        more = [known[name] for name in map(name_of, own) if name in known]
+        fresh = [path for path in dict.fromkeys(more) if path not in {project, *needed}]
+        needed, wanted = [*needed, *fresh], [*wanted, *fresh]
+    return needed
+
+
+def _tables(folder: Path) -> dict[str, Any]:
+    """Return the content of a folder's pyproject.toml; empty without one.
+
+    Raises:
+        SuiteError: When it is not valid TOML.
+    """
+    path = folder / "pyproject.toml"
+    try:
+        return tomllib.loads(path.read_text()) if path.is_file() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SuiteError(f"pyproject.toml is not valid TOML: {error}") from error
+
+
 def wanted_by_tests(tree: Path, project: Path, named: Sequence[str]) -> list[str]:
     """Return the requirements of tests, in pip's syntax.
 
@@ -92,7 +131,8 @@ def wanted_by_tests(tree: Path, project: Path, named: Sequence[str]) -> list[str
     """
     groups = Groups(project)
     if not named:
-        return groups.of_tests()
+        own = groups.of_tests()  # those of a workspace often stand at its top
+        return own if project == tree or not PLUGINS.isdisjoint(map(name_of, own)) else [*own, *Groups(tree).of_tests()]
     listed: list[str] = []
     for text in named:
         file = next((folder / text for folder in (project, tree) if (folder / text).is_file()), None)

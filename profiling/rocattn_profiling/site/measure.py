@@ -82,7 +82,7 @@ def measure_history(
         def launcher(revision: Revision) -> Launcher:
             python, scratch = builder.built[revision].python, tree.parent / revision.sha[:10]
             suite = tree / config.benchmark_dir
-            return asv_launch.Launcher(python, suite, scratch, config.environment, config.timeout_s)
+            return asv_launch.Launcher(python, suite, scratch, config.environment, config.timeout_s, tree=tree)
 
         matches = launcher(suite_from).discover().cases(tuple(benchmarks))
         cases = matches if benchmarks else asv_launch.quick_cases(matches)

@@ -231,7 +231,7 @@ def test_importing_the_checkouts_file_by_path_fails(site, tmp_path):
         sys.executable, tmp_path / "tree", ["test_in.py"], tmp_path / "scratch", {"PYTHONPATH": str(site)}
     )
     (case,) = launcher.discover().cases()
-    assert launcher.run(case, Request(number=1, count=1)).status == "failed"
+    assert launcher.run(case, Request(number=1, count=1)).status == "void"
 
 
 def test_an_environment_without_pytest_is_refused(tmp_path):

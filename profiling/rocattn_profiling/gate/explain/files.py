@@ -89,7 +89,7 @@ def changed_files(
     base, head = (trees[side] for side in SIDES)
     top = head.absolute()
     shared = [path.relative_to(top) for path in launchers["head"].shared if path.is_relative_to(top)]
-    changes, paths = {}, _diff(repo, revisions)
+    changes, paths = {}, differing_paths(repo, revisions)
     if paths is None:
         paths = {path: path for path in _files(base) | _files(head)}
     for path, old_path in sorted(paths.items()):
@@ -104,7 +104,7 @@ def changed_files(
     return changes
 
 
-def _diff(repo: Path, revisions: Mapping[SideName, Revision]) -> dict[str, str] | None:
+def differing_paths(repo: Path, revisions: Mapping[SideName, Revision]) -> dict[str, str] | None:
     """Return the paths that git says differ, each with its path on base; None without two revisions."""
     if any(side not in revisions for side in SIDES):
         return None

@@ -31,8 +31,8 @@ _EXPLAINED = ("broken", "skipped")
 _COUNTED = ("unreached", "new", "removed", "ungated")
 _STYLES = {
     "regression": "bold red", "problem": "bold red", "pass": "bold green", "inconclusive": "bold yellow",
-    "not measured": "bold yellow", "failed": "bold red", "missing": "bold red", "improvement": "green",
-    "waived": "yellow", "broken": "yellow",
+    "not measured": "bold yellow", "failed": "bold red", "missing": "bold red", "void": "bold red",
+    "improvement": "green", "waived": "yellow", "broken": "yellow",
 }  # fmt: skip
 
 

@@ -15,9 +15,9 @@ from rocattn_profiling.gate.model import Entry, GateResult
 from rocattn_profiling.gate.rule.pairs import TIMES
 
 _ELEMENTS = {
-    "regression": "failure", "failed": "error", "missing": "error", "broken": "skipped", "inconclusive": "skipped",
-    "waived": "skipped", "ungated": "skipped", "new": "skipped", "removed": "skipped", "skipped": "skipped",
-    "unreached": "skipped",
+    "regression": "failure", "failed": "error", "missing": "error", "void": "error", "broken": "skipped",
+    "inconclusive": "skipped", "waived": "skipped", "ungated": "skipped", "new": "skipped", "removed": "skipped",
+    "skipped": "skipped", "unreached": "skipped",
 }  # fmt: skip
 _OVERALL = {"regression": "failure", "problem": "failure", "not measured": "error", "inconclusive": "skipped"}
 _TRACEBACK, _LINES = 100_000, 1000  # characters and lines of it that are shown

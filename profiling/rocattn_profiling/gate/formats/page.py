@@ -18,7 +18,7 @@ from rocattn_profiling.pages.render import standalone
 
 FILE = "index.html"
 TONES = {
-    "pass": "good", "improvement": "good", "regression": "bad", "failed": "bad", "missing": "bad",
+    "pass": "good", "improvement": "good", "regression": "bad", "failed": "bad", "missing": "bad", "void": "warn",
     "problem": "bad", "not measured": "warn", "inconclusive": "warn", "waived": "warn", "broken": "warn",
     "unreached": "warn",
 }  # fmt: skip

@@ -19,8 +19,8 @@ MOST_CAUSES = 8
 """Causes shown of one entry; the JSON has all."""
 _WORDS = {
     "inconclusive": "undecided", "improvement": "improved", "failed": "fails on head", "missing": "missing on head",
-    "unreached": "not reached in time", "broken": "broken on both sides", "ungated": "not judged",
-    "waived": "accepted by a waiver",
+    "unreached": "not reached in time", "broken": "broken on both sides", "void": "not compared",
+    "ungated": "not judged", "waived": "accepted by a waiver",
 }  # fmt: skip
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rocattn_profiling.asv import worker
+from rocattn_profiling.asv import origins, worker
 from rocattn_profiling.asv.launch import (
     Benchmark,
+    Differing,
     Suite,
     ask_worker,
     launch_environment,
@@ -48,6 +49,7 @@ class PytestLauncher:
         scratch: A folder for answers and logs; one for each side.
         environment: As in `rocattn_profiling.asv.launch.Launcher`.
         remedy: How the side gets a package that its environment lacks.
+        differing: As in `rocattn_profiling.asv.launch.Launcher`.
     """
 
     def __init__(
@@ -59,9 +61,15 @@ class PytestLauncher:
         environment: Mapping[str, str] | None = None,
         *,
         remedy: str = "install it there",
+        differing: Differing | None = None,
     ) -> None:
-        self.python, self.scratch, self.remedy = python, scratch.absolute(), remedy
-        tree = tree.absolute()
+        self.python, self.scratch, self.remedy, self.differing = (
+            python,
+            scratch.absolute(),
+            remedy,
+            differing or Differing(),
+        )
+        self.tree = tree = tree.absolute()
         self.named = [str(tree / path) for path in paths]
         places = [Path(path.partition("::")[0]) for path in self.named]
         self.shared = tuple(dict.fromkeys(file for place in places for file in _tests_alone(tree, place)))
@@ -93,7 +101,7 @@ class PytestLauncher:
         message = {"do": "run", "node": case.label, "paths": self.named}
         end = time.monotonic() + within_s
         answer, outcome = self._ask(message | limits, TIMEOUT_S, round_variables(seed, layout), end)
-        return outcome if outcome.status != "ok" else measured(answer, outcome, pos)
+        return measured(answer, outcome, pos, self.differing.of_one_tree(answer, self.shared))
 
     def end_server(self) -> None:
         """Do nothing: every launch is a process of its own."""
@@ -106,7 +114,7 @@ class PytestLauncher:
         trace: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """Return a command that calls a test once, unmeasured, and ends as programs do."""
-        request: dict[str, Any] = {"do": "call", "node": label, "paths": self.named, "root": str(self.root)}
+        request: dict[str, Any] = {"do": "call", "node": label, "paths": self.named, **self._places}
         request["scratch"] = str(self.scratch)
         request |= {"answer": str(answer)} if answer else {}
         request |= {"trace": list(trace)} if trace else {}
@@ -136,9 +144,13 @@ class PytestLauncher:
         variables: Mapping[str, str] | None = None,
         end: float = math.inf,
     ) -> tuple[dict[str, Any], Outcome]:
-        command, request = (self.python, str(self._worker)), message | {"root": str(self.root)}
+        command, request = (self.python, str(self._worker)), message | self._places
         environment = {**self.environment, **(variables or {})}
         return ask_worker(command, request, environment, self.scratch, timeout_s, end=end)
+
+    @property
+    def _places(self) -> dict[str, str]:
+        return {"root": str(self.root), "tree": str(self.tree)}
 
     def _shown(self) -> list[str]:
         return [path.removeprefix(f"{self.root}/") for path in self.named]
@@ -164,7 +176,8 @@ def _lay_out(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in _FILES:
         shutil.copyfile(Path(__file__).with_name(name), folder / name)
-    shutil.copyfile(worker.__file__, folder / "asv_worker.py")
+    for module in (worker, origins):
+        shutil.copyfile(str(module.__file__), folder / f"asv_{Path(str(module.__file__)).name}")
     return folder / _FILES[0]
 
 

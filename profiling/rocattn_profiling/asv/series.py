@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 PLACE_KEYS = ("cpu", "num_cpu", "os", "gpu", "gfx", "driver", "compiler")
 """Keys of the machine and software that a benchmark ran on; levels are not compared across a change of one."""
 
-_RATE = re.compile(r"(?:/ ?s(?:ecs?|econds?)?|flops|\b[kmgtpe]?i?(?:b|bit|f|i|io|o|q|r|t)ps)$|\bper sec(?:ond)?\b")
+_RATE = re.compile(
+    r"(?:/ ?(?:[mun\u00b5\u03bc]?s|secs?|seconds?|min(?:ute)?s?|h(?:ours?)?|cycles?|clk)|flops"
+    r"|\b[kmgtpe]?i?(?:b|bit|f|i|io|o|q|r|t)ps)$|\bper (?:(?:milli|micro|nano)?sec(?:ond)?|minute|hour|cycle)\b"
+)
 _NO_INTERVAL = math.nan, math.nan
 LARGEST = 1e300
 """Larger numbers are none: sums and spans of a few of them would be infinite."""
@@ -246,7 +249,7 @@ def guess_unit(name: str) -> str:
 def is_rate(unit: str) -> bool:
     """Whether values of a unit are rates, whose fall is the regression; all others are better when smaller, as in asv.
 
-    ``GB/s``, ``GBps``, ``TFLOPS``, ``fps`` and ``tokens per second`` are; ``ms/step``, ``steps`` and ``ps`` are none.
+    ``GB/s``, ``ops/ms``, ``GBps``, ``TFLOPS``, ``fps``, ``tokens per second`` are; ``ms/step``, ``steps``, ``ps`` not.
     """
     return _RATE.search(unit.strip().lower()) is not None
 

@@ -16,6 +16,7 @@ from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, USAGE, CommandError
 from rocattn_profiling.gate import init, judge
 from rocattn_profiling.gate import options as gate_options
+from rocattn_profiling.gate.foreign import compare
 
 if TYPE_CHECKING:
     from rocattn_profiling.gate.model import GateResult, NoiseSource
@@ -45,10 +46,12 @@ _REMARK = (
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="init|run|judge|selftest|show|comment")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="init|run|compare|judge|selftest|show|comment")
     init.prepare(verbs.add_parser("init", help="write the GitHub workflows that gate a project's pull requests"))
     text = "measure base and head in fresh, interleaved processes and decide"
     _prepare_run(verbs.add_parser("run", help=text, description=text.capitalize() + "."))
+    text = "decide by result files of other benchmark tools"
+    compare.prepare(verbs.add_parser("compare", help=text))
     text = "decide stored pairs without measuring"
     judge.prepare(verbs.add_parser("judge", help=text))
     _prepare_show(verbs.add_parser("show", help="print a stored verdict in another form"))
@@ -63,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     subcommands: dict[str, Callable[[argparse.Namespace], int]] = {
         "init": init.run,
         "run": _run,
+        "compare": compare.run,
         "judge": judge.run,
         "selftest": _selftest,
         "show": _show,

@@ -391,7 +391,8 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         sentence: The verdict in one sentence.
         created_ms: Unix time of the verdict.
         base, head: The two sides.
-        machine: Where it was measured.
+        machine: Where it was measured; None for result files of others.
+        in_turns: Whether launches of both sides are known to alternate.
         environment_differences: Package -> [version in base, version in head], where they differ.
         policy: The rule and its thresholds.
         quick, seed, launches: How it was measured; ``launches`` counts processes.
@@ -415,7 +416,8 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     base: SideFacts
     head: SideFacts
-    machine: Machine
+    machine: Machine | None = None
+    in_turns: bool = True
     environment_differences: dict[str, tuple[str, str]] = {}
     policy: Policy
     quick: bool

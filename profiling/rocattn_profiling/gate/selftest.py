@@ -23,6 +23,7 @@ from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.rule.suite import decide, decide_suite
 from rocattn_profiling.gate.run import run_gate
 from rocattn_profiling.gate.session.store import LaunchStore, read_launches
+from rocattn_profiling.measure.machine import this_machine
 from rocattn_profiling.measure.records import Machine
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def judge_gate(result: GateResult, pairs: Sequence[Pair], policy: Policy, draws:
     return Selftest(
         created_ms=result.created_ms,
         revision=result.head.revision.sha if result.head.revision else result.head.interpreter,
-        machine=result.machine,
+        machine=result.machine or this_machine(),
         policy=policy,
         rounds=min((pair.rounds for pair in pairs), default=0),
         launches=result.launches,

@@ -128,7 +128,7 @@ def _set(path, value):
         (["head", "revision", "sha"], "HEAD; rm -rf /"),
         (["head", "revision", "sha"], "ab" * 21),
         (["entries"], {}),
-        (["machine"], None),
+        (["machine"], 7),
         (["policy", "tolerance"], -1),
         (["entries"], [{}] * 6000),
         ([], {}),

@@ -222,12 +222,13 @@ def _foot(result: GateResult) -> Iterator[str]:
     policy, machine = result.policy, result.machine
     yield "<details><summary>How it was measured</summary>"
     yield ""
-    gpu = f", {machine.gpu} ({machine.gfx}, driver {machine.driver})" if machine.gpu else ""
-    about = f"{machine.name}: {machine.cpu}, {machine.cores} cores{gpu}; {machine.os}"
-    yield f"- {markdown(about, 300)}"
-    pythons = " and ".join(dict.fromkeys([result.base.python, result.head.python]))
-    quick = ", quick mode" if result.quick else ""
-    yield f"- Python {markdown(pythons, 60)}; {result.launches} processes, seed {result.seed}{quick}"
+    if machine is not None:
+        gpu = f", {machine.gpu} ({machine.gfx}, driver {machine.driver})" if machine.gpu else ""
+        about = f"{machine.name}: {machine.cpu}, {machine.cores} cores{gpu}; {machine.os}"
+        yield f"- {markdown(about, 300)}"
+        pythons = " and ".join(dict.fromkeys([result.base.python, result.head.python]))
+        quick = ", quick mode" if result.quick else ""
+        yield f"- Python {markdown(pythons, 60)}; {result.launches} processes, seed {result.seed}{quick}"
     yield f"- {policy.sizes}; at most {policy.level * 100:g} % chance of a false alarm over the whole suite"
     yield f"- {markdown(render.suite_ratio(result))}"
     if result.noise is not None:

@@ -1,0 +1,1 @@
+"""Results that other programs measured: read from a file, and compared."""

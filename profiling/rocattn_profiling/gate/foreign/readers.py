@@ -1,0 +1,379 @@
+"""Results that other programs measured and wrote down: a table of formats, with how each is known and how it is read.
+
+Units and directions are read. A rate is better when it is larger, a time, a size and what is counted by operation when
+it is smaller; of any other unit only the file itself can say which (JSON lines with ``better``), and it is not judged
+without that. A result that a file has several times gives samples of one run.
+"""
+
+from __future__ import annotations
+
+import array
+import csv
+import html
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.asv.series import guess_unit, is_rate
+from rocattn_profiling.asv.store import load_results
+from rocattn_profiling.gate.rule.pairs import TIMES, no_measurement
+
+Better = Literal["smaller", "larger", ""]
+_SIZES = re.compile(r"[kmgt]?i?b(ytes)?", re.IGNORECASE)
+_PER_OPERATION = re.compile(r"/ ?(op|iter|call|step|item)s?$")
+_GO = re.compile(r"^(Benchmark\S*?)(?:-\d+)?\s+(\d+)\s+(.+)$", re.MULTILINE)
+_CATCH2 = re.compile(
+    r'<TestCase [^>]*?\bname="(?P<test>[^"]*)"|<BenchmarkResults [^>]*?\bname="(?P<name>[^"]*)"[^>]*?>\s*'
+    r'(?:<!--.*?-->\s*)?<mean [^>]*?\bvalue="(?P<mean>[^"]*)"',
+    re.DOTALL,
+)
+_CRITERION = re.compile(r"^(\S.*?)?\s+time:\s+\[\S+ \S+ (\S+) (\S+) \S+ \S+\]", re.MULTILINE)
+_CK = re.compile(r"^(?:Best )?Perf\b[^:\n]*:\s*([\d.eE+-]+) (ms|us), .*?GB/s(?:, *(.*))?$", re.MULTILINE)
+
+
+class ReadError(RocattnError):
+    """Raised for a file of results that cannot be read: one line that says why."""
+
+
+class Reading(NamedTuple):
+    """A result of one benchmark in one file.
+
+    Attributes:
+        name: The benchmark with its parameters.
+        unit: "ns" for every time, else as the file has it.
+        values: A sample each.
+        better: Which values are; "" where nothing says so.
+        cpu: CPU time for the same samples, in ns; empty when unknown, and for a GPU's time.
+        number: Calls behind one sample, the fewest.
+    """
+
+    name: str
+    unit: str
+    values: list[float]
+    better: Better
+    cpu: Sequence[float] = ()
+    number: int = 1
+
+
+class Results(NamedTuple):
+    """What one file holds.
+
+    Attributes:
+        form: Name of its format.
+        readings: By name.
+        failed: Name -> why it has no value.
+        start_s: When it was measured, by the file itself; 0 where it does not say.
+    """
+
+    form: str
+    readings: dict[str, Reading]
+    failed: dict[str, str]
+    start_s: float = 0.0
+
+
+class Text(NamedTuple):
+    """A file, or what a command printed: its text, the same as JSON (None if it is none), and its path."""
+
+    content: str
+    json: Any
+    path: Path
+
+
+class Form(NamedTuple):
+    """A format: whether a text is of it, and its readings; an exception among them is of a benchmark that failed."""
+
+    fits: Callable[[Text], bool]
+    read: Callable[[Text], Iterator[Reading | tuple[str, str]]]
+    start: Callable[[Text], object] = lambda _: None
+
+
+def direction(unit: str) -> Better:
+    """Return which values of a unit are better; "" where the unit does not say."""
+    if unit in TIMES or _SIZES.fullmatch(unit) or _PER_OPERATION.search(unit):
+        return "smaller"
+    return "larger" if is_rate(unit) else ""
+
+
+def read_results(path: Path, form: str = "") -> Results:
+    """Read a file of results.
+
+    Args:
+        path: The file.
+        form: Name of its format; "" to see which one it is of.
+
+    Raises:
+        ReadError: When it is of no known format, or is not of this one, or holds no result.
+    """
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        raise ReadError(f"cannot read {path}: {error.strerror}") from error
+    return parse(text, path, form)
+
+
+def parse(text: str, path: Path, form: str = "") -> Results:
+    """Read what a program wrote; arguments and errors as of `read_results`, with the text itself."""
+    try:
+        whole = json.loads(text) if text.lstrip()[:1] in {"{", "["} else None
+    except (ValueError, RecursionError):
+        whole = None
+    source = Text(text, whole, path)
+    name = form or next((name for name, each in FORMS.items() if _fits(each, source)), "")
+    if not name:
+        raise ReadError(f"{path} is of no known format: name it with --format ({', '.join(FORMS)})")
+    readings: dict[str, Reading] = {}
+    failed: dict[str, str] = {}
+    try:
+        for each in FORMS[name].read(source):
+            if not isinstance(each, Reading):
+                failed[each[0]] = each[1]
+            elif wrong := next(filter(None, map(no_measurement, each.values)), ""):
+                failed[each.name] = f"a value is {wrong}"
+            elif each.better == "larger" and not all(each.values):
+                failed[each.name] = f"a rate is 0 {each.unit}"
+            else:
+                before = readings.get(each.name)
+                readings[each.name] = each if before is None else _joined(before, each)
+        start = _seconds(FORMS[name].start(source))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RocattnError) as error:
+        raise ReadError(f"{path} is not {name}: {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
+    if not readings and not failed:
+        raise ReadError(f"{path} holds no results as {name}")
+    return Results(name, readings, {name: why for name, why in failed.items() if name not in readings}, start)
+
+
+def _fits(form: Form, source: Text) -> bool:
+    try:
+        return form.fits(source)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return False
+
+
+def _joined(before: Reading, more: Reading) -> Reading:
+    if before.unit != more.unit:
+        raise ValueError(f"{before.name} is in {before.unit} and in {more.unit}")
+    cpu = [*before.cpu, *more.cpu] if before.cpu and more.cpu else ()
+    return before._replace(values=[*before.values, *more.values], cpu=cpu, number=min(before.number, more.number))
+
+
+def _seconds(when: object) -> float:
+    try:
+        return datetime.fromisoformat(str(when)).timestamp() if when else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _reading(name: str, unit: str, values: Sequence[float], better: Better | None = None, **more: Any) -> Reading:
+    """Return a reading; times become ns."""
+    factor = TIMES.get(unit)
+    numbers = [float(value) * (factor or 1.0) for value in values]
+    return Reading(name, "ns" if factor else unit, numbers, direction(unit) if better is None else better, **more)
+
+
+# --- The formats --------------------------------------------------------------------------------------------------
+
+
+def _google(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    """Repetitions, or else the median of the aggregates; a time that the benchmark set itself is no CPU's."""
+    rows = source.json["benchmarks"]
+    single = {row.get("run_name", row["name"]) for row in rows if row.get("run_type", "iteration") != "aggregate"}
+    for row in rows:
+        name, kind = row.get("run_name", row["name"]), row.get("run_type", "iteration")
+        if row.get("error_occurred") or row.get("skipped"):
+            yield name, str(row.get("error_message") or row.get("skip_message") or "it failed")
+        elif kind != "aggregate" or (name not in single and row.get("aggregate_name") == "median"):
+            unit, manual = row.get("time_unit", "ns"), "manual_time" in name
+            cpu = [] if manual or "cpu_time" not in row else [row["cpu_time"] * TIMES[unit]]
+            number = max(1, int(row.get("iterations", 1))) if kind != "aggregate" else 1
+            yield _reading(name, unit, [row["real_time"]], cpu=cpu, number=number)
+
+
+def _nvbench(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    """The GPU's time of every sample where the binary file is there, else its mean."""
+    for benchmark in source.json["benchmarks"]:
+        for state in benchmark["states"]:
+            name = f"{benchmark['name']} {state['name']}".strip()
+            listed = state.get("summaries") or []
+            found = {each["tag"]: {datum["name"]: datum["value"] for datum in each["data"]} for each in listed}
+            raw, mean = found.get("nv/json/bin:nv/cold/sample_times"), found.get("nv/cold/time/gpu/mean")
+            file = source.path.parent / raw["filename"] if raw else None
+            if file is not None and file.is_file():
+                samples = array.array("f", file.read_bytes())
+                if sys.byteorder == "big":
+                    samples.byteswap()
+                yield _reading(name, "s", samples)
+            elif mean is not None:
+                yield _reading(name, "s", [mean["value"]])
+            else:
+                yield name, str(state.get("skip_reason") or "it has no GPU time")
+
+
+def _pytest(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    for row in source.json["benchmarks"]:
+        stats = row["stats"]
+        yield _reading(row["fullname"], "s", stats.get("data") or [stats["median"]], number=max(1, stats["iterations"]))
+
+
+def _hyperfine(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    for row in source.json["results"]:
+        codes = row.get("exit_codes") or []
+        if any(codes):
+            yield row["command"], f"it ended with exit status {next(filter(None, codes))}"
+        else:
+            yield _reading(row["command"], "s", row.get("times") or [row["median"]])
+
+
+def _asv(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    import itertools
+
+    results = load_results(source.path)
+    listed = next((file for up in (0, 1) if (file := source.path.parents[up] / "benchmarks.json").is_file()), None)
+    known = json.loads(listed.read_text()) if listed else {}
+    for name in results.get_all_result_keys():
+        own = results.get_result_params(name) or []
+        values, samples = results.get_result_value(name, own), results.get_result_samples(name, own)
+        unit = (known.get(name) or {}).get("unit") or guess_unit(name)
+        better: Better = "larger" if is_rate(unit) else "smaller"  # asv's rule
+        for at, combination in enumerate(itertools.product(*own)):
+            label = f"{name}({', '.join(combination)})" if combination else name
+            if values[at] is None or values[at] != values[at]:
+                yield label, "it has no result"
+            else:
+                yield _reading(label, unit, samples[at] or [values[at]], better)
+
+
+def _catch2(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    """Catch2's XML reporter: means in ns."""
+    test = ""
+    for match in _CATCH2.finditer(source.content):
+        if match["name"] is None:
+            test = html.unescape(match["test"])
+        else:
+            yield _reading(f"{test}: {html.unescape(match['name'])}", "ns", [float(match["mean"])])
+
+
+def _criterion(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    """Messages (``cargo criterion --message-format json``), or what it prints; a long name has a line of its own."""
+    rows = [json.loads(line) for line in source.content.splitlines() if line.startswith("{")]
+    for row in (row for row in rows if row.get("reason") == "benchmark-complete"):
+        times = zip(row["measured_values"], row["iteration_count"], strict=True)
+        values = [value / count for value, count in times]
+        yield _reading(row["id"], row["unit"], values, number=max(1, int(min(row["iteration_count"]))))
+    lines = source.content.splitlines()
+    for number, line in enumerate(lines if not rows else []):
+        if match := _CRITERION.match(line):
+            name = match[1] or lines[number - 1].strip()
+            yield _reading(name, match[3], [float(match[2])])
+
+
+def _go(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    for name, count, rest in _GO.findall(source.content):
+        words = rest.split()
+        for value, unit in zip(words[::2], words[1::2], strict=False):
+            if unit == "ns/op":
+                yield _reading(name, "ns", [float(value)], number=int(count))
+            elif not (unit == "MB/s" and "ns/op" in words):  # the same time in other words
+                yield _reading(f"{name} {unit}", unit, [float(value)])
+
+
+def _ck(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    for value, unit, name in _CK.findall(source.content):
+        yield _reading(name.strip() or "best", unit, [float(value)])
+
+
+def _lines(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    for row in map(json.loads, (line for line in source.content.splitlines() if line.startswith("{"))):
+        values = row["value"] if isinstance(row["value"], list) else [row["value"]]
+        better = row.get("better")
+        if better not in {None, "smaller", "larger", "lower", "higher"}:
+            raise ValueError(f'"better" is {better!r}: "smaller" or "larger"')
+        stated: Better | None = None if better is None else "larger" if better in {"larger", "higher"} else "smaller"
+        yield _reading(row["name"], row["unit"], values, stated)
+
+
+def _tables(source: Text) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Yield each table of comma-separated values in a text, with a header that has a unit: programs print more."""
+    header: list[str] = []
+    rows: list[list[str]] = []
+    for line in [*source.content.splitlines(), ""]:
+        cells = [cell.strip() for cell in next(csv.reader([re.sub(r"^\[\d+\]:", "", line.strip())]), [])]
+        if header and len(cells) == len(header):
+            rows.append(cells)
+            continue
+        if header and rows:
+            yield header, rows
+        header, rows = (cells, []) if len(cells) > 1 and any(map(unit_of, cells)) else ([], [])
+
+
+def unit_of(column: str) -> str:
+    """Return the unit that a column's name ends with: "us", "time_ms", "rocblas-Gflops", "Triton (GB/s)"; else ""."""
+    match = re.search(r"[(\[]([^()\[\]]+)[)\]]$", column) or re.search(r"([^\s_:-]+)$", column)
+    unit = match[1] if match else ""
+    whole = unit == column
+    known = (unit in TIMES and not (whole and len(unit) == 1)) or (is_rate(unit) and not unit.isdigit())
+    return unit if known else ""
+
+
+def _csv(source: Text) -> Iterator[Reading | tuple[str, str]]:
+    """Rows of tables: what stands before the first column with a unit names a benchmark."""
+    for header, rows in _tables(source):
+        found = {at: unit_of(unit_name(header, at)) for at in range(len(header))}
+        units = {at: unit for at, unit in found.items() if unit}
+        times = {at: unit for at, unit in units.items() if unit in TIMES}
+        first = min(units)
+        for row in rows:
+            key = ", ".join(f"{header[at]}={row[at]}" for at in range(first) if header[at])
+            for at, unit in (times or units).items():
+                column = header[at] if len(times or units) > 1 else ""
+                name = " ".join(filter(None, [key, column])) or header[at]
+                try:
+                    yield _reading(name, unit, [float(row[at])])
+                except ValueError:
+                    yield name, f"{header[at]} is {row[at]!r}"
+
+
+def unit_name(header: Sequence[str], at: int) -> str:
+    """Return a column's name; "" for one that stood before: rocblas-bench repeats ``us`` for the CPU's."""
+    return "" if header[at] in header[:at] else header[at]
+
+
+def _has(*keys: str, **of_first: str) -> Callable[[Text], bool]:
+    """Return what tells a JSON object by its keys, and by a key of the first item of one of its lists."""
+
+    def fits(source: Text) -> bool:
+        known = all(key in source.json for key in keys)
+        return known and all(inner in source.json[outer][0] for outer, inner in of_first.items())
+
+    return fits
+
+
+def _is_lines(source: Text) -> bool:
+    first = next((line for line in source.content.splitlines() if line.startswith("{")), "{}")
+    return bool({"name", "value", "unit"} <= json.loads(first).keys())
+
+
+def _context(source: Text) -> object:
+    return source.json.get("context", {}).get("date")
+
+
+FORMS: Mapping[str, Form] = {
+    "nvbench": Form(_has("devices", benchmarks="states"), _nvbench),
+    "google": Form(_has("context", "benchmarks"), _google, _context),
+    "pytest": Form(_has("machine_info", "benchmarks"), _pytest, lambda source: source.json.get("datetime")),
+    "hyperfine": Form(_has(results="command"), _hyperfine),
+    "asv": Form(_has("commit_hash", "results", "params"), _asv),
+    "catch2": Form(lambda source: "<BenchmarkResults" in source.content, _catch2),
+    "criterion": Form(
+        lambda source: '"benchmark-complete"' in source.content or _CRITERION.search(source.content) is not None, _criterion
+    ),
+    "go": Form(lambda source: _GO.search(source.content) is not None, _go),
+    "ck": Form(lambda source: _CK.search(source.content) is not None, _ck),
+    "jsonl": Form(_is_lines, _lines),
+    "csv": Form(lambda source: next(_tables(source), None) is not None, _csv),
+}
+"""Name -> format; the first that fits a file is taken."""

@@ -52,6 +52,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
         setup_cache_key: Names the setup_cache it shares with others; None without one.
         combinations: Label -> the parameters of a case, where they are no product of ``params``: pytest's.
         deterministic: Whether the same code always gives the same value; a suite says so of a ``track_``.
+        better: Which values of a program's own report are: "smaller", "larger" or "unknown"; "" for asv's and tests.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
     setup_cache_timeout: float | None = None
     combinations: dict[str, dict[str, str]] = {}
     deterministic: bool = False
+    better: str = ""
 
     @property
     def metric(self) -> str:

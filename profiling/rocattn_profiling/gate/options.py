@@ -35,6 +35,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         suite: A benchmark folder or an asv.conf.json, relative to the repository; "" for ``asv.conf.json``.
         pytest: Tests of pytest-benchmark: folders, files or node ids, relative to the folder of the start.
         commands: Commands that are timed as a whole, as a shell takes them.
+        results: Where these report results instead, as ``FORMAT[:FILE]``: of each of them, or one for all.
+        builds: Commands that make a side's checkout ready for them, once for the same files.
         requirements: What the tests or commands need beside the project: groups of its pyproject.toml, requirements
             files, or packages; none for its usual groups.
         patterns: Regular expressions; a benchmark is measured if one finds its label.
@@ -58,6 +60,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     suite: str = ""
     pytest: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    builds: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     quick: bool = False
@@ -88,6 +92,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("--requirements says what to build with: existing environments have their own packages")
         if self.requirements and not (self.pytest or self.commands):
             raise OptionError("--requirements goes with --pytest or --command: an asv suite has those of its matrix")
+        if self.results and len(self.results) not in {1, len(self.commands)}:
+            raise OptionError("--results goes with --command: give one for all commands, or one for each")
+        if self.results and not self.commands:
+            raise OptionError("--results says what a --command reports: name the command")
+        if self.builds and (self.base_python or not self.commands):
+            raise OptionError("--build makes the checkouts of revisions ready for --command")
         if not all(text.strip() for text in (*self.pytest, *self.commands, *self.requirements)):
             raise OptionError("--pytest, --command and --requirements each need a text")
         if self.no_noise and (self.noise_file or self.learn):
@@ -120,6 +130,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pytest", action="append", default=[], metavar="PATH", help=text)
     text = "a command to time as a whole, in each side's checkout; may be repeated"
     parser.add_argument("--command", dest="commands", action="append", default=[], metavar="COMMAND", help=text)
+    text = "read what the commands report instead: in a file, or printed; may be repeated, once for each command"
+    parser.add_argument("--results", action="append", default=[], metavar="FORMAT[:FILE]", help=text)
+    text = "run this in each side's checkout before the commands, once for the same files; may be repeated"
+    parser.add_argument("--build", dest="builds", action="append", default=[], metavar="COMMAND", help=text)
     text = (
         "what these need: a group or extra of pyproject.toml, a requirements file, or a package (default: the groups \
 of tests and benchmarks); may be repeated"
@@ -194,6 +208,8 @@ def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
         "suite": arguments.suite,
         "pytest": tuple(arguments.pytest),
         "commands": tuple(arguments.commands),
+        "results": tuple(arguments.results),
+        "builds": tuple(arguments.builds),
         "requirements": tuple(arguments.requirements),
         "patterns": tuple(arguments.bench),
         "quick": arguments.quick,

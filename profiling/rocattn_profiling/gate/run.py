@@ -187,7 +187,7 @@ def _change_tracer(context: Context, reach: Reach, pace: Pace, limit: TimeLimit)
     """Return what says of a benchmark whether it runs anything that differs; None where sources do not show that."""
 
     def runs_change(case: Case) -> bool | None:
-        if case.benchmark.name in context.options.commands:
+        if case.benchmark.name in context.options.commands or case.benchmark.better:
             return None  # a command may read any file, and is no single Python
         if reach.nothing_differs:
             return False

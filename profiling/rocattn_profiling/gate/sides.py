@@ -168,6 +168,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             except SuiteError:
                 return None  # base has no suite that can be listed, so nothing was removed from it
 
+        ready = _ready({"base": base_tree, "head": head_tree}, chosen, built, options.builds, say)
         # A suite outside the repository is not part of any revision.
         outside = sources.digests(head_tree) if Path(config.benchmark_dir).is_absolute() else []
         trees: dict[SideName, Path] = {"base": base_tree, "head": head_tree}
@@ -178,7 +179,9 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             suite=sources.folder,
             trees=trees,
             revisions=chosen,
-            launchers=sources.launchers(built, trees, head_tree.parent, _differing(repo, head_tree, chosen)),
+            launchers=sources.launchers(
+                built, trees, head_tree.parent, _differing(repo, head_tree, chosen), ready=ready
+            ),
             facts={side: _facts(built[side], revision) for side, revision in chosen.items()},
             differing=environments.differences(built["base"], built["head"]),
             identity=[*(chosen[side].sha for side in SIDES), *(built[side].folder for side in SIDES), *outside],
@@ -283,6 +286,25 @@ def _build(
     return built
 
 
+def _ready(
+    trees: Mapping[SideName, Path],
+    chosen: Mapping[SideName, Revision],
+    built: Mapping[SideName, Environment],
+    commands: Sequence[str],
+    say: Callable[[str], None],
+) -> Mapping[SideName, Path]:
+    """Return the folders that commands run in: the checkouts, or copies of them that were built."""
+    ready = {}
+    for side, tree in trees.items():
+        ready[side] = tree
+        if commands:
+            what = f"running --build for {side}"
+            say(what)
+            with saying_elapsed(what, say):
+                ready[side] = environments.built_tree(tree, chosen[side], commands, built[side])
+    return ready
+
+
 @contextlib.contextmanager
 def _existing(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Context]:
     tree = start.absolute()
@@ -344,7 +366,10 @@ def _command(start: Path, options: Options, sides: Mapping[SideName, str], *, se
         words += ["--base-python", options.base_python, "--head-python", options.head_python]
     for option, value in (("--python", options.python), ("--suite", options.suite)):
         words += [option, value] if value else []
-    listed = (("--pytest", options.pytest), ("--command", options.commands), ("--requirements", options.requirements))
+    listed = (
+        ("--pytest", options.pytest), ("--build", options.builds), ("--command", options.commands),
+        ("--results", options.results), ("--requirements", options.requirements),
+    )  # fmt: skip
     words += [word for option, values in listed for value in values for word in (option, value)]
     if options.tolerance != Options().tolerance:
         words += ["--tolerance", f"{100 * options.tolerance:g}"]

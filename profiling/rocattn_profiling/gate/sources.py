@@ -17,6 +17,7 @@ import msgspec
 from rocattn_profiling.asv.launch import Differing, Launcher, Suite
 from rocattn_profiling.gate.launchers.command_launch import CommandLauncher
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
+from rocattn_profiling.gate.launchers.report_launch import ReportLauncher, ReportPlace
 from rocattn_profiling.gate.model import SIDES, CaseLauncher, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.listing import names_in_source, shows
@@ -107,12 +108,14 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
         suite: Whether the asv suite is measured.
         tests: Test folders, files and node ids, relative to the tree.
         commands: As a shell takes them.
+        reports: Where each of these reports results; none where they are timed.
     """
 
     config: Config
     suite: bool = True
     tests: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
+    reports: tuple[ReportPlace, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -125,6 +128,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
         trees: Mapping[SideName, Path],
         scratch: Path,
         differing: Differing | None = None,
+        ready: Mapping[SideName, Path] | None = None,
     ) -> dict[SideName, CaseLauncher]:
         """Return both sides' launchers: suite and tests are head's, and commands run in a side's own tree.
 
@@ -133,10 +137,11 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
             trees: The checkouts; for existing environments, twice the folder that paths are relative to.
             scratch: A folder for working files.
             differing: What differs between the sides; None for existing environments.
+            ready: Where commands run, if not in the checkouts.
         """
         places: dict[str, int] = {}
         return {
-            side: self._launcher(sides[side], trees["head"], trees[side], scratch / side, places, differing)
+            side: self._launcher(sides[side], trees["head"], (ready or trees)[side], scratch / side, places, differing)
             for side in SIDES
         }
 
@@ -166,7 +171,9 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
             launchers.append(
                 PytestLauncher(python, where, self.tests, scratch, variables, remedy=remedy, differing=differing)
             )
-        if self.commands:
+        if self.reports:
+            launchers.append(ReportLauncher(python, own_tree, self.commands, scratch, variables, reports=self.reports))
+        elif self.commands:
             launchers.append(CommandLauncher(python, own_tree, self.commands, scratch, variables))
         return launchers[0] if len(launchers) == 1 else CombinedLauncher(launchers, places)
 
@@ -272,6 +279,8 @@ def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], option
     """
     only = bool(tests or options.commands) and suite is None
     config = read_config(tree, suite) if not only or usual_files(tree) else _usual(tree, tests)
+    if only and not tests and not usual_files(tree) and not is_project(tree):
+        config = Config(benchmark_dir="", recipe=Recipe(bare=True))
     for test in tests:
         path = tree / test.partition("::")[0]
         if not path.exists():
@@ -281,7 +290,9 @@ def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], option
         wanted = wanted_by_tests(tree, tree / config.recipe.subdir, options.requirements)
         recipe = msgspec.structs.replace(config.recipe, tests=[*(_NEEDED if tests else []), *wanted])
         config = msgspec.structs.replace(config, recipe=recipe)
-    return Sources(config=config, suite=not only, tests=tests, commands=options.commands)
+    given = [ReportPlace.of(text) for text in options.results]
+    reports = tuple(given * len(options.commands) if len(given) == 1 else given)
+    return Sources(config=config, suite=not only, tests=tests, commands=options.commands, reports=reports)
 
 
 def _check_node(file: Path, test: str) -> None:

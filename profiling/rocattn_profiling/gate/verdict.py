@@ -12,6 +12,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import is_rate
 from rocattn_profiling.base.files import open_regular, write_text
 from rocattn_profiling.base.markup import terminal
+from rocattn_profiling.gate.foreign.readers import undirected
 from rocattn_profiling.gate.model import SCHEMA, Entry, GateResult, SessionResult, SideName, Status
 from rocattn_profiling.gate.noise_record import known_noise
 from rocattn_profiling.gate.rule.pairs import Decision, Pair
@@ -42,24 +43,32 @@ def entries_of(cases: Sequence[Case], session: SessionResult) -> list[Entry]:
 
 
 def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, float] | None) -> Entry:
-    gated = not larger_is_better(case)
+    why = ungated(case)
+    base, head = levels or (None, None)
+    if levels and case.benchmark.better == "larger":  # its launches hold the time of one
+        base, head = 1 / levels[0], 1 / levels[1]
     return _entry(
         case,
-        decision.verdict if gated else "ungated",  # type: ignore[arg-type]  # the verdicts are a part of Status
+        "ungated" if why else decision.verdict,  # type: ignore[arg-type]  # the verdicts are a part of Status
         unit=pair.a.unit,
         decision=decision,
-        base=levels[0] if levels else None,
-        head=levels[1] if levels else None,
+        base=base,
+        head=head,
         base_launches=pair.a.launches,
         head_launches=pair.b.launches,
         noise=known_noise(pair),
-        reason="" if gated else f"asv counts smaller as better, and {pair.a.unit} says otherwise: shown, not judged",
+        reason=why,
     )
 
 
-def larger_is_better(case: Case) -> bool:
-    """Whether a tracked value is a rate by its unit. asv's smaller-is-better rule would judge it the wrong way."""
-    return case.benchmark.type == "track" and is_rate(case.benchmark.unit)
+def ungated(case: Case) -> str:
+    """Return why a benchmark's values are shown and not judged: no one knows, or asv has it wrong, what is better."""
+    benchmark = case.benchmark
+    if benchmark.better == "unknown":
+        return undirected(benchmark.unit)
+    if benchmark.type == "track" and not benchmark.better and is_rate(benchmark.unit):
+        return f"asv counts smaller as better, and {benchmark.unit} says otherwise: shown, not judged"
+    return ""
 
 
 def _entry(case: Case, status: Status, **facts: Any) -> Entry:

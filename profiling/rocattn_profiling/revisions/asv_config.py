@@ -35,6 +35,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         project: The project's name, for commands that name it.
         requirements: Packages that the matrix adds (``req``), in pip's syntax: ``"numpy==2.4.6"``.
         tests: Packages that tests need, likewise; installed beside what a ``requirements.lock`` has.
+        bare: Whether there is no project to build: the environment is for commands alone.
         siblings: Folders of other projects of the same workspace, which are built with it.
         build, install: asv's ``build_command`` and ``install_command``; None where the file has none.
         environment: Variables of the matrix's ``env``, which asv also sets while it builds.
@@ -48,6 +49,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     requirements: list[str] = []
     tests: list[str] = []
     siblings: list[str] = []
+    bare: bool = False
     build: list[str] | None = None
     install: list[str] | None = None
     environment: dict[str, str] = {}

@@ -47,6 +47,8 @@ _WRAPPER = re.compile(
     r"build backend returned|subprocess-exited|Failed (to build|building)|metadata-generation-failed|failed-wheel-build"
     r"|Encountered error while generating|likely not a problem with pip"
 )
+_COMPILERS = re.compile(r"\S+:\d+(:\d+)?: (fatal )?error: ")  # their first error, not that make and setuptools failed
+_LONGEST = 300  # characters of a line that names the cause
 _OTHER_PYTHON = re.compile(r"requires a different Python: \S+ not in|does not satisfy Python")
 _ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # packages of asv's environments before any requirement
 
@@ -143,16 +145,21 @@ class Build:
     def _projects(self) -> list[tuple[Path, Path]]:
         """Return the folder of each project to build, the own one first, and of its wheels; one may be head's alone."""
         siblings = [self.source / folder for folder in self.recipe.siblings]
+        if self.recipe.bare:
+            return []
         return [(self.project, self.wheels), *((folder, self.siblings) for folder in siblings if folder.is_dir())]
 
     def _all_wheels(self) -> list[str]:
-        return [str(self._only_wheel()), *map(str, sorted(self.siblings.glob("*.whl")))]
+        own = [] if self.recipe.bare else [str(self._only_wheel())]
+        return [*own, *map(str, sorted(self.siblings.glob("*.whl")))]
 
     def _make_venv(self) -> None:
         uv = [self.uv, "venv", "--quiet", "--python", self.maker] if self.uv else []
         self._run([*(uv or [self.maker, "-m", "venv"]), str(self.venv)])
 
     def _install(self, wanted: list[str]) -> None:
+        if not wanted:
+            return
         if self.uv is not None:
             self._run([self.uv, "pip", "install", "--quiet", "--python", self.python, *wanted])
         else:
@@ -277,13 +284,15 @@ class Build:
 
 
 def meaningful_line(said: str) -> str:
-    """Return the line of a build tool's output that names the cause: the last with an error, else the last."""
+    """Return the line of a build tool's output that names the cause: a compiler's error, the last error, the last."""
     lines = [line.strip(_FRAME) for line in said.splitlines()]
+    if compilers := [line for line in lines if _COMPILERS.match(line)]:
+        return compilers[0][:_LONGEST]
     lines = [line for line in lines if line and not line.lower().startswith(("hint:", "[notice]", "note:"))]
     named = [line for line in lines if re.search(r"\w*(Error|Exception)\b|\b(error|cause):|\berror at\b", line)]
     # uv's and pip's own closing lines only say that a build failed.
     useful = [line for line in named if not _WRAPPER.search(line)]
-    return (useful or named or lines or ["it printed nothing"])[-1].removeprefix("cause: ")[:300]
+    return (useful or named or lines or ["it printed nothing"])[-1].removeprefix("cause: ")[:_LONGEST]
 
 
 def running_packages() -> dict[str, str]:

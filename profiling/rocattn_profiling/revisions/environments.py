@@ -12,8 +12,9 @@ import hashlib
 import os
 import platform
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,15 @@ from rocattn.settings import OFFLINE, switch
 from rocattn_profiling.base.files import locked
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import Recipe
-from rocattn_profiling.revisions.build import DISK_FULL, Build, BuildError, DiskError, NoIndexError, running_packages
+from rocattn_profiling.revisions.build import (
+    DISK_FULL,
+    Build,
+    BuildError,
+    DiskError,
+    NoIndexError,
+    meaningful_line,
+    running_packages,
+)
 from rocattn_profiling.revisions.git import Revision
 
 __all__ = ["BuildError", "CacheError", "Environment", "build", "cache_root", "differences"]
@@ -123,6 +132,51 @@ def _cached(repo: Path, revision: Revision, recipe: Recipe, *, offline: bool) ->
             partial.write_bytes(msgspec.json.encode(ready))
             partial.replace(stamp)
             return ready
+
+
+def built_tree(source: Path, revision: Revision, commands: Sequence[str], environment: Environment) -> Path:
+    """Return a copy of a checkout in which build commands have run, from the cache or freshly made.
+
+    It stays where it was built, since build folders hold absolute paths.
+
+    Args:
+        source: The checkout.
+        revision: Its revision.
+        commands: As a shell takes them, run one after the other at the top of the copy.
+        environment: Comes first on PATH.
+
+    Raises:
+        BuildError: When one of them fails; names the log.
+        CacheError: When the cache folder cannot be written.
+    """
+    root = cache_root()
+    parts = (revision.tree, environment.folder, *commands)
+    entry = root / "trees" / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+    tree, stamp, log = entry / "tree", entry / _STAMP, entry / "build.log"
+    with _cache_errors(root):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with locked(entry.with_suffix(".lock")):
+            if stamp.exists():
+                os.utime(stamp)
+                return tree
+            shutil.rmtree(entry, ignore_errors=True)
+            shutil.copytree(source, tree, symlinks=True)
+            _prune(entry.parent)
+            path = os.pathsep.join([str(Path(environment.python).parent), os.environ.get("PATH", os.defpath)])
+            for command in commands:
+                with log.open("ab") as output:
+                    done = subprocess.run(
+                        ["/bin/sh", "-c", command], cwd=tree, env=os.environ | {"PATH": path}, check=False,
+                        stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    )  # fmt: skip
+                if done.returncode:
+                    why = meaningful_line(log.read_text(errors="replace"))
+                    raise BuildError(
+                        f"{revision.name} ({revision.short}): --build {command!r} ended with status {done.returncode}: "
+                        f"{why} [log: {log}]"
+                    )
+            stamp.write_text("{}")
+    return tree
 
 
 def _read_stamp(stamp: Path) -> Environment | None:

@@ -185,6 +185,7 @@ def _design(read: Mapping[SideName, list[Results]]) -> tuple[bool, list[str]]:
 
 def _paired(read: Mapping[SideName, Sequence[Results]]) -> tuple[list[Pair], list[Entry]]:
     """Return a pair for each benchmark that can be judged, and entries for all others."""
+    from rocattn_profiling.gate.foreign.readers import undirected
     from rocattn_profiling.gate.model import SIDES, Entry
     from rocattn_profiling.gate.rule.pairs import Pair, Side
 
@@ -203,7 +204,7 @@ def _paired(read: Mapping[SideName, Sequence[Results]]) -> tuple[list[Pair], lis
             units = " and ".join(sorted(unit for unit, _ in kinds))
             others.append(Entry(label=name, name=name, status="void", reason=f"it is in {units}"))
         elif not next(iter(kinds))[1]:
-            reason = f"nothing says whether more {next(iter(kinds))[0]} is better or worse"
+            reason = undirected(next(iter(kinds))[0])
             others.append(Entry(label=name, name=name, metric="track", status="ungated", reason=reason))
         else:
             a, b = (

@@ -99,6 +99,11 @@ def direction(unit: str) -> Better:
     return "larger" if is_rate(unit) else ""
 
 
+def undirected(unit: str) -> str:
+    """Return why values of a unit are not judged."""
+    return f"nothing says whether more {unit} is better or worse"
+
+
 def read_results(path: Path, form: str = "") -> Results:
     """Read a file of results.
 
@@ -369,7 +374,8 @@ FORMS: Mapping[str, Form] = {
     "asv": Form(_has("commit_hash", "results", "params"), _asv),
     "catch2": Form(lambda source: "<BenchmarkResults" in source.content, _catch2),
     "criterion": Form(
-        lambda source: '"benchmark-complete"' in source.content or _CRITERION.search(source.content) is not None, _criterion
+        lambda source: '"benchmark-complete"' in source.content or _CRITERION.search(source.content) is not None,
+        _criterion,
     ),
     "go": Form(lambda source: _GO.search(source.content) is not None, _go),
     "ck": Form(lambda source: _CK.search(source.content) is not None, _ck),

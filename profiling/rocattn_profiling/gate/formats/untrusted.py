@@ -28,7 +28,7 @@ _PATH = re.compile(r"(?!\.\.)[\w.+-]{1,200}(/(?!\.\.)[\w.+-]{1,200})*", re.ASCII
 # A test's node id, or the folder of a suite; nothing that a shell or the gate's own options read otherwise.
 _SOURCE = re.compile(r"(?![-/.])[\w./+-]{1,200}(::\w{1,100}){0,3}", re.ASCII)
 _MOST_SOURCES = 20
-_VALUED = frozenset({"--suite", "--pytest", "--command", "--requirements", "--python"})
+_VALUED = frozenset({"--suite", "--pytest", "--command", "--build", "--results", "--requirements", "--python"})
 _INVALID = "the machine, not the code, changed speed"
 _MOST_LEFT_OUT = 50
 _PROBLEM = "a waiver is expired or not needed"
@@ -106,7 +106,13 @@ def _again(result: GateResult) -> tuple[str, str]:
     if not left_out:
         return shlex.join(words), ""
     names = " and ".join(left_out)
-    if left_out.keys() & {"--command", "--suite", "--pytest"}:  # without it something else would be measured
+    if left_out.keys() & {
+        "--command",
+        "--build",
+        "--results",
+        "--suite",
+        "--pytest",
+    }:  # without it something else would be measured
         return "", f"no command repeats this run: what the pull request gave to {names} is not shown"
     return shlex.join(words), f"the command to repeat it lacks what the pull request gave to {names}"
 

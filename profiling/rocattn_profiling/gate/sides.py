@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +23,8 @@ from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.files import differing_paths
 from rocattn_profiling.gate.model import SIDES, SideFacts, SideName
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
-from rocattn_profiling.gate.planning.select import unmatched
 from rocattn_profiling.gate.plugin import load_plugin
-from rocattn_profiling.gate.sources import Sources, check_installed, choose_sources, discover
+from rocattn_profiling.gate.sources import check_installed, choose_sources, discover
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
@@ -144,7 +141,8 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         revisions.checkout(repo, chosen["base"], work) as base_tree,
     ):
         tests = tuple(_test_in(repo, start, test) for test in options.pytest)
-        suite, tests = _measured(head_tree, suite, tests, options, say)
+        here = os.path.relpath(start.resolve(), repo.resolve())
+        suite, tests = _measured(head_tree, suite, tests, options, say, here)
         sources = choose_sources(head_tree, suite, tests, options)
         config, recipe = sources.config, sources.config.recipe
         if options.python:
@@ -153,7 +151,6 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         # Settings are read before the builds: a mistake in them then costs a second, not minutes.
         messages = waivers.commit_messages(repo, chosen["base"], chosen["head"])
         accepted, limits = waivers.load(head_tree, messages, base_tree), thresholds.load(head_tree, base_tree)
-        _check_patterns(sources, head_tree, options)
         if (why := load_plugin(head_tree).unmeasurable(options.patterns)) is not None:
             raise CommandError(f"nothing was built, as nothing could be measured: {why.line}", NOT_MEASURED)
         built = _build(repo, chosen, recipe, say)
@@ -205,7 +202,7 @@ def _differing(repo: Path, tree: Path, chosen: Mapping[SideName, Revision]) -> D
 
 
 def _measured(
-    tree: Path, suite: str | None, tests: tuple[str, ...], options: Options, say: Callable[[str], None]
+    tree: Path, suite: str | None, tests: tuple[str, ...], options: Options, say: Callable[[str], None], here: str = ""
 ) -> tuple[str | None, tuple[str, ...]]:
     """Return the suite and tests to measure: those that were named, else what the tree has, which is said.
 
@@ -214,23 +211,10 @@ def _measured(
     """
     if suite or tests or options.commands:
         return suite, tests
-    discovery = discover(tree)
+    discovery = discover(tree, here)
     if discovery.line:
         say(discovery.line)
     return discovery.suite, discovery.tests
-
-
-def _check_patterns(sources: Sources, tree: Path, options: Options) -> None:
-    """Refuse patterns that match no benchmark, where the names are known before anything is built.
-
-    Raises:
-        UnknownNameError: None of the patterns matches.
-    """
-    if not options.patterns or sources.commands or not all(map(names_a_function, options.patterns)):
-        return
-    names = names_in_source(sources.shared(tree))
-    if names and not any(re.search(pattern, name) for pattern in options.patterns for name in names):
-        raise UnknownNameError(unmatched("--bench", options.patterns, names))
 
 
 def _same_files(folder: Path, other: Path) -> bool:
@@ -245,7 +229,7 @@ def _suite_in(repo: Path, start: Path, suite: str) -> str | None:
     """Return the suite as a path relative to the repository, or an absolute one where it is outside of it."""
     if not suite:
         return None
-    for top in (repo, start, Path()):
+    for top in (start, repo, Path()):
         path = (top / Path(suite).expanduser()).resolve()
         if path.exists():
             inside = path.is_relative_to(repo.resolve())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,11 +21,11 @@ from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
 from rocattn_profiling.gate.launchers.report_launch import ReportLauncher, ReportPlace
 from rocattn_profiling.gate.model import SIDES, CaseLauncher, SideName
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.planning.listing import names_in_source, shows
-from rocattn_profiling.gate.planning.select import unmatched
+from rocattn_profiling.gate.planning.listing import PytestNames, shows
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import (
     FILE,
+    FILES,
     USUAL_FOLDERS,
     Config,
     Recipe,
@@ -44,7 +45,7 @@ _NEEDED = ["pytest", "pytest-benchmark"]
 _NAMED = 4  # folders in an error
 # Before a file is parsed: what a benchmark of each kind cannot do without.
 _MAY_HOLD = {"asv": re.compile(rb"def (time|timeraw|mem|peakmem|track)_"), "pytest": re.compile(rb"\bbenchmark\b")}
-_TESTS = ("*test*.py", "*bench*.py")
+_TESTS = ("*test*.py", "*bench*.py", "*perf*.py")  # and what the project's pytest collects
 
 
 class CombinedLauncher:
@@ -195,14 +196,16 @@ class Discovery(NamedTuple):
     Attributes:
         suite: A folder of asv benchmarks, relative to the tree; None for the tree's asv.conf.json, and for tests.
         tests: Folders and files of tests with pytest-benchmark, likewise.
+        configured: Whether the suite is that of an asv.conf.json.
     """
 
     suite: str | None = None
     tests: tuple[str, ...] = ()
+    configured: bool = False
 
     @property
     def what(self) -> str:
-        """The same in words; empty for an asv.conf.json."""
+        """The same in words; empty for an asv.conf.json in a usual place."""
         if self.tests:
             return f"the pytest-benchmark tests in {' and '.join(self.tests)}"
         return f"the asv benchmarks in {self.suite}" if self.suite else ""
@@ -210,29 +213,53 @@ class Discovery(NamedTuple):
     @property
     def line(self) -> str:
         """What to tell who named nothing; empty for an asv.conf.json."""
-        return f"no {FILE}: measuring {self.what}; --suite or --pytest names others" if self.what else ""
+        none = "" if self.configured else f"no {FILE}: "
+        return f"{none}measuring {self.what}; --suite or --pytest names others" if self.what else ""
 
 
-def discover(tree: Path) -> Discovery:
+def discover(tree: Path, here: str = "") -> Discovery:
     """Return what a tree has: an asv.conf.json, else a usual folder of asv benchmarks, else pytest-benchmark tests.
 
+    Args:
+        tree: A checkout.
+        here: The folder of it that the user is in, relative to it: its own configuration goes first.
+
     Raises:
-        UnknownNameError: There is nothing of this.
+        UnknownNameError: There is nothing of this, or there are several configurations.
     """
-    if usual_files(tree):
-        return Discovery()
+    listed = _own_files(tree, *(f"*{name}" for name in FILES))
+    folders = sorted({path.parent.relative_to(tree) for path in listed if path.name in FILES})
+    mine = [folder for folder in folders if here not in {"", "."} and folder.is_relative_to(here)]
+    usual = [path.parent.relative_to(tree) for path in usual_files(tree)]
+    for some in (mine, usual, folders):
+        if len(some) == 1:
+            return Discovery(suite=None if some == usual else some[0].as_posix(), configured=True)
+    if folders:
+        commands = " or ".join(f"`rocattn gate run --suite {shlex.quote(f'{folder}')}`" for folder in folders)
+        raise UnknownNameError(f"there are {len(folders)} {FILE}, each with a command of its own: {commands}")
     for folder in (name.rstrip("/") for name in USUAL_FOLDERS):
         if any(_holds(path, "asv") for path in _own_files(tree, f"{folder}/*.py")):
             return Discovery(suite=folder)
-    tests = [path.relative_to(tree) for path in _own_files(tree, *_TESTS) if _holds(path, "pytest")]
-    if tests:
-        return Discovery(tests=tuple(_enclosing(tests)))
-    folders = ", ".join(USUAL_FOLDERS[:_NAMED])
+    if tests := _tests_of(tree):
+        return Discovery(tests=tuple(tests))
+    places = ", ".join(USUAL_FOLDERS[:_NAMED])
     raise UnknownNameError(
-        f"nothing to measure: no {FILE}, no asv benchmarks in a usual folder ({folders}, …), and no test uses "
+        f"nothing to measure: no {FILE}, no asv benchmarks in a usual folder ({places}, …), and no test uses "
         "pytest-benchmark's fixture `benchmark`; name a suite with --suite, tests with --pytest, or a command with "
         "--command"
     )
+
+
+def _tests_of(tree: Path) -> list[str]:
+    """Return folders in which pytest collects all tests with the fixture, and files that it collects only by name."""
+    names: dict[Path, PytestNames] = {}
+    collected, others = list[Path](), list[Path]()
+    patterns = dict.fromkeys((*_TESTS, *(f"*{pattern.lstrip('*')}" for pattern in PytestNames.of(tree, tree).files)))
+    for path in _own_files(tree, *patterns):
+        known = names.setdefault(path.parent, PytestNames.of(path.parent, tree))
+        if _holds(path, "pytest", known):
+            (collected if known.collects(path) else others).append(path.relative_to(tree))
+    return [*(_enclosing(collected) if collected else []), *(path.as_posix() for path in others)]
 
 
 def _own_files(tree: Path, *patterns: str) -> Iterator[Path]:
@@ -246,13 +273,13 @@ def _own_files(tree: Path, *patterns: str) -> Iterator[Path]:
     yield from (tree / name for name in sorted(filter(None, listed.split("\0"))))
 
 
-def _holds(path: Path, kind: str) -> bool:
+def _holds(path: Path, kind: str, names: PytestNames | None = None) -> bool:
     """Whether a file's source shows benchmarks of a kind."""
     try:
         content = path.read_bytes()
     except OSError:  # removed without telling git, or a link to nowhere
         return False
-    return _MAY_HOLD[kind].search(content) is not None and shows(content, kind)
+    return _MAY_HOLD[kind].search(content) is not None and shows(content, kind, names)
 
 
 def _enclosing(tests: Iterable[Path]) -> list[str]:
@@ -285,7 +312,6 @@ def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], option
         path = tree / test.partition("::")[0]
         if not path.exists():
             raise UnknownNameError(f"--pytest {test}: head has no {test.partition('::')[0]}")
-        _check_node(path, test)
     if (tests or options.requirements) and not options.base_python:
         wanted = wanted_by_tests(tree, tree / config.recipe.subdir, options.requirements)
         recipe = msgspec.structs.replace(config.recipe, tests=[*(_NEEDED if tests else []), *wanted])
@@ -293,18 +319,6 @@ def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], option
     given = [ReportPlace.of(text) for text in options.results]
     reports = tuple(given * len(options.commands) if len(given) == 1 else given)
     return Sources(config=config, suite=not only, tests=tests, commands=options.commands, reports=reports)
-
-
-def _check_node(file: Path, test: str) -> None:
-    """Refuse the name of a test that its file surely lacks; what only pytest can tell is left to it.
-
-    Raises:
-        UnknownNameError: Names close ones.
-    """
-    node = test.partition("::")[2].partition("[")[0]
-    names = names_in_source([file]) if node and file.is_file() else None
-    if names and not any(f"{name}::".startswith(f"{file.name}::{node}::") for name in names):
-        raise UnknownNameError(unmatched("--pytest", [test], names))
 
 
 def _usual(tree: Path, tests: tuple[str, ...]) -> Config:

@@ -13,7 +13,7 @@ from rocattn.errors import RocattnError
 
 DEFAULT_TIMEOUT_S = 60.0  # asv's default_benchmark_timeout
 FILE = "asv.conf.json"
-_FILES = (FILE, "asv.conf.jsonc")  # as asv looks for them
+FILES = (FILE, "asv.conf.jsonc")  # as asv looks for them
 OUR_RESULTS, ASV_RESULTS = ".asv/results", "results"  # without an asv.conf.json, and where one names no results_dir
 USUAL_FOLDERS = ("benchmarks/", "asv_bench/", "asv_benchmarks/", "benchmark/", "asv/", "perf/")
 
@@ -138,9 +138,9 @@ def _file_in(folder: Path) -> Path | None:
     Raises:
         SuiteError: When there are two; asv takes neither.
     """
-    paths = [folder / name for name in _FILES if (folder / name).is_file()]
+    paths = [folder / name for name in FILES if (folder / name).is_file()]
     if len(paths) > 1:
-        raise SuiteError(f"there are {' and '.join(_FILES)} in one folder: remove one, or choose with --suite")
+        raise SuiteError(f"there are {' and '.join(FILES)} in one folder: remove one, or choose with --suite")
     return paths[0] if paths else None
 
 

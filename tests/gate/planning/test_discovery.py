@@ -4,10 +4,8 @@ import pytest
 
 from rocattn_profiling import cli
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
-from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.planning.listing import names_a_function, names_in_source
 from rocattn_profiling.gate.planning.select import unmatched
-from rocattn_profiling.gate.sources import choose_sources, discover
+from rocattn_profiling.gate.sources import discover
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions.asv_config import UnknownNameError
 
@@ -27,9 +25,9 @@ CASES = {
     "apart": (
         {"tests/deep/test_a.py": TESTED, "more/bench_b.py": TESTED, "test_c.py": TESTED, ".gitignore": "env/\n",
          "env/tests/test_d.py": TESTED},
-        None, ("more", "test_c.py", "tests"),
-        ("no asv.conf.json: measuring the pytest-benchmark tests in more and test_c.py and tests; --suite or --pytest "
-        "names others"),
+        None, ("test_c.py", "tests", "more/bench_b.py"),
+        ("no asv.conf.json: measuring the pytest-benchmark tests in test_c.py and tests and more/bench_b.py; "
+        "--suite or --pytest names others"),
     ),
 }  # fmt: skip
 
@@ -89,39 +87,61 @@ def test_tests_beside_the_code_hide_no_change(tmp_path):
     assert shared("pkg/core.py::test_x") == {"pkg/core.py"}
 
 
-@pytest.mark.parametrize(
-    "doubt",
-    [
-        "setattr(object, 'x', 1)", "from .common import Base", "from library import time_it", "from library import *",
-        "class A(object):\n    def time_it(self): ...", "time_work.benchmark_name = 'x'", "def broken(:",
-    ],
-)  # fmt: skip
-def test_names_are_known_where_the_sources_show_all(tmp_path, doubt):
-    """A function by its name is refused before a build; where a benchmark may be made elsewhere nothing is known."""
-    (tmp_path / "bench_a.py").write_text(BENCH)
-    (tmp_path / "test_a.py").write_text(f"{TESTED}class TestIt:\n    def test_more(self, timed): ...\n")
-    names = ["bench_a.time_work", "test_a.py::test_work", "test_a.py::TestIt::test_more"]
-    assert names_in_source([tmp_path]) == names
-    (tmp_path / "bench_b.py").write_text(f"{doubt}\n")
-    assert names_in_source([tmp_path]) is None
+def test_what_git_asv_and_pytest_know_is_found(repo):
+    """A configuration anywhere, the own folder's first, of several each command; files by the project's own names."""
+    repo.put("bench/asv.conf.json", "{}")
+    found = discover(repo.root)
+    assert (found.suite, found.line) == (
+        "bench",
+        "measuring the asv benchmarks in bench; --suite or --pytest names others",
+    )
+    repo.put("other/deep/asv.conf.jsonc", "{}")
+    assert discover(repo.root, "other").suite == "other/deep"
+    with pytest.raises(
+        UnknownNameError, match=r"`rocattn gate run --suite bench` or `rocattn gate run --suite other/deep`"
+    ):
+        discover(repo.root)
+    repo.put("asv.conf.json", "{}")
+    assert discover(repo.root).suite is None
 
 
-@pytest.mark.parametrize("node", ["TestIt", "TestIt::test_more", "test_work", "test_work[3]"])
-def test_a_node_id_that_is_mistyped_is_refused(tmp_path, node):
-    """By what its file shows; one that may have more is left to pytest."""
-    (tmp_path / "test_a.py").write_text(f"{TESTED}class TestIt:\n    def test_more(self, benchmark): ...\n")
-    options = Options(base_python="python")
-    assert choose_sources(tmp_path, None, (f"test_a.py::{node}",), options).tests == (f"test_a.py::{node}",)
-    with pytest.raises(UnknownNameError, match=r"^--pytest test_a\.py::test_wrk matches none of 2 benchmarks; did you"):
-        choose_sources(tmp_path, None, ("test_a.py::test_wrk",), options)
-    (tmp_path / "test_a.py").write_text("from elsewhere import *\n")
-    assert choose_sources(tmp_path, None, ("test_a.py::test_wrk",), options).tests
+NAMED = {
+    "file by its name": ({"benchmarking/bench_core.py": TESTED}, ("benchmarking/bench_core.py",)),
+    "async and guarded": (
+        {"tests/test_a.py": "if True:\n    async def test_x(benchmark): ...\n"}, ("tests",),
+    ),
+    "own names": (
+        {"pytest.ini": "[pytest]\npython_files = perf_*.py\npython_functions = bench_*\n",
+         "checks/perf_a.py": "def bench_a(benchmark): ...\n", "checks/test_b.py": TESTED},
+        ("checks",),
+    ),
+    "names in pyproject.toml": (
+        {"pyproject.toml": "[tool.pytest.ini_options]\npython_files = ['check_*.py', 'bench_*.py']\n",
+         "a/check_a.py": TESTED, "b/test_b.py": TESTED},
+        ("a", "b/test_b.py"),
+    ),
+}  # fmt: skip
 
 
-def test_only_names_of_functions_are_looked_up_in_sources():
-    """Parameters and parts of names are not."""
-    assert all(map(names_a_function, ["time_a", "test_a", "bench_x.Suite.peakmem_a"]))
-    assert not any(map(names_a_function, ["Suite", "time_a(3", "a|time_b", "tests/test_a.py::test_b", "work"]))
+@pytest.mark.parametrize("case", NAMED)
+def test_tests_are_what_the_projects_pytest_collects(repo, case):
+    """Folders whose files it finds by itself, and by name those that it does not."""
+    files, tests = NAMED[case]
+    for path, text in files.items():
+        repo.put(path, text)
+    assert discover(repo.root).tests == tests
+
+
+def test_paths_are_those_of_the_current_folder(project, offline, monkeypatch, capsys):
+    """What is named in a subfolder is its own, though the top has the same."""
+    for path in ("tests/test_top.py", "sub/tests/test_member.py"):
+        project.put(path, TESTED)
+    project.put("pytest.ini", "[pytest]\naddopts = -p no:hypothesispytest\n")
+    project.commit("tests")
+    project.commit("more", **{"tinylib/more.py": ""})
+    monkeypatch.chdir(project.root / "sub")
+    assert cli.main(["gate", "run", "--list", "--pytest", "tests", "--out", str(project.root / "out")]) == 0
+    assert "sub/tests/test_member.py::test_work" in capsys.readouterr().out
 
 
 def test_what_matches_nothing_is_one_line_with_names():

@@ -1,13 +1,16 @@
-"""The benchmarks of both sides, and those whose names the sources show before anything is built."""
+"""The benchmarks of both sides, and which files show some before anything is built."""
 
 from __future__ import annotations
 
 import ast
+import configparser
+import fnmatch
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rocattn_profiling.asv.launch import Suite
 from rocattn_profiling.base.console import Step
@@ -16,11 +19,6 @@ from rocattn_profiling.gate.model import SIDES, SideName
 
 _BENCHMARK = re.compile(r"(time|timeraw|mem|peakmem|track)_\w+")
 _FIXTURE = "benchmark"  # pytest-benchmark's
-_MAKERS = frozenset(
-    {"setattr", "globals", "locals", "vars", "exec", "eval", "type", "__dict__", "benchmark_name"}
-    | {"pytest_generate_tests", "pytest_collection_modifyitems", "pytest_collect_file"}
-)
-_NO_SOURCES = frozenset({"site-packages", "node_modules", "__pycache__"})
 
 
 class ListedSuites(NamedTuple):
@@ -63,81 +61,73 @@ def listed_suites(context: Context, on_step: Callable[[Step], None]) -> ListedSu
     return ListedSuites({side: suite for side in SIDES if (suite := answers[side]) is not None}, answers[""])
 
 
-def names_in_source(folders: Sequence[Path]) -> list[str] | None:
-    """Return the names of all benchmarks as the sources show them, unsorted; None where only a listing would.
+class PytestNames(NamedTuple):
+    """How pytest names what it collects in a project: patterns of files, and prefixes or patterns of functions."""
 
-    Args:
-        folders: Of a suite, and folders and files of tests.
-    """
-    names: list[str] = []
-    for module, file in (each for folder in folders for each in _files(folder)):
+    files: tuple[str, ...] = ("test_*.py", "*_test.py")
+    functions: tuple[str, ...] = ("test",)
+
+    @classmethod
+    def of(cls, folder: Path, tree: Path) -> PytestNames:
+        """Return the settings that hold in a folder: of the nearest configuration above it, up to the tree."""
+        for place in (folder, *folder.parents):
+            if (section := _pytest_section(place)) is not None:
+                given = {key: section[f"python_{key}"] for key in cls._fields if f"python_{key}" in section}
+                words = {k: tuple(v.split() if isinstance(v, str) else map(str, v)) for k, v in given.items()}
+                return cls(**words)
+            if place == tree:
+                break
+        return cls()
+
+    def collects(self, file: Path) -> bool:
+        """Whether pytest looks into a file of a folder that it was given."""
+        return any(fnmatch.fnmatch(file.name, pattern) for pattern in self.files)
+
+    def is_test(self, name: str) -> bool:
+        """Whether a function of this name is a test."""
+        return any(name.startswith(pattern) or fnmatch.fnmatch(name, pattern) for pattern in self.functions)
+
+
+def _pytest_section(folder: Path) -> Mapping[str, Any] | None:
+    """Return pytest's own section of a folder's configuration, as it looks for it; None without one."""
+    for name, section in (
+        ("pytest.ini", "pytest"), (".pytest.ini", "pytest"), ("pyproject.toml", ""), ("tox.ini", "pytest"),
+        ("setup.cfg", "tool:pytest"),
+    ):  # fmt: skip
+        path = folder / name
         try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError, RecursionError):
-            return None
-        if not _shows_all(tree):
-            return None
-        for name, function in _functions(tree.body):
-            # A test may hand any of its fixtures on to pytest-benchmark's.
-            if function.name.startswith("test") and function.args.args["." in name :]:
-                names.append(f"{file.name}::{name.replace('.', '::')}")
-            elif _BENCHMARK.fullmatch(function.name) and not name.startswith("_"):
-                names.append(f"{module}.{name}")
-    return names
+            text = path.read_text()
+            if not section:
+                found: Mapping[str, Any] | None = (
+                    tomllib.loads(text).get("tool", {}).get("pytest", {}).get("ini_options")
+                )
+            else:
+                parser = configparser.ConfigParser(interpolation=None)
+                parser.read_string(text)
+                found = dict(parser[section]) if section in parser else {} if name == "pytest.ini" else None
+        except (OSError, ValueError, configparser.Error):
+            continue
+        if found is not None:
+            return found
+    return None
 
 
-def shows(source: bytes, kind: str) -> bool:
+def shows(source: bytes, kind: str, names: PytestNames | None = None) -> bool:
     """Whether a file's source shows benchmarks of a kind: "asv", or "pytest" for tests with pytest-benchmark."""
     try:
-        functions = [function for _, function in _functions(ast.parse(source).body)]
+        functions = list(_functions(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):
         return False
     if kind == "asv":
         return any(_BENCHMARK.fullmatch(function.name) for function in functions)
-    return any(f.name.startswith("test") and any(each.arg == _FIXTURE for each in f.args.args) for f in functions)
+    is_test = (names or PytestNames()).is_test
+    return any(is_test(f.name) and any(each.arg == _FIXTURE for each in f.args.args) for f in functions)
 
 
-def names_a_function(pattern: str) -> bool:
-    """Whether a pattern is the name of a benchmark's function, perhaps with its class and module."""
-    function = pattern.rpartition(".")[2]
-    is_plain = re.fullmatch(r"[\w.]+", pattern) is not None
-    return is_plain and (function.startswith("test_") or _BENCHMARK.fullmatch(function) is not None)
-
-
-def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Yield each function with its qualified name."""
-    for node in body:
-        if isinstance(node, ast.ClassDef):
-            yield from _functions(node.body, f"{owner}{node.name}.")
-        elif isinstance(node, ast.FunctionDef):
-            yield owner + node.name, node
-
-
-def _shows_all(tree: ast.Module) -> bool:
-    """Whether a file's source surely shows its benchmarks: none inherited, imported, renamed or made while running."""
-    nodes = list(ast.walk(tree))
-    words = {node.id for node in nodes if isinstance(node, ast.Name)}
-    words |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    words |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    names = [alias.name for node in imports for alias in node.names]
-    return not (
-        words & _MAKERS
-        or any(node.bases or node.keywords or node.decorator_list for node in classes)
-        or any(node.level for node in imports)
-        or any(name == "*" or name[:1].isupper() or _BENCHMARK.fullmatch(name) for name in names)
-    )
-
-
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each Python file of a suite or of tests, with the name that its benchmarks begin with."""
-    if folder.is_file():
-        yield folder.name, folder
-        return
-    for file in sorted(folder.rglob("*.py")):
-        place = file.relative_to(folder).with_suffix("")
-        if any(part.startswith(".") or part in _NO_SOURCES for part in place.parts):
-            continue
-        parts = place.parent.parts if place.name == "__init__" else place.parts
-        yield ".".join(parts) or folder.name, file
+def _functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the functions of a module and its classes, also where a condition guards them; none within another."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        else:
+            yield from _functions(child)

@@ -16,6 +16,7 @@ from rocattn_profiling.base.reasons import NotCompared, Reason, counted
 from rocattn_profiling.kernels import shipped
 from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.foreign import LaunchConfig, Part, facts_of_part, files_of, name_of, parts_of_file
+from rocattn_profiling.kernels.hip_source import SUFFIXES, HipBuild, HipSource
 from rocattn_profiling.kernels.model.rates import rates_version
 from rocattn_profiling.kernels.read.code_objects import NoDeviceCodeError
 from rocattn_profiling.pages.render import count
@@ -110,16 +111,18 @@ def audit_files(
     *,
     archs: Sequence[str] = (),
     launch: LaunchConfig | None = None,
+    build: HipBuild | None = None,
     jobs: int = 1,
     on_step: Callable[[str], None] = lambda _: None,
     on_total: Callable[[int], None] = lambda _: None,
 ) -> Audit:
-    """Audit files of any origin: code objects, bundles, programs with kernels in them, assembly text.
+    """Audit files of any origin: code objects, bundles, programs with kernels in them, assembly text, HIP sources.
 
     Args:
         paths: Theirs, or of folders with them.
         archs: Only these architectures; without any, all.
         launch: How the kernels are launched, if it is known.
+        build: How sources are compiled.
         jobs: Processes at once.
         on_step: Called with a line after each code object.
         on_total: Called when it is known how many there are, which grows as files are read.
@@ -133,6 +136,11 @@ def audit_files(
         nonlocal skipped, total
         for path in files:
             of_file: list[Part] = []
+            if path.suffix in SUFFIXES:
+                sources = [HipSource(build or HipBuild(), arch) for arch in archs]
+                total += len(sources) - 1
+                yield from (Part(path, launch or LaunchConfig(), source) for source in sources)
+                continue
             try:
                 of_file, lines = parts_of_file(path, launch or LaunchConfig())
             except NoDeviceCodeError as error:

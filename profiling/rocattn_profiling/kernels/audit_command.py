@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.sources import require_own_checkout
 from rocattn_profiling.base.console import add_common, emit_json, progress, say
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
+from rocattn_profiling.kernels.hip_source import SUFFIXES
 from rocattn_profiling.workloads.options import natural, positive
 
 if TYPE_CHECKING:
     from rocattn_profiling.base.reasons import NotCompared
     from rocattn_profiling.kernels.audit import Audit
     from rocattn_profiling.kernels.compare import Comparison
+    from rocattn_profiling.kernels.hip_source import HipBuild
 
 _AUDIT = """\
 Read the machine code of kernels, without a GPU: registers, spills, LDS, occupancy and which limit binds it, and what
 one iteration of the hot loop costs. Without FILE these are all kernels that rocattn ships, compiled or taken from the
 cache; a FILE is a code object (.hsaco, .o), a fat binary or library with kernels in it, assembly text (.s, .amdgcn),
-of any origin, or a folder with such. --against compares kernel by kernel and ends with 1 if one got worse: a new
-spill, scratch memory, a wave or a block lost, more than 2 % more issue cycles in the hot loop, narrower loads.
+of any origin, a folder with such, or a HIP source (.hip, .cu, .cpp), which is compiled here for each --arch. --against
+compares kernel by kernel and ends with 1 if one got worse: a new spill, scratch memory, a wave or a block lost, more
+than 2 % more issue cycles in the hot loop, narrower loads.
 --check-pins compares with the pinned numbers, and asks for new pins after an improvement, too. What cannot be compared
 is listed, and the status is 3: the cycles of another compiler's code, kernels whose pair is not clear, and what a side
 does not know of a kernel, as its hot loop without an llvm-objdump."""
@@ -37,9 +41,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--arch", nargs="+", default=[], metavar="GFX", help="only these architectures (default: all)")
     what.add_argument("--quick", action="store_true", help="of ours, only float16 at D = 128: one of each kernel")
     what.add_argument("--block", type=positive, default=0, metavar="N", help="of a FILE: threads of a block at launch")
+    what.add_argument(
+        "--options", default="", metavar="OPTIONS", help='of a source: the compiler\'s ("-DN=4 -Iinclude")'
+    )
     what.add_argument("--dynamic-lds", type=natural, metavar="BYTES", help="of a FILE: LDS asked for at launch")
     against = parser.add_argument_group("what to compare with").add_mutually_exclusive_group()
-    against.add_argument("--against", metavar="REV|FILE", help="a git revision, or an audit.json")
+    against.add_argument(
+        "--against", metavar="REV|FILE", help="a git revision, an audit.json, or of a FILE other files"
+    )
     against.add_argument("--check-pins", action="store_true", help="the pinned numbers")
     against.add_argument("--write-pins", action="store_true", help="pin the numbers as they are now")
     parser.add_argument(
@@ -137,14 +146,23 @@ def _check(arguments: argparse.Namespace) -> None:
             raise CommandError("--quick chooses among the kernels that rocattn ships: leave it out with FILE")
         if arguments.history:
             raise CommandError("--history is of the kernels that rocattn ships: leave out FILE")
-        if arguments.against and not Path(arguments.against).is_file():
-            raise CommandError(f"{arguments.against} does not exist: files are compared with an audit.json")
-    if not arguments.files and (arguments.block or arguments.dynamic_lds is not None):
-        raise CommandError("--block and --dynamic-lds say how the kernels of a FILE are launched: name one")
+        _check_sources(arguments)
+    if not arguments.files and (arguments.block or arguments.dynamic_lds is not None or arguments.options):
+        raise CommandError("--block, --dynamic-lds and --options are of the kernels of a FILE: name one")
     if arguments.write_pins and arguments.quick:
         raise CommandError("pins are of all kernels: leave out --quick")
     if arguments.check_pins:
         _check_pin_files(arguments)
+
+
+def _check_sources(arguments: argparse.Namespace) -> None:
+    sources = [path for path in arguments.files if path.suffix in SUFFIXES]
+    if sources and not arguments.arch:
+        raise CommandError(f"say with --arch what to compile {sources[0]} for")
+    if arguments.options and not sources:
+        raise CommandError("--options are the compiler's: name a source")
+    if arguments.against and len(sources) < len(arguments.files) and not Path(arguments.against).exists():
+        raise CommandError(f"{arguments.against} does not exist: only sources are compared with a revision")
 
 
 def _names_revision(arguments: argparse.Namespace) -> bool:
@@ -153,21 +171,48 @@ def _names_revision(arguments: argparse.Namespace) -> bool:
 
 def _audit(arguments: argparse.Namespace) -> Audit:
     from rocattn.gpu.arch import TESTED
-    from rocattn_profiling.kernels.audit import audit_files, audit_shipped
-    from rocattn_profiling.kernels.foreign import LaunchConfig
+    from rocattn_profiling.kernels.audit import audit_shipped
 
     if arguments.files:
-        launch = LaunchConfig(arguments.block, arguments.dynamic_lds)
-        with progress("audit", 0, brief=True) as shown:
-            return audit_files(
-                arguments.files, archs=arguments.arch, launch=launch, jobs=_jobs(arguments),
-                on_step=shown.step, on_total=shown.expect,
-            )  # fmt: skip
+        return _audit_files(arguments, arguments.files)
     with progress("audit", 0) as shown:
         return audit_shipped(
             arguments.arch or TESTED, jobs=_jobs(arguments), quick=arguments.quick,
             on_step=shown.step, on_total=shown.expect,
         )  # fmt: skip
+
+
+def _audit_files(arguments: argparse.Namespace, paths: Sequence[Path], build: HipBuild | None = None) -> Audit:
+    from rocattn_profiling.kernels.audit import audit_files
+    from rocattn_profiling.kernels.foreign import LaunchConfig
+    from rocattn_profiling.kernels.hip_source import HipBuild
+
+    launch = LaunchConfig(arguments.block, arguments.dynamic_lds)
+    with progress("audit", 0, brief=True) as shown:
+        return audit_files(
+            paths, archs=arguments.arch, launch=launch, build=build or HipBuild(tuple(shlex.split(arguments.options))),
+            jobs=_jobs(arguments), on_step=shown.step, on_total=shown.expect,
+        )  # fmt: skip
+
+
+def _base_of_files(arguments: argparse.Namespace) -> Audit:
+    """Return what files are compared with: an earlier audit, one of other files, or of the sources in a revision."""
+    import msgspec
+
+    from rocattn_profiling.kernels.audit import read_audit
+    from rocattn_profiling.kernels.foreign import may_hold_code
+    from rocattn_profiling.kernels.hip_source import HipBuild
+    from rocattn_profiling.kernels.revision import tree_of_revision
+
+    path = Path(arguments.against)
+    if path.is_dir() or path.suffix in SUFFIXES or (path.is_file() and may_hold_code(path)):
+        return _audit_files(arguments, [path])
+    if path.is_file():
+        return read_audit(path)
+    with tree_of_revision(Path.cwd(), arguments.against) as (repo, tree, revision):
+        build = HipBuild(tuple(shlex.split(arguments.options)), repo, tree)
+        base = _audit_files(arguments, arguments.files, build)
+        return msgspec.structs.replace(base, subject=f"{arguments.against} ({revision.short})")
 
 
 def _jobs(arguments: argparse.Namespace) -> int:
@@ -195,12 +240,16 @@ def _pin_files(arguments: argparse.Namespace, needed: Iterable[str]) -> list[Pat
 
 
 def _against_numbers(arguments: argparse.Namespace) -> tuple[Audit, Comparison | None]:
-    """Audit, and compare with pins or an earlier audit if asked for."""
+    """Audit, and compare with pins or another audit if asked for."""
+    import msgspec
+
     from rocattn_profiling.kernels.audit import read_audit
     from rocattn_profiling.kernels.compare import check_pins, compare
     from rocattn_profiling.kernels.pins import read_pins
 
-    before = read_audit(Path(arguments.against)) if arguments.against else None  # compiling takes minutes
+    before = None
+    if arguments.against:  # before what takes minutes
+        before = _base_of_files(arguments) if arguments.files else read_audit(Path(arguments.against))
     audit = _audit(arguments)
     if not audit.kernels:
         return audit, None
@@ -209,7 +258,15 @@ def _against_numbers(arguments: argparse.Namespace) -> tuple[Audit, Comparison |
         return audit, check_pins(pins, audit, partial=arguments.quick)
     if before is None:
         return audit, None
-    return audit, compare(before, audit, partial=bool(arguments.arch or arguments.quick))
+    archs = {arch.partition(":")[0] for arch in arguments.arch} or set(before.archs)
+    before = msgspec.structs.replace(before, kernels=[facts for facts in before.kernels if facts.arch in archs])
+    comparison = compare(before, audit, partial=arguments.quick)
+    if arguments.files:
+        for problem in before.problems:
+            say(f"{before.subject}: {problem.line}")
+        lost = (*comparison.not_compared, *before.not_audited)
+        comparison = msgspec.structs.replace(comparison, not_compared=lost)
+    return audit, comparison
 
 
 def _against_revision(arguments: argparse.Namespace) -> tuple[Audit, Comparison]:

@@ -19,6 +19,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn.toolchain.elf import Elf, shown
 from rocattn_profiling.kernels.facts import KernelFacts, kernel_facts
+from rocattn_profiling.kernels.hip_source import HipSource
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, parse_assembly
 from rocattn_profiling.kernels.read.bundles import is_container
 from rocattn_profiling.kernels.read.code_objects import DeviceObject, NoDeviceCodeError, read_objects
@@ -51,16 +52,16 @@ class LaunchConfig:
 
 
 class Part(NamedTuple):
-    """One code object of a file, or the whole text of one."""
+    """One code object of a file, the whole text of one, or a source for one target."""
 
     path: Path
     launch: LaunchConfig
-    content: DeviceObject | str
+    content: DeviceObject | str | HipSource
 
     @property
     def processor(self) -> str:
         """What it is for; "" where that is not known yet."""
-        return "" if isinstance(self.content, str) else self.content.processor
+        return self.content.processor if isinstance(self.content, DeviceObject) else ""
 
 
 def files_of(paths: Iterable[Path]) -> tuple[list[Path], int]:
@@ -124,12 +125,27 @@ def facts_of_part(part: Part) -> tuple[list[KernelFacts], list[Problem]]:
     """Return the facts of a part's kernels, and everything that is wrong with it."""
     name, reader = name_of(part.path), _Reader(part.path, part.launch)
     try:
+        if isinstance(part.content, DeviceObject):
+            return reader.of_device(part.content), []
         if isinstance(part.content, str):
             return reader.of_text(part.content)
-        return reader.of_device(part.content), []
+        return _facts_of_source(part.content, reader, part.path)
     except RocattnError as error:
         text = str(error)
         return [], [Problem(text if name in text else f"{name}: {text}")]
+
+
+def _facts_of_source(source: HipSource, reader: _Reader, path: Path) -> tuple[list[KernelFacts], list[Problem]]:
+    text, simpler = source.compiled(path)
+    kernels, problems = reader.of_text(text)
+    name = name_of(path)
+    if not kernels:
+        why = "a template needs something that instantiates it"
+        problems = [Problem(f"{name}: no kernel of it is compiled for {source.arch}: {why}")]
+    elif simpler:
+        functions = ", ".join(simpler)
+        problems = [Problem(f"{name}: simpler here than in ROCm's device library: {functions}", noted=True)]
+    return kernels, problems
 
 
 def name_of(path: Path) -> str:

@@ -86,6 +86,25 @@ class RevisionKernels(NamedTuple):
 
 
 @contextmanager
+def tree_of_revision(start: Path, name: str) -> Iterator[tuple[Path, Path, Revision]]:
+    """Give a repository, the folder of a checkout of it, and the revision that it is of, for the length of a block.
+
+    Args:
+        start: A folder of the repository.
+        name: The revision, or WORKTREE.
+
+    Raises:
+        RevisionError: When there is no such revision.
+    """
+    repo = revisions.find_repository(start)
+    revision = revisions.resolve(repo, name)
+    scratch = environments.cache_root() / "scratch"
+    revisions.prune_checkouts(scratch)
+    with revisions.checkout(repo, revision, scratch) as tree:
+        yield repo, tree, revision
+
+
+@contextmanager
 def kernels_of_revision(
     start: Path, name: str, archs: Sequence[str], *, quick: bool = False
 ) -> Iterator[RevisionKernels]:
@@ -101,11 +120,7 @@ def kernels_of_revision(
         RevisionError: When there is no such revision.
         RocattnError: When it ships no kernels.
     """
-    repo = revisions.find_repository(start)
-    revision = revisions.resolve(repo, name)
-    scratch = environments.cache_root() / "scratch"
-    revisions.prune_checkouts(scratch)
-    with revisions.checkout(repo, revision, scratch) as tree:
+    with tree_of_revision(start, name) as (_, tree, revision):
         listed = list_kernels(tree, revision.short, archs)
         chosen = [kernel for kernel in listed.kernels if not quick or is_quick(kernel)]
         problems = [f"{arch}: {why}" for arch, why in listed.problems.items()]

@@ -162,7 +162,8 @@ def _check_sources(arguments: argparse.Namespace) -> None:
     if arguments.options and not sources:
         raise CommandError("--options are the compiler's: name a source")
     if arguments.against and len(sources) < len(arguments.files) and not Path(arguments.against).exists():
-        raise CommandError(f"{arguments.against} does not exist: only sources are compared with a revision")
+        hint = "name an audit.json or files; only sources have revisions"
+        raise CommandError(f"{arguments.against} does not exist: {hint}")
 
 
 def _names_revision(arguments: argparse.Namespace) -> bool:

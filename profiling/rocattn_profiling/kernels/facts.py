@@ -256,7 +256,7 @@ def _undeclared(info: KernelInfo, function: AssemblyFunction) -> list[str]:
     said = number(function.descriptor.get("next_free_vgpr", ""))
     declared = info.descriptor.vgprs if info.descriptor else said or 0
     text = "\n".join(each.operands for block in function.blocks for each in block.instructions)
-    last = max(map(int, _VGPR.findall(text)), default=-1)
+    last = max(map(int, set(_VGPR.findall(text))), default=-1)
     return [f"registers: its code names v{last} of {declared} declared VGPRs"] if last >= declared > 0 else []
 
 

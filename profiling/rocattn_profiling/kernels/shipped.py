@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -193,10 +194,7 @@ def in_processes(work: Callable[[T], R], items: Iterable[T], *, jobs: int) -> It
         yield from ((number, item, work(item)) for number, item in itertools.chain(first, numbered))
         return
     # Fresh processes, not forks: this one may have threads.
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"),
-        initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C ends this one, and that them
-    )  # fmt: skip
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin)
     running: dict[Future[R], tuple[int, T]] = {}
     try:
         for number, item in itertools.chain(first, numbered):
@@ -210,6 +208,12 @@ def in_processes(work: Callable[[T], R], items: Iterable[T], *, jobs: int) -> It
         raise RocattnError("a helper process was killed (out of memory?): try again with --jobs 1") from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Begin a process: Ctrl-C ends the one that started it, and that this one; instructions are no garbage."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.set_threshold(50_000)
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:

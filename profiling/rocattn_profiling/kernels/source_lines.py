@@ -175,7 +175,8 @@ def _at_callers(function: AssemblyFunction, chains: Sequence[tuple[Frame, ...]])
         replace(
             block,
             instructions=tuple(
-                replace(instruction, source=source(instruction.line)) for instruction in block.instructions
+                msgspec.structs.replace(instruction, source=source(instruction.line))
+                for instruction in block.instructions
             ),
         )
         for block in function.blocks

@@ -527,7 +527,7 @@ def test_a_file_is_compared_with_its_older_self(audit, code, tmp_path):
         (["text", "--quick"], 4, "leave it out with FILE"),
         (["--block", "64"], 4, "name one"),
         (["--write-pins", "--quick"], 4, "leave out --quick"),
-        (["text", "--against", "none.json"], 4, "none.json does not exist: only sources are compared with a revision"),
+        (["text", "--against", "none.json"], 4, "none.json does not exist: name an audit.json"),
         (["text", "--against", "text"], 4, "text is not an audit: name an audit.json, as"),
         (["--against", "text"], 4, "text is not an audit: name an audit.json, as"),
         (["text", "--against", "HEAD"], 4, "audit.json"),

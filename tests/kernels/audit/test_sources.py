@@ -121,7 +121,7 @@ def test_options_of_sources_are_obeyed_or_refused(audit, tmp_path):
         (("scale.hip",), "--arch"),
         (("other.s", "--options=-DN=1"), "--options"),
         (("--options=-DN=1",), "--options"),
-        (("other.s", "--against", "HEAD"), "only sources"),
+        (("other.s", "--against", "HEAD"), "only sources have"),
     ):
         status, _, err = audit(*arguments)
         assert status == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -104,17 +105,21 @@ def _touched(address: Lanes, width: int, line: int) -> list[tuple[int, int]]:
     shape = (-1, address.wave_size)
     words = address.words.reshape(shape)
     words = (words - words[:, :1] + 0x80000000 & 0xFFFFFFFF) - 0x80000000
-    found = []
-    for places, labels in zip(words, address.labels.reshape(shape), strict=True):
-        lines = moved = 0
-        for label in np.unique(labels):
-            starts = np.unique(places[labels == label])
-            starts -= starts[0]
-            first, last = starts // line, (starts + width - 1) // line
-            lines += len(np.unique(np.concatenate([first, last])))
-            moved += int(np.minimum(np.diff(starts, append=starts[-1] + width), width).sum())
-        found.append((lines, min(lines, -(-moved // line))))
-    return found
+    waves = zip(words.tolist(), address.labels.reshape(shape).tolist(), strict=True)
+    return [_of_wave(tuple(places), tuple(labels), width, line) for places, labels in waves]
+
+
+@lru_cache(maxsize=1 << 12)
+def _of_wave(places: tuple[int, ...], labels: tuple[int, ...], width: int, line: int) -> tuple[int, int]:
+    """Return the same of one wave, from the places of its lanes and what they must share to be near each other."""
+    lines = moved = 0
+    for label in set(labels):
+        starts = np.unique([place for place, other in zip(places, labels, strict=True) if other == label])
+        starts -= starts[0]
+        first, last = starts // line, (starts + width - 1) // line
+        lines += len(np.unique(np.concatenate([first, last])))
+        moved += int(np.minimum(np.diff(starts, append=starts[-1] + width), width).sum())
+    return lines, min(lines, -(-moved // line))
 
 
 def _stride(address: Lanes) -> int | None:

@@ -13,13 +13,13 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rocattn_profiling.kernels.read.assembly import AssemblyFunction
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction, halves_of
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, integer, is_indirect
 
 if TYPE_CHECKING:
@@ -209,9 +209,7 @@ class LaneValues:
         if block not in self._writers:
             writers: dict[Register, list[int]] = {}
             for i, instruction in enumerate(self._blocks[block].instructions):
-                halves = instruction.halves
-                calls = is_indirect(instruction.mnemonic) and not instruction.mnemonic.startswith("s_setpc")
-                for register in [_ANYTHING] if calls else [each for half in halves for each in _results(*half)]:
+                for register in _written_by(instruction.mnemonic, instruction.operands):
                     writers.setdefault(register, []).append(i)
             self._writers[block] = writers
         return self._writers[block]
@@ -326,8 +324,16 @@ def plain_name(mnemonic: str) -> str:
     return _SUFFIX.sub("", mnemonic).replace("_nc_", "_")
 
 
+@lru_cache(maxsize=1 << 15)
+def _written_by(mnemonic: str, operands: str) -> tuple[Register, ...]:
+    """Return the registers that an instruction, which may be two in one, or a function that it calls may write."""
+    if is_indirect(mnemonic) and not mnemonic.startswith("s_setpc"):
+        return (_ANYTHING,)
+    return tuple(register for half in halves_of(mnemonic, operands) for register in _results(*half))
+
+
 def _results(mnemonic: str, operands: str) -> list[Register]:
-    """Return the registers that an instruction writes."""
+    """Return the registers that one of an instruction's halves writes."""
     operation, parts = classify(mnemonic), _operands(operands)
     memory = operation.unit in {Pipe.LDS, Pipe.GLOBAL, Pipe.SCRATCH}
     stores = (

@@ -7,9 +7,11 @@ nothing is executed. `rocattn_profiling.kernels.model.loops` finds the loops.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from sys import intern
+
+import msgspec
 
 from rocattn_profiling.kernels.read.instructions import (
     Operation,
@@ -31,8 +33,7 @@ _BUFFER_START = re.compile(r"s(\d+),\s*s\1,\s*s\d+$")
 _BUFFER_CARRY = re.compile(r"s(\d+),\s*s\1,\s*0$")
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(msgspec.Struct, frozen=True, dict=True):
     """One issued instruction.
 
     Attributes:
@@ -58,11 +59,7 @@ class Instruction:
     @cached_property
     def halves(self) -> list[tuple[str, str]]:
         """The same, each with its operands."""
-        if not self.mnemonic.startswith("v_dual_"):
-            return [(self.mnemonic, self.operands)]
-        first, _, second = self.operands.partition("::")
-        halves = ([self.mnemonic, first], second.split(None, 1))
-        return [(half[0].replace("v_dual_", "v_", 1), "".join(half[1:]).strip()) for half in halves if half]
+        return halves_of(self.mnemonic, self.operands)
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
@@ -97,6 +94,15 @@ class Instruction:
         return self.mnemonic.startswith("buffer_") and (
             self.spill or self.stack or _STACK.search(self.operands) is not None
         )
+
+
+def halves_of(mnemonic: str, operands: str) -> list[tuple[str, str]]:
+    """Return what is issued by an instruction, each with its operands."""
+    if not mnemonic.startswith("v_dual_"):
+        return [(mnemonic, operands)]
+    first, _, second = operands.partition("::")
+    halves = ([mnemonic, first], second.split(None, 1))
+    return [(half[0].replace("v_dual_", "v_", 1), "".join(half[1:]).strip()) for half in halves if half]
 
 
 @dataclass(frozen=True)
@@ -276,7 +282,7 @@ def _marked(item: str | Instruction, stack: str) -> str | Instruction:
     """Return an instruction that knows whether its buffer is the stack's."""
     if isinstance(item, str) or not item.mnemonic.startswith("buffer_") or stack not in item.operands:
         return item
-    return replace(item, stack=True)
+    return msgspec.structs.replace(item, stack=True)
 
 
 def _basic_blocks(body: list[str | Instruction]) -> tuple[tuple[BasicBlock, ...], tuple[str, ...]]:

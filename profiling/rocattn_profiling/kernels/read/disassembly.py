@@ -257,10 +257,10 @@ def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple
             if place := _SOURCE.match(line.rstrip("\n")):
                 source = place[1], place[2]
             continue
-        if (header := _HEADER.match(line)) and int(header[1], 16) in starts:
-            source = None
         match = _INSTRUCTION.match(line)
         if match is None:
+            if (header := _HEADER.match(line)) and int(header[1], 16) in starts:
+                source = None
             continue
         address = int(match[3], 16)
         while span is not None and address >= span.end:

@@ -18,6 +18,7 @@ from rocattn_profiling import cli
 from rocattn_profiling.doctor import checks
 from rocattn_profiling.doctor import command as doctor
 from rocattn_profiling.doctor.checks import DoctorCheck
+from rocattn_profiling.kernels.read import disassembly
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,8 @@ def test_an_objdump_is_tried_with_each_target(tmp_path, monkeypatch, write_tool)
         tmp_path / "llvm-objdump",
         'echo "can\'t find target: : Targets for this arch are not yet supported" >&2; exit 1',
     )
-    monkeypatch.setattr(checks, "find_objdumps", list)
+    monkeypatch.setattr(disassembly, "_library", lambda: None)
+    monkeypatch.setattr(checks, "find_disassemblers", list)
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "none"))
     monkeypatch.setenv("PATH", str(tmp_path))
     objects = checks.TESTED[:1]
@@ -132,7 +134,7 @@ def test_an_objdump_is_tried_with_each_target(tmp_path, monkeypatch, write_tool)
     row = checks.disassembler_check()
     assert (row.status, row.detail.startswith("not found; `rocattn kernels audit FILE` then")) == ("missing", True)
     assert "or set ROCM_PATH" in row.remedy
-    monkeypatch.setattr(checks, "find_objdumps", lambda: [str(tmp_path / "llvm-objdump")])
+    monkeypatch.setattr(checks, "find_disassemblers", lambda: [str(tmp_path / "llvm-objdump")])
     row = checks.disassembler_check()
     assert (row.status, f"too old for {objects[0]}" in row.detail) == ("warning", True)
 

@@ -35,7 +35,7 @@ from rocattn.toolchain.compilers import PINNED
 from rocattn_profiling.base.files import system_text
 from rocattn_profiling.base.process import BrokenToolError, find_tool, tool_version
 from rocattn_profiling.kernels.read.code_objects import read_objects
-from rocattn_profiling.kernels.read.disassembly import disassemble, find_objdumps, llvm_remedy
+from rocattn_profiling.kernels.read.disassembly import disassemble, find_disassemblers, llvm_remedy
 from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.machine import cpu_model
 from rocattn_profiling.profile.collect.find import METHODS, Tool, find_profilers
@@ -369,10 +369,10 @@ def _probe_object(arch: str) -> bytes:
 
 
 def disassembler_check() -> DoctorCheck:
-    """Return which targets the llvm-objdumps here read, by trying each with a code object for it."""
-    group, name = "programs", "llvm-objdump"
+    """Return which targets the disassemblers here read, by trying each with a code object for it."""
+    group, name = "programs", "disassembler"
     need = "`rocattn kernels audit FILE` then has no instructions: no cycles, no matrix %, no source lines"
-    tools = ", ".join(find_objdumps())
+    tools = ", ".join(find_disassemblers())
     try:
         with ThreadPoolExecutor() as pool:
             objects = dict(zip(TESTED, pool.map(_probe_object, TESTED), strict=True))

@@ -1,5 +1,7 @@
 """Disassembling code objects: equal to the compiler's own assembly, and one clear line where no tool can."""
 
+from dataclasses import replace
+
 import pytest
 
 from rocattn.toolchain.code_object import read_elf
@@ -99,6 +101,11 @@ CODE = [
 class TestConversion:
     """What a tool prints becomes assembly."""
 
+    @pytest.fixture(autouse=True)
+    def programs_alone(self, monkeypatch):
+        """Leave LLVM's library out."""
+        monkeypatch.setattr(disassembly, "_library", lambda: None)
+
     def test_functions_branches_and_lines(self, hand, tmp_path, monkeypatch):
         """Targets come from the encoding, whatever is printed; padding and other functions' lines stay out."""
         device, start = hand
@@ -196,6 +203,35 @@ def test_disassembly_is_what_the_compiler_wrote(tmp_path, target):
         assert all(one.source == other.source for one, other in pairs if other.source)  # llvm-objdump skips line 0
     assert any(other.source.startswith("k.hip:") for _, other in pairs)
     assert sum(len(find_loops(function)) for function in ours.values()) >= 2
+
+
+@pytest.mark.parametrize("target", ["gfx908", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"])
+def test_the_library_reads_what_was_assembled(tmp_path, target):
+    """In this process, which may hold no objdump that knows the target: also gfx950 and gfx1250."""
+    if (library := disassembly._library()) is None:
+        pytest.skip("rocm-llvm-python is not installed")
+    compiler = pinned()
+    data, assembly = compile_text(compiler.argv, compiler.linker, tmp_path, target)
+    (device,) = read_objects(data, "k")
+    assert disassembly.find_disassemblers()[0] == str(library)
+    assert disassembly.find_disassemblers(lines=True)[-1] == str(library)
+    (ours, *_), (theirs, *_) = (parse_assembly(each) for each in (disassemble(device), assembly))
+    assert shape(ours) == shape(theirs)
+    pairs = zip(code(ours.blocks), code(theirs.blocks), strict=True)
+    assert [one.mnemonic for one, _ in pairs] == [each.mnemonic for each in code(theirs.blocks)]
+
+
+def test_the_library_is_not_asked_what_would_end_it(hand, tmp_path, monkeypatch):
+    """LLVM ends the process whose processor it cannot disassemble: that is found out in another one."""
+    if (library := disassembly._library()) is None:
+        pytest.skip("rocm-llvm-python is not installed")
+    assert disassembly._knows(str(library), "gfx942") == ""
+    for processor in ("gfx600", "gfx99", ""):
+        assert "does not know it" in disassembly._knows(str(library), processor)
+    for variable in ("PATH", "ROCM_PATH"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    with pytest.raises(DisassemblyError, match="does not know it"):
+        disassemble(replace(hand[0], target="gfx600"))
 
 
 def code(blocks):

@@ -1,4 +1,7 @@
-"""Disassemble a code object with LLVM's llvm-objdump into text that `parse_assembly` reads.
+"""Disassemble a code object with LLVM into text that `parse_assembly` reads.
+
+LLVM's library of the package rocm-llvm-python is asked first, in this process. It reads no line tables: a code object
+that has one goes to an llvm-objdump first.
 
 What llvm-objdump prints of AMDGPU code ends in a comment with the instruction's address and encoding. Branch targets
 are computed from that: versions differ in how they print them, and none names a function's own first instruction.
@@ -6,19 +9,24 @@ are computed from that: versions differ in how they print them, and none names a
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError, ToolchainError
+from rocattn.installed import install_command
 from rocattn.toolchain.code_object import read_elf
 from rocattn.toolchain.elf import RELOCATABLE, shown
 from rocattn_profiling.kernels.read import gfx950
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
 MAX_CODE_BYTES = 32 << 20
 UNREADABLE = "unreadable_instruction"  # the mnemonic of what a tool cannot read
 _TIMEOUT_S = 120.0
+_LIBRARY = "librocmllvm.so"
 _NEWEST, _OLDEST = 40, 14  # of the names llvm-objdump-NN
 _STT_FUNC, _STT_OLD_KERNEL, _OLD_DESCRIPTOR_BYTES = 2, 10, 256
 _INSTRUCTION = re.compile(r"\s+(\S+)\s*(.*?)\s*// ([0-9A-F]+): ([0-9A-F]{8})")
@@ -52,7 +61,7 @@ _REFUSED: dict[tuple[str, str], str] = {}  # tool and processor that it does not
 
 
 class DisassemblyError(RocattnError, RuntimeError):
-    """Raised when there is no llvm-objdump for a processor, or it fails; one line with the reason and the remedy."""
+    """Raised when nothing here disassembles a processor's code, or fails; one line with the reason and the remedy."""
 
 
 class _UnknownProcessorError(DisassemblyError):
@@ -77,7 +86,7 @@ def disassemble(device: DeviceObject) -> str:
     if not functions:
         raise DisassemblyError("it has no symbols of functions, so nothing says where its kernels begin")
     reasons = []
-    for tool in find_objdumps():
+    for tool in find_disassemblers(lines=bool(elf.named(".debug_line"))):
         reason = _REFUSED.get((tool, device.processor))
         if reason is None:
             try:
@@ -109,12 +118,60 @@ def llvm_remedy(first: int = 19) -> str:
         system = {}
     kinds = [system.get("ID", ""), *system.get("ID_LIKE", "").split()]
     command = next((_INSTALL_LLVM[kind] for kind in kinds if kind in _INSTALL_LLVM), "install LLVM {} or newer")
-    return f"{command.format(first)}, or set ROCM_PATH"
+    package = [] if _library() or platform.machine() != "x86_64" else [install_command("rocm-llvm-python")]
+    return f"{', '.join([*package, command.format(first)])}, or set ROCM_PATH"
+
+
+def find_disassemblers(*, lines: bool = False) -> list[str]:
+    """Return LLVM's library, if its package is installed, and every llvm-objdump here; the first that are for lines."""
+    library = [str(path) for path in [_library()] if path]
+    return [*find_objdumps(), *library] if lines else [*library, *find_objdumps()]
 
 
 def find_objdumps() -> list[str]:
     """Return every llvm-objdump here: ROCm's, then those on PATH by version, the newest first."""
     return find_tools("llvm-objdump")
+
+
+@cache
+def _library() -> Path | None:
+    """Return LLVM's shared library of the package rocm-llvm-python."""
+    try:
+        spec = find_spec("rocm.llvm")
+    except ModuleNotFoundError:  # not even others of ROCm's packages
+        return None
+    path = Path(spec.origin).parent / _LIBRARY if spec and spec.origin else None
+    return path if path and path.is_file() else None
+
+
+@cache
+def _llvm(path: str) -> ctypes.CDLL:
+    """Load LLVM's library.
+
+    Raises:
+        OSError: When it does not load.
+    """
+    llvm = ctypes.CDLL(path)
+    for part in ("TargetInfo", "TargetMC", "Disassembler"):
+        getattr(llvm, f"LLVMInitializeAMDGPU{part}")()
+    pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+    llvm.LLVMCreateDisasmCPU.restype, llvm.LLVMDisasmInstruction.restype = pointer, size
+    llvm.LLVMCreateDisasmCPU.argtypes = (text, text, pointer, ctypes.c_int, pointer, pointer)
+    llvm.LLVMDisasmInstruction.argtypes = (pointer, pointer, ctypes.c_uint64, ctypes.c_uint64, text, size)
+    return llvm
+
+
+@cache
+def _knows(path: str, processor: str) -> str:
+    """Return why LLVM's library does not read a processor's code, or "": asked in a process that it may end."""
+    ask = "import sys; from {0} import _llvm; _llvm(sys.argv[1]).LLVMCreateDisasmCPU(*{1})"
+    arguments = "(b'amdgcn-amd-amdhsa', sys.argv[2].encode(), None, 0, None, None) or sys.exit(1)"
+    command = [sys.executable, "-c", ask.format(__name__, arguments), path, processor]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{_LIBRARY} does not answer ({error})"
+    return f"{_LIBRARY} does not know it" if done.returncode or "not a recognized" in done.stderr else ""
 
 
 def find_tools(name: str) -> list[str]:
@@ -194,6 +251,45 @@ def _text(
     Raises:
         DisassemblyError: When it fails, or does not know the processor's instructions.
     """
+    printed = _decoded if tool.endswith(_LIBRARY) else _printed
+    writer = _Writer(device, elf)
+    for span, instructions in printed(device, elf, functions, tool):
+        writer.function(span, _restored(instructions, replaced or {}))
+    if not writer.instructions:
+        raise DisassemblyError(f"{tool} finds no instructions in it")
+    if writer.unreadable > _MAX_UNREADABLE * writer.instructions:
+        share = f"{writer.unreadable} of its {writer.instructions} instructions"
+        raise DisassemblyError(f"{tool} is too old: it cannot read {share}")
+    return "\n".join(writer.lines) + "\n"
+
+
+def _decoded(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[_Line]]]:
+    """Yield each function with its instructions, as LLVM's library reads them."""
+    if refused := _knows(tool, device.processor):
+        raise _UnknownProcessorError(refused)
+    llvm = _llvm(tool)
+    context = llvm.LLVMCreateDisasmCPU(b"amdgcn-amd-amdhsa", device.processor.encode(), None, 0, None, None)
+    text = ctypes.create_string_buffer(1024)
+    for span in functions:
+        section = next(each for each in elf.sections if each.address <= span.start < each.address + each.bytes)
+        code = elf.content(section)[span.start - section.address : span.end - section.address]
+        start, place = ctypes.addressof(held := ctypes.create_string_buffer(code, len(code))), 0
+        body = []
+        while place + 4 <= len(held):
+            taken = llvm.LLVMDisasmInstruction(
+                context, start + place, len(code) - place, span.start + place, text, 1024
+            )
+            mnemonic, _, operands = text.value.decode().strip().partition(" ") if taken else (".long", "", "")
+            at, word = span.start + place, int.from_bytes(code[place : place + 4], "little")
+            operands = operands.partition("//")[0].strip()
+            body.append(_Line(at, mnemonic, operands, _target(mnemonic, at, word), None))
+            place += taken or 4
+        yield span, body
+    llvm.LLVMDisasmDispose(ctypes.c_void_p(context))
+
+
+def _printed(device: DeviceObject, _: Elf, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[_Line]]]:
+    """Yield each function with its instructions, as llvm-objdump prints them."""
     with tempfile.TemporaryDirectory(prefix="rocattn-objdump-") as folder:
         code, printed = Path(folder, "code.hsaco"), Path(folder, "code.txt")
         code.write_bytes(device.elf)
@@ -211,15 +307,7 @@ def _text(
         if done.returncode:
             raise _complaint(tool, done.returncode, done.stderr.decode(errors="replace"))
         with printed.open(errors="backslashreplace") as lines:
-            writer = _Writer(device, elf)
-            for span, instructions in _by_function(lines, functions):
-                writer.function(span, _restored(instructions, replaced or {}))
-    if not writer.instructions:
-        raise DisassemblyError(f"{tool} finds no instructions in it")
-    if writer.unreadable > _MAX_UNREADABLE * writer.instructions:
-        share = f"{writer.unreadable} of its {writer.instructions} instructions"
-        raise DisassemblyError(f"{tool} is too old: it cannot read {share}")
-    return "\n".join(writer.lines) + "\n"
+            yield from _by_function(lines, functions)
 
 
 def _restored(lines: list[_Line], replaced: Mapping[int, str]) -> list[_Line]:
@@ -269,16 +357,17 @@ def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple
         if span is None:
             return
         if address >= span.start:
-            body.append(_Line(address, match[1], match[2], _target(match, address), source))
+            target = _target(match[1], address, int(match[4], 16))
+            body.append(_Line(address, match[1], match[2], target, source))
     if span is not None:
         yield span, body
 
 
-def _target(match: re.Match[str], address: int) -> int | None:
+def _target(mnemonic: str, address: int, word: int) -> int | None:
     """Return where a branch goes: its low 16 bits count words from the next instruction, forwards or backwards."""
-    if not is_branch(match[1]):
+    if not is_branch(mnemonic):
         return None
-    words = int(match[4], 16) & 0xFFFF
+    words = word & 0xFFFF
     return address + 4 + 4 * (words - 0x10000 if words & 0x8000 else words)
 
 

@@ -55,7 +55,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--pins", type=Path, metavar="DIR", help="where pins are (default: the checkout's benchmarks/pins)"
     )
     parser.add_argument("--lines", action="store_true", help="show the costliest source lines of each hot loop")
-    parser.add_argument("--all", action="store_true", help="of a comparison: show every kernel, not only what changed")
+    parser.add_argument("--all", action="store_true", help="show every kernel of a comparison, and how code is built")
     parser.add_argument("--notes", action="store_true", help="show changes without consequence one by one")
     parser.add_argument(
         "--history", type=positive, metavar="N", help="also put the numbers of the newest N commits into the asv store"
@@ -88,9 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
     named, readable = view.for_people(audit, comparison)
     view.write(out, audit, comparison, (named, readable), pinned=pinned, files=files)
     if readable is not None and not arguments.json:
-        card.show(readable, named, _next(arguments, named, readable), out / view.MARKDOWN, notes=arguments.notes)
+        card.show(
+            readable, named, _next(arguments, named, readable), out / view.MARKDOWN,
+            notes=arguments.notes, everything=arguments.all,
+        )  # fmt: skip
     if readable is None or arguments.all:
-        view.show_table(named, out / view.MARKDOWN, lines=arguments.lines, files=files)
+        view.show_table(named, out / view.MARKDOWN, lines=arguments.lines, files=files, everything=arguments.all)
     else:
         shown = {row.variant for row in rows_of(readable, named, notes=arguments.notes)}
         view.show_remarks(named, shown, lines=arguments.lines, files=files)

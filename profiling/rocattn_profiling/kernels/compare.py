@@ -33,10 +33,7 @@ _IN_ORDER = (
     "cache lines", "read conflicts", "write conflicts", "LDS reads",
 )  # fmt: skip
 """Metrics of the order of the hot loop's instructions, as they are found."""
-_PRECEDENCE = (
-    "scratch", "spills", "matrix", "read conflicts", "write conflicts", "barriers", "idioms",
-    "instruction cache", "issue cycles", "cache lines", "load to wait", "loads in flight", "occupancy", "blocks",
-)  # fmt: skip
+_PRECEDENCE = [name for name in METRICS if name != "kernel"][: list(METRICS).index("blocks")]
 """Metrics that decide a kernel's verdict, the first that changed; then all others."""
 _EXPOSED = {"load to wait": 0, "loads in flight": 1}  # a side with so few has all latency exposed
 _WHOEVER_COMPILED = {"spills", "scratch", "occupancy", "blocks", "registers", "LDS"}

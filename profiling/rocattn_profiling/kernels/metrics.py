@@ -15,6 +15,7 @@ class AuditMetric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     column: str = ""
     in_table: str = ""
     legend: str = ""
+    structural: bool = False
     unit: str = ""
     more_is_better: bool = False
     worse: str = ""
@@ -63,3 +64,5 @@ METRICS = msgspec.convert(
     tomllib.loads(files(__package__).joinpath("metrics.toml").read_text("utf-8")), dict[str, AuditMetric]
 )
 """By the name that findings have, the gravest first."""
+STRUCTURAL = frozenset(metric.heading for metric in METRICS.values() if metric.structural)
+"""Columns that only --all shows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 
 from rocattn_profiling.base.card import Card
@@ -12,7 +13,7 @@ from rocattn_profiling.base.files import write_together
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import Comparison, Finding
 from rocattn_profiling.kernels.facts import KernelFacts
-from rocattn_profiling.kernels.metrics import METRICS
+from rocattn_profiling.kernels.metrics import METRICS, STRUCTURAL
 from rocattn_profiling.kernels.model.cache_lines import CacheLines
 from rocattn_profiling.kernels.model.cost import LoopCost
 from rocattn_profiling.kernels.model.lds import LdsConflicts
@@ -29,8 +30,8 @@ _RESOURCES = (
 )  # fmt: skip
 _SUMMARY = ("kernel", "arch", "variants", "VGPRs", "spill", "scratch", "LDS B", "waves", "bound by", "code B")
 _ORDER = (
-    "products", "vector", "overlap %", "run", "read-wait", "bare waits", "barriers", "FLOP/B", "LDS/matrix", "lines x",
-    "read x", "write x", "in flight",
+    "read x", "write x", "barriers", "lines x", "load-wait", "in flight", "read-wait", "FLOP/B", "products", "vector",
+    "overlap %", "run", "bare waits", "LDS/matrix",
 )  # fmt: skip
 _LEGEND = {metric.heading: metric.legend for metric in METRICS.values() if metric.legend}
 """What columns mean whose names do not say it."""
@@ -63,7 +64,7 @@ def for_people(audit: Audit, comparison: Comparison | None) -> tuple[Audit, Comp
     return audit, comparison
 
 
-def show_table(audit: Audit, written: Path, *, lines: bool, files: bool) -> None:
+def show_table(audit: Audit, written: Path, *, lines: bool, files: bool, everything: bool = False) -> None:
     """Print the kernels, or a summary if they are many; then what could not be known, each line once.
 
     Args:
@@ -71,24 +72,29 @@ def show_table(audit: Audit, written: Path, *, lines: bool, files: bool) -> None
         written: The file that has every kernel.
         lines: Whether to show the costliest source lines of the hot loops.
         files: Whether a kernel's file is needed to tell it from others.
+        everything: Whether to print the columns of how code is built, too.
     """
     if len(audit.kernels) <= _MOST_ROWS:
-        columns, rows = _columns(_RESOURCES, files=files), _resource_rows(audit, files=files)
-        print_table(f"audit of {audit.subject}", columns, rows, keys=len(_KEYS) + files)
-        _show_legend(columns, rows)
-        _show_order(audit.kernels, files=files)
+        hidden = frozenset[str]() if everything else STRUCTURAL
+        resources = _columns(_RESOURCES, files=files), _resource_rows(audit, files=files)
+        order = _columns(_ORDER, files=files), _order_rows(audit.kernels, files=files)
+        for title, columns, rows in (f"audit of {audit.subject}", *resources), ("order of the hot loops", *order):
+            if rows:
+                _show(title, columns, rows, hidden, keys=len(_KEYS) + files)
     else:
         print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)), keys=len(_KEYS))
         say(f"each line is of several variants, as smallest to largest; every kernel is in {written}")
     show_remarks(audit, lines=lines, files=files)
 
 
-def _show_order(kernels: Sequence[KernelFacts], *, files: bool) -> None:
-    """Print how the hot loops' instructions are ordered."""
-    if rows := _order_rows(kernels, files=files):
-        columns = _columns(_ORDER, files=files)
-        print_table("order of the hot loops", columns, rows, keys=len(_KEYS) + files)
-        _show_legend(columns, rows)
+def _show(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], hidden: Collection[str], *, keys: int
+) -> None:
+    """Print a table without some columns, and what the others mean."""
+    kept = [name not in hidden for name in columns]
+    columns, *rows = (list(compress(row, kept)) for row in (columns, *rows))
+    print_table(title, columns, rows, keys=keys)
+    _show_legend(columns, rows)
 
 
 def _show_legend(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -127,10 +133,11 @@ def _rank(facts: KernelFacts) -> tuple[float, float]:
 def _order_row(loop: LoopCost, schedule: Schedule) -> list[str]:
     waits = f"{schedule.bare_read_waits}/{schedule.read_waits}" if schedule.read_waits and loop.matrix_flops else ""
     return [
-        _cell(schedule.products or None), _cell(schedule.vector_per_product, 3), _cell(schedule.own_overlap_pct, 3),
-        _cell(schedule.run, 3), _cell(schedule.read_distance, 3), waits, str(loop.barriers),
-        _cell(loop.flops_per_global_byte if loop.matrix_flops else None, 4), _cell(loop.lds_reads_per_matrix, 2),
-        _lines(loop.cache_lines), *_conflicts(loop.lds), _cell(schedule.loads_in_flight),
+        *_conflicts(loop.lds), str(loop.barriers), _lines(loop.cache_lines), _cell(schedule.load_distance, 3),
+        _cell(schedule.loads_in_flight), _cell(schedule.read_distance, 3),
+        _cell(loop.flops_per_global_byte if loop.matrix_flops else None, 4), _cell(schedule.products or None),
+        _cell(schedule.vector_per_product, 3), _cell(schedule.own_overlap_pct, 3), _cell(schedule.run, 3), waits,
+        _cell(loop.lds_reads_per_matrix, 2),
     ]  # fmt: skip
 
 

@@ -39,8 +39,10 @@ def test_the_documents_have_the_metrics_as_they_are():
             rules.setdefault(rule, []).append(name)
     rows = [f"| {', '.join(names)} | {rule} |" for rule, names in rules.items()]
     assert "|---|---|\n" + "\n".join(rows) + "\n\n" in page
-    meanings = [f"- {metric.heading}: {metric.legend}" for metric in METRICS.values() if metric.legend]
-    assert "\n\n" + "\n".join(meanings) + "\n\n" in page
+    for structural in (False, True):
+        shown = [metric for metric in METRICS.values() if metric.legend and metric.structural == structural]
+        meanings = [f"- {metric.heading}: {metric.legend}" for metric in shown]
+        assert "\n\n" + "\n".join(meanings) + "\n\n" in page
 
 
 def test_entries_of_metrics_name_what_there_is():

@@ -207,7 +207,7 @@ def test_disassembly_is_what_the_compiler_wrote(tmp_path, target):
 
 @pytest.mark.parametrize("target", ["gfx908", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"])
 def test_the_library_reads_what_was_assembled(tmp_path, target):
-    """In this process, which may hold no objdump that knows the target: also gfx950 and gfx1250."""
+    """In this process, also where no objdump knows the target; of gfx1250, what its LLVM has."""
     if (library := disassembly._library()) is None:
         pytest.skip("rocm-llvm-python is not installed")
     compiler = pinned()

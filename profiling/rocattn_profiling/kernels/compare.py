@@ -454,7 +454,9 @@ def _in_order(old: LoopPin, new: LoopPin, factor: float, words: sentences.Words)
             numbers = (shown(old), shown(new))
             yield name, growth, numbers, words.order(name, numbers, factor)
     fewer, narrower = before.loads_in_flight - after.loads_in_flight, before.bytes_in_flight - after.bytes_in_flight
-    if before.loads_in_flight and after.loads_in_flight and fewer * narrower > 0:  # fewer but wider ones are no loss
+    more = sum(new.loads.values()) / (sum(old.loads.values()) * factor or 1) or 1  # by more loads, not by earlier ones
+    fewer_of_them = before.loads_in_flight * more - after.loads_in_flight
+    if min(fewer * narrower, fewer * fewer_of_them, before.loads_in_flight, after.loads_in_flight) > 0:
         loads = (before.loads_in_flight, after.loads_in_flight)
         yield "loads in flight", fewer, loads, words.order("loads in flight", loads, factor)
 
@@ -495,7 +497,7 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
 
 
 def _counted(old: LoopPin, new: LoopPin) -> float:
-    """Return how much more of its loop an iteration does, by how the loops count; 1 if their cycles do not bear it out.
+    """Return how much more of its loop an iteration does, by how the loops count; 1 if no cycles bear it out.
 
     Compilers choose what a loop counts in: iterations, elements or bytes.
     """
@@ -505,8 +507,11 @@ def _counted(old: LoopPin, new: LoopPin) -> float:
         factor = abs(new.step / old.step)
     else:
         return 1.0
-    grown = new.cycles["all"] / old.cycles["all"]
-    return factor if abs(math.log(grown / factor)) <= abs(math.log(factor)) / 2 else 1.0
+    grown = [
+        new.cycles[kind] / old.cycles[kind] for kind in ("all", "memory") if kind in old.cycles.keys() & new.cycles
+    ]
+    apart = min(abs(math.log(each / factor)) for each in grown)
+    return factor if apart <= abs(math.log(factor)) / 2 else 1.0
 
 
 def _apart(old: LoopPin, new: LoopPin) -> str:

@@ -135,18 +135,21 @@ def hottest(function: AssemblyFunction, loops: Iterable[Loop]) -> Loop | None:
     """Return the hot one of a function's loops.
 
     It is the loop with the most matrix instructions of its own (not in inner loops), else with the most FLOPs, else
-    with the most vector instructions; the first of equals. A loop that stores what an inner one sums up in matrix
-    products is the loop over tiles of a persistent kernel: its own products are the ends of that one's pipeline.
+    with the most accesses of global memory, else with the most vector instructions; the first of equals. A loop that
+    stores what an inner one sums up in matrix products is the loop over tiles of a persistent kernel: its own products
+    are the ends of that one's pipeline.
     Instead of a loop that runs a constant number of times it is the loop around that: unrolled, no other would be left.
+    A loop over the lanes of a wave, as LLVM sums up before an atomic, is none that a kernel spends its time in.
     """
 
-    def heat(loop: Loop) -> tuple[int, int, int]:
+    def heat(loop: Loop) -> tuple[int, int, int, int]:
         bodies = [function.blocks[block].instructions for block in loop.own]
         units = Counter(classify(instruction.mnemonic).unit for body in bodies for instruction in body)
         if matrix := units[Pipe.MATRIX]:
-            return matrix, 0, 0
-        return 0, sum(_flops(body, lane_flops) for body in bodies), units[Pipe.VECTOR]
+            return matrix, 0, 0, 0
+        return 0, sum(_flops(body, lane_flops) for body in bodies), units[Pipe.GLOBAL], units[Pipe.VECTOR]
 
+    loops = [loop for loop in loops if not _is_over_lanes(function, loop)]
     hot = max((loop for loop in loops if not _is_over_tiles(function, loop)), key=heat, default=None)
     while hot and (around := next((loop for loop in loops if hot in loop.inner), None)):
         if _is_over_tiles(function, around) or not _repeated(function, hot):
@@ -163,6 +166,12 @@ def _repeated(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
     once = usual_path(function, loop)
     instructions = sum(len(function.blocks[block].instructions) for block in once)
     return once * count.trips if instructions * count.trips <= _MOST_REPEATED else ()
+
+
+def _is_over_lanes(function: AssemblyFunction, loop: Loop) -> bool:
+    """Whether a loop reads one lane after the other: the first of a mask, which loses it."""
+    names = {each.mnemonic for block in loop.own for each in function.blocks[block].instructions}
+    return "v_readlane_b32" in names and any(name.startswith(("s_ff1_i32_b", "s_ctz_i32_b")) for name in names)
 
 
 def _is_over_tiles(function: AssemblyFunction, loop: Loop) -> bool:

@@ -81,12 +81,11 @@ def _step(
     function: AssemblyFunction, text: str, body: Collection[int], values: LaneValues
 ) -> tuple[int, str, Site] | None:
     """Return what an iteration adds to a register, the register that it is added to, and where that one is written."""
-    seen: list[str] = []
+    seen: list[Register] = []  # the low half of a pair stands for both
     step, written = 0, (-1, -1)
-    while text not in seen and len(seen) < 3:
-        seen.append(text)
-        registers = registers_of(text)
-        sites = values.written_in(registers[0], body) if registers else []
+    while (registers := registers_of(text)) and registers[0] not in seen and len(seen) < 3:
+        seen.append(registers[0])
+        sites = values.written_in(registers[0], body)
         if len(sites) != 1:
             return None
         block, index = sites[0]
@@ -96,7 +95,7 @@ def _step(
         if written[0] < 0:
             written = sites[0]
         step, text = step or added, source
-    return (step, text, written) if step and text in seen else None
+    return (step, text, written) if step and registers and registers[0] in seen else None
 
 
 def _summands(instruction: Instruction, register: Register, site: Site, values: LaneValues) -> tuple[str | None, int]:
@@ -108,7 +107,7 @@ def _summands(instruction: Instruction, register: Register, site: Site, values: 
         name = plain_name(mnemonic)
         if name in {"s_mov_b32", "v_mov_b32", "s_mov_b64", "v_mov_b64"}:
             return parts[1], 0
-        if name == "s_addk_i32":
+        if name in {"s_addk_i32", "s_addk_co_i32"}:
             return parts[0], _signed(int(parts[1], 0), 16)
         if match := _SUM.match(name):
             for source, other in (parts[-2:], parts[:-3:-1]):

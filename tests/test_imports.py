@@ -21,7 +21,11 @@ KIT = list(STRUCTURE["kit"])
 HOMES = {
     "hip": {"rocattn/gpu/driver.py"},
     "rocm": {"rocattn/gpu/driver.py"},
-    "torch": {"rocattn/torch.py"},
+    "torch": {  # the hooks run in a program's Python, not in rocattn's
+        "rocattn/torch.py",
+        "profiling/rocattn_profiling/kernels/capture/hook.py",
+        "profiling/rocattn_profiling/kernels/capture/torch_hook.py",
+    },
     "submitit": {"profiling/rocattn_profiling/bench/fleet/cluster.py"},
     "asv": {
         "profiling/rocattn_profiling/asv/series.py",

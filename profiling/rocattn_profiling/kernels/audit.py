@@ -15,7 +15,15 @@ from rocattn.toolchain.compilers import choose_compiler
 from rocattn_profiling.base.reasons import NotCompared, Reason, counted
 from rocattn_profiling.kernels import shipped
 from rocattn_profiling.kernels.facts import KernelFacts
-from rocattn_profiling.kernels.foreign import LaunchConfig, Part, facts_of_part, files_of, name_of, parts_of_file
+from rocattn_profiling.kernels.foreign import (
+    LaunchConfig,
+    Part,
+    facts_of_part,
+    files_of,
+    name_of,
+    not_compiled,
+    parts_of_file,
+)
 from rocattn_profiling.kernels.hip_source import SUFFIXES, HipBuild, HipSource
 from rocattn_profiling.kernels.model.rates import rates_version
 from rocattn_profiling.kernels.read.code_objects import NoDeviceCodeError
@@ -160,6 +168,7 @@ def audit_files(
         problems += lines
         on_step(name_of(part.path))
     kept = [facts for number in sorted(results) for facts in results[number]]
+    problems += [each for each in not_compiled(paths) if not wanted or each.arch in wanted]
     if others and not kept:
         there = ", ".join(sorted(arch or "an unknown processor" for arch in others))
         problems.append(shipped.Problem(f"no kernel is for {' or '.join(sorted(wanted))}: they are for {there}"))

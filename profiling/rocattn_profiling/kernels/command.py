@@ -12,6 +12,7 @@ from rocattn_profiling.base.console import add_common, emit_json, progress, say
 from rocattn_profiling.base.status import FAILED, OK, CommandError
 from rocattn_profiling.kernels import audit_command as kernels_audit
 from rocattn_profiling.kernels import occupancy_command as kernels_occupancy
+from rocattn_profiling.kernels.capture import command as kernels_capture
 from rocattn_profiling.workloads.options import positive
 
 if TYPE_CHECKING:
@@ -35,12 +36,16 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_common(build, out="out/kernels")
     audit = actions.add_parser("audit", help="registers, spills, occupancy and hot loops; what changed in them")
     kernels_audit.prepare(audit)
+    capture = actions.add_parser("capture", help="a program's Triton kernels, compiled without a GPU")
+    kernels_capture.prepare(capture)
     occupancy = actions.add_parser("occupancy", help="how many waves fit, which limit binds, and by how much")
     kernels_occupancy.prepare(occupancy)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked for."""
+    if arguments.action == "capture":
+        return kernels_capture.run(arguments)
     if arguments.action == "audit":
         return kernels_audit.run(arguments)
     if arguments.action == "occupancy":

@@ -158,6 +158,39 @@ def _is_text(data: bytes) -> bool:
     return bool(data) and b"\0" not in data[:4096]
 
 
+class _Captured(msgspec.Struct, frozen=True):
+    """What ``capture.hook`` adds to that: the arguments' types and the constants by name, or why there is no kernel."""
+
+    kernel: str = ""
+    arch: str = ""
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    error: str = ""
+
+    @property
+    def config(self) -> dict[str, str]:
+        """What tells kernels of one name apart."""
+        return {
+            kind: " ".join(f"{name}={value}".replace(" ", "") for name, value in sorted(of.items()))
+            for kind, of in (("signature", self.signature), ("constants", self.constants))
+        }
+
+
+class _Failed(msgspec.Struct, frozen=True):
+    captured: _Captured
+
+
+def not_compiled(paths: Iterable[Path]) -> list[Problem]:
+    """Return the kernels of folders of captured ones that did not compile."""
+    found = []
+    for path in (each for folder in paths if folder.is_dir() for each in sorted(folder.rglob("*.json"))):
+        with suppress(OSError, ValueError):
+            said = msgspec.json.decode(path.read_bytes(), type=_Failed).captured
+            if said.error:
+                found.append(Problem(said.error.splitlines()[0], kernel=said.kernel, arch=said.arch))
+    return found
+
+
 class _Triton(msgspec.Struct, frozen=True):
     """What Triton's JSON says of a kernel: how it is launched, and the version that compiled it, which no file says."""
 
@@ -165,6 +198,7 @@ class _Triton(msgspec.Struct, frozen=True):
     num_warps: int
     warp_size: int
     triton_version: str = ""
+    captured: _Captured | None = None
 
 
 # What Triton's JSON has beside the configuration: what came of it, and what is of the machine.
@@ -188,6 +222,8 @@ def _triton_beside(path: Path) -> tuple[_Triton, dict[str, str]] | None:
         for name, value in said.items()
         if isinstance(value, str | int | float) and not _NOT_CONFIGURED.fullmatch(name)
     }
+    if known.captured:
+        return known, config | known.captured.config
     for suffix in _TTIR:
         with suppress(OSError):
             text = decoded(path.with_suffix(suffix).read_bytes())

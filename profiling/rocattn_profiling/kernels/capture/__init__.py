@@ -1,0 +1,1 @@
+"""Keep the Triton kernels that a program would launch, compiled for GPUs that are not there."""

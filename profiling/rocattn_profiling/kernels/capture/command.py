@@ -1,0 +1,83 @@
+"""``rocattn kernels capture``: keep the Triton kernels of a program, compiled without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.console import add_common, cleanly, emit_json, say
+from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
+from rocattn_profiling.workloads.options import positive
+
+if TYPE_CHECKING:
+    from rocattn_profiling.kernels.capture.run import CapturedRun
+
+_CAPTURE = """\
+Run a program without a GPU and keep every Triton kernel that it would launch, compiled for each architecture: plain
+ones, all configurations of an autotuned one, and what torch.compile makes. Its Triton compiles and launches nothing;
+its tensors are on the CPU and say that they are on a GPU; its results are of no use. Each kernel is kept as code
+object, assembly and JSON (signature, constants, options, versions, source), which `rocattn kernels audit` reads.
+
+  rocattn kernels capture --arch gfx950 gfx942 --python OLD --out old -- python bench.py
+  rocattn kernels capture --arch gfx950 gfx942 --python NEW --out new -- python bench.py
+  rocattn kernels audit new --against old
+
+The status is 3 if a kernel did not compile or the program failed: what it did not get to is not known."""
+_SHOWN = 5  # kernels that did not compile, by name
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "rocattn kernels capture --arch GFX [GFX ...] [options] -- COMMAND [ARGUMENT ...]"
+    parser.description = _CAPTURE
+    parser.add_argument("--arch", nargs="+", required=True, metavar="GFX", help="architectures to compile for")
+    parser.add_argument("--python", type=Path, metavar="ENV", help="the program's Python: its virtual environment")
+    parser.add_argument(
+        "--timeout", type=positive, default=1800, metavar="S", help="limit of the program (default 1800 s)"
+    )
+    parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
+    add_common(parser, out="out/capture")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program for each architecture and say what was kept."""
+    from rocattn_profiling.kernels.capture.run import Captured, capture, gpu_of, prepared, write_listing
+    from rocattn_profiling.pages.render import count
+
+    if not arguments.command:
+        raise CommandError("name the program after --: rocattn kernels capture --arch gfx950 -- python bench.py")
+    gpus = [gpu_of(arch) for arch in dict.fromkeys(arguments.arch)]
+    out = prepared(Path(arguments.out))
+    runs: list[CapturedRun] = []
+    with cleanly("capture"):
+        for gpu in gpus:
+            kept = capture(arguments.command, gpu, out, python=arguments.python, timeout_s=arguments.timeout)
+            runs.append(kept)
+            write_listing(out, Captured(program=arguments.command, runs=runs))
+            _show(kept)
+    if arguments.json:
+        emit_json(Captured(program=arguments.command, runs=runs))
+    if without := [kept.arch for kept in runs if not kept.kernels]:
+        raise CommandError(
+            f"no Triton kernel was compiled for {', '.join(without)}: run the program with a Python that has Triton, "
+            "not isolated (-I, -E, -S), on inputs that reach a kernel",
+            NOT_MEASURED,
+        )
+    total = sum(sum(kept.kernels.values()) for kept in runs)
+    say(f"capture: {count(total, 'kernel')} for {', '.join(kept.arch for kept in runs)} in {out}")
+    return NOT_MEASURED if any(kept.failure or kept.not_compiled for kept in runs) else OK
+
+
+def _show(kept: CapturedRun) -> None:
+    from rocattn_profiling.pages.render import count
+
+    variants = sum(kept.kernels.values())
+    say(f"{kept.arch}: {count(variants, 'variant')} of {count(len(kept.kernels), 'kernel')}")
+    for failed in kept.not_compiled[:_SHOWN]:
+        say(f"{kept.arch}: {failed.kernel} did not compile: {failed.text.splitlines()[0]}")
+    if more := kept.not_compiled[_SHOWN:]:
+        say(f"{kept.arch}: {len(more)} more did not compile")
+    if kept.failure:
+        say(f"{kept.arch}: the program failed after {count(variants, 'kernel')}: {kept.failure}")

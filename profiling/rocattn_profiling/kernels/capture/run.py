@@ -1,0 +1,243 @@
+"""Run a program without a GPU, once for each architecture, and list the kernels that `hook` kept of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from rocattn.errors import RocattnError, ToolchainError
+from rocattn.toolchain.compilers import choose_compiler
+from rocattn_profiling.base.files import write_text
+from rocattn_profiling.base.gpus import architecture, product, products
+from rocattn_profiling.base.process import find_tool, run_group
+
+LISTING = "capture.json"
+_HOOKS = {"hook.py": "sitecustomize.py", "torch_hook.py": "torch_hook.py"}
+_LOG = "program.log"
+_NOT_USED = (  # what would run no compiler, or launch without Triton
+    "TRITON_INTERPRET", "TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_AUTOGRAD_CACHE",
+    "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER", "TORCHINDUCTOR_USE_STATIC_TRITON_LAUNCHER",
+)  # fmt: skip
+_PYTHONS = ("python", "python3")
+
+
+class StandInGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU that a program is told it has: the largest product of an architecture."""
+
+    arch: str
+    name: str
+    cus: int
+    clock_mhz: int
+    wave_size: int
+    lds_bytes: int
+    memory_bytes: int = 192 << 30
+
+
+class NotCompiled(msgspec.Struct, frozen=True):
+    """A kernel that Triton did not compile, and its word for it."""
+
+    kernel: str
+    text: str
+
+
+class CapturedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What was kept of a program on one architecture.
+
+    Attributes:
+        arch: The architecture.
+        kernels: How many variants of how many kernels were compiled, by the kernel's name.
+        not_compiled: Those that were not.
+        failure: How the program ended, if not well.
+    """
+
+    arch: str
+    kernels: dict[str, int]
+    not_compiled: list[NotCompiled]
+    failure: str = ""
+
+
+class Captured(msgspec.Struct, frozen=True, kw_only=True):
+    """A program's kernels: ``capture.json`` in their folder."""
+
+    program: list[str]
+    runs: list[CapturedRun]
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What `hook` writes beside a code object, as far as it is listed."""
+
+    kernel: str
+    error: str = ""
+
+
+class _Beside(msgspec.Struct, frozen=True):
+    captured: _Said
+
+
+class NotCapturedError(RocattnError):
+    """Raised when a program cannot be captured at all."""
+
+
+def gpu_of(arch: str) -> StandInGpu:
+    """Return the GPU to stand in for.
+
+    Raises:
+        ArchError: When nothing is known of the architecture.
+    """
+    facts = architecture(arch)
+    of_arch = [each for each in map(product, products()) if each.arch.name == facts.name]
+    largest = max(of_arch, key=lambda each: each.cus, default=None)
+    return StandInGpu(
+        arch=facts.name, name=f"AMD {largest.name}" if largest else "AMD Radeon Graphics",
+        cus=largest.cus if largest else 32, clock_mhz=largest.clock_mhz if largest else 2000,
+        wave_size=facts.wave_sizes[0], lds_bytes=facts.lds_block_bytes,
+    )  # fmt: skip
+
+
+def prepared(out: Path) -> Path:
+    """Return the folder to keep kernels in, without those of an earlier capture.
+
+    Raises:
+        NotCapturedError: When there are other things in it.
+    """
+    if out.is_dir() and any(out.iterdir()):
+        try:
+            earlier = msgspec.json.decode((out / LISTING).read_bytes(), type=Captured)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise NotCapturedError(f"{out} is not empty, and no earlier capture: name another folder") from error
+        for run in earlier.runs:
+            shutil.rmtree(out / run.arch, ignore_errors=True)
+        (out / LISTING).unlink()
+    out.mkdir(parents=True, exist_ok=True)
+    return out.resolve()
+
+
+def command_of(program: Sequence[str], python: Path | None) -> tuple[list[str], dict[str, str]]:
+    """Return how to start a program, and what it needs in its environment to find the same Python.
+
+    Args:
+        program: The command line; a plain ``python`` in front is the one of ``python``.
+        python: A virtual environment, or an interpreter.
+
+    Raises:
+        NotCapturedError: When there is no interpreter.
+    """
+    if python is None:
+        return list(program), {}
+    found = [path for path in (python, python / "bin" / "python", python / "bin" / "python3") if path.is_file()]
+    if not found or not os.access(found[0], os.X_OK):
+        raise NotCapturedError(f"{python} is neither a virtual environment nor a Python: name one's folder")
+    first = Path.cwd() / found[0]  # not resolved: a virtual environment's is a link
+    path = f"{first.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    rest = [str(first), *program[1:]] if program[0] in _PYTHONS else list(program)
+    return rest, {"PATH": path}
+
+
+def capture(
+    program: Sequence[str], gpu: StandInGpu, out: Path, *, python: Path | None, timeout_s: float
+) -> CapturedRun:
+    """Run a program for one architecture and list what was kept.
+
+    Args:
+        program: Its command line.
+        gpu: What it runs on by its own opinion.
+        out: The folder; the kernels go into one named as the architecture.
+        python: As of `command_of`.
+        timeout_s: The program's limit.
+
+    Raises:
+        NotCapturedError: When there is no such Python.
+        StartError: When the program cannot be started.
+    """
+    folder = out / gpu.arch
+    folder.mkdir(exist_ok=True)
+    argv, found_by = command_of(program, python)
+    with _hooked(gpu, out) as env, (folder / _LOG).open("wb") as log:
+        ended = run_group(argv, env={**env, **found_by}, cwd=None, stdout=log, stderr=log, timeout_s=timeout_s)
+    kernels: dict[str, int] = {}
+    not_compiled = []
+    for said in _kept(folder):
+        if said.error:
+            not_compiled.append(NotCompiled(said.kernel, said.error))
+        else:
+            kernels[said.kernel] = kernels.get(said.kernel, 0) + 1
+    failure = "" if ended.status == 0 else ended.sentence((folder / _LOG).read_text(errors="replace"))
+    return CapturedRun(arch=gpu.arch, kernels=kernels, not_compiled=not_compiled, failure=failure)
+
+
+def _kept(folder: Path) -> Iterator[_Said]:
+    for path in sorted(folder.glob("*/*/*.json")):
+        with suppress(msgspec.MsgspecError):  # half of one, where the program was killed
+            yield msgspec.json.decode(path.read_bytes(), type=_Beside).captured
+
+
+def write_listing(out: Path, listing: Captured) -> Path:
+    """Write what was captured."""
+    return write_text(out / LISTING, msgspec.json.format(msgspec.json.encode(listing)).decode() + "\n")
+
+
+@contextmanager
+def _hooked(gpu: StandInGpu, out: Path) -> Iterator[Mapping[str, str]]:
+    """Yield an environment in which every Python runs `hook` first, with caches of its own: nothing is known yet."""
+    with tempfile.TemporaryDirectory(prefix="rocattn-capture-") as name:
+        place = Path(name)
+        for source, copy in _HOOKS.items():
+            shutil.copyfile(Path(__file__).with_name(source), place / copy)
+        paths = [name, *filter(None, [os.environ.get("PYTHONPATH")])]
+        yield {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "ROCATTN_CAPTURE": msgspec.json.encode({"gpu": gpu, "out": str(out)}).decode(),
+            "TRITON_CACHE_DIR": str(place / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            **dict.fromkeys(_NOT_USED, "0"),
+            **_linker(place),
+            **_rocm(place, gpu),
+        }
+
+
+_ROCM = {
+    "rocminfo": "Agent 1\n  Name: {arch}\n  Marketing Name: {name}\n  Device Type: GPU\n  Compute Unit: {cus}",
+    "hipconfig": "7.0.0",
+}
+
+
+def _rocm(place: Path, gpu: StandInGpu) -> dict[str, str]:
+    """Let libraries ask ROCm's tools what GPU there is, where none are installed."""
+    if any(map(find_tool, _ROCM)):
+        return {}
+    for tool, answer in _ROCM.items():
+        _script(place / "rocm" / "bin" / tool, f"print({answer.format_map(msgspec.to_builtins(gpu))!r})")
+    return {"ROCM_HOME": str(place / "rocm")}
+
+
+def _script(path: Path, code: str) -> str:
+    """Write a program in this Python, which needs none of its packages."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!{sys.executable} -IS\n{code}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def _linker(place: Path) -> dict[str, str]:
+    """Name a linker for Triton 3.4 and older, which look for ROCm's."""
+    variable = "TRITON_HIP_LLD_PATH"
+    if variable in os.environ:
+        return {}
+    linker = find_tool("ld.lld")
+    if linker is None:
+        try:
+            words = choose_compiler().linker
+        except ToolchainError:
+            return {}  # newer ones bring theirs; what the others lack, they say
+        linker = _script(place / "ld.lld", f"import os, sys\nos.execv({words[0]!r}, {list(words)!r} + sys.argv[1:])")
+    return {variable: linker}

@@ -1,0 +1,217 @@
+"""``rocattn kernels capture``: a program's kernels without a GPU; its Triton here is a tiny one with the same hooks."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rocattn_profiling import cli
+from rocattn_profiling.kernels.audit import audit_files
+from rocattn_profiling.kernels.capture.run import gpu_of
+from rocattn_profiling.kernels.pairs import pairs_of
+
+from .audit.test_other_files import KERNEL
+
+TRITON = {
+    "__init__.py": """
+__version__ = "9.9.9"
+from .compiler import compile
+from .runtime import jit, Autotuner
+from . import testing
+""",
+    "testing.py": "def do_bench(call, quantiles=None, return_mode='mean'):\n    raise OSError('no GPU')\n",
+    "backends/__init__.py": "",
+    "backends/compiler.py": """
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class GPUTarget:
+    backend: str
+    arch: str
+    warp_size: int
+""",
+    "compiler/__init__.py": "from .compiler import compile\n",
+    "compiler/compiler.py": """
+from collections import namedtuple
+from ..runtime import driver
+TEXT = {kernel!r}
+class Source:
+    def __init__(self, fn, signature, constants, attrs):
+        self.fn, self.name, self.signature, self.constants, self.attrs = fn, fn.__name__, signature, constants, attrs
+class Kernel:
+    def __init__(self, src, target, options):
+        said = dict(options, shared=0, warp_size=64, triton_version="9.9.9", target=target, name=src.name)
+        self.metadata = namedtuple("Metadata", said)(**said)
+        text = TEXT.format(name=src.name, target=target.arch)
+        self.asm = dict(amdgcn=text, ttir="module")
+        self.run = driver.active.launcher_cls(src, self.metadata)
+        driver.active.utils.load_binary(src.name, b"", 0, 0)
+        assert driver.active.utils.get_device_properties(0)["warpSize"] == 64
+def compile(src, target=None, options=None):
+    if src.constants.get((2,)) == 13:
+        raise ValueError("13 brings bad luck\\nand more")
+    return Kernel(src, target, options)
+""",
+    "runtime/__init__.py": """
+from .driver import driver
+class Jit:
+    arg_names = ["x", "n", "BLOCK"]
+    starting_line_number = 7
+    src = "def add(x, n, BLOCK): ..."
+    def __init__(self, fn):
+        self.fn, self.__name__ = fn, fn.__name__
+    def run(self, x, n, BLOCK, num_warps=4):
+        from ..compiler.compiler import Source
+        from ..compiler import compiler
+        signature = {"x": "*fp16", "n": "i32", "BLOCK": "constexpr"}
+        source = Source(self, signature, {(2,): BLOCK}, {(0,): [["tt.divisibility", 16]]})
+        compiler.compile(source, None, {"num_warps": num_warps}).run(1, 1, 1, 0)
+jit = Jit
+class Autotuner:
+    def __init__(self, fn, configs):
+        self.fn, self.configs = fn, configs
+    def run(self, x, n):
+        timed = driver.active.get_benchmarker()
+        times = [timed(lambda: self.fn.run(x, n, **config), quantiles=(0.5, 0.2, 0.8)) for config in self.configs]
+        self.best = min(range(len(times)), key=times.__getitem__)
+""",
+    "runtime/driver.py": """
+class Config:
+    def __init__(self):
+        self._default = self.active = None
+    def set_active(self, driver):
+        self.active = driver
+driver = Config()
+""",
+}
+PROGRAM = """\
+import sys
+import triton
+def add(x, n, BLOCK): ...
+kernel = triton.jit(add)
+tuned = triton.Autotuner(kernel, [{"BLOCK": size} for size in (13, 64, 128)])
+"""
+
+
+@pytest.fixture
+def capture(tmp_path, capsys, monkeypatch):
+    """Return a function that captures a program and gives the status, what it said and the JSON files by kernel."""
+    place = tmp_path / "packages"
+    for name, text in TRITON.items():
+        (place / "triton" / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / "triton" / name).write_text(text.replace("{kernel!r}", repr(KERNEL)))
+    monkeypatch.setenv("PYTHONPATH", str(place))
+
+    def run(text, *options, arch=("gfx942",), out="out"):
+        (tmp_path / "bench.py").write_text(PROGRAM + text)
+        words = ["kernels", "capture", "--arch", *arch, "--out", str(tmp_path / out), *options, "--", sys.executable]
+        status = cli.main([*words, str(tmp_path / "bench.py")])
+        said = [json.loads(path.read_text()) for path in sorted((tmp_path / out).glob("*/*/*/*.json"))]
+        return status, capsys.readouterr().err, said
+
+    return run
+
+
+def test_every_configuration_is_kept_for_every_architecture(capture, tmp_path):
+    """With all that made it; what does not compile is the slowest, and named."""
+    status, err, said = capture(
+        "tuned.run(None, 1000)\nassert tuned.best == 1\nassert triton.testing.do_bench(list) == 1.0\n",
+        arch=("gfx942", "gfx90a"),
+    )
+    assert (status, len(said)) == (3, 6)
+    assert "gfx942: add did not compile: ValueError: 13 brings bad luck\n" in err
+    captured = next(each["captured"] for each in said if each["captured"]["constants"] == {"BLOCK": 64})
+    assert captured["signature"] == {"x": "*fp16:16", "n": "i32"}
+    assert captured["options"] == {"num_warps": 4}
+    assert captured["versions"] == {"triton": "9.9.9"}
+    assert captured["source"]["line"] == 7
+    listing = json.loads((tmp_path / "out/capture.json").read_text())
+    kept = {run["arch"]: run["kernels"] for run in listing["runs"]}
+    assert kept == {"gfx942": {"add": 2}, "gfx90a": {"add": 2}}
+
+
+def test_captured_kernels_are_paired_by_what_made_them(capture, tmp_path):
+    """Types and constants by name; a later capture replaces an earlier one, and nothing else."""
+    for out, sizes in (("old", (64, 128)), ("new", (128, 64, 256))):
+        for again in range(2):
+            status, _, said = capture(f"for size in {sizes}: kernel.run(None, 1, size)\n", out=out)
+            assert (status, len(said), again) == (0, len(sizes), again)
+    old, new = (audit_files([tmp_path / name]) for name in ("old", "new"))
+    pairs = pairs_of(old, new)
+    constants = [tuple(facts.config["constants"] for facts in both) for both in pairs.both]
+    assert sorted(constants) == [("BLOCK=128", "BLOCK=128"), ("BLOCK=64", "BLOCK=64")]
+    assert [facts.config["constants"] for facts in pairs.new] == ["BLOCK=256"]
+
+
+def test_what_no_longer_compiles_is_worse(capture, tmp_path, capsys):
+    """The kernel is gone, and the audit says why."""
+    capture("kernel.run(None, 1, 64)\nkernel.run(None, 1, 128)\n", out="old")
+    assert capture("kernel.run(None, 1, 64)\ntuned.run(None, 1)\n", out="new")[0] == 3
+    for path in (tmp_path / "new").glob("*/*/*/*.json"):  # as if it were the one of the older Triton
+        if json.loads(path.read_text())["captured"]["constants"] == {"BLOCK": 128}:
+            path.with_suffix(".amdgcn").unlink()
+    words = ["kernels", "audit", str(tmp_path / "new"), "--against", str(tmp_path / "old")]
+    assert cli.main([*words, "--out", str(tmp_path / "audit")]) == 1
+    assert "it does not compile any more: ValueError: 13 brings bad luck" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "line"),
+    [
+        ("", 3, "no Triton kernel was compiled for gfx942"),
+        ("kernel.run(None, 1, 64)\nsys.exit('wrong result')\n", 3, "exit status 1: wrong result"),
+        ("kernel.run(None, 1, 13)\n", 3, "no Triton kernel was compiled for gfx942"),
+    ],
+)
+def test_a_program_that_fails_is_no_pass(capture, text, status, line):
+    """What was kept until then is said, too."""
+    got, err, said = capture(text)
+    assert (got, line in err) == (status, True)
+    if "wrong" in text:
+        assert len(said) == 1
+
+
+def test_own_sitecustomize_runs_too(capture, tmp_path):
+    """And children of the program are captured as well."""
+    (tmp_path / "packages/sitecustomize.py").write_text("import sys\nsys.own = 1\n")
+    child = "import subprocess\nassert sys.own == 1\n"
+    child += "if len(sys.argv) == 1: sys.exit(subprocess.run([sys.executable, __file__, '1']).returncode)\n"
+    status, err, said = capture(f"{child}kernel.run(None, 1, 64)\n")
+    assert (status, len(said)) == (0, 1), err
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--arch", "gfx1", "--", "python"], "gfx1"),
+        (["--arch", "gfx942"], "name the program after --"),
+        (["--arch", "gfx942", "--python", "nowhere", "--", "python"], "neither a virtual environment nor a Python"),
+        (["--arch", "gfx942", "--", "no-such-program"], "cannot start no-such-program"),
+        (["--arch", "gfx942", "--out", "tests", "--", "python"], "no earlier capture"),
+    ],
+)
+def test_bad_input_is_one_line(options, line, tmp_path, capsys, monkeypatch):
+    """Nothing is run, nothing is written over."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/mine").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["kernels", "capture", *options]) == 4
+    err = capsys.readouterr().err
+    assert (err.count("\n"), line in err) == (1, True), err
+
+
+def test_the_python_is_the_given_environments(tmp_path, capsys, monkeypatch):
+    """Also for a program that starts it by its name."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    monkeypatch.chdir(tmp_path)
+    for words in (["python"], ["env", "python3"]):
+        options = ["--arch", "gfx1100", "--python", "env", "--out", "out", "--", *words]
+        assert cli.main(["kernels", "capture", *options, "-c", "import sys; print(sys.prefix)"]) == 3
+        assert (tmp_path / "out/gfx1100/program.log").read_text() == f"{tmp_path / 'env'}\n"
+    assert "no Triton kernel" in capsys.readouterr().err
+
+
+def test_devices_are_the_tables():
+    """Wave sizes and LDS decide what compiles."""
+    assert (gpu_of("gfx950").lds_bytes, gpu_of("gfx950").wave_size, gpu_of("gfx950").cus) == (163840, 64, 256)
+    assert (gpu_of("gfx1201").wave_size, gpu_of("gfx1201").cus) == (32, 64)

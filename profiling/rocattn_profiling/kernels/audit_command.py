@@ -29,8 +29,8 @@ of any origin, a folder with such, or a HIP source (.hip, .cu, .cpp), which is c
 compares kernel by kernel and ends with 1 if one got worse: a new spill, scratch memory, a wave or a block lost, more
 than 2 % more issue cycles in the hot loop, narrower loads.
 --check-pins compares with the pinned numbers, and asks for new pins after an improvement, too. What cannot be compared
-is listed, and the status is 3: the cycles of another compiler's code, kernels whose pair is not clear, and what a side
-does not know of a kernel, as its hot loop without an llvm-objdump."""
+is listed, and the status is 3: kernels whose pair is not clear, and what a side does not know of a kernel, as its hot
+loop without an llvm-objdump. Of another compiler's code registers, spills, waves and the cycles of loops are judged."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:

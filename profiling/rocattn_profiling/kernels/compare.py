@@ -37,7 +37,9 @@ _PRECEDENCE = [name for name in METRICS if name != "kernel"][: list(METRICS).ind
 """Metrics that decide a kernel's verdict, the first that changed; then all others."""
 _EXPOSED = {"load to wait": 0, "loads in flight": 1}  # a side with so few has all latency exposed
 _WHOEVER_COMPILED = {"spills", "scratch", "occupancy", "blocks", "registers", "LDS"}
-"""Metrics that are compared though another compiler made the kernel: the rest is that one's, not a change's."""
+"""Metrics that are compared with pins though another compiler made the kernel: the rest is of that one."""
+_OF_AN_UPGRADE = {*_WHOEVER_COMPILED, "matrix", "issue cycles"}
+"""Metrics that judge another compiler itself: how it orders instructions, and code that runs once, are notes."""
 _SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
 
 
@@ -110,6 +112,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         changes: The numbers of every kernel that both sides have and that differs.
         sources: Changed lines of code that kernels with findings are made from; known of two revisions only.
         alike: Kernels that both sides make from the same sources and macros: they are not compiled.
+        compilers: What compiled a kernel before and now, where that is not the same.
         not_compared: What a side does not know of kernels that both have, and what head could not be audited for.
     """
 
@@ -121,6 +124,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     changes: list[Change] = []
     sources: list[SourceChange] = []
     alike: int = 0
+    compilers: list[tuple[str, str]] = []
     not_compared: tuple[NotCompared, ...] = ()
 
     @property
@@ -170,7 +174,9 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
         (f"# kernel {name} on {arch}", f"# kernels {name} on {arch}", _UNCLEAR)
         for name, arch in ((facts.name, facts.arch) for facts in pairs.unclear)
     ]
-    return _sorted(base.subject, head, compared, findings, unclear)
+    compilers = sorted({(before.compiler, facts.compiler) for before, facts in pairs.both})
+    comparison = _sorted(base.subject, head, compared, findings, unclear)
+    return msgspec.structs.replace(comparison, compilers=[(old, new) for old, new in compilers if old != new])
 
 
 def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> Comparison:
@@ -218,10 +224,12 @@ class _Compared(NamedTuple):
 def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts | None = None) -> _Compared:
     """Compare one kernel; arguments as of `differences`, and what compiled it before."""
     now, found, gaps = pin_of(facts), list(differences(pin, facts, before)), list(_gaps(pin, facts, before))
-    if compiler != facts.compiler and any(finding.metric not in _WHOEVER_COMPILED for finding in found):
+    if compiler != facts.compiler and before is not None:
+        judged = _OF_AN_UPGRADE if facts.loop and facts.loop.has_loop else _WHOEVER_COMPILED
+        found = [each if each.metric in judged else msgspec.structs.replace(each, severity="note") for each in found]
+    elif compiler != facts.compiler and any(finding.metric not in _WHOEVER_COMPILED for finding in found):
         found = [finding for finding in found if finding.metric in _WHOEVER_COMPILED]
-        why = f"compiled by {compiler or 'who knows what'} then and {facts.compiler or 'who knows what'} now"
-        gaps.append((*_LOOPS, Reason("another_compiler", why)))
+        gaps.append((*_LOOPS, Reason("another_compiler", sentences.compiled_by(compiler, facts.compiler))))
     findings = _weighed(found)
     known = _as_known(pin, now, [facts, *([before] if before else [])])
     change = Change(arch=facts.arch, kernel=facts.name, file=facts.file, before=known, after=now)

@@ -44,6 +44,12 @@ def _bytes(need: Need) -> str:
     return f"{need.now - need.at_most:,}{' bytes' * (need.resource == LDS)}"
 
 
+def compiled_by(before: str, now: str) -> str:
+    """Return what compiled a kernel on each side, in words."""
+    unsaid = "who knows what"
+    return f"compiled by {before or unsaid} then and {now or unsaid} now"
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """Sentences about one kernel.

@@ -14,6 +14,7 @@ from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import SEVERITIES, Change, Comparison, Finding
 from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.metrics import METRICS
+from rocattn_profiling.kernels.sentences import compiled_by
 from rocattn_profiling.pages.render import count
 
 _MOST_NAMED = 3
@@ -140,9 +141,9 @@ def counts(comparison: Comparison) -> str:
 
 
 def coverage(comparison: Comparison) -> list[str]:
-    """Return `counts`, and how many variants were not compiled, since they cannot differ."""
+    """Return `counts`, other compilers, and how many variants were not compiled, since they cannot differ."""
     if not comparison.alike:
-        return [counts(comparison)]
+        return [counts(comparison), *(compiled_by(*sides) for sides in comparison.compilers)]
     alike = f"{count(comparison.alike, 'variant')} with the same sources and macros as in {comparison.base}"
     looked_at = bool(comparison.compared or comparison.findings)
     return [*([counts(comparison)] if looked_at else []), f"{alike}: not compiled"]

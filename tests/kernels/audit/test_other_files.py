@@ -48,7 +48,7 @@ def kernel(path, name="matmul", target="gfx942"):
     return path
 
 
-def test_kernels_of_two_versions_of_triton_accuse_nobody(audit, tmp_path):
+def test_two_versions_of_triton_are_named_and_compared(audit, tmp_path):
     """Only the JSON beside them says which it was; where it does not, they are taken for one compiler's."""
     path, before = kernel(tmp_path / "cache" / "matmul.amdgcn"), tmp_path / "before.json"
 
@@ -68,7 +68,7 @@ def test_kernels_of_two_versions_of_triton_accuse_nobody(audit, tmp_path):
         compiled_by(new, vgprs, "\tv_mov_b32 v0, 0\n" * (old != new))
         got, _, _, text = audit(path, "--against", before)
         assert got == status
-        assert ("hot loop of 1 kernel: compiled by" in text) == (old != new)
+        assert ("compiled by" in text) == (old != new)
         if old == "3.5.1":
             assert "compiled by Triton 3.5.1 then and Triton 3.9.0 now" in text
 

@@ -405,7 +405,7 @@ def _spills(pin: Pin, now: Pin) -> tuple[float, tuple[int, int]] | None:
     """Return above 0 if spills got worse and below 0 if better, and the numbers that say so; None if none changed."""
     vgprs, sgprs = (pin.vgpr_spills, now.vgpr_spills), (pin.sgpr_spills, now.sgpr_spills)
     change = vgprs[1] - vgprs[0]
-    if change <= 0 and sgprs[1] and not sgprs[0]:  # worse, though fewer VGPRs may be spilled
+    if sgprs[1] > -change >= 0 and not sgprs[0]:  # worse, though fewer VGPRs may be spilled
         return 1, sgprs
     if change:
         return change, vgprs

@@ -112,8 +112,9 @@ def test_scalar_spills_count_when_they_begin_and_end(before, after, severity):
 @pytest.mark.parametrize(
     ("before", "after", "severity", "numbers"),
     [
-        ((12, 0), (3, 5), "worse", (0, 5)),
-        ((12, 0), (0, 5), "worse", (0, 5)),
+        ((12, 0), (11, 5), "worse", (0, 5)),
+        ((12, 0), (12, 5), "worse", (0, 5)),
+        ((12, 0), (0, 5), "better", (12, 0)),
         ((12, 0), (13, 5), "worse", (12, 13)),
         ((12, 5), (13, 0), "worse", (12, 13)),
         ((12, 4), (3, 5), "better", (12, 3)),
@@ -121,7 +122,7 @@ def test_scalar_spills_count_when_they_begin_and_end(before, after, severity):
     ],
 )
 def test_of_spills_that_come_and_go_the_worse_counts(before, after, severity, numbers):
-    """SGPRs that begin to be spilled are worse though fewer VGPRs are; the numbers are those of what got worse."""
+    """SGPRs that begin to be spilled are worse if fewer VGPRs end to be: those cost memory, SGPRs lanes of a VGPR."""
     sides = [audit(facts(vgpr_spills=vgprs, sgpr_spills=sgprs, scratch=64)) for vgprs, sgprs in (before, after)]
     (one,) = compare(*sides).findings
     assert (one.severity, one.metric, (one.before, one.after)) == (severity, "spills", numbers)

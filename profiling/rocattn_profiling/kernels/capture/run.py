@@ -239,5 +239,6 @@ def _linker(place: Path) -> dict[str, str]:
             words = choose_compiler().linker
         except ToolchainError:
             return {}  # newer ones bring theirs; what the others lack, they say
-        linker = _script(place / "ld.lld", f"import os, sys\nos.execv({words[0]!r}, {list(words)!r} + sys.argv[1:])")
+        rest = "[word for word in sys.argv[1:] if word not in {'-flavor', 'gnu'}]"  # its name says it
+        linker = _script(place / "ld.lld", f"import os, sys\nos.execv({words[0]!r}, {list(words)!r} + {rest})")
     return {variable: linker}

@@ -358,7 +358,7 @@ class AttentionConfig:
 
     @property
     def bytes_moved(self) -> int:
-        """Compulsory traffic: reads of the rows of Q, K and V and of the mask that are visible, and O (and LSE) written.
+        """Compulsory traffic: the visible rows of Q, K and V and part of the mask are read, and O (and LSE) written.
 
         Backward reads those, and the rows of O, dO and LSE that see something, and writes dQ, dK and dV.
         """

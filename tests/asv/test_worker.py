@@ -414,3 +414,12 @@ def test_the_request_is_all_the_worker_reads(suite, tmp_path):
     request |= {"param": None, "answer": str(answer)}
     subprocess.run([sys.executable, "-s", command[1], json.dumps(request)], check=True, cwd=tmp_path)
     assert json.loads(answer.read_text())["value"] == 7.0
+
+
+def test_a_second_name_of_a_function_is_no_second_benchmark(tmp_path):
+    """asv names both after the function: it would be measured and counted twice."""
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "bench_a.py").write_text("def track_it():\n    return 1\ntrack_alias = track_it\n")
+    suite = Launcher(sys.executable, folder, tmp_path / "scratch").discover()
+    assert [benchmark.name for benchmark in suite.benchmarks] == ["bench_a.track_it"]

@@ -147,3 +147,20 @@ def test_a_mistake_in_a_file_ends_the_run_before_it_builds(
     assert f"{file}:{said}" in err
     assert "building" not in err
     assert not list((project.root / "out/gate/work").iterdir())
+
+
+def test_one_trailer_accepts_all_benchmarks_of_a_cause(project, offline, monkeypatch, capsys):
+    """The line that is printed, up to its ceiling; not those of another line, and not more than it says."""
+    doubled = COUNTING.replace("n if n < 200 else n * 1", "2 * n")
+    single = {"tinylib/__init__.py": COUNTING.replace("n if n < 200 else n * 1", "n")}
+    project.commit("count", **single, **{"benchmarks/bench_one.py": "def track_one():\n    return 1\n"})
+    project.commit("slower", **{"tinylib/__init__.py": doubled})
+    monkeypatch.chdir(project.root)
+    assert main(["gate", "run", "--quick", "--out", "out/gate"]) == 1
+    line = next(line.strip() for line in capsys.readouterr().out.splitlines() if "accept: " in line)
+    line = line.removeprefix("accept: ").replace("REASON", "the change is worth it")
+    assert line.startswith("Rocattn-Accept: tinylib/__init__.py:4 | cause | 2.")
+    for text, status in ((line, 0), (line.replace("| 2.", "| 1."), 1), (line.replace(":4 |", ":5 |"), 1)):
+        project.git("commit", "--quiet", "--allow-empty", "--message", f"accept\n\n{text}")
+        assert main(["gate", "run", "--base", "HEAD~2", "--quick", "--out", "out/gate"]) == status
+        project.git("reset", "--quiet", "--hard", "HEAD~1")

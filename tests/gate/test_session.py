@@ -1,5 +1,6 @@
 """A session of launches on its own: what is kept, what is given up, and in which order the sides run."""
 
+import math
 import re
 
 import msgspec
@@ -11,6 +12,7 @@ from rocattn_profiling.gate.measure import PairedSession, order_of
 from rocattn_profiling.gate.model import Design
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.pace import Pace
+from rocattn_profiling.gate.session.state import with_ratio
 from rocattn_profiling.gate.session.store import LaunchStore
 from rocattn_profiling.measure.records import Launch
 
@@ -375,3 +377,10 @@ def test_a_deterministic_value_needs_one_round(tmp_path, head, verdict):
     session = PairedSession(sides, design(cases, Options(quick=True)), store, lambda _: None).run()
     assert [(each.id, each.verdict) for each in session.decision.decisions] == [("exact", verdict), ("any", "pass")]
     assert [pair.rounds for pair in session.pairs] == [1, 5]
+
+
+def test_a_value_that_is_not_a_number_is_not_available():
+    """As asv has it: skipped, not broken; a negative value stays a failure."""
+    launches = {value: Launch(start_ns=1, pos=0, number=1, samples_ns=[value]) for value in (math.nan, -1.0)}
+    outcomes = {value: with_ratio(Outcome(status="ok", launch=launch)).status for value, launch in launches.items()}
+    assert list(outcomes.values()) == ["skipped", "failed"]

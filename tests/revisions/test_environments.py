@@ -13,7 +13,9 @@ from rocattn_profiling.revisions import build as building
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import Recipe
+from rocattn_profiling.revisions.build import Build, meaningful_line
 from rocattn_profiling.revisions.environments import BuildError, CacheError
+from rocattn_profiling.revisions.git import Revision
 
 
 @pytest.fixture
@@ -357,3 +359,27 @@ def test_facts_list_the_packages_that_are_imported(project, offline):
     code = "import json, numpy; print(json.dumps(numpy.__version__))"
     assert built.packages["numpy"] == json.loads(ask(built, code))
     assert built.python_version == ".".join(map(str, sys.version_info[:3]))
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (
+            "gcc -c a.c\na.c:3:5: error: unknown type\na.c:9:1: error: more\nerror: command 'gcc' failed",
+            "a.c:3:5: error: unknown type",
+        ),
+        ("ValueError: no\nerror: subprocess-exited-with-error", "ValueError: no"),
+    ],
+)  # fmt: skip
+def test_a_compilers_error_names_the_cause(said, line):
+    """Its first one, not the command that failed by it."""
+    assert meaningful_line(said) == line
+
+
+def test_what_only_conda_has_is_explained(tmp_path):
+    """Where the requirement comes from, and two ways out."""
+    recipe = Recipe(requirements=["odd-package"], conda=True)
+    revision = Revision(name="HEAD", sha="ab" * 20, tree="cd" * 20, date_ms=0, subject="")
+    build = Build(tmp_path, tmp_path, revision, recipe, uv=None, offline=False)
+    said = str(build._failure("ERROR: No matching distribution found for odd-package"))
+    assert "asv's matrix asks for odd-package with conda" in said

@@ -57,3 +57,11 @@ def test_a_project_without_pyproject_needs_nothing(tmp_path):
     (tmp_path / "pyproject.toml").write_text("[")
     with pytest.raises(SuiteError):
         wanted_by_tests(tmp_path, tmp_path, [])
+
+
+def test_the_group_that_has_the_plug_in_is_read(tmp_path):
+    """Whatever its name, where the usual ones lack it; the whole of it, for a conftest.py needs the rest."""
+    extras = 'testing = ["pytest"]\nspeed = ["pytest-codspeed", "psutil"]\n'
+    text = f'[project]\nname = "x"\n[project.optional-dependencies]\n{extras}'
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert wanted_by_tests(tmp_path, tmp_path, []) == ["pytest", "pytest-codspeed", "psutil"]

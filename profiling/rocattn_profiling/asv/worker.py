@@ -189,6 +189,7 @@ def list_suite(request: Answer) -> Answer:
         declared = any(getattr(source, "deterministic", False) is True for source in benchmark._attr_sources)
         facts["deterministic"] = declared and benchmark.type == "track"
         benchmarks.append(facts)
+    benchmarks = list({facts["name"]: facts for facts in benchmarks}.values())  # a second name of a function is none
     return {"status": "ok", "benchmarks": benchmarks, "broken": broken, "imports": imports}
 
 

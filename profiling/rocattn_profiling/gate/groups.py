@@ -72,10 +72,8 @@ def _causes(entries: Sequence[Entry]) -> list[Cause]:
 
 def _cause_key(entry: Entry) -> tuple[Hashable, ...]:
     """Return what entries with the same cause share: the changed line, else the first cause's words."""
-    places = [cause.location for cause in entry.causes if cause.location is not None and cause.kind == "source"]
-    places += [cause.location for cause in entry.causes if cause.location is not None]
-    if places:
-        return places[0].path, places[0].line
+    if entry.place is not None:
+        return entry.place.path, entry.place.line
     if entry.causes:
         return (entry.causes[0].text,)
     # Numbers that are read off, and errors, are their own explanation.
@@ -140,11 +138,11 @@ def deciding(result: GateResult, group: ReasonGroup) -> str:
 
 
 def acceptance(result: GateResult, group: CauseGroup) -> str:
-    """Return the line of a commit message that accepts the worst measured regression of a group; "" without one."""
+    """Return the line of a commit message that accepts the measured regressions of a group; "" without one."""
     if result.head.revision is None:  # no commit could hold it
         return ""
     measured = [entry for entry in group.entries if entry.metric not in EXACT]
-    return trailer(measured[0]) if measured else ""
+    return trailer(measured)
 
 
 def repeats(result: GateResult, groups: Sequence[CauseGroup]) -> tuple[list[str], str]:

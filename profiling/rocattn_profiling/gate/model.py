@@ -43,6 +43,7 @@ LEFT_OUT: dict[Status, str] = {
     "ungated": "not judged", "new": "that runs only on head", "removed": "removed",
 }  # fmt: skip
 """Statuses of what was not compared, and what a person calls it."""
+CAUSE = "cause"  # in the place of a metric: of all benchmarks of a cause
 METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan", "exact")
 EXACT = frozenset({"audit", "workspace", "plan", "exact"})  # metrics of plug-ins: read off, not measured
 SideName = Literal["base", "head"]
@@ -326,6 +327,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     rule: str = ""
     suspect: bool = False
     noise: KnownNoise | None = None
+
+    @property
+    def place(self) -> Location | None:
+        """Where its likeliest cause is: a changed line if there is one."""
+        places = [cause.location for cause in self.causes if cause.location is not None and cause.kind == "source"]
+        places += [cause.location for cause in self.causes if cause.location is not None]
+        return places[0] if places else None
 
 
 class SideFacts(msgspec.Struct, frozen=True, kw_only=True):

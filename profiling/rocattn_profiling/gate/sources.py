@@ -45,6 +45,7 @@ _NEEDED = ["pytest", "pytest-benchmark"]
 _NAMED = 4  # folders in an error
 # Before a file is parsed: what a benchmark of each kind cannot do without.
 _MAY_HOLD = {"asv": re.compile(rb"def (time|timeraw|mem|peakmem|track)_"), "pytest": re.compile(rb"\bbenchmark\b")}
+_MARKER = re.compile(rb"\bmark\.benchmark\b")  # CodSpeed's
 _TESTS = ("*test*.py", "*bench*.py", "*perf*.py")  # and what the project's pytest collects
 
 
@@ -242,6 +243,11 @@ def discover(tree: Path, here: str = "") -> Discovery:
             return Discovery(suite=folder)
     if tests := _tests_of(tree):
         return Discovery(tests=tuple(tests))
+    if marked := [path for path in _own_files(tree, *_TESTS) if _MARKER.search(_content(path))]:
+        where = marked[0].relative_to(tree).as_posix()
+        raise UnknownNameError(
+            f"nothing to measure: {where} has tests with the marker `benchmark`, and pytest-benchmark needs its fixture"
+        )
     places = ", ".join(USUAL_FOLDERS[:_NAMED])
     raise UnknownNameError(
         f"nothing to measure: no {FILE}, no asv benchmarks in a usual folder ({places}, …), and no test uses "
@@ -275,11 +281,15 @@ def _own_files(tree: Path, *patterns: str) -> Iterator[Path]:
 
 def _holds(path: Path, kind: str, names: PytestNames | None = None) -> bool:
     """Whether a file's source shows benchmarks of a kind."""
-    try:
-        content = path.read_bytes()
-    except OSError:  # removed without telling git, or a link to nowhere
-        return False
+    content = _content(path)
     return _MAY_HOLD[kind].search(content) is not None and shows(content, kind, names)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # removed without telling git, or a link to nowhere
+        return b""
 
 
 def _enclosing(tests: Iterable[Path]) -> list[str]:

@@ -19,7 +19,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn.gpu.arch import processor
 from rocattn.gpu.errors import ArchError
-from rocattn_profiling.gate.model import EXACT, JUDGED, METRICS, Entry
+from rocattn_profiling.gate.model import CAUSE, EXACT, JUDGED, METRICS, Entry
 from rocattn_profiling.gate.thresholds import check_keys, check_metric, is_number, read_tables
 from rocattn_profiling.revisions.git import git
 
@@ -33,7 +33,7 @@ _TRAILER = re.compile(r"^rocattn-accept[ \t]*:[ \t]*(.*(?:\n[ \t]+\S.*)*)$", re.
 _INDENTED = re.compile(r"^[ \t>]+rocattn-accept[ \t]*:", re.IGNORECASE | re.MULTILINE)
 # A label may contain " | " itself: it ends where the rest first reads as metric, ceiling and reason.
 _ACCEPTED = re.compile(
-    rf"(?P<label>.+?) \| (?P<metric>{'|'.join(METRICS)})(?: (?P<arch>gfx\w+))? \| (?P<ceiling>[\d.]+|inf) \|"
+    rf"(?P<label>.+?) \| (?P<metric>{'|'.join((*METRICS, CAUSE))})(?: (?P<arch>gfx\w+))? \| (?P<ceiling>[\d.]+|inf) \|"
     r" (?P<reason>.+)"
 )
 
@@ -74,6 +74,12 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[str, str, str]:
         """Benchmark, metric and architecture."""
         return self.benchmark, self.metric, self.arch
+
+    def accepts(self, entry: Entry) -> bool:
+        """Whether it is of this regression: by its name, or by the place of its cause, which no number read off has."""
+        if self.metric == CAUSE and entry.metric not in EXACT and entry.place is not None:
+            return self.benchmark == f"{entry.place.path}:{entry.place.line}"
+        return self.key == (entry.label, entry.metric, entry.arch)
 
     @property
     def title(self) -> str:
@@ -148,19 +154,26 @@ def commit_messages(repo: Path, base: Revision, head: Revision) -> list[tuple[st
     return [(sha, message) for part in parts if part for sha, _, message in [part.partition("\n")]]
 
 
-def trailer(entry: Entry) -> str:
-    """Return the line of a commit message that accepts a measured regression, but for its reason; "" for any other.
+def trailer(entries: Sequence[Entry]) -> str:
+    """Return the line of a commit message that accepts measured regressions of one cause, but for its reason.
 
-    Its ceiling is the upper end of the interval, since the next run measures another ratio.
+    Its ceiling is the upper end of the highest interval, since the next run measures another ratio. Of several entries
+    it names the cause: empty where none has a place.
     """
-    decision = entry.decision
-    if entry.status != "regression" or entry.metric in EXACT or decision is None or not decision.has_ratio:
+    decided = [(entry, entry.decision) for entry in entries if entry.decision is not None and entry.decision.has_ratio]
+    decided = [(entry, decision) for entry, decision in decided if entry.status == "regression"]
+    if not decided or any(entry.metric in EXACT for entry in entries):
         return ""
-    line = f"Rocattn-Accept: {entry.label} | {entry.metric} | {_ceiling(decision.ratio_high)} | REASON"
+    (entry, decision), *others = decided
+    label, metric, highs = entry.label, entry.metric, [each.ratio_high for _, each in decided]
+    if others and entry.place is not None:
+        label, metric = f"{entry.place.path}:{entry.place.line}", CAUSE
+    high = (None if None in highs else max(filter(None, highs))) if metric == CAUSE else decision.ratio_high
+    line = f"Rocattn-Accept: {label} | {metric} | {_ceiling(high)} | REASON"
     # A label may be too long to copy, or read otherwise: such a line would accept nothing.
     read = [waiver.benchmark for waiver in _trailers([("", line)])[0]]
     shown = line.isprintable() and " ".join(line.split()) == line and len(line) <= _LONGEST
-    return line if shown and read == [entry.label] else ""
+    return line if shown and read == [label] else ""
 
 
 def _ceiling(ratio: float | None) -> str:
@@ -189,7 +202,7 @@ def apply(
     for entry in entries:
         if entry.status != "regression":
             after.append(entry)
-        elif mine := [w for w in table.rows if w.key == (entry.label, entry.metric, entry.arch)]:
+        elif mine := [w for w in table.rows if w.accepts(entry)]:
             after.append(_accept(entry, [w for w in mine if not _expired(w, today)]))
         else:
             after.append(_passed_over(entry, table.rows))

@@ -14,6 +14,7 @@ from rocattn.errors import RocattnError
 DEFAULT_TIMEOUT_S = 60.0  # asv's default_benchmark_timeout
 FILE = "asv.conf.json"
 FILES = (FILE, "asv.conf.jsonc")  # as asv looks for them
+_CONDA = frozenset({"conda", "mamba", "rattler"})
 OUR_RESULTS, ASV_RESULTS = ".asv/results", "results"  # without an asv.conf.json, and where one names no results_dir
 USUAL_FOLDERS = ("benchmarks/", "asv_bench/", "asv_benchmarks/", "benchmark/", "asv/", "perf/")
 
@@ -39,6 +40,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         siblings: Folders of other projects of the same workspace, which are built with it.
         build, install: asv's ``build_command`` and ``install_command``; None where the file has none.
         environment: Variables of the matrix's ``env``, which asv also sets while it builds.
+        conda: Whether asv makes its environments with conda, whose packages no package index need have.
         repo: The repository that asv benchmarks: "." or another local path, or an address.
         python: The interpreter that the environment is made with, and its version; "" for the running one.
     """
@@ -53,6 +55,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     build: list[str] | None = None
     install: list[str] | None = None
     environment: dict[str, str] = {}
+    conda: bool = False
     repo: str = ""
     python: tuple[str, str] = ("", "")
 
@@ -166,6 +169,7 @@ def _config(settings: dict[str, Any], conf_dir: Path, folder: Path, tree: Path) 
         build=_commands(settings, "build_command", where),
         install=_commands(settings, "install_command", where),
         environment={k: v for k, v in environment.items() if k in (_matrix(settings).get("env") or {})},
+        conda=_text(settings, "environment_type", "", where) in _CONDA,
         repo=_text(settings, "repo", "", where),
     )
     return Config(

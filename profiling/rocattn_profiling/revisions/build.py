@@ -23,7 +23,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.revisions.asv_config import Recipe
 from rocattn_profiling.revisions.git import TIES, Revision
 from rocattn_profiling.revisions.interpreters import FACTS, Facts, canonical, fitting_interpreter, read_facts
-from rocattn_profiling.revisions.requirements import PROJECT_FILES
+from rocattn_profiling.revisions.requirements import PROJECT_FILES, name_of
 
 _NO_INDEX = re.compile(
     r"dns error|error sending request|failed to fetch|could not connect|network is unreachable|name resolution"
@@ -49,6 +49,9 @@ _WRAPPER = re.compile(
 )
 _COMPILERS = re.compile(r"\S+:\d+(:\d+)?: (fatal )?error: ")  # their first error, not that make and setuptools failed
 _LONGEST = 300  # characters of a line that names the cause
+_NOT_THERE = re.compile(
+    r"No matching distribution|not found in the (package registry|cache)|no versions of", re.IGNORECASE
+)
 _OTHER_PYTHON = re.compile(r"requires a different Python: \S+ not in|does not satisfy Python")
 _ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # packages of asv's environments before any requirement
 
@@ -205,6 +208,8 @@ class Build:
                 raise self._unbuildable(f"asv.conf.json's command {command!r}: {what}") from error
             if not words:
                 continue
+            if "install" in words:  # the checkout is removed after the build: nothing may lead there
+                words = [word for word in words if word not in {"-e", "--editable"}]
             env = self.recipe.environment | {f"ASV_{k.upper()}": v for k, v in known.items()} | {"ASV": "true"} | own
             env["PATH"] = os.pathsep.join([str(self.venv / "bin"), os.environ.get("PATH", os.defpath)])
             program = shutil.which(words[0], path=env["PATH"]) or words[0]
@@ -280,6 +285,13 @@ class Build:
         if match := _OTHER_PYTHON.search(last):
             fitting = fitting_interpreter(last[match.end() :])
             other = f"; --python {fitting} is one that fits" if fitting else "; --python names another one"
+        lacking = [name for name in map(name_of, self.recipe.requirements) if name and name in said.lower()]
+        if self.recipe.conda and lacking and _NOT_THERE.search(said):
+            other = (
+                f"; asv's matrix asks for {' and '.join(lacking)} with conda, and here packages come from an index: "
+                'name it as pip does ("pip+NAME"), or compare environments that have it with --base-python and '
+                "--head-python"
+            )
         return self._unbuildable(f"{last}{other} [log: {self.log}]")
 
 

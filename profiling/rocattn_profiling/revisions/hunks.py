@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import textwrap
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import NamedTuple
 NATIVE = frozenset({".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hip", ".cu", ".pyx", ".pxd", ".rs", ".f90", ".go"})
 """Suffixes of files whose comments begin with ``//`` or ``/*``."""
 _WIDTH = 160  # of a changed line
+_LONG_LINE, _BEFORE_CHANGE = 80, 24  # of such a line what is alike is left out, but for its end
 _LONG = 1000  # characters that are looked at of one: minified files have lines of megabytes
 _MOST_CHANGED = 3  # lines of each side that are shown of one hunk
 
@@ -62,10 +64,27 @@ def _diff_lines(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
     shown = [*before[:_MOST_CHANGED], *after[:_MOST_CHANGED]]
     marks = [*"-" * len(before[:_MOST_CHANGED]), *"+" * len(after[:_MOST_CHANGED])]
     plain = textwrap.dedent("\n".join(line[:_LONG].expandtabs(4) for line in shown)).split("\n")
+    plain = _around_change(plain, len(before[:_MOST_CHANGED]))
     cut = (line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…" for line in plain)
     lines = [f"{mark} {line}".rstrip() for mark, line in zip(marks, cut, strict=True)]
     left = max(len(before) - _MOST_CHANGED, 0) + max(len(after) - _MOST_CHANGED, 0)
     return (*lines, f"… {left} more lines") if left else tuple(lines)
+
+
+def _around_change(lines: Sequence[str], before: int) -> list[str]:
+    """Return changed lines, long ones without most of what they begin with in common: the change may be at the end.
+
+    Args:
+        lines: Those of base, then those of head.
+        before: How many are base's.
+    """
+    shortened = list(lines)
+    for old, new in zip(range(before), range(before, len(lines)), strict=False):
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(lines[old], lines[new], strict=False))
+        alike = sum(1 for _ in same) - _BEFORE_CHANGE
+        if alike > 0 and max(len(lines[old]), len(lines[new])) > _LONG_LINE:
+            shortened[old], shortened[new] = (f"…{lines[at][alike:]}" for at in (old, new))
+    return shortened
 
 
 def _is_code(line: str, *, native: bool) -> bool:

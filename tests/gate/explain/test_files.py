@@ -6,6 +6,7 @@ from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.files import FileChange
 from rocattn_profiling.gate.model import Cause, Location
+from rocattn_profiling.revisions.hunks import hunks_between
 
 
 def change(tmp_path, before, after, name="x.py"):
@@ -65,3 +66,12 @@ def test_binary_new_and_deleted_files_are_causes(tmp_path):
     assert found["gone.py"].location is None
     assert found["new.py"].text == "new.py is new"
     assert (found["less.py"].location.line, found["less.py"].text) == (2, "less.py:2 changed (+0 -1)")
+
+
+def test_a_change_at_the_end_of_a_long_line_is_seen(tmp_path):
+    """What both lines begin with is left out, but for its end."""
+    line = f"def work(n, {', '.join(f'option_{n}=None' for n in range(9))}, factor=1):\n"
+    (tmp_path / "a.py").write_text(line)
+    (tmp_path / "b.py").write_text(line.replace("factor=1", "factor=2"))
+    (hunk,) = hunks_between(tmp_path / "a.py", tmp_path / "b.py")
+    assert hunk.diff == ("- …, option_8=None, factor=1):", "+ …, option_8=None, factor=2):")

@@ -9,7 +9,8 @@ import pytest
 
 from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
-from rocattn_profiling.revisions.asv_config import SuiteError
+from rocattn_profiling.gate.sources import discover
+from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 
 REQUEST = Request(sample_ns=400_000, budget_ns=16_000_000)
 TESTS = """\
@@ -252,3 +253,25 @@ def test_a_conftest_that_fails_is_one_line(tmp_path):
     with pytest.raises(SuiteError, match="no_such_module") as caught:
         launcher.discover()
     assert os.linesep not in str(caught.value)
+
+
+def test_errors_of_warnings_hide_no_ending(tmp_path):
+    """pytest-benchmark warns where nothing was timed: a skipped test is skipped, with its own reason."""
+    code = "import pytest\n\n\ndef test_it(benchmark):\n    pytest.skip('needs a library')\n"
+    settings = "[pytest]\naddopts = -p no:hypothesispytest\nfilterwarnings = error\n"
+    write(tmp_path / "tree", {"pytest.ini": settings, "test_a.py": code})
+    launcher = PytestLauncher(sys.executable, tmp_path / "tree", ["test_a.py"], tmp_path / "scratch")
+    (case,) = launcher.discover().cases()
+    outcome = launcher.run(case, Request(number=1, count=1))
+    assert (outcome.status, outcome.reason) == ("skipped", "needs a library")
+
+
+def test_a_marker_alone_is_no_benchmark_of_pytest_benchmark(tmp_path):
+    """CodSpeed's is; the message says what to do."""
+    code = "import pytest\n\n\n@pytest.mark.benchmark\ndef test_it(): ...\n"
+    write(tmp_path / "tree", {"pytest.ini": "[pytest]\naddopts = -p no:hypothesispytest\n", "test_a.py": code})
+    launcher = PytestLauncher(sys.executable, tmp_path / "tree", ["test_a.py"], tmp_path / "scratch")
+    with pytest.raises(SuiteError, match="1 of the tests have the marker `benchmark` alone"):
+        launcher.discover()
+    with pytest.raises(UnknownNameError, match=r"nothing to measure: test_a\.py has tests with the marker"):
+        discover(tmp_path / "tree")

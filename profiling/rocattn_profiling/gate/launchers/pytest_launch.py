@@ -91,6 +91,11 @@ class PytestLauncher:
             raise SuiteError(f"{self.python} has no {names}, which --pytest needs: {self.remedy}")
         if outcome.status != "ok":
             raise SuiteError(f"pytest cannot list {' '.join(self._shown())}: {outcome.reason}")
+        if answer["marked"] and not answer["tests"]:
+            raise SuiteError(
+                f"{answer['marked']} of the tests have the marker `benchmark` alone, and none the fixture: let them "
+                "take `benchmark` and call what is timed with it"
+            )
         return Suite(benchmarks=_benchmarks(answer["tests"]), broken=answer["broken"])
 
     def run(

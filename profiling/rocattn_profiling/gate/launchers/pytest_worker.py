@@ -71,7 +71,7 @@ def list_tests(request: Answer, plugin: Any, kit: Any, installed: Any) -> Answer
     status = pytest.main(["--collect-only", "-q", *pytest_words(request), *request["paths"]], plugins=[listing])
     if status in NOT_STARTED and not listing.broken:
         return None  # a conftest.py that fails, an unknown option: pytest has printed which
-    return {"status": "ok", "tests": listing.tests, "broken": listing.broken}
+    return {"status": "ok", "tests": listing.tests, "broken": listing.broken, "marked": listing.marked}
 
 
 def run_test(request: Answer, plugin: Any, kit: Any, installed: Any) -> Answer:
@@ -81,7 +81,11 @@ def run_test(request: Answer, plugin: Any, kit: Any, installed: Any) -> Answer:
     sampling = plugin.Sampling(installed, kit, request)
     file = Path(request["answer"]).with_name("benchmark.json")
     words = [*pytest_words(request), f"--benchmark-json={file}", request["node"]]
-    pytest.main(words, plugins=[sampling])
+    try:
+        pytest.main(words, plugins=[sampling])
+    except Exception:  # pytest-benchmark's warning that nothing was timed, where a project makes errors of warnings
+        if sampling.ending is None:
+            raise
     if sampling.ending is not None:
         return {**sampling.ending, "strays": installed.strays()}
     if not file.is_file():

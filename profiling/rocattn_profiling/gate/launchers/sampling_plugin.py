@@ -44,6 +44,7 @@ class Listing:
         self.installed = installed
         self.tests: list[dict[str, Any]] = []
         self.broken: dict[str, str] = {}
+        self.marked = 0  # of CodSpeed's kind: the marker alone makes a benchmark
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self, early_config: Any) -> Iterator[None]:
@@ -76,6 +77,8 @@ class Listing:
         for item in session.items:
             if FIXTURES & set(getattr(item, "fixturenames", ())):
                 self.tests.append({"node": item.nodeid, "params": parameters(item)})
+            elif item.get_closest_marker("benchmark") is not None:
+                self.marked += 1
 
     def pytest_benchmark_generate_machine_info(self) -> dict[str, Any]:
         """Leave the machine out: asking for it takes a second, and the verdict has it."""

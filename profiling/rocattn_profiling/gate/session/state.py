@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -125,6 +126,8 @@ def with_ratio(outcome: Outcome) -> Outcome:
     wrong = next((value for value in values if no_measurement(value)), None)
     if wrong is None:
         return outcome
+    if math.isnan(wrong):
+        return msgspec.structs.replace(outcome, status="skipped", launch=None, reason="n/a: the benchmark returned NaN")
     kind = "a negative" if wrong < 0 else "so large a" if wrong > 1 else "so small a"
     reason = f"the benchmark returned {wrong:g}: {kind} value has no ratio to judge"
     return msgspec.structs.replace(outcome, status="failed", launch=None, reason=reason)

@@ -266,6 +266,7 @@ sys.meta_path.insert(
     _AfterImport({
         "torch": lambda module: _torch_hook().stand_in(module, GPU, capability()),
         "torch._inductor.compile_fx": lambda module: _torch_hook().compile_for_gpu(module),
+        "torch._inductor.select_algorithm": lambda module: _torch_hook().compile_choices(module),
         "triton.backends.amd.driver": _amd_driver,
         "triton.compiler.compiler": _triton_compiler,
         "triton.runtime.driver": _triton_driver,

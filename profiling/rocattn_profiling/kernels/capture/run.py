@@ -22,9 +22,10 @@ from rocattn_profiling.base.process import find_tool, run_group
 LISTING = "capture.json"
 _HOOKS = {"hook.py": "sitecustomize.py", "torch_hook.py": "torch_hook.py"}
 _LOG = "program.log"
-_NOT_USED = (  # what would run no compiler, or launch without Triton
+_NOT_USED = (  # what would run no compiler, launch without Triton, or need times
     "TRITON_INTERPRET", "TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_AUTOGRAD_CACHE",
     "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER", "TORCHINDUCTOR_USE_STATIC_TRITON_LAUNCHER",
+    "TORCHINDUCTOR_BENCHMARK_EPILOGUE_FUSION",
 )  # fmt: skip
 _PYTHONS = ("python", "python3")
 

@@ -134,7 +134,9 @@ def compile_for_gpu(module: Any) -> None:
         return gpu if isinstance(value, torch.device) and value.type == "cpu" else value
 
     def for_gpu(graph: Any, inputs: Any, **options: Any) -> Any:
-        there = copy.deepcopy(graph)
+        there, graphs = copy.deepcopy(graph), options.get("cudagraphs")
+        if graphs is not None:  # nothing is launched that they could record
+            options["cudagraphs"] = type(graphs)(False)
         with torch._C.DisableTorchFunction():  # what is said to be on the GPU shall be there
             mode = detect_fake_mode(inputs)
             for node in there.graph.nodes:
@@ -160,3 +162,26 @@ def compile_for_gpu(module: Any) -> None:
         return compile_all(model, inputs, inner_compile, *rest, **options)
 
     module.compile_fx = compiled
+
+
+def compile_choices(module: Any) -> None:
+    """Let max-autotune compile every kernel that it would time, and take one of Triton's.
+
+    Args:
+        module: ``torch._inductor.select_algorithm``.
+    """
+
+    def timed(choices: Any, **_: Any) -> dict[Any, float]:
+        times = {}
+        for choice in choices:
+            try:
+                if hasattr(choice, "precompile"):
+                    choice.precompile()
+                times[choice] = 1.0 if hasattr(choice, "precompile") else 2.0  # of a library
+            except Exception as error:
+                if not getattr(error, "noted", False):
+                    raise
+                times[choice] = float("inf")
+        return times
+
+    module.AlgorithmSelectorCache.benchmark_in_current_process = staticmethod(timed)

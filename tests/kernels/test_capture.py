@@ -163,12 +163,14 @@ def test_what_no_longer_compiles_is_worse(capture, tmp_path, capsys):
         ("kernel.run(None, 1, 13)\n", 3, "no Triton kernel was compiled for gfx942"),
     ],
 )
-def test_a_program_that_fails_is_no_pass(capture, text, status, line):
+def test_a_program_that_fails_is_no_pass(capture, tmp_path, text, status, line):
     """What was kept until then is said, too."""
     got, err, said = capture(text)
     assert (got, line in err) == (status, True)
     if "wrong" in text:
         assert len(said) == 1
+        audit = audit_files([tmp_path / "out"])
+        assert "the program failed on gfx942" in audit.not_audited[0].text
 
 
 def test_own_sitecustomize_runs_too(capture, tmp_path):

@@ -21,7 +21,7 @@ from rocattn_profiling.kernels.foreign import (
     facts_of_part,
     files_of,
     name_of,
-    not_compiled,
+    not_captured,
     parts_of_file,
 )
 from rocattn_profiling.kernels.hip_source import SUFFIXES, HipBuild, HipSource
@@ -168,7 +168,7 @@ def audit_files(
         problems += lines
         on_step(name_of(part.path))
     kept = [facts for number in sorted(results) for facts in results[number]]
-    problems += [each for each in not_compiled(paths) if not wanted or each.arch in wanted]
+    problems += [each for each in not_captured(paths) if not wanted or each.arch in {"", *wanted}]
     if others and not kept:
         there = ", ".join(sorted(arch or "an unknown processor" for arch in others))
         problems.append(shipped.Problem(f"no kernel is for {' or '.join(sorted(wanted))}: they are for {there}"))

@@ -18,6 +18,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn.toolchain.elf import Elf, shown
+from rocattn_profiling.kernels.capture.run import LISTING, Captured
 from rocattn_profiling.kernels.facts import KernelFacts, kernel_facts
 from rocattn_profiling.kernels.hip_source import HipSource
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, parse_assembly
@@ -180,9 +181,14 @@ class _Failed(msgspec.Struct, frozen=True):
     captured: _Captured
 
 
-def not_compiled(paths: Iterable[Path]) -> list[Problem]:
-    """Return the kernels of folders of captured ones that did not compile."""
+def not_captured(paths: Iterable[Path]) -> list[Problem]:
+    """Return what folders of captured kernels lack: what did not compile, and what a failed program did not get to."""
     found = []
+    for folder in paths:
+        with suppress(OSError, ValueError):
+            listing = msgspec.json.decode((folder / LISTING).read_bytes(), type=Captured)
+            failed = [run for run in listing.runs if run.failure]
+            found += [Problem(f"{name_of(folder)}: the program failed on {run.arch}: {run.failure}") for run in failed]
     for path in (each for folder in paths if folder.is_dir() for each in sorted(folder.rglob("*.json"))):
         with suppress(OSError, ValueError):
             said = msgspec.json.decode(path.read_bytes(), type=_Failed).captured

@@ -84,6 +84,36 @@ class Config:
 driver = Config()
 """,
 }
+TORCH = {
+    "__init__.py": """
+from types import SimpleNamespace as Some
+__version__ = "2.0"
+version = Some(hip=None, cuda=None)
+_C = Some()
+get_rng_state = lambda: 0
+class device:
+    def __init__(self, type, index=0):
+        self.type = type
+class Tensor:
+    device = property(lambda self: device("cpu"))
+    is_cuda = property(lambda self: False)
+    is_cpu = property(lambda self: True)
+    cuda = pin_memory = record_stream = get_device = lambda self: None
+from . import cuda
+""",
+    "cuda/__init__.py": """
+is_available = lambda: False
+get_device_name = get_device_capability = get_device_properties = synchronize = None
+from . import random
+""",
+    "cuda/random.py": "",
+    "overrides.py": """
+modes = []
+class TorchFunctionMode:
+    def __enter__(self):
+        modes.append(self)
+""",
+}
 PROGRAM = """\
 import sys
 import triton
@@ -97,9 +127,10 @@ tuned = triton.Autotuner(kernel, [{"BLOCK": size} for size in (13, 64, 128)])
 def capture(tmp_path, capsys, monkeypatch):
     """Return a function that captures a program and gives the status, what it said and the JSON files by kernel."""
     place = tmp_path / "packages"
-    for name, text in TRITON.items():
-        (place / "triton" / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / "triton" / name).write_text(text.replace("{kernel!r}", repr(KERNEL)))
+    for package, files in (("triton", TRITON), ("torch", TORCH)):
+        for name, text in files.items():
+            (place / package / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / package / name).write_text(text.replace("{kernel!r}", repr(KERNEL)))
     monkeypatch.setenv("PYTHONPATH", str(place))
 
     def run(text, *options, arch=("gfx942",), out="out"):
@@ -180,6 +211,30 @@ def test_own_sitecustomize_runs_too(capture, tmp_path):
     child += "if len(sys.argv) == 1: sys.exit(subprocess.run([sys.executable, __file__, '1']).returncode)\n"
     status, err, said = capture(f"{child}kernel.run(None, 1, 64)\n")
     assert (status, len(said)) == (0, 1), err
+
+
+def test_tensors_say_that_they_are_on_the_gpu(capture):
+    """They are on the CPU; streams, events and what a device is asked have answers."""
+    status, err, said = capture("""
+import torch
+from torch.overrides import modes
+(mode,) = modes
+ask = lambda func, *args, **named: mode.__torch_function__(func, (), args, named)
+x, show = torch.Tensor(), lambda *args, **named: (args, named)
+assert (ask(torch.Tensor.device.__get__, x).type, ask(torch.Tensor.is_cuda.__get__, x)) == ("cuda", True)
+assert not ask(torch.Tensor.is_cpu.__get__, x) and ask(torch.Tensor.cuda, x) is x
+(size, place), named = ask(show, 4, "cuda:0", device=torch.device("hip"), pin_memory=True)
+assert (size, place.type, named["device"].type, len(named)) == (4, "cpu", "hip", 1)
+assert ask(show, "cudagraphs")[0] == ("cudagraphs",)
+assert torch.cuda.is_available() and torch.version.hip
+assert torch.cuda.get_device_capability() == (9, 4)
+assert torch.cuda.get_device_properties(0).gcnArchName == "gfx942"
+with torch.cuda.Stream() as stream, torch.cuda.graph(torch.cuda.CUDAGraph()):
+    assert torch.cuda.Event().elapsed_time(stream) == 1.0
+kernel.run(None, 1, 64)
+""")
+    assert status == 0, err
+    assert said[0]["captured"]["versions"] == {"torch": "2.0", "triton": "9.9.9"}
 
 
 @pytest.mark.parametrize(

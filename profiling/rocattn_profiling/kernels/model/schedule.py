@@ -192,22 +192,23 @@ def _waits(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> list[_Wa
                 for name in event.counters:
                     queues.setdefault(name, deque()).append((start + event.products, event))
                 continue
-            before = [  # once, though two counters count a flat one
-                each.load
-                for name, queue in queues.items()
-                for _, each in queue
-                if each.load is not None and name == min(each.counters)
-            ]
-            done = []
-            for name, left in event.left.items():
-                queue = queues.get(name, deque())
-                done += [queue.popleft() for _ in range(len(queue) - left)]
-            if done:
+            ended = {
+                name: [queues[name].popleft() for _ in range(len(queues[name]) - left)]
+                for name, left in event.left.items()
+                if name in queues
+            }
+            if done := [each for of_counter in ended.values() for each in of_counter]:
                 reads = [products for products, each in done if each.reads_lds]
                 loaded = [products for products, each in done if each.load is not None]
+                before = [  # once, though two counters count a flat one
+                    each.load
+                    for name, queue in (queues.items() if loaded else ())
+                    for _, each in (*ended.get(name, ()), *queue)
+                    if each.load is not None and name == min(each.counters)
+                ]
                 here = start + event.products
                 nearest = [here - max(places) if places else None for places in (reads, loaded)]
-                waits.append(_Wait(event.at, nearest[0], tuple(before) if loaded else (), nearest[1]))
+                waits.append(_Wait(event.at, nearest[0], tuple(before), nearest[1]))
     return waits
 
 

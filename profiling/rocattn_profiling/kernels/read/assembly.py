@@ -51,12 +51,14 @@ class Instruction(msgspec.Struct, frozen=True, dict=True):
     spill: bool = False
     stack: bool = False
 
-    @cached_property
+    @property
     def mnemonics(self) -> tuple[str, ...]:
         """What is issued: both halves of a dual instruction (v_dual_*) as they are called alone, else itself."""
+        if not self.mnemonic.startswith("v_dual_"):  # a property that is cached costs more
+            return (self.mnemonic,)
         return tuple(mnemonic for mnemonic, _ in self.halves)
 
-    @cached_property
+    @property
     def halves(self) -> list[tuple[str, str]]:
         """The same, each with its operands."""
         return halves_of(self.mnemonic, self.operands)

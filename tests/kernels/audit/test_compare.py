@@ -570,3 +570,15 @@ def test_addresses_that_only_one_side_tells_are_not_compared():
             assert (gap.code, gap.needed) == ("addresses", True)
     both = facts(cost=loop(**lines(None, unknown=4)))
     assert compare(audit(both), audit(both)).not_compared == ()
+
+
+def test_more_loads_are_not_earlier_ones():
+    """As many in flight more as there are more: nothing is hidden that was not."""
+
+    def loads(number, in_flight):
+        schedule = order(loads_in_flight=in_flight, bytes_in_flight=16 * in_flight)
+        return facts(cost=loop(loads=((16, number),), schedule=schedule))
+
+    for now, judged in (((2, 2), False), ((1, 2), True), ((2, 4), True)):
+        assert ("better", "loads in flight") in findings(loads(1, 1), loads(*now))[0] or not judged
+        assert "loads in flight" not in {metric for _, metric in findings(loads(1, 1), loads(*now))[0]} or judged

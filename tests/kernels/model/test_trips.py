@@ -41,6 +41,9 @@ def count(body):
         ("s_load_dword s3, s[0:1], 0x0\n.L:\ns_add_i32 s3, s3, -1\ns_cmp_eq_u32 s3, 0\ns_cbranch_scc0 .L", (-1, None)),
         ((".L:\nv_add_u32_e32 v1, 0x400, v1\nv_cmp_le_i32_e32 vcc, s8, v1\ns_or_b64 s[2:3], vcc, s[2:3]\n"
          "s_andn2_b64 exec, exec, s[2:3]\ns_cbranch_execnz .L"), (1024, None)),
+        ("s_mov_b32 s3, 0\n.L:\ns_addk_co_i32 s3, 0x100\ns_cmp_eq_u32 s3, 0x800\ns_cbranch_scc0 .L", (256, 8)),
+        ("s_mov_b64 s[4:5], 0\n.L:\ns_add_nc_u64 s[4:5], s[4:5], 0x400\ns_cmp_eq_u32 s4, 0x8000\ns_cbranch_scc0 .L",
+         (1024, 32)),
         ("s_mov_b32 s3, 1\n.L:\ns_lshl_b32 s3, s3, 1\ns_cmp_lt_i32 s3, 64\ns_cbranch_scc1 .L", None),
         (".L:\ns_cbranch_vccnz .L", None),
     ],
@@ -63,3 +66,20 @@ def test_a_constant_inner_loop_counts_as_if_it_were_unrolled():
     assert cost.notes == ()
     cost = loop_cost(kernel(nest.format("s7")), "gfx942")
     assert (cost.loop, cost.step, cost.trips, cost.vector_flops) == (".LI", -1, None, 2 * 2 * 64)
+
+
+def test_a_loop_over_lanes_is_not_the_hot_one():
+    """LLVM sums up the lanes of a wave before an atomic; without FLOPs, accesses of memory tell the hot loop."""
+    lanes = (
+        ".LO:\nglobal_load_dword v1, v0, s[2:3]\ns_mov_b64 s[6:7], exec\n.LI:\ns_ff1_i32_b64 s9, s[6:7]\n"
+        "v_readlane_b32 s12, v1, s9\ns_lshl_b64 s[10:11], 1, s9\ns_andn2_b64 s[6:7], s[6:7], s[10:11]\n"
+        "v_add_f32 v2, s12, v2\ns_cbranch_scc1 .LI\nglobal_atomic_add_f32 v1, v2, s[0:1]\ns_add_i32 s8, s8, 1\n"
+        "s_cmp_lt_i32 s8, s13\ns_cbranch_scc1 .LO"
+    )
+    assert loop_cost(kernel(lanes), "gfx942").loop == ".LO"
+    load = "global_load_dword v{}, v0, s[2:3]\n"
+    copies = (
+        f".LA:\n{load.format(1)}v_add_u32 v5, 1, v5\nv_add_u32 v5, 1, v5\ns_cbranch_scc1 .LA\n"
+        f".LB:\n{load.format(1)}{load.format(2)}v_add_u32 v5, 1, v5\ns_cbranch_scc1 .LB"
+    )
+    assert loop_cost(kernel(copies), "gfx942").loop == ".LB"

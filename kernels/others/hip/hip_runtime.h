@@ -44,6 +44,12 @@
 // ---- vectors -------------------------------------------------------------------------------------------------------
 
 namespace rocattn::hip {
+template <bool>
+struct Where;
+template <>
+struct Where<true> {
+    using type = int;
+};
 template <typename T, unsigned N>
 struct Lanes;
 template <typename T>
@@ -85,24 +91,20 @@ template <typename T, unsigned N>
 struct HIP_vector_type : rocattn::hip::Lanes<T, N> {
     using value_type = T;
     HIP_vector_type() = default;
-    template <typename A>
-        requires(__is_convertible(A, T))
+    template <typename A, typename rocattn::hip::Where<__is_convertible(A, T)>::type = 0>
     __host__ __device__ constexpr HIP_vector_type(A all) {
 #define ROCATTN_ALL(lane) this->lane = static_cast<T>(all)
         ROCATTN_EACH(ROCATTN_ALL);
     }
     template <typename A, typename B>
-        requires(N == 2)
     __host__ __device__ constexpr HIP_vector_type(A a, B b) {
         this->x = static_cast<T>(a), this->y = static_cast<T>(b);
     }
     template <typename A, typename B, typename C>
-        requires(N == 3)
     __host__ __device__ constexpr HIP_vector_type(A a, B b, C c) {
         this->x = static_cast<T>(a), this->y = static_cast<T>(b), this->z = static_cast<T>(c);
     }
     template <typename A, typename B, typename C, typename D>
-        requires(N == 4)
     __host__ __device__ constexpr HIP_vector_type(A a, B b, C c, D d) {
         this->x = static_cast<T>(a), this->y = static_cast<T>(b), this->z = static_cast<T>(c);
         this->w = static_cast<T>(d);
@@ -348,13 +350,12 @@ ROCATTN_LESSER(long)
 ROCATTN_LESSER(unsigned long)
 ROCATTN_LESSER(long long)
 ROCATTN_LESSER(unsigned long long)
-template <typename A, typename B>
-    requires(__is_arithmetic(A) && __is_arithmetic(B) && !__is_same(A, B))
+#define ROCATTN_MIXED(A, B) __is_arithmetic(A) && __is_arithmetic(B) && !__is_same(A, B)
+template <typename A, typename B, typename rocattn::hip::Where<ROCATTN_MIXED(A, B)>::type = 0>
 ROCATTN_BOTH auto min(A a, B b) -> decltype(a + b) {
     return b < a ? b : a;
 }
-template <typename A, typename B>
-    requires(__is_arithmetic(A) && __is_arithmetic(B) && !__is_same(A, B))
+template <typename A, typename B, typename rocattn::hip::Where<ROCATTN_MIXED(A, B)>::type = 0>
 ROCATTN_BOTH auto max(A a, B b) -> decltype(a + b) {
     return a < b ? b : a;
 }

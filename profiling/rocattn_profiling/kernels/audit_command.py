@@ -213,7 +213,7 @@ def _base_of_files(arguments: argparse.Namespace) -> Audit:
         return _audit_files(arguments, [path])
     if path.is_file():
         return read_audit(path)
-    with tree_of_revision(Path.cwd(), arguments.against) as (repo, tree, revision):
+    with tree_of_revision(arguments.files[0].resolve().parent, arguments.against) as (repo, tree, revision):
         build = HipBuild(tuple(shlex.split(arguments.options)), repo, tree)
         base = _audit_files(arguments, arguments.files, build)
         return msgspec.structs.replace(base, subject=f"{arguments.against} ({revision.short})")

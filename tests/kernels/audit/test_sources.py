@@ -58,7 +58,7 @@ def git(*arguments):
 
 def test_a_program_compiles_without_rocm_for_each_target(audit):
     """Its host's side is passed over, and its kernel instantiated by the launch there."""
-    status, _, err = audit("scale.hip", "--arch", "gfx90a", "gfx1201", "--options=-Iinclude -DFACTOR=")
+    status, _, err = audit("scale.hip", "--arch", "gfx90a", "gfx1201", "--options=-Iinclude -DFACTOR= -std=c++17")
     assert status == 0
     assert err.count("scale") >= 2
     assert "gfx90a" in err

@@ -200,7 +200,12 @@ def test_the_status_follows_from_what_was_compared(coverage, status):
         ("pass pass", "", "pass", "all 2 benchmarks are within 5 %"),
         ("pass skipped skipped", "", "pass", "1 benchmark is within 5 %; not compared: 2 benchmarks skipped (no GPU)"),
         ("skipped", "", "not measured", "no benchmark ran on both sides; not compared: 1 benchmark skipped (no GPU)"),
-        ("pass broken new", "", "pass", "1 benchmark broken on both sides (no GPU), 1 benchmark new on head (no GPU)"),
+        (
+            "pass broken new",
+            "",
+            "pass",
+            "1 benchmark broken on both sides (no GPU), 1 benchmark that runs only on head (no GPU)",
+        ),
         ("regression skipped", "", "regression", "(cause not found); not compared: 1 benchmark skipped (no GPU)"),
         ("pass", "listed", "pass", "; not compared: machine code (no compiler)"),
         ("pass", "needed", "not measured", "; not compared: machine code (no compiler)"),

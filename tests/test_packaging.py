@@ -291,7 +291,7 @@ def test_who_changes_kernels_finds_the_spill(installed, tmp_path):
     (tmp_path / "mirror.hip").write_text(KERNEL)
     status, printed = run(f"python - <<'END'\n{COMPILE}END", installed, tmp_path)
     assert status == 0, printed
-    status, printed = run(door("kernels audit"), installed, tmp_path)
+    status, printed = run(door("kernels audit before"), installed, tmp_path)
     if lacking := re.search(r"no llvm-objdump for .*", printed):
         pytest.skip(lacking[0])
     assert status == 1, printed

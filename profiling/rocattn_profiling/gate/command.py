@@ -110,16 +110,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list(arguments)
     result = _measured(arguments)
-    from rocattn_profiling.gate.formats import card, outputs, page
+    from rocattn_profiling.gate.formats import outputs
 
-    if problem := outputs.step_summary(result):
-        say(f"note: {problem}")
-    if arguments.json:
-        emit_json(result)
-    else:
-        card.show(result)
-    say(f"page: {Path(arguments.out) / page.FILE}")
-    return result.strict_status if arguments.strict else result.status
+    return outputs.show(result, Path(arguments.out), json=arguments.json, strict=arguments.strict)
 
 
 def _measured(arguments: argparse.Namespace) -> GateResult:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rocattn_profiling.base.card import listed
-from rocattn_profiling.base.console import add_common, emit_json, say
+from rocattn_profiling.base.console import add_common
 from rocattn_profiling.base.status import USAGE, CommandError
 from rocattn_profiling.gate import options as gate_options
 from rocattn_profiling.gate.rule.constants import MIN_LAUNCHES
@@ -49,20 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, decide, write the verdict in every form and print it."""
     policy = Policy(tolerance=gate_options.chosen_tolerance(arguments))
     from rocattn_profiling.base.files import result_folder
-    from rocattn_profiling.gate.formats import card, outputs, page
+    from rocattn_profiling.gate.formats import outputs
 
     result = compared(sides_of(arguments.files, arguments.head), policy, arguments.format)
     out = Path(arguments.out)
     result_folder(out)
     outputs.write_all(result, out)
-    if problem := outputs.step_summary(result):
-        say(f"note: {problem}")
-    if arguments.json:
-        emit_json(result)
-    else:
-        card.show(result)
-    say(f"page: {out / page.FILE}")
-    return result.strict_status if arguments.strict else result.status
+    return outputs.show(result, out, json=arguments.json, strict=arguments.strict)
 
 
 def sides_of(files: Sequence[str], head: Sequence[str]) -> dict[SideName, list[Path]]:

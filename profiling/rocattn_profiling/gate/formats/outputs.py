@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rocattn_profiling.base.card import listed
+from rocattn_profiling.base.console import emit_json, say
 from rocattn_profiling.base.files import write_together
 from rocattn_profiling.base.markup import command_data, command_property, plain, terminal
 from rocattn_profiling.gate import verdict
@@ -38,6 +39,18 @@ def write_all(result: GateResult, out: Path, more: Mapping[str, str] | None = No
     """
     texts = {verdict.FILE: verdict.to_json(result)} | {name: make(result) for name, make in FILES.items()}
     return write_together({out / name: text for name, text in (texts | dict(more or {})).items()})
+
+
+def show(result: GateResult, out: Path, *, json: bool, strict: bool) -> int:
+    """Print a verdict that was written into ``out``, into a workflow's summary too, and return its exit status."""
+    if problem := step_summary(result):
+        say(f"note: {problem}")
+    if json:
+        emit_json(result)
+    else:
+        card.show(result)
+    say(f"page: {out / page.FILE}")
+    return result.strict_status if strict else result.status
 
 
 def step_summary(result: GateResult, environ: Mapping[str, str] = os.environ) -> str:

@@ -222,7 +222,7 @@ def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty, nu
 
 
 def test_a_crash_leaves_the_command_of_the_case_behind(tmp_path):
-    """A backend that kills the process: running.txt says which case it was; a run that ends leaves no such file."""
+    """A backend that kills the process: running.txt says which case it was, the screen where; else there is neither."""
     code = "import sys; from rocattn_profiling.cli import main; sys.exit(main(sys.argv[1:]))"
     words = ["verify", "--quick", "--backend-module", "odd_backends", "--out", str(tmp_path), "--backend"]
     kept = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "bench")}
@@ -232,11 +232,15 @@ def test_a_crash_leaves_the_command_of_the_case_behind(tmp_path):
             [sys.executable, "-c", code, *words, backend, "--family", "positions"],
             env=kept, capture_output=True, check=False,
         )  # fmt: skip
-        return done.returncode
+        return done.returncode, done.stderr.decode()
 
-    assert end("odd-good") == 0
+    status, said = end("odd-good")
+    assert (status, "Fatal" in said) == (0, False)
     assert not (tmp_path / "running.txt").exists()
-    assert end("odd-crash") == -signal.SIGSEGV
+    status, said = end("odd-crash")
+    assert status == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in said
+    assert "odd_backends.py" in said
     command = (tmp_path / "running.txt").read_text().strip()
     assert command.startswith("rocattn verify --case positions/")
     assert command.endswith(" --backend odd-crash --backend-module odd_backends")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import functools
 import os
 import shlex
@@ -105,6 +106,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     # A CI job that is cancelled keeps what was finished, as Ctrl-C does.
     before = console.at_end(signal.default_int_handler)
+    silent = not faulthandler.is_enabled()
+    if silent:  # a backend that kills the process leaves its lines on the screen
+        with suppress(OSError, ValueError, RuntimeError):  # of a stream that is no file
+            faulthandler.enable()
     try:
         with console.progress("verify", len(chosen) * len(backends)) as shown:
             verification.verify(chosen, backends, shown.step, seed=arguments.seed, result=result, on_start=note)
@@ -113,6 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     finally:
         console.restore(before)
+        if silent:
+            faulthandler.disable()
         with suppress(OSError):  # the folder itself may be what cannot be written
             running.unlink()
     if arguments.lds_conflicts:

@@ -271,6 +271,8 @@ def worst(outcomes: list[CaseOutcome]) -> str:
     checks = [outcome.check for outcome in outcomes if outcome.check is not None]
     if not checks:
         return "-"
+    if any(check.not_finite for check in checks):
+        return "NaN or inf"
     text = f"{max(c.ratio for c in checks):.2g} ({max(c.max_abs_error for c in checks):.1e})"
     return f"{text} WRONG" if any(outcome.problem for outcome in outcomes) else text
 

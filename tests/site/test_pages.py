@@ -269,6 +269,7 @@ def test_an_empty_site_still_says_how_to_begin(history):
 def test_pages_are_written_whole_or_not(site, tmp_path):
     """The site lands as files in UTF-8; a path that cannot be written is one line."""
     written = write_site(tmp_path / "site", site)
+    assert written[0] == tmp_path / "site" / "index.html"
     assert written[0].read_text(encoding="utf-8").endswith("</html>\n")
     assert not list((tmp_path / "site").rglob("*.partial"))
     (tmp_path / "file").write_text("in the way")

@@ -374,3 +374,15 @@ def test_results_kept_apart_have_the_configuration_beside_them(tmp_path):
     assert AsvStore(clone).project == ""
     (clone / "asv.conf.json").write_text('{"version": 1, "project": "own", "repo": "."}')
     assert AsvStore(clone, apart / "results").project == "own"
+
+
+def test_a_parameter_without_values_is_no_series_and_no_fault(store):
+    """asv keeps such a benchmark with an empty list of results."""
+    add(store, {(0, 0): [1.0]})
+    (path,) = [p for p in (store.results_dir / "a_b_box").glob("*.json") if p.name != "machine.json"]
+    data = json.loads(path.read_text())
+    data["results"]["suite.Class.time_none"] = [[], [[]], "1", 0, 1.0]
+    path.write_text(json.dumps(data))
+    problems = []
+    assert {series.benchmark for series in store.read(problems.append)} == {"suite.Class.time_it"}
+    assert problems == []

@@ -202,6 +202,9 @@ def test_a_program_that_fails_is_no_pass(capture, tmp_path, text, status, line):
         assert len(said) == 1
         audit = audit_files([tmp_path / "out"])
         assert "the program failed on gfx942" in audit.not_audited[0].text
+        (tmp_path / "out/capture.json").write_text('{"runs": [')  # torn
+        audit = audit_files([tmp_path / "out"])
+        assert "its capture.json cannot be read" in audit.not_audited[0].text
 
 
 def test_own_sitecustomize_runs_too(capture, tmp_path):

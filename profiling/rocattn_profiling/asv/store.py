@@ -171,6 +171,8 @@ class AsvStore:
                     try:
                         params = results.get_result_params(name) or []
                         key = (name, tuple(map(tuple, params)), *where)
+                        if not all(params):  # a parameter without values: no result can be
+                            continue
                         grid = grids.get(key) or ResultGrid(math.prod(map(len, params)))
                         grid.add(results, name, params)
                         grids[key] = grid

@@ -185,10 +185,17 @@ def not_captured(paths: Iterable[Path]) -> list[Problem]:
     """Return what folders of captured kernels lack: what did not compile, and what a failed program did not get to."""
     found = []
     for folder in paths:
-        with suppress(OSError, ValueError):
+        if not (folder / LISTING).is_file():
+            continue
+        try:
             listing = msgspec.json.decode((folder / LISTING).read_bytes(), type=Captured)
-            failed = [run for run in listing.runs if run.failure]
-            found += [Problem(f"{name_of(folder)}: the program failed on {run.arch}: {run.failure}") for run in failed]
+        except (OSError, ValueError) as error:
+            found.append(
+                Problem(f"{name_of(folder)}: its {LISTING} cannot be read ({error}): what it lacks is unknown")
+            )
+            continue
+        failed = [run for run in listing.runs if run.failure]
+        found += [Problem(f"{name_of(folder)}: the program failed on {run.arch}: {run.failure}") for run in failed]
     for path in (each for folder in paths if folder.is_dir() for each in sorted(folder.rglob("*.json"))):
         with suppress(OSError, ValueError):
             said = msgspec.json.decode(path.read_bytes(), type=_Failed).captured

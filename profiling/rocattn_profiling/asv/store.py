@@ -24,6 +24,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import PassedOver, Points, ResultGrid, Series, guess_unit, joined, place_of, readable
 from rocattn_profiling.base.files import HeldError, locked, result_folder, write_text
+from rocattn_profiling.base.forks import forked
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, usual_files
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ NO_NUMPY = "-numpyunknown"
 """How the first versions ended an environment's name in a project without numpy."""
 _ARCHITECTURE = re.compile(r"x86_64|amd64|aarch64|arm64|ppc64le|riscv64|s390x", re.IGNORECASE)
 _PATH_PART = re.compile(r"[^\w.+-]")
+_FILES = 8  # that one task reads
 
 
 class AsvStore:
@@ -145,46 +147,29 @@ class AsvStore:
         self,
         on_problem: Callable[[str], None] = lambda _: None,
         on_file: Callable[[int, str], None] = lambda _, __: None,
+        jobs: int = 1,
     ) -> list[Series]:
         """Return every series of the store, asv's own results included; unreadable files are skipped.
 
         Args:
             on_problem: Called with one line for each file passed over, and for each benchmark whose results are no
                 numbers: asv keeps what a `track_` returned, text and True included.
-            on_file: Called after each file with how many there are, and its name.
+            on_file: Called for each file that was read with how many there are, and its name.
+            jobs: Number of processes that read.
         """
         known = self.benchmarks(on_problem)
-        grids: dict[tuple[str, tuple[tuple[str, ...], ...], str, str], ResultGrid] = {}
-        places: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
-        odd: dict[str, Path] = {}
-        passed_over = PassedOver()
         paths = list(self.result_files(on_problem))
-        for path in paths:
-            try:
-                results = load_results(path)
-                where = (str(results.params.get("machine", "")), str(results.env_name).removesuffix(NO_NUMPY))
-                places.setdefault(where, {})[results.commit_hash] = place_of(results)
-                for name in sorted(results.get_all_result_keys()):
-                    info = known.get(name, {})
-                    if info and results.benchmark_version.get(name) not in {None, info.get("version")}:
-                        continue
-                    try:
-                        params = results.get_result_params(name) or []
-                        key = (name, tuple(map(tuple, params)), *where)
-                        if not all(params):  # a parameter without values: no result can be
-                            continue
-                        grid = grids.get(key) or ResultGrid(math.prod(map(len, params)))
-                        grid.add(results, name, params)
-                        grids[key] = grid
-                    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-                        odd.setdefault(f"passed over {name} ({error})", path)
-            except (RocattnError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-                passed_over.add(path, error)
-            on_file(len(paths), path.name)
-        for note in passed_over.notes():
+        tasks = [paths[at : at + _FILES] for at in range(0, len(paths), _FILES)]
+        found = _Found()
+        for own, more in zip(tasks, forked(lambda own: _read_files(own, known), tasks, jobs), strict=True):
+            found.add(more)
+            for path in own:
+                on_file(len(paths), path.name)
+        for note in found.passed_over.notes():
             on_problem(note)
-        for what, path in odd.items():
+        for what, path in found.odd.items():
             on_problem(_one_line(f"{what}, first in {path}"))
+        grids, places = found.grids, found.places
         series: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Points]] = {}
         for name, params, machine, env_name in list(grids):
             names = known.get(name, {}).get("param_names") or []
@@ -362,6 +347,62 @@ def load_results(path: Path) -> Results:
                 return Results.load(str(updated))
         except (UserError, OSError, ValueError, TypeError, AttributeError) as broken:
             raise RocattnError(_one_line(str(broken))) from broken
+
+
+class _Found:
+    """What some result files hold.
+
+    Attributes:
+        grids: By benchmark, parameter values, machine and environment.
+        places: The facts of each commit's `PLACE_KEYS` by machine and environment.
+        odd: Results that are no numbers, and the first file with them.
+        passed_over: Files that cannot be read.
+    """
+
+    def __init__(self) -> None:
+        self.grids: dict[tuple[str, tuple[tuple[str, ...], ...], str, str], ResultGrid] = {}
+        self.places: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+        self.odd: dict[str, Path] = {}
+        self.passed_over = PassedOver()
+
+    def add(self, later: _Found) -> None:
+        """Add what later files hold."""
+        for key, grid in later.grids.items():
+            if key in self.grids:
+                self.grids[key].extend(grid)
+            else:
+                self.grids[key] = grid
+        for where, facts in later.places.items():
+            self.places.setdefault(where, {}).update(facts)
+        self.odd = later.odd | self.odd
+        self.passed_over.extend(later.passed_over)
+
+
+def _read_files(paths: Sequence[Path], known: Mapping[str, Mapping[str, Any]]) -> _Found:
+    """Read result files, of benchmarks that have another version than the known one nothing."""
+    found = _Found()
+    for path in paths:
+        try:
+            results = load_results(path)
+            where = (str(results.params.get("machine", "")), str(results.env_name).removesuffix(NO_NUMPY))
+            found.places.setdefault(where, {})[results.commit_hash] = place_of(results)
+            for name in sorted(results.get_all_result_keys()):
+                info = known.get(name, {})
+                if info and results.benchmark_version.get(name) not in {None, info.get("version")}:
+                    continue
+                try:
+                    params = results.get_result_params(name) or []
+                    key = (name, tuple(map(tuple, params)), *where)
+                    if not all(params):  # a parameter without values: no result can be
+                        continue
+                    grid = found.grids.get(key) or ResultGrid(math.prod(map(len, params)))
+                    grid.add(results, name, params)
+                    found.grids[key] = grid
+                except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+                    found.odd.setdefault(f"passed over {name} ({error})", path)
+        except (RocattnError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+            found.passed_over.add(path, error)
+    return found
 
 
 def up_to_date(data: dict[str, Any]) -> dict[str, Any]:

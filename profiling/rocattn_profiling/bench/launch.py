@@ -23,17 +23,10 @@ import msgspec
 
 import rocattn
 from rocattn.config import AttentionConfig
+from rocattn_profiling.base.process import end_with_parent
 from rocattn_profiling.measure.machine import load_average, thread_environment
 from rocattn_profiling.measure.records import Check, Launch
-from rocattn_profiling.measure.worker import (
-    Crash,
-    describe,
-    end_with_parent,
-    peak_rss_bytes,
-    reset_peak,
-    run_worker,
-    serve,
-)
+from rocattn_profiling.measure.worker import Crash, describe, peak_rss_bytes, reset_peak, run_worker, serve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

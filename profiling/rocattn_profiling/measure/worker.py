@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import resource
 import select
-import signal
 import sys
 import tempfile
 import time
@@ -121,16 +120,6 @@ def describe(error: BaseException) -> str:
     """Return an exception as one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, so that no orphan disturbs the next measurement."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if parent and os.getppid() != parent:
-        sys.exit("the parent is gone")
 
 
 def serve(perform: Callable[[bytes, Callable[[str], None]], Any], failed: Callable[[str], Any]) -> None:

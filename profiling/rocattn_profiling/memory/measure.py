@@ -19,12 +19,13 @@ import msgspec
 from rocattn.backends import BACKENDS, CpuFlashBackend, GpuBackend
 from rocattn.config import AttentionConfig
 from rocattn.settings import USE_FLASH_ATTENTION
+from rocattn_profiling.base.process import end_with_parent
 from rocattn_profiling.bench.launch import calls_of
 from rocattn_profiling.bench.limits import PROCESS_BYTES, gigabytes
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
 from rocattn_profiling.measure.records import Status
 from rocattn_profiling.measure.settings import import_backends
-from rocattn_profiling.measure.worker import Crash, end_with_parent, peak_rss_bytes, reset_peak, run_worker, serve
+from rocattn_profiling.measure.worker import Crash, peak_rss_bytes, reset_peak, run_worker, serve
 from rocattn_profiling.memory import model as memory_model
 from rocattn_profiling.memory.model import Growth, Theory
 from rocattn_profiling.workloads.inputs import make_inputs

@@ -42,7 +42,7 @@ _KEPT = 10.0  # times the level, at which a change that was told is given up
 LEAST = math.log1p(0.01)  # smaller steps are not reported
 FEWEST = CONFIRMED + SHORTEST  # points that a search needs
 _DRAWS, _FEWEST_DRAWS = 200, 60
-_CLEAR = 30.0  # times the level, or its part, beyond which the fewest draws decide
+_CLEAR = 12.0  # times the level, or its part, beyond which the fewest draws decide
 _DRAWN = 60_000  # points in all bootstrap draws: long series get fewer draws
 _PLAIN = 100.0  # t squared that no stable series of independent, winsorised points reaches
 _AROUND = 41  # points whose noise is that of the point in the middle
@@ -307,15 +307,19 @@ def _levels(y: Array) -> list[int]:
     """Return where the levels of the best penalised fit begin (optimal partitioning, Jackson et al. 2005)."""
     count, weights = len(y), 1 / _scales(y) ** 2
     totals, sums, squares = (np.concatenate([[0.0], np.cumsum(weights * y**power)]) for power in range(3))
-    places = np.arange(count + 1)
     best, begins = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=np.intp)
     best[0] = 0.0
-    for end in range(CONFIRMED, count + 1):
-        starts = places[: end + 1 - (CONFIRMED if end < count else SHORTEST)]
-        around = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (totals[end] - totals[starts])
-        costs = best[starts] + around
-        begins[end] = costs.argmin()
-        best[end] = costs[begins[end]] + _PRICE**2
+    for first in range(CONFIRMED, count + 1, _AROUND):  # a block of ends at once: their costs do not need `best`
+        ends = np.arange(first, min(first + _AROUND, count + 1))
+        starts = np.arange(ends[-1] + 1 - SHORTEST)
+        weight, total = np.subtract.outer(totals[ends], totals[starts]), np.subtract.outer(sums[ends], sums[starts])
+        with np.errstate(divide="ignore", invalid="ignore"):  # starts after an end, which is not asked for
+            around = np.subtract.outer(squares[ends], squares[starts]) - total**2 / weight
+        for end, costs in zip(ends.tolist(), around, strict=True):
+            many = end + 1 - (CONFIRMED if end < count else SHORTEST)
+            own = costs[:many] + best[:many]
+            begins[end] = at = own.argmin()
+            best[end] = own[at] + _PRICE**2
     cuts, at = [], int(begins[count])
     while at:
         cuts.append(at)
@@ -346,7 +350,7 @@ def _runs(sums: Array) -> Iterator[tuple[int, Array, float]]:
     # Runs shorter than `CONFIRMED` count only at the end, where changes should be reported soon: elsewhere they are
     # clustered outliers. Of a step, the points before and after it are equally surprising runs.
     steps = np.arange(CONFIRMED, count - SHORTEST + 1)
-    weights = steps * (1 - steps / count)
+    weights = (steps * (1 - steps / count)).astype(sums.dtype)
     yield 0, sums[CONFIRMED : count - SHORTEST + 1] ** 2 / weights.reshape(-1, *[1] * (sums.ndim - 1)), 1.0
     room = np.empty_like(sums)
     for m in _lengths(count):
@@ -376,8 +380,8 @@ def _surprises(rows: Array) -> Array:
     """Return the largest t statistic of each row; it computes on columns so that memory is read in order."""
     count = rows.shape[1]
     centred = rows - rows.mean(axis=1, keepdims=True)
-    sums = np.zeros((count + 1, len(rows)))
-    np.cumsum(centred.T, axis=0, out=sums[1:])
+    sums = np.zeros((count + 1, len(rows)), dtype=np.float32)  # half the time, and a draw's noise is far larger
+    np.cumsum(centred.T, axis=0, out=sums[1:], dtype=np.float32)
     best = np.zeros(len(rows))
     for _, gain, weight in _runs(sums):
         np.maximum(best, gain.max(axis=0) / weight, out=best)
@@ -409,11 +413,12 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
     if surprise**2 < max(9.0, 4.2 + 1.8 * math.log(count)):
         return 1.0
     noise = _noise(part, cuts)
-    if surprise**2 > _PLAIN and not noise.correlation:
+    if surprise**2 > _PLAIN * noise.inflation:
         return 0.0
+    stable = _stable(noise.residuals.tobytes(), noise.correlation)
     most = max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count))
     for draws in (_FEWEST_DRAWS, most):  # a few decide most tests
-        centre, spread = _largest(noise.residuals.tobytes(), noise.correlation, draws)
+        centre, spread = stable.largest(draws)
         chance = -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
         if not LEVEL / _CLEAR < chance < LEVEL * _CLEAR:
             break
@@ -421,29 +426,43 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _largest(residuals: bytes, correlation: float, draws: int) -> tuple[float, float]:
-    """Return the Gumbel distribution, as its place and scale, of the largest squared t statistic of stable series.
+def _stable(residuals: bytes, correlation: float) -> _Stable:
+    """Return stable series: the same levels are tested again within a longer history, and beside other changes."""
+    return _Stable(np.frombuffer(residuals), correlation)
 
-    The same levels are tested more than once: within a longer history, and beside more or fewer other changes.
+
+class _Stable:
+    """Stable series made of a series' residuals.
 
     Args:
-        residuals: Of the series, float64.
+        residuals: Of the series.
         correlation: With the point before.
-        draws: Number of series.
     """
-    own = np.frombuffer(residuals)
-    count = len(own)
-    source = np.random.default_rng(count)  # deterministic for the same series
-    rows = source.choice(own, size=(draws, count))
-    if correlation:
-        rows[:, 1:] *= math.sqrt(1 - correlation**2)
-        shift = 1
-        while shift < count:  # a first-order autoregression: 1 / (1 - cB) = (1 + cB) (1 + c^2 B^2) (1 + c^4 B^4) ...
-            rows[:, shift:] += correlation**shift * rows[:, :-shift]
-            shift *= 2
-    largest = _surprises(rows) ** 2  # squares of normal maxima have a Gumbel tail
-    spread = max(float(largest.std()) * math.sqrt(6) / math.pi, 1e-9)
-    return float(largest.mean()) - _EULER * spread, spread
+
+    def __init__(self, residuals: Array, correlation: float) -> None:
+        self._residuals, self._correlation = residuals, correlation
+        self._source = np.random.default_rng(len(residuals))  # deterministic for the same series
+        self._squares = np.empty(0)
+
+    def largest(self, draws: int) -> tuple[float, float]:
+        """Return the Gumbel distribution, as its place and scale, of the largest squared t statistic of so many."""
+        if (more := draws - len(self._squares)) > 0:
+            self._squares = np.concatenate([self._squares, _surprises(self._drawn(more)) ** 2])
+        squares = self._squares[:draws]  # of normal maxima, they have a Gumbel tail
+        spread = max(float(squares.std()) * math.sqrt(6) / math.pi, 1e-9)
+        return float(squares.mean()) - _EULER * spread, spread
+
+    def _drawn(self, draws: int) -> Array:
+        """Return series, a row each."""
+        count = len(self._residuals)
+        rows = self._source.choice(self._residuals, size=(draws, count))
+        if self._correlation:
+            rows[:, 1:] *= math.sqrt(1 - self._correlation**2)
+            shift = 1
+            while shift < count:  # a first-order autoregression: 1 / (1 - cB) = (1 + cB) (1 + c^2 B^2) ...
+                rows[:, shift:] += self._correlation**shift * rows[:, :-shift]
+                shift *= 2
+        return rows
 
 
 def _pruned(raw: Array, y: Array, cuts: list[int], level: float, told: Collection[int] = ()) -> list[int]:

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
-import signal
 import statistics
 import uuid
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from xml.etree import ElementTree as ET
 
-import msgspec
 import numpy as np
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.series import PLACE_KEYS, Points, Series, in_order, is_rate
+from rocattn_profiling.asv.series import PLACE_KEYS, Series, in_order, is_rate
 from rocattn_profiling.asv.store import read_config
+from rocattn_profiling.base.forks import forked
 from rocattn_profiling.pages.quantities import percent
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions.git import RevisionError, resolve
@@ -44,8 +39,6 @@ from rocattn_profiling.site.commits import History
 from rocattn_profiling.site.model import LIMIT, OPEN, Boundary, Changes, CommitCause, LevelChange
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from rocattn_profiling.asv.store import AsvStore
     from rocattn_profiling.site.changepoints import ShortLevel
 
@@ -65,11 +58,8 @@ AUDIT = "bench_audit."
 """Prefix of the benchmarks that track properties of machine code: exact numbers, by architecture and kernel."""
 NEITHER = (".track_sgprs", ".track_lds_bytes", ".track_code_bytes")
 """Numbers of the audit that are neither good nor bad: what they cost shows in waves and cycles."""
-FEW_POINTS = 100_000
-"""Points of all series together that one process searches in the time that a pool takes to start."""
 _THRESHOLDS, _FIRST = "regressions_thresholds", "regressions_first_commits"
 _LINES = 16  # series in one task
-_NICENESS = 5  # `asv publish` runs at the same time, under a timeout
 ATOM = "http://www.w3.org/2005/Atom"
 ENTRIES = 50
 ENTRY_LINES = 20
@@ -427,7 +417,7 @@ def gate_names(series: Series) -> tuple[str, str, str]:
 def in_processes(
     series: Sequence[Series], starts: Sequence[set[str]], shared: Sequence[Shared], jobs: int
 ) -> Iterator[Searched]:
-    """Search every series for itself, in several processes where there is much to do.
+    """Search every series for itself.
 
     Args:
         series: Points in commit order.
@@ -438,43 +428,17 @@ def in_processes(
     Raises:
         RocattnError: When a process was killed.
     """
-    if jobs < 2 or sum(len(line.points) for line in series) < FEW_POINTS:
-        yield from map(_search, series, starts, shared)
-        return
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin)
-    waiting: deque[Future[list[Searched]]] = deque()
-    try:
-        for at in range(0, len(series), _LINES):
-            own, end = [_lean(line) for line in series[at : at + _LINES]], at + _LINES
-            waiting.append(pool.submit(_search_all, own, starts[at:end], shared[at:end]))
-            if len(waiting) > 4 * jobs:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise RocattnError("a helper process that looked for change points was killed (out of memory?)") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
 
+    def search(own: range) -> list[Searched]:
+        return [_search(series[at], starts[at], shared[at]) for at in own]
 
-def _lean(series: Series) -> Series:
-    """Return a series without what a search does not need: intervals, dates, places."""
-    own, none = series.points, np.empty(0)
-    return msgspec.structs.replace(series, points=Points(own.shas, [], own.values, none, none), places={})
-
-
-def _search_all(series: Sequence[Series], starts: Sequence[set[str]], shared: Sequence[Shared]) -> list[Searched]:
-    return list(map(_search, series, starts, shared))
+    tasks = [range(at, min(at + _LINES, len(series))) for at in range(0, len(series), _LINES)]
+    for found in forked(search, tasks, jobs):
+        yield from found
 
 
 def _search(series: Series, starts: Collection[str], shared: Shared) -> Searched:
     return Searched(changes_of(series, starts, shared=shared), short_levels(series, starts))
-
-
-def _begin() -> None:
-    """Ignore Ctrl-C, which ends the main process and so its workers, and yield to `asv publish`, under a timeout."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICENESS)
 
 
 def atom(

@@ -96,6 +96,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.asv.store import AsvStore
     from rocattn_profiling.base.files import StagedFiles
     from rocattn_profiling.bench import report as bench_report
+    from rocattn_profiling.measure.machine import available_cores
     from rocattn_profiling.pages.render import GENERATOR
     from rocattn_profiling.site import asv_pages
     from rocattn_profiling.site.commits import branch_with, commit_url, read_history
@@ -114,9 +115,9 @@ def _publish(arguments: argparse.Namespace) -> int:
     gate = _find_verdict(arguments.gate, results / "gate", notes)
     coverage = _coverage(arguments, records, gate)
     reading_notes: list[str] = []
+    jobs = available_cores()
     with progress("site: reading results", 0, brief=True) as shown:
-        series = store.read(reading_notes.append, _counted(shown))
-    series = in_commit_order(series, history.commits)
+        series = in_commit_order(store.read(reading_notes.append, _counted(shown), jobs), history.commits)
     notes += reading_notes
     if not series and not records and gate is None:
         unread = f" that can be read ({reading_notes[0]})" if reading_notes else ""
@@ -124,7 +125,6 @@ def _publish(arguments: argparse.Namespace) -> int:
         reason += f", and there are no records or verdict beside {out} ({_remedy(repo, store)})"
         raise CommandError(f"nothing to publish: {reason}", NOT_MEASURED)
     notes += _unknown_commits(series, history, repo, store.results_dir)
-    changes = _changes(series, history, store, notes)
     report = bench_report.build(records) if records else None
     standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
     judged = gate.head.revision if gate else None
@@ -132,7 +132,8 @@ def _publish(arguments: argparse.Namespace) -> int:
     no_asv = "--no-asv was given" if arguments.no_asv else "" if series else "the store has no results"
     site = Site(
         series, history, store.machines(), report, gate, asv_pages.AsvPages(published=not no_asv, reason=no_asv), notes,
-        changes=changes, standing=standing, gate_branch=branch_with(repo, judged.sha, history.branch) if judged else "",
+        changes=_changes(series, history, store, notes, jobs), standing=standing,
+        gate_branch=branch_with(repo, judged.sha, history.branch) if judged else "",
         baselines=_baselines(results / "baselines", notes), url=arguments.url,
         commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
         documents=DOCUMENTS if (out / DOCUMENTS).is_file() else "",
@@ -142,7 +143,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     with StagedFiles() as staging, progress("site: pages", 0, brief=True) as shown:
         if not no_asv:
             asv_pages.hold_place(store, out / "asv", staging)
-        written = write_site(out, site, _counted(shown), staging)
+        written = write_site(out, site, _counted(shown), staging, jobs)
     if no_asv:
         asv_pages.remove(out / "asv")
     else:
@@ -238,8 +239,7 @@ def _unknown_commits(series: list[Series], history: History, repo: Path, store: 
     return [note]
 
 
-def _changes(series: list[Series], history: History, store: AsvStore, notes: list[str]) -> Changes:
-    from rocattn_profiling.measure.machine import available_cores
+def _changes(series: list[Series], history: History, store: AsvStore, notes: list[str], jobs: int) -> Changes:
     from rocattn_profiling.site.changes import find_changes, in_processes, rules_of_asv
     from rocattn_profiling.site.touched import excused_by
 
@@ -247,7 +247,7 @@ def _changes(series: list[Series], history: History, store: AsvStore, notes: lis
 
         def run(lined: Sequence[Series], starts: Sequence[set[str]], shared: Sequence[Shared]) -> Iterator[Searched]:
             shown.expect(shown.done + len(lined))
-            for line, found in zip(lined, in_processes(lined, starts, shared, available_cores()), strict=True):
+            for line, found in zip(lined, in_processes(lined, starts, shared, jobs), strict=True):
                 shown.step(line.label)
                 yield found
 

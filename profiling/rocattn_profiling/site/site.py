@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import rocattn
 from rocattn_profiling.asv.series import commits_of
 from rocattn_profiling.base.files import StagedFiles
+from rocattn_profiling.base.forks import forked
 from rocattn_profiling.bench.report import BASELINE, BenchReport, order_backends, prepare_templates
 from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.pages.quantities import MANY, natural, percent, quantity
@@ -25,6 +26,7 @@ from rocattn_profiling.site.compare import ROWS, ComparePage, compare_page
 from rocattn_profiling.site.history import (
     CSV_VALUES,
     Family,
+    HistoryPage,
     KernelPage,
     direction_of,
     drawn_lines,
@@ -108,7 +110,7 @@ class Site:
 
 
 def write_site(
-    out: Path, site: Site, on_step: Step = lambda _, __: None, staging: StagedFiles | None = None
+    out: Path, site: Site, on_step: Step = lambda _, __: None, staging: StagedFiles | None = None, jobs: int = 1
 ) -> list[Path]:
     """Write all our own pages below ``out``; returns their paths, the front page first.
 
@@ -119,13 +121,14 @@ def write_site(
         site: The contents.
         on_step: Called after each step with the number of steps and what it did.
         staging: Moved into place together with the pages; ended by the caller.
+        jobs: Number of processes that lay out pages.
 
     Raises:
         RocattnError: When the folder cannot be written; then nothing changed.
     """
     with staging or StagedFiles() as waiting:
         written = [out / FRONT]
-        for name, text in pages_of(site, on_step):
+        for name, text in pages_of(site, on_step, jobs):
             waiting.add(out / name, [text.encode()])
             written += [out / name] * (name != FRONT)
         waiting.commit()
@@ -139,8 +142,8 @@ def write_site(
     return written
 
 
-def pages_of(site: Site, on_step: Step = lambda _, __: None) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of each page, feed, style sheet and script included."""
+def pages_of(site: Site, on_step: Step = lambda _, __: None, jobs: int = 1) -> Iterator[tuple[str, str]]:
+    """Yield the path and text of each page, feed, style sheet and script included; as `write_site`."""
     prepare_templates()
     add_filters(
         {
@@ -158,7 +161,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> Iterator[tuple[s
     pages_above = {sha: f"../{path}" for sha, path in paths.items()}
     around = Around(commits, backends, site.changes.boundaries, pages_above, site.history.tags)
     kernels = kernel_pages(series, around, by_series)
-    steps = len(grouped) + len(kernels) + len(paths) + len(site.baselines)
+    steps = len(grouped) + len(kernels) + len(paths)
     moved = commit_pages(series, site.history, site.changes.listed, site.changes.boundaries, paths)
     gate = gate_view.view(site.gate) if site.gate else None
     places, dots = places_of(grouped, around)
@@ -179,19 +182,20 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> Iterator[tuple[s
     }  # fmt: skip
 
     def page(path: str, template: str, title: str, **values: Any) -> tuple[str, str]:
-        text = render(template, title, root="../" * path.count("/"), here=path, **common, **values)
-        if "/" in path:  # the many pages in folders
-            on_step(steps, path)
-        return path, text
+        return path, render(template, title, root="../" * path.count("/"), here=path, **common, **values)
 
-    histories = []
-    for family in grouped:
+    def history_pages(family: Family) -> tuple[HistoryPage, list[tuple[str, str]]]:
         laid = history_page(family, around)
         title = f"{laid.title} - {site.project}"
-        yield page(f"history/{laid.slug}.html", "history.html.j2", title, page=laid, scripted=True)
-        histories.append(laid.without_charts())
-        if common["csv"]:
-            yield f"history/{family.slug}.csv", values_csv(family)
+        texts = [page(f"history/{laid.slug}.html", "history.html.j2", title, page=laid, scripted=True)]
+        texts += [(f"history/{family.slug}.csv", values_csv(family))] * common["csv"]
+        return laid.without_charts(), texts
+
+    histories = []
+    for laid, texts in forked(history_pages, grouped, jobs):
+        on_step(steps, texts[0][0])
+        histories.append(laid)
+        yield from texts
     yield page(
         FRONT, "index.html.j2", site.project, gate=gate,
         judged=judged_state(site.gate, site.history, site.gate_branch) if site.gate else None,
@@ -205,11 +209,17 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> Iterator[tuple[s
     )  # fmt: skip
     yield from _optional(site, page, paths, compared, moved, kernels, gate)
     for kernel in kernels:
-        title = f"{kernel.name} - {site.project}"
-        yield page(f"kernels/{kernel.slug}.html", "kernel.html.j2", title, page=kernel)
-    for commit in moved:
+        title, path = f"{kernel.name} - {site.project}", f"kernels/{kernel.slug}.html"
+        on_step(steps, path)
+        yield page(path, "kernel.html.j2", title, page=kernel)
+
+    def commit_text(commit: CommitPage) -> tuple[str, str]:
         title = f"{commit.commit.sha[:8]} - {site.project}"
-        yield page(commit.path, "commit.html.j2", title, page=commit, judged=gate)
+        return page(commit.path, "commit.html.j2", title, page=commit, judged=gate)
+
+    for path, text in forked(commit_text, moved, jobs):
+        on_step(steps, path)
+        yield path, text
     yield from ((attached.path, attached.text) for attached in site.standing.attached)
     for name in ("style.css", "site.js")[: 1 + bool(histories)]:
         yield name, environment().get_template(f"{name}.j2").render(many=MANY)

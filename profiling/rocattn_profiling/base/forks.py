@@ -1,0 +1,75 @@
+"""Work in forks of this process, which share what it has read: nothing but results is copied between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.process import end_with_parent
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+R = TypeVar("R")
+_AHEAD = 4  # results for each process that wait for those before them
+_NICENESS = 5
+_work: Callable[[int], Any]  # of a fork: it inherits what cannot be sent
+
+
+def forked(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]:
+    """Yield what ``work`` returns for each item, in order.
+
+    Args:
+        work: May be any function: forks inherit it. Only what it returns is sent, by pickle.
+        items: What it is called with, in this process if there is only one.
+        jobs: Number of processes; 1 forks none.
+
+    Raises:
+        RocattnError: When a process was killed.
+    """
+    if jobs < 2 or len(items) < 2 or sys.platform != "linux":
+        yield from map(work, items)
+        return
+    pool = ProcessPoolExecutor(
+        jobs, get_context("fork"), initializer=_begin, initargs=(lambda at: work(items[at]), os.getpid())
+    )
+    waiting: deque[Future[R]] = deque()
+    try:
+        for at in range(len(items)):
+            with warnings.catch_warnings():  # the threads of numpy's BLAS are idle
+                warnings.simplefilter("ignore", DeprecationWarning)
+                waiting.append(pool.submit(_call, at))
+            if len(waiting) > _AHEAD * jobs:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise RocattnError("a helper process was killed (out of memory?)") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(work: Callable[[int], Any], parent: int) -> None:
+    """Begin a fork: Ctrl-C ends the process that made it, and that this one; it yields to commands under a timeout."""
+    global _work  # noqa: PLW0603 - a task is called by its name alone
+    _work = work
+    # Another thread may have held a stream's lock, which then nothing in this process releases.
+    sys.stdout = sys.stderr = None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent(parent)
+    os.nice(_NICENESS)
+
+
+def _call(at: int) -> Any:
+    return _work(at)

@@ -5,6 +5,7 @@ import math
 import re
 
 import msgspec
+import numpy as np
 import pytest
 
 from rocattn_profiling.asv.series import Point, Points
@@ -21,7 +22,7 @@ from rocattn_profiling.site.history import (
     order_commits,
     slug_of,
 )
-from rocattn_profiling.site.history_charts import Around, against, geometric_mean, relative
+from rocattn_profiling.site.history_charts import Around, against, geometric_means, relative
 from rocattn_profiling.site.model import Changes
 from rocattn_profiling.site.site import Site, pages_of
 
@@ -73,10 +74,11 @@ def test_values_are_against_the_first_that_is_one():
     """A line starts at 0 %; a fall below 0 stays a fall."""
     points = [point(v, sha=s) for s, v in (("b", None), ("c", 2.0), ("d", 3.0), ("e", math.nan))]
     line = HistoryLine("p", "n", "m", "s", Points.of(points))
-    assert relative(line, "abcde") == [None, None, 1.0, 1.5, None]
+    places = {sha: at for at, sha in enumerate("abcde")}
+    assert relative(line, places).tolist() == pytest.approx([math.nan, math.nan, 1.0, 1.5, math.nan], nan_ok=True)
     assert [against(new, -10.0) for new in (-10.0, -15.0, -5.0)] == pytest.approx([1.0, 0.5, 1.5])
-    assert geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
-    assert geometric_mean([None, 0.0]) is None
+    means = geometric_means(np.array([[2.0, math.nan], [math.nan, 0.0], [8.0, -1.0]]))
+    assert means.tolist() == pytest.approx([4.0, math.nan], nan_ok=True)
 
 
 def test_commits_that_git_does_not_know_come_first_by_date():
@@ -369,10 +371,12 @@ def test_machines_are_compared_on_one_chart(series_of):
     never = series_of([None, math.nan, None], machine="never")
     fast = msgspec.structs.replace(fast, points=[p for p in fast.points if p.sha[-1] not in "03"])
     (family,) = families([slow, fast, other, early, never])
-    shas = [f"{n:040x}" for n in range(6)]
-    reference, lines, ratios = history_charts.against_place(family.lines, shas)
+    place = {f"{n:040x}": n for n in range(6)}
+    reference, lines, ratios = history_charts.against_place(family.lines, place)
     assert (reference, [line.machine for line in lines]) == ("slow", ["early", "fast"])
-    assert ratios == [[1.5, 1.5, None, None, None, None], [None, 0.5, 2 / 6, None, 0.5, 0.5]]
+    none = math.nan
+    wanted = [[1.5, 1.5, none, none, none, none], [none, 0.5, 2 / 6, none, 0.5, 0.5]]
+    assert np.array(ratios) == pytest.approx(np.array(wanted), nan_ok=True)
     page = history_page(family, Around({}))
     assert [line.place for line in page.against[0].lines] == ["early", "fast"]
     assert page.against[0].title == "Machines and environments against slow"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+T = TypeVar("T")
 PLACE_KEYS = ("cpu", "num_cpu", "os", "gpu", "gfx", "driver", "compiler")
 """Keys of the machine and software that a benchmark ran on; levels are not compared across a change of one."""
 
@@ -82,9 +83,17 @@ class Points(Sequence[Point]):
         low, high = self.lows[at].item(), self.highs[at].item()
         return _point(self.shas[at], self.dates_ms[at], self.values[at].item(), low, high)
 
-    def positive(self) -> dict[str, float]:
-        """Return the values that ratios can be taken of, by commit."""
-        return {sha: value for sha, value in zip(self.shas, self.values.tolist(), strict=True) if 0 < value < math.inf}
+    def positive(self) -> NDArray[np.bool_]:
+        """Return which values ratios can be taken of."""
+        return (self.values > 0) & (self.values < math.inf)
+
+    def along(self, place: Mapping[str, int]) -> NDArray[np.float64]:
+        """Return the values by the places of commits, from 0; NaN where there is none."""
+        row = np.full(len(place), math.nan)
+        known = [(at, place[sha]) for at, sha in enumerate(self.shas) if sha in place]
+        values = self.values[[at for at, _ in known]]
+        row[[at for _, at in known]] = np.where(np.isfinite(values), values, math.nan)
+        return row
 
     def __iter__(self) -> Iterator[Point]:
         numbers = self.values.tolist(), self.lows.tolist(), self.highs.tolist()
@@ -146,17 +155,29 @@ def joined(parts: Sequence[Points]) -> Points:
     return Points.of(sorted((point for part in parts for point in part), key=lambda p: (p.date_ms, p.sha)))
 
 
+def once_for_commits(make: Callable[[Points], T]) -> Callable[[Points], T]:
+    """Return a function that makes what depends on commits alone once for all series with the same list of them."""
+    made: dict[int, T] = {}
+
+    def of(points: Points) -> T:
+        if id(points.shas) not in made:
+            made[id(points.shas)] = make(points)
+        return made[id(points.shas)]
+
+    return of
+
+
 def in_order(series: Iterable[Series], place: Mapping[str, int]) -> list[Series]:
     """Return series with their points in the order of ``place``; the commits it lacks are left out."""
-    chosen: dict[int, tuple[list[str], list[int], NDArray[np.intp]]] = {}  # of each list of commits, which many share
-    ordered = []
+
+    def chosen(own: Points) -> tuple[list[str], list[int], NDArray[np.intp]]:
+        at = sorted((i for i, sha in enumerate(own.shas) if sha in place), key=lambda i: place[own.shas[i]])
+        return [own.shas[i] for i in at], [own.dates_ms[i] for i in at], np.array(at, dtype=np.intp)
+
+    of_line, ordered = once_for_commits(chosen), []
     for line in series:
         own = line.points
-        if id(own.shas) not in chosen:
-            at = sorted((i for i, sha in enumerate(own.shas) if sha in place), key=lambda i: place[own.shas[i]])
-            columns = [own.shas[i] for i in at], [own.dates_ms[i] for i in at]
-            chosen[id(own.shas)] = *columns, np.array(at, dtype=np.intp)
-        shas, dates_ms, kept = chosen[id(own.shas)]
+        shas, dates_ms, kept = of_line(own)
         if shas == own.shas:  # nothing to copy
             ordered.append(line)
             continue

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rocattn_profiling.pages.quantities import MANY, digits, fitting_unit, log_ticks, nice_ticks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 COLOURS = 8
 STYLES = 4 * COLOURS
@@ -140,11 +144,15 @@ class Axis:
     log: bool
     ticks: list[float]
 
-    def place(self, value: float) -> float:
-        """Return where a value lies: 0 at ``low``, 1 at ``high``."""
+    def places(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return where values lie: 0 at ``low``, 1 at ``high``."""
         if self.log:
-            return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
+            return np.log(np.maximum(values, self.low) / self.low) / math.log(self.high / self.low)
+        return (values - self.low) / (self.high - self.low)
+
+    def place(self, value: float) -> float:
+        """Return where a value lies."""
+        return self.places(np.array([value])).item()
 
 
 def colour_of(name: str, backends: Sequence[str]) -> int:
@@ -235,14 +243,21 @@ def line_chart(
 
     chart.low_x, chart.high_x = low_x, high_x
 
+    along = Axis(low_x, high_x, x_log, []) if high_x > low_x else None
+
+    def xs_of(values: Sequence[float]) -> list[float]:
+        parts = along.places(np.array(values, dtype=float)) if along else np.full(len(values), 0.5)
+        return list(np.round(chart.left + span_x * (0.02 + 0.96 * parts), 1).tolist())
+
+    def ys_of(values: Sequence[float | None]) -> list[float]:  # NaN of what has no place
+        parts = axis.places(np.array(values, dtype=float))
+        return list(np.round(chart.bottom - span_y * np.clip(parts, 0.0, 1.0), 1).tolist())
+
     def at_x(x: float) -> float:
-        if high_x <= low_x:
-            return chart.left + span_x / 2
-        part = math.log(x / low_x) / math.log(high_x / low_x) if x_log else (x - low_x) / (high_x - low_x)
-        return round(chart.left + span_x * (0.02 + 0.96 * part), 1)
+        return xs_of([x])[0]
 
     def at_y(y: float) -> float:
-        return round(chart.bottom - span_y * min(max(axis.place(y), 0.0), 1.0), 1)
+        return ys_of([y])[0]
 
     def anchor(at: float, label: str) -> str:
         return "end" if at + 3.3 * len(label) > chart.width else "middle"
@@ -257,7 +272,7 @@ def line_chart(
         # Next to the highest tick if there is room, else in the heading.
         fits = len(chart.y_ticks[-1].label if chart.y_ticks else "") + len(fit.symbol) < LABEL_CHARACTERS
         chart.y_label, chart.unit = (fit.symbol, "") if fits else ("", fit.symbol)
-    chart.lines = [_draw(trace, at_x, at_y, chart.bottom) for trace in traces]
+    chart.lines = [_draw(trace, xs_of, ys_of, chart.bottom) for trace in traces]
     chart.rule = at_y(rule) if rule is not None else None
     # From the last commit of the old level to the first surely on the new one, and never too thin to see.
     chart.bands = [Band(at_x(b.low) - 2, max(at_x(b.high), at_x(b.low)) + 2, b.title, b.tone, b.href) for b in bands]
@@ -276,21 +291,25 @@ def _shown(traces: Sequence[ChartLine]) -> list[float]:
     return values + [min(max(end, low - reach), high + reach) for end in ends]
 
 
-def _draw(trace: ChartLine, at_x: Callable[[float], float], at_y: Callable[[float], float], bottom: float) -> Drawn:
+def _draw(
+    trace: ChartLine, xs_of: Callable[[Sequence[float]], list[float]],
+    ys_of: Callable[[Sequence[float | None]], list[float]], bottom: float,
+) -> Drawn:  # fmt: skip
     paths: list[list[str]] = [[]]
     marks = []
-    for value in trace.values:
-        x = at_x(value.x)
+    points = trace.values
+    xs, *columns = xs_of([v.x for v in points]), *(ys_of([getattr(v, k) for v in points]) for k in ("y", "low", "high"))
+    for value, x, y, low, high in zip(points, xs, *columns, strict=True):
         if value.y is None:
             marks.append(Mark(x, bottom - 6, value.title, failed=True, href=value.href, anchor=value.anchor))
         if value.y is None or not math.isfinite(value.y):
             paths.append([])
             continue
-        y = at_y(value.y)
         paths[-1].append(f"{x},{y}")
-        ends = (at_y(value.low), at_y(value.high)) if value.low is not None and value.high is not None else (None, None)
         if value.title:
-            marks.append(Mark(x, y, value.title, ends[0], ends[1], href=value.href, anchor=value.anchor))
+            ends = value.low is not None and value.high is not None
+            least, most = (low, high) if ends else (None, None)
+            marks.append(Mark(x, y, value.title, least, most, href=value.href, anchor=value.anchor))
     return Drawn(trace.name, trace.colour, [" ".join(path) for path in paths if len(path) > 1], marks, trace.place)
 
 
@@ -333,8 +352,8 @@ def strip(rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> Strip | Non
 
 
 def sparklines(
-    rows: Sequence[Sequence[float | None]], width: float = 220, height: float = 44, least_span: float = 0.1,
-    at: Sequence[float] | None = None,
+    rows: Sequence[Sequence[float | None] | NDArray[np.float64]], width: float = 220, height: float = 44,
+    least_span: float = 0.1, at: Sequence[float] | None = None,
 ) -> list[str]:  # fmt: skip
     """Return the ``points`` of sparklines over one common scale; "" for a row of fewer than two finite values.
 
@@ -345,14 +364,18 @@ def sparklines(
     drawn = []
     for row in rows:
         along = range(len(row)) if at is None else at
-        last = max(along[-1], 1) if row else 1
+        last = max(along[-1], 1) if len(along) else 1
         known = [(n, v) for n, v in zip(along, row, strict=True) if v is not None and math.isfinite(v)]
-        places = [f"{3 + (width - 6) * n / last:.1f},{3 + (height - 6) * (1 - axis.place(v)):.1f}" for n, v in known]
+        heights = axis.places(np.array([v for _, v in known])).tolist()
+        places = [
+            f"{3 + (width - 6) * n / last:.1f},{3 + (height - 6) * (1 - place):.1f}"
+            for (n, _), place in zip(known, heights, strict=True)
+        ]
         drawn.append(" ".join(places) if len(places) > 1 else "")
     return drawn
 
 
-def thin(values: Sequence[float | None], most: int, keep: Collection[int] = ()) -> list[int]:
+def thin(values: Sequence[float | None] | NDArray[np.float64], most: int, keep: Collection[int] = ()) -> list[int]:
     """Return the indices of a line's points to draw, in order.
 
     It keeps the first and last point, the lowest and highest value and the first failure of every stretch, and
@@ -368,16 +391,19 @@ def thin(values: Sequence[float | None], most: int, keep: Collection[int] = ()) 
         return list(range(count))
     numbers = np.array(values, dtype=float)  # None becomes NaN, too
     known = np.isfinite(numbers)
-    lowest, highest = np.where(known, numbers, np.inf), np.where(known, numbers, -np.inf)
-    kept = {0, count - 1, *keep}
     stretches = max(1, most // 2)
-    for number in range(stretches):
-        start, end = number * count // stretches, (number + 1) * count // stretches
+    starts = np.arange(stretches) * count // stretches
+    stretch = np.repeat(np.arange(stretches), np.diff(starts, append=count))
+    kept = {0, count - 1, *keep}
+    for sign in (1, -1):
         # In a stretch without values this is its first index, so a gap stays a gap.
-        kept |= {start + int(lowest[start:end].argmin()), start + int(highest[start:end].argmax())}
-        if not known[start:end].all():
-            kept.update([i for i in range(start, end) if values[i] is None][:1])
-    return sorted(kept)
+        order = np.lexsort((np.where(known, sign * numbers, np.inf), stretch))
+        kept.update(order[starts].tolist())
+    failed: dict[int, int] = {}
+    for at in np.flatnonzero(~known).tolist():
+        if values[at] is None:
+            failed.setdefault(stretch[at].item(), at)
+    return sorted(kept.union(failed.values()))
 
 
 LETTER = 0.64

@@ -6,16 +6,20 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from rocattn_profiling.asv.series import once_for_commits
 from rocattn_profiling.pages.quantities import percent, quantity, short_date
 
 if TYPE_CHECKING:
     from markupsafe import Markup
+    from numpy.typing import NDArray
 
-    from rocattn_profiling.asv.series import Point
+    from rocattn_profiling.asv.series import Point, Points
     from rocattn_profiling.site.commits import CommitInfo
     from rocattn_profiling.site.history_charts import Around, HistoryLine
 
@@ -80,7 +84,7 @@ def compare_page(
         None where no line has values at two commits of the branch.
     """
     commits = around.commits
-    values = Counter(sha for line in lines for sha in line.points.positive() if sha in commits)
+    values = _measured(lines, commits)
     measured = sorted((commits[sha] for sha in values if commits[sha].on_branch), key=lambda info: info.order)
     releases = _releases(measured, around)
     pair = _pair(lines, [info.sha for info in measured], releases)
@@ -97,9 +101,10 @@ def compare_page(
     packed = []
     wheres = {where: number for number, where in enumerate(sorted({line.where for line in lines}))}
     pages: dict[str, int] = {}
+    held_of = once_for_commits(lambda points: [(i, sha) for i, sha in enumerate(points.shas) if sha in at])
     for line in lines:
-        positive = line.points.positive()
-        points = {sha: line.points[i] for i, sha in enumerate(line.points.shas) if sha in at and sha in positive}
+        positive = line.points.positive().tolist()
+        points = {sha: line.points[i] for i, sha in held_of(line.points) if positive[i]}
         if not points:
             continue
         home, mark, anchor = places[line.label, line.where].partition("#")
@@ -125,17 +130,35 @@ def compare_page(
     )  # fmt: skip
 
 
+def _measured(lines: Sequence[HistoryLine], commits: Container[str]) -> Counter[str]:
+    """Return how many lines have a value that ratios can be taken of at each commit."""
+    beside: dict[int, list[Points]] = {}  # series that were measured together share their commits
+    for line in lines:
+        beside.setdefault(id(line.points.shas), []).append(line.points)
+    values: Counter[str] = Counter()
+    for own in beside.values():
+        numbers = np.sum([points.positive() for points in own], axis=0).tolist()
+        values.update({sha: n for sha, n in zip(own[0].shas, numbers, strict=True) if n and sha in commits})
+    return values
+
+
 def _pair(lines: Sequence[HistoryLine], measured: Sequence[str], releases: Iterable[str]) -> tuple[str, str] | None:
     """Choose two commits that have lines in common, of those measured at the newer one half; None if there are none."""
     place = {sha: at for at, sha in enumerate(measured)}
 
-    def known(line: HistoryLine) -> list[int]:
-        return [place[sha] for sha in line.points.positive() if sha in place]
+    places = once_for_commits(lambda points: np.array([place.get(sha, -1) for sha in points.shas], dtype=np.intp))
 
-    new = max((own[-1] for own in map(known, lines) if len(own) > 1), default=0)
-    shared = Counter(at for own in map(known, lines) if own[-1:] == [new] for at in own[:-1])
-    earlier = [*(place[sha] for sha in releases if place[sha] < new), *sorted(shared, reverse=True)]
-    most = max(shared.values(), default=0)
+    def known(line: HistoryLine) -> NDArray[np.intp]:
+        own = places(line.points)[line.points.positive()]
+        return own[own >= 0]
+
+    new = max((int(own[-1]) for own in map(known, lines) if len(own) > 1), default=0)
+    shared = np.zeros(len(measured), dtype=np.intp)  # at each commit: lines that the newest one has, too
+    for own in map(known, lines):
+        if own[-1:].tolist() == [new]:
+            shared[own[:-1]] += 1
+    earlier = [*(place[sha] for sha in releases if place[sha] < new), *np.flatnonzero(shared)[::-1].tolist()]
+    most = shared.max(initial=0)
     old = next((at for at in earlier if 2 * shared[at] >= most > 0), None)
     return None if old is None else (measured[old], measured[new])
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rocattn_profiling.asv.series import commits_of, in_order
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.pages.charts import colour_of, sparklines, thin
@@ -25,7 +27,7 @@ from rocattn_profiling.site.history_charts import (
     against_place,
     better_of,
     day_of,
-    geometric_mean,
+    geometric_means,
     overview_charts,
     panel_chart,
     relative,
@@ -36,6 +38,8 @@ from rocattn_profiling.site.history_charts import (
 from rocattn_profiling.site.model import Boundary, LevelChange
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rocattn_profiling.asv.series import Point, Series
     from rocattn_profiling.pages.charts import Chart
 
@@ -313,7 +317,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
     chosen = [family.lines[at] for at in drawn]
     chosen, legend = styled(chosen, around.backends)
     wide, narrow = overview_charts(chosen, [ratios[at] for at in drawn], place, around)
-    reference, others, to_reference = against_place(chosen, shas)
+    reference, others, to_reference = against_place(chosen, place)
     title = f"Machines and environments against {reference}"
     tags = tag_places(shas, around)
     panels: dict[tuple[str, str], list[HistoryLine]] = {}
@@ -394,14 +398,14 @@ def order_commits(dates: Mapping[str, int], commits: Mapping[str, CommitInfo]) -
     return sorted(dates, key=lambda sha: (sha in commits, commits[sha].order if sha in commits else dates[sha], sha))
 
 
-def _sparks(lines: Sequence[HistoryLine], ratios: Sequence[Sequence[float | None]]) -> list[tuple[str, str]]:
+def _sparks(lines: Sequence[HistoryLine], ratios: Sequence[NDArray[np.float64]]) -> list[tuple[str, str]]:
     names = list(dict.fromkeys(line.name for line in lines))
     means = []
     for name in names:
-        own = [ratio for line, ratio in zip(lines, ratios, strict=True) if line.name == name]
-        means.append([geometric_mean(at) for at in zip(*own, strict=True)] if len(own) > 1 else list(own[0]))
+        own = np.stack([ratio for line, ratio in zip(lines, ratios, strict=True) if line.name == name])
+        means.append(geometric_means(own) if len(own) > 1 else own[0])
     kept = sorted({at for mean in means for at in thin(mean, max(8, SPARK_POINTS // len(names)))})
-    rows = [[mean[at] for at in kept] for mean in means]
+    rows = [mean[kept] for mean in means]
     return [(name, points) for name, points in zip(names, sparklines(rows, at=kept), strict=True) if points]
 
 

@@ -9,7 +9,9 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
 
 from rocattn_profiling.pages.charts import (
     COLOURS,
@@ -28,9 +30,14 @@ from rocattn_profiling.site.commits import CommitInfo
 from rocattn_profiling.site.model import Boundary, LevelChange
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rocattn_profiling.asv.series import Point, Points
     from rocattn_profiling.pages.charts import Chart
 
+    Array = NDArray[np.float64]
+
+Value = TypeVar("Value", float, "Array")
 PAGE_BENDS, PAGE_DOTS = 24_000, 1800
 """Limits on the points of lines, and on the dots with tooltips, of all charts of a page."""
 CHART_BENDS, CHART_DOTS = 6000, 600
@@ -98,23 +105,24 @@ class Around:
         return f"{line.anchor}-{self.short(sha)}"
 
 
-def relative(line: HistoryLine, shas: Iterable[str]) -> list[float | None]:
-    """Return a line's values relative to its first, one for each commit; None where there is none."""
-    values = dict(zip(line.points.shas, line.points.values.tolist(), strict=True))
-    known = [values.get(sha) for sha in shas]
-    first = next((v for v in known if v and math.isfinite(v)), None)
-    return [against(v, first) if first and v is not None and math.isfinite(v) else None for v in known]
+def relative(line: HistoryLine, place: Mapping[str, int]) -> Array:
+    """Return a line's values relative to its first, one for each commit; NaN where there is none."""
+    values = line.points.along(place)
+    first = values[np.isfinite(values) & (values != 0)][:1]
+    return against(values, first.item()) if len(first) else np.full(len(place), math.nan)
 
 
-def against(new: float, old: float) -> float:
+def against(new: Value, old: float) -> Value:
     """Return the ratio of a value to a nonzero one; for a negative ``old``, a decrease still gives less than 1."""
     return new / old if old > 0 else 2 - new / old
 
 
-def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Return the geometric mean of the positive values; None if there are none."""
-    logs = [math.log(v) for v in values if v is not None and v > 0]
-    return math.exp(sum(logs) / len(logs)) if logs else None
+def geometric_means(rows: Array) -> Array:
+    """Return the geometric mean of the positive values of each column; NaN where there are none."""
+    positive = rows > 0
+    counts = positive.sum(axis=0)
+    logs = np.log(np.where(positive, rows, 1.0)).sum(axis=0)
+    return np.where(counts, np.exp(logs / np.maximum(counts, 1)), math.nan)
 
 
 def better_of(lines: Iterable[HistoryLine]) -> str:
@@ -186,18 +194,16 @@ def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[
     return drawn, keys
 
 
-def against_place(
-    lines: Sequence[HistoryLine], shas: Iterable[str]
-) -> tuple[str, list[HistoryLine], list[list[float | None]]]:
+def against_place(lines: Sequence[HistoryLine], place: Mapping[str, int]) -> tuple[str, list[HistoryLine], list[Array]]:
     """Compare machines and environments by the combinations that they share.
 
     Args:
         lines: All lines of a page, their points in commit order.
-        shas: Its commits.
+        place: Index of each of its commits.
 
     Returns:
         The place with the most points, the others' lines, and their values relative to that place's at the same commit
-        or last before it, one for each commit.
+        or last before it, one for each commit; NaN where there is none.
     """
     counts = Counter[str]()
     for line in lines:
@@ -205,19 +211,17 @@ def against_place(
     reference = max(counts, key=lambda machine: counts[machine])
     base = {(line.panel, line.name): line for line in lines if line.machine == reference}
     others = [line for line in lines if line.machine != reference and (line.panel, line.name) in base]
-    ratios: list[list[float | None]] = [[] for _ in others]
-    for line, ratio in zip(others, ratios, strict=True):
-        new, old = line.points.positive(), base[line.panel, line.name].points.positive()
-        last = None
-        for sha in shas:
-            last, value = old.get(sha, last), new.get(sha)
-            ratio.append(value / last if value and last else None)
-    told = [at for at, own in enumerate(ratios) if any(own)]
+    ratios = []
+    for line in others:
+        new, old = line.points.along(place), base[line.panel, line.name].points.along(place)
+        last = np.maximum.accumulate(np.where(old > 0, np.arange(len(place)), 0))  # before the first there is none
+        ratios.append(np.where((new > 0) & (old[last] > 0), new / np.where(old[last] > 0, old[last], 1.0), math.nan))
+    told = [at for at, own in enumerate(ratios) if np.isfinite(own).any()]
     return reference, [others[at] for at in told], [ratios[at] for at in told]
 
 
 def overview_charts(
-    lines: Sequence[HistoryLine], ratios: Sequence[Sequence[float | None]], place: Mapping[str, int], around: Around,
+    lines: Sequence[HistoryLine], ratios: Sequence[Array], place: Mapping[str, int], around: Around,
     title: str = "Every combination against its first measured commit", one: str = "each line's first",
 ) -> tuple[Chart, Chart]:  # fmt: skip
     """Lay out ratios of lines in one chart, for wide and for narrow windows.
@@ -236,7 +240,7 @@ def overview_charts(
     bends = _share(CHART_BENDS, len(lines), 16, 240)
     traces = []
     for line, own in zip(lines, ratios, strict=True):
-        known = [(at, ratio) for at, ratio in enumerate(own) if ratio is not None]
+        known = [(at, own[at].item()) for at in np.flatnonzero(~np.isnan(own)).tolist()]
         shown = dotted or len(known) == 1  # a single point makes no line
         points = {p.sha: p for p in line.points} if shown else {}
         values = []

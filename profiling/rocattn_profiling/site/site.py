@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 import rocattn
-from rocattn_profiling.asv.series import commits_of
+from rocattn_profiling.asv.series import commits_of, once_for_commits
 from rocattn_profiling.base.files import StagedFiles
 from rocattn_profiling.base.forks import forked
 from rocattn_profiling.bench.report import BASELINE, BenchReport, order_backends, prepare_templates
@@ -28,7 +30,6 @@ from rocattn_profiling.site.history import (
     Family,
     HistoryPage,
     KernelPage,
-    direction_of,
     drawn_lines,
     families,
     history_page,
@@ -42,7 +43,9 @@ from rocattn_profiling.site.model import Boundary, Changes, LevelChange
 from rocattn_profiling.site.state import HEADLINE, Standing, broken_lines, judged_state, last_measured
 
 if TYPE_CHECKING:
-    from rocattn_profiling.asv.series import Point, Series
+    from numpy.typing import NDArray
+
+    from rocattn_profiling.asv.series import Series
     from rocattn_profiling.gate.model import GateResult
 
     Step = Callable[[int, str], None]
@@ -366,47 +369,53 @@ def commit_pages(
     for boundary in bounds:
         if boundary.sha in pages:
             pages[boundary.sha].boundaries.append(boundary)
+    on_pages = once_for_commits(lambda points: _OnPages.of(points.shas, pages))
     for line in series:
-        _add_series(line, pages)
+        _add_series(line, on_pages(line.points))
     for page in pages.values():
         page.hints = [move for _, _, move in sorted(page.largest, reverse=True)]
         page.machine_code.sort(key=lambda move: (natural(move.label), natural(move.where)))
     return sorted(pages.values(), key=lambda page: page.commit.order, reverse=True)
 
 
-def _add_series(line: Series, pages: Mapping[str, CommitPage]) -> None:
-    """Add the differences between one line's successive points to the pages."""
-    audited = line.benchmark.startswith(AUDIT)
-    for before, point in _steps(line, pages):
-        page = pages[point.sha]
+class _OnPages(NamedTuple):
+    """Pages of a line's points: of all, and of those on the branch, with their indices."""
+
+    every: list[CommitPage]
+    branch: list[CommitPage]
+    at: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, shas: Sequence[str], pages: Mapping[str, CommitPage]) -> _OnPages:
+        """Return the pages of commits."""
+        every = [(at, pages[sha]) for at, sha in enumerate(shas) if sha in pages]
+        branch = [(at, page) for at, page in every if page.commit.on_branch]
+        at = np.array([at for at, _ in branch], dtype=np.intp)
+        return cls([page for _, page in every], [page for _, page in branch], at)
+
+
+def _add_series(line: Series, on: _OnPages) -> None:
+    """Add the differences between one line's successive points on the branch to the pages."""
+    for page in on.every:
         page.measured += 1
-        old, new = before.value if before else None, point.value
-        if before is None or old is None:
+    audited = line.benchmark.startswith(AUDIT)
+    values, lows, highs = (column[on.at] for column in (line.points.values, line.points.lows, line.points.highs))
+    old, new = values[:-1], values[1:]
+    for at in np.flatnonzero((new == math.inf) & (old != math.inf)).tolist():
+        on.branch[at + 1].failed.append((line.label, where_of(line)))
+    moved = (new != old) & np.isfinite(new) & np.isfinite(old)
+    if not audited:  # intervals that do not overlap; without one, nothing is apart
+        moved &= (new > 0) & (old > 0) & ((lows[1:] > highs[:-1]) | (highs[1:] < lows[:-1]))
+    for at in np.flatnonzero(moved).tolist():
+        before, after, page = old[at].item(), new[at].item(), on.branch[at + 1]
+        if audited:
+            page.machine_code.append(_difference(line, before, after))
             continue
-        if new is None:
-            page.failed.append((line.label, where_of(line)))
-        elif new == old or math.isnan(new) or math.isnan(old):
-            continue
-        elif audited:
-            page.machine_code.append(_difference(line, old, new))
-        elif new > 0 and old > 0 and direction_of(point, before):
-            size = abs(math.log(new / old))
-            if size >= LEAST and (len(page.largest) < HINTS or size > page.largest[0][0]):
-                heapq.heappush(page.largest, (size, page.measured, _difference(line, old, new)))
-                if len(page.largest) > HINTS:
-                    heapq.heappop(page.largest)
-
-
-def _steps(series: Series, pages: Mapping[str, CommitPage]) -> Iterable[tuple[Point | None, Point]]:
-    """Yield the points of a line in commit order, each after its predecessor on the branch (None for the first)."""
-    before: Point | None = None
-    for point in series.points:
-        if point.sha not in pages:
-            continue
-        on_branch = pages[point.sha].commit.on_branch
-        yield (before if on_branch else None), point
-        if on_branch:
-            before = point
+        size = abs(math.log(after / before))
+        if size >= LEAST and (len(page.largest) < HINTS or size > page.largest[0][0]):
+            heapq.heappush(page.largest, (size, page.measured, _difference(line, before, after)))
+            if len(page.largest) > HINTS:
+                heapq.heappop(page.largest)
 
 
 def _difference(series: Series, old: float, new: float) -> Difference:

@@ -249,34 +249,33 @@ def line_chart(
         parts = along.places(np.array(values, dtype=float)) if along else np.full(len(values), 0.5)
         return list(np.round(chart.left + span_x * (0.02 + 0.96 * parts), 1).tolist())
 
-    def ys_of(values: Sequence[float | None]) -> list[float]:  # NaN of what has no place
+    def ys_of(values: Sequence[float]) -> list[float]:
         parts = axis.places(np.array(values, dtype=float))
         return list(np.round(chart.bottom - span_y * np.clip(parts, 0.0, 1.0), 1).tolist())
 
-    def at_x(x: float) -> float:
-        return xs_of([x])[0]
-
-    def at_y(y: float) -> float:
-        return ys_of([y])[0]
+    def labelled(texts: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+        return list(zip(xs_of([x for x, _ in texts]), (text for _, text in texts), strict=True))
 
     def anchor(at: float, label: str) -> str:
         return "end" if at + 3.3 * len(label) > chart.width else "middle"
 
-    chart.y_ticks = [Tick(at_y(y), write(y)) for y in ticks]
-    chart.x_ticks = [Tick(at_x(x), label, anchor(at_x(x), label)) for x, label in x_ticks]
+    chart.y_ticks = [Tick(at, write(y)) for at, y in zip(ys_of(ticks), ticks, strict=True)]
+    chart.x_ticks = [Tick(at, label, anchor(at, label)) for at, label in labelled(x_ticks)]
     chart.x_label = x_label
     row = chart.bottom + 16 + TAG_ROW
-    wanted = [(label, 0, [(at_x(x), row, anchor(at_x(x), label))]) for x, label in tags if low_x <= x <= high_x]
+    inside = labelled([(x, label) for x, label in tags if low_x <= x <= high_x])
+    wanted = [(label, 0, [(at, row, anchor(at, label))]) for at, label in inside]
     chart.tags = place_labels(wanted, [], (0, 0, width, height), 11)
     if not tick_text:
         # Next to the highest tick if there is room, else in the heading.
         fits = len(chart.y_ticks[-1].label if chart.y_ticks else "") + len(fit.symbol) < LABEL_CHARACTERS
         chart.y_label, chart.unit = (fit.symbol, "") if fits else ("", fit.symbol)
     chart.lines = [_draw(trace, xs_of, ys_of, chart.bottom) for trace in traces]
-    chart.rule = at_y(rule) if rule is not None else None
+    chart.rule = ys_of([rule])[0] if rule is not None else None
     # From the last commit of the old level to the first surely on the new one, and never too thin to see.
-    chart.bands = [Band(at_x(b.low) - 2, max(at_x(b.high), at_x(b.low)) + 2, b.title, b.tone, b.href) for b in bands]
-    chart.edges = [(at_x(x), tooltip) for x, tooltip in edges]
+    ends = zip(bands, xs_of([b.low for b in bands]), xs_of([max(b.low, b.high) for b in bands]), strict=True)
+    chart.bands = [Band(low - 2, high + 2, b.title, b.tone, b.href) for b, low, high in ends]
+    chart.edges = labelled(edges)
     return chart
 
 
@@ -293,22 +292,23 @@ def _shown(traces: Sequence[ChartLine]) -> list[float]:
 
 def _draw(
     trace: ChartLine, xs_of: Callable[[Sequence[float]], list[float]],
-    ys_of: Callable[[Sequence[float | None]], list[float]], bottom: float,
+    ys_of: Callable[[Sequence[float]], list[float]], bottom: float,
 ) -> Drawn:  # fmt: skip
     paths: list[list[str]] = [[]]
     marks = []
     points = trace.values
-    xs, *columns = xs_of([v.x for v in points]), *(ys_of([getattr(v, k) for v in points]) for k in ("y", "low", "high"))
-    for value, x, y, low, high in zip(points, xs, *columns, strict=True):
+    xs, ys = xs_of([v.x for v in points]), ys_of([math.nan if v.y is None else v.y for v in points])
+    between = [(v.low, v.high) for v in points if v.title and v.low is not None and v.high is not None]
+    ends = iter(zip(ys_of([low for low, _ in between]), ys_of([high for _, high in between]), strict=True))
+    for value, x, y in zip(points, xs, ys, strict=True):
         if value.y is None:
             marks.append(Mark(x, bottom - 6, value.title, failed=True, href=value.href, anchor=value.anchor))
+        least, most = next(ends) if value.title and value.low is not None and value.high is not None else (None, None)
         if value.y is None or not math.isfinite(value.y):
             paths.append([])
             continue
         paths[-1].append(f"{x},{y}")
         if value.title:
-            ends = value.low is not None and value.high is not None
-            least, most = (low, high) if ends else (None, None)
             marks.append(Mark(x, y, value.title, least, most, href=value.href, anchor=value.anchor))
     return Drawn(trace.name, trace.colour, [" ".join(path) for path in paths if len(path) > 1], marks, trace.place)
 

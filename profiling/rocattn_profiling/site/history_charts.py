@@ -240,12 +240,12 @@ def overview_charts(
     bends = _share(CHART_BENDS, len(lines), 16, 240)
     traces = []
     for line, own in zip(lines, ratios, strict=True):
-        known = [(at, own[at].item()) for at in np.flatnonzero(~np.isnan(own)).tolist()]
+        known = np.flatnonzero(~np.isnan(own))
         shown = dotted or len(known) == 1  # a single point makes no line
         points = {p.sha: p for p in line.points} if shown else {}
         values = []
-        for number in thin([ratio for _, ratio in known], bends):
-            at, ratio = known[number]
+        kept = known[thin(own[known], bends)]
+        for at, ratio in zip(kept.tolist(), own[kept].tolist(), strict=True):
             told = ""
             if shown:
                 now = f"{line.full_name}: {percent(ratio)} ({quantity(points[shas[at]].value, line.unit)})"

@@ -191,7 +191,8 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None, jobs: int = 1) -> I
         laid = history_page(family, around)
         title = f"{laid.title} - {site.project}"
         texts = [page(f"history/{laid.slug}.html", "history.html.j2", title, page=laid, scripted=True)]
-        texts += [(f"history/{family.slug}.csv", values_csv(family))] * common["csv"]
+        if common["csv"]:
+            texts.append((f"history/{family.slug}.csv", values_csv(family)))
         return laid.without_charts(), texts
 
     histories = []

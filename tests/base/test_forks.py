@@ -13,14 +13,16 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.base.forks import forked
 
 PARENT = """\
-import os, time
+import os, sys, time
 from rocattn_profiling.base.forks import forked
+from rocattn_profiling.kernels.shipped import in_processes
 
 def work(at):
-    os.write(1, b"%d\\n" % os.getpid())  # its stdout is closed
+    os.write(1, b"%d\\n" % os.getpid())  # a fork has no stdout
     time.sleep(60)
 
-list(forked(work, range(8), 2))
+if __name__ == "__main__":
+    list(forked(work, range(8), 2) if sys.argv[1] == "forks" else in_processes(work, range(80), jobs=2))
 """
 
 
@@ -59,9 +61,11 @@ def test_a_killed_process_is_one_line():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills processes with their parent")
-def test_none_survives_the_process_that_forked_it():
+@pytest.mark.parametrize("kind", ["forks", "fresh"])
+def test_none_survives_the_process_that_started_it(kind, tmp_path):
     """Even if that one is killed."""
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+    (tmp_path / "parent.py").write_text(PARENT)
+    with subprocess.Popen([sys.executable, tmp_path / "parent.py", kind], stdout=subprocess.PIPE) as parent:
         forks = [int(parent.stdout.readline()) for _ in range(2)]
         parent.kill()
         deadline = time.monotonic() + 10

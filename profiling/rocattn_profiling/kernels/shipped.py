@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
@@ -22,6 +23,7 @@ from rocattn.gpu.flash import SEQUENCES
 from rocattn.toolchain.code_object import kernels_of
 from rocattn.toolchain.hip import compile_hip, define_options
 from rocattn.toolchain.inputs import absolute, content_key, inputs_of
+from rocattn_profiling.base.process import end_with_parent
 from rocattn_profiling.kernels.build import all_variants
 from rocattn_profiling.kernels.facts import KernelFacts, kernel_facts
 from rocattn_profiling.kernels.read.assembly import parse_assembly
@@ -194,7 +196,7 @@ def in_processes(work: Callable[[T], R], items: Iterable[T], *, jobs: int) -> It
         yield from ((number, item, work(item)) for number, item in itertools.chain(first, numbered))
         return
     # Fresh processes, not forks: this one may have threads.
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin)
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),))
     running: dict[Future[R], tuple[int, T]] = {}
     try:
         for number, item in itertools.chain(first, numbered):
@@ -210,8 +212,9 @@ def in_processes(work: Callable[[T], R], items: Iterable[T], *, jobs: int) -> It
         pool.shutdown(cancel_futures=True)
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     """Begin a process: Ctrl-C ends the one that started it, and that this one; instructions are no garbage."""
+    end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.set_threshold(50_000)
 

@@ -20,7 +20,8 @@ from rocattn_profiling.gate.rule.pairs import Decision
     ("found", "overall", "status", "strict"),
     [
         (["pass", "pass"], "pass", 0, 0),
-        (["pass", "improvement", "new", "removed", "skipped"], "pass", 0, 0),
+        (["pass", "improvement", "new", "skipped"], "pass", 0, 0),
+        (["pass", "removed"], "not measured", 3, 3),
         (["pass", "inconclusive"], "inconclusive", 0, 2),
         (["regression", "inconclusive", "pass"], "regression", 1, 1),
         (["regression", "failed"], "regression", 1, 1),
@@ -104,7 +105,8 @@ def test_exact_metrics_alone_do_not_make_a_gate_green(entry, result_of):
     code = entry("37 kernels", "pass", metric="audit", arch="gfx942")
     assert result_of([code, entry("b", "skipped"), entry("c", "broken")]).status == 3
     assert result_of([code]).verdict == "pass"
-    assert result_of([code, entry("gone", "removed")]).verdict == "pass"
+    assert result_of([code, entry("gone", "waived", decision=None)]).verdict == "pass"  # accepted to be removed
+    assert result_of([code, entry("gone", "removed")]).status == 3
     assert result_of([code, entry("b", "pass")]).sentence == "all 2 results are no worse"
     assert result_of([entry("b", "pass")]).sentence == "1 benchmark is within 5 %"
 

@@ -140,6 +140,27 @@ def test_a_waiver_without_a_benchmark_fails_unless_narrowed(entry):
     assert applied([entry("other", "pass")], waiver(), narrowed=True)[1] == []
 
 
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (["bench.Class.time_x"], "bench.Class.time_x"),
+        (["bench.Class.time_x", "bench.Class.time_y"], "bench.Class"),
+        (["tests/test_a.py::test_x", "tests/test_a.py::test_y"], "tests/test_a.py"),
+        (["b/bench --size 1, 2"], "b/bench --size 1, 2"),
+    ],
+)
+def test_a_removal_is_accepted_by_its_printed_line(entry, names, line):
+    """One for all that are gone of a module, class or file, and for nothing that got slower or fails."""
+    gone = [entry(name, "removed") for name in names]
+    printed = waivers.trailer(gone)
+    assert printed == f"Rocattn-Accept: {line} | removed | REASON"
+    table = waivers.load(None, [("abc", printed)])
+    slow = [entry(names[0], status, 1.2) for status in ("regression", "failed")]
+    after, problems = waivers.apply([*gone, *slow], table, waivers.utc_today())
+    assert [each.status for each in after] == ["waived"] * len(gone) + ["regression", "failed"]
+    assert (after[0].waiver, problems, table.notes) == ("REASON (accepted in commit abc)", [], [])
+
+
 def test_a_waiver_of_a_removed_benchmark_fails(entry):
     """Its entry names the benchmark without parameters, and is known even in a narrowed run."""
     removed = entry("bench.Class.time_x", "removed")

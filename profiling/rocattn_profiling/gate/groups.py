@@ -76,6 +76,8 @@ def _cause_key(entry: Entry) -> tuple[Hashable, ...]:
         return entry.place.path, entry.place.line
     if entry.causes:
         return (entry.causes[0].text,)
+    if entry.status == "removed":  # those of one file or module together, which one line accepts
+        return (re.split(r"::|\.(?!py\b)", entry.name)[0],)
     # Numbers that are read off, and errors, are their own explanation.
     return ("", entry.name if entry.metric in EXACT else entry.reason if entry.status != "regression" else "")
 
@@ -152,8 +154,8 @@ def repeats(result: GateResult, groups: Sequence[CauseGroup]) -> tuple[list[str]
         result: The verdict.
         groups: Of `by_cause`.
     """
-    commands = [repeat(result, group.entries) for group in groups]
-    if len(commands) > 1 and len(set(commands)) == 1:
+    commands = ["" if group.status == "removed" else repeat(result, group.entries) for group in groups]
+    if len(commands) > 1 and len(set(commands)) == 1 and commands[0]:
         return [""] * len(commands), commands[0]
     return commands, ""
 

@@ -152,7 +152,8 @@ def _by(worse: Sequence[Entry]) -> str:
 def _nothing_judged(entries: Sequence[Entry], count: dict[Status, int], late: str) -> str:
     """Return the sentence of a verdict that judged nothing; empty if something was judged."""
     # Unchanged machine code does not stand in for benchmarks that did not run.
-    timed = [entry for entry in entries if entry.metric not in EXACT and entry.status != "removed"]
+    gone = [entry for entry in entries if entry.status == "waived" and entry.decision is None]  # accepted to be
+    timed = [entry for entry in entries if entry.metric not in EXACT and entry not in gone]
     if any(entry.status in JUDGED for entry in timed or entries):
         return ""
     if count["unreached"]:

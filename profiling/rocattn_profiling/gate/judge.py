@@ -62,7 +62,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Judge a file; exit 1 for a regression, else 3 if a line was no pair."""
-    policy = Policy(tolerance=gate_options.chosen_tolerance(arguments))
+    policy = gate_options.Options(tolerance=gate_options.chosen_tolerance(arguments)).policy()
     _check_out(arguments)
     try:
         with _opened(arguments.input) as rows:

@@ -31,16 +31,16 @@ Status = Literal[
 ]  # fmt: skip
 # Worst first; undecided comes before fine.
 ORDER: tuple[Status, ...] = (
-    "regression", "failed", "missing", "void", "unreached", "inconclusive", "waived", "broken", "improvement",
-    "ungated", "new", "removed", "skipped", "pass",
+    "regression", "failed", "missing", "void", "removed", "unreached", "inconclusive", "waived", "broken",
+    "improvement", "ungated", "new", "skipped", "pass",
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
-LOST: tuple[Status, ...] = ("failed", "missing", "void")
+LOST: tuple[Status, ...] = ("failed", "missing", "void", "removed")
 """Statuses of benchmarks that base has and that were not compared: without them there is no pass."""
 LEFT_OUT: dict[Status, str] = {
-    "failed": "that fails on head", "missing": "missing on head", "void": "without two sides",
+    "failed": "that fails on head", "missing": "missing on head", "void": "without two sides", "removed": "removed",
     "unreached": "not reached in time", "broken": "broken on both sides", "skipped": "skipped",
-    "ungated": "not judged", "new": "that runs only on head", "removed": "removed",
+    "ungated": "not judged", "new": "that runs only on head",
 }  # fmt: skip
 """Statuses of what was not compared, and what a person calls it."""
 CAUSE = "cause"  # in the place of a metric: of all benchmarks of a cause
@@ -293,8 +293,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         status: A verdict ("regression", "improvement", "pass", "inconclusive"), or why there is none: "new" (base
             cannot run it), "missing" (only head lacks it), "failed" (ran on base, fails on head), "void" (base
             has it, and it did not run each side's own code), "broken" (fails on both), "skipped" (by itself, on both),
-            "removed" (from the suite), "ungated" (a larger value is better), "unreached" (the time limit ended before
-            both sides ran once), "waived" (a regression that a waiver accepts).
+            "removed" (from the suite, whole or in part), "ungated" (a larger value is better), "unreached" (the time
+            limit ended before both sides ran once), "waived" (a regression or removal that is accepted).
         metric: "time", "mem", "peakmem", "track", or for exact metrics "audit", "workspace" or "plan".
         arch: The gfx target of an exact metric; empty for others.
         causes: Differences on this benchmark's path, the likeliest first; empty unless it is worse.

@@ -35,14 +35,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         suite: A benchmark folder or an asv.conf.json, relative to the repository; "" for ``asv.conf.json``.
         pytest: Tests of pytest-benchmark: folders, files or node ids, relative to the folder of the start.
         commands: Commands that are timed as a whole, as a shell takes them.
-        results: Where these report results instead, as ``FORMAT[:FILE]``: of each of them, or one for all.
+        results: Where these report results instead, as ``FORMAT[:FILE]``: of each of them, with "" for one that is
+            timed, or one for all.
         builds: Commands that make a side's checkout ready for them, once for the same files.
         requirements: What the tests or commands need beside the project: groups of its pyproject.toml, requirements
             files, or packages; none for its usual groups.
         patterns: Regular expressions; a benchmark is measured if one finds its label.
         quick: Fewer looks, shorter launches, and only classes named ``Quick…`` where the suite has any.
         rounds: Most rounds; 0 for the usual.
-        tolerance: Relative change that a pass excludes; see `rocattn_profiling.gate.rule.policy.Policy`.
+        tolerance: Relative change that a pass excludes; see `rocattn_profiling.gate.rule.policy.Policy`. 0 for the
+            usual.
         seed: Of every order; 0 to derive it from revisions and settings.
         fresh: Discard an unfinished run instead of resuming it.
         exact: Also compare exact metrics.
@@ -66,7 +68,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     patterns: tuple[str, ...] = ()
     quick: bool = False
     rounds: int = 0
-    tolerance: float = TOLERANCE
+    tolerance: float = 0.0
     seed: int = 0
     fresh: bool = False
     exact: bool = True
@@ -74,6 +76,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     no_noise: bool = False
     max_time_s: float = 0.0
     learn: bool = False
+
+    @property
+    def measures(self) -> bool:
+        """Whether anything to measure is named."""
+        return bool(self.suite or self.pytest or self.commands)
 
     def check(self) -> None:
         """Refuse options that contradict each other.
@@ -108,7 +115,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         looks: tuple[int, ...] = QUICK_LOOKS if self.quick else FULL_LOOKS
         if self.rounds:
             looks = (*(look for look in looks if look < self.rounds), self.rounds)
-        return Policy(tolerance=self.tolerance, looks=looks)
+        return Policy(tolerance=self.tolerance or TOLERANCE, looks=looks)
 
     @property
     def equal_code_passes(self) -> bool:
@@ -159,7 +166,7 @@ def add_tolerance(parser: argparse.ArgumentParser) -> None:
         f"tolerance: a pass shows the change to be within it, and a change is called from {CALLED:g} of it on "
         f"(default {tolerated}: called from {called})"
     )
-    parser.add_argument("--tolerance", type=float, default=100 * default.tolerance, metavar="PCT", help=text)
+    parser.add_argument("--tolerance", type=float, metavar="PCT", help=text)
 
 
 def chosen_limit(text: str) -> float:
@@ -179,11 +186,13 @@ def chosen_limit(text: str) -> float:
 
 
 def chosen_tolerance(arguments: argparse.Namespace) -> float:
-    """Return the tolerance as a fraction.
+    """Return the tolerance as a fraction; 0 where none was given.
 
     Raises:
         CommandError: When it is out of range; exit status of a usage error.
     """
+    if arguments.tolerance is None:
+        return 0.0
     if not 0.5 <= arguments.tolerance <= 100:
         raise CommandError(f"--tolerance {arguments.tolerance:g}: give a percentage from 0.5 to 100", USAGE)
     return float(arguments.tolerance / 100)

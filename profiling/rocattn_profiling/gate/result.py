@@ -99,14 +99,25 @@ def _existing(entry: Entry) -> Entry:
 
 
 def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
-    """Return entries for benchmarks of base's own suite that head's suite no longer has."""
+    """Return entries for benchmarks of base's own suite that head's suite no longer has, whole or in part.
+
+    Nothing passes until the change accepts that: a slow benchmark could be taken out.
+    """
     if before is None:
         return []
-    # Benchmarks that base still discovers in head's files are missing on head (`lost_modules`), not removed.
-    known = {benchmark.name for suite in suites.values() for benchmark in suite.benchmarks}
-    lost = {case.benchmark.name for case in before.cases(options.patterns)} - known
-    lost = {name for name in lost if not any(of_module(name, module) for module in suites["head"].broken)}
-    return [Entry(label=n, name=n, status="removed", reason="head's suite no longer has it") for n in sorted(lost)]
+    # What base still discovers in head's files is missing (`lost_modules`), not removed.
+    known = {case.label for suite in suites.values() for case in suite.cases()}
+    names = {benchmark.name for suite in suites.values() for benchmark in suite.benchmarks}
+    lost: dict[str, list[str]] = {}
+    for case in before.cases(options.patterns):
+        if case.label not in known and not any(of_module(case.label, module) for module in suites["head"].broken):
+            lost.setdefault(case.benchmark.name, []).append(case.label)
+    whole = "head's suite no longer has it"
+    part = "head's suite no longer has {} of its combinations, such as {}"
+    return [
+        Entry(label=n, name=n, status="removed", reason=part.format(len(of), of[0]) if n in names else whole)
+        for n, of in sorted(lost.items())
+    ]
 
 
 def worst_first(entry: Entry) -> tuple[int, bool, float, str, str]:

@@ -74,13 +74,14 @@ def run_gate(
         CacheError: The cache folder takes no files.
         UnknownNameError: There is no such suite or test, or no benchmark matches.
         SuiteError: The suite cannot be read or listed, or has no benchmarks.
-        WaiverError, ThresholdError: The repository's own settings cannot be read.
+        WaiverError, ThresholdError, SettingsError: The repository's own settings cannot be read.
         RocattnError: ``out`` takes no files, or another run is at work in it.
     """
     options = options or Options()
     options.check()
     with out_errors(out), alone(out), _naming_earlier_verdict(out, say):
         with open_sides(start, out, options, say) as context:
+            options = context.options
             limit = TimeLimit.begin(options.max_time_s)
             request, policy = _request(options), options.policy()
             suites = listed_suites(context, on_step)
@@ -129,6 +130,7 @@ def list_run(
     """Return what `run_gate` would measure, which it raises the same errors for; only both sides are built."""
     options.check()
     with out_errors(out), alone(out), open_sides(start, out, options, say) as context:
+        options = context.options
         request, policy = _request(options), options.policy()
         suites = listed_suites(context, on_step)
         cases = chosen(suites, context)

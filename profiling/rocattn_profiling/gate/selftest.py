@@ -148,7 +148,8 @@ def run_selftest(
     def tested(result: GateResult, store: LaunchStore) -> dict[str, str]:
         pairs = pairs_of(result, *stored_with(store.path))
         say(f"relabelling the launches of {len(pairs)} benchmark{'' if len(pairs) == 1 else 's'}")
-        selftests.append(judge_gate(result, pairs, options.judging(), draws))
+        policy = msgspec.structs.replace(options.judging(), tolerance=result.policy.tolerance)  # maybe the project's
+        selftests.append(judge_gate(result, pairs, policy, draws))
         return {"selftest.json": msgspec.json.format(msgspec.json.encode(selftests[0]), indent=1).decode() + "\n"}
 
     run_gate(repo, out, options, on_step=on_step, say=say, also=tested)

@@ -18,17 +18,19 @@ from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.console import saying_elapsed
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
-from rocattn_profiling.gate import thresholds, waivers
+from rocattn_profiling.gate import settings, thresholds, waivers
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.files import differing_paths
 from rocattn_profiling.gate.model import SIDES, SideFacts, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.plugin import load_plugin
+from rocattn_profiling.gate.settings import Settings
 from rocattn_profiling.gate.sources import check_installed, choose_sources, discover
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
+from rocattn_profiling.revisions.build import PinError
 from rocattn_profiling.revisions.environments import Environment
 from rocattn_profiling.revisions.interpreters import find_interpreter
 
@@ -115,7 +117,7 @@ def open_sides(start: Path, out: Path, options: Options, say: Callable[[str], No
         CacheError: The cache folder takes no files.
         UnknownNameError: There is no such suite or test, or nothing to measure.
         SuiteError: The suite cannot be read.
-        WaiverError, ThresholdError, PluginError: The repository's own settings cannot be read.
+        WaiverError, ThresholdError, SettingsError, PluginError: The repository's own settings cannot be read.
     """
     revisions.prune_checkouts(out / "work")
     opened = _existing if options.base_python else _revisions
@@ -135,15 +137,21 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
     chosen = dict(zip(SIDES, choose_revisions(repo, options, start=start, note=note), strict=True))
     for side, revision in chosen.items():
         say(f"{side} {revision.short} {revision.subject}")
-    suite, work = _suite_in(repo, start, options.suite), out / "work"
+    work = out / "work"
     with (
         revisions.checkout(repo, chosen["head"], work) as head_tree,
         revisions.checkout(repo, chosen["base"], work) as base_tree,
     ):
-        tests = tuple(_test_in(repo, start, test) for test in options.pytest)
+        said = options  # by the caller
+        own, before = settings.load(head_tree), _of_base(base_tree)
+        options, suite, tests = _chosen(repo, start, said, own)
         here = os.path.relpath(start.resolve(), repo.resolve())
         suite, tests = _measured(head_tree, suite, tests, options, say, here)
         sources = choose_sources(head_tree, suite, tests, options)
+        builds: dict[SideName, tuple[str, ...]]
+        builds = {"base": said.builds or before.builds or options.builds, "head": options.builds}
+        if own != before:
+            notes.append(settings.EDITED)
         config, recipe = sources.config, sources.config.recipe
         if options.python:
             python, facts = find_interpreter(options.python, "--python")
@@ -153,19 +161,32 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         accepted, limits = waivers.load(head_tree, messages, base_tree), thresholds.load(head_tree, base_tree)
         if (why := load_plugin(head_tree).unmeasurable(options.patterns)) is not None:
             raise CommandError(f"nothing was built, as nothing could be measured: {why.line}", NOT_MEASURED)
-        built = _build(repo, chosen, recipe, say)
+        try:
+            built = _build(repo, chosen, recipe, say)
+        except PinError as error:
+            note(
+                f"asv's matrix asks for {' and '.join(recipe.pins)}, which does not install here ({error}): both sides "
+                "take the version that does"
+            )
+            built = _build(repo, chosen, recipe.without_pins(), say)
 
         def list_base() -> Suite | None:
             try:
-                old = choose_sources(base_tree, suite, tests, options)
-                both = zip(old.shared(base_tree), sources.shared(head_tree), strict=True)
-                if old == sources and all(_same_files(*paths) for paths in both):
+                asked, own_suite, own_tests = options, suite, tests
+                if before != Settings() and not said.measures:
+                    asked, own_suite, own_tests = _chosen(repo, start, said, before)
+                    own_suite, own_tests = _measured(base_tree, own_suite, own_tests, asked, lambda _: None, here)
+                old = choose_sources(base_tree, own_suite, own_tests, asked).without_commands(sources)
+                if not (old.suite or old.tests or old.commands):
                     return None
-                return old.listing(built["base"], base_tree, base_tree.parent / "list").discover()
+                both = zip(old.shared(base_tree), sources.shared(head_tree), strict=False)
+                if old == sources.without_commands(sources) and all(_same_files(*paths) for paths in both):
+                    return None
+                return old.listing(built["base"], base_tree, ready["base"], base_tree.parent / "list").discover()
             except SuiteError:
                 return None  # base has no suite that can be listed, so nothing was removed from it
 
-        ready = _ready({"base": base_tree, "head": head_tree}, chosen, built, options.builds, say)
+        ready = _ready({"base": base_tree, "head": head_tree}, chosen, built, builds, say)
         # A suite outside the repository is not part of any revision.
         outside = sources.digests(head_tree) if Path(config.benchmark_dir).is_absolute() else []
         trees: dict[SideName, Path] = {"base": base_tree, "head": head_tree}
@@ -181,18 +202,45 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             ),
             facts={side: _facts(built[side], revision) for side, revision in chosen.items()},
             differing=environments.differences(built["base"], built["head"]),
-            identity=[*(chosen[side].sha for side in SIDES), *(built[side].folder for side in SIDES), *outside],
+            identity=[
+                *(chosen[side].sha for side in SIDES),
+                *(built[side].folder for side in SIDES),
+                *builds["base"],
+                *outside,
+            ],
             results=repo / config.results_dir,
             waivers=accepted,
             thresholds=limits,
             list_base=list_base,
             say=say,
-            again=_command(start, options, {side: _name(revision) for side, revision in chosen.items()}),
+            again=_command(start, said, {side: _name(revision) for side, revision in chosen.items()}),
             notes=notes,
         )
         for line in config.left_out:
             context.note(line)
         yield context
+
+
+def _chosen(repo: Path, start: Path, options: Options, own: Settings) -> tuple[Options, str | None, tuple[str, ...]]:
+    """Return options, suite and tests by the caller and a side's settings, whose paths start at the top.
+
+    Raises:
+        OptionError: When they contradict each other.
+        UnknownNameError: When tests are outside of the repository.
+    """
+    start = start if options.measures else repo
+    options = settings.chosen(options, own)
+    options.check()
+    suite = _suite_in(repo, start, options.suite)
+    return options, suite, tuple(_test_in(repo, start, test) for test in options.pytest)
+
+
+def _of_base(tree: Path) -> Settings:
+    """Return base's settings; none where they cannot be read, which head's may mend."""
+    try:
+        return settings.load(tree)
+    except settings.SettingsError:
+        return Settings()
 
 
 def _differing(repo: Path, tree: Path, chosen: Mapping[SideName, Revision]) -> Differing:
@@ -274,29 +322,31 @@ def _ready(
     trees: Mapping[SideName, Path],
     chosen: Mapping[SideName, Revision],
     built: Mapping[SideName, Environment],
-    commands: Sequence[str],
+    commands: Mapping[SideName, Sequence[str]],
     say: Callable[[str], None],
 ) -> Mapping[SideName, Path]:
     """Return the folders that commands run in: the checkouts, or copies of them that were built."""
     ready = {}
     for side, tree in trees.items():
         ready[side] = tree
-        if commands:
+        if commands[side]:
             what = f"running --build for {side}"
             say(what)
             with saying_elapsed(what, say):
-                ready[side] = environments.built_tree(tree, chosen[side], commands, built[side])
+                ready[side] = environments.built_tree(tree, chosen[side], commands[side], built[side])
     return ready
 
 
 @contextlib.contextmanager
 def _existing(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Context]:
-    tree = start.absolute()
+    tree, said = start.absolute(), options
+    options = settings.chosen(options, settings.load(tree))
+    options.check()
     suite, tests = _measured(tree, options.suite or None, options.pytest, options, say)
     sources = choose_sources(tree, suite, tests, options)
     config, (shared, *_) = sources.config, [*sources.shared(tree), tree / "."]
-    settings = _settings(shared)
-    accepted, limits = waivers.load(settings), thresholds.load(settings)
+    folder_of_settings = _settings(shared)
+    accepted, limits = waivers.load(folder_of_settings), thresholds.load(folder_of_settings)
     existing: dict[SideName, Environment] = {}
     digests = []
     for side, python in zip(SIDES, (options.base_python, options.head_python), strict=True):
@@ -321,7 +371,7 @@ def _existing(start: Path, out: Path, options: Options, say: Callable[[str], Non
             waivers=accepted,
             thresholds=limits,
             say=say,
-            again=_command(start, options, {}),
+            again=_command(start, said, {}),
         )
         for line in config.left_out:
             context.note(line)
@@ -355,7 +405,7 @@ def _command(start: Path, options: Options, sides: Mapping[SideName, str], *, se
         ("--results", options.results), ("--requirements", options.requirements),
     )  # fmt: skip
     words += [word for option, values in listed for value in values for word in (option, value)]
-    if options.tolerance != Options().tolerance:
+    if options.tolerance:
         words += ["--tolerance", f"{100 * options.tolerance:g}"]
     if selection:
         words += ["--quick"] * options.quick + [word for pattern in options.patterns for word in ("--bench", pattern)]

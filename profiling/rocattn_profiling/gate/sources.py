@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -110,14 +111,14 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
         suite: Whether the asv suite is measured.
         tests: Test folders, files and node ids, relative to the tree.
         commands: As a shell takes them.
-        reports: Where each of these reports results; none where they are timed.
+        reports: Where each of these reports results, None for one that is timed; none where all are.
     """
 
     config: Config
     suite: bool = True
     tests: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
-    reports: tuple[ReportPlace, ...] = ()
+    reports: tuple[ReportPlace | None, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -147,9 +148,17 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
             for side in SIDES
         }
 
-    def listing(self, side: Environment, tree: Path, scratch: Path) -> CaseLauncher:
-        """Return a launcher that lists a side's own suite and tests, of its own tree."""
-        return self._launcher(side, tree, tree, scratch, {}, None)
+    def without_commands(self, others: Sources) -> Sources:
+        """Return these sources without the commands that others have, and report, too."""
+        known = set(zip(others.commands, others.reports or repeat(None), strict=False))
+        left = [each for each in zip(self.commands, self.reports or repeat(None), strict=False) if each not in known]
+        return msgspec.structs.replace(
+            self, commands=tuple(command for command, _ in left), reports=tuple(report for _, report in left)
+        )
+
+    def listing(self, side: Environment, tree: Path, ready: Path, scratch: Path) -> CaseLauncher:
+        """Return a launcher that lists a side's own suite and tests of its tree; commands run where that is ready."""
+        return self._launcher(side, tree, ready, scratch, {}, None)
 
     def _launcher(
         self,
@@ -173,10 +182,14 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
             launchers.append(
                 PytestLauncher(python, where, self.tests, scratch, variables, remedy=remedy, differing=differing)
             )
-        if self.reports:
-            launchers.append(ReportLauncher(python, own_tree, self.commands, scratch, variables, reports=self.reports))
-        elif self.commands:
-            launchers.append(CommandLauncher(python, own_tree, self.commands, scratch, variables))
+        reports = dict(zip(self.commands, self.reports, strict=False))
+        reporting = {command: place for command, place in reports.items() if place is not None}
+        if reporting:
+            launchers.append(
+                ReportLauncher(python, own_tree, [*reporting], scratch, variables, reports=[*reporting.values()])
+            )
+        if timed := [command for command in self.commands if command not in reporting]:
+            launchers.append(CommandLauncher(python, own_tree, timed, scratch, variables))
         return launchers[0] if len(launchers) == 1 else CombinedLauncher(launchers, places)
 
     def shared(self, tree: Path) -> list[Path]:
@@ -326,7 +339,7 @@ def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], option
         wanted = wanted_by_tests(tree, tree / config.recipe.subdir, options.requirements)
         recipe = msgspec.structs.replace(config.recipe, tests=[*(_NEEDED if tests else []), *wanted])
         config = msgspec.structs.replace(config, recipe=recipe)
-    given = [ReportPlace.of(text) for text in options.results]
+    given = [ReportPlace.of(text) if text else None for text in options.results]
     reports = tuple(given * len(options.commands) if len(given) == 1 else given)
     return Sources(config=config, suite=not only, tests=tests, commands=options.commands, reports=reports)
 

@@ -181,20 +181,28 @@ def _threshold(row: dict[str, Any], source: str) -> Threshold:
         if row["metric"] in EXACT and (idle := [key for key in ("tolerance", "floor", "rounds") if key in row]):
             why = f"{row['metric']} is exact, and takes gate alone"
             raise ThresholdError(f"{source}: {idle[0]} is for what is measured: {why}")
-    effect = row.get("tolerance")
-    if effect is not None and not (is_number(effect) and TOLERANCE_RANGE[0] <= effect <= TOLERANCE_RANGE[1]):
-        low, high = TOLERANCE_RANGE
-        raise ThresholdError(f"{source}: tolerance must be a part of the value from {low:g} to {high:g} (0.05 is 5 %)")
-    rounds = row.get("rounds", MOST_ROUNDS)
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
-        raise ThresholdError(f"{source}: rounds must be a whole number from 1 to {MOST_ROUNDS}")
+    check_limits(row, source, ThresholdError)
     if not isinstance(row.get("gate", True), bool):
         raise ThresholdError(f"{source}: gate must be true or false")
     floor, unit = _floor(row["floor"], source) if "floor" in row else (0.0, "")
     return Threshold(
-        benchmark=row["benchmark"], metric=row.get("metric", ""), tolerance=effect, floor=floor, unit=unit,
-        rounds=row.get("rounds", 0), gate=row.get("gate", True), source=source,
+        benchmark=row["benchmark"], metric=row.get("metric", ""), tolerance=row.get("tolerance"), floor=floor,
+        unit=unit, rounds=row.get("rounds", 0), gate=row.get("gate", True), source=source,
     )  # fmt: skip
+
+
+def check_limits(row: Mapping[str, Any], source: str, error: type[RocattnError]) -> None:
+    """Refuse a tolerance or a number of rounds that no run can have.
+
+    Raises:
+        RocattnError: Of the class ``error``.
+    """
+    effect, rounds = row.get("tolerance"), row.get("rounds", MOST_ROUNDS)
+    if effect is not None and not (is_number(effect) and TOLERANCE_RANGE[0] <= effect <= TOLERANCE_RANGE[1]):
+        low, high = TOLERANCE_RANGE
+        raise error(f"{source}: tolerance must be a part of the value from {low:g} to {high:g} (0.05 is 5 %)")
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
+        raise error(f"{source}: rounds must be a whole number from 1 to {MOST_ROUNDS}")
 
 
 def _floor(text: object, source: str) -> tuple[float, str]:
@@ -225,8 +233,35 @@ def _converted(row: Threshold, metric: str, unit: str, label: str) -> float:
     return row.floor * scales[row.unit]
 
 
+def read_toml(tree: Path, file: str, error: type[RocattnError]) -> tuple[dict[str, Any], str]:
+    """Read a file of settings.
+
+    Args:
+        tree: A checkout.
+        file: Path of the file in it.
+        error: Class of the exception for a file that is no TOML.
+
+    Returns:
+        Its content, and its text; both empty where there is no such file.
+    """
+    try:
+        text = (tree / file).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return {}, ""
+    except OSError as problem:
+        raise error(f"{file} cannot be read: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise error(f"{file} cannot be read: it is not UTF-8") from problem
+    try:
+        return tomllib.loads(text), text
+    except tomllib.TOMLDecodeError as problem:
+        raise error(f"{file}: {problem}") from problem
+    except (ValueError, RecursionError) as problem:  # brackets without end, or a number of thousands of digits
+        raise error(f"{file} cannot be read: a value in it is too long or too deep") from problem
+
+
 def read_tables(tree: Path, file: str, name: str, error: type[RocattnError]) -> list[tuple[dict[str, Any], str]]:
-    """Read a file of settings: one TOML array of tables, with file and line of each table.
+    """Read a file of settings that is one TOML array of tables, with file and line of each table.
 
     Args:
         tree: A checkout.
@@ -237,20 +272,7 @@ def read_tables(tree: Path, file: str, name: str, error: type[RocattnError]) -> 
     Returns:
         (Table, "file:line") pairs; empty where there is no such file.
     """
-    try:
-        text = (tree / file).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        return []
-    except OSError as problem:
-        raise error(f"{file} cannot be read: {problem.strerror}") from problem
-    except UnicodeDecodeError as problem:
-        raise error(f"{file} cannot be read: it is not UTF-8") from problem
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise error(f"{file}: {problem}") from problem
-    except (ValueError, RecursionError) as problem:  # brackets without end, or a number of thousands of digits
-        raise error(f"{file} cannot be read: a value in it is too long or too deep") from problem
+    content, text = read_toml(tree, file, error)
     rows = content.pop(name, [])
     if content:
         raise error(f"{file}: {next(iter(content))!r} is unknown: the file is a list of [[{name}]] tables")

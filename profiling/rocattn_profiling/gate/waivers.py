@@ -11,6 +11,7 @@ import datetime as dt
 import math
 import re
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,12 @@ _TRAILER = re.compile(r"^rocattn-accept[ \t]*:[ \t]*(.*(?:\n[ \t]+\S.*)*)$", re.
 _INDENTED = re.compile(r"^[ \t>]+rocattn-accept[ \t]*:", re.IGNORECASE | re.MULTILINE)
 # A label may contain " | " itself: it ends where the rest first reads as metric, ceiling and reason.
 _ACCEPTED = re.compile(
-    rf"(?P<label>.+?) \| (?P<metric>{'|'.join((*METRICS, CAUSE))})(?: (?P<arch>gfx\w+))? \| (?P<ceiling>[\d.]+|inf) \|"
-    r" (?P<reason>.+)"
+    rf"(?P<label>.+?) \| (?:(?P<metric>{'|'.join((*METRICS, CAUSE))})(?: (?P<arch>gfx\w+))? \| (?P<ceiling>[\d.]+|inf)"
+    r"|(?P<gone>removed)) \| (?P<reason>.+)"
 )
 
+REMOVED = "removed"  # in the place of a metric: of benchmarks that head no longer has
+_GONE = frozenset({"removed", "missing"})
 _LONGEST = 300  # characters of a line to copy
 _NO_WORSE = "it did not get worse"
 
@@ -46,11 +49,11 @@ class WaiverError(RocattnError):
 
 
 class Waiver(msgspec.Struct, frozen=True, kw_only=True):
-    """One accepted regression.
+    """One accepted regression, or benchmarks that a change accepts to be gone.
 
     Attributes:
         benchmark: The label of the benchmark (with its parameters) or exact metric.
-        metric: As in `Entry.metric`; ``arch`` likewise, empty for what has none.
+        metric: As in `Entry.metric`, or "removed"; ``arch`` likewise, empty for what has none.
         ceiling: Largest accepted ratio head / base; infinity also accepts a regression without a ratio.
         expires: The last day it is valid; None for a trailer, which is valid for its change.
         issue: Where the regression is tracked; empty for a trailer.
@@ -77,6 +80,8 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
 
     def accepts(self, entry: Entry) -> bool:
         """Whether it is of this regression: by its name, or by the place of its cause, which no number read off has."""
+        if entry.status in _GONE or self.metric == REMOVED:
+            return entry.status in _GONE and self.metric == REMOVED and _belongs(entry.label, self.benchmark)
         if self.metric == CAUSE and entry.metric not in EXACT and entry.place is not None:
             return self.benchmark == f"{entry.place.path}:{entry.place.line}"
         return self.key == (entry.label, entry.metric, entry.arch)
@@ -89,6 +94,8 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """Return reason, issue and limits on one line."""
         limits = [self.issue] if self.issue else []
+        if self.metric == REMOVED:
+            return f"{self.reason} (accepted in {self.source})"
         limits.append("of any size" if self.ceiling == float("inf") else f"up to x{self.ceiling:g}")
         if self.expires is None:
             return f"{self.reason} ({', '.join([*limits, f'accepted in {self.source}'])})"
@@ -158,8 +165,13 @@ def trailer(entries: Sequence[Entry]) -> str:
     """Return the line of a commit message that accepts measured regressions of one cause, but for its reason.
 
     Its ceiling is the upper end of the highest interval, since the next run measures another ratio. Of several entries
-    it names the cause: empty where none has a place.
+    it names the cause: empty where none has a place. Of benchmarks that are gone it names what their names begin with.
     """
+    if entries and all(entry.status in _GONE for entry in entries):
+        names = sorted({entry.name for entry in entries})
+        parts = zip(*(re.split(r"(?<=[.:])", f"{name}.") for name in names), strict=False)
+        shared = takewhile(lambda each: len(set(each)) == 1, parts)
+        return _copied("".join(first for first, *_ in shared).rstrip(".:"), "removed | REASON")
     decided = [(entry, entry.decision) for entry in entries if entry.decision is not None and entry.decision.has_ratio]
     decided = [(entry, decision) for entry, decision in decided if entry.status == "regression"]
     if not decided or any(entry.metric in EXACT for entry in entries):
@@ -169,8 +181,12 @@ def trailer(entries: Sequence[Entry]) -> str:
     if others and entry.place is not None:
         label, metric = f"{entry.place.path}:{entry.place.line}", CAUSE
     high = (None if None in highs else max(filter(None, highs))) if metric == CAUSE else decision.ratio_high
-    line = f"Rocattn-Accept: {label} | {metric} | {_ceiling(high)} | REASON"
-    # A label may be too long to copy, or read otherwise: such a line would accept nothing.
+    return _copied(label, f"{metric} | {_ceiling(high)} | REASON")
+
+
+def _copied(label: str, rest: str) -> str:
+    """Return a trailer; empty for a label that is too long to copy, or is read otherwise: it would accept nothing."""
+    line = f"Rocattn-Accept: {label} | {rest}"
     read = [waiver.benchmark for waiver in _trailers([("", line)])[0]]
     shown = line.isprintable() and " ".join(line.split()) == line and len(line) <= _LONGEST
     return line if shown and read == [label] else ""
@@ -200,7 +216,9 @@ def apply(
     """
     after = []
     for entry in entries:
-        if entry.status != "regression":
+        if entry.status in _GONE and (mine := [w for w in table.rows if w.accepts(entry)]):
+            after.append(msgspec.structs.replace(entry, status="waived", waiver=mine[0].text()))
+        elif entry.status != "regression":
             after.append(entry)
         elif mine := [w for w in table.rows if w.accepts(entry)]:
             after.append(_accept(entry, [w for w in mine if not _expired(w, today)]))
@@ -284,7 +302,7 @@ def _unused(waiver: Waiver, entries: Sequence[Entry], *, narrowed: bool) -> str:
 
 def _belongs(label: str, part: str) -> bool:
     """Whether a label belongs to the benchmark or module of an entry."""
-    return label == part or label.startswith((f"{part}(", f"{part}."))
+    return label == part or label.startswith((f"{part}(", f"{part}.", f"{part}::"))
 
 
 def _read(tree: Path) -> list[Waiver]:
@@ -341,19 +359,19 @@ def _trailers(messages: Iterable[tuple[str, str]]) -> tuple[list[Waiver], list[s
             text = re.sub(r"\n[ \t]+", " ", trailer).strip()
             match = _ACCEPTED.fullmatch(text)
             try:
-                ceiling = float(match["ceiling"]) if match else 0.0
+                ceiling = float(match["ceiling"] or "inf") if match else 0.0
             except ValueError:
                 ceiling = 0.0
             if match is None or not ceiling > 1:
                 form = "<label> | <metric> [<arch>] | <ceiling ratio above 1> | <reason>"
-                form += f", the metric one of {', '.join(METRICS)}"
+                form += f", the metric one of {', '.join(METRICS)}; or <label> | removed | <reason>"
                 notes.append(f"commit {sha}: Rocattn-Accept: {text!r} accepts nothing: write {form}")
                 continue
             if why := _bad_arch(match["arch"] or ""):
                 notes.append(f"commit {sha}: Rocattn-Accept: {text!r} accepts nothing: {why}")
                 continue
             waiver = Waiver(
-                benchmark=match["label"], metric=match["metric"], arch=match["arch"] or "", ceiling=ceiling,
+                benchmark=match["label"], metric=match["metric"] or REMOVED, arch=match["arch"] or "", ceiling=ceiling,
                 expires=None, reason=match["reason"], source=f"commit {sha}", added=True,
             )  # fmt: skip
             own[waiver.key] = waiver

@@ -60,6 +60,16 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     python: tuple[str, str] = ("", "")
 
     @property
+    def pins(self) -> list[str]:
+        """The requirements of the matrix that name one version."""
+        return [text for text in self.requirements if "==" in text]
+
+    def without_pins(self) -> Recipe:
+        """Return the same with any version of what the matrix asks for."""
+        names = [text.partition("==")[0] for text in self.requirements]
+        return msgspec.structs.replace(self, requirements=names)
+
+    @property
     def has_commands(self) -> bool:
         """Whether the project specifies how to build or install it."""
         return self.build is not None or self.install is not None

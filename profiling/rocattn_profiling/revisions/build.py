@@ -60,6 +60,10 @@ class BuildError(RocattnError):
     """Raised when a revision cannot be built or installed: it was not measured."""
 
 
+class PinError(BuildError):
+    """Raised when what cannot be installed has a version that the matrix of asv names, maybe for another Python."""
+
+
 class DiskError(Exception):
     """A build tool could not write."""
 
@@ -163,10 +167,14 @@ class Build:
     def _install(self, wanted: list[str]) -> None:
         if not wanted:
             return
-        if self.uv is not None:
-            self._run([self.uv, "pip", "install", "--quiet", "--python", self.python, *wanted])
-        else:
-            self._run([self.python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *wanted])
+        pip = [self.python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        uv = [self.uv, "pip", "install", "--quiet", "--python", self.python] if self.uv else []
+        try:
+            self._run([*(uv or pip), *wanted])
+        except BuildError as error:
+            if set(self.recipe.pins) & set(wanted):
+                raise PinError(str(error)) from error
+            raise
 
     def _follow_commands(self) -> None:
         """Run asv's commands in an environment made as asv makes it: its tools, then the matrix's requirements."""

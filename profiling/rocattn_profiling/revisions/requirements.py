@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ GROUPS = ("test", "tests", "testing", "bench", "benchmark", "benchmarks", "bench
 PLUGINS = frozenset({"pytest-benchmark", "pytest-codspeed"})
 """What brings the fixture: where none of the usual groups has one, the first other that does is read as well."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
+_USUAL_FILES = ("*require*.txt", "*require*/*.txt", "test*/*require*.txt")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SELF = re.compile(r"([A-Za-z0-9._-]+)\s*\[([^\]]+)\]\s*$")
 
@@ -47,9 +48,9 @@ class Groups:
     def of_tests(self) -> list[str]:
         """Return what the usual groups of tests and benchmarks ask for."""
         listed = [text for name in GROUPS for text in self.requirements(name)]
-        if PLUGINS.isdisjoint(map(name_of, listed)):
+        if not _has_plugin(listed):
             others = (self.requirements(name) for name in [*self._groups, *self._extras])
-            listed += next((texts for texts in others if not PLUGINS.isdisjoint(map(name_of, texts))), [])
+            listed += next(filter(_has_plugin, others), [])
         return list(dict.fromkeys(listed))
 
     def _of_group(self, name: str, above: tuple[str, ...]) -> Iterator[str]:
@@ -131,8 +132,12 @@ def wanted_by_tests(tree: Path, project: Path, named: Sequence[str]) -> list[str
     """
     groups = Groups(project)
     if not named:
-        own = groups.of_tests()  # those of a workspace often stand at its top
-        return own if project == tree or not PLUGINS.isdisjoint(map(name_of, own)) else [*own, *Groups(tree).of_tests()]
+        found = groups.of_tests()  # those of a workspace often stand at its top
+        if not _has_plugin(found):
+            found += Groups(tree).of_tests()
+        if not _has_plugin(found):
+            found += next(filter(_has_plugin, map(_of_file, _files(project, tree))), [])
+        return list(dict.fromkeys(found))
     listed: list[str] = []
     for text in named:
         file = next((folder / text for folder in (project, tree) if (folder / text).is_file()), None)
@@ -147,6 +152,23 @@ def wanted_by_tests(tree: Path, project: Path, named: Sequence[str]) -> list[str
                 f"--requirements {text}: no file of head, no group or extra of pyproject.toml, no package"
             )
     return list(dict.fromkeys(listed))
+
+
+def _has_plugin(requirements: Iterable[str]) -> bool:
+    return not PLUGINS.isdisjoint(map(name_of, requirements))
+
+
+def _files(project: Path, tree: Path) -> list[Path]:
+    """Return the requirements files in their usual places, the project's first."""
+    return [path for top in (project, tree) for pattern in _USUAL_FILES for path in sorted(top.glob(pattern))]
+
+
+def _of_file(file: Path) -> list[str]:
+    """Return what a file that nobody named asks for; nothing where it cannot be read whole."""
+    try:
+        return list(_lines(file, ()))
+    except (SuiteError, OSError):
+        return []
 
 
 def name_of(requirement: str) -> str:

@@ -29,7 +29,7 @@ def test_junit_has_a_case_for_each_benchmark(rich):
         kinds[entry.status] = next((child.tag for child in case if child.tag != "system-out"), "passed")
     assert kinds == {
         "regression": "failure", "failed": "error", "missing": "error", "inconclusive": "skipped", "waived": "skipped",
-        "broken": "skipped", "improvement": "passed", "ungated": "skipped", "new": "skipped", "removed": "skipped",
+        "broken": "skipped", "improvement": "passed", "ungated": "skipped", "new": "skipped", "removed": "error",
         "skipped": "skipped", "pass": "passed",
     }  # fmt: skip
     for suite in suites:

@@ -67,7 +67,7 @@ def add_causes(
         on_step: Called before each entry.
         modules: Label -> the module whose import calls of this benchmark are to share; "" for none.
     """
-    worse = [entry for entry in entries if entry.status in WORSE]
+    worse = [entry for entry in entries if entry.status in WORSE and entry.status != "removed"]
     if not worse:
         return list(entries)
     context.say(f"looking for causes of {len(worse)} {'entry' if len(worse) == 1 else 'entries'}")

@@ -47,7 +47,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, decide, write the verdict in every form and print it."""
-    policy = Policy(tolerance=gate_options.chosen_tolerance(arguments))
+    policy = gate_options.Options(tolerance=gate_options.chosen_tolerance(arguments)).policy()
     from rocattn_profiling.base.files import result_folder
     from rocattn_profiling.gate.formats import outputs
 

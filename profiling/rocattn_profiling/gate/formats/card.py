@@ -28,11 +28,11 @@ _MOST_GROUPS = 10  # causes, or reasons of undecided ones
 _MOST_CAUSES = 3  # besides the first
 _MOST_LISTED = 5  # improvements and waived ones, notes and problems
 _EXPLAINED = ("broken", "skipped")
-_COUNTED = ("unreached", "new", "removed", "ungated")
+_COUNTED = ("unreached", "new", "ungated")
 _STYLES = {
     "regression": "bold red", "problem": "bold red", "pass": "bold green", "inconclusive": "bold yellow",
     "not measured": "bold yellow", "failed": "bold red", "missing": "bold red", "void": "bold red",
-    "improvement": "green", "waived": "yellow", "broken": "yellow",
+    "removed": "bold red", "improvement": "green", "waived": "yellow", "broken": "yellow",
 }  # fmt: skip
 
 

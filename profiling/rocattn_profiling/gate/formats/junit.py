@@ -15,8 +15,8 @@ from rocattn_profiling.gate.model import Entry, GateResult
 from rocattn_profiling.gate.rule.pairs import TIMES
 
 _ELEMENTS = {
-    "regression": "failure", "failed": "error", "missing": "error", "void": "error", "broken": "skipped",
-    "inconclusive": "skipped", "waived": "skipped", "ungated": "skipped", "new": "skipped", "removed": "skipped",
+    "regression": "failure", "failed": "error", "missing": "error", "void": "error", "removed": "error",
+    "broken": "skipped", "inconclusive": "skipped", "waived": "skipped", "ungated": "skipped", "new": "skipped",
     "skipped": "skipped", "unreached": "skipped",
 }  # fmt: skip
 _OVERALL = {"regression": "failure", "problem": "failure", "not measured": "error", "inconclusive": "skipped"}

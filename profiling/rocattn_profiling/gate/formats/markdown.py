@@ -24,7 +24,7 @@ MARKER = "<!-- rocattn-gate -->"
 COMMENT_BYTES = 63_000  # GitHub takes 65,536 characters, 64 kB in bytes, of which a workflow may want some
 SUMMARY_BYTES = 1_000_000  # of a step; GitHub drops the whole summary above 1 MiB
 # Rows of the folded table in this order; entries of other statuses are only counted.
-_ROWS: tuple[Status, ...] = ("inconclusive", "waived", "broken", "improvement", "unreached", "new", "removed")
+_ROWS: tuple[Status, ...] = ("inconclusive", "waived", "broken", "improvement", "unreached", "new")
 _HEADER = ["| benchmark | verdict | base | head | head / base | 95 % interval |", "|---|---|---:|---:|---:|---|"]
 _SHARE = 0.5  # of the room that is left, for each of the tables
 _NAMED = 3  # benchmarks that are named of one reason

@@ -19,10 +19,10 @@ from rocattn_profiling.pages.render import standalone
 FILE = "index.html"
 TONES = {
     "pass": "good", "improvement": "good", "regression": "bad", "failed": "bad", "missing": "bad", "void": "warn",
-    "problem": "bad", "not measured": "warn", "inconclusive": "warn", "waived": "warn", "broken": "warn",
-    "unreached": "warn",
+    "removed": "warn", "problem": "bad", "not measured": "warn", "inconclusive": "warn", "waived": "warn",
+    "broken": "warn", "unreached": "warn",
 }  # fmt: skip
-_LISTED = ("unreached", "new", "removed", "skipped")  # without numbers: their names and reasons
+_LISTED = ("unreached", "new", "skipped")  # without numbers: their names and reasons
 MOST_OPEN = 8
 """Benchmarks of one cause that are shown at once; the others are folded below them."""
 

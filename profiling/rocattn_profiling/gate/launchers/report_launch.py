@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 
 if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Case, Request
+
+# Sides are listed at once: two programs may want all of a GPU's memory, or write one file.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class ReportPlace(NamedTuple):
@@ -84,7 +88,8 @@ class ReportLauncher(CommandLauncher):
         benchmarks: dict[str, Benchmark] = {}
         broken = {}
         for command in self._reports:
-            ran = self._run(command, {}, math.inf)
+            with _ONE_AT_A_TIME:
+                ran = self._run(command, {}, math.inf)
             if ran.results is None:
                 broken[command] = ran.outcome.reason
                 continue

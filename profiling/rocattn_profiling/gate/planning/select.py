@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rocattn_profiling.asv import launch as asv_launch
 from rocattn_profiling.gate.model import CAUSE, EXACT, SideName
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.waivers import Waiver
+from rocattn_profiling.gate.waivers import REMOVED, Waiver
 from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def idle_acceptances(suites: Iterable[Suite | None], waivers: Iterable[Waiver]) 
     lines = []
     for waiver in waivers:
         label = waiver.benchmark
-        of_commit = waiver.expires is None and waiver.metric not in {*EXACT, CAUSE}
+        of_commit = waiver.expires is None and waiver.metric not in {*EXACT, CAUSE, REMOVED}
         if not of_commit or label in labels or any(of_module(label, module) for module in broken):
             continue
         line = f"Rocattn-Accept of {waiver.source} names no benchmark here: {label}"

@@ -1,0 +1,134 @@
+"""What a repository says about its own gate: ``.rocattn/gate.toml``, with keys named as the options of ``gate run``.
+
+Head's file says what is measured, as its benchmarks and its asv.conf.json do: whoever runs the gate on a change runs
+the change's code anyway. Each side is built as its own file says, since a flag of the compiler is a part of a change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.gate.launchers.report_launch import ReportPlace
+from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.planning.pace import parsed_limit
+from rocattn_profiling.gate.thresholds import check_keys, check_limits, read_toml
+from rocattn_profiling.revisions.asv_config import UnknownNameError
+
+FILE = ".rocattn/gate.toml"
+EDITED = f"this change edits {FILE}: what is measured is head's, and base is built as its own says"
+_TOP = ("suite", "pytest", "requirements", "build", "command", "limits")
+_COMMAND = ("run", "results")
+_LIMITS = ("tolerance", "rounds", "max-time")
+
+
+class SettingsError(RocattnError):
+    """Raised when the file cannot be read: one line with the file, and the line in it where that is known."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file, as `rocattn_profiling.gate.options.Options` has it; empty where it says nothing."""
+
+    suite: str = ""
+    pytest: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    builds: tuple[str, ...] = ()
+    tolerance: float = 0.0
+    rounds: int = 0
+    max_time_s: float = 0.0
+
+
+def load(tree: Path) -> Settings:
+    """Read the file of a checkout.
+
+    Raises:
+        SettingsError: When it is malformed.
+    """
+    content, text = read_toml(tree, FILE, SettingsError)
+    where = _Lines(text)
+    check_keys(content, where.of(content, _TOP), _TOP, (), SettingsError)
+    commands = content.get("command", [])
+    if not isinstance(commands, list) or not all(isinstance(row, dict) for row in commands):
+        raise SettingsError(f"{where('command')}: begin every command with [[command]], in double brackets")
+    for row in commands:
+        check_keys(row, where.of(row, _COMMAND), _COMMAND, ("run",), SettingsError)
+    limits = content.get("limits", {})
+    if not isinstance(limits, dict):
+        raise SettingsError(f"{where('limits')}: limits is a table: [limits]")
+    check_keys(limits, where.of(limits, _LIMITS), _LIMITS, (), SettingsError)
+    check_limits(limits, where("limits"), SettingsError)
+    results = tuple(where.text(row, "results") if "results" in row else "" for row in commands)
+    try:
+        _ = [ReportPlace.of(text) for text in results if text]
+    except UnknownNameError as error:
+        raise SettingsError(f"{where('results')}: {error}") from error
+    return Settings(
+        suite=where.text(content, "suite") if "suite" in content else "",
+        pytest=where.texts(content, "pytest"),
+        commands=tuple(where.text(row, "run") for row in commands),
+        results=results if any(results) else (),
+        requirements=where.texts(content, "requirements"),
+        builds=where.texts(content, "build"),
+        tolerance=float(limits.get("tolerance", 0.0)),
+        rounds=limits.get("rounds", 0),
+        max_time_s=_limit(limits, where("max-time")),
+    )
+
+
+def chosen(options: Options, own: Settings) -> Options:
+    """Return the options of a run: what the caller chose, else what a side's file says.
+
+    What to measure is one choice: a suite, tests or a command that the caller names replaces all that the file names.
+    Builds are for commands alone, and existing environments are not built.
+    """
+    keys = ["tolerance", "rounds", "max_time_s"]
+    if not options.measures:
+        keys += ["suite", "pytest", "commands", "results"] + ["requirements"] * (not options.base_python)
+    if (options.commands or (own.commands and not options.measures)) and not options.base_python:
+        keys.append("builds")
+    return msgspec.structs.replace(options, **{key: getattr(options, key) or getattr(own, key) for key in keys})
+
+
+class _Lines:
+    """Where keys stand in a file, for errors."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.splitlines()
+
+    def __call__(self, key: str) -> str:
+        """Return the file with the first line that sets a key, or begins its table."""
+        sets = re.compile(rf"""\s*(?:\[+\s*)?["']?{re.escape(key)}["']?\s*(?:=|\]|\.)""")
+        line = next((number for number, line in enumerate(self._lines, 1) if sets.match(line)), 0)
+        return f"{FILE}:{line}" if line else FILE
+
+    def of(self, table: dict[str, Any], known: Sequence[str]) -> str:
+        """Return the place of a table's first unknown key."""
+        return next((self(key) for key in table if key not in known), FILE)
+
+    def text(self, table: dict[str, Any], key: str) -> str:
+        value = table[key]
+        if not isinstance(value, str) or not value.strip():
+            raise SettingsError(f"{self(key)}: {key} must be text that is not empty")
+        return value
+
+    def texts(self, table: dict[str, Any], key: str) -> tuple[str, ...]:
+        value = table.get(key, [])
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(each, str) and each.strip() for each in listed):
+            raise SettingsError(f"{self(key)}: {key} must be a text or a list of texts, none of them empty")
+        return tuple(listed)
+
+
+def _limit(limits: dict[str, Any], where: str) -> float:
+    text = limits.get("max-time", "")
+    seconds = parsed_limit(text) if isinstance(text, str) and text else 0.0
+    if "max-time" in limits and not seconds >= 1:
+        raise SettingsError(f'{where}: max-time must be a duration in quotes, as in max-time = "10m"')
+    return seconds

@@ -65,3 +65,25 @@ def test_the_group_that_has_the_plug_in_is_read(tmp_path):
     text = f'[project]\nname = "x"\n[project.optional-dependencies]\n{extras}'
     (tmp_path / "pyproject.toml").write_text(text)
     assert wanted_by_tests(tmp_path, tmp_path, []) == ["pytest", "pytest-codspeed", "psutil"]
+
+
+def test_a_requirements_file_that_has_the_plug_in_is_read(tmp_path):
+    """In a usual place, with what it includes; not where a group has it, nor one that cannot be read."""
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements/a.txt").write_text("-r none.txt\npytest-benchmark\n")
+    (tmp_path / "requirements/ci.txt").write_text("-r pytest.txt\n-e .\n")
+    (tmp_path / "requirements/pytest.txt").write_text("pytest-codspeed==5.0.3 # plug-in\npsutil\n")
+    assert wanted_by_tests(tmp_path, tmp_path, []) == ["pytest-codspeed==5.0.3", "psutil"]
+    (tmp_path / "pyproject.toml").write_text('[dependency-groups]\nbench = ["pytest-benchmark"]\n')
+    assert wanted_by_tests(tmp_path, tmp_path, []) == ["pytest-benchmark"]
+
+
+def test_extras_are_installed_that_the_benchmarks_import(tmp_path):
+    """By the name of a package, or of the project's own module for it; no other ones."""
+    extras = 'msgspec = ["msgspec>=0.19"]\nujson = ["ujson"]\norjson = ["orjson>=3"]\n'
+    text = f'[project]\nname = "x"\n[project.optional-dependencies]\n{extras}\n[dependency-groups]\ntest = ["pytest"]\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench/test_a.py").write_text("import os, msgspec\nfrom x.preconf.orjson import make\n# import ujson\n")
+    wanted = wanted_by_tests(tmp_path, tmp_path, [], [tmp_path / "bench"])
+    assert wanted == ["pytest", "msgspec>=0.19", "orjson>=3"]

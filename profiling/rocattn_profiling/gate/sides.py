@@ -161,14 +161,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         accepted, limits = waivers.load(head_tree, messages, base_tree), thresholds.load(head_tree, base_tree)
         if (why := load_plugin(head_tree).unmeasurable(options.patterns)) is not None:
             raise CommandError(f"nothing was built, as nothing could be measured: {why.line}", NOT_MEASURED)
-        try:
-            built = _build(repo, chosen, recipe, say)
-        except PinError as error:
-            note(
-                f"asv's matrix asks for {' and '.join(recipe.pins)}, which does not install here ({error}): both sides "
-                "take the version that does"
-            )
-            built = _build(repo, chosen, recipe.without_pins(), say)
+        built = _build_with_pins(repo, chosen, recipe, say, note)
 
         def list_base() -> Suite | None:
             try:
@@ -296,6 +289,22 @@ def _test_in(repo: Path, start: Path, test: str) -> str:
     if Path(inside).is_absolute():
         raise UnknownNameError(f"--pytest {path} is outside of the repository: its tests belong to no revision")
     return f"{inside}{colons}{name}"
+
+
+def _build_with_pins(
+    repo: Path,
+    chosen: Mapping[SideName, Revision],
+    recipe: Recipe,
+    say: Callable[[str], None],
+    note: Callable[[str], None],
+) -> dict[SideName, Environment]:
+    """Build both sides; where versions of asv's matrix, maybe of another Python, do not install, with any."""
+    try:
+        return _build(repo, chosen, recipe, say)
+    except PinError as error:
+        pins = " and ".join(recipe.pins)
+        note(f"asv's matrix asks for {pins}, which does not install here ({error}): both sides take what does")
+        return _build(repo, chosen, recipe.without_pins(), say)
 
 
 def _build(

@@ -336,7 +336,8 @@ def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], option
         if not path.exists():
             raise UnknownNameError(f"--pytest {test}: head has no {test.partition('::')[0]}")
     if (tests or options.requirements) and not options.base_python:
-        wanted = wanted_by_tests(tree, tree / config.recipe.subdir, options.requirements)
+        places = [tree / test.partition("::")[0] for test in tests]
+        wanted = wanted_by_tests(tree, tree / config.recipe.subdir, options.requirements, places)
         recipe = msgspec.structs.replace(config.recipe, tests=[*(_NEEDED if tests else []), *wanted])
         config = msgspec.structs.replace(config, recipe=recipe)
     given = [ReportPlace.of(text) if text else None for text in options.results]

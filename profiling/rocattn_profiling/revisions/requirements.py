@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ PLUGINS = frozenset({"pytest-benchmark", "pytest-codspeed"})
 """What brings the fixture: where none of the usual groups has one, the first other that does is read as well."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _USUAL_FILES = ("*require*.txt", "*require*/*.txt", "test*/*require*.txt")
+_IMPORT = re.compile(r"^\s*(?:from|import)\s+([\w., ]+)", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SELF = re.compile(r"([A-Za-z0-9._-]+)\s*\[([^\]]+)\]\s*$")
 
@@ -52,6 +54,11 @@ class Groups:
             others = (self.requirements(name) for name in [*self._groups, *self._extras])
             listed += next(filter(_has_plugin, others), [])
         return list(dict.fromkeys(listed))
+
+    def for_modules(self, modules: Collection[str]) -> list[str]:
+        """Return the requirements, of any group or extra, for packages that are named as modules are."""
+        every = (text for name in [*self._groups, *self._extras] for text in self.requirements(name))
+        return [text for text in dict.fromkeys(every) if name_of(text) in modules]
 
     def _of_group(self, name: str, above: tuple[str, ...]) -> Iterator[str]:
         for item in self._groups.get(name, []) if name not in above else []:
@@ -117,12 +124,13 @@ def _tables(folder: Path) -> dict[str, Any]:
         raise SuiteError(f"pyproject.toml is not valid TOML: {error}") from error
 
 
-def wanted_by_tests(tree: Path, project: Path, named: Sequence[str]) -> list[str]:
+def wanted_by_tests(tree: Path, project: Path, named: Sequence[str], tests: Iterable[Path] = ()) -> list[str]:
     """Return the requirements of tests, in pip's syntax.
 
     Args:
         tree: The checked-out repository.
         project: The project's folder in it.
+        tests: Their files and folders: what these import, and an extra has, is wanted, too, unless others are named.
         named: Each a requirements file, a group or an extra of pyproject.toml, or a requirement; none for the usual
             groups.
 
@@ -137,7 +145,9 @@ def wanted_by_tests(tree: Path, project: Path, named: Sequence[str]) -> list[str
             found += Groups(tree).of_tests()
         if not _has_plugin(found):
             found += next(filter(_has_plugin, map(_of_file, _files(project, tree))), [])
-        return list(dict.fromkeys(found))
+        known = {*map(name_of, found)}
+        more = groups.for_modules(_imported(tests))
+        return list(dict.fromkeys([*found, *(text for text in more if name_of(text) not in known)]))
     listed: list[str] = []
     for text in named:
         file = next((folder / text for folder in (project, tree) if (folder / text).is_file()), None)
@@ -152,6 +162,16 @@ def wanted_by_tests(tree: Path, project: Path, named: Sequence[str]) -> list[str
                 f"--requirements {text}: no file of head, no group or extra of pyproject.toml, no package"
             )
     return list(dict.fromkeys(listed))
+
+
+def _imported(tests: Iterable[Path]) -> set[str]:
+    """Return each part of the names of modules that files import: a backend of one's own is named as what it needs."""
+    parts: set[str] = set()
+    for file in (file for path in tests for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])):
+        with contextlib.suppress(OSError):
+            for line in _IMPORT.findall(file.read_text(errors="replace")):
+                parts |= {canonical(part) for part in re.findall(r"\w+", line)}
+    return parts
 
 
 def _has_plugin(requirements: Iterable[str]) -> bool:

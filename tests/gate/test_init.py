@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rocattn_profiling import cli
-from rocattn_profiling.gate import init, thresholds
+from rocattn_profiling.gate import init, settings, thresholds
 from rocattn_profiling.gate.formats.markdown import MARKER
 
 from ..programs import python_program
@@ -22,6 +22,7 @@ from ..workflows.rules import PINS
 
 SPEC = "rocattn @ git+https://example.org/we/rocattn@0123abc"
 TESTED = "def test_sort(benchmark):\n    benchmark(sorted, [3, 1, 2])\n"
+AS_IT_IS = ["--no-list", "--json"]
 TOOLS = Path(sys.executable).parent
 # GitHub's command line client, as far as the workflow calls it: answers of the API from a file, calls appended to it.
 GH = """
@@ -45,7 +46,7 @@ state.write_text(json.dumps(known))
 
 def start(project, *words, where="."):
     """Run init in a folder of a project; return its status and what became of each file."""
-    return cli.main(["gate", "init", "--repo", str(project.root / where), "--install", SPEC, "--json", *words])
+    return cli.main(["gate", "init", "--repo", str(project.root / where), "--install", SPEC, *AS_IT_IS, *words])
 
 
 def answer(capsys):
@@ -90,7 +91,7 @@ def put_kind(project, kind):
         ("asv", "asv", []),
         ("suite", "asv", ["--suite", "other/suite"]),
         ("pytest", "pytest", ["--pytest", "tests/bench"]),
-        ("command", "command", ["--command", "python work.py --size '1 000'"]),
+        ("command", "command", []),
     ],
 )
 def test_the_workflow_measures_what_the_project_has(repo, capsys, kind, measured, words):
@@ -99,8 +100,11 @@ def test_the_workflow_measures_what_the_project_has(repo, capsys, kind, measured
     repo.commit("first", **{"deep/down/x": ""})
     assert start(repo, *options) == 0
     setup = answer(capsys)["setup"]
-    assert (setup["kind"], setup["words"]) == (measured, words)
-    on_request, on_push = gate_words(repo)
+    assert (setup["kinds"], setup["words"]) == ([measured], words)
+    own = settings.load(repo.root).commands
+    assert own == (("python work.py --size '1 000'",) if kind == "command" else ())
+    on_request, on_queue, on_push = gate_words(repo)
+    assert on_queue[2:] == on_request[2:]
     assert on_request[:4] == ["--base", "origin/$GITHUB_BASE_REF...", "--head", "HEAD"]
     assert on_request[4 : 4 + len(words)] == words
     assert [word for word in on_push if word not in on_request] == ["HEAD~1", "--learn"]
@@ -121,14 +125,56 @@ def test_the_gate_takes_the_options_in_the_workflow(repo, kind):
         arguments = parser.parse_args(["run", *words])
         assert arguments.head == "HEAD"
         measured = {"suite": arguments.suite, "pytest": arguments.pytest, "command": arguments.commands}
-        given = {"suite": "other/suite", "pytest": ["tests/bench"], "command": ["python work.py --size '1 000'"]}
+        given = {"suite": "other/suite", "pytest": ["tests/bench"], "command": []}
         assert measured == {name: value if name == kind else type(value)() for name, value in given.items()}
-        assert arguments.requirements == ([] if kind == "suite" else ["extra"])
+        assert arguments.requirements == (["extra"] if kind == "pytest" else [])
         assert arguments.learn == ("--learn" in words)
     for name, script in (scripts(workflow(repo)) | scripts(workflow(repo, init.COMMENT))).items():
         for line in script.splitlines():
             if line.startswith(("rocattn gate show", "rocattn gate comment")):
                 assert parser.parse_args(shlex.split(line.partition(" ||")[0])[2:]).verdict, name
+
+
+@pytest.mark.slow
+def test_only_what_is_listed_gets_into_the_workflow(project, offline, capsys):
+    """Every kind that the project has, built as it is, with its number; what cannot be listed is left out, and said."""
+    project.put("tests/__init__.py", "")
+    project.put("tests/test_bench.py", TESTED)
+    words = ["gate", "init", "--repo", str(project.root), "--install", "rocattn"]
+    assert cli.main([*words, "--json"]) == 0
+    record = answer(capsys)
+    both = ["--suite", "asv.conf.json", "--pytest", "tests"]
+    assert (record["setup"]["kinds"], record["setup"]["benchmarks"]) == (["asv", "pytest"], 3)
+    assert record["setup"]["words"] == both
+    assert gate_words(project)[0][4:8] == both
+    shutil.rmtree(project.root / ".github")
+    project.put("tests/test_bench.py", "import nowhere\n" + TESTED)
+    assert cli.main(words) == 0
+    text = capsys.readouterr().out
+    assert "2 benchmarks: the asv benchmarks in benchmarks\n" in text
+    assert re.search(r"^left out +the pytest-benchmark tests in tests: .*nowhere", text, re.MULTILINE)
+    assert "rocattn (not pinned" in text
+    shutil.rmtree(project.root / ".github")
+    project.git("rm", "-rq", "benchmarks", "asv.conf.json")
+    assert cli.main(words) == 3
+    assert len([line for line in capsys.readouterr().err.splitlines() if line.startswith("rocattn")]) == 1
+    assert not (project.root / ".github").exists()
+
+
+def test_commands_are_written_where_the_gate_reads_them(repo, capsys):
+    """With builds and formats, in a file that the gate's reader takes; one that says otherwise is left."""
+    repo.commit("first")
+    options = ["--build", 'make "x"', "--command", "./b --json", "--command", "./c", "--results", "google:out\\r.json"]
+    assert start(repo, *options, "--requirements", "bench") == 0
+    own = settings.load(repo.root)
+    assert (own.builds, own.commands, own.requirements) == (('make "x"',), ("./b --json", "./c"), ("bench",))
+    assert own.results == ("google:out\\r.json", "google:out\\r.json")
+    assert gate_words(repo)[0] == ["--base", "origin/$GITHUB_BASE_REF...", "--head", "HEAD", "--max-time", "20m"]
+    capsys.readouterr()
+    assert start(repo) == 0
+    assert answer(capsys)["setup"]["kinds"] == ["file"]
+    assert start(repo, "--command", "./d") == 4
+    assert f"{settings.FILE} says what is measured" in capsys.readouterr().err
 
 
 def test_linters_find_nothing_in_what_is_written(repo, tmp_path):
@@ -137,8 +183,9 @@ def test_linters_find_nothing_in_what_is_written(repo, tmp_path):
         if not (TOOLS / name).exists():
             pytest.skip(f"{name} is not installed (group lint)")
     put_kind(repo, "asv")
-    repo.commit("first")
+    repo.commit("first", **{".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n"})
     assert start(repo) == 0
+    assert workflow(repo)["jobs"]["gate"]["steps"][0]["with"]["lfs"] is True
     folder = repo.root / ".github/workflows"
     files = sorted(folder.iterdir())
     lines = [
@@ -215,7 +262,7 @@ def test_an_address_that_is_not_known_comes_before_the_commit(repo, capsys, monk
     monkeypatch.setattr(init, "own_requirement", lambda: "")
     monkeypatch.chdir(repo.root)
     for count in (1, 0):  # of "Next"
-        assert cli.main(["gate", "init", "--branch", "dev", *options]) == 0
+        assert cli.main(["gate", "init", "--no-list", "--branch", "dev", *options]) == 0
         text = capsys.readouterr().out
         assert (text.count("\nNext, in "), text.count("git commit"), text.count("commit the files")) == (count, 0, 0)
         todo = text[text.index("\nTo do before you commit: GitHub cannot reach ") :]
@@ -226,10 +273,11 @@ def test_an_address_that_is_not_known_comes_before_the_commit(repo, capsys, monk
     fill = [SPEC if "https" in word else word for word in shlex.split(line)[1:]]
     assert cli.main([*fill, "--json"]) == 0
     record = answer(capsys)
-    assert [file["state"] for file in record["files"]] == ["filled in", "filled in", "unchanged"]
+    states = ["filled in", "filled in", "unchanged", "unchanged"]
+    assert [file["state"] for file in record["files"]] == states[: 4 if kind == "command" else 3]
     assert (record["todo"], record["next"][1].startswith("git add .github .rocattn && git commit ")) == ("", True)
     assert {workflow(repo, path)["env"]["ROCATTN"] for path in (init.WORKFLOW, init.COMMENT)} == {SPEC}
-    assert cli.main(["gate", "init", "--branch", "dev", *options]) == 4  # the address is an edit, too
+    assert cli.main(["gate", "init", "--no-list", "--branch", "dev", *options]) == 4  # the address is an edit, too
     assert "To do" not in capsys.readouterr().out
 
 
@@ -237,7 +285,7 @@ def test_an_edited_workflow_is_not_filled_in(repo, capsys, monkeypatch):
     """Whatever was edited, though its address is empty; the other one is, and the status says that one differs."""
     put_kind(repo, "asv")
     repo.commit("first")
-    assert cli.main(["gate", "init", "--repo", str(repo.root), "--install", "", "--json"]) == 0
+    assert cli.main(["gate", "init", "--repo", str(repo.root), "--install", "", *AS_IT_IS]) == 0
     record = answer(capsys)
     assert (len(record["next"]), record["todo"].startswith("rocattn gate init --repo ")) == (1, True)
     edited = (repo.root / init.WORKFLOW).read_text() + "# mine\n"
@@ -253,7 +301,7 @@ def test_the_next_command_is_the_workflow_s_own(repo, capsys, kind):
     options = put_kind(repo, kind)
     repo.commit("first")
     assert start(repo, *options, "--requirements", "extra") == 0
-    on_request, _ = gate_words(repo)
+    on_request, *_ = gate_words(repo)
     assert shlex.split(answer(capsys)["next"][0])[5:] == on_request[2:]
 
 
@@ -299,7 +347,7 @@ def test_the_next_command_names_a_base_that_is_there(repo, tmp_path, capsys):
     repo.commit("first")
 
     def base(root):
-        assert cli.main(["gate", "init", "--repo", str(root), "--install", SPEC, "--json"]) == 0
+        assert cli.main(["gate", "init", "--repo", str(root), "--install", SPEC, *AS_IT_IS]) == 0
         return shlex.split(answer(capsys)["next"][0])[4]
 
     assert base(repo.root) == "HEAD~1"

@@ -1,8 +1,9 @@
 """``rocattn gate init``: writes the workflows and settings that gate a project's pull requests on GitHub.
 
-What it writes is in ``templates/init_*.j2``. It looks at the project to fill them in: what to measure (an asv suite,
-tests with pytest-benchmark, or the caller's commands), the branch that pull requests go to, a Python that the project
-takes, and where pip finds the rocattn that is running. A file that is there already is left as it is.
+What it writes is in ``templates/init_*.j2``. It looks at the project to fill them in: what to measure (what its own
+file says, or the caller, or else its asv suite and its tests with pytest-benchmark), the branch that pull requests go
+to, a Python that the project takes, and where pip finds the rocattn that is running. Only what was built and listed
+here, on the project as it is, gets into the workflow. A file that is there already is left as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 import tomllib
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,11 +25,14 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 import rocattn
-from rocattn_profiling.base.console import emit_json
-from rocattn_profiling.base.status import OK, USAGE, CommandError
+from rocattn_profiling.base.console import emit_json, say
+from rocattn_profiling.base.status import NOT_MEASURED, OK, USAGE, CommandError
+from rocattn_profiling.gate import settings
+from rocattn_profiling.gate.options import Options, measuring
 from rocattn_profiling.gate.rule.constants import CALLED, TOLERANCE
+from rocattn_profiling.gate.settings import Settings
 from rocattn_profiling.revisions import git as revisions
-from rocattn_profiling.revisions.asv_config import OUR_RESULTS, read_config, usual_files
+from rocattn_profiling.revisions.asv_config import FILE, OUR_RESULTS, read_config, usual_files
 
 WORKFLOW = ".github/workflows/rocattn-gate.yml"
 COMMENT = ".github/workflows/rocattn-gate-comment.yml"
@@ -35,6 +41,7 @@ PURPOSES = {
     "init_comment.yml.j2": "comments the verdict",
     "init_thresholds.toml.j2": "limits, all commented out",
 }
+_SETTINGS = "init_gate.toml.j2", "what is measured"
 # Each at the commit of a release, which cannot be moved as a tag can.
 ACTIONS = {
     "checkout": "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
@@ -49,7 +56,8 @@ _OLDEST_MINOR = 11  # of Python 3, for rocattn itself
 _USUAL_BRANCHES = ("main", "master", "develop", "trunk")
 _AT_LEAST = re.compile(r">=?\s*3\.(\d+)")
 _SCP_ADDRESS = re.compile(r"[\w.-]+@(?P<host>[\w.-]+):(?P<path>[^/].*)")
-Kind = Literal["asv", "pytest", "command"]
+_PINNED = re.compile(r"==\s*\d|@[0-9a-f]{7,}|\.whl\b|\.tar\.gz\b")
+Kind = Literal["asv", "pytest", "command", "file"]
 State = Literal["written", "filled in", "unchanged", "kept"]
 
 
@@ -57,18 +65,23 @@ class GateSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What the files are filled in with.
 
     Attributes:
-        kind: What is measured.
+        kinds: What is measured; "file" is what the project's own file says.
         what: The same for a reader, with the file or folder it was found in.
-        words: The options of ``rocattn gate run`` that say so; none for an asv suite in a usual place.
+        benchmarks: How many of it were listed here; 0 where nothing was.
+        words: The options of ``rocattn gate run`` that say so; none for an asv suite in a usual place, and for what the
+            project's own file says.
+        lfs: Whether git keeps files in its large file storage.
         results: The folder of asv's results, relative to the repository: the record of noise is there.
         branch: The branch that pull requests go to.
         python: The Python of the workflow ("3.13").
         install: What pip installs as rocattn; "" where that is not known.
     """
 
-    kind: Kind
+    kinds: list[Kind]
     what: str
+    benchmarks: int = 0
     words: list[str] = []
+    lfs: bool = False
     results: str = OUR_RESULTS
     branch: str
     python: str
@@ -90,12 +103,14 @@ class InitFile(msgspec.Struct, frozen=True, kw_only=True):
 class InitRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What ``--json`` prints; ``todo`` is the command that sets the address that GitHub cannot do without, else "".
 
-    While there is something to do, ``next`` has no commit of the files.
+    While there is something to do, ``next`` has no commit of the files. ``left_out`` says what was found and cannot be
+    listed, and why.
     """
 
     repository: str
     setup: GateSetup
     files: list[InitFile]
+    left_out: list[str] = []
     todo: str = ""
     next: list[str]
 
@@ -103,28 +118,47 @@ class InitRecord(msgspec.Struct, frozen=True, kw_only=True):
 class _Measured(NamedTuple):
     kind: Kind
     what: str
-    words: list[str]
+    options: Options
     results: str = OUR_RESULTS
+    benchmarks: int = 0
+    usual: bool = False
+
+    def words(self, *, alone: bool) -> list[str]:
+        """Return the options that choose it; without any the gate finds an asv suite in a usual place by itself."""
+        if alone and self.usual:
+            return []
+        listed = (("--suite", [self.options.suite]), ("--pytest", self.options.pytest))
+        return [word for option, values in listed for value in values if value for word in (option, value)]
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``init``."""
     parser.description = (
         "Write two GitHub workflows and a file of thresholds that gate the pull requests of this repository: its asv "
-        "suite, else its tests with pytest-benchmark, else the commands given. Files that exist are left as they are."
+        "suite and its tests with pytest-benchmark, or the commands given, as far as they can be built and listed "
+        "here. Files that exist are left as they are."
     )
-    parser.epilog = "exit status: 0 the workflows are there; 4 a workflow that differs already existed, or an error"
+    parser.epilog = (
+        "exit status: 0 the workflows are there; 3 nothing could be listed; 4 a workflow that differs already existed, "
+        "or an error"
+    )
     parser.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--suite", default="", metavar="PATH", help="an asv suite in an unusual place, as for gate run")
     what.add_argument("--pytest", default="", metavar="DIR", help="tests with pytest-benchmark, though there is asv")
-    text = "measure this command as a whole; may be repeated"
+    text = f"measure this command, as for gate run, and say so in {settings.FILE}; may be repeated"
     what.add_argument("--command", action="append", default=[], metavar="COMMAND", dest="commands", help=text)
+    text = "what the commands report, as for gate run; may be repeated, once for each command"
+    parser.add_argument("--results", action="append", default=[], metavar="FORMAT[:FILE]", help=text)
+    text = "what makes a checkout ready for the commands, as for gate run; may be repeated"
+    parser.add_argument("--build", dest="builds", action="append", default=[], metavar="COMMAND", help=text)
     text = "what tests or commands need, as for gate run; may be repeated"
     parser.add_argument("--requirements", action="append", default=[], metavar="NAME", help=text)
     text = "what pip installs in the workflow (default: what this rocattn was installed from)"
     parser.add_argument("--install", metavar="SPEC", help=text)
     parser.add_argument("--branch", default="", metavar="NAME", help="the branch that pull requests go to")
+    text = "write without building and listing first: for a project that does not build on this machine"
+    parser.add_argument("--no-list", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print JSON on stdout, and nothing else there")
 
 
@@ -132,28 +166,37 @@ def run(arguments: argparse.Namespace) -> int:
     """Write what is missing, and say what was done and what comes next."""
     start = Path(arguments.repo or ".")
     repo = revisions.find_repository(start)
-    measured = _measured(repo, start, arguments)
+    found, left_out = _found(repo, start, arguments), list[str]()
     install = own_requirement() if arguments.install is None else arguments.install
-    words = [*measured.words, *(word for name in arguments.requirements for word in ("--requirements", name))]
-    if any("${{" in word for word in [*words, install]):
+    given = [word for each in found for word in each.words(alone=False)]
+    if any("${{" in word for word in [*given, *arguments.requirements, *arguments.commands, install]):
         raise CommandError("${{ begins an expression of GitHub's: the workflow would run something else", USAGE)
+    if not arguments.no_list:
+        found, left_out = _listed(repo, found)
+    words = [word for each in found for word in each.words(alone=len(found) == 1)]
+    if found[0].kind == "pytest" or len(found) > 1:
+        words += [word for name in arguments.requirements for word in ("--requirements", name)]
     setup = GateSetup(
-        kind=measured.kind,
-        what=measured.what,
+        kinds=[each.kind for each in found],
+        what=" and ".join(each.what for each in found),
+        benchmarks=sum(each.benchmarks for each in found),
         words=words,
-        results=measured.results,
+        lfs=_has_lfs(repo),
+        results=found[0].results,
         branch=arguments.branch or _default_branch(repo),
         python=f"3.{max(_least_minor(repo), sys.version_info.minor)}",
         install=install,
     )
-    files = _write(repo, setup)
+    commands = found[0].options if found[0].kind == "command" else None
+    files = _write(repo, setup, commands)
     workflows = [file for file in files if file.path in {WORKFLOW, COMMENT}]
     kept = [file for file in workflows if file.state == "kept"]
     todo = _filling_in(arguments) if not install and len(kept) < len(workflows) else ""
     steps = _next(repo, setup)
     record = InitRecord(
-        repository=os.fspath(repo), setup=setup, files=files, todo=todo, next=steps[:1] if todo else steps
-    )
+        repository=os.fspath(repo), setup=setup, files=files, left_out=left_out, todo=todo,
+        next=steps[:1] if todo else steps,
+    )  # fmt: skip
     if arguments.json:
         emit_json(record)
     else:
@@ -165,29 +208,75 @@ def run(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _measured(repo: Path, start: Path, arguments: argparse.Namespace) -> _Measured:
-    """Return what to measure: what was named, else what the repository has.
+def _found(repo: Path, start: Path, arguments: argparse.Namespace) -> list[_Measured]:
+    """Return what may be measured: what was named, what the project's own file says, else all that the project has.
 
     Raises:
         SuiteError: The asv suite cannot be read, or there are several, or nothing to measure.
+        SettingsError: The project's own file cannot be read.
+        OptionError: Options contradict each other.
         CommandError: What was named is not there.
     """
-    from rocattn_profiling.gate.sources import Discovery, discover
+    from rocattn_profiling.gate.sources import Discovery, discover_all
 
-    if arguments.commands:
+    own, needed = settings.load(repo), tuple(arguments.requirements)
+    if arguments.commands or arguments.results or arguments.builds:
         count = len(arguments.commands)
-        words = [word for command in arguments.commands for word in ("--command", command)]
-        return _Measured("command", f"{count} command{'' if count == 1 else 's'}", words, _results(repo))
+        options = Options(
+            commands=tuple(arguments.commands), results=tuple(arguments.results), builds=tuple(arguments.builds),
+            requirements=needed,
+        )  # fmt: skip
+        options.check()
+        if own != Settings() and settings.chosen(Options(), own) != options:
+            raise CommandError(f"{settings.FILE} says what is measured: write the command into it", USAGE)
+        return [_Measured("command", f"{count} command{'' if count == 1 else 's'}", options, _results(repo))]
     if arguments.pytest:
         folder = _inside(repo, start, arguments.pytest)
-        return _Measured("pytest", Discovery(tests=(folder,)).what, ["--pytest", folder], _results(repo))
-    discovery = discover(repo) if not arguments.suite else Discovery(_inside(repo, start, arguments.suite))
-    if discovery.tests:
-        words = [word for test in discovery.tests for word in ("--pytest", test)]
-        return _Measured("pytest", discovery.what, words)
-    config = read_config(repo, discovery.suite)
-    what = f"the asv benchmarks in {config.benchmark_dir}"
-    return _Measured("asv", what, ["--suite", discovery.suite] if discovery.suite else [], config.results_dir)
+        options = Options(pytest=(folder,), requirements=needed)
+        return [_Measured("pytest", Discovery(tests=(folder,)).what, options, _results(repo))]
+    if not arguments.suite and settings.chosen(Options(), own).measures:
+        return [_Measured("file", f"what {settings.FILE} says", Options(), _results(repo))]
+    found = []
+    for each in [Discovery(_inside(repo, start, arguments.suite))] if arguments.suite else discover_all(repo):
+        if each.tests:
+            options = Options(pytest=each.tests, requirements=needed)
+            found.append(_Measured("pytest", each.what, options, _results(repo)))
+            continue
+        config = read_config(repo, each.suite)
+        options = Options(suite=each.suite or os.path.normpath(Path(config.recipe.conf_dir, FILE)))
+        what = f"the asv benchmarks in {config.benchmark_dir}"
+        found.append(_Measured("asv", what, options, config.results_dir, usual=each.suite is None))
+    return found
+
+
+def _listed(repo: Path, found: Sequence[_Measured]) -> tuple[list[_Measured], list[str]]:
+    """Build the project as it is, and return what can be listed, and a line for what cannot.
+
+    Raises:
+        CommandError: When nothing can.
+    """
+    from rocattn_profiling.gate.run import list_run
+
+    listed, left_out, status = list[_Measured](), list[str](), NOT_MEASURED
+    for each in found:
+        options = msgspec.structs.replace(each.options, base=revisions.WORKTREE, head=revisions.WORKTREE)
+        try:
+            with tempfile.TemporaryDirectory(prefix="rocattn-init-") as out, measuring("init") as on_step:
+                plan = list_run(repo, Path(out), options, on_step=on_step, say=say)
+        except CommandError as error:
+            status = error.status
+            left_out.append(f"{each.what}: {error}")
+        else:
+            listed.append(each._replace(benchmarks=len(plan.benchmarks)))
+    if not listed:
+        raise CommandError("; ".join(left_out), status)
+    return listed, left_out
+
+
+def _has_lfs(repo: Path) -> bool:
+    """Whether a tracked file of attributes gives files to git's large file storage: a checkout has only pointers."""
+    files = filter(None, revisions.git(repo, "ls-files", "-z", "--", "*.gitattributes").split("\0"))
+    return any(b"filter=lfs" in _content(repo / file) for file in files)
 
 
 def _results(repo: Path) -> str:
@@ -272,11 +361,11 @@ def _published(checkout: Path) -> str:
     return f"rocattn @ git+https://{parts.netloc.rpartition('@')[2]}{parts.path}@{commit}" if parts.netloc else ""
 
 
-def _write(repo: Path, setup: GateSetup) -> list[InitFile]:
+def _write(repo: Path, setup: GateSetup, commands: Options | None) -> list[InitFile]:
     """Write the files that are not there, all or none; fill the address in where init left it empty."""
     from rocattn_profiling.base.files import write_together
 
-    texts, unfilled = _texts(setup), _texts(msgspec.structs.replace(setup, install=""))
+    texts, unfilled = (_texts(each, commands) for each in (setup, msgspec.structs.replace(setup, install="")))
     states: dict[str, State] = {}
     for name, text in texts.items():
         path = repo / name
@@ -290,11 +379,11 @@ def _write(repo: Path, setup: GateSetup) -> list[InitFile]:
     write_together(changed, committed=True)
     return [
         InitFile(path=name, state=states[name], purpose=purpose)
-        for name, purpose in zip(texts, PURPOSES.values(), strict=True)
+        for name, purpose in zip(texts, [*PURPOSES.values(), _SETTINGS[1]], strict=False)
     ]
 
 
-def _texts(setup: GateSetup) -> dict[str, str]:
+def _texts(setup: GateSetup, commands: Options | None) -> dict[str, str]:
     """Return the content of each file by its path; the templates' signs are ``<< >>``, since ``{{ }}`` are GitHub's."""
     from rocattn_profiling.gate import thresholds, waivers
     from rocattn_profiling.pages.render import environment
@@ -310,10 +399,12 @@ def _texts(setup: GateSetup) -> dict[str, str]:
         "quoted": json.dumps,
     }
     contents = (
-        jinja.get_template(name).render(setup=setup, words=_words(setup), minutes=MINUTES, **facts, **ACTIONS)
-        for name in PURPOSES
+        jinja.get_template(name).render(
+            setup=setup, words=_words(setup), minutes=MINUTES, commands=commands, **facts, **ACTIONS
+        )
+        for name in (*PURPOSES, *([_SETTINGS[0]] if commands else []))
     )
-    return dict(zip((WORKFLOW, COMMENT, thresholds.FILE), contents, strict=True))
+    return dict(zip((WORKFLOW, COMMENT, thresholds.FILE, settings.FILE), contents, strict=False))
 
 
 def _words(setup: GateSetup) -> str:
@@ -325,9 +416,11 @@ def _filling_in(arguments: argparse.Namespace) -> str:
     """Return this call of init with an address to fill in."""
     given = {
         "--repo": [arguments.repo], "--suite": [arguments.suite], "--pytest": [arguments.pytest],
-        "--command": arguments.commands, "--requirements": arguments.requirements, "--branch": [arguments.branch],
+        "--command": arguments.commands, "--results": arguments.results, "--build": arguments.builds,
+        "--requirements": arguments.requirements, "--branch": [arguments.branch],
     }  # fmt: skip
     words = [word for option, values in given.items() for value in values if value for word in (option, value)]
+    words += ["--no-list"] * arguments.no_list
     return shlex.join(["rocattn", "gate", "init", *words, "--install", "rocattn @ git+https://..."])
 
 
@@ -344,9 +437,13 @@ def _next(repo: Path, setup: GateSetup) -> list[str]:
 
 def _print(record: InitRecord) -> None:
     setup, written = record.setup, any(file.state in {"written", "filled in"} for file in record.files)
-    print(f"measures       {setup.what}\npull requests  to {setup.branch}")
+    number = f"{setup.benchmarks} benchmark{'' if setup.benchmarks == 1 else 's'}: " if setup.benchmarks else ""
+    print(f"measures       {number}{setup.what}\npull requests  to {setup.branch}")
+    for line in record.left_out:
+        print(f"left out       {line}")
     installed = setup.install or "rocattn from an address that you set (see below)"
-    print(f"installs       {installed}, on Python {setup.python}\n")
+    loose = "" if not setup.install or _PINNED.search(setup.install) else " (not pinned: a release changes the gate)"
+    print(f"installs       {installed}{loose}, on Python {setup.python}\n")
     for file in record.files:
         print(f"{file.state:13}  {file.path:{len(COMMENT)}}  {file.purpose}")
     if record.todo:

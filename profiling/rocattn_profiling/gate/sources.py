@@ -234,6 +234,14 @@ class Discovery(NamedTuple):
 def discover(tree: Path, here: str = "") -> Discovery:
     """Return what a tree has: an asv.conf.json, else a usual folder of asv benchmarks, else pytest-benchmark tests.
 
+    Arguments and errors as of `discover_all`.
+    """
+    return next(discover_all(tree, here))
+
+
+def discover_all(tree: Path, here: str = "") -> Iterator[Discovery]:
+    """Yield what a tree has of each kind: an asv.conf.json or a usual folder of asv benchmarks, then tests.
+
     Args:
         tree: A checkout.
         here: The folder of it that the user is in, relative to it: its own configuration goes first.
@@ -241,6 +249,16 @@ def discover(tree: Path, here: str = "") -> Discovery:
     Raises:
         UnknownNameError: There is nothing of this, or there are several configurations.
     """
+    if (suite := _suite_of(tree, here)) is not None:
+        yield suite
+    if tests := _tests_of(tree):
+        yield Discovery(tests=tuple(tests))
+    elif suite is None:
+        raise UnknownNameError(_why_nothing(tree))
+
+
+def _suite_of(tree: Path, here: str) -> Discovery | None:
+    """Return a tree's asv benchmarks; arguments and errors as of `discover_all`."""
     listed = _own_files(tree, *(f"*{name}" for name in FILES))
     folders = sorted({path.parent.relative_to(tree) for path in listed if path.name in FILES})
     mine = [folder for folder in folders if here not in {"", "."} and folder.is_relative_to(here)]
@@ -254,15 +272,17 @@ def discover(tree: Path, here: str = "") -> Discovery:
     for folder in (name.rstrip("/") for name in USUAL_FOLDERS):
         if any(_holds(path, "asv") for path in _own_files(tree, f"{folder}/*.py")):
             return Discovery(suite=folder)
-    if tests := _tests_of(tree):
-        return Discovery(tests=tuple(tests))
+    return None
+
+
+def _why_nothing(tree: Path) -> str:
     if marked := [path for path in _own_files(tree, *_TESTS) if _MARKER.search(_content(path))]:
         where = marked[0].relative_to(tree).as_posix()
-        raise UnknownNameError(
+        return (
             f"nothing to measure: {where} has tests with the marker `benchmark`, and pytest-benchmark needs its fixture"
         )
     places = ", ".join(USUAL_FOLDERS[:_NAMED])
-    raise UnknownNameError(
+    return (
         f"nothing to measure: no {FILE}, no asv benchmarks in a usual folder ({places}, …), and no test uses "
         "pytest-benchmark's fixture `benchmark`; name a suite with --suite, tests with --pytest, or a command with "
         "--command"

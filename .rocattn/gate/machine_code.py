@@ -12,8 +12,8 @@ from rocattn.errors import RocattnError
 from rocattn.gpu.arch import TESTED
 from rocattn.toolchain.compilers import choose_compiler
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.gate.code_objects import Kernels, Review, audit_entries, compare_kernels
 from rocattn_profiling.gate.context import Context
+from rocattn_profiling.gate.machine_code.compare import Kernels, Review, audit_entries, compare_kernels
 from rocattn_profiling.gate.model import SIDES, Cause, Entry, Location, SideName
 from rocattn_profiling.kernels.audit import PROBLEM
 from rocattn_profiling.kernels.compare import Finding, differences, lacking_in

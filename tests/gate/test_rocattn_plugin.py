@@ -8,8 +8,8 @@ from own_gate import machine_code
 from own_gate.answers import Answers, BackendAnswer, PlanAnswer, PlannedLaunch
 
 from rocattn_profiling.asv.launch import Benchmark, Case, Launcher
-from rocattn_profiling.gate.code_objects import Compared
 from rocattn_profiling.gate.context import Context
+from rocattn_profiling.gate.machine_code.compare import Compared
 from rocattn_profiling.gate.model import Entry
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.kernels.compare import Comparison, Finding

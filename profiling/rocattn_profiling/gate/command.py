@@ -90,6 +90,14 @@ def _prepare_run(parser: argparse.ArgumentParser) -> None:
     text = "interpreter to build revisions with (default: the running one)"
     parser.add_argument("--python", default="", metavar="PYTHON", help=text)
     gate_options.prepare(parser)
+    text = "machine code to compare, without a GPU: code objects, libraries, .s or .hip files in each side's checkout \
+(as --build leaves it), as 'build/**/*.hsaco'; may be repeated"
+    parser.add_argument("--code-objects", action="append", default=[], metavar="PATTERN", help=text)
+    text = "a program whose Triton kernels to compare: each side compiles them for --arch, without a GPU; may be \
+repeated"
+    parser.add_argument("--kernels", action="append", default=[], metavar="COMMAND", help=text)
+    text = "architectures to compile for and to compare"
+    parser.add_argument("--arch", nargs="+", default=[], metavar="GFX", help=text)
     parser.add_argument(
         "--quick", action="store_true", help="fewer rounds, shorter launches, only Quick… classes if any"
     )
@@ -127,7 +135,11 @@ def _options(arguments: argparse.Namespace) -> gate_options.Options:
     settings = gate_options.chosen(arguments)
     if arguments.repo and (arguments.base_python or arguments.head_python):
         raise CommandError("--repo names a repository, and existing environments need none", USAGE)
+    files, builds = tuple(arguments.code_objects), tuple(arguments.builds)
     return gate_options.Options(
+        code_objects=(gate_options.CodeObjects(files=files, builds=builds),) if files else (),
+        kernels=tuple(arguments.kernels),
+        archs=tuple(dict.fromkeys(arguments.arch)),
         base=arguments.base,
         head=arguments.head,
         base_python=arguments.base_python,

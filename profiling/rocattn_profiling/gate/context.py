@@ -17,6 +17,7 @@ from rocattn_profiling.gate.waivers import WaiverTable
 
 if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Suite
+    from rocattn_profiling.revisions.environments import Environment
     from rocattn_profiling.revisions.git import Revision
 
 
@@ -31,6 +32,9 @@ class Context:
         suite: The benchmark folder, relative to the repository; or the first folder of tests; "" for commands alone.
         trees, revisions: Checkout and revision of each side; empty for existing environments.
         launchers: Start processes in each side's environment.
+        environments: Each side's.
+        places: The folders that programs run in: the checkouts, or copies that build commands have made ready; of
+            existing environments, twice the folder of the start.
         facts: What the verdict records about each side.
         differing: Package -> (version in base, version in head), where they differ.
         identity: Revisions and environments: a session with the same identity may be resumed.
@@ -50,6 +54,8 @@ class Context:
     trees: Mapping[SideName, Path] = field(default_factory=dict)
     revisions: Mapping[SideName, Revision] = field(default_factory=dict)
     launchers: Mapping[SideName, CaseLauncher]
+    environments: Mapping[SideName, Environment] = field(default_factory=dict)
+    places: Mapping[SideName, Path] = field(default_factory=dict)
     facts: Mapping[SideName, SideFacts] = field(default_factory=dict)
     differing: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     identity: Sequence[str] = ()

@@ -24,6 +24,18 @@ class OptionError(RocattnError):
     """Raised when options contradict each other."""
 
 
+class CodeObjects(msgspec.Struct, frozen=True, kw_only=True):
+    """Machine code that each side's checkout holds or builds.
+
+    Attributes:
+        files: Patterns of files, relative to the checkout: code objects, libraries, assembly text, HIP sources.
+        builds: Commands that make them, as `Options.builds`; none for files that git has.
+    """
+
+    files: tuple[str, ...]
+    builds: tuple[str, ...] = ()
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What to compare and how.
 
@@ -38,6 +50,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         results: Where these report results instead, as ``FORMAT[:FILE]``: of each of them, with "" for one that is
             timed, or one for all.
         builds: Commands that make a side's checkout ready for them, once for the same files.
+        code_objects: Machine code to compare, without a GPU.
+        kernels: Programs, as a shell takes them, whose Triton kernels are captured and compared likewise.
+        archs: What these compile for, and the only architectures that are compared; none for all that there are.
         requirements: What the tests or commands need beside the project: groups of its pyproject.toml, requirements
             files, or packages; none for its usual groups.
         patterns: Regular expressions; a benchmark is measured if one finds its label.
@@ -64,6 +79,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
+    code_objects: tuple[CodeObjects, ...] = ()
+    kernels: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     quick: bool = False
@@ -82,6 +100,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """Whether anything to measure is named."""
         return bool(self.suite or self.pytest or self.commands)
 
+    @property
+    def times_nothing(self) -> bool:
+        """Whether only machine code was named: then no benchmark is looked for."""
+        return bool(self.code_objects or self.kernels) and not self.measures
+
     def check(self) -> None:
         """Refuse options that contradict each other.
 
@@ -97,18 +120,34 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(f"{missing} is missing: two existing environments are compared, one a side")
         if self.requirements and self.base_python:
             raise OptionError("--requirements says what to build with: existing environments have their own packages")
-        if self.requirements and not (self.pytest or self.commands):
+        if self.requirements and not (self.pytest or self.commands or self.kernels or self.code_objects):
             raise OptionError("--requirements goes with --pytest or --command: an asv suite has those of its matrix")
         if self.results and len(self.results) not in {1, len(self.commands)}:
             raise OptionError("--results goes with --command: give one for all commands, or one for each")
         if self.results and not self.commands:
             raise OptionError("--results says what a --command reports: name the command")
-        if self.builds and (self.base_python or not self.commands):
-            raise OptionError("--build makes the checkouts of revisions ready for --command")
-        if not all(text.strip() for text in (*self.pytest, *self.commands, *self.requirements)):
-            raise OptionError("--pytest, --command and --requirements each need a text")
+        if self.builds and (self.base_python or not (self.commands or self.kernels or self.code_objects)):
+            raise OptionError("--build makes the checkouts of revisions ready for --command and --code-objects")
+        self._check_machine_code()
+        named = (*self.pytest, *self.commands, *self.requirements, *self.kernels)
+        if not all(text.strip() for text in named):
+            raise OptionError("--pytest, --command, --kernels and --requirements each need a text")
         if self.no_noise and (self.noise_file or self.learn):
             raise OptionError("--no-noise leaves the record of noise alone: it goes with neither --noise nor --learn")
+
+    def _check_machine_code(self) -> None:
+        if self.archs and not (self.code_objects or self.kernels):
+            raise OptionError("--arch goes with --code-objects or --kernels: name what to compare")
+        if self.kernels and not self.archs:
+            raise OptionError("--kernels compiles a program's kernels: say with --arch for what")
+        if self.code_objects and self.base_python:
+            remedy = "`rocattn kernels audit NEW --against OLD` compares folders"
+            raise OptionError(f"--code-objects are built from revisions, and environments have none: {remedy}")
+        if not self.exact and (self.code_objects or self.kernels):
+            raise OptionError("--no-exact skips machine code: it goes with neither --code-objects nor --kernels")
+        for of in self.code_objects:
+            if bad := [text for text in of.files if not text or text.startswith("/") or ".." in text.split("/")]:
+                raise OptionError(f"--code-objects {bad[0]!r}: give a pattern of files inside the repository")
 
     def policy(self) -> Policy:
         """Return the rule these options ask for."""

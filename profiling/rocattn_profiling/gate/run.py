@@ -23,6 +23,7 @@ from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.explain.reach import Reach, reach_of
 from rocattn_profiling.gate.formats import outputs
+from rocattn_profiling.gate.machine_code.entries import machine_code_entries
 from rocattn_profiling.gate.measure import PairedSession
 from rocattn_profiling.gate.model import EXACT, SIDES, Design, Entry, GateResult, SessionResult
 from rocattn_profiling.gate.options import OptionError, Options
@@ -86,13 +87,15 @@ def run_gate(
             request, policy = _request(options), options.policy()
             suites = listed_suites(context, on_step)
             entries = result.lost_modules(suites.before, suites.sides, options)
-            cases = chosen(suites, context, needed=not entries)
+            cases = chosen(suites, context, needed=not (entries or options.times_nothing))
             entries += result.removed(suites.before, suites.sides, options)
             reach = reach_of(context)
             plan = Plan(context, suites, cases, request, policy, reach)
-            say(plan.line(options.max_time_s))
+            if cases:
+                say(plan.line(options.max_time_s))
             plugin = plugin_of(context)
             started = time.monotonic()
+            entries += machine_code_entries(context, on_step)
             with plugin_errors(plugin):
                 plugin.prepare(cases)
             limit = limit.extended(time.monotonic() - started)  # it may be a build that takes a minute

@@ -25,7 +25,7 @@ from rocattn_profiling.gate.model import SIDES, SideFacts, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.plugin import load_plugin
 from rocattn_profiling.gate.settings import Settings
-from rocattn_profiling.gate.sources import check_installed, choose_sources, discover
+from rocattn_profiling.gate.sources import check_installed, choose_sources, discover, with_tests
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
@@ -161,7 +161,9 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         accepted, limits = waivers.load(head_tree, messages, base_tree), thresholds.load(head_tree, base_tree)
         if (why := load_plugin(head_tree).unmeasurable(options.patterns)) is not None:
             raise CommandError(f"nothing was built, as nothing could be measured: {why.line}", NOT_MEASURED)
-        built = _build_with_pins(repo, chosen, recipe, say, note)
+        # Head's benchmarks run on both sides, each by head's requirements; a captured program by its own side's.
+        of_base = with_tests(recipe, base_tree, tests, options) if options.kernels else recipe
+        built = _build_with_pins(repo, chosen, {"base": of_base, "head": recipe}, say, note)
 
         def list_base() -> Suite | None:
             try:
@@ -188,6 +190,8 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             repo=repo,
             out=out,
             suite=sources.folder,
+            environments=built,
+            places=ready,
             trees=trees,
             revisions=chosen,
             launchers=sources.launchers(
@@ -250,7 +254,7 @@ def _measured(
     Raises:
         UnknownNameError: Nothing was named, and the tree has nothing to measure.
     """
-    if suite or tests or options.commands:
+    if suite or tests or options.commands or options.times_nothing:
         return suite, tests
     discovery = discover(tree, here)
     if discovery.line:
@@ -294,21 +298,21 @@ def _test_in(repo: Path, start: Path, test: str) -> str:
 def _build_with_pins(
     repo: Path,
     chosen: Mapping[SideName, Revision],
-    recipe: Recipe,
+    recipes: Mapping[SideName, Recipe],
     say: Callable[[str], None],
     note: Callable[[str], None],
 ) -> dict[SideName, Environment]:
     """Build both sides; where versions of asv's matrix, maybe of another Python, do not install, with any."""
     try:
-        return _build(repo, chosen, recipe, say)
+        return _build(repo, chosen, recipes, say)
     except PinError as error:
-        pins = " and ".join(recipe.pins)
+        pins = " and ".join(recipes["head"].pins)
         note(f"asv's matrix asks for {pins}, which does not install here ({error}): both sides take what does")
-        return _build(repo, chosen, recipe.without_pins(), say)
+        return _build(repo, chosen, {side: recipe.without_pins() for side, recipe in recipes.items()}, say)
 
 
 def _build(
-    repo: Path, chosen: Mapping[SideName, Revision], recipe: Recipe, say: Callable[[str], None]
+    repo: Path, chosen: Mapping[SideName, Revision], recipes: Mapping[SideName, Recipe], say: Callable[[str], None]
 ) -> dict[SideName, Environment]:
     """Build both sides in the same way: if one has to go offline, both do."""
     started = time.monotonic()
@@ -317,11 +321,12 @@ def _build(
         what = f"building {side}: {revision.name} ({revision.short})"
         say(what)
         with saying_elapsed(what, say):
-            built[side] = environments.build(repo, revision, recipe)
+            built[side] = environments.build(repo, revision, recipes[side])
     if built["base"].offline != built["head"].offline:
         with saying_elapsed("building both sides with the packages here", say):
             built = {
-                side: environments.build(repo, revision, recipe, offline=True) for side, revision in chosen.items()
+                side: environments.build(repo, revision, recipes[side], offline=True)
+                for side, revision in chosen.items()
             }
     say(f"both sides are built ({time.monotonic() - started:.0f} s)")
     return built
@@ -372,6 +377,8 @@ def _existing(start: Path, out: Path, options: Options, say: Callable[[str], Non
             repo=shared,
             out=out,
             suite=sources.folder,
+            environments=existing,
+            places=dict.fromkeys(SIDES, tree),
             launchers=sources.launchers(existing, dict.fromkeys(SIDES, tree), folder),
             facts={side: _facts(existing[side], None) for side in SIDES},
             differing=environments.differences(existing["base"], existing["head"]),
@@ -389,7 +396,7 @@ def _existing(start: Path, out: Path, options: Options, say: Callable[[str], Non
 
 def _settings(suite: Path) -> Path | None:
     """Return the nearest folder above a suite that contains ``.rocattn``."""
-    return next((folder for folder in suite.parents if (folder / ".rocattn").is_dir()), None)
+    return next((folder for folder in (suite, *suite.parents) if (folder / ".rocattn").is_dir()), None)
 
 
 def _name(revision: Revision) -> str:
@@ -411,9 +418,11 @@ def _command(start: Path, options: Options, sides: Mapping[SideName, str], *, se
         words += [option, value] if value else []
     listed = (
         ("--pytest", options.pytest), ("--build", options.builds), ("--command", options.commands),
-        ("--results", options.results), ("--requirements", options.requirements),
+        ("--results", options.results), ("--requirements", options.requirements), ("--kernels", options.kernels),
+        ("--code-objects", [text for of in options.code_objects for text in of.files]),
     )  # fmt: skip
     words += [word for option, values in listed for value in values for word in (option, value)]
+    words += ["--arch", *options.archs] if options.archs else []
     if options.tolerance:
         words += ["--tolerance", f"{100 * options.tolerance:g}"]
     if selection:

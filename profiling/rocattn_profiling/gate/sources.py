@@ -188,7 +188,8 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
             launchers.append(
                 ReportLauncher(python, own_tree, [*reporting], scratch, variables, reports=[*reporting.values()])
             )
-        if timed := [command for command in self.commands if command not in reporting]:
+        timed = [command for command in self.commands if command not in reporting]
+        if timed or not launchers:  # of no command, where nothing is timed
             launchers.append(CommandLauncher(python, own_tree, timed, scratch, variables))
         return launchers[0] if len(launchers) == 1 else CombinedLauncher(launchers, places)
 
@@ -259,7 +260,7 @@ def discover_all(tree: Path, here: str = "") -> Iterator[Discovery]:
 
 def _suite_of(tree: Path, here: str) -> Discovery | None:
     """Return a tree's asv benchmarks; arguments and errors as of `discover_all`."""
-    listed = _own_files(tree, *(f"*{name}" for name in FILES))
+    listed = own_files(tree, *(f"*{name}" for name in FILES))
     folders = sorted({path.parent.relative_to(tree) for path in listed if path.name in FILES})
     mine = [folder for folder in folders if here not in {"", "."} and folder.is_relative_to(here)]
     usual = [path.parent.relative_to(tree) for path in usual_files(tree)]
@@ -270,13 +271,13 @@ def _suite_of(tree: Path, here: str) -> Discovery | None:
         commands = " or ".join(f"`rocattn gate run --suite {shlex.quote(f'{folder}')}`" for folder in folders)
         raise UnknownNameError(f"there are {len(folders)} {FILE}, each with a command of its own: {commands}")
     for folder in (name.rstrip("/") for name in USUAL_FOLDERS):
-        if any(_holds(path, "asv") for path in _own_files(tree, f"{folder}/*.py")):
+        if any(_holds(path, "asv") for path in own_files(tree, f"{folder}/*.py")):
             return Discovery(suite=folder)
     return None
 
 
 def _why_nothing(tree: Path) -> str:
-    if marked := [path for path in _own_files(tree, *_TESTS) if _MARKER.search(_content(path))]:
+    if marked := [path for path in own_files(tree, *_TESTS) if _MARKER.search(_content(path))]:
         where = marked[0].relative_to(tree).as_posix()
         return (
             f"nothing to measure: {where} has tests with the marker `benchmark`, and pytest-benchmark needs its fixture"
@@ -294,14 +295,14 @@ def _tests_of(tree: Path) -> list[str]:
     names: dict[Path, PytestNames] = {}
     collected, others = list[Path](), list[Path]()
     patterns = dict.fromkeys((*_TESTS, *(f"*{pattern.lstrip('*')}" for pattern in PytestNames.of(tree, tree).files)))
-    for path in _own_files(tree, *patterns):
+    for path in own_files(tree, *patterns):
         known = names.setdefault(path.parent, PytestNames.of(path.parent, tree))
         if _holds(path, "pytest", known):
             (collected if known.collects(path) else others).append(path.relative_to(tree))
     return [*(_enclosing(collected) if collected else []), *(path.as_posix() for path in others)]
 
 
-def _own_files(tree: Path, *patterns: str) -> Iterator[Path]:
+def own_files(tree: Path, *patterns: str) -> Iterator[Path]:
     """Yield a tree's own files, in order: not what git ignores; outside of a repository, those near the top."""
     try:
         listed = revisions.git(tree, "ls-files", "-z", "-co", "--exclude-standard", "--", *patterns)
@@ -347,22 +348,27 @@ def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], option
         UnknownNameError: When something that was named is not there.
         SuiteError: When it cannot be read.
     """
-    only = bool(tests or options.commands) and suite is None
+    only = bool(tests or options.commands or options.times_nothing) and suite is None
     config = read_config(tree, suite) if not only or usual_files(tree) else _usual(tree, tests)
-    if only and not tests and not usual_files(tree) and not is_project(tree):
+    no_project = not tests and not usual_files(tree) and not is_project(tree)
+    if only and (no_project or (options.times_nothing and not options.kernels)):
         config = Config(benchmark_dir="", recipe=Recipe(bare=True))
     for test in tests:
         path = tree / test.partition("::")[0]
         if not path.exists():
             raise UnknownNameError(f"--pytest {test}: head has no {test.partition('::')[0]}")
-    if (tests or options.requirements) and not options.base_python:
-        places = [tree / test.partition("::")[0] for test in tests]
-        wanted = wanted_by_tests(tree, tree / config.recipe.subdir, options.requirements, places)
-        recipe = msgspec.structs.replace(config.recipe, tests=[*(_NEEDED if tests else []), *wanted])
-        config = msgspec.structs.replace(config, recipe=recipe)
+    if (tests or options.requirements or options.kernels) and not options.base_python:
+        config = msgspec.structs.replace(config, recipe=with_tests(config.recipe, tree, tests, options))
     given = [ReportPlace.of(text) if text else None for text in options.results]
     reports = tuple(given * len(options.commands) if len(given) == 1 else given)
     return Sources(config=config, suite=not only, tests=tests, commands=options.commands, reports=reports)
+
+
+def with_tests(recipe: Recipe, tree: Path, tests: tuple[str, ...], options: Options) -> Recipe:
+    """Return a recipe with what tests, or a program whose kernels are captured, need by a tree's own files."""
+    places = [tree / test.partition("::")[0] for test in tests]
+    wanted = wanted_by_tests(tree, tree / recipe.subdir, options.requirements, places)
+    return msgspec.structs.replace(recipe, tests=[*(_NEEDED if tests else []), *wanted])
 
 
 def _usual(tree: Path, tests: tuple[str, ...]) -> Config:

@@ -22,7 +22,7 @@ from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import CALLED, HOT_LOOP, OCCUPANCY, KernelFacts
 from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.model.cost import LoopCost
-from rocattn_profiling.kernels.pairs import pairs_of
+from rocattn_profiling.kernels.pairs import AuditPairs, called, pairs_of
 from rocattn_profiling.kernels.pins import LoopPin, Pin, Pins, pin_of
 from rocattn_profiling.kernels.shipped import natural
 
@@ -174,9 +174,19 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
         (f"# kernel {name} on {arch}", f"# kernels {name} on {arch}", _UNCLEAR)
         for name, arch in ((facts.name, facts.arch) for facts in pairs.unclear)
     ]
+    if not partial:
+        unclear += _unpaired(pairs)
     compilers = sorted({(before.compiler, facts.compiler) for before, facts in pairs.both})
     comparison = _sorted(base.subject, head, compared, findings, unclear)
     return msgspec.structs.replace(comparison, compilers=[(old, new) for old, new in compilers if old != new])
+
+
+def _unpaired(pairs: AuditPairs) -> Iterator[Gap]:
+    """Yield the variants that came while others of the same kernel went: what became of these is not known."""
+    new = {called(facts) for facts in pairs.new}
+    for facts in pairs.missing:
+        if (key := called(facts)) in new:
+            yield f"# variant of {key[1]} on {key[0]}", f"# variants of {key[1]} on {key[0]}", _UNPAIRED
 
 
 def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> Comparison:
@@ -242,6 +252,7 @@ Gap = tuple[str, str, Reason[str]]
 _LOOPS = ("hot loop of # kernel", "hot loops of # kernels")
 _UNREAD = Reason("unread", "it was not read")
 _UNCLEAR = Reason("unclear", "several of each side have the same name and configuration", "leave one on each side")
+_UNPAIRED = Reason("unpaired", "the other side has none like it, but new ones")
 _UNSAID = Reason("unsaid", "the file does not say")
 _UNTOLD = Reason("addresses", "its code does not tell as many of its accesses as the other side's")
 _NUMBERS = {

@@ -54,6 +54,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
         symbol: Its name in the code object.
         file: Its source below ``kernels/``; of other kernels the file that was read.
         compiler: What compiled it; "" where the file does not say.
+        defined: File and line of its source, with a colon between; "" where the file does not say.
         wave_size, block: Lanes of a wave, and threads of the block that occupancy is for.
         vgprs, agprs, sgprs: Registers of a wave; on gfx90a and later ``vgprs`` counts the AGPRs, too.
         spills: Registers kept elsewhere for want of room.
@@ -80,6 +81,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     symbol: str
     file: str
     compiler: str = ""
+    defined: str = ""
     wave_size: int
     block: int
     vgprs: int
@@ -141,6 +143,7 @@ def kernel_facts(
     choices: str = "",
     config: dict[str, str] | None = None,
     compiler: str = "",
+    defined: str = "",
     block: int = 0,
     dynamic_lds_bytes: int = 0,
     unknown: tuple[str, ...] = (),
@@ -158,6 +161,7 @@ def kernel_facts(
         choices: How.
         config: As in `KernelFacts`.
         compiler: What compiled it.
+        defined: As in `KernelFacts`.
         block: Threads of a block; without it the largest that the kernel may be launched with.
         dynamic_lds_bytes: LDS asked for at launch.
         unknown: What could not be known of its file.
@@ -205,7 +209,7 @@ def kernel_facts(
             loop_bytes = round(info.code_bytes * in_loop / instructions)
     return KernelFacts(
         kernel=kernel or info.symbol, variant=variant, choices=choices, config=config or {}, arch=arch, target=target,
-        symbol=info.symbol, file=file, compiler=compiler, wave_size=info.wave_size, block=threads,
+        symbol=info.symbol, file=file, compiler=compiler, defined=defined, wave_size=info.wave_size, block=threads,
         vgprs=info.vgprs, agprs=info.agprs, sgprs=info.sgprs,
         spills=Spills(vgprs=info.vgpr_spills, sgprs=info.sgpr_spills, instructions=_scratch_accesses(loop)),
         scratch_bytes=info.scratch_bytes, lds_bytes=lds, kernarg_bytes=info.kernarg_bytes, code_bytes=info.code_bytes,

@@ -68,7 +68,7 @@ class Part(NamedTuple):
 def files_of(paths: Iterable[Path]) -> tuple[list[Path], int]:
     """Return the files named and those in folders that begin as files with code for a GPU do, and how many do not.
 
-    Assembly text beside an object of the same name is a part of that.
+    Assembly text beside an object of the same name is a part of that, as everything is in a folder of captured kernels.
     """
     files, skipped = [], 0
     for path in paths:
@@ -79,7 +79,7 @@ def files_of(paths: Iterable[Path]) -> tuple[list[Path], int]:
         found = [each for each in below if may_hold_code(each)]
         objects = {each.with_suffix("") for each in found if each.suffix not in _TEXT}
         files += [each for each in found if each.suffix not in _TEXT or each.with_suffix("") not in objects]
-        skipped += len(below) - len(found)
+        skipped += 0 if (path / LISTING).is_file() else len(below) - len(found)
     return list(dict.fromkeys(files)), skipped
 
 
@@ -159,6 +159,11 @@ def _is_text(data: bytes) -> bool:
     return bool(data) and b"\0" not in data[:4096]
 
 
+class _Source(msgspec.Struct, frozen=True):
+    file: str = ""
+    line: int = 0
+
+
 class _Captured(msgspec.Struct, frozen=True):
     """What ``capture.hook`` adds to that: the arguments' types and the constants by name, or why there is no kernel."""
 
@@ -166,6 +171,7 @@ class _Captured(msgspec.Struct, frozen=True):
     arch: str = ""
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
+    source: _Source = _Source()
     error: str = ""
 
     @property
@@ -260,13 +266,15 @@ class _Reader:
     """Reads the kernels of one file."""
 
     def __init__(self, path: Path, launch: LaunchConfig) -> None:
-        self._path, self._launch, self._compiler = path, launch, ""
+        self._path, self._launch, self._compiler, self._defined = path, launch, "", ""
         self._config: dict[str, str] = {}
         if beside := _triton_beside(path):  # where nobody said anything else
             triton, self._config = beside
             lds = triton.shared if launch.dynamic_lds_bytes is None else launch.dynamic_lds_bytes
             self._launch = LaunchConfig(launch.block or triton.num_warps * triton.warp_size, lds)
             self._compiler = f"Triton {shown(triton.triton_version)}" if triton.triton_version else ""
+            if triton.captured and triton.captured.source.file:
+                self._defined = f"{triton.captured.source.file}:{triton.captured.source.line}"
 
     def of_text(self, text: str) -> tuple[list[KernelFacts], list[Problem]]:
         """Return the facts of assembly text, which may be of several targets."""
@@ -340,7 +348,7 @@ class _Reader:
             missing.append(f"the block that it is launched with: {limit}")
         return kernel_facts(
             info, target, function, file=name, config=self._config, compiler=compiler or self._compiler,
-            block=block,
+            defined=self._defined, block=block,
             dynamic_lds_bytes=self._launch.dynamic_lds_bytes or 0, unknown=tuple(missing), no_code=no_code,
         )  # fmt: skip
 

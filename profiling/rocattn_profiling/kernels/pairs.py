@@ -15,7 +15,8 @@ from rocattn_profiling.kernels.facts import KernelFacts
 
 Trait = tuple[str, str]
 """Something by which kernels of one name are told apart: what it is ("num_warps"), and its value."""
-_PARTS_OF = ("signature", "tile", "constants")  # of a configuration: their words are traits, too
+PARTS_OF = ("constants", "tile", "signature")
+"""Parts of a configuration whose words are traits, too."""
 _LITERAL = re.compile(r"(L[a-z]n?\d+E)")
 _PREFIX = re.compile(r"(?:N?[rVK]*(?:St|L)?)??(\d+)(?=[A-Za-z_])")  # of a name, which is so many characters
 _T = TypeVar("_T", bound=Hashable)
@@ -138,19 +139,32 @@ def _configuration(facts: KernelFacts) -> Iterator[Trait]:
     for kind, value in facts.config.items():
         if kind != "constants":  # an edit of the source adds some, but leaves those of the configuration
             yield kind, value
-        if kind in _PARTS_OF:
+        if kind in PARTS_OF:
             yield from ((f"{kind} {word}", "") for word in value.split())
 
 
 def _template(facts: KernelFacts) -> tuple[str, ...]:
     """Return the architecture, and what a C++ symbol has before its arguments; nothing of another symbol."""
-    at, names = len("_Z"), [facts.arch]
-    if not facts.symbol.startswith("_Z"):
-        return ()
-    while match := _PREFIX.match(facts.symbol, at):
+    names, _ = split_symbol(facts.symbol)
+    return (facts.arch, *names) if names else ()
+
+
+def called(facts: KernelFacts) -> tuple[str, str]:
+    """Return the architecture and the name by which a kernel is known: of a C++ one, what stands before arguments."""
+    names, _ = split_symbol(facts.name)
+    return facts.arch, "::".join(names) or facts.name
+
+
+def split_symbol(symbol: str) -> tuple[list[str], str]:
+    """Return the names that a C++ symbol begins with (namespaces, then its own), and the rest: its arguments.
+
+    None of another symbol.
+    """
+    at, names = len("_Z"), list[str]()
+    while symbol.startswith("_Z") and (match := _PREFIX.match(symbol, at)):
         at = match.end() + int(match[1])
-        names.append(facts.symbol[match.end() : at])
-    return tuple(names)
+        names.append(symbol[match.end() : at])
+    return names, symbol[at:] if names else ""
 
 
 def _arguments(facts: KernelFacts) -> Iterator[Trait]:

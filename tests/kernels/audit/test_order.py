@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocattn_profiling.gate.code_objects import cost_ratio
+from rocattn_profiling.gate.machine_code.compare import cost_ratio
 from rocattn_profiling.kernels.compare import check_pins, compare
 from rocattn_profiling.kernels.pins import pins_of, read_pins, write_pins
 

@@ -143,7 +143,13 @@ def command_of(program: Sequence[str], python: Path | None) -> tuple[list[str], 
 
 
 def capture(
-    program: Sequence[str], gpu: StandInGpu, out: Path, *, python: Path | None, timeout_s: float
+    program: Sequence[str],
+    gpu: StandInGpu,
+    out: Path,
+    *,
+    python: Path | None,
+    timeout_s: float,
+    cwd: Path | None = None,
 ) -> CapturedRun:
     """Run a program for one architecture and list what was kept.
 
@@ -153,6 +159,7 @@ def capture(
         out: The folder; the kernels go into one named as the architecture.
         python: As of `command_of`.
         timeout_s: The program's limit.
+        cwd: Where it runs; None for here.
 
     Raises:
         NotCapturedError: When there is no such Python.
@@ -162,7 +169,7 @@ def capture(
     folder.mkdir(exist_ok=True)
     argv, found_by = command_of(program, python)
     with _hooked(gpu, out) as env, (folder / _LOG).open("wb") as log:
-        ended = run_group(argv, env={**env, **found_by}, cwd=None, stdout=log, stderr=log, timeout_s=timeout_s)
+        ended = run_group(argv, env={**env, **found_by}, cwd=cwd, stdout=log, stderr=log, timeout_s=timeout_s)
     kernels: dict[str, int] = {}
     not_compiled = []
     for said in _kept(folder):

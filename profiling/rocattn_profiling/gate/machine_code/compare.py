@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,8 +19,10 @@ from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import Comparison, Finding, compare, problem_of, work_factor
 from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.model.rates import rates_version
+from rocattn_profiling.kernels.pairs import PARTS_OF, pairs_of, split_symbol
 from rocattn_profiling.kernels.pins import pin_of
 from rocattn_profiling.kernels.shipped import equal_kernels, facts_of_all
+from rocattn_profiling.kernels.verdict import Variant, variant_of
 
 if TYPE_CHECKING:
     from rocattn_profiling.kernels.facts import KernelFacts
@@ -40,14 +42,15 @@ class Compared(NamedTuple):
     Attributes:
         same: Architecture -> number of kernels that equal base's byte for byte, which are not compiled.
         comparison: Of the others.
-        before, after: Their facts by (architecture, name).
+        before: Base's facts of those that both sides have, by head's variant, and of those that head lacks.
+        after: Head's facts, without those whose pair is not clear.
         broken: The compiler's error on head, for kernels that compile on neither side.
     """
 
     same: dict[str, int]
     comparison: Comparison
-    before: dict[tuple[str, str], KernelFacts]
-    after: dict[tuple[str, str], KernelFacts]
+    before: dict[Variant, KernelFacts]
+    after: dict[Variant, KernelFacts]
     broken: dict[tuple[str, str], str]
 
 
@@ -69,7 +72,10 @@ class Review:
 
 def compare_audits(base: Audit, head: Audit) -> Compared:
     """Compare the code objects of both sides."""
-    before, after = ({(facts.arch, facts.name): facts for facts in audit.kernels} for audit in (base, head))
+    pairs = pairs_of(base, head)
+    before = {variant_of(now): was for was, now in pairs.both} | {variant_of(facts): facts for facts in pairs.missing}
+    clear = {id(facts) for facts in (*(now for _, now in pairs.both), *pairs.new)}
+    after = {variant_of(facts): facts for facts in head.kernels if id(facts) in clear}
     return Compared({}, compare(base, head), before, after, {})
 
 
@@ -99,7 +105,8 @@ def compare_kernels(
         facts, problems = facts_of_all(kernels, side.root, jobs=jobs) if kernels else ([], [])
         audits.append(Audit(subject=name, rates=rates_version(), kernels=facts, problems=problems))
     compared = compare_audits(*audits)
-    neither = sorted((old.keys() & new.keys()) - equal - compared.before.keys() - compared.after.keys())
+    compiled = {(facts.arch, facts.name) for audit in audits for facts in audit.kernels}
+    neither = sorted((old.keys() & new.keys()) - equal - compiled)
     return compared._replace(
         same=same, broken={(arch, name): problem_of(audits[1], name, arch) for arch, name in neither}
     )
@@ -135,9 +142,11 @@ def audit_entries(compared: Compared, review: Review | None = None) -> list[Entr
         review: What the project knows about them.
     """
     review = review or Review()
-    grouped: dict[tuple[str, str], list[Finding]] = {}
+    grouped: dict[Variant, list[Finding]] = {}
     for finding in compared.comparison.findings:
-        grouped.setdefault((finding.arch, finding.kernel), []).append(finding)
+        grouped.setdefault(variant_of(finding), []).append(finding)
+    gone = (facts for key, facts in compared.before.items() if key not in compared.after)
+    labels = labels_of([*compared.after.values(), *gone])
     entries: list[Entry] = []
     quiet: dict[str, list[int]] = {arch: [count, 0] for arch, count in compared.same.items()}
     for key in dict.fromkeys([*compared.after, *grouped]):
@@ -149,7 +158,7 @@ def audit_entries(compared: Compared, review: Review | None = None) -> list[Entr
             count = quiet.setdefault(key[0], [0, 0])
             count[0], count[1] = count[0] + 1, count[1] + bool(findings)
             continue
-        entries.append(_kernel_entry(key, findings, before, after, review))
+        entries.append(_kernel_entry(key[0], labels.get(key, key[1]), findings, before, after, review))
     entries += [_broken(arch, name, error) for (arch, name), error in compared.broken.items()]
     entries.sort(key=lambda entry: (entry.status != "regression", entry.arch, entry.label))
     return [*entries, *(_rest(arch, *count) for arch, count in sorted(quiet.items()))]
@@ -159,15 +168,46 @@ def _are_notes(findings: Sequence[Finding]) -> bool:
     return all(finding.severity == "note" for finding in findings)
 
 
+def labels_of(kernels: Iterable[KernelFacts]) -> dict[Variant, str]:
+    """Return what waivers call each kernel: its name, and what tells it apart where several have that name.
+
+    The same on every machine: C++ names are read off the symbol as far as that takes no other program.
+    """
+    groups: dict[tuple[str, str], list[KernelFacts]] = {}
+    for facts in kernels:
+        names, _ = split_symbol(facts.name)
+        groups.setdefault((facts.arch, names[-1] if names else facts.name), []).append(facts)
+    labels: dict[Variant, str] = {}
+    for (_, name), alike in groups.items():
+        traits = [_traits(facts) for facts in alike]
+        common = set(traits[0]).intersection(*traits[1:])
+        given: Counter[str] = Counter()
+        for facts, own in zip(alike, traits, strict=True):
+            apart = " ".join(trait for trait in own if trait not in common)
+            label = f"{name} [{apart}]" if apart else name
+            given[label] += 1
+            labels[variant_of(facts)] = f"{label} #{given[label]}" if given[label] > 1 else label
+    return labels
+
+
+def _traits(facts: KernelFacts) -> list[str]:
+    """Return what may tell a kernel from others of its name, what its source chooses first."""
+    constants, tile, signature = (facts.config.get(kind, "").split() for kind in PARTS_OF)
+    others = [f"{kind}={value}" for kind, value in facts.config.items() if kind not in PARTS_OF]
+    names, arguments = split_symbol(facts.name)
+    of_symbol = [".".join(names[:-1]), arguments] if names else []
+    return [each for each in (*constants, *tile, *others, *of_symbol, *signature) if each]
+
+
 def _kernel_entry(
-    key: tuple[str, str],
+    arch: str,
+    name: str,
     findings: Sequence[Finding],
     before: KernelFacts | None,
     after: KernelFacts | None,
     review: Review,
 ) -> Entry:
     """Return the entry of a kernel by its most severe findings; its numbers are those of what grew most."""
-    arch, name = key
     severity = next(finding.severity for finding in findings if finding.severity != "note")
     findings = [finding for finding in findings if finding.severity == severity]
     status: Status = {

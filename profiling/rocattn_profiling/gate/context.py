@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rocattn_profiling.base.reasons import NotCompared, Reason
 from rocattn_profiling.gate.explain.files import FileChange, changed_files
 from rocattn_profiling.gate.model import CaseLauncher, SideFacts, SideName
-from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.options import CodeObjects, Options
 from rocattn_profiling.gate.thresholds import ThresholdTable
 from rocattn_profiling.gate.waivers import WaiverTable
 
@@ -35,6 +35,8 @@ class Context:
         environments: Each side's.
         places: The folders that programs run in: the checkouts, or copies that build commands have made ready; of
             existing environments, twice the folder of the start.
+        builds: The commands that have made each side's folder ready.
+        code_objects: The machine code of each side, where its own settings name it; else the options do.
         facts: What the verdict records about each side.
         differing: Package -> (version in base, version in head), where they differ.
         identity: Revisions and environments: a session with the same identity may be resumed.
@@ -56,6 +58,8 @@ class Context:
     launchers: Mapping[SideName, CaseLauncher]
     environments: Mapping[SideName, Environment] = field(default_factory=dict)
     places: Mapping[SideName, Path] = field(default_factory=dict)
+    builds: Mapping[SideName, tuple[str, ...]] = field(default_factory=dict)
+    code_objects: Mapping[SideName, tuple[CodeObjects, ...]] = field(default_factory=dict)
     facts: Mapping[SideName, SideFacts] = field(default_factory=dict)
     differing: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     identity: Sequence[str] = ()

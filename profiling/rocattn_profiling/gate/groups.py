@@ -12,11 +12,10 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from rocattn_profiling.base.reasons import Reason
-from rocattn_profiling.gate.model import EXACT, LOST, Cause, Entry, GateResult
+from rocattn_profiling.gate.model import EXACT, Cause, Entry, GateResult
 from rocattn_profiling.gate.rule.reasons import shared
 from rocattn_profiling.gate.waivers import trailer
 
-WORSE = frozenset({"regression", *LOST})
 _LONGEST = 60  # characters of a pattern for several benchmarks
 _NAME = re.compile(r"[\w.]+", re.ASCII)
 
@@ -61,7 +60,7 @@ def by_cause(entries: Sequence[Entry]) -> list[CauseGroup]:
     """
     groups: dict[Hashable, list[Entry]] = {}
     for entry in entries:
-        if entry.status in WORSE:
+        if entry.worse:
             groups.setdefault((entry.status, *_cause_key(entry)), []).append(entry)
     return [CauseGroup(alike, list(dict.fromkeys(_causes(alike)))) for alike in groups.values()]
 

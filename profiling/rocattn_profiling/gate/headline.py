@@ -9,13 +9,12 @@ import msgspec
 
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.gate.groups import causes_known
-from rocattn_profiling.gate.model import EXACT, JUDGED, LOST, ORDER, Entry, Overall, Status, badness, coverage_of
+from rocattn_profiling.gate.model import EXACT, JUDGED, ORDER, Entry, Overall, Status, badness, coverage_of
 
 if TYPE_CHECKING:
     from rocattn_profiling.base.reasons import NotCompared
 
 _NAME, _GAPS = 200, 400  # characters of a label, and of what was not compared
-_TOLD = frozenset({*LOST, "unreached"})
 # Metrics, how they get worse, and what they are called: a ratio of counts is no slowdown, and is not given as one.
 _WORSE = (
     (frozenset({"time"}), "slower", "benchmark"),
@@ -40,7 +39,7 @@ def conclude(
     """
     overall, sentence = _concluded(entries, invalid, problems, tolerance, limit_s)
     # Of some statuses every sentence says the number by itself.
-    aside = coverage_of([entry for entry in entries if entry.status not in _TOLD], more)
+    aside = coverage_of([entry for entry in entries if not (entry.lost or entry.status == "unreached")], more)
     if overall in {"pass", "inconclusive"} and any(each.needed for each in more):
         overall = "not measured"
     gaps = msgspec.structs.replace(aside, undecided=0).gaps()
@@ -53,7 +52,7 @@ def _concluded(
     """Conclude from what was compared; arguments as of `conclude`."""
     late = f"not reached in {_duration(limit_s)}"
     count = {status: sum(entry.status == status for entry in entries) for status in ORDER}
-    lost = [entry for entry in entries if entry.status in LOST]
+    lost = [entry for entry in entries if entry.lost]
     # A proven regression is the stronger statement; its sentence also counts what could not be measured.
     if worse := [entry for entry in entries if entry.status == "regression"]:
         return "regression", _worse(worse, entries, lost, problems, late)

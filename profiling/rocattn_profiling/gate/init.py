@@ -32,7 +32,7 @@ from rocattn_profiling.gate.options import Options, measuring
 from rocattn_profiling.gate.rule.constants import CALLED, TOLERANCE
 from rocattn_profiling.gate.settings import Settings
 from rocattn_profiling.revisions import git as revisions
-from rocattn_profiling.revisions.asv_config import FILE, OUR_RESULTS, read_config, usual_files
+from rocattn_profiling.revisions.asv_config import OUR_RESULTS, read_config, usual_files
 
 WORKFLOW = ".github/workflows/rocattn-gate.yml"
 COMMENT = ".github/workflows/rocattn-gate-comment.yml"
@@ -243,7 +243,7 @@ def _found(repo: Path, start: Path, arguments: argparse.Namespace) -> list[_Meas
             found.append(_Measured("pytest", each.what, options, _results(repo)))
             continue
         config = read_config(repo, each.suite)
-        options = Options(suite=each.suite or os.path.normpath(Path(config.recipe.conf_dir, FILE)))
+        options = Options(suite=each.suite_in(repo))
         what = f"the asv benchmarks in {config.benchmark_dir}"
         found.append(_Measured("asv", what, options, config.results_dir, usual=each.suite is None))
     return found

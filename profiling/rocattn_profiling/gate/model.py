@@ -329,6 +329,16 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     noise: KnownNoise | None = None
 
     @property
+    def lost(self) -> bool:
+        """Whether base has it and it was not compared. A kernel that is gone is a change of code, not of the suite."""
+        return self.status in LOST and not (self.status == "removed" and self.metric in EXACT)
+
+    @property
+    def worse(self) -> bool:
+        """Whether it fails the gate."""
+        return self.status == "regression" or self.lost
+
+    @property
     def place(self) -> Location | None:
         """Where its likeliest cause is: a changed line if there is one."""
         places = [cause.location for cause in self.causes if cause.location is not None and cause.kind == "source"]

@@ -98,12 +98,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def measures(self) -> bool:
         """Whether anything to measure is named."""
-        return bool(self.suite or self.pytest or self.commands)
+        return bool(self.suite or self.pytest or self.commands or self.code_objects or self.kernels)
 
     @property
     def times_nothing(self) -> bool:
         """Whether only machine code was named: then no benchmark is looked for."""
-        return bool(self.code_objects or self.kernels) and not self.measures
+        return bool(self.code_objects or self.kernels) and not (self.suite or self.pytest or self.commands)
 
     def check(self) -> None:
         """Refuse options that contradict each other.

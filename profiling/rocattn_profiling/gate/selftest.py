@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.gate.model import JUDGED, LOST, SIDES, EarlierNoise, GateResult, NoiseSource, SideName
+from rocattn_profiling.gate.model import JUDGED, SIDES, EarlierNoise, GateResult, NoiseSource, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.interim import has_zero, identical, launch_noise
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
@@ -215,7 +215,7 @@ def judge_gate(result: GateResult, pairs: Sequence[Pair], policy: Policy, draws:
         recommended_rounds=_recommended(benchmarks, policy),
         benchmarks=sorted(benchmarks, key=lambda s: -s.noise),
         exact=exact,
-        unmeasured={e.label: e.reason or e.status for e in result.entries if e.status in {"broken", *LOST}},
+        unmeasured={e.label: e.reason or e.status for e in result.entries if e.lost or e.status == "broken"},
         noise=result.noise,
     )
 

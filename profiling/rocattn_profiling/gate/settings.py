@@ -15,16 +15,20 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate.launchers.report_launch import ReportPlace
-from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.options import CodeObjects, Options
 from rocattn_profiling.gate.planning.pace import parsed_limit
 from rocattn_profiling.gate.thresholds import check_keys, check_limits, read_toml
 from rocattn_profiling.revisions.asv_config import UnknownNameError
 
 FILE = ".rocattn/gate.toml"
 EDITED = f"this change edits {FILE}: what is measured is head's, and base is built as its own says"
-_TOP = ("suite", "pytest", "requirements", "build", "command", "limits")
+_TOP = ("suite", "pytest", "requirements", "build", "command", "code-objects", "kernels", "arch", "limits")
 _COMMAND = ("run", "results")
+_OBJECTS = ("build", "files")
 _LIMITS = ("tolerance", "rounds", "max-time")
+
+
+_BUILT = ("commands", "code_objects", "kernels")  # what runs in, or is of, a checkout that builds have made ready
 
 
 class SettingsError(RocattnError):
@@ -40,6 +44,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
+    code_objects: tuple[CodeObjects, ...] = ()
+    kernels: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
     tolerance: float = 0.0
     rounds: int = 0
     max_time_s: float = 0.0
@@ -59,6 +66,12 @@ def load(tree: Path) -> Settings:
         raise SettingsError(f"{where('command')}: begin every command with [[command]], in double brackets")
     for row in commands:
         check_keys(row, where.of(row, _COMMAND), _COMMAND, ("run",), SettingsError)
+    objects = content.get("code-objects", [])
+    objects = objects if isinstance(objects, list) else [objects]
+    if not all(isinstance(row, dict) for row in objects):
+        raise SettingsError(f"{where('code-objects')}: code-objects is a table: [code-objects]")
+    for row in objects:
+        check_keys(row, where.of(row, _OBJECTS), _OBJECTS, ("files",), SettingsError)
     limits = content.get("limits", {})
     if not isinstance(limits, dict):
         raise SettingsError(f"{where('limits')}: limits is a table: [limits]")
@@ -76,6 +89,15 @@ def load(tree: Path) -> Settings:
         results=results if any(results) else (),
         requirements=where.texts(content, "requirements"),
         builds=where.texts(content, "build"),
+        code_objects=tuple(
+            CodeObjects(
+                files=where.texts(row, "files"),
+                builds=where.texts(row, "build" if "build" in row else "") or where.texts(content, "build"),
+            )
+            for row in objects
+        ),
+        kernels=where.texts(content, "kernels"),
+        archs=where.texts(content, "arch"),
         tolerance=float(limits.get("tolerance", 0.0)),
         rounds=limits.get("rounds", 0),
         max_time_s=_limit(limits, where("max-time")),
@@ -85,14 +107,17 @@ def load(tree: Path) -> Settings:
 def chosen(options: Options, own: Settings) -> Options:
     """Return the options of a run: what the caller chose, else what a side's file says.
 
-    What to measure is one choice: a suite, tests or a command that the caller names replaces all that the file names.
-    Builds are for commands alone, and existing environments are not built.
+    What to measure is one choice: what the caller names replaces all that the file names. Existing environments are not
+    built, and who wants nothing exact gets no machine code.
     """
     keys = ["tolerance", "rounds", "max_time_s"]
-    if not options.measures:
-        keys += ["suite", "pytest", "commands", "results"] + ["requirements"] * (not options.base_python)
-    if (options.commands or (own.commands and not options.measures)) and not options.base_python:
+    keys += [] if options.measures else ["suite", "pytest", "commands", "results"]
+    if not options.measures and options.exact:
+        keys += ["kernels", "archs"] + ["code_objects"] * (not options.base_python)
+    if not options.base_python and any(getattr(options, key) or (key in keys and getattr(own, key)) for key in _BUILT):
         keys.append("builds")
+    if not options.base_python and not options.measures:
+        keys.append("requirements")
     return msgspec.structs.replace(options, **{key: getattr(options, key) or getattr(own, key) for key in keys})
 
 

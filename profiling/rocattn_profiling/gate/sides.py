@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from rocattn_profiling.gate.model import SIDES, SideFacts, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.plugin import load_plugin
 from rocattn_profiling.gate.settings import Settings
-from rocattn_profiling.gate.sources import check_installed, choose_sources, discover, with_tests
+from rocattn_profiling.gate.sources import check_installed, choose_sources, discover, discover_all, with_tests
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
@@ -144,8 +145,8 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
     ):
         said = options  # by the caller
         own, before = settings.load(head_tree), _of_base(base_tree)
-        options, suite, tests = _chosen(repo, start, said, own)
         here = os.path.relpath(start.resolve(), repo.resolve())
+        options, suite, tests = _chosen(repo, start, said, own, head_tree)
         suite, tests = _measured(head_tree, suite, tests, options, say, here)
         sources = choose_sources(head_tree, suite, tests, options)
         builds: dict[SideName, tuple[str, ...]]
@@ -169,7 +170,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             try:
                 asked, own_suite, own_tests = options, suite, tests
                 if before != Settings() and not said.measures:
-                    asked, own_suite, own_tests = _chosen(repo, start, said, before)
+                    asked, own_suite, own_tests = _chosen(repo, start, said, before, base_tree)
                     own_suite, own_tests = _measured(base_tree, own_suite, own_tests, asked, lambda _: None, here)
                 old = choose_sources(base_tree, own_suite, own_tests, asked).without_commands(sources)
                 if not (old.suite or old.tests or old.commands):
@@ -192,6 +193,8 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             suite=sources.folder,
             environments=built,
             places=ready,
+            builds=builds,
+            code_objects={"base": before.code_objects if not said.measures else (), "head": options.code_objects},
             trees=trees,
             revisions=chosen,
             launchers=sources.launchers(
@@ -218,16 +221,23 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         yield context
 
 
-def _chosen(repo: Path, start: Path, options: Options, own: Settings) -> tuple[Options, str | None, tuple[str, ...]]:
+def _chosen(
+    repo: Path, start: Path, options: Options, own: Settings, tree: Path
+) -> tuple[Options, str | None, tuple[str, ...]]:
     """Return options, suite and tests by the caller and a side's settings, whose paths start at the top.
+
+    Machine code in the settings does not stand in for the benchmarks that a tree has.
 
     Raises:
         OptionError: When they contradict each other.
         UnknownNameError: When tests are outside of the repository.
     """
-    start = start if options.measures else repo
+    named, start = options.measures, start if options.measures else repo
     options = settings.chosen(options, own)
     options.check()
+    if options.times_nothing and not named:
+        for found in islice(discover_all(tree, needed=False), 1):
+            options = msgspec.structs.replace(options, suite=found.suite_in(tree), pytest=found.tests)
     suite = _suite_in(repo, start, options.suite)
     return options, suite, tuple(_test_in(repo, start, test) for test in options.pytest)
 

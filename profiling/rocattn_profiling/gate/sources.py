@@ -218,6 +218,11 @@ class Discovery(NamedTuple):
     tests: tuple[str, ...] = ()
     configured: bool = False
 
+    def suite_in(self, tree: Path) -> str:
+        """Return the suite by its name; "" for tests."""
+        usual = () if self.tests else usual_files(tree)
+        return self.suite or next((path.relative_to(tree).as_posix() for path in usual), "")
+
     @property
     def what(self) -> str:
         """The same in words; empty for an asv.conf.json in a usual place."""
@@ -240,12 +245,13 @@ def discover(tree: Path, here: str = "") -> Discovery:
     return next(discover_all(tree, here))
 
 
-def discover_all(tree: Path, here: str = "") -> Iterator[Discovery]:
+def discover_all(tree: Path, here: str = "", *, needed: bool = True) -> Iterator[Discovery]:
     """Yield what a tree has of each kind: an asv.conf.json or a usual folder of asv benchmarks, then tests.
 
     Args:
         tree: A checkout.
         here: The folder of it that the user is in, relative to it: its own configuration goes first.
+        needed: Whether there must be any.
 
     Raises:
         UnknownNameError: There is nothing of this, or there are several configurations.
@@ -254,7 +260,7 @@ def discover_all(tree: Path, here: str = "") -> Iterator[Discovery]:
         yield suite
     if tests := _tests_of(tree):
         yield Discovery(tests=tuple(tests))
-    elif suite is None:
+    elif suite is None and needed:
         raise UnknownNameError(_why_nothing(tree))
 
 

@@ -61,7 +61,7 @@ def test_every_verb_measures_the_same(repo, monkeypatch, capsys, verb):
 
     monkeypatch.setattr(environments, "build", build)
     monkeypatch.chdir(repo.root)
-    words = ["gate", verb, *(["--out", str(repo.root / "out")] if verb != "init" else [])]
+    words = ["gate", verb, *(["--out", str(repo.root / "out")] if verb != "init" else ["--no-list"])]
     repo.commit("nothing", **{"a.txt": ""})
     repo.commit("still nothing")
     assert cli.main(words) == 4

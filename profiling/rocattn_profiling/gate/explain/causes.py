@@ -24,7 +24,6 @@ from rocattn_profiling.base.console import Step
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.files import FileChange, differing_modules, loaded_changes
 from rocattn_profiling.gate.explain.reach import Reach
-from rocattn_profiling.gate.groups import WORSE
 from rocattn_profiling.gate.model import EXACT, SIDES, Cause, Entry, Location, SideName, badness
 from rocattn_profiling.gate.planning.pace import TimeLimit
 from rocattn_profiling.gate.plugin import Plugin, plugin_errors
@@ -67,7 +66,7 @@ def add_causes(
         on_step: Called before each entry.
         modules: Label -> the module whose import calls of this benchmark are to share; "" for none.
     """
-    worse = [entry for entry in entries if entry.status in WORSE and entry.status != "removed"]
+    worse = [entry for entry in entries if entry.worse and entry.status != "removed"]
     if not worse:
         return list(entries)
     context.say(f"looking for causes of {len(worse)} {'entry' if len(worse) == 1 else 'entries'}")

@@ -28,7 +28,7 @@ _MOST_GROUPS = 10  # causes, or reasons of undecided ones
 _MOST_CAUSES = 3  # besides the first
 _MOST_LISTED = 5  # improvements and waived ones, notes and problems
 _EXPLAINED = ("broken", "skipped")
-_COUNTED = ("unreached", "new", "ungated")
+_COUNTED = ("unreached", "new", "removed", "ungated")
 _STYLES = {
     "regression": "bold red", "problem": "bold red", "pass": "bold green", "inconclusive": "bold yellow",
     "not measured": "bold yellow", "failed": "bold red", "missing": "bold red", "void": "bold red",
@@ -170,7 +170,9 @@ def _add_others(card: Card, result: GateResult) -> None:
     for status in _EXPLAINED:
         for group in by_reason(result.entries, status):
             _add_reason(card, group, render.word(status), _STYLES.get(status, ""))
-    others = {status: [entry for entry in result.entries if entry.status == status] for status in _COUNTED}
+    others = {
+        status: [each for each in result.entries if each.status == status and not each.worse] for status in _COUNTED
+    }
     if any(others.values()):
         card.gap()
     for status, entries in others.items():

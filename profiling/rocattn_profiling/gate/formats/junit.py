@@ -50,12 +50,16 @@ def _case(entry: Entry) -> ET.Element:
     group = f"{entry.metric}.{entry.arch}" if entry.arch else module.rpartition(".")[0] or entry.metric
     lines = [*render.entry_lines(entry), *_traceback(entry.traceback)]
     message = entry.waiver or render.why(entry)
-    case = _element(
-        group, render.title(entry), _ELEMENTS.get(entry.status, ""), f"{entry.status}: {message}", "\n".join(lines)
-    )
+    case = _element(group, render.title(entry), _kind(entry), f"{entry.status}: {message}", "\n".join(lines))
     if entry.metric == "time" and entry.head is not None:
         case.set("time", _seconds(entry.head * TIMES.get(entry.unit, 0.0) / TIMES["s"]))
     return case
+
+
+def _kind(entry: Entry) -> str:
+    """Return the element that says how a case ended; "" for one that passed."""
+    kind = _ELEMENTS.get(entry.status, "")
+    return "skipped" if kind == "error" and not entry.lost else kind
 
 
 def _traceback(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.markup import code, markdown, prose
 from rocattn_profiling.gate.formats import render
-from rocattn_profiling.gate.groups import WORSE, CauseGroup, ReasonGroup, acceptance, by_cause, by_reason, repeats
+from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup, acceptance, by_cause, by_reason, repeats
 from rocattn_profiling.gate.model import Cause, Entry, GateResult, SideFacts, Status
 from rocattn_profiling.gate.rule.pairs import Decision
 
@@ -24,7 +24,7 @@ MARKER = "<!-- rocattn-gate -->"
 COMMENT_BYTES = 63_000  # GitHub takes 65,536 characters, 64 kB in bytes, of which a workflow may want some
 SUMMARY_BYTES = 1_000_000  # of a step; GitHub drops the whole summary above 1 MiB
 # Rows of the folded table in this order; entries of other statuses are only counted.
-_ROWS: tuple[Status, ...] = ("inconclusive", "waived", "broken", "improvement", "unreached", "new")
+_ROWS: tuple[Status, ...] = ("inconclusive", "waived", "broken", "improvement", "unreached", "new", "removed")
 _HEADER = ["| benchmark | verdict | base | head | head / base | 95 % interval |", "|---|---|---:|---:|---:|---|"]
 _SHARE = 0.5  # of the room that is left, for each of the tables
 _NAMED = 3  # benchmarks that are named of one reason
@@ -55,7 +55,7 @@ def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: i
     head, foot = "\n".join(_head(result, run_url, remark)), "\n".join(_foot(result))
     room = limit - len(head.encode()) - len(foot.encode()) - 1500  # the tables' headers, and what did not fit
     parts, cut = [head], []
-    worse = [entry for entry in result.entries if entry.status in WORSE]
+    worse = [entry for entry in result.entries if entry.worse]
     table, shown = _fitting(worse, int(room * _SHARE), _row)
     missing = len(worse) - shown
     parts += ["", *_HEADER, *table] if table else []
@@ -79,7 +79,7 @@ def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: i
     parts += ["", *lines] if lines else []
     room -= _size(lines)
 
-    rest = [entry for status in _ROWS for entry in result.entries if entry.status == status]
+    rest = [entry for status in _ROWS for entry in result.entries if entry.status == status and not entry.worse]
     table, shown = _fitting(rest, room, _row)
     missing += len(rest) - shown
     cut += [f"{missing} more rows"] if missing else []
@@ -148,9 +148,7 @@ def _row(entry: Entry) -> str:
     decision = entry.decision
     cells = [
         code(render.title(entry)),
-        f"**{entry.status}**"
-        if entry.status in WORSE
-        else f"{_status(entry)}{', likely slower' if entry.suspect else ''}",
+        f"**{entry.status}**" if entry.worse else f"{_status(entry)}{', likely slower' if entry.suspect else ''}",
         "" if entry.base is None else markdown(render.quantity(entry.base, entry.unit), 40),
         "" if entry.head is None else markdown(render.quantity(entry.head, entry.unit), 40),
         "" if decision is None or entry.base is None else _ratio(decision),

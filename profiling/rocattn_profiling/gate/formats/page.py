@@ -22,7 +22,7 @@ TONES = {
     "removed": "warn", "problem": "bad", "not measured": "warn", "inconclusive": "warn", "waived": "warn",
     "broken": "warn", "unreached": "warn",
 }  # fmt: skip
-_LISTED = ("unreached", "new", "skipped")  # without numbers: their names and reasons
+_LISTED = ("unreached", "new", "removed", "skipped")  # without numbers: their names and reasons
 MOST_OPEN = 8
 """Benchmarks of one cause that are shown at once; the others are folded below them."""
 
@@ -178,7 +178,7 @@ def _undecided(result: GateResult) -> Iterable[GatePart]:
 
 
 def _of(result: GateResult, status: str, *, is_open: bool = False) -> Iterable[GatePart]:
-    entries = [entry for entry in result.entries if entry.status == status]
+    entries = [entry for entry in result.entries if entry.status == status and not entry.worse]
     if entries:
         yield GatePart(render.word(status), TONES.get(status, ""), _rows(entries), is_open=is_open)
 

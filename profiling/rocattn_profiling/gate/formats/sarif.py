@@ -18,7 +18,7 @@ from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.gate.formats import render
 from rocattn_profiling.gate.groups import by_cause, by_reason
-from rocattn_profiling.gate.model import EXACT, LOST, Entry, GateResult, Location
+from rocattn_profiling.gate.model import EXACT, Entry, GateResult, Location
 from rocattn_profiling.gate.waivers import FILE as WAIVERS
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -138,7 +138,7 @@ def _groups(result: GateResult) -> Iterator[list[Entry]]:
 def _result(alike: Sequence[Entry], suite: str) -> dict[str, Any] | None:
     """Return a result for entries that need attention, the worst first; None for one that is fine."""
     entry = alike[0]
-    if entry.status in LOST:
+    if entry.lost:
         id_, level = "not-measured", "error"
     elif entry.status == "inconclusive":
         id_, level = "undecided", "note"

@@ -107,9 +107,10 @@ class _SideCode:
     def find(self) -> None:
         """Find the files that match, built where commands say how."""
         context, side = self._context, self._side
-        for of in context.options.code_objects:
+        asked = context.options.code_objects
+        for of in (asked and context.code_objects.get(side)) or asked:
             tree = self._place
-            if of.builds and of.builds != context.options.builds:
+            if of.builds and of.builds != context.builds.get(side):
                 context.say(f"{side}: building code objects")
                 own = context.trees[side], context.revisions[side]
                 tree = environments.built_tree(*own, of.builds, context.environments[side])

@@ -48,6 +48,8 @@ _WRAPPER = re.compile(
     r"|Encountered error while generating|likely not a problem with pip"
 )
 _COMPILERS = re.compile(r"\S+:\d+(:\d+)?: (fatal )?error: ")  # their first error, not that make and setuptools failed
+# What stopped a program that runs others: a linker, a compiler's driver; the lines after it only pass that on.
+_DRIVERS = re.compile(r".*\bundefined reference to |[\w.+/-]+: (fatal )?error: |CMake Error\b.*: ")
 _LONGEST = 300  # characters of a line that names the cause
 _NOT_THERE = re.compile(
     r"No matching distribution|not found in the (package registry|cache)|no versions of", re.IGNORECASE
@@ -308,6 +310,8 @@ def meaningful_line(said: str) -> str:
     lines = [line.strip(_FRAME) for line in said.splitlines()]
     if compilers := [line for line in lines if _COMPILERS.match(line)]:
         return compilers[0][:_LONGEST]
+    if drivers := [line for line in lines if _DRIVERS.match(line)]:
+        return drivers[0][:_LONGEST]
     lines = [line for line in lines if line and not line.lower().startswith(("hint:", "[notice]", "note:"))]
     named = [line for line in lines if re.search(r"\w*(Error|Exception)\b|\b(error|cause):|\berror at\b", line)]
     # uv's and pip's own closing lines only say that a build failed.

@@ -127,7 +127,9 @@ class PairedSession:
         else:
             done = 1
             self._round(order, 0, looks[0])
-            near, far = _open(near), _open(far)
+            # Whom sources do not name may still be slower. Every p-value is corrected for all benchmarks, whichever of
+            # them are measured on, so that to choose by the first round makes no false alarm more likely.
+            near, far = _open(near), sorted(_open(far), key=_slowdown, reverse=True)
         self._in_batches(near, done, looks)
         rest = self._in_batches(far, done, looks[:1])
         self._in_batches(rest, looks[0], looks[1:])
@@ -364,6 +366,15 @@ class PairedSession:
             if a is not None and b is not None:
                 levels.setdefault(label, (a, b))
         return decision._replace(decisions=decisions, levels=levels), open_
+
+
+def _slowdown(state: CaseState) -> float:
+    """Return head / base of the fastest samples of the first round; 1 where it has none."""
+    base, head = (
+        min(outcome.launch.samples_ns, default=0.0) if outcome.launch else 0.0
+        for outcome in (state.first[side] for side in SIDES)
+    )
+    return head / base if base and head else 1.0
 
 
 def _open(states: Sequence[CaseState]) -> list[CaseState]:

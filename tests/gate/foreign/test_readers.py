@@ -42,10 +42,14 @@ HYPERFINE = {
         {"command": "./b", "median": 0.5, "times": [0.5], "exit_codes": [3]},
     ]
 }
-CATCH2 = """<?xml version="1.0"?><Catch2TestRun name="t"><TestCase name="sorting" tags="[!benchmark]">
+CATCH2 = """log of the program
+<?xml version="1.0"?><Catch2TestRun name="t"><TestCase name="sorting" tags="[!benchmark]">
 <BenchmarkResults name="a &lt; b" samples="100" resamples="100000" iterations="3" clockResolution="20">
 <!--All values in nano seconds--><mean value="306.6" lowerBound="306" upperBound="307" ci="0.95"/>
-</BenchmarkResults></TestCase></Catch2TestRun>"""
+</BenchmarkResults><BenchmarkResults name="throws"><failed message="no"/></BenchmarkResults>
+<Section name="large" filename="x.cpp" line="5"><BenchmarkResults name="a &lt; b" samples="100" iterations="3">
+<mean value="900" lowerBound="890" upperBound="910" ci="0.95"/></BenchmarkResults></Section>
+</TestCase></Catch2TestRun>"""
 CRITERION = """Benchmarking fib 20: Collecting 100 samples
 fib 20                  time:   [26.029 us 26.251 us 26.505 us]
                         change: [-1.0% +0.2% +1.1%] (p = 0.63 > 0.05)
@@ -57,8 +61,23 @@ GO = """goos: linux
 BenchmarkSort-8   	     100	     1234 ns/op	  12 B/op	       3 allocs/op
 BenchmarkSort-8   	     120	     1250 ns/op	  12 B/op	       3 allocs/op
 BenchmarkCopy-8   	     100	     2000 ns/op	  55.2 MB/s
+--- FAIL: BenchmarkBad
 ok  	example.org/x	1.2s
 """
+GO_CORES = "BenchmarkSort   100  1234 ns/op\nBenchmarkSort-2   100  800 ns/op\n"
+GO_SIZES = "BenchmarkSort/size-16   100  1234 ns/op\nBenchmarkSort/size-32   100  800 ns/op\n"
+GO_EVENTS = "".join(
+    json.dumps({"Action": "output", "Output": text}) + "\n"
+    for text in ("BenchmarkSort\n", "BenchmarkSort-8 \t", "100 \t 9 ns/op\n")
+)
+GOOGLE_TABLE = """name,iterations,real_time,cpu_time,time_unit,bytes_per_second,items_per_second,error_occurred,error_message
+"sum/8",100,2,1.5,us,1.39766e+10,,,
+"sum_BigO",,0.1,0.09,N,,,,
+"sum_RMS",,0.15,0.05,,,,,
+"bad",,,,,,,true,"no device"
+"copy/manual_time",10,100,200,ns,,,,
+"""
+COUNTERS = "size,items_per_second,hit_per_sec\n10,5,7\n20,,8\n"
 HIPBLASLT = """Is supported 1 / Total solutions: 1
 [0]:transA,m,n,hipblaslt-Gflops,hipblaslt-GB/s,us
     T,128,256,1.3e+06,234.3,21.5
@@ -81,7 +100,11 @@ CASES = {
     "nvbench": (NVBENCH, {"copy N=8": ("ns", [2000], "smaller")}, ["copy N=9"]),
     "pytest": (PYTEST, {"t.py::test_x": ("ns", [1e6, 2e6], "smaller")}, []),
     "hyperfine": (HYPERFINE, {"./a": ("ns", [5e8, 6e8], "smaller")}, ["./b"]),
-    "catch2": (CATCH2, {"sorting: a < b": ("ns", [306.6], "smaller")}, []),
+    "catch2": (
+        CATCH2,
+        {"sorting: a < b": ("ns", [306.6], "smaller"), "sorting: large: a < b": ("ns", [900], "smaller")},
+        ["sorting: throws"],
+    ),
     "criterion": (
         CRITERION,
         {"fib 20": ("ns", [26251], "smaller"), "a/very/long/name/of/a/benchmark": ("ns", [1.251e6], "smaller")}, [],
@@ -92,6 +115,25 @@ CASES = {
         {
             "BenchmarkSort": ("ns", [1234, 1250], "smaller"), "BenchmarkSort B/op": ("B/op", [12, 12], "smaller"),
             "BenchmarkSort allocs/op": ("allocs/op", [3, 3], "smaller"), "BenchmarkCopy": ("ns", [2000], "smaller"),
+        },
+        ["BenchmarkBad"],
+    ),
+    "go on one core and two": (
+        GO_CORES, {"BenchmarkSort": ("ns", [1234], "smaller"), "BenchmarkSort-2": ("ns", [800], "smaller")}, [],
+    ),
+    "go with sizes": (
+        GO_SIZES,
+        {"BenchmarkSort/size-16": ("ns", [1234], "smaller"), "BenchmarkSort/size-32": ("ns", [800], "smaller")}, [],
+    ),
+    "go as events": (GO_EVENTS, {"BenchmarkSort": ("ns", [9], "smaller")}, []),
+    "csv of Google": (
+        GOOGLE_TABLE, {"sum/8": ("ns", [2000], "smaller"), "copy/manual_time": ("ns", [100], "smaller")}, ["bad"],
+    ),
+    "csv of counters": (
+        COUNTERS,
+        {
+            "size=10 items_per_second": ("items/s", [5], "larger"), "size=10 hit_per_sec": ("hit/s", [7], "larger"),
+            "size=20 hit_per_sec": ("hit/s", [8], "larger"),
         },
         [],
     ),

@@ -119,6 +119,16 @@ def test_one_round_of_all_first_and_then_the_near_ones(session):
     assert len(verdict.entries_of(cases, found)) == 40
 
 
+def test_those_that_look_slower_go_first_if_sources_name_none(session):
+    """As of C, whose calls are not followed: forty benchmarks, and time for a round of all and a look at a few."""
+    labels = [f"b{n:02}" for n in range(40)]
+    _, found, ran, took = session(labels, 200, slower=("b07", "b30"))
+    assert {"b07", "b30"} <= set(ran[40:48])
+    assert took <= 200
+    verdicts = {decision.id: decision.verdict for decision in found.decision.decisions}
+    assert [label for label in labels if verdicts[label] == "regression"] == ["b07", "b30"]
+
+
 def test_the_near_ones_go_before_a_round_that_is_too_long(session):
     """What nothing was launched of is unreached, and does not count in the correction for many benchmarks."""
     labels = [f"b{n:02}" for n in range(40)]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import array
 import csv
-import html
 import json
+import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from xml.etree import ElementTree as ET
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import guess_unit, is_rate
@@ -26,13 +27,10 @@ from rocattn_profiling.gate.rule.pairs import TIMES, no_measurement
 Better = Literal["smaller", "larger", ""]
 _SIZES = re.compile(r"[kmgt]?i?b(ytes)?", re.IGNORECASE)
 _PER_OPERATION = re.compile(r"/ ?(op|iter|call|step|item)s?$")
-_GO = re.compile(r"^(Benchmark\S*?)(?:-\d+)?\s+(\d+)\s+(.+)$", re.MULTILINE)
-_CATCH2 = re.compile(
-    r'<TestCase [^>]*?\bname="(?P<test>[^"]*)"|<BenchmarkResults [^>]*?\bname="(?P<name>[^"]*)"[^>]*?>\s*'
-    r'(?:<!--.*?-->\s*)?<mean [^>]*?\bvalue="(?P<mean>[^"]*)"',
-    re.DOTALL,
-)
+_GO = re.compile(r"^(Benchmark\S*)\s+(\d+)\s+(.+)$|^--- FAIL: (Benchmark\S*)", re.MULTILINE)
+_CORES = re.compile(r"-(\d+)$")  # GOMAXPROCS, which go puts behind a name unless it is 1
 _CRITERION = re.compile(r"^(\S.*?)?\s+time:\s+\[\S+ \S+ (\S+) (\S+) \S+ \S+\]", re.MULTILINE)
+_NAMED_PARTS = frozenset({"TestCase", "Section"})  # of Catch2's report
 _CK = re.compile(r"^(?:Best )?Perf\b[^:\n]*:\s*([\d.eE+-]+) (ms|us), .*?GB/s(?:, *(.*))?$", re.MULTILINE)
 
 
@@ -145,7 +143,7 @@ def parse(text: str, path: Path, form: str = "") -> Results:
                 before = readings.get(each.name)
                 readings[each.name] = each if before is None else _joined(before, each)
         start = _seconds(FORMS[name].start(source))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RocattnError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, SyntaxError, RocattnError) as error:
         raise ReadError(f"{path} is not {name}: {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
     if not readings and not failed:
         raise ReadError(f"{path} holds no results as {name}")
@@ -253,13 +251,21 @@ def _asv(source: Text) -> Iterator[Reading | tuple[str, str]]:
 
 
 def _catch2(source: Text) -> Iterator[Reading | tuple[str, str]]:
-    """Catch2's XML reporter: means in ns."""
-    test = ""
-    for match in _CATCH2.finditer(source.content):
-        if match["name"] is None:
-            test = html.unescape(match["test"])
+    """Catch2's XML reporter, of versions 2 and 3: means in ns; what the program printed before it is no part."""
+    text = source.content
+    yield from _catch2_of(ET.fromstring(text[max(0, text.find("<?xml")) :].strip()), ())  # noqa: S314 - no DTD
+
+
+def _catch2_of(element: ET.Element, above: tuple[str, ...]) -> Iterator[Reading | tuple[str, str]]:
+    for each in element:
+        name = ": ".join((*above, each.get("name", "")))
+        mean, failed = each.find("mean"), each.find("failed")
+        if each.tag != "BenchmarkResults":
+            yield from _catch2_of(each, (*above, each.get("name", "")) if each.tag in _NAMED_PARTS else above)
+        elif mean is None:
+            yield name, (failed.get("message", "") if failed is not None else "") or "it failed"
         else:
-            yield _reading(f"{test}: {html.unescape(match['name'])}", "ns", [float(match["mean"])])
+            yield _reading(name, "ns", [float(mean.attrib["value"])])
 
 
 def _criterion(source: Text) -> Iterator[Reading | tuple[str, str]]:
@@ -277,13 +283,27 @@ def _criterion(source: Text) -> Iterator[Reading | tuple[str, str]]:
 
 
 def _go(source: Text) -> Iterator[Reading | tuple[str, str]]:
-    for name, count, rest in _GO.findall(source.content):
+    """What ``go test -bench`` prints, or with ``-json``; the cores that all names end with are no part of them."""
+    found = _GO.findall(_go_text(source))
+    cores = {match[1] if (match := _CORES.search(name)) else "" for name, *_ in found if name}
+    for name, count, rest, broken in found:
+        if broken:
+            yield broken, "it failed"
+            continue
         words = rest.split()
+        own = _CORES.sub("", name) if len(cores) == 1 else name
         for value, unit in zip(words[::2], words[1::2], strict=False):
             if unit == "ns/op":
-                yield _reading(name, "ns", [float(value)], number=int(count))
+                yield _reading(own, "ns", [float(value)], number=int(count))
             elif not (unit == "MB/s" and "ns/op" in words):  # the same time in other words
-                yield _reading(f"{name} {unit}", unit, [float(value)])
+                yield _reading(f"{own} {unit}", unit, [float(value)])
+
+
+def _go_text(source: Text) -> str:
+    lines = source.content.splitlines()
+    if not (lines and lines[0].startswith("{") and '"Action"' in lines[0]):
+        return source.content
+    return "".join(json.loads(line).get("Output", "") for line in lines if line.startswith("{"))
 
 
 def _ck(source: Text) -> Iterator[Reading | tuple[str, str]]:
@@ -306,17 +326,27 @@ def _tables(source: Text) -> Iterator[tuple[list[str], list[list[str]]]]:
     header: list[str] = []
     rows: list[list[str]] = []
     for line in [*source.content.splitlines(), ""]:
-        cells = [cell.strip() for cell in next(csv.reader([re.sub(r"^\[\d+\]:", "", line.strip())]), [])]
+        cells = [cell.strip() for cell in next(csv.reader([re.sub(r"^\[\d+\]:?", "", line.strip())]), [])]
         if header and len(cells) == len(header):
             rows.append(cells)
             continue
         if header and rows:
             yield header, rows
-        header, rows = (cells, []) if len(cells) > 1 and any(map(unit_of, cells)) else ([], [])
+        names = len(cells) > 1 and not any(map(_is_number, cells))
+        header, rows = (cells, []) if names and any(map(unit_of, cells)) else ([], [])
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
 
 
 def unit_of(column: str) -> str:
     """Return the unit that a column's name ends with: "us", "time_ms", "rocblas-Gflops", "Triton (GB/s)"; else ""."""
+    if rate := re.search(r"([A-Za-z]+)_per_s(?:ec(?:ond)?)?$", column):
+        return f"{rate[1]}/s"
     match = re.search(r"[(\[]([^()\[\]]+)[)\]]$", column) or re.search(r"([^\s_:-]+)$", column)
     unit = match[1] if match else ""
     whole = unit == column
@@ -325,8 +355,11 @@ def unit_of(column: str) -> str:
 
 
 def _csv(source: Text) -> Iterator[Reading | tuple[str, str]]:
-    """Rows of tables: what stands before the first column with a unit names a benchmark."""
+    """Rows of tables: what stands before the first column with a unit names a benchmark; an empty cell is no result."""
     for header, rows in _tables(source):
+        if {"real_time", "time_unit"} <= set(header):
+            yield from _google_rows(header, rows)
+            continue
         found = {at: unit_of(unit_name(header, at)) for at in range(len(header))}
         units = {at: unit for at, unit in found.items() if unit}
         times = {at: unit for at, unit in units.items() if unit in TIMES}
@@ -336,10 +369,23 @@ def _csv(source: Text) -> Iterator[Reading | tuple[str, str]]:
             for at, unit in (times or units).items():
                 column = header[at] if len(times or units) > 1 else ""
                 name = " ".join(filter(None, [key, column])) or header[at]
+                if not row[at]:
+                    continue
                 try:
                     yield _reading(name, unit, [float(row[at])])
                 except ValueError:
                     yield name, f"{header[at]} is {row[at]!r}"
+
+
+def _google_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[Reading | tuple[str, str]]:
+    """Google Benchmark's own table: what is fitted to a benchmark has no unit of time, an aggregate no iterations."""
+    for row in (dict(zip(header, cells, strict=True)) for cells in rows):
+        if row.get("error_occurred") == "true":
+            yield row["name"], row.get("error_message") or "it failed"
+        elif row["time_unit"] in TIMES and row.get("iterations"):
+            unit, manual = row["time_unit"], "manual_time" in row["name"]
+            cpu = [] if manual else [float(row["cpu_time"]) * TIMES[unit]]
+            yield _reading(row["name"], unit, [float(row["real_time"])], cpu=cpu, number=max(1, int(row["iterations"])))
 
 
 def unit_name(header: Sequence[str], at: int) -> str:
@@ -377,7 +423,7 @@ FORMS: Mapping[str, Form] = {
         lambda source: '"benchmark-complete"' in source.content or _CRITERION.search(source.content) is not None,
         _criterion,
     ),
-    "go": Form(lambda source: _GO.search(source.content) is not None, _go),
+    "go": Form(lambda source: _GO.search(_go_text(source)) is not None, _go),
     "ck": Form(lambda source: _CK.search(source.content) is not None, _ck),
     "jsonl": Form(_is_lines, _lines),
     "csv": Form(lambda source: next(_tables(source), None) is not None, _csv),

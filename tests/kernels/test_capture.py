@@ -16,10 +16,13 @@ from .audit.test_other_files import KERNEL
 TRITON = {
     "__init__.py": """
 __version__ = "9.9.9"
+from ._C import libtriton
 from .compiler import compile
 from .runtime import jit, Autotuner
 from . import testing
 """,
+    "_C/__init__.py": "",
+    "_C/libtriton.py": '"""Its "LLVM version 24.1.0git" is in the file."""',
     "testing.py": "def do_bench(call, quantiles=None, return_mode='mean'):\n    raise OSError('no GPU')\n",
     "backends/__init__.py": "",
     "backends/compiler.py": """
@@ -94,6 +97,10 @@ get_rng_state = lambda: 0
 class device:
     def __init__(self, type, index=0):
         self.type = type
+class Generator:
+    def __new__(cls, device):
+        assert device == "cpu"
+        return object.__new__(cls)
 class Tensor:
     device = property(lambda self: device("cpu"))
     is_cuda = property(lambda self: False)
@@ -154,7 +161,9 @@ def test_every_configuration_is_kept_for_every_architecture(capture, tmp_path):
     captured = next(each["captured"] for each in said if each["captured"]["constants"] == {"BLOCK": 64})
     assert captured["signature"] == {"x": "*fp16:16", "n": "i32"}
     assert captured["options"] == {"num_warps": 4}
-    assert captured["versions"] == {"triton": "9.9.9"}
+    assert captured["versions"] == {"triton": "9.9.9", "llvm": "24.1.0git"}
+    (compiler,) = audit_files([tmp_path / "out"]).compilers
+    assert compiler == "Triton 9.9.9 with LLVM 24.1.0git"
     assert captured["source"]["line"] == 7
     listing = json.loads((tmp_path / "out/capture.json").read_text())
     kept = {run["arch"]: run["kernels"] for run in listing["runs"]}
@@ -229,6 +238,7 @@ assert not ask(torch.Tensor.is_cpu.__get__, x) and ask(torch.Tensor.cuda, x) is 
 (size, place), named = ask(show, 4, "cuda:0", device=torch.device("hip"), pin_memory=True)
 assert (size, place.type, named["device"].type, len(named)) == (4, "cpu", "hip", 1)
 assert ask(show, "cudagraphs")[0] == ("cudagraphs",)
+assert isinstance(torch.Generator(device="cuda"), torch.Generator)
 assert torch.cuda.is_available() and torch.version.hip
 assert torch.cuda.get_device_capability() == (9, 4)
 assert torch.cuda.get_device_properties(0).gcnArchName == "gfx942"
@@ -237,7 +247,7 @@ with torch.cuda.Stream() as stream, torch.cuda.graph(torch.cuda.CUDAGraph()):
 kernel.run(None, 1, 64)
 """)
     assert status == 0, err
-    assert said[0]["captured"]["versions"] == {"torch": "2.0", "triton": "9.9.9"}
+    assert said[0]["captured"]["versions"]["torch"] == "2.0"
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ class _Captured(msgspec.Struct, frozen=True):
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
     source: _Source = _Source()
+    versions: dict[str, str] = {}
     error: str = ""
 
     @property
@@ -272,9 +273,11 @@ class _Reader:
             triton, self._config = beside
             lds = triton.shared if launch.dynamic_lds_bytes is None else launch.dynamic_lds_bytes
             self._launch = LaunchConfig(launch.block or triton.num_warps * triton.warp_size, lds)
-            self._compiler = f"Triton {shown(triton.triton_version)}" if triton.triton_version else ""
-            if triton.captured and triton.captured.source.file:
-                self._defined = f"{triton.captured.source.file}:{triton.captured.source.line}"
+            captured = triton.captured or _Captured()
+            inside = f" with LLVM {shown(captured.versions['llvm'])}" if "llvm" in captured.versions else ""
+            self._compiler = f"Triton {shown(triton.triton_version)}{inside}" if triton.triton_version else ""
+            if captured.source.file:
+                self._defined = f"{captured.source.file}:{captured.source.line}"
 
     def of_text(self, text: str) -> tuple[list[KernelFacts], list[Problem]]:
         """Return the facts of assembly text, which may be of several targets."""

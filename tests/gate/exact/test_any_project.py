@@ -158,7 +158,7 @@ def test_an_upgrade_that_costs_waves_is_red(upgrade):
     worse = [(f"add [BLOCK={size}]", arch) for arch in ("gfx90a", "gfx942") for size in (128, 64)]
     assert (status, sorted(key for key, of in found.items() if of == "regression")) == (1, sorted(worse))
     texts = [cause.text for cause in result.entries[0].causes]
-    assert texts[0] == "compiled by Triton 9.9.9 then and Triton 9.9.10 now"
+    assert texts[0] == "compiled by Triton 9.9.9 with LLVM 24.1.0git then and Triton 9.9.10 with LLVM 24.1.0git now"
     assert "waves per SIMD" in texts[1]
     assert (result.entries[0].place.path, result.entries[0].place.line) == ("bench.py", 7)
     assert result.environment_differences == {"triton": ("9.9.9", "9.9.10")}

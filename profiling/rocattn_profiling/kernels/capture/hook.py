@@ -7,10 +7,12 @@ internals are those of 3.4 to 3.9.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.machinery
 import importlib.util
 import json
+import mmap
 import os
 import re
 import sys
@@ -180,7 +182,7 @@ def _keep(source: Any, options: Any, kernel: Any, error: str) -> None:
     captured = _made_from(source, options or {})
     name, digest = captured["kernel"][:80], hashlib.sha256(json.dumps(captured, sort_keys=True).encode()).hexdigest()
     packages = {name: sys.modules[name] for name in ("triton", "torch") if name in sys.modules}
-    captured["versions"] = {package: str(module.__version__) for package, module in packages.items()}
+    captured["versions"] = {package: str(module.__version__) for package, module in packages.items()} | _llvm()
     captured["source"] = _source(getattr(source, "fn", None))
     captured["arch"] = GPU["arch"]
     place = Path(_TOLD["out"], GPU["arch"], name, digest[:12], name)
@@ -194,6 +196,17 @@ def _keep(source: Any, options: Any, kernel: Any, error: str) -> None:
             data = kernel.asm[kind]
             _write(place.with_name(f"{name}.{kind}"), data if isinstance(data, bytes) else data.encode())
     _write(place.with_name(f"{name}.json"), json.dumps(said, indent=1, sort_keys=True, default=str).encode())
+
+
+@functools.cache
+def _llvm() -> dict[str, str]:
+    """Return the version of LLVM inside Triton, which its library alone says; nothing if it does not."""
+    library = getattr(sys.modules.get("triton._C.libtriton"), "__file__", None)
+    if library is None:
+        return {}
+    with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:  # noqa: PTH123
+        said = re.search(rb"LLVM version (\d[\w.]*)", data)
+        return {"llvm": said[1].decode()} if said else {}
 
 
 def _made_from(source: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -79,6 +79,12 @@ def _answer_for(torch: Any, gpu: dict[str, Any], capability: tuple[int, int]) ->
     for name in ("Stream", "ExternalStream", "Event", "CUDAGraph", "StreamContext", "graph", "stream"):
         setattr(cuda, name, type(name, (_Stream,), {}))
     torch.Event, torch.Stream = cuda.Event, cuda.Stream  # the ones of any device
+
+    class OnTheCpu(torch.Generator):  # type: ignore[misc]
+        def __new__(cls, _: Any = None, **__: Any) -> Any:
+            return super().__new__(cls, "cpu")
+
+    torch.Generator = OnTheCpu
     cuda._initialized = True
     for name in _OF_C:
         setattr(torch._C, name, _always(0))

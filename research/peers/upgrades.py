@@ -1,4 +1,4 @@
-"""Kernels of others that an upgrade made slower, for `rocattn kernels capture`: python research/peers/upgrades.py NAME.
+r"""Kernels of others that an upgrade made slower, for `rocattn kernels capture`: python research/peers/upgrades.py NAME.
 
 Each calls a library's own entry where it imports without a GPU's toolchain, at the sizes of the report. Nothing of the
 libraries is here: PYTHONPATH names a checkout of AITER (and its aiter/jit/utils; with
@@ -9,6 +9,13 @@ AITER_TRITON_ONLY=1) or an unpacked wheel of SGLang.
     gemm_afp4wfp4 [FLAG]            AITER, triton PR 11763, without or with LLVM's flag
     moe_gptq_awq                    SGLang's copy of vLLM's kernel in vLLM's tiles, vllm issue 43153
     vadd WAVES, softmax WAVES       triton PR 8314, helion PR 3123
+
+HIP is compiled by the audit itself (rocm-systems issue 2865), with ggml=llama.cpp/ggml/src at 49bfddec:
+
+    set -- $ggml/ggml-cuda/template-instances/mmq-instance-mxfp4.cu --arch gfx1151 \
+        --options "-DGGML_USE_HIP -I$ggml -I$ggml/../include"
+    ROCATTN_COMPILER=clang-19 rocattn kernels audit "$@" --out before
+    rocattn kernels audit "$@" --against before/audit.json
 """
 
 import importlib.util

@@ -9,6 +9,7 @@ from rocattn_profiling import cli
 PROGRAM = """\
 #include <hip/hip_runtime.h>
 #include <hip/hip_fp16.h>
+#include <hipblas/hipblas.h>
 #include <algorithm>
 #include <vector>
 #include "size.h"
@@ -27,6 +28,8 @@ __global__ __launch_bounds__(SIZE) void scale(T* x, float4* y, float by, int n) 
 int main() {
     std::vector<half> host(64);
     half* x;
+    hipblasHandle_t blas;
+    if (hipblasCreate(&blas) != HIPBLAS_STATUS_SUCCESS) return 1;
     if (hipMalloc(&x, 64 * sizeof(half)) != hipSuccess) return 1;
     scale<<<dim3(1), dim3(64)>>>(x, static_cast<float4*>(nullptr), 2.0f, 64);
     return hipDeviceSynchronize() == hipSuccess ? 0 : 1;

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import struct
+from collections import Counter
 
 import pytest
 from gguf import GGUFEndian, GGUFWriter
@@ -14,9 +15,10 @@ from rocattn_profiling.bench.model import passes
 from rocattn_profiling.cli import main
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.report import command as report_command
-from rocattn_profiling.workloads.models import Layer, model_of, read_model
+from rocattn_profiling.workloads.models import LLAMA_CPP, Layer, model_of, read_model
 
 from ..bench.made_records import CEILINGS, CONFIG, make_record, make_sides
+from .model_families import FAMILIES, family
 
 SIZES = {"block_count": 4, "context_length": 4096, "embedding_length": 96, "attention.head_count": 6}
 
@@ -82,28 +84,69 @@ def test_a_gemma2_file_gives_windows_and_softcaps(write):
         ("gemma3", {}, [8, 8, 8, 8]),
         ("gemma3", {"block_count": 7}, [8, 8, 8, 8, 8, 0, 8]),
         ("cohere2", {}, [8, 8, 8, 0]),
-        ("smallthinker", {}, [0, 8, 8, 8]),
+        ("smallthinker", {}, [0, 4096, 4096, 4096]),
         ("modern-bert", {}, [0, 8, 8, 0]),
         ("modern-bert", {"attention__sliding_window_pattern": 2}, [0, 8, 0, 8]),
         ("gpt-oss", {}, [8, 0, 8, 0]),
         ("gpt-oss", {"attention__sliding_window_pattern": 4}, [8, 8, 8, 0]),
         ("olmo2", {"attention__sliding_window_pattern": [True, False, False, True]}, [8, 0, 0, 8]),
-        ("exaone4", {"attention__sliding_window_pattern": [True, False]}, [8, 0, 8, 0]),
-        ("mistral", {}, [8, 8, 8, 8]),
+        ("olmo2", {"attention__sliding_window_pattern": [True, False]}, [8, 0, 0, 0]),
+        ("exaone4", {}, [0, 0, 0, 0]),
+        ("lfm2", {"attention__head_count_kv": [0, 2, 0, 2]}, [8, 8]),
+        ("cohere2moe", {"nextn_predict_layers": 1}, [0, 8, 8]),
         ("phi3", {}, [0, 0, 0, 0]),
+        ("llama", {}, [0, 0, 0, 0]),
         ("llama", {"attention__sliding_window": 0}, [0, 0, 0, 0]),
+        ("mistral", {"attention__sliding_window": 0}, [0, 0, 0, 0]),
     ],
 )
 def test_which_layers_slide(architecture, keys, windows):
-    """The file's pattern, else the architecture's; without one every layer, which is noted."""
-    model = model_of(metadata(architecture, **({"attention__sliding_window": 8} | keys)), "m")
+    """The file's pattern, else the architecture's; a key that llama.cpp does not read is noted."""
+    keys = {"attention__sliding_window": 8} | keys
+    model = model_of(metadata(architecture, **keys), "m")
     assert [layer.window for layer in model.layers] == windows
-    assert bool(model.notes) == (architecture in {"mistral", "phi3"})
+    noted = any("is not used: llama.cpp runs" in note for note in model.notes)
+    assert noted == (architecture in {"phi3", "llama"} and keys["attention__sliding_window"] > 0)
+    assert any("does not know" in note for note in model.notes) == (architecture == "mistral")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_public_models_have_the_layers_that_llama_cpp_runs(name):
+    """Sizes of real files; what each should give was read in llama.cpp's loaders, not in the table."""
+    keys, expected = family(name)
+    layers = Counter(model_of(keys, name).layers)
+    assert layers == expected
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "told"),
+    [
+        ("mistral", {}, r"'mistral' is not in this version's table \(llama.cpp of 20..-..-..\): it has a window of 8"),
+        ("step35", {}, "the key step35.attention.sliding_window_pattern is missing"),
+        ("step35", {"attention__sliding_window_pattern": 4}, "sliding_window_pattern is 4, not a list of its blocks"),
+        ("qwen35", {"attention__recurrent_layers": [1]}, "recurrent_layers has 1 values, but there are 4 blocks"),
+        ("glm4moe", {"nextn_predict_layers": 5}, "nextn_predict_layers is 5, not a whole number from 0 to 4"),
+        ("eagle3", {}, "'eagle3' is not measured: it is a layer that drafts tokens for another model"),
+    ],
+)
+def test_layers_that_are_not_known_are_refused(architecture, keys, told):
+    """By name, with the date of the table: a guess would be off by as much as the window saves."""
+    with pytest.raises(RocattnError, match=told):
+        model_of(metadata(architecture, **({"attention__sliding_window": 8} | keys)), "m")
+
+
+def test_the_table_speaks_of_architectures_that_are_known():
+    """A name that is spelt otherwise than llama.cpp spells it would never be found."""
+    lists = (LLAMA_CPP.not_causal, LLAMA_CPP.alibi, LLAMA_CPP.alibi_by_key, LLAMA_CPP.indexed, LLAMA_CPP.recurrent,
+             LLAMA_CPP.scaled, LLAMA_CPP.looped)  # fmt: skip
+    tables = (LLAMA_CPP.windows, LLAMA_CPP.full_attention_interval, LLAMA_CPP.softcaps, LLAMA_CPP.scales,
+              LLAMA_CPP.sinks, LLAMA_CPP.not_measured)  # fmt: skip
+    assert not {name for names in (*lists, *tables) for name in names} - LLAMA_CPP.names
 
 
 def test_options_of_other_architectures():
     """Sinks, ALiBi, scale, encoders with symmetric windows, other dimensions in sliding layers."""
-    assert model_of(metadata("gpt-oss"), "m").sinks
+    assert all(layer.sinks for layer in model_of(metadata("gpt-oss"), "m").layers)
     assert model_of(metadata("mpt", attention__max_alibi_bias=8.0), "m").alibi
     assert model_of(metadata("bloom"), "m").alibi
     assert not model_of(metadata("falcon"), "m").alibi
@@ -116,8 +159,9 @@ def test_options_of_other_architectures():
     assert model_of(metadata("llama4"), "m").notes == (
         "layers that see chunks of 8192 tokens in llama.cpp are taken to see everything before them",
     )
+    assert model_of(metadata("llama4", attention__sliding_window=0), "m").notes == ()
     keys = {"attention__key_length": 32, "attention__value_length": 24, "attention__key_length_swa": 8}
-    pattern = {"attention__sliding_window": 4, "attention__sliding_window_pattern": 2}
+    pattern = {"attention__sliding_window": 4, "attention__sliding_window_pattern": [True, False, True, False]}
     assert model_of(metadata("gemma4", **keys, **pattern), "m").layers[:2] == (
         Layer(6, 6, 8, 24, 4), Layer(6, 6, 32, 24),
     )  # fmt: skip
@@ -150,7 +194,7 @@ def test_an_encoder_is_measured_in_whole_passes_alone(write, monkeypatch, tmp_pa
         ("t5", "m: 't5' is not measured: it is an encoder and a decoder that attends to it, both with learned biases"),
         ("t5encoder", "'t5encoder' is not measured: it is an encoder with learned biases on its scores"),
         ("clip", r"'clip' is not measured: .* \(mmproj\); name the file of its language model"),
-        ("whisper", "the key whisper.block_count is missing, and the sizes of attention need it"),
+        ("whisper", "the key whisper.block_count is missing, and attention needs it"),
     ],
 )
 def test_a_model_of_another_kind_is_refused(architecture, told):
@@ -179,7 +223,7 @@ def test_blocks_without_attention_are_left_out():
         ({"embedding_length": None}, "the key llama.attention.key_length or llama.embedding_length is missing"),
         ({"attention__head_count_kv": [1, 2]}, "llama.attention.head_count_kv has 2 values, but there are 4 blocks"),
         ({"attention__head_count_kv": 4}, "6 heads, which 4 KV heads cannot share"),
-        ({"attention__sliding_window": 8, "attention__sliding_window_pattern": []}, "sliding_window_pattern is empty"),
+        ({"of": "gemma3", "attention__sliding_window": 8, "attention__sliding_window_pattern": []}, "pattern is empty"),
         ({"attention__sliding_window": [8, 0, 8, 0]}, r"sliding_window is \[8, 0, 8, 0\], not a whole number"),
         ({"attention__key_length": [16] * 90}, r"key_length is \[16, 16, .*…, not a whole number"),
         ({"attention__key_length": 0}, "block 0 has heads without elements, by its key_length"),
@@ -188,14 +232,17 @@ def test_blocks_without_attention_are_left_out():
         ({"attention__head_count": [6, 6, "six", 6]}, "attention.head_count is 'six', not a whole number"),
         ({"block_count": "four"}, "block_count is 'four', not a whole number"),
         ({"block_count": 1 << 32}, "block_count is 4294967296, not a whole number from 0 to 65536"),
-        ({"attention__scale": float("inf")}, "attention.scale is inf, not a finite number"),
-        ({"attn_logit_softcapping": -5.0}, "attn_logit_softcapping is -5.0, not a finite number, 0 or more"),
+        ({"of": "granite", "attention__scale": float("inf")}, "attention.scale is inf, not a finite number"),
+        (
+            {"of": "gemma2", "attn_logit_softcapping": -5.0},
+            "attn_logit_softcapping is -5.0, not a finite number, 0 or more",
+        ),
     ],
 )
 def test_a_missing_or_contradicting_key_is_named(changes, told):
     """One line that names the key."""
     with pytest.raises(RocattnError, match=told):
-        model_of(metadata("llama", **changes), "m")
+        model_of(metadata(changes.get("of", "llama"), **{key: changes[key] for key in changes if key != "of"}), "m")
 
 
 def test_a_file_that_is_no_gguf_is_one_clear_line(write, tmp_path, capsys):

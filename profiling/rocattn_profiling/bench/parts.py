@@ -158,14 +158,15 @@ def _say_what_it_is(model: Model) -> None:
     for layer in model.layers:
         dims = f"{layer.head_dim}" if layer.head_dim == layer.head_dim_v else f"{layer.head_dim}/{layer.head_dim_v}"
         window = f", window {layer.window}" if layer.window else ""
-        text = f"{layer.num_heads} heads, {layer.num_kv_heads} KV heads, D {dims}{window}"
+        sinks = ", sinks" if layer.sinks else ""
+        text = f"{layer.num_heads} heads, {layer.num_kv_heads} KV heads, D {dims}{window}{sinks}"
         kinds[text] = kinds.get(text, 0) + 1
     say(f"{model.name} ({model.architecture}): {model.block_count} blocks, context {model.context_length}")
     for text, count in kinds.items():
         say(f"  {count} attention layers: {text}")
     options = {
         "attention softcap": model.softcap, "final softcap (not part of attention)": model.final_softcap,
-        "scale": model.scale, "ALiBi": model.alibi, "sinks": model.sinks, "not causal": not model.causal,
+        "scale": model.scale, "ALiBi": model.alibi, "not causal": not model.causal,
     }  # fmt: skip
     if given := [name if value is True else f"{name} {value:g}" for name, value in options.items() if value]:
         say(f"  {', '.join(given)}")

@@ -1,7 +1,7 @@
 """A model's attention layers, from the metadata of its GGUF file.
 
-Keys and their defaults are those of llama.cpp (``gguf-py/gguf/constants.py`` and ``src/models/*.cpp``): a key that
-a file omits has its architecture's default. Sizes are read; weights are not.
+Keys are those of llama.cpp (``gguf-py/gguf/constants.py``); what its loaders make of them, and of keys that a file
+omits, is in ``llama_cpp.toml``. Sizes are read; weights are not.
 """
 
 from __future__ import annotations
@@ -9,45 +9,62 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.markup import terminal
 
-WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "cohere2": 4, "gpt-oss": 2, "plamo3": 8, "gemma-embedding": 6}
-"""Of so many layers the last sees everything, the others a window; a file's ``sliding_window_pattern`` outweighs it."""
-DENSE_FIRST = {"cohere2moe": 4, "modern-bert": 3, "smallthinker": 4}
-"""The same where the first of so many layers sees everything."""
-WINDOWS = {"gemma2": 4096}
-SOFTCAPS = {"gemma2": 50.0, "grok": 30.0}
 MOST, MOST_BLOCKS = (1 << 32) - 1, 1 << 16
 """Largest whole number of a file, and largest number of blocks, each of which is read."""
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _LEAST_KEY_BYTES, _MOST_TEXTS = 13, 1 << 22  # a key's length, type and a byte; larger vocabularies are not known
-WITHOUT_WINDOW = {"phi3": "llama.cpp runs phi3 without its window (its pull request 13676)"}
-WITH_SINKS = {"gpt-oss"}
-WITH_ALIBI = {"bloom", "jina-bert-v2", "refact"}
-"""Those whose ALiBi no key tells; of baichuan it is the model with `BAICHUAN_13B` blocks."""
-BAICHUAN_13B = 40
-NOT_CAUSAL = {
-    "bert", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe", "llama-embed",
-    "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1",
-}  # fmt: skip
-"""Those that llama.cpp runs without a KV cache: every token sees all others, whatever the file says."""
-NOT_MEASURED = {
-    "t5": "an encoder and a decoder that attends to it, both with learned biases on their scores",
-    "t5encoder": "an encoder with learned biases on its scores",
-    "clip": "an encoder of images or sound (mmproj); name the file of its language model",
-    "wavtokenizer-dec": "convolutions around a single layer of attention",
-}
-"""Architectures whose attention differs from that of `Model.configs`, with the difference."""
-CHUNKED = {"llama4": "layers that see chunks of 8192 tokens in llama.cpp are taken to see everything before them"}
+_BAICHUAN_13B = 40  # blocks
+
+
+class _Windows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An architecture's row of ``[windows]`` in ``llama_cpp.toml``, which says what each field is."""
+
+    period: int | None = None
+    dense_first: bool = False
+    window: int = 0
+    fixed: int = 0
+    blocks: int = 0
+    chunks: bool = False
+
+
+class _LlamaCpp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``llama_cpp.toml``."""
+
+    date: str
+    commit: str
+    names: frozenset[str]
+    not_causal: frozenset[str]
+    alibi: frozenset[str]
+    alibi_by_key: frozenset[str]
+    indexed: frozenset[str]
+    recurrent: frozenset[str]
+    scaled: frozenset[str]
+    looped: frozenset[str]
+    windows: dict[str, _Windows]
+    full_attention_interval: dict[str, int]
+    softcaps: dict[str, float]
+    scales: dict[str, float]
+    sinks: dict[str, Literal["all", "sliding"]]
+    not_measured: dict[str, str]
+
+
+LLAMA_CPP = msgspec.convert(tomllib.loads(files(__package__).joinpath("llama_cpp.toml").read_text("utf-8")), _LlamaCpp)
+"""What llama.cpp of a date makes of attention beyond a file's keys, by architecture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,7 @@ class Layer:
     Attributes:
         num_heads, num_kv_heads, head_dim, head_dim_v: H, Hkv, D and Dv.
         window: Keys that a row sees, itself included; 0 for all.
+        sinks: Whether it has learned sinks.
     """
 
     num_heads: int
@@ -64,6 +82,7 @@ class Layer:
     head_dim: int
     head_dim_v: int
     window: int = 0
+    sinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +94,12 @@ class Model:
         architecture: llama.cpp's name of it.
         block_count: Blocks of any kind.
         context_length: Tokens it was trained for.
-        layers: Its attention layers, in order: a block without KV heads, or with linear attention, has none.
+        layers: Its attention layers, in order: a block without KV heads, with linear attention, or that predicts
+            further tokens (MTP), has none.
         softcap: c of c tanh(score / c); None for off.
         final_softcap: The same for the logits, which are not attention: reported, not measured.
         scale: Factor on q.k; None is 1 / sqrt(D).
-        causal, alibi, sinks: Of all layers.
+        causal, alibi: Of all layers.
         notes: What had to be assumed.
     """
 
@@ -93,7 +113,6 @@ class Model:
     scale: float | None = None
     causal: bool = True
     alibi: bool = False
-    sinks: bool = False
     notes: tuple[str, ...] = ()
 
     def configs(self, seq_q: int, seq_k: int, dtype: str = "float32") -> dict[AttentionConfig, int]:
@@ -114,7 +133,7 @@ class Model:
             batch=1, num_heads=layer.num_heads, num_kv_heads=layer.num_kv_heads, seq_q=seq_q, seq_k=seq_k,
             head_dim=layer.head_dim, head_dim_v=layer.head_dim_v, dtype=dtype, causal=causal,
             window=window if 0 < layer.window < seq_k else None, softcap=self.softcap, alibi=self.alibi,
-            sinks=self.sinks, scale=self.scale,
+            sinks=layer.sinks, scale=self.scale,
         )  # fmt: skip
 
 
@@ -227,30 +246,40 @@ def model_of(metadata: Mapping[str, Any], name: str) -> Model:
         RocattnError: When a key is missing or contradicts another, which it names, or the architecture is not measured.
     """
     keys = _Keys(metadata, name)
-    if keys.architecture in NOT_MEASURED:
-        raise RocattnError(f"{name}: {keys.architecture!r} is not measured: it is {NOT_MEASURED[keys.architecture]}")
+    if (own := keys.architecture) in LLAMA_CPP.not_measured:
+        raise RocattnError(f"{name}: {own!r} is not measured: it is {LLAMA_CPP.not_measured[own]}")
     blocks = keys.whole("block_count", keys.need("block_count"), MOST_BLOCKS)
     context = keys.whole("context_length", keys.need("context_length"))
-    notes = [CHUNKED[keys.architecture]] if keys.architecture in CHUNKED else []
-    slides, window = _windows(keys, blocks, notes)
-    layers = [layer for at in range(blocks) if (layer := _layer(keys, at, blocks, window if slides[at] else 0))]
-    interval = keys.whole("full_attention_interval")
-    if interval > 1:
-        layers = [layer for at, layer in enumerate(layers, 1) if at % interval == 0]
+    notes = [] if own in LLAMA_CPP.names else [f"llama.cpp of {LLAMA_CPP.date} does not know {own!r}"]
+    if own in LLAMA_CPP.indexed:
+        notes.append("rows see the keys that an indexer chooses in llama.cpp, and are taken to see all before them")
+    predicting = keys.whole("nextn_predict_layers", most=blocks)
+    if predicting:
+        notes.append(f"the last {predicting} of {blocks} blocks predict further tokens (MTP): they are left out")
+    trunk = blocks - predicting
+    slides, window = _windows(keys, trunk, notes)
+    layers = [
+        layer
+        for at in _attending(keys, trunk, blocks)
+        if (layer := _layer(keys, at, blocks, window if slides[at] else 0))
+    ]
     if not layers:
-        raise RocattnError(f"{name}: the architecture {keys.architecture!r} has no layer of softmax attention")
-    if len(layers) < blocks:
-        notes.append(f"{blocks - len(layers)} of {blocks} blocks have no softmax attention: they are left out")
-    alibi = keys.architecture in WITH_ALIBI or (keys.architecture == "baichuan" and blocks == BAICHUAN_13B)
+        raise RocattnError(f"{name}: the architecture {own!r} has no layer of softmax attention")
+    if len(layers) < trunk:
+        notes.append(f"{trunk - len(layers)} of {blocks} blocks have no softmax attention: they are left out")
+    alibi = own in LLAMA_CPP.alibi or (own == "baichuan" and blocks == _BAICHUAN_13B)
+    loops = max(1, keys.whole("num_loops", most=MOST_BLOCKS // blocks)) if own in LLAMA_CPP.looped else 1
+    softcap = LLAMA_CPP.softcaps.get(own)
+    scale = LLAMA_CPP.scales.get(own, 0.0)
     return Model(
-        name=str(metadata.get("general.name") or name), architecture=keys.architecture, block_count=blocks,
-        context_length=context, layers=tuple(layers),
-        softcap=keys.size("attn_logit_softcapping", SOFTCAPS.get(keys.architecture, 0.0)) or None,
+        name=str(metadata.get("general.name") or name), architecture=own, block_count=blocks,
+        context_length=context, layers=tuple(layers) * loops,
+        softcap=None if softcap is None else keys.size("attn_logit_softcapping", softcap) or None,
         final_softcap=keys.size("final_logit_softcapping") or None,
-        scale=keys.size("attention.scale") or None,
-        causal=keys.architecture not in NOT_CAUSAL and bool(keys.get("attention.causal", True)),
-        alibi=alibi or keys.size("attention.max_alibi_bias") > 0,
-        sinks=keys.architecture in WITH_SINKS, notes=tuple(notes),
+        scale=(keys.size("attention.scale") if own in LLAMA_CPP.scaled else scale) or None,
+        causal=own not in LLAMA_CPP.not_causal and bool(keys.get("attention.causal", True)),
+        alibi=alibi or (own in LLAMA_CPP.alibi_by_key and keys.size("attention.max_alibi_bias") > 0),
+        notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -273,7 +302,7 @@ class _Keys:
             if (value := self.get(key)) is not None:
                 return value
         wanted = " or ".join(f"{self.architecture}.{key}" for key in keys)
-        raise RocattnError(f"{self.name}: the key {wanted} is missing, and the sizes of attention need it")
+        raise RocattnError(f"{self.name}: the key {wanted} is missing, and attention needs it")
 
     def whole(self, key: str, value: Any = None, most: int = MOST) -> int:
         """Return a key's value, or the one given for it, as a whole number; 0 for a key that is not there."""
@@ -328,26 +357,57 @@ def _layer(keys: _Keys, at: int, blocks: int, window: int) -> Layer | None:
             raise RocattnError(f"{keys.name}: block {at} has heads without elements, by its {of}_length")
         return length
 
-    return Layer(heads, kv_heads, width("key"), width("value"), window)
+    sinks = LLAMA_CPP.sinks.get(keys.architecture)
+    return Layer(
+        heads, kv_heads, width("key"), width("value"), window, sinks == "all" or (sinks == "sliding" and window > 0)
+    )
 
 
-def _windows(keys: _Keys, blocks: int, notes: list[str]) -> tuple[list[bool], int]:
-    """Return which blocks slide, and the window in tokens; 0 without one."""
-    usual = WINDOWS.get(keys.architecture)
-    window = keys.whole("attention.sliding_window", keys.get("attention.sliding_window", usual))
-    if not window:
-        return [False] * blocks, 0
-    if keys.architecture in WITHOUT_WINDOW:
-        notes.append(f"the window of {window} tokens is not used: {WITHOUT_WINDOW[keys.architecture]}")
-        return [False] * blocks, 0
-    pattern = keys.get("attention.sliding_window_pattern")
-    if isinstance(pattern, list):
-        if not pattern:
-            raise RocattnError(f"{keys.name}: {keys.architecture}.attention.sliding_window_pattern is empty")
-        return [bool(pattern[at % len(pattern)]) for at in range(blocks)], window
-    usual = (WINDOW_PERIODS | DENSE_FIRST).get(keys.architecture)
-    period = keys.whole("attention.sliding_window_pattern", usual if pattern is None else pattern)
-    if pattern is None and not period:
-        notes.append(f"the file names no pattern of windows: every layer is taken to see {window} tokens")
-    full = 0 if keys.architecture in DENSE_FIRST else period - 1
-    return [period == 0 or at % period != full for at in range(blocks)], window
+def _attending(keys: _Keys, trunk: int, blocks: int) -> list[int]:
+    """Return which of the first so many blocks may have softmax attention, and not a linear one."""
+    if keys.architecture in LLAMA_CPP.recurrent:
+        return []
+    linear = "attention.recurrent_layers"
+    if (value := keys.get(linear)) is not None:
+        return [at for at in range(trunk) if not keys.of_layer(linear, value, at, blocks)]
+    usual = LLAMA_CPP.full_attention_interval.get(keys.architecture, 1)
+    interval = keys.whole("full_attention_interval", keys.get("full_attention_interval", usual)) or 1
+    return [at for at in range(trunk) if (at + 1) % interval == 0]
+
+
+def _windows(keys: _Keys, trunk: int, notes: list[str]) -> tuple[list[bool], int]:
+    """Return which of the first so many blocks slide, and the window in tokens; 0 without one.
+
+    Raises:
+        RocattnError: When there is a window, and which blocks have it is not known.
+    """
+    none = [False] * trunk, 0
+    given = keys.whole("attention.sliding_window")
+    row = LLAMA_CPP.windows.get(keys.architecture)
+    if row is None:
+        if given and keys.architecture not in LLAMA_CPP.names:
+            raise RocattnError(
+                f"{keys.name}: {keys.architecture!r} is not in this version's table (llama.cpp of {LLAMA_CPP.date}): "
+                f"it has a window of {given} tokens, and which layers see no more is not known"
+            )
+        if given:
+            notes.append(f"the window of {given} tokens is not used: llama.cpp runs {keys.architecture} without one")
+        return none
+    window = row.window if keys.get("attention.sliding_window") is None else given and (row.fixed or given)
+    if not window or row.blocks not in {0, trunk}:
+        return none
+    if row.chunks:
+        notes.append(f"layers that see chunks of {window} tokens in llama.cpp are taken to see everything before them")
+        return none
+    name = "attention.sliding_window_pattern"
+    pattern = keys.get(name)
+    if pattern == []:
+        raise RocattnError(f"{keys.name}: {keys.architecture}.{name} is empty")
+    if isinstance(pattern, list):  # a list that is too short is of those that see everything, as llama.cpp has it
+        return [at < len(pattern) and keys.whole(name, pattern[at]) > 0 for at in range(trunk)], window
+    if row.period is None:
+        keys.need(name)
+        raise RocattnError(f"{keys.name}: {keys.architecture}.{name} is {_shown(pattern)}, not a list of its blocks")
+    period = keys.whole(name, row.period if pattern is None else pattern)
+    full = 0 if row.dense_first else period - 1
+    return [period == 0 or at % period != full for at in range(trunk)], window

@@ -18,7 +18,7 @@ CHECK = Check(
 CONFIG = AttentionConfig(batch=3, num_heads=4, num_kv_heads=2, seq_q=5, seq_k=11, head_dim=24, causal=True)
 
 
-def make_sides(_config, backends, settings, _threads, on_launch=lambda: None, *, module=""):
+def make_sides(_config, backends, settings, _threads, on_launch=lambda: None, *, module="", copies=1):
     """Stand in for ``measure_side_by_side`` where processes are not what a test is about."""
     launches = [
         Launch(start_ns=next(_times), pos=i, number=1, samples_ns=[1e6, 1.1e6]) for i in range(settings.launches)

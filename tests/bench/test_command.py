@@ -56,7 +56,7 @@ def test_json_is_alone_on_stdout_and_whole(run_bench, tmp_path):
     value = json.loads(out)
     assert status == 0
     assert set(value) == {"machine", "commit", "settings", "ceilings", "path", "records", "speedups", "skipped",
-                          "unmeasured", "not_compared"}  # fmt: skip
+                          "unmeasured", "not_compared", "winning_lengths"}  # fmt: skip
     assert [record["backend"] for record in value["records"]] == ["cpu", "cpu-flash"]
     for record in value["records"]:
         assert record["suite"] == "custom"

@@ -3,7 +3,7 @@
 import pytest
 
 from rocattn import BACKENDS
-from rocattn.config import AttentionConfig
+from rocattn.config import AttentionConfig, VarlenShape
 from rocattn_profiling.bench import session as harness
 from rocattn_profiling.bench.launch import BackendLaunches
 from rocattn_profiling.bench.session import BenchSession, SuiteFacts
@@ -19,10 +19,11 @@ NEEDED_S = 2 * (2 + 4) * 2  # of two backends whose calls take a second each: tw
 @pytest.fixture(autouse=True)
 def asked(monkeypatch):
     """No processes, a quiet machine: what would be measured is noted. Returns the notes by function."""
-    calls = {"sides": [], "ceilings": [], "estimates": [], "failing": {}}
+    calls = {"sides": [], "copies": [], "ceilings": [], "estimates": [], "failing": {}}
 
-    def sides(config, backends, settings, threads, on_launch, *, module=""):
+    def sides(config, backends, settings, threads, on_launch, *, module="", copies=1):
         calls["sides"].append((config.label, list(backends), threads, module))
+        calls["copies"].append(copies)
         made = make_sides(config, backends, settings, threads, on_launch)
         return made | {name: side for name, side in calls["failing"].items() if name in made}
 
@@ -72,7 +73,47 @@ def test_more_than_half_of_the_cores_at_work_is_busy(tmp_path, monkeypatch, load
     monkeypatch.setattr(harness.machine, "this_machine", lambda: harness.msgspec.structs.replace(real, cores=4))
     notes = []
     run_bench([CONFIG], ["cpu"], tmp_path, SETTINGS, on_note=notes.append)
-    assert notes == ["the machine is busy (load 2.1 on 4 cores): times are disturbed"] * said
+    told = ["the machine is busy (load 2.1 on 4 cores): times are disturbed"]
+    assert notes[:1] == told * said
+    assert [("--threads 1 is steadier here" in note) for note in notes[1:]] == [True] * said
+
+
+def lengths_of(*queries):
+    """Sequences of so many queries, of 40 and 90 keys."""
+    return VarlenShape(total_q=sum(queries), total_k=130, lengths=tuple(zip(queries, (40, 90), strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "cold"),
+    [
+        ({}, {}, True), ({"seq_q": 16}, {}, True), ({"seq_q": 17}, {}, False), ({}, {"warm": True}, False),
+        ({"direction": "backward"}, {}, False), ({"seq_k": 0}, {}, False),
+        ({"batch": 2, "seq_k": 90, "varlen": lengths_of(1, 7)}, {}, True),
+        ({"batch": 2, "seq_q": 77, "seq_k": 90, "varlen": lengths_of(1, 77)}, {}, False),
+    ],
+)  # fmt: skip
+def test_decode_steps_find_nothing_in_the_caches(tmp_path, asked, monkeypatch, changes, settings, cold):
+    """Copies of Q, K and V that fill the last-level cache twice, unless the caches are to stay warm."""
+    monkeypatch.setattr(harness.limits, "last_level_cache_bytes", lambda: 1 << 20)
+    config = CONFIG.replace(**changes)
+    made = harness.msgspec.structs.replace(SETTINGS, **settings)
+    (record,) = run_bench([config], ["cpu"], tmp_path, made)
+    assert record.caches == ("cold" if cold else "warm")
+    (copies,) = asked["copies"]
+    assert (copies * (config.q_bytes + config.kv_bytes) > 2 << 20) == (copies > 1) == cold
+
+
+def test_a_cache_that_no_copies_can_fill_stays_warm(tmp_path, asked, monkeypatch):
+    """Where they would take more than a quarter of the memory, or be too many; an unknown size is said."""
+    notes = []
+    for cache, memory in ((1 << 20, 4 << 20), (1 << 40, 1 << 50), (0, 1 << 40)):
+        monkeypatch.setattr(harness.limits, "last_level_cache_bytes", lambda cache=cache: cache)
+        monkeypatch.setattr(harness.machine, "available_memory_bytes", lambda memory=memory: memory)
+        monkeypatch.setattr(harness, "memory_problem", lambda *_: "")
+        run_bench([CONFIG], ["cpu"], tmp_path, SETTINGS, fresh=True, on_note=notes.append)
+    assert asked["copies"][:2] == [1, 1]
+    assert asked["copies"][2] > 1
+    assert sum(note.startswith("this system does not tell the size of its last-level cache") for note in notes) == 1
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(NEEDED_S, True), (NEEDED_S - 0.1, False)])

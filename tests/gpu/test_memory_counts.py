@@ -4,16 +4,16 @@ CODE = """
 import json
 from hostgpu_cases import SIZES
 from rocattn import BACKENDS, AttentionConfig
+from rocattn_profiling.bench.launch import register_named
 from rocattn_profiling.memory.model import theory
-from rocattn_profiling.memory.measure import MeasuredBackend
 from rocattn_profiling.memory.measure import measure_call
 
 found = {}
 config = AttentionConfig(**SIZES, dtype="float16")
-for name, flash in (("gpu", True), ("gpu-standard", False)):
-    BACKENDS.get("gpu").use_flash_attention = flash
-    said = theory(config, MeasuredBackend(name).backend)
-    found[name] = [measure_call(config, "gpu").allocated_bytes, said.total, said.scores, said.workspace]
+register_named(["gpu-standard"])
+for name in ("gpu", "gpu-standard"):
+    said = theory(config, BACKENDS.get(name))
+    found[name] = [measure_call(config, name).allocated_bytes, said.total, said.scores, said.workspace]
 print(json.dumps(found))
 """
 

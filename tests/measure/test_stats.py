@@ -107,6 +107,45 @@ def test_a_gpu_is_not_judged_by_the_cpus_ceilings():
     assert stats.summarize(make_record([], launches=[launch])).cores_used == pytest.approx(1.75)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "gpu-standard"])
+def test_a_share_of_a_disturbed_ceiling_is_undecided(backend):
+    """Two takes of one bad moment may agree: a share of theirs would be too large, and not only beyond 100 %."""
+    ceilings = {"gemm_tflops": 1e9, "memory_gbps": 1e9, "disturbed": 1.0}
+    summary = stats.summarize(make_record([[2000.0]], ceilings=ceilings, backend=backend))
+    assert (summary.gemm_pct, summary.memory_pct) == (None, None)
+    told = {} if backend == "gpu-standard" else dict.fromkeys(["gemm_pct", "memory_pct"], stats.DISTURBED_CEILING)
+    assert summary.undecided == told
+
+
+def speedup_of(low, high, *, decided=True):
+    """Return a speed-up with this interval."""
+    ratio = (low * high) ** 0.5 if decided else None
+    why = None if decided else stats.DISTURBED
+    return stats.Speedup(
+        slow="cpu", fast="f", ratio=ratio, low=low, high=high, launches=3, unit="launch", undecided=why
+    )
+
+
+@pytest.mark.parametrize(
+    ("intervals", "start"),
+    [
+        ({8: (1.1, 1.2), 16: (2, 3)}, 8),
+        ({8: (0.9, 1.2), 16: (2, 3), 32: (2, 3)}, 16),
+        ({8: (1.1, 1.2), 16: (0.5, 0.6), 32: (2, 3)}, 32),
+        ({8: (1.1, 1.2), 16: (0.5, 0.6)}, None),
+        ({8: (1.1, 1.2), 16: None}, None),
+        ({8: None, 16: (1.1, 1.2)}, 16),
+        ({}, None),
+    ],
+)
+def test_a_backend_wins_from_where_it_always_does(intervals, start):
+    """Proven at that length and at every longer one."""
+    ratios = {
+        n: speedup_of(2, 3, decided=False) if ends is None else speedup_of(*ends) for n, ends in intervals.items()
+    }
+    assert stats.winning_start(ratios) == start
+
+
 def test_a_skipped_record_has_no_summary():
     """The reason it was skipped is in the error."""
     with pytest.raises(RocattnError, match="needs 9 GB"):

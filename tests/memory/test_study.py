@@ -5,20 +5,12 @@ import json
 import msgspec
 import pytest
 
-from rocattn import AttentionConfig
+from rocattn import BACKENDS, AttentionConfig
 from rocattn_profiling.bench.limits import PROCESS_BYTES
 from rocattn_profiling.measure.worker import Reply
 from rocattn_profiling.memory import measure as memory_measure
 from rocattn_profiling.memory import page as memory_report
-from rocattn_profiling.memory.measure import (
-    MeasuredBackend,
-    MemoryFit,
-    MemoryPoint,
-    MemoryResult,
-    MemoryStudy,
-    Reduction,
-    reductions,
-)
+from rocattn_profiling.memory.measure import MemoryFit, MemoryPoint, MemoryResult, MemoryStudy, Reduction, reductions
 from rocattn_profiling.memory.model import Growth, Theory, theory
 
 CONFIG = AttentionConfig(batch=3, num_heads=4, num_kv_heads=2, seq_q=64, seq_k=64, head_dim=16)
@@ -90,23 +82,21 @@ def test_the_attention_matrix_has_all_heads(monkeypatch):
         return Reply(msgspec.json.encode(next(answers)), "")
 
     monkeypatch.setattr(memory_measure, "run_worker", worker)
-    single = memory_measure._measure_point(MeasuredBackend("cpu"), 64, CONFIG, 3, "")
+    single = memory_measure._measure_point(BACKENDS.get("cpu"), 64, CONFIG, 3, "")
     assert (single.matrix_bytes, single.allocated_bytes, single.rss_bytes) == (4 * 3 * 4 * 64 * 64, 7, 9)
-    double = memory_measure._measure_point(MeasuredBackend("cpu"), 64, CONFIG.replace(dtype="float64"), 3, "")
+    double = memory_measure._measure_point(BACKENDS.get("cpu"), 64, CONFIG.replace(dtype="float64"), 3, "")
     assert (double.matrix_bytes, double.status, double.skipped) == (8 * 3 * 4 * 64 * 64, "failed", "MemoryError: no")
     env = asked[0][1]
     assert env["OMP_NUM_THREADS"] == "3"
     assert int(env["MALLOC_TRIM_THRESHOLD_"]) == int(env["MALLOC_MMAP_THRESHOLD_"]) == 1 << 17
-    assert MeasuredBackend("gpu-standard").environment == {memory_measure.USE_FLASH_ATTENTION: "0"}
-    assert not MeasuredBackend("gpu-standard").backend.use_flash_attention
 
 
 def test_what_may_not_fit_beside_its_own_process_says_so(monkeypatch):
     """The need is below what is available, so the line also has what the process may take: twice that, and itself."""
     monkeypatch.setattr(memory_measure, "run_worker", lambda *_: pytest.fail("it measured"))
-    need = theory(CONFIG, MeasuredBackend("cpu").backend).total
+    need = theory(CONFIG, BACKENDS.get("cpu")).total
     monkeypatch.setattr(memory_measure, "available_memory_bytes", lambda: 2 * need + PROCESS_BYTES - 1)
-    found = memory_measure._measure_point(MeasuredBackend("cpu"), 64, CONFIG, 1, "")
+    found = memory_measure._measure_point(BACKENDS.get("cpu"), 64, CONFIG, 1, "")
     assert found.skipped.startswith("needs ")
     assert found.skipped.endswith(f"; its process may take {(2 * need + PROCESS_BYTES) / 1e6:.1f} MB")
 
@@ -114,7 +104,7 @@ def test_what_may_not_fit_beside_its_own_process_says_so(monkeypatch):
 def test_the_worst_difference_counts_in_either_direction():
     """-20 % is worse than +5 %; what was skipped is in no fit."""
     points = [point(counted=1250), point(length=128, counted=952), point(length=256, skipped="x")]
-    fit = memory_measure._fit(MeasuredBackend("cpu"), points, CONFIG, 1, keep_queries=False)
+    fit = memory_measure._fit(BACKENDS.get("cpu"), points, CONFIG, 1, keep_queries=False)
     assert fit.worst_difference_pct == pytest.approx(20)
     assert (fit.longest, fit.longest_theory_bytes, fit.longest_measured_bytes) == (0, 0, None)
 

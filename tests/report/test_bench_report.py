@@ -48,6 +48,32 @@ def test_charts_are_time_against_length_for_each_backend(records):
     assert steps[0] / steps[1] == pytest.approx(1.977, abs=0.02)  # log(129/33) / log(257/129)
 
 
+def test_the_length_from_which_flash_wins_is_said(records, record_of):
+    """On the page, in Markdown and in JSON; and whether what calls read was in the caches."""
+    cold = record_of(AttentionConfig(batch=2, num_heads=2, seq_q=1, seq_k=17, head_dim=9), caches="cold")
+    report = bench_report.build([*records, cold])
+    line = "cpu-flash is faster than cpu at every length measured (33 to 257 keys) in 1 of 1 combinations"
+    html, text = report_html(report, 0), report_markdown(report)
+    assert f"{line} of the other sizes." in html
+    assert escape_markdown(line) in text
+    assert "Caches warm, but where it says cold." in html
+    assert f"{cold.label} cold" in html
+    assert escape_markdown(f"{cold.label} cold") in text
+    (winning,) = bench_report.to_json(report)["winning_lengths"]
+    assert (winning["backend"], winning["standard"], winning["start"]) == ("cpu-flash", "cpu", 33)
+
+
+def test_the_gpus_standard_path_is_what_its_flash_is_compared_with(record_of):
+    """Of a config that no CPU measured; beside one, it is compared with that."""
+    config = AttentionConfig(batch=2, num_heads=2, seq_q=17, seq_k=17, head_dim=9)
+    made = {name: record_of(config, backend=name, pair="p") for name in ("gpu", "gpu-standard", "cpu")}
+    for backends, base in ((("gpu", "gpu-standard"), "gpu-standard"), (("gpu", "gpu-standard", "cpu"), "cpu")):
+        rows = bench_report.build([made[name] for name in backends]).groups[0].rows
+        assert {row.record.backend: row.speedup and row.speedup.slow for row in rows} == {
+            name: None if name == base else base for name in backends
+        }
+
+
 def test_skipped_and_wrong_are_said(records, record_of):
     """A skipped config keeps its reason; a wrong output is named, in red, in every format."""
     config = AttentionConfig(batch=2, num_heads=2, seq_q=17, seq_k=17, head_dim=9)
@@ -69,7 +95,8 @@ def test_nan_is_said_as_such(record_of):
     check = msgspec.structs.replace(good.check, ok=False, max_abs_error=sys.float_info.max)
     report = bench_report.build([msgspec.structs.replace(good, check=check)])
     assert "NaN or inf, wrong (out)" in report_html(report, 0)
-    assert report_markdown(report).count(" WRONG | NaN or inf |") == 1
+    (row,) = (line for line in report_markdown(report).splitlines() if " WRONG | " in line)
+    assert row.endswith(" | NaN or inf |")
 
 
 def test_how_to_measure_again_is_a_command(records, record_of):
@@ -81,7 +108,7 @@ def test_how_to_measure_again_is_a_command(records, record_of):
     own = bench_report.build([record_of(config, suite="custom", data="trig", seed=3)])
     assert own.command == (
         "rocattn bench --batch 1 --num-heads 4 --num-kv-heads 2 --seq-q 5 --seq-k 9 --head-dim 8 --head-dim-v 8 "
-        "--causal --backend cpu --dtype float16 --data trig --seed 3 --threads 1"
+        "--causal --backend cpu --dtype float16 --data trig --seed 3 --threads 1 --warm"
     )
 
 

@@ -125,7 +125,8 @@ class AsvStore:
             name = "-".join(filter(None, (record.machine.name, record.host)))
             node = msgspec.structs.replace(record.machine, name=name)
             cells = grouped.setdefault((record.commit, node), {}).setdefault(benchmark, {})
-            cells[repr(record.label)] = record_value(record)
+            cold = "-cold" if record.caches == "cold" else ""  # a series of its own, not a slower one
+            cells[repr(record.label + cold)] = record_value(record)
             count += 1
         for (commit, machine), benchmarks in grouped.items():
             entries = [

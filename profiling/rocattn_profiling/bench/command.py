@@ -64,7 +64,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "longer than the model's context)",
     )  # fmt: skip
     what.add_argument("--quick", action="store_true", help="a subset of each grid, and short launches")
-    what.add_argument("--backend", action="extend", nargs="+", metavar="NAME", help="backends (default: the grid's)")
+    what.add_argument(
+        "--backend", action="extend", nargs="+", metavar="NAME",
+        help="backends, the first of which the others are compared with; gpu-standard is the standard path of gpu "
+        "(default: the grid's)",
+    )  # fmt: skip
     what.add_argument(
         "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
         help="import this module (or FILE.py) first: it registers backends of yours in rocattn.BACKENDS, and they are "
@@ -83,6 +87,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--time-limit", type=seconds, metavar="S",
         help="skip a config estimated to take longer than this many seconds (default 60)",
+    )  # fmt: skip
+    how.add_argument(
+        "--warm", action="store_true",
+        help="leave keys and values in the caches between calls of few queries, too, which else find them in none",
     )  # fmt: skip
     how.add_argument("--fresh", action="store_true", help="measure everything anew; older records are moved aside")
     how.add_argument("--no-store", action="store_true", help="do not add the results to the asv store")
@@ -155,7 +163,7 @@ def _measure_on_fleet(
 def _settings(arguments: argparse.Namespace) -> Settings:
     from rocattn_profiling.measure.settings import Settings
 
-    changes: dict[str, Any] = {name: getattr(arguments, name) for name in ("data", "seed", "backend_module")}
+    changes: dict[str, Any] = {name: getattr(arguments, name) for name in ("data", "seed", "backend_module", "warm")}
     changes |= {name: value for name in ("launches", "threads") if (value := getattr(arguments, name)) is not None}
     if arguments.samples is not None:
         changes |= {"min_samples": arguments.samples, "max_samples": arguments.samples}
@@ -169,9 +177,11 @@ def _with_backends(
 ) -> list[SuitePart]:
     """Return the parts with the backends to measure: the named ones, else the grid's, a GPU's, and the module's."""
     from rocattn.backends import BACKENDS
+    from rocattn_profiling.bench.launch import register_named
     from rocattn_profiling.bench.parts import DEFAULT_GRID
     from rocattn_profiling.workloads.grids import get_grid
 
+    register_named(arguments.backend or ())
     for name in arguments.backend or ():
         BACKENDS.get(name)  # raises, listing the names
     named = _named(arguments)
@@ -213,8 +223,8 @@ def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
     from rocattn_profiling.measure.settings import Settings
 
     usual = Settings(threads=available_cores() if session.machine else 0)  # 0: what each job of a fleet was given
-    if any(getattr(session.settings, name) != getattr(usual, name) for name in ("threads", "data", "seed")):
-        return "not added to the asv store: its history is of normal data with seed 0 on all available cores"
+    if any(getattr(session.settings, name) != getattr(usual, name) for name in ("threads", "data", "seed", "warm")):
+        return "not added to the asv store: its history is of normal data, seed 0, all available cores and not --warm"
     from rocattn_profiling.asv.store import AsvStore
 
     kept, left_out = [], Counter[str]()
@@ -239,7 +249,7 @@ def _not_of_the_history(record: Record) -> str:
     from rocattn_profiling.workloads.grids import GRIDS
     from rocattn_profiling.workloads.modules import WORKLOADS
 
-    if not type(BACKENDS.get(record.backend)).__module__.startswith("rocattn."):
+    if not type(BACKENDS.get(record.backend)).__module__.startswith(("rocattn.", "rocattn_profiling.")):
         return "of a backend that no commit has"
     if record.suite not in GRIDS | WORKLOADS:
         return "of a shape or model that is not in the suites"

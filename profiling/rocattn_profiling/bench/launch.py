@@ -7,6 +7,7 @@ takes down is repeated without it. The protocol is that of `rocattn_profiling.me
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import os
 import random
@@ -14,7 +15,7 @@ import resource
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +23,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import rocattn
+from rocattn.backends import BACKENDS, GpuBackend
 from rocattn.config import AttentionConfig
 from rocattn_profiling.base.process import end_with_parent
 from rocattn_profiling.measure.machine import load_average, thread_environment
 from rocattn_profiling.measure.records import Check, Launch
+from rocattn_profiling.measure.settings import import_backends
+from rocattn_profiling.measure.stats import GPU_STANDARD
 from rocattn_profiling.measure.worker import Crash, describe, peak_rss_bytes, reset_peak, run_worker, serve
 
 if TYPE_CHECKING:
@@ -47,6 +51,23 @@ _DOUBT = 4.0  # the largest error of all rows may be this much above that of the
 _RESOLUTIONS = 1000  # a sample is at least this many ticks of the clock
 
 
+class StandardGpuBackend(GpuBackend):
+    """The standard path of the gpu backend under a name of its own, to be measured beside the flash kernels."""
+
+    name = GPU_STANDARD
+    priority = -1001  # never chosen but by its name
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.use_flash_attention = False
+
+
+def register_named(names: Iterable[str]) -> None:
+    """Register what is a backend only when it is asked for by name: `StandardGpuBackend`."""
+    if GPU_STANDARD in names and all(backend.name != GPU_STANDARD for backend in BACKENDS):
+        BACKENDS.register(StandardGpuBackend())
+
+
 class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a launch.
 
@@ -58,6 +79,7 @@ class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
         warmup_s: Warm-up of each backend ends after this time or ten calls; at least one call, four if they are short.
         budget_s: Sampling goes on this long for each backend, within ``min_samples`` and ``max_samples``.
         min_sample_ns: Calls are timed together until a sample takes at least this long.
+        copies: Copies of Q, K and V that calls take in turns, to find none of them in a cache.
         check: Whether outputs are compared with float64.
         module: Suite of the module workload that attention is measured in; "" for attention alone.
         backend_module: Module that registers further backends when imported; "" for none.
@@ -75,6 +97,7 @@ class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
     min_samples: int
     max_samples: int
     min_sample_ns: int = 1_000_000
+    copies: int = 1
     check: bool = False
     module: str = ""
     backend_module: str = ""
@@ -229,19 +252,51 @@ class TurnSampler:
         return True
 
 
+class Copies:
+    """Q, K and V of the inputs, and copies of them that lie one after the other.
+
+    Args:
+        inputs: The inputs.
+        count: How many there are of each, the inputs' own included.
+    """
+
+    def __init__(self, inputs: Inputs, count: int = 1) -> None:
+        import numpy as np
+
+        self._given = (inputs.q, inputs.k, inputs.v)
+        self._further = [np.empty((count - 1, *array.shape), array.dtype) for array in self._given]
+        self.refill()
+
+    def refill(self) -> None:
+        """Give the copies the values of the inputs."""
+        for further, array in zip(self._further, self._given, strict=True):
+            further[...] = array
+
+    def turns(self) -> Iterator[tuple[NDArray[Any], ...]]:
+        """Return (q, k, v) of one after the other without end, the inputs' own first."""
+        return itertools.cycle([self._given, *zip(*self._further, strict=True)])
+
+
 def calls_of(
-    backends: Sequence[str], config: AttentionConfig, inputs: Inputs
+    backends: Sequence[str], config: AttentionConfig, inputs: Inputs, copies: Copies | None = None
 ) -> dict[str, Callable[[], tuple[Any, ...]]]:
-    """Return a function for each backend that makes one call through the public API."""
+    """Return a function for each backend that makes one call through the public API.
+
+    Args:
+        backends: Names.
+        config: The problem.
+        inputs: Its inputs.
+        copies: Of Q, K and V, which forward calls take in turns.
+    """
     lengths = config.varlen is not None
     attention = rocattn.attention_varlen if lengths else rocattn.attention
     gradients = rocattn.attention_varlen_backward if lengths else rocattn.attention_backward
 
     def forward(name: str) -> Callable[[], tuple[Any, ...]]:
-        options = inputs.options(config)
+        options, turns = inputs.options(config), (copies or Copies(inputs)).turns()
 
         def call() -> tuple[Any, ...]:
-            output = attention(inputs.q, inputs.k, inputs.v, backend=name, **options)
+            output = attention(*next(turns), backend=name, **options)
             return output if isinstance(output, tuple) else (output,)
 
         return call
@@ -326,11 +381,13 @@ def _prepare(
     from rocattn_profiling.workloads.inputs import make_inputs
 
     inputs = make_inputs(config, data=job.data, seed=job.seed)
-    calls = calls_of(job.backends, config, inputs)
+    copies = Copies(inputs, job.copies)
+    calls = calls_of(job.backends, config, inputs, copies)
     if not job.check:
         return calls, lambda _: {}, tuple
     given = inputs.arrays()
     sums = {name: _checksum(array) for name, array in given.items()}
+    seen: set[str] = set()
 
     def restore() -> tuple[str, ...]:
         written = tuple(name for name, array in given.items() if _checksum(array) != sums[name])
@@ -338,6 +395,9 @@ def _prepare(
             made = make_inputs(config, data=job.data, seed=job.seed).arrays()
             for name in written:
                 given[name][...] = made[name]
+        seen.update(written)
+        if seen:  # who wrote into the inputs once writes into the copies, too, in every call
+            copies.refill()
         return written
 
     return calls, lambda outputs: check_outputs(config, inputs, outputs, job.seed), restore
@@ -353,9 +413,8 @@ def perform(job: LaunchJob, mark: Callable[[str], None]) -> Result:
     if job.library and library != job.library:
         return Result(failed=f"the worker imported rocattn from {library}, not from {job.library}")
     if job.backend_module:
-        from rocattn_profiling.measure.settings import import_backends
-
         import_backends(job.backend_module)
+    register_named(job.backends)
     config = AttentionConfig.from_dict(job.config)
     calls, check, restore = _prepare(job, config)
     sampler = TurnSampler(calls, job, mark, restore)
@@ -401,8 +460,11 @@ def measure_side_by_side(
     on_launch: Callable[[], None] = lambda: None,
     *,
     module: str = "",
+    copies: int = 1,
 ) -> dict[str, BackendLaunches]:
     """Measure backends on a config, or in a module around it, in ``settings.launches`` fresh processes.
+
+    Of Q, K and V there are so many ``copies``, which calls take in turns (`limits.cold_copies`).
 
     A backend that raises, crashes the process or hangs is dropped with its reason; the launch in which it took the
     others down with it is repeated for them.
@@ -412,7 +474,8 @@ def measure_side_by_side(
     patience_s = 2 * settings.time_limit_s + _START_AND_CHECK_S
     for pos in range(settings.launches):
         while able := [name for name, side in sides.items() if not side.failed]:
-            outcome = launch(_launch_job(config, able, settings, pos, module), env, patience_s)
+            job = _launch_job(config, able, settings, pos=pos, module=module, copies=copies)
+            outcome = launch(job, env, patience_s)
             if isinstance(outcome, Result) and not outcome.failed:
                 for samples in outcome.series:
                     sides[samples.backend].add(samples, outcome.log)
@@ -432,7 +495,9 @@ def launch(job: LaunchJob, env: dict[str, str], timeout_s: float) -> Result | Cr
     return result
 
 
-def _launch_job(config: AttentionConfig, backends: list[str], settings: Settings, pos: int, module: str) -> LaunchJob:
+def _launch_job(
+    config: AttentionConfig, backends: list[str], settings: Settings, *, pos: int, module: str, copies: int
+) -> LaunchJob:
     return LaunchJob(
         config=config.to_dict(),
         backends=backends,
@@ -443,6 +508,7 @@ def _launch_job(config: AttentionConfig, backends: list[str], settings: Settings
         budget_s=settings.budget_s,
         min_samples=settings.min_samples,
         max_samples=settings.max_samples,
+        copies=copies,
         check=pos == 0,
         module=module,
         backend_module=settings.backend_module,

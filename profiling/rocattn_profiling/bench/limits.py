@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ import msgspec
 from rocattn.backends.gpu import GpuBackend
 from rocattn.errors import RocattnError
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
+from rocattn_profiling.measure.stats import DISTURBED_CEILINGS, DISTURBED_SWITCHES_PER_S
 from rocattn_profiling.measure.worker import Crash, run_worker, serve
 
 if TYPE_CHECKING:
@@ -42,8 +44,14 @@ _SIZES, _QUICK_SIZES = (256, 512, 1024, 2048), (256, 1024)
 _CACHES, _QUICK_CACHES = 4, 2
 """Size of the array in last-level caches. The first touch of its pages takes longer than all that follows: a virtual
 machine of two cores may see a cache of 480 MiB."""
+_USUAL_CACHE = 32 << 20
+FEW_QUERIES = 16
+"""Of a sequence: more are a prompt, or a large part of one."""
+COLD_CACHES = 2
+_MOST_COPIES = 1 << 16
 _TIMEOUT_S = 120.0
-_MOST_TAKES = 6
+_MOST_TAKES, _MOST_DISTURBED = 6, 3
+_SWITCHES = "switches_per_s"  # involuntary ones, of a take
 _AGREEING = 0.95  # those of a quiet machine lie within 4 % of their mean
 
 
@@ -55,19 +63,27 @@ def measure_ceilings(threads: int, *, quick: bool = False) -> dict[str, float]:
         quick: Fewer sizes and tries: about a second.
 
     Returns:
-        The numbers of the module's docstring, by name: the best of as many processes as it takes until two agree.
+        The numbers of the module's docstring, by name: the best of as many processes as it takes until two agree that
+        other processes left alone; `DISTURBED_CEILINGS` besides if there are no such two, as two may agree, too, that
+        were of one bad moment.
 
     Raises:
         RocattnError: When the process fails; the message quotes its error.
     """
-    taken = [_take_ceilings(threads, quick=quick)]
-    while len(taken) < 2 or (len(taken) < _MOST_TAKES and not _agree(taken)):
+    taken: list[dict[str, float]] = []
+    quiet: list[dict[str, float]] = []
+    while len(taken) < (_MOST_TAKES if quiet else _MOST_DISTURBED) and not _agree(quiet):
         taken.append(_take_ceilings(threads, quick=quick))
-    return {name: max(each[name] for each in taken) for name in taken[0]}
+        if taken[-1].pop(_SWITCHES) <= DISTURBED_SWITCHES_PER_S:
+            quiet.append(taken[-1])
+    best = {name: max(each[name] for each in taken) for name in taken[0]}
+    return best if _agree(quiet) else best | {DISTURBED_CEILINGS: 1.0}
 
 
 def _agree(taken: Sequence[Mapping[str, float]]) -> bool:
     """Whether the best two of each ceiling are about the same: what disturbs one makes it lower."""
+    if len(taken) < 2:
+        return False
     best = [sorted((each[name] for each in taken), reverse=True) for name in taken[0]]
     return all(second >= _AGREEING * first for first, second, *_ in best)
 
@@ -82,14 +98,38 @@ def _take_ceilings(threads: int, *, quick: bool) -> dict[str, float]:
 
 
 def last_level_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Return the size of the largest cache that one core sees, in bytes; 32 MiB when the system does not say."""
+    """Return the size of the largest cache that one core sees, in bytes; 0 when the system does not say."""
     sizes = []
     for path in caches.glob("index*/size"):
         text = path.read_text().strip()
         unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
         digits = text.rstrip("KMG")
         sizes.append(int(digits) * unit if digits.isdigit() else 0)
-    return max(sizes, default=0) or 32 << 20
+    return max(sizes, default=0)
+
+
+def few_queries(config: AttentionConfig) -> bool:
+    """Whether it is a decode step, or nearly: a forward pass over so few queries that its reads decide its time."""
+    queries = config.seq_q if config.varlen is None else max((q for q, _ in config.varlen.lengths), default=0)
+    return config.direction == "forward" and 0 < queries <= FEW_QUERIES and config.kv_bytes > 0
+
+
+def cold_copies(config: AttentionConfig, cache_bytes: int, available_bytes: int) -> int:
+    """Return how many copies of Q, K and V calls must take in turns to find none of them in a cache; 1 for warm caches.
+
+    A pass over few queries does little with what it reads, so where that comes from decides its time; and between two
+    steps of one layer a model reads the caches of all others. A pass over many reads the same keys again and again.
+
+    Args:
+        config: The problem.
+        cache_bytes: Size of the last-level cache; 0 for unknown, which is taken for 32 MiB.
+        available_bytes: Memory that can be taken: more than a quarter is not.
+    """
+    if not few_queries(config):
+        return 1
+    size = config.q_bytes + config.kv_bytes
+    copies = 1 + -(-COLD_CACHES * (cache_bytes or _USUAL_CACHE) // size)
+    return copies if copies <= _MOST_COPIES and copies * size <= available_bytes // 4 else 1
 
 
 def _best_rate(call: Callable[[], object], work: float, budget_s: float, tries: int) -> float:
@@ -123,7 +163,7 @@ def _memory_gbps(threads: int, budget_s: float, caches: int) -> tuple[float, flo
     """Return (read, copy) in GB/s of an array as large as so many last-level caches."""
     import numpy as np
 
-    wanted = max(_SMALLEST_ARRAY, caches * last_level_cache_bytes())
+    wanted = max(_SMALLEST_ARRAY, caches * (last_level_cache_bytes() or _USUAL_CACHE))
     columns = 4096
     rows = max(1, min(wanted, available_memory_bytes() // 4) // (4 * columns))
     source = np.full((rows, columns), 0.5, np.float32)
@@ -146,15 +186,18 @@ def _memory_gbps(threads: int, budget_s: float, caches: int) -> tuple[float, flo
 
 
 def _measured(threads: int, *, quick: bool) -> dict[str, float]:
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw, time.perf_counter()
     sizes, budget_s, caches = (_QUICK_SIZES, 0.1, _QUICK_CACHES) if quick else (_SIZES, 0.5, _CACHES)
     read, copied = _memory_gbps(threads, budget_s, caches)
-    return {
+    found = {
         "gemm_tflops": _gemm_tflops("float32", sizes, budget_s),
         "gemm_float64_tflops": _gemm_tflops("float64", sizes, budget_s),
         "memory_gbps": max(read, copied),
         "memory_read_gbps": read,
         "memory_copy_gbps": copied,
     }
+    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+    return found | {_SWITCHES: switches / (time.perf_counter() - began)}
 
 
 PROCESS_BYTES = 250_000_000
@@ -187,13 +230,15 @@ def _call_bytes(config: AttentionConfig) -> tuple[int, int]:
     return inputs, outputs
 
 
-def memory_problem(config: AttentionConfig, backend: Backend, backends: int, available_bytes: int) -> str:
-    """Return why a backend does not fit in memory, or "".
+def memory_problem(
+    config: AttentionConfig, backend: Backend, backends: int, available_bytes: int, copies: int = 1
+) -> str:
+    """Return why a backend does not fit in memory, or "", with so many copies of Q, K and V.
 
     On a GPU the workspace and a copy of the tensors are in the device's memory, and another copy is pinned here.
     """
     workspace, kind = backend.workspace_bytes(config), "workspace"
-    tensors = tensor_bytes(config, backends)
+    tensors = tensor_bytes(config, backends) + (copies - 1) * (config.q_bytes + config.kv_bytes)
     if isinstance(backend, GpuBackend):
         copy, device = sum(_call_bytes(config)), backend.runtime().device.memory_bytes
         if workspace + copy > device:

@@ -10,10 +10,27 @@ import msgspec
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
+from rocattn_profiling.bench.limits import few_queries
 from rocattn_profiling.bench.model import ModelView, model_view
-from rocattn_profiling.bench.view import UNDECIDED, undecided_notes
+from rocattn_profiling.bench.view import (
+    UNDECIDED,
+    caches,
+    config_text,
+    undecided_notes,
+    variant,
+    winning_lengths,
+    winning_lines,
+)
 from rocattn_profiling.measure.records import Place, by_place, place_names, place_of, to_builtins
-from rocattn_profiling.measure.stats import Speedup, Summary, newest, speedup, summarize
+from rocattn_profiling.measure.stats import (
+    DISTURBED_CEILINGS,
+    GPU_STANDARD,
+    Speedup,
+    Summary,
+    newest,
+    speedup,
+    summarize,
+)
 from rocattn_profiling.pages.charts import Chart, ChartLine, ChartPoint, colour_of, line_chart
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.pages.render import add_filters
@@ -26,6 +43,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 BASELINE = "cpu"
+"""Of a config without it, the standard path of the GPU is."""
 CHARTS = 6
 """Most charts per grid; those with the most points are kept, and the page says how many were left out."""
 
@@ -141,7 +159,12 @@ def build(records: Iterable[Record]) -> BenchReport:
         for place, members in places.items()
         if any(record.suite == suite for record in members)
     }
-    base = {(place_of(r), r.suite, r.label): r for r in kept if r.backend == BASELINE and r.launches}
+    base = {
+        (place_of(r), r.suite, r.label): r
+        for backend in (GPU_STANDARD, BASELINE)
+        for r in kept
+        if r.backend == backend and r.launches
+    }
     for record in sorted(kept, key=lambda r: backends.index(r.backend)):
         group = groups[record.suite, place_of(record)]
         if record.skipped or not record.launches:
@@ -189,7 +212,7 @@ def _ceilings(records: Iterable[Record]) -> dict[str, float]:
 
 def order_backends(names: Iterable[str]) -> list[str]:
     """Return backend names, the baseline first."""
-    return sorted(set(names), key=lambda name: (name != BASELINE, name))
+    return sorted(set(names), key=lambda name: (name != BASELINE, name != GPU_STANDARD, name))
 
 
 def reproduce(records: Sequence[Record], backends: Sequence[str]) -> str:
@@ -216,6 +239,8 @@ def reproduce(records: Sequence[Record], backends: Sequence[str]) -> str:
     parts += [f"--data {records[0].data}"] * (records[0].data != "normal")
     parts += [f"--seed {records[0].seed}"] * bool(records[0].seed)
     parts += [f"--threads {records[0].threads}"] * bool(records[0].threads)
+    warm = (record.caches == "warm" and few_queries(configs[record.label]) for record in records if record.launches)
+    parts += ["--warm"] * (any(warm) and not any(option.startswith("--modules") for option in options))
     return " ".join(parts)
 
 
@@ -234,7 +259,7 @@ def scaling_charts(rows: Sequence[Row], backends: Sequence[str]) -> list[Chart]:
     square = all(row.config.head_dim == row.config.seq_k for row in rows)
     variants: dict[str, list[Row]] = {}
     for row in rows:
-        variants.setdefault(_variant(row.config, square=square), []).append(row)
+        variants.setdefault(variant(row.config, square=square), []).append(row)
     charts = []
     for name, members in sorted(variants.items(), key=lambda item: -len(item[1])):
         lengths = sorted({row.config.seq_k for row in members})
@@ -266,14 +291,6 @@ def scaling_charts(rows: Sequence[Row], backends: Sequence[str]) -> list[Chart]:
     return charts
 
 
-def _variant(config: AttentionConfig, *, square: bool) -> str:
-    same = config.seq_q == config.seq_k
-    parts = config.label.split("-")
-    dropped = {f"q{config.seq_q}", f"k{config.seq_k}"} if same else {f"k{config.seq_k}"}
-    dropped |= {f"d{config.head_dim}"} if square else set()
-    return " ".join(part for part in parts if part not in dropped)
-
-
 def _tooltip(row: Row) -> str:
     s = row.summary
     return (
@@ -283,7 +300,7 @@ def _tooltip(row: Row) -> str:
 
 
 def _against(base: Record | None, record: Record) -> Speedup | None:
-    if base is None or record.backend == BASELINE or not base.pair or base.pair != record.pair:
+    if base is None or record.backend == base.backend or not base.pair or base.pair != record.pair:
         return None
     try:
         return speedup(base, record)
@@ -342,6 +359,7 @@ def to_json(report: BenchReport) -> dict[str, Any]:
         ],
         "commits": msgspec.to_builtins(report.commits),
         "rows": rows,
+        "winning_lengths": msgspec.to_builtins(winning_lengths(records)),
         "skipped": skipped,
         "records": to_builtins(records),
     }
@@ -377,6 +395,8 @@ def any_wrong(rows: Mapping[str, Row]) -> bool:
 
 def ceiling(name: str, value: float) -> str:
     """Return a measured limit in words ("gemm 0.09 TFLOP/s")."""
+    if name == DISTURBED_CEILINGS:
+        return "disturbed by other processes"
     stem, _, unit = name.rpartition("_")
     return f"{stem.replace('_', ' ')} {digits(value)} {'GB/s' if unit == 'gbps' else 'TFLOP/s'}"
 
@@ -390,6 +410,11 @@ def of_ceiling(summary: Summary, name: str) -> str:
 def notes(group: Group) -> list[str]:
     """Return a line for each reason why the group's table says "undecided"."""
     return undecided_notes((row.summary for row in group.rows), (row.speedup for row in group.rows))
+
+
+def winning(group: Group) -> list[str]:
+    """Return from which lengths flash attention wins, as the terminal says it."""
+    return winning_lines(row.record for row in group.rows)
 
 
 def speedup_notes(group: Group) -> list[str]:
@@ -406,7 +431,8 @@ def prepare_templates() -> None:
     filters: dict[str, Callable[..., Any]] = {
         "speedup": speedup_text, "interval": interval_text, "by_config": by_config, "best_rate": best_rate,
         "worst_error": worst_error, "any_wrong": any_wrong, "ceiling": ceiling, "of_ceiling": of_ceiling,
-        "legend": _legend, "undecided_notes": notes, "speedup_notes": speedup_notes,
+        "legend": _legend, "undecided_notes": notes, "speedup_notes": speedup_notes, "winning": winning,
+        "config_text": config_text, "caches": lambda group: caches(row.record for row in group.rows),
     }  # fmt: skip
     descriptions = {name: suite.description for name, suite in (GRIDS | WORKLOADS).items()}
     add_filters(filters, descriptions=descriptions)

@@ -21,7 +21,7 @@ from rocattn.backends.gpu import GpuBackend
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import StagedFiles, result_folder
 from rocattn_profiling.bench import limits
-from rocattn_profiling.bench.launch import measure_side_by_side
+from rocattn_profiling.bench.launch import measure_side_by_side, register_named
 from rocattn_profiling.bench.limits import estimate_call_s, memory_problem, time_problem
 from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.records import Record, append_record, read_records
@@ -188,6 +188,8 @@ class BenchSession(ResultsFolder):
         self.commit = machine.this_commit(self.repo) if self.repo else None
         self._on_step = on_step
         self._ceilings: dict[str, float] = {}
+        self._cache_bytes = limits.last_level_cache_bytes()
+        self._memory_bytes = machine.available_memory_bytes()
         self._known: dict[str, Record] = {}
         self.kept_configs = 0
 
@@ -196,6 +198,16 @@ class BenchSession(ResultsFolder):
         load = machine.load_average()
         if load > self.machine.cores / 2:
             self._on_note(f"the machine is busy (load {load:.1f} on {self.machine.cores} cores): times are disturbed")
+            if self.settings.threads > 1:
+                self._on_note(
+                    "threads of a BLAS wait for one that lost its core by spinning (64 ms of CPU time a call "
+                    "were seen in place of 0.9): --threads 1 is steadier here"
+                )
+        if not self._cache_bytes and not self.settings.warm:
+            self._on_note(
+                "this system does not tell the size of its last-level cache: 32 MiB is assumed, and decoding "
+                "may find in it what it reads"
+            )
         return Identity.of(self.commit, self.machine, self.settings)
 
     def keep(self, records: list[Record]) -> None:
@@ -232,6 +244,7 @@ class BenchSession(ResultsFolder):
         Raises:
             RocattnError: When a record cannot be written; a backend's own failure is a record of status "failed".
         """
+        register_named(backends)
         facts = facts or SuiteFacts()
         kept = self.kept(suite, config, backends)
         if kept and all(record.layers == facts.layers for record in kept):  # else a model of that name, but another
@@ -262,6 +275,7 @@ class BenchSession(ResultsFolder):
         self, suite: str, config: AttentionConfig, able: list[str], facts: SuiteFacts
     ) -> dict[str, Record]:
         """Measure backends side by side and store a record of each."""
+        copies = self._copies(config, facts)
         sides = measure_side_by_side(
             config,
             able,
@@ -269,6 +283,7 @@ class BenchSession(ResultsFolder):
             self.settings.threads,
             lambda: self._on_step(config.label, 1),
             module=suite if facts.module else "",
+            copies=copies,
         )
         pair = uuid.uuid4().hex[:12]
         records = {}
@@ -286,9 +301,16 @@ class BenchSession(ResultsFolder):
                     check=side.check,
                     peak_rss_bytes=side.peak_rss_bytes,
                     pair=pair,
+                    caches="cold" if copies > 1 else "warm",
                 )
             self._store(records[name])
         return records
+
+    def _copies(self, config: AttentionConfig, facts: SuiteFacts) -> int:
+        """Return over how many copies of Q, K and V calls go; modules make their own, and keep them."""
+        if self.settings.warm or facts.module:
+            return 1
+        return limits.cold_copies(config, self._cache_bytes, self._memory_bytes)
 
     def _store(self, record: Record) -> None:
         self._append(record)
@@ -327,7 +349,8 @@ class BenchSession(ResultsFolder):
                 return "skipped", f"not supported: {answer.reason}"
             if backend.is_stand_in:
                 return "skipped", "not timed: it runs on the stand-in GPU here, whose times mean nothing"
-            problem = memory_problem(config, backend, count, machine.available_memory_bytes())
+            copies = self._copies(config, facts)
+            problem = memory_problem(config, backend, count, machine.available_memory_bytes(), copies)
         except Exception as error:  # noqa: BLE001 - a user's backend may raise anything: it is named, the rest goes on
             return "failed", describe(error)
         calls = self.settings.launches * (2 + self.settings.min_samples) * count

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rocattn.config import AttentionConfig
 from rocattn_profiling.base.console import emit_json, print_table, say
 from rocattn_profiling.base.reasons import Coverage, NotCompared
 from rocattn_profiling.base.status import OK
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 UNDECIDED = "undecided"
 """What stands in the place of a number that is none; `undecided_notes` says why."""
 SHARE = "% of ceiling"
-COLUMNS = ("config", "backend", "P50", "tokens/s", "TFLOP/s", SHARE, "max error", "speed-up (95 %)")
+COLUMNS = (
+    "config", "backend", "P50", "P95", "P99", "tokens/s", "TFLOP/s", "GB/s", SHARE, "max error", "speed-up (95 %)",
+)  # fmt: skip
 
 
 def list_grids(*, as_json: bool) -> int:
@@ -91,6 +94,7 @@ def as_json(session: BenchSession | FleetSession, records: list[Record]) -> dict
             {"suite": record.suite, "label": record.label, **msgspec.to_builtins(speedup)}
             for record, speedup in speedups(records)
         ],
+        "winning_lengths": msgspec.to_builtins(winning_lengths(records)),
         "skipped": [
             {
                 "id": record.id,
@@ -169,6 +173,96 @@ def _digits(value: float) -> str:
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
+def caches(records: Iterable[Record]) -> str:
+    """Return whether calls found in the caches what they read: in words, for the head of a table."""
+    cold = [record.caches == "cold" for record in records]
+    return "caches cold" if all(cold) else "caches warm, but where it says cold" if any(cold) else "caches warm"
+
+
+def config_text(record: Record) -> str:
+    """Return the label of a record's config, marked where its caches were cold."""
+    return f"{record.label} cold" if record.caches == "cold" else record.label
+
+
+def variant(config: AttentionConfig, *, square: bool) -> str:
+    """Return the sizes of a config but for its sequence length; and for D, if that grows with it."""
+    same = config.seq_q == config.seq_k
+    dropped = {f"q{config.seq_q}", f"k{config.seq_k}"} if same else {f"k{config.seq_k}"}
+    dropped |= {f"d{config.head_dim}"} if square else set()
+    return " ".join(part for part in config.label.split("-") if part not in dropped)
+
+
+class Winning(msgspec.Struct, frozen=True, kw_only=True):
+    """From which sequence length a backend is faster than standard attention: of one set of other sizes.
+
+    Attributes:
+        suite, backend, standard: Which are compared, in which suite.
+        sizes: The other sizes.
+        lengths: Keys of the measured problems, shortest first.
+        start: From here on each of them is proven faster; None if the longest is not.
+        undecided: Whether the longest is neither proven faster nor slower.
+    """
+
+    suite: str
+    backend: str
+    standard: str
+    sizes: str
+    lengths: tuple[int, ...]
+    start: int | None
+    undecided: bool
+
+
+def winning_lengths(records: Iterable[Record]) -> list[Winning]:
+    """Return where flash attention begins to win, for each set of other sizes that has two lengths or more."""
+    measured = [record for record in records if record.launches]
+    configs = {record.id: AttentionConfig.from_dict(record.config) for record in measured}
+    square = all(config.head_dim == config.seq_k for config in configs.values())
+    base = {(record.pair, record.backend): record for record in measured if record.pair}
+    found: dict[tuple[str, str, str, str], dict[int, stats.Speedup]] = {}
+    for record in measured:
+        standard = stats.STANDARD_OF.get(record.backend, "cpu")
+        if (slow := base.get((record.pair, standard))) is not None:
+            config = configs[record.id]
+            of = found.setdefault((record.suite, record.backend, standard, variant(config, square=square)), {})
+            of[config.seq_k] = stats.speedup(slow, record)
+    return [
+        Winning(
+            suite=suite, backend=backend, standard=standard, sizes=sizes, lengths=tuple(sorted(ratios)),
+            start=stats.winning_start(ratios), undecided=ratios[max(ratios)].ratio is None,
+        )
+        for (suite, backend, standard, sizes), ratios in found.items()
+        if len(ratios) > 1
+    ]  # fmt: skip
+
+
+def winning_lines(records: Iterable[Record]) -> list[str]:
+    """Return a line for each backend that was compared with standard attention at two lengths or more."""
+    lines: dict[tuple[str, str], list[Winning]] = {}
+    for each in winning_lengths(records):
+        lines.setdefault((each.backend, each.standard), []).append(each)
+    return [
+        f"{backend} is faster than {standard} " + "; ".join(_winning_parts(members))
+        for (backend, standard), members in lines.items()
+    ]
+
+
+def _winning_parts(members: Sequence[Winning]) -> list[str]:
+    """Return from which lengths how many combinations of other sizes win."""
+    alike: dict[str, list[Winning]] = {}
+    for each in members:
+        if each.start is not None:
+            words = "at every length measured" if each.start == each.lengths[0] else f"from {each.start} keys on"
+        else:
+            words = f"not proven at {each.lengths[-1]} keys" if each.undecided else f"not at {each.lengths[-1]} keys"
+        alike.setdefault(words, []).append(each)
+    shown = []
+    for words, of in sorted(alike.items(), key=lambda item: -len(item[1])):
+        least, most = min(each.lengths[0] for each in of), max(each.lengths[-1] for each in of)
+        span = f" ({least} to {most} keys)" if words.startswith("at every") else ""
+        shown.append(f"{words}{span} in {len(of)} of {len(members)} combinations of the other sizes")
+    return shown
+
+
 def _ceiling(summary: stats.Summary) -> str:
     """Return the percentage of the nearer ceiling, and its name; which is nearer is unknown if one was passed."""
     if summary.undecided:
@@ -218,18 +312,24 @@ def _print_table(suite: str, measured: list[Record]) -> None:
         summary = stats.summarize(record)
         rows.append(
             (
-                "" if record.label == before else record.label.removesuffix(f"-{dtype}"),
+                "" if record.label == before else config_text(record).removesuffix(f"-{dtype}"),
                 record.backend,
                 duration(summary.p50_ns) + (" !" if summary.disturbed_launches else ""),
+                duration(summary.p95_ns),
+                duration(summary.p99_ns),
                 count(summary.tokens_per_s),
                 f"{summary.tflops:.4f}",
+                _digits(summary.gbps),
                 _ceiling(summary),
                 _error(record),
                 _ratio(ratios.get(record.id)),
             )
         )
         before = record.label
-    print_table(f"{suite}: {dtype}, {measured[0].threads} threads, {measured[0].data} data", COLUMNS, rows, keys=2)
+    where = f"{measured[0].threads} threads, {measured[0].data} data, {caches(measured)}"
+    print_table(f"{suite}: {dtype}, {where}", COLUMNS, rows, keys=2)
+    for line in winning_lines(measured):
+        say(line)
     for line in undecided_notes([stats.summarize(record) for record in measured], ratios.values()):
         say(line)
     if any(speedup.unit != "launch" and speedup.ratio is not None for speedup in ratios.values()):
@@ -277,7 +377,8 @@ def print_summary(session: BenchSession | FleetSession, records: list[Record]) -
     for place, members in places.items():
         if ceilings := _ceilings(members):
             passed = {name for record in members if record.launches for name in stats.summarize(record).undecided}
-            gemm, memory = (" (passed)" if name in passed else "" for name in ("gemm_pct", "memory_pct"))
+            word = " (disturbed)" if stats.DISTURBED_CEILINGS in ceilings else " (passed)"
+            gemm, memory = (word if name in passed else "" for name in ("gemm_pct", "memory_pct"))
             gemm = f"{ceilings['gemm_tflops']:.3f} TFLOP/s{gemm}"
             memory = f"{ceilings['memory_gbps']:.1f} GB/s{memory}"
             where = f" of {names[place]}" if len(places) > 1 else ""

@@ -124,13 +124,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         launches: Raw samples, by process launch; empty unless measured.
         check: The comparison with float64; None unless measured.
         peak_rss_bytes: Largest resident set of a launch (the whole process).
-        ceilings: Measured limits of this machine in the same run: ``gemm_tflops``, ``memory_gbps``.
+        ceilings: Measured limits of this machine in the same run: ``gemm_tflops``, ``memory_gbps``; ``disturbed`` is
+            there if other processes kept them low.
         skipped: Why it was skipped or failed, with the size that did not fit; empty if it was measured.
         pair: Identifies records measured interleaved in the same launches; they may be compared sample by sample.
         option: The option that selects it, for a suite that is not a grid: ``--modules gemma``.
         extra_flops, extra_bytes: Work timed in addition to the config's attention: a module's projections.
         layers: How many layers of the model have this config, for a suite that is a model; else 0.
         host: The node's name, where a job of a fleet measured it; see `Place`.
+        caches: "cold" where calls took copies of Q, K and V in turns that no cache holds together, as a model's layers
+            have keys and values of their own; "warm" where each call read the same.
     """
 
     schema: int = SCHEMA
@@ -155,6 +158,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     extra_bytes: int = 0
     layers: int = 0
     host: str = ""
+    caches: Literal["warm", "cold"] = "warm"
 
     def __post_init__(self) -> None:
         """Refuse a status that its reason contradicts.

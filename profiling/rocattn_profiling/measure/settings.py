@@ -29,6 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         threads: Threads for BLAS and kernels; 0 is all available cores.
         data, seed: How inputs are made.
         backend_module: Module that registers further backends when imported; "" for none.
+        warm: Leave in the caches what a call reads, of few queries too (`Record.caches`).
         quick: Measure the machine's ceilings in about a second.
     """
 
@@ -42,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data: str = "normal"
     seed: int = 0
     backend_module: str = ""
+    warm: bool = False
     quick: bool = False
 
     @classmethod

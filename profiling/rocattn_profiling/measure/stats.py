@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import fmean, median, stdev
 from typing import Literal
@@ -22,6 +22,9 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.measure.records import Launch, Record, place_of
 
+GPU_STANDARD = "gpu-standard"
+STANDARD_OF = {"gpu": GPU_STANDARD, GPU_STANDARD: "", "cpu": ""}
+"""The standard attention that a backend is compared with; "cpu" unless listed, none for standard attention."""
 LOW_QUANTILE = 0.05
 """Quantile of a launch's samples that is its location: of ten, about the mean of the lowest two. Higher quantiles and
 means gained nothing on the gate's recordings."""
@@ -31,8 +34,14 @@ WIDEST_RATIO = 3.0
 """Ratio of a 95 % interval's ends from which a ratio is undecided: "121x (3.5 to 4215)" is no number."""
 CEILING_SLACK = 1.05
 """How far a share may exceed 1: ceilings of a quiet machine, retaken eight times, lay within 4 % of their mean."""
-UndecidedCode = Literal["wide_interval", "disturbed", "above_ceiling", "float32_ceiling"]
+DISTURBED_CEILINGS = "disturbed"
+"""Beside a record's ceilings if other processes disturbed all takes of them, or all but one, or no two agreed."""
+UndecidedCode = Literal["wide_interval", "disturbed", "disturbed_ceiling", "above_ceiling", "float32_ceiling"]
 """Why a number is undecided: for programs."""
+_QUIET_OR_ONE_THREAD = (
+    "measure again on an idle machine (`rocattn doctor` shows the load), or with --threads 1: threads of a BLAS that "
+    "wait for one which lost its core take up the others"
+)
 WIDE_INTERVAL: Reason[UndecidedCode] = Reason(
     "wide_interval",
     f"the ends of its 95 % interval differ by more than a factor of {WIDEST_RATIO:g}",
@@ -41,13 +50,18 @@ WIDE_INTERVAL: Reason[UndecidedCode] = Reason(
 DISTURBED: Reason[UndecidedCode] = Reason(
     "disturbed",
     "other processes kept taking the CPU from most launches of a side, whose times then depend on each other",
-    "measure again on an idle machine (`rocattn doctor` shows the load), or with --threads 1",
+    _QUIET_OR_ONE_THREAD,
 )
 ABOVE_CEILING: Reason[UndecidedCode] = Reason(
     "above_ceiling",
     "the ceiling measured in this run was passed, so it is none: the machine was busy while it was measured, or the "
     "data were in the caches",
     "measure again on an idle machine (`rocattn doctor` shows the load)",
+)
+DISTURBED_CEILING: Reason[UndecidedCode] = Reason(
+    "disturbed_ceiling",
+    "other processes kept taking the CPU while the ceilings were measured, which then are too low",
+    _QUIET_OR_ONE_THREAD,
 )
 FLOAT32_CEILING: Reason[UndecidedCode] = Reason(
     "float32_ceiling",
@@ -186,11 +200,16 @@ def summarize(record: Record) -> Summary:
     p50 = quantile(samples, 0.5)
     tflops = (config.flops + record.extra_flops) / p50 / 1e3
     gbps = (config.bytes_moved + record.extra_bytes) / p50
-    ceilings = {} if record.backend == "gpu" else record.ceilings  # they are the CPU's
+    ceilings = {} if record.backend in {"gpu", GPU_STANDARD} else record.ceilings  # they are the CPU's
     gemm = ceilings.get("gemm_float64_tflops" if config.dtype == "float64" else "gemm_tflops")
     shares = {"gemm_pct": _share(tflops, gemm), "memory_pct": _share(gbps, ceilings.get("memory_gbps"))}
     passed = {name for name, share in shares.items() if share is not None and share > CEILING_SLACK}
     why = {"gemm_pct": FLOAT32_CEILING if config.itemsize == 2 else ABOVE_CEILING, "memory_pct": ABOVE_CEILING}
+    if ceilings.get(DISTURBED_CEILINGS):
+        passed, why = (
+            {name for name, share in shares.items() if share is not None},
+            dict.fromkeys(why, DISTURBED_CEILING),
+        )
     locations = [low_quantile(launch.samples_ns) for launch in record.launches if launch.samples_ns]
     cpu = [value for launch in record.launches for value in launch.cpu_ns]
     return Summary(
@@ -276,6 +295,16 @@ def speedup(a: Record, b: Record) -> Speedup:
     if not a.pair or a.pair != b.pair or place_of(a) != place_of(b):
         raise RocattnError(f"{a.id} and {b.id} were not measured side by side: they cannot be compared")
     return compare_launches(a.launches, b.launches, a.backend, b.backend)
+
+
+def winning_start(ratios: Mapping[int, Speedup]) -> int | None:
+    """Return the smallest length from which every speed-up is proven to be one; None if that of the longest is not."""
+    start = None
+    for length in sorted(ratios, reverse=True):
+        if ratios[length].ratio is None or ratios[length].low <= 1:
+            break
+        start = length
+    return start
 
 
 def compare_launches(slow: Sequence[Launch], fast: Sequence[Launch], slow_name: str, fast_name: str) -> Speedup:

@@ -18,25 +18,21 @@ import msgspec
 
 from rocattn.backends import BACKENDS, CpuFlashBackend, GpuBackend
 from rocattn.config import AttentionConfig
-from rocattn.settings import USE_FLASH_ATTENTION
 from rocattn_profiling.base.process import end_with_parent
-from rocattn_profiling.bench.launch import calls_of
+from rocattn_profiling.bench.launch import calls_of, register_named
 from rocattn_profiling.bench.limits import PROCESS_BYTES, gigabytes
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
 from rocattn_profiling.measure.records import Status
 from rocattn_profiling.measure.settings import import_backends
+from rocattn_profiling.measure.stats import GPU_STANDARD, STANDARD_OF
 from rocattn_profiling.measure.worker import Crash, peak_rss_bytes, reset_peak, run_worker, serve
 from rocattn_profiling.memory import model as memory_model
 from rocattn_profiling.memory.model import Growth, Theory
 from rocattn_profiling.workloads.inputs import make_inputs
 
 if TYPE_CHECKING:
-    from rocattn.backend import Backend, Support
+    from rocattn.backend import Backend
 
-GPU_STANDARD = "gpu-standard"
-"""How the standard path of the gpu backend is called here: a configuration of it, not a backend."""
-STANDARD = {"gpu": GPU_STANDARD, GPU_STANDARD: "", "cpu": ""}
-"""The backend that a backend's memory is compared with; "cpu" unless listed, none for standard attention."""
 ALLOWED_PCT, ALLOWED_BYTES = 5.0, 1 << 16
 _GIVE_BACK = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """With these, glibc returns freed memory, so the resident set is the memory in use. (Not where times are measured.)"""
@@ -210,32 +206,9 @@ def _perform(encoded: bytes, mark: Callable[[str], None]) -> MemoryResult:
     job = msgspec.json.decode(encoded, type=MemoryJob)
     end_with_parent(job.parent)
     import_backends(job.backend_module)
+    register_named([job.backend])
     mark(job.backend)
     return measure_call(AttentionConfig.from_dict(job.config), job.backend)
-
-
-class MeasuredBackend:
-    """A backend, or the standard path of the gpu backend.
-
-    Attributes:
-        name: Its name here.
-        backend: The backend of this process.
-        environment: Further variables for the measuring process.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        if name != GPU_STANDARD:
-            self.backend: Backend = BACKENDS.get(name)
-            self.environment: dict[str, str] = {}
-            return
-        self.backend = GpuBackend()
-        self.backend.use_flash_attention = False
-        self.environment = {USE_FLASH_ATTENTION: "0"}
-
-    def supports(self, config: AttentionConfig) -> Support:
-        """Say whether the backend is available here and supports the config."""
-        return BACKENDS.supports(self.backend, config)
 
 
 def measure_memory(
@@ -265,11 +238,12 @@ def measure_memory(
     Raises:
         NoBackendError: For an unknown name.
     """
-    subjects = [MeasuredBackend(name) for name in names]
+    register_named(names)
+    subjects = [BACKENDS.get(name) for name in names]
     configs = {length: memory_model.at_length(config, length, keep_queries=keep_queries) for length in lengths}
     points, fits, absent = [], [], {}
     for subject in subjects:
-        answer = subject.supports(configs[lengths[0]])
+        answer = BACKENDS.supports(subject, configs[lengths[0]])
         if not answer:
             absent[subject.name] = answer.reason
             on_step(subject.name)
@@ -293,9 +267,9 @@ def measure_memory(
 
 
 def _measure_point(
-    subject: MeasuredBackend, length: int, config: AttentionConfig, threads: int, backend_module: str
+    subject: Backend, length: int, config: AttentionConfig, threads: int, backend_module: str
 ) -> MemoryPoint:
-    theory = memory_model.theory(config, subject.backend)
+    theory = memory_model.theory(config, subject)
     item = 8 if config.dtype == "float64" else 4
     matrix = config.batch * config.num_heads * config.seq_q * config.seq_k * item
     values: dict[str, Any] = {
@@ -308,10 +282,8 @@ def _measure_point(
     if process > available:
         needed = f"needs {gigabytes(theory.total)} by theory, {gigabytes(available)} available"
         return MemoryPoint(**values, status="skipped", skipped=f"{needed}; its process may take {gigabytes(process)}")
-    job = MemoryJob(
-        config=config.to_dict(), backend=subject.backend.name, backend_module=backend_module, parent=os.getpid()
-    )
-    env = os.environ | thread_environment(threads) | _GIVE_BACK | subject.environment
+    job = MemoryJob(config=config.to_dict(), backend=subject.name, backend_module=backend_module, parent=os.getpid())
+    env = os.environ | thread_environment(threads) | _GIVE_BACK
     reply = run_worker(__name__, msgspec.json.encode(job), env, _TIMEOUT_S)
     if isinstance(reply, Crash):
         return MemoryPoint(**values, status="failed", skipped=reply.reason)
@@ -322,19 +294,14 @@ def _measure_point(
 
 
 def _fit(
-    subject: MeasuredBackend,
-    points: list[MemoryPoint],
-    config: AttentionConfig,
-    budget_bytes: int,
-    *,
-    keep_queries: bool,
+    subject: Backend, points: list[MemoryPoint], config: AttentionConfig, budget_bytes: int, *, keep_queries: bool
 ) -> MemoryFit:
     measured = [point for point in points if point.status == "measured"]
     lengths, sizes = [p.length for p in measured], [float(p.allocated_bytes) for p in measured]
 
     def total(length: int) -> int:
         at = memory_model.at_length(config, length, keep_queries=keep_queries)
-        return memory_model.theory(at, subject.backend).total
+        return memory_model.theory(at, subject).total
 
     longest = memory_model.largest_sequence(total, budget_bytes)
     return MemoryFit(
@@ -352,7 +319,7 @@ def reductions(points: Sequence[MemoryPoint]) -> list[Reduction]:
     measured = {(point.backend, point.length): point for point in points if point.status == "measured"}
     savings = []
     for (name, length), point in measured.items():
-        standard = STANDARD.get(name, "cpu")
+        standard = STANDARD_OF.get(name, "cpu")
         base = measured.get((standard, length))
         if base is None:
             continue
@@ -387,10 +354,10 @@ def usable_backends() -> list[str]:
     """Return the default backends: all that work here, and both paths of a real GPU."""
     names = []
     for backend in BACKENDS:
-        if backend.is_stand_in or not backend.available():
+        if backend.name == GPU_STANDARD or backend.is_stand_in or not backend.available():
             continue
         names += [GPU_STANDARD, backend.name] if backend.name == "gpu" else [backend.name]
-    return sorted(names, key=lambda name: STANDARD.get(name) != "")
+    return sorted(names, key=lambda name: STANDARD_OF.get(name) != "")
 
 
 if __name__ == "__main__":

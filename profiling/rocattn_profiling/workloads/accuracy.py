@@ -7,7 +7,8 @@ at the size of the result, four of the dtype that sums are kept in (float32; flo
 the smallest number that a result must not round to 0. For gradients it is four such units at the size of the terms
 they sum, times 1 + |LSE|: a backward pass recomputes probabilities as exp(score - LSE), and a score that is summed in
 another order than it was in the forward pass is off by a few units at its own size, which the naive program, keeping
-its probabilities, is not. Where scores are large, `fair_forward` is the naive program.
+its probabilities, is not. So it is of outputs in float64: there the exact results are of float64, too, and rounded as
+the naive program's. Where scores are large, `fair_forward` is the naive program.
 
 Rows of the output are judged among rows whose results are about as large (the same power of two): under one limit for
 all, the first rows of a causal problem, which average few keys and so have large results and errors, would hide a
@@ -34,7 +35,14 @@ from rocattn.errors import ConfigError
 from rocattn.layouts import heads_view, stored_shape
 from rocattn_profiling.measure.records import Check
 from rocattn_profiling.workloads.inputs import Inputs
-from rocattn_profiling.workloads.naive import exact_forward, exact_gradients, fair_forward, naive_gradients, one_kv_head
+from rocattn_profiling.workloads.naive import (
+    LARGE_SCORE,
+    exact_forward,
+    exact_gradients,
+    fair_forward,
+    naive_gradients,
+    one_kv_head,
+)
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
@@ -99,14 +107,16 @@ def judge_output(
             exact = exact_forward(config, operands, heads, rows)
             naive = fair_forward(config, operands, heads, rows, exact)
             got = view[batch, heads.query][:, rows].astype(np.float64).reshape(exact.out.shape)
-            for name, part in (("out", got), ("exact", exact.out), ("naive", naive.out)):
+            for name, part in (("out", got), ("exact", exact.out), ("naive", naive.out), ("exact_lse", exact.lse)):
                 compared[name].append(part.astype(np.float64, copy=False))
             if lse is not None:
                 logs = lse[batch, heads.query][:, rows].astype(np.float64).reshape(-1)
-                for name, part in (("lse", logs), ("exact_lse", exact.lse), ("naive_lse", naive.lse)):
+                for name, part in (("lse", logs), ("naive_lse", naive.lse)):
                     compared[name].append(part.astype(np.float64, copy=False))
         joined = {name: np.concatenate(parts) for name, parts in compared.items() if parts}
         size = _largest(inputs.v) * (1.0 if inputs.v_scale is None else _largest(inputs.v_scale))
+        if config.dtype == "float64":
+            size *= 1 + min(LARGE_SCORE, _largest(joined["exact_lse"]))
         verdicts = [judge_rows("out", joined["out"], joined["exact"], joined["naive"], config, size)]
         if lse is not None:
             verdicts.append(judge_lse(joined["lse"], joined["exact_lse"], joined["naive_lse"]))

@@ -36,12 +36,16 @@ class Twist:
     Attributes:
         top_left: The diagonal of causal and window is key i of row i, not key i + Sk - Sq.
         causal_top_left: That of causal alone is.
+        alibi_top_left: That of ALiBi's distances is.
+        simplified: Causal and window are `AttentionConfig.band`, which lacks what hides nothing if aligned right.
         shift: Outward shift of the band's left and right ends, in keys.
         dropped: Number of keys at the end that no row sees.
         band: Whether causal and window are applied.
         mask: "kept", "ignored" or "inverted" (bool); of additive values: "only -inf" (finite ones up to -1e30 are not
             added), "scaled" (as the scores are), or the dtype to which they are rounded.
         hidden: The score of a hidden key.
+        masked_by, sloped_by, sinks_of: Whose mask, ALiBi slope and sink a query head h takes: its "own", that of the
+            "first head" or "first batch", or "KV head", number h // (H / Hkv).
         softcap, sinks: Whether the option is applied.
         alibi: Factor on the slopes.
         late_softcap: Softcap after ALiBi and mask.
@@ -60,10 +64,15 @@ class Twist:
 
     top_left: bool = False
     causal_top_left: bool = False
+    alibi_top_left: bool = False
+    simplified: bool = False
     shift: tuple[int, int] = (0, 0)
     dropped: int = 0
     band: bool = True
     mask: str = "kept"
+    masked_by: str = "own"
+    sloped_by: str = "own"
+    sinks_of: str = "own"
     hidden: float = -np.inf
     softcap: bool = True
     alibi: float = 1.0
@@ -94,8 +103,9 @@ def visible_pairs(config: AttentionConfig, mask: Array | None, twist: Twist = RI
     keys = np.arange(config.seq_k)
     visible = np.broadcast_to(keys < config.seq_k - twist.dropped, (config.seq_q, config.seq_k))
     if twist.band:
-        left, right = config.window if config.window is not None else (-1, -1)
-        if config.causal:
+        window = config.band if twist.simplified else config.window
+        left, right = window if window is not None else (-1, -1)
+        if config.causal and not twist.simplified:
             diagonal = np.arange(config.seq_q)[:, None] if twist.causal_top_left else rows
             visible = visible & (keys <= diagonal + twist.shift[1])
         if left != -1:
@@ -105,6 +115,7 @@ def visible_pairs(config: AttentionConfig, mask: Array | None, twist: Twist = RI
     every = np.broadcast_to(visible, config.scores_shape)
     if mask is None or twist.mask == "ignored":
         return every
+    mask = _of_another(mask, twist.masked_by, config)
     allowed = mask if mask.dtype == bool else mask.astype(np.float64) != -np.inf
     if twist.mask == "inverted" and mask.dtype == bool:
         allowed = ~allowed
@@ -135,7 +146,7 @@ def attend(config: AttentionConfig, inputs: Inputs, twist: Twist = RIGHT) -> tup
     with np.errstate(all="ignore"):
         scores = (q @ k.swapaxes(-1, -2)) * (config.softmax_scale * twist.scale)
         scores = np.where(visible, _biased(config, inputs, scores, twist), twist.hidden)
-        return _normalised(inputs, scores, v, twist)
+        return _normalised(config, inputs, scores, v, twist)
 
 
 def _values(config: AttentionConfig, inputs: Inputs, twist: Twist) -> Array:
@@ -161,14 +172,26 @@ def _biased(config: AttentionConfig, inputs: Inputs, scores: Array, twist: Twist
     if cap is not None and not twist.late_softcap:
         scores = cap * np.tanh(scores / cap)
     if inputs.alibi_slopes is not None:
-        rows = np.arange(config.seq_q)[:, None] + (0 if twist.top_left else config.seq_k - config.seq_q)
+        rows = np.arange(config.seq_q)[:, None] + (0 if twist.alibi_top_left else config.seq_k - config.seq_q)
         slopes = np.broadcast_to(inputs.alibi_slopes.astype(np.float64), (config.batch, config.num_heads))
+        slopes = _of_another(slopes, twist.sloped_by, config)
         scores = scores - twist.alibi * slopes[..., None, None] * np.abs(rows - np.arange(config.seq_k))
     if inputs.mask is not None and inputs.mask.dtype != bool and twist.mask != "ignored":
-        scores = scores + _added(config, inputs.mask, twist)
+        scores = scores + _added(config, _of_another(inputs.mask, twist.masked_by, config), twist)
     if cap is not None and twist.late_softcap:
         scores = cap * np.tanh(scores / cap)
     return scores
+
+
+def _of_another(array: Array, whose: str, config: AttentionConfig) -> Array:
+    """Return an array [B or 1, H or 1, …] in which each head has what is another's."""
+    if whose == "first head":
+        return array[:, :1] if array.ndim == 4 else np.broadcast_to(array[:, :1], array.shape)
+    if whose == "first batch":
+        return array[:1] if array.ndim == 4 else np.broadcast_to(array[:1], array.shape)
+    if whose == "KV head":
+        return array[:, np.arange(array.shape[1]) // (config.num_heads // config.num_kv_heads)]
+    return array
 
 
 def _added(config: AttentionConfig, mask: Array, twist: Twist) -> Array:
@@ -182,11 +205,12 @@ def _added(config: AttentionConfig, mask: Array, twist: Twist) -> Array:
     return values
 
 
-def _normalised(inputs: Inputs, scores: Array, v: Array, twist: Twist) -> tuple[Array, Array]:
+def _normalised(config: AttentionConfig, inputs: Inputs, scores: Array, v: Array, twist: Twist) -> tuple[Array, Array]:
     top = scores.max(axis=-1, initial=-np.inf, keepdims=True)
     sinks = None
     if inputs.sinks is not None and twist.sinks:
-        sinks = np.broadcast_to(inputs.sinks.astype(np.float64)[:, None, None], top.shape)
+        each = _of_another(inputs.sinks.astype(np.float64)[None], twist.sinks_of, config)
+        sinks = np.broadcast_to(each[..., None, None], top.shape)
         top = np.maximum(top, sinks)
     top = np.where(np.isneginf(top), 0, top)
     reached = _running_maximum(scores, twist) if twist.tile else top

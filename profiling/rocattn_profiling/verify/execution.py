@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -163,23 +163,57 @@ def _placed(array: Array, storage: str) -> Array:
     return spread[..., ::2]
 
 
-def differing(config: AttentionConfig, inputs: Inputs, backend: Backend) -> tuple[dict[str, Array], str]:
-    """Return the first run's outputs, and a sentence on how later runs differ from them; "" if none does."""
+class Difference(NamedTuple):
+    """How later runs differ from the first: which of `DIFFERENCES` it is, and a sentence with the numbers."""
+
+    cause: str
+    sentence: str
+
+
+def differing(config: AttentionConfig, inputs: Inputs, backend: Backend) -> tuple[dict[str, Array], Difference | None]:
+    """Return the first run's outputs, and how later runs differ from them; None if none does."""
     first = compute(config, inputs, backend)
+
+    def difference(cause: str, other: dict[str, Array], when: str, to: dict[str, Array] = first) -> Difference | None:
+        text = _difference(to, other)
+        return Difference(cause, f"{text} {when}") if text else None
+
     for _ in range(_REPEATS):
-        if difference := _difference(first, compute(config, inputs, backend, fill=_FILL)):
-            return first, f"{difference} when it is run again"
+        if found := difference("again", compute(config, inputs, backend), "when it is run again"):
+            return first, found
+    filled = compute(config, inputs, backend, fill=_FILL)
+    if found := difference("filled", filled, "when its output holds other numbers"):
+        return first, found
+    if found := difference("refilled", *_refilled(config, inputs, backend)):
+        return first, found
     for count in THREADS:
         with _threads(count):
             again = compute(config, inputs, backend)
-        if difference := _difference(first, again):
-            return first, f"{difference} on {count} thread{'s' * (count > 1)}"
+        if found := difference("threads", again, f"on {count} thread{'s' * (count > 1)}"):
+            return first, found
     with ThreadPoolExecutor(CONCURRENT) as pool:
         runs = list(pool.map(lambda _: compute(config, inputs, backend), range(2 * CONCURRENT)))
     for run in runs:
-        if difference := _difference(first, run):
-            return first, f"{difference} when {CONCURRENT} threads call it at once"
-    return first, ""
+        if found := difference("at once", run, f"when {CONCURRENT} threads call it at once"):
+            return first, found
+    return first, None
+
+
+def _refilled(
+    config: AttentionConfig, inputs: Inputs, backend: Backend
+) -> tuple[dict[str, Array], str, dict[str, Array]]:
+    """Return the outputs of K and V that were refilled in place, when that is, and those of the same in new arrays."""
+    before = {name: getattr(inputs, name).copy() for name in ("k", "v")}
+    refilled: dict[str, Any] = {name: array[..., ::-1].copy() for name, array in before.items()}
+    try:
+        for name, array in refilled.items():
+            getattr(inputs, name)[...] = array
+        mine = compute(config, inputs, backend)
+        fresh = compute(config, replace(inputs, **refilled), backend)
+    finally:
+        for name, array in before.items():
+            getattr(inputs, name)[...] = array
+    return mine, "where K and V are refilled in place, from those of new arrays", fresh
 
 
 @contextmanager

@@ -144,12 +144,22 @@ def _symptom(outcome: CaseOutcome, mistakes: Sequence[str]) -> str:
     return next(named, "")
 
 
-def mistakes_of(failed: Sequence[CaseOutcome]) -> list[str]:
-    """Return the known mistake that fits every failing case of a backend, else two that share them; [] if none do.
+def _proven(outcome: CaseOutcome) -> list[str]:
+    return [fit.mistake for fit in outcome.fits or () if fit.proven]
 
+
+def mistakes_of(failed: Sequence[CaseOutcome]) -> list[str]:
+    """Return the mistakes that were seen, and those that the rest of a backend's failing cases show.
+
+    Of that rest it is the known mistake that fits every case, else two that share them; none if none do.
     Of several that fit them all, the one that is the likeliest in most. Cases on which no mistake was tried do not
     count; where it cannot be told whether one fits, it must fit as many others.
     """
+    proven = list(dict.fromkeys(itertools.chain(*map(_proven, failed))))
+    return proven + _inferred([outcome for outcome in failed if not _proven(outcome)])
+
+
+def _inferred(failed: Sequence[CaseOutcome]) -> list[str]:
     asked = [outcome.fits for outcome in failed if outcome.fits is not None]
     tried = [[fit.mistake for fit in fits] for fits in asked]
     sure = Counter(mistake for fits in asked for mistake in {fit.mistake for fit in fits if not fit.unsure})
@@ -179,7 +189,10 @@ def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
         failed = [outcome for outcome in everything if not outcome.ok]
         if not failed:
             continue
-        lines = [_named(mistake, failed) for mistake in mistakes_of(failed)] or _in_common(everything, failed)
+        lines = [_named(mistake, failed) for mistake in mistakes_of(failed)]
+        rest = [outcome for outcome in failed if not _proven(outcome)]
+        if rest and not _inferred(rest):
+            lines += _in_common(everything, rest)
         families = dict.fromkeys(o.family for o in failed)
         counted = ", ".join(f"{name} ({sum(o.family == name for o in failed)})" for name in families)
         sentences[backend] = [*lines, f"failing families: {counted}"]

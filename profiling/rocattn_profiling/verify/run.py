@@ -19,10 +19,10 @@ from rocattn.backend import support
 from rocattn.layouts import heads_view
 from rocattn_profiling.verify.cases import VerifyCase
 from rocattn_profiling.verify.contract import TOLERANCE, attend, finite_differences, visible_pairs
-from rocattn_profiling.verify.execution import compute, differing, laid_out
+from rocattn_profiling.verify.execution import Spilled, compute, differing, laid_out
 from rocattn_profiling.verify.inputs import make_case_inputs, poisoned_keys
 from rocattn_profiling.verify.outcomes import YARDSTICK, CaseOutcome, Verification, tensor_errors, with_symptoms
-from rocattn_profiling.verify.symptoms import KnownMistake, fitting, gradient_mistakes
+from rocattn_profiling.verify.symptoms import DIFFERENCES, KnownMistake, fitting, gradient_mistakes, same_forward
 from rocattn_profiling.workloads.accuracy import judge_gradients, judge_output
 from rocattn_profiling.workloads.naive import all_gradients
 
@@ -75,7 +75,7 @@ def _verify(
         for backend in backends:
             on_start(case.label, backend.name)
             outcome, arrays = runner.run(backend)
-            if not outcome.ok and arrays:
+            if not outcome.ok and arrays and outcome.fits is None:
                 fits = searches[backend.name].fits(case, inputs, arrays, outcome)
                 outcome = msgspec.structs.replace(outcome, fits=fits)
             result.outcomes.append(outcome)
@@ -103,21 +103,27 @@ class _Runner:
     def run(self, backend: Backend) -> tuple[CaseOutcome, dict[str, Array]]:
         """Return the outcome of the case on a backend, and its outputs."""
         case, arrays = self.case, dict[str, "Array"]()
-        started, problem = time.perf_counter(), ""
+        started, problem, fits = time.perf_counter(), "", None
         try:
             if not (answer := support(backend, case.config)):
                 return _of(case, backend.name, skipped=answer.reason), arrays
             if case.family == "determinism":
-                arrays, problem = differing(case.config, self.inputs, backend)
+                arrays, difference = differing(case.config, self.inputs, backend)
+                if difference is not None:
+                    problem = difference.sentence
+                    fits = [KnownMistake(mistake=DIFFERENCES[difference.cause], proven=True)]
             else:
                 arrays = compute(case.config, self.inputs, backend, storage=case.storage)
             judged = self._judged(arrays)
             problem = problem or self._problem(arrays)
+        except Spilled as error:
+            fits = [KnownMistake(mistake=str(error), proven=True)]
+            return _of(case, backend.name, error=f"Spilled: {error}", fits=fits, seconds=_since(started)), arrays
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an exception of a backend is a result, not the end of the run
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            return _of(case, backend.name, error=text, seconds=round(time.perf_counter() - started, 4)), arrays
+            return _of(case, backend.name, error=text, seconds=_since(started)), arrays
         self._check_yardstick(judged)
-        more = {"check": judged.as_check(), "seconds": round(time.perf_counter() - started, 4), "problem": problem}
+        more = {"check": judged.as_check(), "seconds": _since(started), "problem": problem, "fits": fits}
         tensors = [tensor_errors(verdict, case.config.dtype) for verdict in judged.verdicts]
         return _of(case, backend.name, tensors=tensors, **more), arrays
 
@@ -162,6 +168,10 @@ class _Runner:
             self.yardstick = forward_problem(config, self.inputs, judged)
 
 
+def _since(started: float) -> float:
+    return round(time.perf_counter() - started, 4)
+
+
 class _Search:
     """Tries known mistakes on one backend's failing cases: each on the first of a family, then those that fit any."""
 
@@ -178,7 +188,11 @@ class _Search:
         forward = case.config.replace(direction="forward")
         what = outcome.check.what if outcome.check else "out"
         lse = arrays.get("lse")
-        if what.startswith("d") and (own := gradient_mistakes(case.config, inputs, arrays)):
+        if (
+            what.startswith("d")
+            and same_forward(forward, inputs, arrays["out"], lse)  # else what made that wrong made the gradients wrong
+            and (own := gradient_mistakes(case.config, inputs, arrays))
+        ):
             return own
         fits = fitting(forward, inputs, arrays["out"], lse, what=what, only=self._live)
         if fits is None or any(not fit.unsure for fit in fits) or self._searched[case.family] >= _SEARCHED:

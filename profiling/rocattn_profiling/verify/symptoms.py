@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 LARGEST = 6e7
 """Above this many multiply-adds for each hypothesis a case is too large to try them all."""
 _SLACK = 8 * math.log(2)  # of this project's kernels: weights up to 2^8
+_NARROWER = {
+    "float64": ("float16", "bfloat16"), "float32": ("float16", "bfloat16"), "float16": ("bfloat16", "float16"),
+    "bfloat16": ("bfloat16",),
+}  # fmt: skip
+"""What a program of a dtype may keep intermediate results in, to its harm: of 16 bits, sums alone in its own."""
+_UNUSUAL = 3.0  # times the error that a right program may have
+_TILES_OF_SUMS = (8, 16, 32, 64, 128)
 _TILES = (8, 16, 32, 48, 64, 96, 128, 256)
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-44}
 _SCORE_UNIT = {"float32": 2.0**-22, "float64": 2.0**-51}
@@ -62,12 +69,14 @@ class Hypothesis:
 class KnownMistake(msgspec.Struct, frozen=True, kw_only=True):
     """A known mistake that fits a wrong output: its words, which identify it, and a detail of this case.
 
-    ``unsure``: it neither fits nor can be excluded, as it reads memory whose contents are not known.
+    ``unsure``: it neither fits nor can be excluded, as it reads memory whose contents are not known. ``proven``: it was
+    seen itself, not inferred from an output that it would explain.
     """
 
     mistake: str
     detail: str = ""
     unsure: bool = False
+    proven: bool = False
 
     @property
     def words(self) -> str:
@@ -75,6 +84,14 @@ class KnownMistake(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.mistake} ({self.detail})" if self.detail else self.mistake
 
 
+DIFFERENCES = {
+    "again": "its bits differ from run to run",
+    "filled": "it adds to what its output holds, or leaves parts of it unwritten",
+    "refilled": "K or V that was refilled in place is read as it was before: something is kept by an array's address",
+    "threads": "its bits depend on the number of threads",
+    "at once": "calls from several threads disturb each other",
+}
+"""Mistakes that show when the same is computed again, by `execution.Difference.cause`."""
 UNSCALED = "scores are not scaled"
 NO_DELTA = "rowsum(dO * out), often called delta, is not subtracted"
 LEAK = "NaN or inf of a hidden key reaches rows that do not see it"
@@ -110,8 +127,21 @@ def fitting(
         if not explaining and case.within_rounding() and not case.right_lse.all():
             named += [KnownMistake(mistake=words) for words in _lse_mistakes(case)]
         if not named and what != "lse":
-            named = [KnownMistake(mistake=words) for words in _precisions(case)]
+            named = _precisions(case)
+        if not named and case.right.all() and what in {"out", "lse"}:
+            return None  # what is wrong is within the rounding that mistakes are told from
     return [fit for fit in dict.fromkeys(named) if only is None or fit.mistake in only]
+
+
+def same_forward(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | None) -> bool:
+    """Return whether a forward pass is right but for rounding; also if it is too large to be told."""
+    if not _can_be_tried(config):
+        return True
+    got = heads_view(out, config.layout, config.num_heads, "out").astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact, exact_lse = attend(config, inputs)
+        case = _Case(config, inputs, got, exact, lse, exact_lse, _tolerance(config, inputs, exact))
+        return bool(case.within_rounding() and case.right_lse.all())
 
 
 def _can_be_tried(config: AttentionConfig) -> bool:
@@ -300,6 +330,9 @@ def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
     if band:
         top_left = "causal and window are aligned top-left, not bottom-right"
         yield Hypothesis(top_left, Twist(top_left=True))
+        yield Hypothesis(top_left, Twist(top_left=True, simplified=True))
+        if config.alibi:
+            yield Hypothesis(top_left, Twist(top_left=True, alibi_top_left=True), detail="and ALiBi")
         yield Hypothesis(top_left, Twist(causal_top_left=True), detail="causal alone")
         yield Hypothesis("the last key of each row's band is not seen", Twist(shift=(0, -1)))
         yield Hypothesis("each row sees one key beyond the right end of its band", Twist(shift=(0, 1)))
@@ -315,6 +348,11 @@ def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
             yield Hypothesis(f"the values of an additive mask are rounded to {narrow}", Twist(mask=narrow))
     if config.mask != "none":
         yield Hypothesis("the mask is ignored", Twist(mask="ignored"))
+        batches, heads = config.mask_shape[:2] if config.mask_shape else (1, 1)
+        if heads > 1:
+            yield Hypothesis("every head takes the mask of the first", Twist(masked_by="first head"))
+        if batches > 1:
+            yield Hypothesis("every batch takes the mask of the first", Twist(masked_by="first batch"))
         yield Hypothesis("the boolean mask is inverted", Twist(mask="inverted"))
     yield Hypothesis(_FINITE, Twist(hidden=-1e30))
     yield from _scaling(config)
@@ -362,9 +400,15 @@ def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
     if config.alibi:
         yield Hypothesis("ALiBi slopes are ignored", Twist(alibi=0.0))
         yield Hypothesis("ALiBi is added, not subtracted", Twist(alibi=-1.0))
+        yield Hypothesis("ALiBi's distances are aligned top-left, not bottom-right", Twist(alibi_top_left=True))
+        yield Hypothesis("every head takes the ALiBi slope of the first", Twist(sloped_by="first head"))
+        yield Hypothesis("every batch takes the ALiBi slopes of the first", Twist(sloped_by="first batch"))
+        yield Hypothesis("a head takes the ALiBi slope of the number of its KV head", Twist(sloped_by="KV head"))
         yield Hypothesis("ALiBi slopes are multiplied by the scale, too", Twist(alibi=scale))
     if config.sinks:
         yield Hypothesis("sinks are ignored", Twist(sinks=False))
+        yield Hypothesis("every head takes the sink of the first", Twist(sinks_of="first head"))
+        yield Hypothesis("a head takes the sink of the number of its KV head", Twist(sinks_of="KV head"))
     if config.q_scale:
         yield Hypothesis("q_scale is ignored", Twist(q_scale=False))
     if config.k_scale:
@@ -453,26 +497,57 @@ def _sentinel(case: _Case) -> Iterator[KnownMistake]:
         yield KnownMistake(mistake=_FINITE, detail=f"about {score:.2g}, by their LSE")
 
 
-def _precisions(case: _Case) -> Iterator[str]:
-    """Yield which precision of the probabilities has errors of this size, within a factor of 3, beside a right LSE."""
+def _precisions(case: _Case) -> list[KnownMistake]:
+    """Return what kept in which narrow dtype has errors of this size beside a right LSE, the nearest first."""
     error, dtype = _mean_error(case.got, case.exact), case.config.dtype
-    if not np.isfinite(error) or dtype == "float16":
-        return
+    if not 0 < error < math.inf:
+        return []
     if case.lse is not None and not case.equal(case.lse, case.exact_lse, _LSE_UNIT).all():
-        return  # their rounding cannot touch it
-    for name in ("float16", "bfloat16") if dtype in {"float32", "float64"} else ("float16",):
-        expected = _mean_error(_rounded_probabilities(case.config, case.inputs, name), case.exact)
-        if expected > 0 and 1 / 3 < error / expected < 3:
-            yield f"errors are as large as with probabilities kept in {name}"
+        return []  # their rounding cannot touch it
+    if abs(np.mean(case.got - case.exact, where=np.isfinite(case.got) & np.isfinite(case.exact))) > error / 2:
+        return []  # rounding to nearest is not one-sided
+    narrow = _NARROWER[dtype]
+    sizes = [
+        ("probabilities", name, _mean_error(_rounded_probabilities(case.config, case.inputs, name), case.exact), 3.0)
+        for name in narrow
+        if name != dtype
+    ]
+    weights, values = probabilities(case.config, case.inputs), _values_by_head(case.config, case.inputs)
+    # A right program rounds its output, and may keep its probabilities in its dtype.
+    usual = max(_mean_error(rounded, case.exact) for rounded in (
+        _rounded_probabilities(case.config, case.inputs, dtype), case.exact.astype(numpy_dtype(dtype)),
+    ))  # fmt: skip
+    for name in narrow if error > _UNUSUAL * usual else ():
+        for tile in (tile for tile in _TILES_OF_SUMS if name != dtype or tile < case.config.seq_k):
+            summed = _rounded_sums(weights, values, name, tile)
+            sizes.append(("the sums of an output", name, _mean_error(summed, case.exact), 1.5))
+    apart: dict[str, float] = {}
+    for what, name, expected, factor in sizes:
+        if 0 < expected < math.inf and 1 / factor < error / expected < factor:
+            words = f"errors are as large as with {what} kept in {name}"
+            apart[words] = min(apart.get(words, math.inf), abs(math.log(error / expected)))
+    return [KnownMistake(mistake=words) for words in sorted(apart, key=lambda words: apart[words])]
+
+
+def _rounded_sums(weights: Array, values: Array, dtype: str, tile: int) -> Array:
+    """Return the output of a program that adds up tiles of keys in a dtype."""
+    total = np.zeros((*weights.shape[:3], values.shape[-1]))
+    for first in range(0, weights.shape[-1], tile):
+        part = slice(first, first + tile)
+        total = (total + weights[..., part] @ values[:, :, part]).astype(numpy_dtype(dtype)).astype(np.float64)
+    return total
+
+
+def _values_by_head(config: AttentionConfig, inputs: Inputs) -> Array:
+    v = heads_view(inputs.v, config.layout, config.num_kv_heads, "v").astype(np.float64)
+    return np.repeat(np.where(np.isfinite(v), v, 0), config.num_heads // config.num_kv_heads, axis=1)
 
 
 def _rounded_probabilities(config: AttentionConfig, inputs: Inputs, dtype: str) -> Array:
     """Return the output of a program that stores the probabilities in a dtype."""
-    heads = config.num_heads // config.num_kv_heads
-    v = heads_view(inputs.v, config.layout, config.num_kv_heads, "v").astype(np.float64)
     weights = probabilities(config, inputs)
     stored = weights.astype(numpy_dtype(dtype)).astype(np.float64)
-    out: Array = stored @ np.repeat(np.where(np.isfinite(v), v, 0), heads, axis=1)
+    out: Array = stored @ _values_by_head(config, inputs)
     return out
 
 
@@ -507,4 +582,8 @@ def _close(got: Array, other: Array, tolerance: float | Array) -> Array:
 
 
 def _mean_error(got: Array, exact: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(got - exact))))
+    """Return the root mean square error of what is finite; inf where only one of the two is."""
+    finite = np.isfinite(exact)
+    if (finite != np.isfinite(got)).any():
+        return math.inf
+    return float(np.sqrt(np.mean(np.square(got - exact, where=finite, out=np.zeros(got.shape)), where=finite)))

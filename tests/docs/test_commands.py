@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from rocattn_profiling.verify.cases import LEVELS, cases
+
 from .blocks import PAGES, ROOT, SHELLS, blocks, blocks_of, missing_line, name_of
 from .scratch import Scratch, make_repository
 
@@ -73,12 +75,19 @@ def test_commands_of_a_page_run(page, template, tmp_path):
         pytest.skip("; ".join(sorted(missing_tools)))
 
 
+def test_counts_of_cases_are_those_of_the_sweeps():
+    """As `rocattn verify --list` has them."""
+    page = (ROOT / "docs/verifying.md").read_text().lower()
+    assert [level for level in LEVELS if not re.search(rf"\b{level} \({len(cases(level))}\b", page)] == []
+
+
 def test_a_line_that_is_not_printed_is_found():
     """Numbers may differ, words and order may not."""
     printed = "built 3 kernels in 1.25 s\n a   b\n ───\nlast /tmp/x.json line\n"
     assert missing_line("built 12 kernels in 9 s\n a b\n ─────\n", printed) == ""
     assert missing_line("last … line\n", printed) == ""
     assert missing_line("built 12 files in 9 s\n", printed) == "built 12 files in 9 s"
+    assert missing_line("verify: 3 checked\n", "verify: 4 checked\n") == "verify: 3 checked"
     assert missing_line("a b\nbuilt 3 kernels in 1.25 s\n", printed) == "built 3 kernels in 1.25 s"
 
 

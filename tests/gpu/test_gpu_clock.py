@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from rocattn.errors import RocattnError
+from rocattn.gpu.errors import GpuError
 from rocattn_profiling.bench import gpu_clock
 from rocattn_profiling.bench.gpu_clock import Sensors, find_sensors
 
@@ -41,6 +42,19 @@ class Events:
     def time_attention(self, _):
         self.call()
 """
+
+
+@pytest.mark.parametrize(("l2", "flushed"), [(4 << 20, 512 << 20), (300 << 20, 600 << 20), (None, 512 << 20)])
+def test_cold_caches_are_those_that_the_device_tells(l2, flushed):
+    """Twice its L2, and what no property tells at least; as bindings of both kinds answer, or none does."""
+
+    def call(_name, *arguments):
+        if l2 is None:
+            raise GpuError("hipGetDeviceProperties gave hipErrorUnknown")
+        assert arguments == (0,)
+        return SimpleNamespace(l2CacheSize=l2)
+
+    assert gpu_clock.flush_bytes(SimpleNamespace(call=call)) == flushed
 
 
 @pytest.fixture

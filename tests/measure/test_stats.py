@@ -11,7 +11,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.measure import stats
 from rocattn_profiling.measure.records import Launch
 
-from ..bench.made_records import CONFIG, make_record
+from ..bench.made_records import CONFIG, MACHINE, make_record
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 101])
@@ -115,6 +115,24 @@ def test_a_share_of_a_disturbed_ceiling_is_undecided(backend):
     assert (summary.gemm_pct, summary.memory_pct) == (None, None)
     told = {} if backend == "gpu-standard" else dict.fromkeys(["gemm_pct", "memory_pct"], stats.DISTURBED_CEILING)
     assert summary.undecided == told
+
+
+@pytest.mark.parametrize(
+    ("load", "threads", "cores", "known", "wider"),
+    [(3.0, 2, 2, True, False), (3.1, 2, 2, False, False), (3.1, 1, 2, True, True), (3.1, 1, 3, True, False)],
+)
+def test_a_crowded_machine_moves_all_launches_of_a_run(load, threads, cores, known, wider):
+    """Of several threads nothing is told; of one, the interval has what runs differ by."""
+    machine = msgspec.structs.replace(MACHINE, cores=cores)
+    slow, fast = (
+        make_record(
+            [], backend=name, threads=threads, machine=machine,
+            launches=[Launch(start_ns=pos, pos=pos, number=1, samples_ns=[ns], load=load) for pos in range(3)],
+        ) for name, ns in (("cpu", 300.0), ("f", 100.0))
+    )  # fmt: skip
+    found = stats.speedup(slow, fast)
+    assert (found.ratio == pytest.approx(3)) if known else (found.undecided is stats.CROWDED)
+    assert found.high / found.low == pytest.approx(math.exp(2 * 4.3027 * 0.05 / 3**0.5) if wider else 1, rel=1e-4)
 
 
 def speedup_of(low, high, *, decided=True):

@@ -21,6 +21,7 @@ import numpy as np
 from rocattn.backends import BACKENDS
 from rocattn.errors import RocattnError
 from rocattn.gpu.backlog import SCRATCH_BYTES, Backlog
+from rocattn.gpu.driver import import_bindings
 from rocattn.gpu.errors import GpuError
 from rocattn.gpu.plan import buffer_bytes, used_buffers
 from rocattn.gpu.reasons import NOT_TIMED
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 RAMP_VARIABLE = "ROCATTN_GPU_RAMP_S"
 RAMP_S = 1.0  # clocks of an idle GPU take up to a second to rise (ROCm composable_kernel issue 1241, MI300)
-FLUSH_BYTES = 512 << 20  # twice the largest last-level cache, MI300X's Infinity Cache of 256 MiB
+FLUSH_BYTES = 512 << 20  # twice MI300X's Infinity Cache of 256 MiB, which no property of a device tells
 _BUS_ID_BYTES = 32
 
 
@@ -134,7 +135,7 @@ class DeviceCase:
             runtime.pool,
             self._stream,
             None if cold else self._queue,
-            FLUSH_BYTES if cold else SCRATCH_BYTES,
+            flush_bytes(runtime.hip) if cold else SCRATCH_BYTES,
         )
         self.clock = EventClock(runtime, self._stream, self._queue, backlog, find_sensors(_bus_id(runtime.hip)))
         self._ramp(_ramp_seconds())
@@ -209,6 +210,20 @@ def _upload(prepared: PreparedPlan, config: AttentionConfig, inputs: Inputs) -> 
             runtime.hip.copy_to_device(addresses[name], packed.ctypes.data, packed.nbytes, runtime.stream)
             runtime.hip.stream_synchronize(runtime.stream)  # before the packed copy goes
     return addresses
+
+
+def flush_bytes(hip: Hip, index: int = 0) -> int:
+    """Return how many bytes are overwritten to empty the caches: twice the L2 cache that the device tells, or more."""
+    try:
+        try:
+            properties = hip.call("hipGetDeviceProperties", index)
+        except TypeError:  # as in `_bus_id`
+            module, _ = import_bindings()
+            properties = module.hipDeviceProp_t()
+            hip.call("hipGetDeviceProperties", properties, index)
+    except GpuError:
+        return FLUSH_BYTES
+    return max(FLUSH_BYTES, 2 * int(properties.l2CacheSize))
 
 
 def _bus_id(hip: Hip, index: int = 0) -> str:

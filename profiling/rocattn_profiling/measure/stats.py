@@ -31,7 +31,10 @@ means gained nothing on the gate's recordings."""
 DISTURBED_SWITCHES_PER_S = 100.0
 """An idle machine takes the CPU from a process a few times a second; another busy process, hundreds of times."""
 CROWDING_LOAD = 1.5
-"""Processes that want to run for each core, our own included, from which several threads are `crowded`."""
+"""Processes that want to run for each core, our own included, from which a record is `crowded`."""
+CROWDED_SPREAD = 0.05
+"""Standard deviation by which runs of one thread differ then beside what their launches do, of the ratio's logarithm:
+with it 24 of 24 intervals of eight runs at load 13 held the mean of the others, without it 21."""
 WIDEST_RATIO = 3.0
 """Ratio of a 95 % interval's ends from which a ratio is undecided: "121x (3.5 to 4215)" is no number."""
 CEILING_SLACK = 1.05
@@ -304,16 +307,33 @@ def speedup(a: Record, b: Record) -> Speedup:
     if not a.pair or a.pair != b.pair or place_of(a) != place_of(b):
         raise RocattnError(f"{a.id} and {b.id} were not measured side by side: they cannot be compared")
     found = compare_launches(a.launches, b.launches, a.backend, b.backend)
-    return msgspec.structs.replace(found, ratio=None, undecided=CROWDED) if crowded(a) or crowded(b) else found
+    if not crowded(a):
+        return found
+    if a.threads != 1:
+        return msgspec.structs.replace(found, ratio=None, undecided=CROWDED)
+    return _widened(found)
 
 
 def crowded(record: Record) -> bool:
-    """Whether several threads were measured beside more work than there are cores.
+    """Whether more processes wanted to run than there are cores, in most launches.
 
-    Which of them runs is then up to the scheduler for seconds: launches of one run agree, and those of the next do not.
+    Which of several threads runs is then up to the scheduler for seconds: launches of one run agree, and those of the
+    next do not.
     """
     loads = [launch.load for launch in record.launches]
-    return record.threads > 1 and bool(loads) and median(loads) > CROWDING_LOAD * max(1, record.machine.cores)
+    return bool(loads) and median(loads) > CROWDING_LOAD * max(1, record.machine.cores)
+
+
+def _widened(found: Speedup) -> Speedup:
+    """Return a speed-up whose interval has what runs differ by, and launches of one run do not."""
+    if found.unit != "launch":
+        return found
+    centre, half = (math.log(found.low) + math.log(found.high)) / 2, (math.log(found.high) - math.log(found.low)) / 2
+    more = student_t_quantile(0.975, found.launches - 1) * CROWDED_SPREAD / math.sqrt(found.launches)
+    half = math.hypot(half, more)
+    low, high = math.exp(centre - half), math.exp(centre + half)
+    why_not = found.undecided or undecided(low, high)
+    return msgspec.structs.replace(found, low=low, high=high, ratio=None if why_not else found.ratio, undecided=why_not)
 
 
 def winning_start(ratios: Mapping[int, Speedup]) -> int | None:

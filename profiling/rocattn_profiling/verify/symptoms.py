@@ -582,8 +582,8 @@ def _close(got: Array, other: Array, tolerance: float | Array) -> Array:
 
 
 def _mean_error(got: Array, exact: Array) -> float:
-    """Return the root mean square error of what is finite; inf where only one of the two is."""
+    """Return the root mean square error of what is finite; inf where only one of the two is, or nothing is."""
     finite = np.isfinite(exact)
-    if (finite != np.isfinite(got)).any():
+    if not finite.any() or (finite != np.isfinite(got)).any():
         return math.inf
     return float(np.sqrt(np.mean(np.square(got - exact, where=finite, out=np.zeros(got.shape)), where=finite)))

@@ -187,11 +187,32 @@ def attention_backward(
         if device is not None:
             q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
             dout, out, lse, dlse = (device.shadow(name) for name in ("dout", "out", "lse", "dlse"))
-    config, operands = describe(
-        q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
-        scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, direction="backward",
-        readable=device is None, lse_gradient=dlse is not None,
+    config, operands, views = describe_backward(
+        dout, q, k, v, out, lse, dlse, causal=causal, mask=mask, window=window, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=sinks, scale=scale, layout=layout, num_heads=num_heads,
+        num_kv_heads=num_kv_heads, readable=device is None,
     )  # fmt: skip
+    if device is not None:
+        return device.backward(config, operands, {"dout": views[0], "out": views[1], "lse": lse})
+    chosen = BACKENDS.select(config, backend)
+    dq, dq_view = empty_in_layout(operands.q.shape, layout, q.dtype)
+    dk, dk_view = empty_in_layout(operands.k.shape, layout, q.dtype)
+    dv, dv_view = empty_in_layout(operands.v.shape, layout, q.dtype)
+    chosen.backward(config, operands, views[0], views[1], lse, dq_view, dk_view, dv_view)
+    return dq, dk, dv
+
+
+def describe_backward(
+    dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, dlse: Array | None = None, *,
+    layout: str = "BSHD", **options: Any,
+) -> tuple[AttentionConfig, Operands, list[Array]]:  # fmt: skip
+    """Check the arguments of `attention_backward`; as `describe`, and views [B, H, Sq, Dv] of dout and out.
+
+    Raises:
+        ConfigError: When they do not describe the gradients of an attention problem.
+    """
+    lse_gradient = dlse is not None
+    config, operands = describe(q, k, v, layout=layout, direction="backward", lse_gradient=lse_gradient, **options)
     views = []
     for name, array in (("dout", dout), ("out", out)):
         check_array(name, array, _name(q.dtype))
@@ -204,15 +225,7 @@ def attention_backward(
         check_array(name, logs, "float32")
         if logs.shape != rows:
             raise ConfigError(f"{name} has shape {logs.shape}: it must be [B, H, Sq] = {list(rows)}")
-    operands = operands._replace(dlse=dlse)
-    if device is not None:
-        return device.backward(config, operands, {"dout": views[0], "out": views[1], "lse": lse})
-    chosen = BACKENDS.select(config, backend)
-    dq, dq_view = empty_in_layout(operands.q.shape, layout, q.dtype)
-    dk, dk_view = empty_in_layout(operands.k.shape, layout, q.dtype)
-    dv, dv_view = empty_in_layout(operands.v.shape, layout, q.dtype)
-    chosen.backward(config, operands, views[0], views[1], lse, dq_view, dk_view, dv_view)
-    return dq, dk, dv
+    return config, operands._replace(dlse=dlse), views
 
 
 def describe(

@@ -1,8 +1,9 @@
 """Attention in PyTorch: ``scaled_dot_product_attention`` with PyTorch's signature, and the operators that it calls.
 
 ``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, q_scale=None, k_scale=None,
-v_scale=None, *, causal=False, window=None, softcap=None, scale=None, out_dtype=None) -> (out, lse)`` has the options
-and meanings of `rocattn.attention` in the layout BHSD: tensors [B, H, S, D] of any strides, on the CPU or an AMD GPU.
+v_scale=None, *, causal=False, top_left=False, window=None, softcap=None, scale=None, out_dtype=None) -> (out, lse)``
+has the options and meanings of `rocattn.attention` in the layout BHSD: tensors [B, H, S, D] of any strides, on the CPU
+or an AMD GPU. With ``causal``, ``top_left`` lets row i see keys j <= i, as PyTorch's ``is_causal`` does.
 ``torch.ops.rocattn.attention_backward(dout, query, key, value, out, lse, mask=None, …, dlse=None, *, …)`` has those of
 `rocattn.attention_backward` and returns (dq, dk, dv). Autograd, ``torch.compile`` and fake tensors know both. Query,
 key and value have gradients, through the output and the LSE (not yet on a GPU); a mask, slopes or sinks that ask for
@@ -27,9 +28,11 @@ except ModuleNotFoundError as missing:
         raise
     raise ModuleNotFoundError("rocattn.torch needs PyTorch, which is not installed", name="torch") from None
 import ml_dtypes
+import numpy as np
 
 from rocattn.errors import ConfigError
-from rocattn.functional import attention, attention_backward
+from rocattn.functional import attention, attention_backward, describe, describe_backward
+from rocattn.gpu.tensors import numpy_dtype
 from rocattn.threads import threads_from_caller
 
 if TYPE_CHECKING:
@@ -44,11 +47,12 @@ _SCALES = ("q_scale", "k_scale", "v_scale")
 _FORWARD = ("q", "k", "v", *_CONSTANTS, *_SCALES)
 _BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_CONSTANTS, "dlse")
 _FP8 = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e4m3fnuz: ml_dtypes.float8_e4m3fnuz}
+_WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _IN_LAYOUT = {"q", "k", "v", "out", "dout"}
 _KINDS = ("cpu", "cuda")  # of devices; the second is PyTorch's name of AMD's, too
 # Tensors are positional: `torch.library.register_autograd` takes no others.
 _CONSTANT_TENSORS = "Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None"
-_OPTIONS = "*, bool causal=False, SymInt[]? window=None, float? softcap=None, float? scale=None"
+_OPTIONS = "*, bool causal=False, bool top_left=False, SymInt[]? window=None, float? softcap=None, float? scale=None"
 
 
 def scaled_dot_product_attention(
@@ -89,6 +93,10 @@ def scaled_dot_product_attention(
     if dropout_p != 0.0:
         raise ConfigError(f"dropout_p is {dropout_p}: there is no dropout here; pass 0.0, or use PyTorch's function")
     for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if isinstance(tensor, torch.fx.Proxy):  # of torch.fx.symbolic_trace: a node of its graph
+            named = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+            call, given = scaled_dot_product_attention, (query, key, value, attn_mask)
+            return torch.overrides.handle_torch_function(call, given, *given, **named)
         if not isinstance(tensor, torch.Tensor) or tensor.is_nested:
             kind = "nested tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise ConfigError(f"{name} is a {kind}: a tensor that is not nested is needed")
@@ -106,14 +114,8 @@ def scaled_dot_product_attention(
         shape = (*shape[:-1], query.shape[1])
     if attn_mask is not None:
         attn_mask = _mask_of_one_batch(attn_mask, tuple(shape[:-1]))
-    rows, keys = query.shape[2], key.shape[2]
-    window = None
-    if is_causal and rows > keys:  # ours are aligned bottom-right, where row i is at key i + Sk - Sq
-        is_causal, window = False, [-1, rows - keys]
-    elif is_causal and rows < keys == value.shape[2]:  # no row sees a later key
-        key, value = key[:, :, :rows], value[:, :, :rows]
     out, _ = _OPERATORS.attention.default(
-        query, key, value, attn_mask, causal=is_causal or lower_right, window=window, scale=scale
+        query, key, value, attn_mask, causal=is_causal or lower_right, top_left=is_causal, scale=scale
     )
     return out if len(shape) == 2 else out.reshape(*shape, *out.shape[2:])
 
@@ -183,7 +185,7 @@ def _common_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Te
     """Broadcast the heads of [B, H, S, D] without a copy; one KV head stays one, which grouped heads share."""
     heads = query.shape[1], key.shape[1], value.shape[1]
     count = next((n for n in heads if n != 1), 1)
-    if any(n not in {1, count} for n in heads):
+    if not all(n == 1 or n == count for n in heads):  # noqa: PLR1714 - sizes that are traced cannot be hashed
         raise ConfigError(
             f"query, key and value have {heads[0]}, {heads[1]} and {heads[2]} heads, which do not broadcast: "
             "for grouped heads pass enable_gqa=True"
@@ -233,9 +235,15 @@ def _check_devices(*tensors: Tensor | None) -> None:
 
 
 def _fake_attention(
-    query: Tensor, key: Tensor, value: Tensor, *constants: Tensor | None, out_dtype: torch.dtype | None = None, **_: Any
-) -> tuple[Tensor, Tensor]:
-    _check_devices(query, key, value, *constants)
+    query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, out_dtype: torch.dtype | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    _check_devices(query, key, value, *others)
+    shadows = _shadows(_FORWARD, (query, key, value, *others))
+    _check_alignment(shadows or {}, options)
+    if shadows is not None:
+        name = None if out_dtype is None else _dtype_name(out_dtype)
+        describe(**shadows, **_hints(options), out_dtype=name, layout="BHSD", readable=False)
     batch, heads, tokens, _ = query.shape
     dtype = (out_dtype or torch.bfloat16) if query.dtype in _FP8 else query.dtype
     lse = query.new_empty((batch, heads, tokens), dtype=torch.float32)
@@ -243,11 +251,73 @@ def _fake_attention(
 
 
 def _fake_backward(
-    dout: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, **_: Any
+    dout: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check_devices(dout, query, key, value, *others)
+    shadows = _shadows(_BACKWARD, (dout, query, key, value, *others))
+    _check_alignment(shadows or {}, options)
+    if shadows is not None:
+        describe_backward(**shadows, **_hints(options), layout="BHSD", readable=False)
     dq, dk, dv = (_empty(query, *x.shape[1:]) for x in (query, key, value))
     return dq, dk, dv
+
+
+def _shadows(names: Sequence[str], tensors: Sequence[Tensor | None]) -> dict[str, Any] | None:
+    """Return arrays of fake tensors' shapes and dtypes over no memory; None where a size is not known yet.
+
+    A size that may change is taken as it is now, so that a check of it is no condition on later ones: those meet the
+    real kernel's checks.
+    """
+    shadows: dict[str, Any] = {}
+    for name, tensor in zip(names, tensors, strict=False):
+        if tensor is not None:
+            shape = [_hint(size) for size in tensor.shape]
+            if None in shape:
+                return None
+            _check_dtype(name, tensor)
+            shadows[name] = np.broadcast_to(np.empty((), numpy_dtype(_dtype_name(tensor.dtype))), shape)
+    return shadows
+
+
+def _hint(value: Any) -> Any:
+    """Return what a symbolic number is in the example that is traced; other values as they are."""
+    return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat) else value
+
+
+def _hints(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of `describe`."""
+    known = {name: value for name, value in options.items() if name != "top_left"}
+    if known.get("window") is not None:
+        known["window"] = [_hint(side) for side in known["window"]]
+    return known | {name: _hint(known[name]) for name in ("softcap", "scale") if name in known}
+
+
+def _check_alignment(given: dict[str, Any], options: dict[str, Any]) -> None:
+    """Refuse ``top_left`` with what is measured from the other diagonal."""
+    if options.get("top_left") and (not options.get("causal") or options.get("window") or "alibi_slopes" in given):
+        raise ConfigError("top_left aligns causal, which must be True, and neither a window nor ALiBi slopes")
+
+
+def _align(given: dict[str, Any], options: dict[str, Any], layout: str) -> None:
+    """Say with a window, or the keys that are seen, what ``top_left`` means: ours is aligned to the last key.
+
+    Args:
+        given: The tensors' arrays in a layout; those of the keys that are seen take their place.
+        options: Of `rocattn.attention` but for ``top_left``, which is taken out.
+        layout: "BHSD" or "BSHD".
+    """
+    _check_alignment(given, options)
+    if not options.pop("top_left", False):
+        return
+    axis = layout.index("S")
+    rows, keys = given["q"].shape[axis], given["k"].shape[axis]
+    if rows > keys:
+        options |= {"causal": False, "window": (-1, rows - keys)}
+    elif rows < keys == given["v"].shape[axis]:  # no row sees a later key
+        seen = (*(slice(None),) * axis, slice(rows))
+        given |= {name: given[name][seen] for name in ("k", "v")}
+        if "mask" in given and given["mask"].shape[-1] == keys:
+            given["mask"] = given["mask"][..., :rows]
 
 
 def _arguments(names: Sequence[str], tensors: Sequence[Tensor | None], layout: str) -> dict[str, Any]:
@@ -256,21 +326,36 @@ def _arguments(names: Sequence[str], tensors: Sequence[Tensor | None], layout: s
     for name, tensor in zip(names, tensors, strict=False):  # those at the end that are None may be missing
         if tensor is not None:
             turned = _turned(tensor, layout) if name in _IN_LAYOUT else tensor
-            given[name] = _array(turned) if tensor.device.type == "cpu" else _on_gpu(name, turned.detach())
+            given[name] = _array(name, turned) if tensor.device.type == "cpu" else _on_gpu(name, turned.detach())
     return given
 
 
-def _array(tensor: Tensor) -> Array:
+def _array(name: str, tensor: Tensor) -> Array:
     """Return a CPU tensor's memory as an array."""
     tensor = tensor.detach()
     if tensor.dtype in _FP8:
         stored: Array = tensor.view(torch.uint8).numpy()
         return stored.view(_FP8[tensor.dtype])
-    if tensor.dtype != torch.bfloat16:
-        array: Array = tensor.numpy()
-        return array
-    array = tensor.view(torch.int16).numpy()  # PyTorch and ml_dtypes do not know each other's bfloat16
-    return array.view(ml_dtypes.bfloat16)
+    if tensor.dtype == torch.bfloat16:
+        array: Array = tensor.view(torch.int16).numpy()  # PyTorch and ml_dtypes do not know each other's bfloat16
+        return array.view(ml_dtypes.bfloat16)
+    try:
+        array = tensor.numpy()
+    except (TypeError, RuntimeError) as error:  # not asked before: it is as good as never
+        _check_dtype(name, tensor)
+        raise ConfigError(f"{name} has no plain memory: {str(error).splitlines()[0]}") from None
+    return array
+
+
+def _check_dtype(name: str, tensor: Tensor) -> None:
+    """Refuse the floating dtypes that arrays of neither numpy nor ours have."""
+    if tensor.is_floating_point() and tensor.dtype not in {*_WIDE, *_FP8}:
+        names = ", ".join(_dtype_name(dtype) for dtype in (*_WIDE, *_FP8))
+        raise ConfigError(f"{name} has dtype {_dtype_name(tensor.dtype)}: use one of {names}")
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _on_gpu(name: str, tensor: Tensor) -> Tensor:
@@ -292,8 +377,9 @@ def _tensor(result: Any) -> Tensor:
 def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
     layout = _layout(tensors[0])
     given = _arguments(_FORWARD, tensors, layout)
-    if (dtype := options.pop("out_dtype", None)) is not None:
-        options["out_dtype"] = str(dtype).removeprefix("torch.")
+    if options.get("out_dtype") is not None:
+        options["out_dtype"] = _dtype_name(options["out_dtype"])
+    _align(given, options, layout)
     with threads_from_caller(torch.get_num_threads()):
         out, lse = attention(**given, **options, layout=layout, return_lse=True)
     return _turned(_tensor(out), layout), _tensor(lse)
@@ -302,9 +388,22 @@ def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
 def _attention_backward(*tensors: Any, **options: Any) -> tuple[Tensor, ...]:
     layout = _layout(tensors[1])
     given = _arguments(_BACKWARD, tensors, layout)
+    _align(given, options, layout)
     with threads_from_caller(torch.get_num_threads()):
         gradients = attention_backward(**given, **options, layout=layout)
-    return tuple(_turned(_tensor(gradient), layout) for gradient in gradients)
+    found = [_turned(_tensor(gradient), layout) for gradient in gradients]
+    return tuple(_with_unseen(*pair) for pair in zip(found, tensors[1:4], strict=True))
+
+
+def _with_unseen(gradient: Tensor, of: Tensor) -> Tensor:
+    """Return the gradient of all keys, of which `_align` may have left out those that no row sees."""
+    seen, keys = gradient.shape[2], of.shape[2]
+    if seen == keys:
+        return gradient
+    whole = _empty(gradient, gradient.shape[1], keys, gradient.shape[3])
+    whole[:, :, :seen] = gradient
+    whole[:, :, seen:] = 0
+    return whole
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:

@@ -96,7 +96,7 @@ class DeviceTensor:
 
     def shadow(self) -> Array:
         """Return a numpy array with this shape, dtype and strides over no memory: for its shape alone, never read."""
-        dtype = _numpy_dtype(self.dtype)
+        dtype = numpy_dtype(self.dtype)
         strides = tuple(step * dtype.itemsize for step in self.strides)
         return np.lib.stride_tricks.as_strided(np.empty(1, dtype), self.shape, strides, writeable=False)
 
@@ -114,7 +114,7 @@ class DeviceArray:
     def __init__(self, runtime: Runtime, shape: tuple[int, ...], dtype: str, device: int, stream: int) -> None:
         self.shape, self.dtype, self.device = shape, dtype, device
         self._runtime, self._stream = runtime, stream
-        count = int(np.prod(shape, dtype=np.int64)) * _numpy_dtype(dtype).itemsize
+        count = int(np.prod(shape, dtype=np.int64)) * numpy_dtype(dtype).itemsize
         self._block: DeviceBlock | None = runtime.pool.take(count, stream)
         self.address = self._block.address
 
@@ -228,7 +228,12 @@ def _from_dlpack(name: str, value: Any) -> DeviceTensor:
     return DeviceTensor(address, shape, strides, dtype, index, 0, value, capsule)
 
 
-def _numpy_dtype(name: str) -> np.dtype[Any]:
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the dtype of a name, ml_dtypes' among them.
+
+    Raises:
+        ConfigError: When neither numpy nor ml_dtypes has it.
+    """
     if name == "bfloat16" or name in FP8_DTYPES:
         import ml_dtypes
 

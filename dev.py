@@ -1,7 +1,7 @@
 """Run a project task with nothing but Python 3.11+: ``python3 dev.py run`` or ``python3 dev.py test``.
 
-Others: ``test-all``, ``lint``, ``docs``, ``wheel``, ``lock``, and ``rocattn …`` for any of its commands in the locked
-environment.
+Others: ``test-all``, ``test-torch`` (the tests that need PyTorch, with one that pip finds), ``lint``, ``docs``,
+``wheel``, ``lock``, and ``rocattn …`` for any of its commands in the locked environment.
 
 The first call fetches the pinned uv into ``.tools`` and lets it make ``.venv`` from ``requirements.lock``; later
 calls find both there and start at once, without a network.
@@ -22,6 +22,8 @@ UV_VERSION = "0.13.8"
 ROOT = Path(__file__).resolve().parent
 LOCK = ROOT / "requirements.lock"
 BIN = ROOT / ".venv" / "bin"
+# Not of the lock, as the build differs: pip takes the one for CPUs where an index, or a folder it is told of, has that.
+BESIDE = {"torch": "2.13.0", "transformers": "5.24.0"}
 HASH_LINE = "# dependency tables: "
 MYPY = ["mypy", "--strict", "rocattn", "profiling/rocattn_profiling", ".rocattn/gate"]
 SPHINX = ["--fail-on-warning", "--keep-going", "--quiet"]  # a link that leads nowhere is a warning
@@ -29,6 +31,7 @@ TASKS: dict[str, list[list[str]]] = {
     "run": [["rocattn", "ci", "--quick"]],
     "test": [["pytest"]],
     "test-all": [["pytest"]],
+    "test-torch": [["pytest", "tests/pytorch", "tests/gpu/test_torch.py"]],
     "rocattn": [["rocattn"]],
     "wheel": [["python", "-m", "build", "--no-isolation", "--outdir", "dist"]],
     "docs": [["python", "-m", "sphinx", *SPHINX, "-c", "docs", "-d", "out/doctrees", "."]],
@@ -56,6 +59,24 @@ def find_uv() -> Path:
             why = next((line for line in lines if line.startswith("ERROR: ")), lines[-1])  # a notice may follow it
             sys.exit(f"dev.py: cannot fetch uv (needs pip or venv, and a package index, once): {why}")
     return uv
+
+
+def find_torch() -> Path:
+    """Return the folder of PyTorch and what is tested with it, fetching them on first use with pip."""
+    versions = [f"{name}=={version}" for name, version in BESIDE.items()]
+    home = ROOT / ".tools" / "-".join(["py{}.{}".format(*sys.version_info), *versions]).replace("==", "-")
+    if home.exists():
+        return home
+    print(f"dev.py: fetching {' and '.join(versions)} into .tools", file=sys.stderr)
+    part, bounds = home.with_name(home.name + ".part"), home.with_name("constraints.txt")
+    shutil.rmtree(part, ignore_errors=True)
+    home.parent.mkdir(exist_ok=True)
+    # What the lock has, too, in its versions; pip would ask hashes of everything if it saw any.
+    bounds.write_text("".join(line.rstrip("\\ \n") + "\n" for line in LOCK.read_text().splitlines() if "==" in line))
+    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--target", part]
+    if subprocess.run([sys.executable, *install, "--constraint", bounds, *versions], check=False).returncode:
+        sys.exit("dev.py: cannot fetch PyTorch (needs pip and a package index, once): the lines above say why")
+    return part.rename(home)
 
 
 def dependency_hash() -> str:
@@ -130,7 +151,9 @@ def main() -> None:
     prepare(uv)
     os.environ["VIRTUAL_ENV"] = str(ROOT / ".venv")
     os.environ["PATH"] = os.pathsep.join([str(BIN), str(uv.parent), os.environ.get("PATH", os.defpath)])
-    if task in {"test", "test-all"} and not rest:
+    if task == "test-torch":
+        os.environ["PYTHONPATH"] = str(find_torch())
+    if task.startswith("test") and not rest:
         rest = sharing() + (["-m", "not exhaustive"] if task == "test" else [])
     if task == "wheel":
         os.environ.setdefault("ROCATTN_WHEEL_KERNELS", "all")

@@ -1,6 +1,7 @@
 """dev.py, the two commands' engine: it needs nothing but the standard library and says what is wrong in one line."""
 
 import ast
+import os
 import shlex
 import shutil
 import signal
@@ -156,11 +157,38 @@ def test_committed_lock_is_current():
     assert (ROOT / "requirements.lock").read_text().startswith(module.HASH_LINE + module.dependency_hash())
 
 
+def test_torch_is_fetched_once_and_whole(checkout):
+    """By the pip of this Python, bound to the lock's versions; what an interrupted fetch left is begun anew."""
+    (checkout / "pip").mkdir()
+    (checkout / "pip/__main__.py").write_text(
+        "import pathlib, sys\n"
+        "target, bounds = (sys.argv[sys.argv.index(name) + 1] for name in ('--target', '--constraint'))\n"
+        "assert not pathlib.Path(target).exists()\n"
+        "pathlib.Path(target).mkdir()\n"
+        "assert '--hash' not in pathlib.Path(bounds).read_text()\n"
+        f"open({str(checkout / 'fetched')!r}, 'a').write(' '.join(sys.argv[-2:]) + '\\n')\n"
+        "sys.exit(pathlib.Path('no-index').exists())\n"
+    )
+    command = [sys.executable, "dev.py", "test-torch", "-x"]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+
+    def fetch():
+        return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+
+    (checkout / "no-index").touch()
+    failed = fetch()
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1].startswith("dev.py: cannot fetch PyTorch (needs pip and a package index")
+    (checkout / "no-index").unlink()
+    assert [fetch().stdout for _ in range(2)] == ["ran tests/pytorch tests/gpu/test_torch.py -x\n"] * 2
+    assert (checkout / "fetched").read_text() == "torch==2.13.0 transformers==5.24.0\n" * 2
+
+
 def test_an_unknown_task_names_the_known_ones(checkout):
     """A typo is one line."""
     done = dev(checkout, "tset")
     assert done.returncode == 1
-    known = "run, test, test-all, rocattn, wheel, docs, lint, lock"
+    known = "run, test, test-all, test-torch, rocattn, wheel, docs, lint, lock"
     assert done.stderr == f"dev.py: unknown task 'tset': choose from {known}\n"
 
 

@@ -59,7 +59,7 @@ class Operands(NamedTuple):
         k_scale: [B, Hkv], float32 (float64 if q is), with any strides: what 8-bit k are multiplied by; None for 1.
         v_scale: The same of v.
         q_scale: The same of 8-bit q, for all query heads of a KV head.
-        dlse: Backward: the gradient of the LSE, float32 [B, H, Sq], contiguous; None for none.
+        dlse: Backward: the gradient of the LSE, float32 [B, H, Sq]; None for none.
     """
 
     q: Array
@@ -122,7 +122,8 @@ class Sequences:
         slopes, *scales = (None if x is None else x[index : index + 1] for x in per_sequence)
         single = config.replace(batch=1, seq_q=rows.stop - rows.start, seq_k=keys.stop - keys.start, varlen=None)
         q = operands.q[:, :, rows]
-        return single, Operands(q, k[:, :, keys], v[:, :, keys], None, slopes, operands.sinks, *scales)
+        alone = Operands(q, k[:, :, keys], v[:, :, keys], None, slopes, operands.sinks, *scales)
+        return single, alone if operands.dlse is None else alone._replace(dlse=operands.dlse[:, :, rows])
 
 
 class Backend(ABC):

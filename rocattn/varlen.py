@@ -93,8 +93,8 @@ def attention_varlen(
     device = None if isinstance(q, np.ndarray) else device_call(given, backend)
     if device is not None:
         given = {name: device.shadow(name) for name in given}
-    config, operands, sequences = _describe(
-        **given, longest=(max_seqlen_q, max_seqlen_k), direction="forward", readable=device is None, causal=causal,
+    config, operands, sequences = describe_varlen(
+        **given, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, readable=device is None, causal=causal,
         window=window, softcap=softcap, scale=scale, return_lse=return_lse, out_dtype=out_dtype,
     )  # fmt: skip
     if device is not None:
@@ -118,9 +118,8 @@ def attend_pages(
     """
     if backend not in (None, "gpu"):  # no set: the name may be unhashable
         raise ConfigError(f"the pages are on a device: the gpu backend reads those, not {backend!r}")
-    longest = options.pop("max_seqlen_q", None), options.pop("max_seqlen_k", None)
-    config, operands, sequences = _describe(
-        q, k, v, cu_seqlens_q, None, seqlens_k, block_table, longest, "forward", return_lse=return_lse, **options
+    config, operands, sequences = describe_varlen(
+        q, k, v, cu_seqlens_q, None, seqlens_k, block_table, return_lse=return_lse, **options
     )
     BACKENDS.select(config, "gpu")
     out = np.empty((len(q), config.num_heads, config.head_dim_v), out_dtype_of(config, q))
@@ -139,6 +138,7 @@ def attention_varlen_backward(
     cu_seqlens_q: Array,
     cu_seqlens_k: Array,
     *,
+    dlse: Array | None = None,
     seqlens_k: Array | None = None,
     causal: bool = False,
     window: tuple[int, int] | None = None,
@@ -159,6 +159,7 @@ def attention_varlen_backward(
         lse: The LSE it returned with ``return_lse=True``: float32 [H, total_q].
         cu_seqlens_q: As given to `attention_varlen`.
         cu_seqlens_k: As given to `attention_varlen`.
+        dlse: Gradient of the LSE, as it; None for none. Not of backend ``gpu``.
         seqlens_k: As given to `attention_varlen`.
         causal: As given to `attention_varlen`.
         window: As given to `attention_varlen`.
@@ -175,18 +176,10 @@ def attention_varlen_backward(
         ConfigError: When the arrays or options do not describe such a problem.
         NoBackendError: When the named backend, or every backend, cannot run it.
     """
-    config, operands, sequences = _describe(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, seqlens_k, None, (None, None), "backward", causal=causal, window=window,
-        softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, scale=scale,
+    config, operands, sequences = describe_varlen_backward(
+        dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, dlse=dlse, seqlens_k=seqlens_k, causal=causal,
+        window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, scale=scale,
     )  # fmt: skip
-    shape = (len(q), config.num_heads, config.head_dim_v)
-    for name, array in (("dout", dout), ("out", out)):
-        check_array(name, array, config.dtype)
-        if array.shape != shape:
-            raise ConfigError(f"{name} has shape {array.shape}: the output is [total_q, H, Dv] = {list(shape)}")
-    check_array("lse", lse, "float32")
-    if lse.shape != (config.num_heads, len(q)):
-        raise ConfigError(f"lse has shape {lse.shape}: it must be [H, total_q] = {[config.num_heads, len(q)]}")
     chosen = BACKENDS.select(config, backend)
     dq, dk, dv = (np.empty(x.shape, q.dtype) for x in (q, k, v))
     chosen.backward_varlen(
@@ -195,10 +188,34 @@ def attention_varlen_backward(
     return dq, dk, dv
 
 
-def _describe(
-    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array | None, seqlens_k: Array | None,
-    block_table: Array | None, longest: tuple[int | None, int | None], direction: Direction, *, readable: bool = True,
-    **options: Any,
+def describe_varlen_backward(
+    dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *,
+    dlse: Array | None = None, seqlens_k: Array | None = None, **options: Any,
+) -> tuple[AttentionConfig, Operands, Sequences]:  # fmt: skip
+    """Check the arguments of `attention_varlen_backward`; as `describe_varlen`.
+
+    Raises:
+        ConfigError: When they do not describe the gradients of such a problem.
+    """
+    config, operands, sequences = describe_varlen(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, seqlens_k, direction="backward", lse_gradient=dlse is not None, **options
+    )
+    shape = (len(q), config.num_heads, config.head_dim_v)
+    for name, array in (("dout", dout), ("out", out)):
+        check_array(name, array, config.dtype)
+        if array.shape != shape:
+            raise ConfigError(f"{name} has shape {array.shape}: the output is [total_q, H, Dv] = {list(shape)}")
+    for name, logs in (("lse", lse), *((("dlse", dlse),) if dlse is not None else ())):
+        check_array(name, logs, "float32")
+        if logs.shape != (config.num_heads, len(q)):
+            raise ConfigError(f"{name} has shape {logs.shape}: it must be [H, total_q] = {[config.num_heads, len(q)]}")
+    return config, operands._replace(dlse=None if dlse is None else dlse[None]), sequences
+
+
+def describe_varlen(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array | None = None,
+    seqlens_k: Array | None = None, block_table: Array | None = None, *, max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None, direction: Direction = "forward", readable: bool = True, **options: Any,
 ) -> tuple[AttentionConfig, Operands, Sequences]:  # fmt: skip
     """Check the arguments and return what `Backend.forward_varlen` takes; ``readable`` as `describe` has it.
 
@@ -235,13 +252,13 @@ def _describe(
         rows, keys = _checked_lengths(sequences, len(q), k.shape[:2] if paged else k.shape[:1])
     else:  # bounds must do: reading the arrays would wait for the GPU
         most = k.shape[1] * table.shape[1] if table is not None else len(k)
-        rows, keys = np.array([longest[0] or len(q)]), np.array([longest[1] or most])
+        rows, keys = np.array([max_seqlen_q or len(q)]), np.array([max_seqlen_k or most])
     varlen = VarlenShape(
         total_q=len(q), total_k=0 if paged else len(k), page_size=k.shape[1] if paged else 0,
         num_pages=len(k) if paged else 0, max_pages=0 if table is None else table.shape[1],
         counts_keys=lengths is not None,
     )  # fmt: skip
-    packed = varlen, batch, _longest("max_seqlen_q", longest[0], rows), _longest("max_seqlen_k", longest[1], keys)
+    packed = varlen, batch, _longest("max_seqlen_q", max_seqlen_q, rows), _longest("max_seqlen_k", max_seqlen_k, keys)
     flat_k, flat_v = (_page_or_all(x, paged=paged) for x in (k, v))
     config, operands = describe(
         q[None], flat_k, flat_v, **options, direction=direction, readable=readable, packed=packed

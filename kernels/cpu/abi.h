@@ -56,13 +56,16 @@ extern "C" {
 RA_EXPORT int32_t rocattn_cpu_forward(const rocattn::Args* args);
 RA_EXPORT int32_t rocattn_cpu_forward_varlen(const rocattn::Args* args, const rocattn::Sequences* sequences);
 RA_EXPORT int32_t rocattn_cpu_backward(const rocattn::Args* args);
+// Of packed sequences; rows of dk and dv that no sequence with queries has are left as they are.
+RA_EXPORT int32_t rocattn_cpu_backward_varlen(const rocattn::Args* args, const rocattn::Sequences* sequences);
 // Wakes up to threads - 1 sleeping workers, for a call that follows at once.
 RA_EXPORT void rocattn_cpu_rouse(int32_t threads);
 // Calls run on the threads of an OpenMP runtime from now on, as many as it has: its GOMP_parallel, omp_get_max_threads.
 RA_EXPORT void rocattn_cpu_borrow(void (*parallel)(void (*)(void*), void*, unsigned, unsigned), int (*most)(void));
 // Bytes the call allocates at its peak beside inputs and outputs.
 RA_EXPORT int64_t rocattn_cpu_workspace(const rocattn::Args* args, int32_t backward);
-RA_EXPORT int64_t rocattn_cpu_workspace_varlen(const rocattn::Args* args, const rocattn::Sequences* sequences);
+RA_EXPORT int64_t rocattn_cpu_workspace_varlen(const rocattn::Args* args, const rocattn::Sequences* sequences,
+                                               int32_t backward);
 // The most bytes that calls of this process had allocated at one time, since the last call of this with reset.
 RA_EXPORT int64_t rocattn_cpu_most_allocated(int32_t reset);
 // 1000 * float lanes, + 1 with products of bf16 pairs, + 2 with those of the matrix unit (AMX): what this library was

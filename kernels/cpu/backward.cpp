@@ -18,6 +18,7 @@
 #include "gemm.h"
 #include "pool.h"
 #include "rows.h"
+#include "varlen.h"
 
 namespace rocattn {
 namespace {
@@ -435,12 +436,10 @@ void run_item(void* context, int64_t item, int worker) {
 }
 
 template <class T>
-int32_t run_backward(Backward& f) {
+void run_backward(Backward& f, char* memory) {
   const int threads = f.p.a->threads;
   const int64_t items = f.p.heads * f.key_blocks;
   const int used = usable_threads(items, threads);
-  char* memory = (char*)allocate(used * f.scratch_bytes + f.shared_bytes());
-  if (!memory) return kOutOfMemory;
   f.scratch = memory;
   f.references = (Reference*)(memory + used * f.scratch_bytes);
   f.delta = (float*)(f.references + f.rows());
@@ -454,24 +453,32 @@ int32_t run_backward(Backward& f) {
     f.survey = false;
   }
   run(items, used, run_item<T>, &f);
-  release(memory);
-  return kOk;
 }
 
 }  // namespace
+
+int64_t backward_items(const Args& a) { return a.B * a.Hkv * ceil_div(a.Sk, KB); }
 
 int64_t backward_workspace(const Args& a) {
   Backward f(&a);
   return usable_threads(f.p.heads * f.key_blocks, a.threads) * f.scratch_bytes + f.shared_bytes();
 }
 
-int32_t backward(const Args& a) {
+void backward_in(const Args& a, char* memory) {
   Backward f(&a);
   switch (a.dtype) {
-    case kFloat32: return run_backward<F32>(f);
-    case kFloat16: return run_backward<F16>(f);
-    default: return run_backward<BF16>(f);
+    case kFloat32: return run_backward<F32>(f, memory);
+    case kFloat16: return run_backward<F16>(f, memory);
+    default: return run_backward<BF16>(f, memory);
   }
+}
+
+int32_t backward(const Args& a) {
+  char* memory = (char*)allocate(backward_workspace(a));
+  if (!memory) return kOutOfMemory;
+  backward_in(a, memory);
+  release(memory);
+  return kOk;
 }
 
 }  // namespace rocattn

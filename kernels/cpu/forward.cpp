@@ -447,11 +447,6 @@ bool sane(const rocattn::Args* a) {
 }
 }  // namespace
 
-namespace rocattn {
-int32_t backward(const Args& a);
-int64_t backward_workspace(const Args& a);
-}  // namespace rocattn
-
 extern "C" {
 int64_t rocattn_cpu_workspace(const rocattn::Args* a, int32_t backward) {
   if (!sane(a)) return -1;

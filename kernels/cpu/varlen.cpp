@@ -1,4 +1,5 @@
-// Forward attention of sequences of lengths of their own: the items of all of them as one list (see varlen.h).
+// Attention of sequences of lengths of their own. Forward: the items of all of them as one list (see varlen.h).
+// Backward: a sequence that has work for all threads is a job of its own; of the others each is one item of one job.
 #include "varlen.h"
 
 namespace rocattn {
@@ -44,6 +45,13 @@ Args alone(const Args& all, const Sequences& s, int64_t b) {
   a.q = (const char*)a.q + first * a.qs[2] * bytes;
   a.o = (char*)a.o + first * a.os[2] * bytes;
   if (a.lse) a.lse += first;
+  if (a.dlse) a.dlse += first;
+  if (a.dout) {
+    a.dout = (const char*)a.dout + first * a.dos[2] * bytes;
+    a.dq = (char*)a.dq + first * a.dqs[2] * bytes;
+    a.dk = (char*)a.dk + s.cu_seqlens_k[b] * a.dks[2] * bytes;
+    a.dv = (char*)a.dv + s.cu_seqlens_k[b] * a.dvs[2] * bytes;
+  }
   if (a.slopes) a.slopes += b * a.H;
   if (s.table) {
     a.table = s.table + b * s.table_width;
@@ -147,6 +155,68 @@ int32_t forward_varlen(const Args& a, const Sequences& s) {
   return kOk;
 }
 
+struct Gradients {
+  const Args* all;
+  const Sequences* sequences;
+  char* list;       // memory of order and sizes
+  int32_t* order;   // of the sequences that are an item each, the largest first
+  int64_t* sizes;   // of each sequence: the work of an item; 0 for one that is no item
+  int64_t items, list_bytes, item_bytes, job_bytes;  // the last two: the most that an item, and a job of its own, takes
+  int used;
+  char* scratch;
+
+  Args item(int64_t index) const {
+    Args a = alone(*all, *sequences, order[index]);
+    a.threads = 1;
+    return a;
+  }
+};
+
+bool plan_gradients(const Args& a, const Sequences& s, Gradients& f) {
+  f = {&a, &s, nullptr, nullptr, nullptr, 0, 12 * a.B + 64, 0, 0, 0, nullptr};
+  f.list = (char*)allocate(f.list_bytes);
+  if (!f.list) return false;
+  f.sizes = (int64_t*)f.list, f.order = (int32_t*)(f.sizes + a.B);
+  double total = 0;
+  for (int64_t b = 0; b < a.B; b++) total += (double)work_of(alone(a, s, b));
+  for (int64_t b = 0; b < a.B; b++) {
+    Args one = alone(a, s, b);
+    f.sizes[b] = 0;
+    if (one.Sq == 0) continue;
+    const bool large = (double)work_of(one) * a.threads * 4 >= total && backward_items(one) >= a.threads;
+    if (large && a.threads > 1) {
+      f.job_bytes = max2(f.job_bytes, backward_workspace(one));
+      continue;
+    }
+    f.sizes[b] = work_of(one), f.order[f.items++] = (int32_t)b;
+    one.threads = 1;
+    f.item_bytes = max2(f.item_bytes, round_up(backward_workspace(one), 64));
+  }
+  sort(f.order, f.items, f.sizes);
+  f.used = usable_threads(f.items, a.threads);
+  return true;
+}
+
+void run_gradients(void* context, int64_t index, int worker) {
+  const Gradients& f = *(const Gradients*)context;
+  backward_in(f.item(index), f.scratch + worker * f.item_bytes);
+}
+
+int32_t backward_varlen(const Args& a, const Sequences& s) {
+  Gradients f;
+  if (!plan_gradients(a, s, f)) return kOutOfMemory;
+  int32_t status = kOk;
+  if (f.items) {
+    f.scratch = (char*)allocate(f.used * f.item_bytes);
+    if (f.scratch) run(f.items, f.used, run_gradients, &f), release(f.scratch);
+    else status = kOutOfMemory;
+  }
+  for (int64_t b = 0; b < a.B && status == kOk; b++)
+    if (f.sizes[b] == 0 && s.cu_seqlens_q[b + 1] > s.cu_seqlens_q[b]) status = backward(alone(a, s, b));
+  release(f.list);
+  return status;
+}
+
 bool sane(const Args* a, const Sequences* s) {
   return a && a->size == (int64_t)sizeof(Args) && s && s->size == (int64_t)sizeof(Sequences) && a->B >= 0 &&
          a->B < (1LL << 31) && a->Hkv > 0 && a->H % a->Hkv == 0 && a->D >= 0 && a->Dv >= 0 && a->dtype >= 0 &&
@@ -162,9 +232,20 @@ int32_t rocattn_cpu_forward_varlen(const rocattn::Args* a, const rocattn::Sequen
   if (!rocattn::sane(a, s)) return rocattn::kBadArguments;
   return a->B * a->H * a->Sq == 0 ? rocattn::kOk : rocattn::forward_varlen(*a, *s);
 }
-int64_t rocattn_cpu_workspace_varlen(const rocattn::Args* a, const rocattn::Sequences* s) {
+int32_t rocattn_cpu_backward_varlen(const rocattn::Args* a, const rocattn::Sequences* s) {
+  if (!rocattn::sane(a, s) || s->table) return rocattn::kBadArguments;
+  return a->B * a->H * a->Sq == 0 ? rocattn::kOk : rocattn::backward_varlen(*a, *s);
+}
+int64_t rocattn_cpu_workspace_varlen(const rocattn::Args* a, const rocattn::Sequences* s, int32_t backward) {
+  if (!rocattn::sane(a, s) || a->B * a->H * a->Sq == 0) return 0;
+  if (backward) {
+    rocattn::Gradients f;
+    if (!rocattn::plan_gradients(*a, *s, f)) return 0;
+    rocattn::release(f.list);
+    return f.list_bytes + rocattn::max2(f.job_bytes, f.used * f.item_bytes);
+  }
   rocattn::Planned planned;
-  if (!rocattn::sane(a, s) || a->B * a->H * a->Sq == 0 || !rocattn::make_plans(*a, *s, planned)) return 0;
+  if (!rocattn::make_plans(*a, *s, planned)) return 0;
   rocattn::release(planned.memory);
   return planned.bytes + rocattn::usable_threads(planned.items, a->threads) * planned.scratch_bytes + planned.shared_bytes;
 }

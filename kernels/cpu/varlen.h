@@ -1,4 +1,4 @@
-// Sequences of lengths of their own as one job (varlen.cpp): what it asks of forward.cpp and decode.cpp.
+// Sequences of lengths of their own as one job (varlen.cpp): what it asks of forward.cpp, decode.cpp and backward.cpp.
 //
 // Each sequence is a problem of its own, with the plan that it would have alone: its results are those of a call for
 // it, bit for bit. What they share is the pool: the items of all of them are one list.
@@ -23,5 +23,11 @@ Steps plan_decode(void* room, const Args* args, int threads);
 void place_forward(void* plan, char* scratch, int64_t step, char* shared);
 void place_decode(void* plan, char* scratch, int64_t step, char* shared);
 extern const int64_t kForwardPlanBytes, kDecodePlanBytes;
+
+int32_t backward(const Args& a);
+int64_t backward_workspace(const Args& a);
+int64_t backward_items(const Args& a);  // what threads can share
+// In memory of that many bytes; of one thread also from within an item.
+void backward_in(const Args& a, char* memory);
 
 }  // namespace rocattn

@@ -77,9 +77,9 @@ def load_library() -> ctypes.CDLL:
     for name in ("forward", "backward"):
         function = getattr(library, f"rocattn_cpu_{name}")
         function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int32
-    library.rocattn_cpu_forward_varlen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
-    library.rocattn_cpu_forward_varlen.restype = ctypes.c_int32
-    library.rocattn_cpu_workspace_varlen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+        function = getattr(library, f"rocattn_cpu_{name}_varlen")
+        function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_char_p], ctypes.c_int32
+    library.rocattn_cpu_workspace_varlen.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int32]
     library.rocattn_cpu_workspace_varlen.restype = ctypes.c_int64
     library.rocattn_cpu_rouse.argtypes, library.rocattn_cpu_rouse.restype = [ctypes.c_int32], None
     library.rocattn_cpu_borrow.argtypes, library.rocattn_cpu_borrow.restype = [ctypes.c_void_p, ctypes.c_void_p], None
@@ -272,6 +272,14 @@ def _pack(
     return pointers + shape, (q, k, v, mask, slopes, sinks, dlse)
 
 
+def _pack_sequences(sequences: Sequences) -> bytes:
+    """Return the C struct; the arrays must live as long as it is used."""
+    table = sequences.block_table
+    given = (sequences.cu_seqlens_q, sequences.cu_seqlens_k, sequences.seqlens_k, table)
+    addresses = (0 if array is None else _address(array) for array in given)
+    return _SEQUENCES.pack(_SEQUENCES.size, *addresses, 0 if table is None else table.shape[1])
+
+
 def _check(status: int, config: AttentionConfig) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError(f"no memory for the workspace of {config.label}")
@@ -307,10 +315,8 @@ class CpuFlashBackend(Backend):
 
     def workspace_bytes(self, config: AttentionConfig) -> int:
         """Return the tiles of all threads, partial results of split keys, and (backward) float32 dq sums, in bytes."""
-        if config.varlen is not None and config.direction == "forward":
+        if config.varlen is not None:
             return self._varlen_workspace(config)
-        if config.varlen is not None:  # one sequence after the other
-            return max((self.workspace_bytes(single) for single in config.sequences), default=0)
         heads, item = config.num_kv_heads, config.itemsize
         # Contiguous arrays; where rows lie a power of two apart, the kernels copy tiles.
         rows = [
@@ -353,14 +359,8 @@ class CpuFlashBackend(Backend):
         target = out if _in_place(out) else np.empty(out.shape, out.dtype)
         logs = lse if lse is None or lse.flags.c_contiguous else np.empty(lse.shape, np.float32)
         packed, alive = _pack(config, operands, target, logs)
-        table = sequences.block_table
-        given = (sequences.cu_seqlens_q, sequences.cu_seqlens_k, sequences.seqlens_k, table)
-        where = _SEQUENCES.pack(
-            _SEQUENCES.size, *(0 if array is None else _address(array) for array in given),
-            0 if table is None else table.shape[1],
-        )  # fmt: skip
-        _check(library.rocattn_cpu_forward_varlen(packed, where), config)
-        del alive, given
+        _check(library.rocattn_cpu_forward_varlen(packed, _pack_sequences(sequences)), config)
+        del alive
         if target is not out:
             out[...] = target
         if lse is not None and logs is not lse:
@@ -377,18 +377,37 @@ class CpuFlashBackend(Backend):
         k, v = ((0, size, heads * size) for size in (dim * item, config.head_dim_v * item))
         args = pointers + _shape(packed, ((0, 0, 0), k, v), (0, 0, 0, 0), -1, thread_count())
         where = _SEQUENCES.pack(_SEQUENCES.size, _address(starts[0]), _address(starts[1]), 0, 0, 0)
-        return int(self._loaded().rocattn_cpu_workspace_varlen(args, where))
+        return int(self._loaded().rocattn_cpu_workspace_varlen(args, where, int(config.direction == "backward")))
 
     def backward(
         self, config: AttentionConfig, operands: Operands, dout: Array, out: Array, lse: Array,
         dq: Array, dk: Array, dv: Array,
     ) -> None:  # fmt: skip
         """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
-        wanted = (dq, dk, dv)
+        self._differentiate(config, operands, None, dout, out, lse, (dq, dk, dv))
+
+    def backward_varlen(
+        self, config: AttentionConfig, operands: Operands, sequences: Sequences,
+        dout: Array, out: Array, lse: Array, dq: Array, dk: Array, dv: Array,
+    ) -> None:  # fmt: skip
+        """As `backward`, of packed sequences: large ones by all threads, one after the other, then one a thread."""
+        self._differentiate(config, operands, sequences, dout, out, lse, (dq, dk, dv))
+
+    def _differentiate(
+        self, config: AttentionConfig, operands: Operands, sequences: Sequences | None,
+        dout: Array, out: Array, lse: Array, wanted: tuple[Array, ...],
+    ) -> None:  # fmt: skip
+        library = self._loaded()
         targets = tuple(x if _in_place(x) else np.empty(x.shape, x.dtype) for x in wanted)
         upstream, result, logs = _usable(dout), _usable(out), np.ascontiguousarray(lse, np.float32)
         packed, alive = _pack(config, operands, result, logs, (upstream, *targets))
-        _check(self._loaded().rocattn_cpu_backward(packed), config)
+        if sequences is None:
+            status = library.rocattn_cpu_backward(packed)
+        else:
+            for target in targets[1:]:
+                target[...] = 0  # of rows that no sequence with queries has
+            status = library.rocattn_cpu_backward_varlen(packed, _pack_sequences(sequences))
+        _check(status, config)
         del alive
         for array, target in zip(wanted, targets, strict=True):
             if target is not array:

@@ -68,6 +68,47 @@ def test_gradients_of_each_sequence(backend, unused):
     assert not gradient_faults(one, backend)
 
 
+@pytest.mark.usefixtures("cpu_flash")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_have_the_bits_of_a_call_for_each_sequence(dtype, monkeypatch):
+    """Of the output and of the LSE; long sequences, by all threads, beside short ones, one a thread."""
+    lengths = [(150, 150), (1, 1300), (0, 40), (40, 0), (400, 900), *[(3, 5)] * 40, (1, 17)]
+    one = problem(lengths, dtype, unused=3, direction="backward", causal=True, sinks=True)
+    dout = np.ones_like(one.q)
+    for count in (1, 2, 5):
+        monkeypatch.setenv("ROCATTN_NUM_THREADS", str(count))
+        out, lse = one.attend("cpu-flash")
+        dlse = np.cos(np.arange(lse.size, dtype=np.float32)).reshape(lse.shape)
+        found = rocattn.attention_varlen_backward(
+            dout, one.q, one.k, one.v, out, lse, dlse=dlse, **one.where, **one.options, backend="cpu-flash"
+        )
+        starts = one.where["cu_seqlens_k"]
+        for index, x in enumerate(one.inputs):
+            rows, keys = one.rows(index), slice(starts[index], starts[index] + x.k.shape[1])
+            logs, dlogs = (np.ascontiguousarray(array[None, :, rows]) for array in (lse, dlse))
+            upstream = dout[None, rows], x.q, x.k, x.v, out[None, rows], logs, dlogs
+            right = rocattn.attention_backward(*upstream, **one.options, backend="cpu-flash")
+            for have, want in zip((found[0][rows], found[1][keys], found[2][keys]), right, strict=True):
+                assert have.tobytes() == want[0].tobytes(), f"{count} threads, sequence {index}"
+
+
+@pytest.mark.parametrize("backend", NAMES)
+def test_the_lse_has_a_gradient_in_each_sequence(backend):
+    """That of a call for each sequence."""
+    one = problem([(5, 9), (0, 3), (4, 4)], "float32", direction="backward", causal=True)
+    out, lse = one.attend(backend)
+    given = np.zeros_like(out), one.q, one.k, one.v, out, lse
+    dq, _, _ = rocattn.attention_varlen_backward(*given, dlse=np.ones_like(lse), **one.where, **one.options)
+    for index, x in enumerate(one.inputs):
+        rows = one.rows(index)
+        logs = np.ascontiguousarray(lse[None, :, rows])
+        upstream = np.zeros_like(out[None, rows]), x.q, x.k, x.v, out[None, rows], logs, np.ones_like(logs)
+        right, _, _ = rocattn.attention_backward(*upstream, **one.options, backend="cpu")
+        np.testing.assert_allclose(dq[rows], right[0], atol=1e-5)
+    with pytest.raises(ConfigError, match=r"dlse has shape \(4, 8\): it must be \[H, total_q\]"):
+        rocattn.attention_varlen_backward(*given, dlse=lse[:, 1:], **one.where, **one.options)
+
+
 def test_other_backends_are_called_for_each_sequence():
     """What others have registered serves `attention_varlen` as it is, in float64 too."""
     one = problem(LENGTHS, "float64", page_size=16, causal=True)
@@ -162,7 +203,8 @@ def test_work_is_counted_by_the_sequences_lengths():
 
 
 @pytest.mark.usefixtures("cpu_flash")
-def test_the_workspace_is_what_the_kernels_allocate(monkeypatch):
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_workspace_is_what_the_kernels_allocate(direction, monkeypatch):
     """As planned from the lengths alone."""
     monkeypatch.setenv("ROCATTN_NUM_THREADS", "2")
     lengths = ((150, 150), (1, 1300), (40, 2200))
@@ -170,8 +212,14 @@ def test_the_workspace_is_what_the_kernels_allocate(monkeypatch):
     backend = BACKENDS.get("cpu-flash")
     config = AttentionConfig(
         batch=3, num_heads=4, num_kv_heads=2, seq_q=150, seq_k=2200, head_dim=64, causal=True, dtype="float16",
-        varlen=VarlenShape(total_q=191, total_k=3650, lengths=lengths),
+        varlen=VarlenShape(total_q=191, total_k=3650, lengths=lengths), direction=direction,
     )  # fmt: skip
+    out, lse = one.attend("cpu-flash")
     backend.most_allocated_bytes(reset=True)
-    one.attend("cpu-flash")
+    if direction == "forward":
+        one.attend("cpu-flash")
+    else:
+        rocattn.attention_varlen_backward(
+            out, one.q, one.k, one.v, out, lse, **one.where, **one.options, backend="cpu-flash"
+        )
     assert backend.most_allocated_bytes() == backend.workspace_bytes(config)

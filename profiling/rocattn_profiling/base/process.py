@@ -197,7 +197,7 @@ def end_with_parent(parent: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if parent and os.getppid() != parent:
+    if os.getppid() != parent:
         sys.exit("the parent is gone")
 
 

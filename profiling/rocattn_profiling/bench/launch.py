@@ -25,7 +25,6 @@ import msgspec
 import rocattn
 from rocattn.backends import BACKENDS, GpuBackend
 from rocattn.config import AttentionConfig
-from rocattn_profiling.base.process import end_with_parent
 from rocattn_profiling.measure.machine import load_average, thread_environment
 from rocattn_profiling.measure.records import Check, Launch
 from rocattn_profiling.measure.settings import import_backends
@@ -84,7 +83,6 @@ class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
         module: Suite of the module workload that attention is measured in; "" for attention alone.
         backend_module: Module that registers further backends when imported; "" for none.
         library: Folder that rocattn must have been imported from: the parent's.
-        parent: Process id of the parent; without it the worker ends.
     """
 
     config: dict[str, Any]
@@ -102,7 +100,6 @@ class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
     module: str = ""
     backend_module: str = ""
     library: str = ""
-    parent: int = 0
 
 
 class BackendSamples(msgspec.Struct, kw_only=True):
@@ -513,7 +510,6 @@ def _launch_job(
         module=module,
         backend_module=settings.backend_module,
         library=str(Path(str(rocattn.__file__)).resolve().parent),
-        parent=os.getpid(),
     )
 
 
@@ -527,7 +523,6 @@ def _blame(sides: dict[str, BackendLaunches], outcome: Crash | Result) -> None:
 
 def _decode_and_perform(encoded: bytes, mark: Callable[[str], None]) -> Result:
     job = msgspec.json.decode(encoded, type=LaunchJob)
-    end_with_parent(job.parent)
     return perform(job, mark)
 
 

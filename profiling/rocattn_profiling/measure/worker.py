@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from rocattn_profiling.base.process import Ended, running
+from rocattn_profiling.base.process import Ended, end_with_parent, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def run_worker(module: str, job: bytes, env: dict[str, str], timeout_s: float) -
         read_fd, write_fd = os.pipe()
         with os.fdopen(read_fd, "rb", buffering=0) as pipe, os.fdopen(write_fd, "wb", buffering=0) as ours:
             fds = (write_fd, state.fileno())
-            command = [sys.executable, "-P", "-m", module, *map(str, fds)]
+            command = [sys.executable, "-P", "-m", module, *map(str, (*fds, os.getpid()))]
             with running(command, env=env, stdin=PIPE, stdout=log, stderr=log, pass_fds=fds) as process:
                 ours.close()
                 line = _converse(process, pipe, job, began + timeout_s)
@@ -125,11 +125,14 @@ def describe(error: BaseException) -> str:
 def serve(perform: Callable[[bytes, Callable[[str], None]], Any], failed: Callable[[str], Any]) -> None:
     """Read the job from stdin, do it, write the result: a line of JSON on the pipe that the command line names.
 
+    It ends with its parent: an orphan would disturb the next measurement.
+
     Args:
         perform: Does the encoded job and returns its report; its second argument records the backend at work.
         failed: Makes a report of why that raised.
     """
-    result_fd, state_fd = (int(word) for word in sys.argv[1:3])
+    result_fd, state_fd, parent = (int(word) for word in sys.argv[1:4])
+    end_with_parent(parent)
     for descriptor in (result_fd, state_fd):
         os.set_inheritable(descriptor, False)
 

@@ -18,7 +18,6 @@ import msgspec
 
 from rocattn.backends import BACKENDS, CpuFlashBackend, GpuBackend
 from rocattn.config import AttentionConfig
-from rocattn_profiling.base.process import end_with_parent
 from rocattn_profiling.bench.launch import calls_of, register_named
 from rocattn_profiling.bench.limits import PROCESS_BYTES, gigabytes
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
@@ -136,7 +135,6 @@ class MemoryJob(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     backend: str
     backend_module: str = ""
-    parent: int = 0
 
 
 class MemoryResult(msgspec.Struct, kw_only=True):
@@ -204,7 +202,6 @@ def _warm_up(config: AttentionConfig, name: str) -> None:
 
 def _perform(encoded: bytes, mark: Callable[[str], None]) -> MemoryResult:
     job = msgspec.json.decode(encoded, type=MemoryJob)
-    end_with_parent(job.parent)
     import_backends(job.backend_module)
     register_named([job.backend])
     mark(job.backend)
@@ -282,7 +279,7 @@ def _measure_point(
     if process > available:
         needed = f"needs {gigabytes(theory.total)} by theory, {gigabytes(available)} available"
         return MemoryPoint(**values, status="skipped", skipped=f"{needed}; its process may take {gigabytes(process)}")
-    job = MemoryJob(config=config.to_dict(), backend=subject.name, backend_module=backend_module, parent=os.getpid())
+    job = MemoryJob(config=config.to_dict(), backend=subject.name, backend_module=backend_module)
     env = os.environ | thread_environment(threads) | _GIVE_BACK
     reply = run_worker(__name__, msgspec.json.encode(job), env, _TIMEOUT_S)
     if isinstance(reply, Crash):

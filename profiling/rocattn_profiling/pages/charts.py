@@ -243,7 +243,7 @@ def line_chart(
 
     chart.low_x, chart.high_x = low_x, high_x
 
-    along = Axis(low_x, high_x, x_log, []) if high_x > low_x else None
+    along = Axis(low_x, high_x, x_log, []) if xs and high_x > low_x else None
 
     def xs_of(values: Sequence[float]) -> list[float]:
         parts = along.places(np.array(values, dtype=float)) if along else np.full(len(values), 0.5)

@@ -132,7 +132,7 @@ def test_a_crowded_machine_moves_all_launches_of_a_run(load, threads, cores, kno
     )  # fmt: skip
     found = stats.speedup(slow, fast)
     assert (found.ratio == pytest.approx(3)) if known else (found.undecided is stats.CROWDED)
-    assert found.high / found.low == pytest.approx(math.exp(2 * 4.3027 * 0.05 / 3**0.5) if wider else 1, rel=1e-4)
+    assert found.high / found.low == pytest.approx(math.exp(2 * 4.3027 * 0.1 / 3**0.5) if wider else 1, rel=1e-4)
 
 
 def speedup_of(low, high, *, decided=True):

@@ -63,7 +63,7 @@ def test_the_length_from_which_flash_wins_is_said(records, record_of):
     assert (winning["backend"], winning["standard"], winning["start"]) == ("cpu-flash", "cpu", 33)
 
 
-def test_the_gpus_standard_path_is_what_its_flash_is_compared_with(record_of):
+def test_gpu_flash_is_compared_with_its_standard_path(record_of):
     """Of a config that no CPU measured; beside one, it is compared with that."""
     config = AttentionConfig(batch=2, num_heads=2, seq_q=17, seq_k=17, head_dim=9)
     made = {name: record_of(config, backend=name, pair="p") for name in ("gpu", "gpu-standard", "cpu")}

@@ -32,9 +32,9 @@ DISTURBED_SWITCHES_PER_S = 100.0
 """An idle machine takes the CPU from a process a few times a second; another busy process, hundreds of times."""
 CROWDING_LOAD = 1.5
 """Processes that want to run for each core, our own included, from which a record is `crowded`."""
-CROWDED_SPREAD = 0.05
+CROWDED_SPREAD = 0.1
 """Standard deviation by which runs of one thread differ then beside what their launches do, of the ratio's logarithm:
-with it 24 of 24 intervals of eight runs at load 13 held the mean of the others, without it 21."""
+with it 48 of 48 intervals of sixteen runs at load 13 to 16 held the mean of their eight's others, without it 39."""
 WIDEST_RATIO = 3.0
 """Ratio of a 95 % interval's ends from which a ratio is undecided: "121x (3.5 to 4215)" is no number."""
 CEILING_SLACK = 1.05

@@ -163,20 +163,20 @@ def _placed(array: Array, storage: str) -> Array:
     return spread[..., ::2]
 
 
-class Difference(NamedTuple):
+class LaterRuns(NamedTuple):
     """How later runs differ from the first: which of `DIFFERENCES` it is, and a sentence with the numbers."""
 
     cause: str
     sentence: str
 
 
-def differing(config: AttentionConfig, inputs: Inputs, backend: Backend) -> tuple[dict[str, Array], Difference | None]:
+def differing(config: AttentionConfig, inputs: Inputs, backend: Backend) -> tuple[dict[str, Array], LaterRuns | None]:
     """Return the first run's outputs, and how later runs differ from them; None if none does."""
     first = compute(config, inputs, backend)
 
-    def difference(cause: str, other: dict[str, Array], when: str, to: dict[str, Array] = first) -> Difference | None:
+    def difference(cause: str, other: dict[str, Array], when: str, to: dict[str, Array] = first) -> LaterRuns | None:
         text = _difference(to, other)
-        return Difference(cause, f"{text} {when}") if text else None
+        return LaterRuns(cause, f"{text} {when}") if text else None
 
     for _ in range(_REPEATS):
         if found := difference("again", compute(config, inputs, backend), "when it is run again"):

@@ -91,7 +91,7 @@ DIFFERENCES = {
     "threads": "its bits depend on the number of threads",
     "at once": "calls from several threads disturb each other",
 }
-"""Mistakes that show when the same is computed again, by `execution.Difference.cause`."""
+"""Mistakes that show when the same is computed again, by `execution.LaterRuns.cause`."""
 UNSCALED = "scores are not scaled"
 NO_DELTA = "rowsum(dO * out), often called delta, is not subtracted"
 LEAK = "NaN or inf of a hidden key reaches rows that do not see it"

@@ -179,9 +179,10 @@ def caches(records: Iterable[Record]) -> str:
     return "caches cold" if all(cold) else "caches warm, but where it says cold" if any(cold) else "caches warm"
 
 
-def config_text(record: Record) -> str:
-    """Return the label of a record's config, marked where its caches were cold."""
-    return f"{record.label} cold" if record.caches == "cold" else record.label
+def config_text(record: Record, dtype: str = "") -> str:
+    """Return the label of a record's config, but for a dtype that is said elsewhere, marked where caches were cold."""
+    label = record.label.removesuffix(f"-{dtype}") if dtype else record.label
+    return f"{label} cold" if record.caches == "cold" else label
 
 
 def variant(config: AttentionConfig, *, square: bool) -> str:
@@ -241,7 +242,7 @@ def winning_lines(records: Iterable[Record]) -> list[str]:
     for each in winning_lengths(records):
         lines.setdefault((each.backend, each.standard), []).append(each)
     return [
-        f"{backend} is faster than {standard} " + "; ".join(_winning_parts(members))
+        f"{backend} against {standard}: {'; '.join(_winning_parts(members))}"
         for (backend, standard), members in lines.items()
     ]
 
@@ -251,15 +252,17 @@ def _winning_parts(members: Sequence[Winning]) -> list[str]:
     alike: dict[str, list[Winning]] = {}
     for each in members:
         if each.start is not None:
-            words = "at every length measured" if each.start == each.lengths[0] else f"from {each.start} keys on"
+            words = "faster at every length measured"
+            words = words if each.start == each.lengths[0] else f"faster from {each.start} keys on"
         else:
-            words = f"not proven at {each.lengths[-1]} keys" if each.undecided else f"not at {each.lengths[-1]} keys"
+            words = f"not {'proven ' * each.undecided}faster at {each.lengths[-1]} keys"
         alike.setdefault(words, []).append(each)
     shown = []
     for words, of in sorted(alike.items(), key=lambda item: -len(item[1])):
         least, most = min(each.lengths[0] for each in of), max(each.lengths[-1] for each in of)
-        span = f" ({least} to {most} keys)" if words.startswith("at every") else ""
-        shown.append(f"{words}{span} in {len(of)} of {len(members)} combinations of the other sizes")
+        span = f" ({least} to {most} keys)" if all(each.start == each.lengths[0] for each in of) else ""
+        share = f" in {len(of)} of {len(members)} combinations of the other sizes" if len(members) > 1 else ""
+        shown.append(f"{words}{span}{share}")
     return shown
 
 
@@ -312,7 +315,7 @@ def _print_table(suite: str, measured: list[Record]) -> None:
         summary = stats.summarize(record)
         rows.append(
             (
-                "" if record.label == before else config_text(record).removesuffix(f"-{dtype}"),
+                "" if record.label == before else config_text(record, dtype),
                 record.backend,
                 duration(summary.p50_ns) + (" !" if summary.disturbed_launches else ""),
                 duration(summary.p95_ns),

@@ -46,8 +46,8 @@ UndecidedCode = Literal[
 ]
 """Why a number is undecided: for programs."""
 _QUIET_OR_ONE_THREAD = (
-    "measure again on an idle machine (`rocattn doctor` shows the load), or with --threads 1: threads of a BLAS that "
-    "wait for one which lost its core take up the others"
+    "measure again on an idle machine (`rocattn doctor` shows the load), or, where several threads were measured, with "
+    "--threads 1: those of a BLAS that wait for one which lost its core take up the others"
 )
 WIDE_INTERVAL: Reason[UndecidedCode] = Reason(
     "wide_interval",

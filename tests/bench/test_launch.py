@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import rocattn
+from rocattn.backends import BACKENDS
 from rocattn.config import AttentionConfig
 from rocattn_profiling.bench import launch as bench_launch
-from rocattn_profiling.bench.launch import LaunchJob, TurnSampler, check_outputs
+from rocattn_profiling.bench.launch import Copies, LaunchJob, TurnSampler, check_outputs, register_named
 from rocattn_profiling.measure.worker import describe
 from rocattn_profiling.workloads import accuracy as evaluation
 from rocattn_profiling.workloads.inputs import make_inputs
@@ -200,3 +201,31 @@ def test_errors_are_described_in_one_line():
     """With their type, and without line breaks."""
     assert describe(ValueError("a\n  b")) == "ValueError: a b"
     assert describe(MemoryError()) == "MemoryError"
+
+
+def test_calls_take_copies_in_turns():
+    """The inputs' own first, then copies that lie elsewhere and hold the same, whatever was written into them."""
+    inputs = make_inputs(AttentionConfig(batch=1, num_heads=2, seq_q=1, seq_k=5, head_dim=4))
+    copies = Copies(inputs, 3)
+    turns = [next(turn) for turn in [copies.turns()] for _ in range(4)]
+    assert [turns[at][1] is inputs.k for at in range(4)] == [True, False, False, True]
+    assert not np.shares_memory(turns[1][1], turns[2][1])
+    turns[2][2][...] = np.nan
+    copies.refill()
+    for _, k, v in turns:
+        assert np.array_equal(k, inputs.k)
+        assert np.array_equal(v, inputs.v)
+
+
+def test_the_gpus_standard_path_is_a_backend_by_name():
+    """Registered once, when it is asked for; no problem chooses it by itself."""
+    try:
+        register_named(["cpu", "gpu"])
+        assert all(backend.name != "gpu-standard" for backend in BACKENDS)
+        register_named(["gpu-standard"])
+        register_named(["gpu-standard"])
+        standard = BACKENDS.get("gpu-standard")
+        assert not standard.use_flash_attention
+        assert standard.priority < min(backend.priority for backend in BACKENDS if backend is not standard)
+    finally:
+        BACKENDS.unregister("gpu-standard")

@@ -268,3 +268,40 @@ def named(backend, chosen):
     words = mistakes_of(failed)
     assert [line for line, mistake in zip(lines, words, strict=False) if not line.startswith(mistake)] == []
     return words
+
+
+class Textbook(Bent):
+    """Attention in float64 as a textbook has it, with its own order of sums: repeated KV heads, whole rows."""
+
+    def __init__(self, dtype=np.float64):
+        super().__init__()
+        self._dtype = dtype
+
+    def forward(self, config, operands, out, lse):
+        """Return softmax(scale q k^T) v, with softcap."""
+        group = config.num_heads // config.num_kv_heads
+        q, k, v = (heads.astype(self._dtype) for heads in (operands.q, operands.k, operands.v))
+        k, v = (np.repeat(heads, group, axis=1) for heads in (k, v))
+        scores = (q * self._dtype(config.softmax_scale)) @ k.swapaxes(-1, -2)
+        if config.softcap:
+            scores = config.softcap * np.tanh(scores / config.softcap)
+        if config.causal:
+            seen = np.tri(config.seq_q, config.seq_k, config.seq_k - config.seq_q, dtype=bool)
+            scores = np.where(seen, scores, -np.inf)
+        top = scores.max(axis=-1, keepdims=True)
+        weights = np.exp(scores - top)
+        total = weights.sum(axis=-1, keepdims=True)
+        out[...] = (weights / total) @ v
+        if lse is not None:
+            lse[...] = (top + np.log(total))[..., 0]
+
+
+@pytest.mark.parametrize("scale", [None, 1.0, 8.0])
+def test_a_textbook_program_in_float64_is_right_and_one_in_float32_is_not(scale):
+    """Exact results are of float64, too, and are rounded at the size of the scores as a textbook's are."""
+    chosen = [
+        VerifyCase(of()[0].config.replace(dtype="float64", scale=scale, **options))
+        for options in ({}, {"causal": True}, {"softcap": 9.0}, {"seq_q": 1, "seq_k": 2000})
+    ]
+    assert [o.fault for o in verify(chosen, [Textbook()]).outcomes if not o.ok] == []
+    assert not any(outcome.ok for outcome in verify(chosen, [Textbook(np.float32)]).outcomes)

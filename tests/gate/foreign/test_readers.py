@@ -70,12 +70,12 @@ GO_EVENTS = "".join(
     json.dumps({"Action": "output", "Output": text}) + "\n"
     for text in ("BenchmarkSort\n", "BenchmarkSort-8 \t", "100 \t 9 ns/op\n")
 )
-GOOGLE_TABLE = """name,iterations,real_time,cpu_time,time_unit,bytes_per_second,items_per_second,error_occurred,error_message
-"sum/8",100,2,1.5,us,1.39766e+10,,,
-"sum_BigO",,0.1,0.09,N,,,,
-"sum_RMS",,0.15,0.05,,,,,
-"bad",,,,,,,true,"no device"
-"copy/manual_time",10,100,200,ns,,,,
+GOOGLE_TABLE = """name,iterations,real_time,cpu_time,time_unit,bytes_per_second,error_occurred,error_message
+"sum/8",100,2,1.5,us,1.39766e+10,,
+"sum_BigO",,0.1,0.09,N,,,
+"sum_RMS",,0.15,0.05,,,,
+"bad",,,,,,true,"no device"
+"copy/manual_time",10,100,200,ns,,,
 """
 COUNTERS = "size,items_per_second,hit_per_sec\n10,5,7\n20,,8\n"
 HIPBLASLT = """Is supported 1 / Total solutions: 1

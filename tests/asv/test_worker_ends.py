@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.asv.launch import Launcher, Request
+from rocattn_profiling.asv.launch import Launcher, Request, round_variables
 from rocattn_profiling.base.process import MARK, end_marked
 
 SUITE = """
@@ -120,7 +120,6 @@ def test_a_failure_has_one_line_and_the_whole_traceback(run):
         ("time_exits", "SystemExit: 0"),
         ("time_dies", "the process was killed by SIGSEGV"),
         ("time_leaves", "the process ended with exit status 7: it printed nothing"),
-        ("track_nan", "ValueError: the benchmark returned nan"),
         ("track_text", "TypeError: the benchmark returned str, not a number"),
         ("time_shouts", f"ValueError: {'x' * 988}"),
         ("timeraw_fails", "ZeroDivisionError: division by zero"),
@@ -131,6 +130,12 @@ def test_every_way_to_end_badly_is_a_failure_with_its_reason(run, name, reason):
     found = run(name)
     assert (found.status, found.reason, found.launch) == ("failed", reason, None)
     assert len(found.traceback) <= 20_000
+
+
+def test_nan_stands_for_no_result(run):
+    """As asv takes it: such a combination is skipped, not broken."""
+    found = run("track_nan")
+    assert (found.status, found.launch) == ("skipped", None)
 
 
 def test_a_full_disk_is_no_failure_of_the_benchmark(run, monkeypatch):
@@ -176,3 +181,9 @@ def test_other_processes_stay():
         for process in (own, other):
             process.kill()
             process.wait()
+
+
+def test_the_matrix_of_the_project_goes_before_ours():
+    """A hash seed that the project pins stays; without one every round has its own."""
+    assert round_variables(3, 0, {"PYTHONHASHSEED": "7"}).keys() == {"ROCATTN_LAYOUT"}
+    assert round_variables(3, 0)["PYTHONHASHSEED"] == "3"

@@ -95,7 +95,7 @@ def test_counts_are_no_times(entry, result_of):
     sizes = [entry("m", "regression", 1.031, metric="peakmem"), entry("n", "pass", metric="mem")]
     mixed = result_of([*barriers, *sizes, entry("slow", "regression", 1.2), entry("fast", "pass")])
     assert mixed.sentence == (
-        "1 of 2 benchmarks is slower by 20 %, 1 of 2 benchmarks is larger by 3.1 %, 3 of 3 exact metrics are worse "
+        "1 of 4 benchmarks is slower by 20 %, 1 of 4 benchmarks is larger by 3.1 %, 3 of 3 exact metrics are worse "
         "(cause not found)"
     )
 

@@ -239,7 +239,7 @@ class Launcher:
         self.suite, self.scratch = suite.absolute(), scratch.absolute()
         self.tree = (tree or suite.parent).absolute()
         self.shared = (self.suite,)  # by both sides
-        self.environment = launch_environment(environment)
+        self.environment, self._own = launch_environment(environment), environment
         self.scratch.mkdir(parents=True, exist_ok=True)
         self._worker = _lay_out_runner(self.scratch / "runner")
         self._server: ForkServer | None = None
@@ -289,7 +289,7 @@ class Launcher:
         server = None
         if request.module:
             serve = {"do": "serve", "suite": str(self.suite), "tree": str(self.tree), "module": request.module}
-            server = self._serving(serve, round_variables(seed, layout), end)
+            server = self._serving(serve, round_variables(seed, layout, self._own), end)
         answer, outcome = self._start(
             message | limits, timeout, folder, seed=seed, layout=layout, end=end, server=server
         )
@@ -405,7 +405,7 @@ class Launcher:
     ) -> tuple[dict[str, Any], Outcome]:
         """Start a worker, by default in an empty folder, as asv does: no benchmark finds another one's files."""
         request = message | {"suite": str(self.suite), "tree": str(self.tree)}
-        environment = self.environment | round_variables(seed, layout)
+        environment = self.environment | round_variables(seed, layout, self._own)
         command = (self.python, str(self._worker))
         return ask_worker(command, request, environment, self.scratch, timeout_s, end=end, cwd=cwd, server=server)
 
@@ -421,9 +421,16 @@ def launch_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, **thread_environment(1), **compiler_environment(), **(own or {})}
 
 
-def round_variables(seed: int, layout: int) -> dict[str, str]:
-    """Return the variables that are equal on both sides of a pair and another in every round; see `Launcher.run`."""
-    return {"PYTHONHASHSEED": str(seed), "ROCATTN_LAYOUT": "x" * layout_bytes(layout)}
+def round_variables(seed: int, layout: int, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that are equal on both sides of a pair and another in every round; see `Launcher.run`.
+
+    Args:
+        seed: As of `Launcher.run`.
+        layout: Likewise.
+        own: The variables of the project's own matrix, which one of these may be of: then it stays.
+    """
+    variables = {"PYTHONHASHSEED": str(seed), "ROCATTN_LAYOUT": "x" * layout_bytes(layout)}
+    return {name: value for name, value in variables.items() if name not in (own or {})}
 
 
 def ask_worker(

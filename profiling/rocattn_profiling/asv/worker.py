@@ -459,6 +459,8 @@ def measure(benchmark: Any, request: Answer) -> Answer:
     if benchmark.type != "time":
         value = benchmark.do_run()
         value = peak_rss_bytes() if benchmark.type == "peakmemory" else value
+        if isinstance(value, float) and math.isnan(value):  # numpy's are floats as well
+            return {"status": "skipped", "reason": "it returned NaN, which stands for no result"}
         answer: Answer = {"value": number_of(value), "canary_ns": low_end(canaries)}
     else:
         # timeraw has no timer: its statement runs in a process of its own for every sample.

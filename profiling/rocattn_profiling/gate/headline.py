@@ -82,8 +82,13 @@ def _unmeasured(
 
 def _lost(entries: Sequence[Entry], lost: Sequence[Entry]) -> str:
     """Return how many of the benchmarks that base has were not compared."""
-    existing = sum(entry.metric not in EXACT and entry.status != "new" for entry in entries)
-    return f"{len(lost)} of {_count(existing, 'existing benchmark')} {'was' if len(lost) == 1 else 'were'} not compared"
+    number = _count(_existing(entries), "existing benchmark")
+    return f"{len(lost)} of {number} {'was' if len(lost) == 1 else 'were'} not compared"
+
+
+def _existing(entries: Sequence[Entry]) -> int:
+    """Return the number of benchmarks that base has: whatever a sentence counts of them, it is out of these."""
+    return sum(entry.metric not in EXACT and entry.status != "new" for entry in entries)
 
 
 def _better(entries: Sequence[Entry], count: dict[Status, int], tolerance: float) -> tuple[Overall, str]:
@@ -125,9 +130,11 @@ def _worse(
 ) -> str:
     parts = []
     for metrics, how, noun in _WORSE:
-        judged = sum(entry.status in JUDGED for entry in entries if entry.metric in metrics)
+        exact = metrics == EXACT
+        judged = sum(entry.status in JUDGED and entry.metric in EXACT for entry in entries)
+        judged = judged if exact else _existing(entries)
         if alike := [entry for entry in worse if entry.metric in metrics]:
-            is_worse = f"{'is' if len(alike) == 1 else 'are'} {how}{'' if metrics == EXACT else _by(alike)}"
+            is_worse = f"{'is' if len(alike) == 1 else 'are'} {how}{'' if exact else _by(alike)}"
             parts.append(f"{len(alike)} of {_count(judged, noun)} {is_worse}")
     causes = causes_known(entries)
     known = _count(causes, "cause") if causes else "cause not found"

@@ -72,7 +72,7 @@ def test_the_conclusion_is_drawn_anew(stored, claim):
     result = untrusted.read(stored(lie))
     assert (result.verdict, result.status) == ("regression", 1)
     assert result.counts == {"regression": 1, "failed": 1, "waived": 1, "pass": 1}
-    assert result.sentence.startswith("1 of 2 benchmarks is slower by 31 %")
+    assert result.sentence.startswith("1 of 4 benchmarks is slower by 31 %")
 
 
 def test_entries_are_sorted_anew(stored):

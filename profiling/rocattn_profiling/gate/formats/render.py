@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.model import EXACT, ORDER, Cause, Entry, GateResult, NoiseSource
@@ -45,13 +46,14 @@ def suite_ratio(result: GateResult) -> str:
 
 def known_beforehand(entries: Sequence[Entry], source: NoiseSource) -> str:
     """Return in one line how much was known of the noise before the run, and from where."""
+    name = Path(source.path).name  # where it is on the machine is nobody else's business
     if source.why_not:
-        return f"noise of earlier sessions: {source.why_not}"
+        return f"noise of earlier sessions: {source.why_not.replace(source.path, name) if name else source.why_not}"
     measured = [entry for entry in entries if _is_compared(entry)]
     known = [entry.noise for entry in measured if entry.noise is not None]
     sessions = span([noise.sessions for noise in known])
     about = f", {sessions} session{'' if sessions == '1' else 's'} each" if known else ""
-    where = f" ({source.path})" if source.path else ""
+    where = f" ({name})" if name else ""
     return f"noise of earlier sessions: known of {len(known)} of {len(measured)} benchmarks{about}{where}"
 
 

@@ -70,7 +70,7 @@ class CommandLauncher:
         self.python = python
         self.tree, self.commands, self.scratch = tree.absolute(), commands, scratch.absolute()
         self.scratch.mkdir(parents=True, exist_ok=True)
-        self.environment = launch_environment(environment)
+        self.environment, self._own = launch_environment(environment), environment
         folder = os.path.dirname(os.path.abspath(python))  # noqa: PTH100, PTH120 - a venv's python is a link: stay there
         self.environment["PATH"] = os.pathsep.join([folder, self.environment.get("PATH", os.defpath)])
 
@@ -89,7 +89,7 @@ class CommandLauncher:
         """Time a command; as `rocattn_profiling.asv.launch.Launcher.run`."""
         message = {"command": case.label, "cwd": str(self.tree), "log": str(self.scratch / "command.log")}
         worker = (sys.executable, "-P", "-m", _WORKER)
-        environment = self.environment | round_variables(seed, layout)
+        environment = self.environment | round_variables(seed, layout, self._own)
         answer, outcome = ask_worker(
             worker,
             message | msgspec.to_builtins(request),

@@ -78,6 +78,7 @@ class PytestLauncher:
         self.root = _root_of(tree, places)
         # pytest-benchmark times nothing in a process that believes to be one of pytest-xdist's.
         launched = launch_environment(environment)
+        self._own = environment
         self.environment = {key: value for key, value in launched.items() if not key.startswith(_OF_OTHER_RUNS)}
         self._worker = _lay_out(self.scratch / "pytest")
 
@@ -109,7 +110,7 @@ class PytestLauncher:
         limits = {"limit_ns": round(TIMEOUT_S * 1e9), **msgspec.to_builtins(request)}
         message = {"do": "run", "node": case.label, "paths": self.named}
         end = time.monotonic() + within_s
-        answer, outcome = self._ask(message | limits, TIMEOUT_S, round_variables(seed, layout), end)
+        answer, outcome = self._ask(message | limits, TIMEOUT_S, round_variables(seed, layout, self._own), end)
         return measured(answer, outcome, pos, self.differing.of_one_tree(answer, self.shared))
 
     def end_server(self) -> None:

@@ -114,7 +114,7 @@ class ReportLauncher(CommandLauncher):
         ran = self._latest.get(command)
         fresh = ran is None or case.label in ran.taken
         if ran is None or fresh:
-            ran = self._latest[command] = self._run(command, round_variables(seed, layout), within_s)
+            ran = self._latest[command] = self._run(command, round_variables(seed, layout, self._own), within_s)
         ran.taken.add(case.label)
         seconds = ran.outcome.seconds if fresh else 0.0
         reading = ran.results.readings.get(name) if ran.results else None

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from rocattn_profiling import cli
-from rocattn_profiling.gate import init, settings, thresholds
+from rocattn_profiling.gate import init, thresholds
 from rocattn_profiling.gate.formats.markdown import MARKER
+from rocattn_profiling.gate.planning import settings
 
 from ..programs import python_program
 from ..workflows.rules import PINS

@@ -27,10 +27,10 @@ import msgspec
 import rocattn
 from rocattn_profiling.base.console import emit_json, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, USAGE, CommandError
-from rocattn_profiling.gate import settings
 from rocattn_profiling.gate.options import Options, measuring
+from rocattn_profiling.gate.planning import settings
+from rocattn_profiling.gate.planning.settings import GateSettings
 from rocattn_profiling.gate.rule.constants import CALLED, TOLERANCE
-from rocattn_profiling.gate.settings import Settings
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, read_config, usual_files
 
@@ -213,7 +213,7 @@ def _found(repo: Path, start: Path, arguments: argparse.Namespace) -> list[_Meas
 
     Raises:
         SuiteError: The asv suite cannot be read, or there are several, or nothing to measure.
-        SettingsError: The project's own file cannot be read.
+        GateSettingsError: The project's own file cannot be read.
         OptionError: Options contradict each other.
         CommandError: What was named is not there.
     """
@@ -227,7 +227,7 @@ def _found(repo: Path, start: Path, arguments: argparse.Namespace) -> list[_Meas
             requirements=needed,
         )  # fmt: skip
         options.check()
-        if own != Settings() and settings.chosen(Options(), own) != options:
+        if own != GateSettings() and settings.chosen(Options(), own) != options:
             raise CommandError(f"{settings.FILE} says what is measured: write the command into it", USAGE)
         return [_Measured("command", f"{count} command{'' if count == 1 else 's'}", options, _results(repo))]
     if arguments.pytest:

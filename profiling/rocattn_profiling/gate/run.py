@@ -75,7 +75,7 @@ def run_gate(
         CacheError: The cache folder takes no files.
         UnknownNameError: There is no such suite or test, or no benchmark matches.
         SuiteError: The suite cannot be read or listed, or has no benchmarks.
-        WaiverError, ThresholdError, SettingsError: The repository's own settings cannot be read.
+        WaiverError, ThresholdError, GateSettingsError: The repository's own settings cannot be read.
         RocattnError: ``out`` takes no files, or another run is at work in it.
     """
     options = options or Options()

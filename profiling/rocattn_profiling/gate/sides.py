@@ -19,19 +19,20 @@ from rocattn_profiling.base.card import listed
 from rocattn_profiling.base.console import saying_elapsed
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
-from rocattn_profiling.gate import settings, thresholds, waivers
+from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.files import differing_paths
 from rocattn_profiling.gate.model import SIDES, SideFacts, SideName
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.planning import settings
+from rocattn_profiling.gate.planning.settings import GateSettings
 from rocattn_profiling.gate.plugin import load_plugin
-from rocattn_profiling.gate.settings import Settings
 from rocattn_profiling.gate.sources import check_installed, choose_sources, discover, discover_all, with_tests
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
-from rocattn_profiling.revisions.build import PinError
+from rocattn_profiling.revisions.build import MatrixPinError
 from rocattn_profiling.revisions.environments import Environment
 from rocattn_profiling.revisions.interpreters import find_interpreter
 
@@ -118,7 +119,7 @@ def open_sides(start: Path, out: Path, options: Options, say: Callable[[str], No
         CacheError: The cache folder takes no files.
         UnknownNameError: There is no such suite or test, or nothing to measure.
         SuiteError: The suite cannot be read.
-        WaiverError, ThresholdError, SettingsError, PluginError: The repository's own settings cannot be read.
+        WaiverError, ThresholdError, GateSettingsError, PluginError: The repository's own settings cannot be read.
     """
     revisions.prune_checkouts(out / "work")
     opened = _existing if options.base_python else _revisions
@@ -169,7 +170,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         def list_base() -> Suite | None:
             try:
                 asked, own_suite, own_tests = options, suite, tests
-                if before != Settings() and not said.measures:
+                if before != GateSettings() and not said.measures:
                     asked, own_suite, own_tests = _chosen(repo, start, said, before, base_tree)
                     own_suite, own_tests = _measured(base_tree, own_suite, own_tests, asked, lambda _: None, here)
                 old = choose_sources(base_tree, own_suite, own_tests, asked).without_commands(sources)
@@ -222,7 +223,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
 
 
 def _chosen(
-    repo: Path, start: Path, options: Options, own: Settings, tree: Path
+    repo: Path, start: Path, options: Options, own: GateSettings, tree: Path
 ) -> tuple[Options, str | None, tuple[str, ...]]:
     """Return options, suite and tests by the caller and a side's settings, whose paths start at the top.
 
@@ -242,12 +243,12 @@ def _chosen(
     return options, suite, tuple(_test_in(repo, start, test) for test in options.pytest)
 
 
-def _of_base(tree: Path) -> Settings:
+def _of_base(tree: Path) -> GateSettings:
     """Return base's settings; none where they cannot be read, which head's may mend."""
     try:
         return settings.load(tree)
-    except settings.SettingsError:
-        return Settings()
+    except settings.GateSettingsError:
+        return GateSettings()
 
 
 def _differing(repo: Path, tree: Path, chosen: Mapping[SideName, Revision]) -> Differing:
@@ -315,7 +316,7 @@ def _build_with_pins(
     """Build both sides; where versions of asv's matrix, maybe of another Python, do not install, with any."""
     try:
         return _build(repo, chosen, recipes, say)
-    except PinError as error:
+    except MatrixPinError as error:
         pins = " and ".join(recipes["head"].pins)
         note(f"asv's matrix asks for {pins}, which does not install here ({error}): both sides take what does")
         return _build(repo, chosen, {side: recipe.without_pins() for side, recipe in recipes.items()}, say)

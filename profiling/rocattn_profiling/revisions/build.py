@@ -62,7 +62,7 @@ class BuildError(RocattnError):
     """Raised when a revision cannot be built or installed: it was not measured."""
 
 
-class PinError(BuildError):
+class MatrixPinError(BuildError):
     """Raised when what cannot be installed has a version that the matrix of asv names, maybe for another Python."""
 
 
@@ -175,7 +175,7 @@ class Build:
             self._run([*(uv or pip), *wanted])
         except BuildError as error:
             if set(self.recipe.pins) & set(wanted):
-                raise PinError(str(error)) from error
+                raise MatrixPinError(str(error)) from error
             raise
 
     def _follow_commands(self) -> None:

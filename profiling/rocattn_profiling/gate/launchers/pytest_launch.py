@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import shutil
 import tempfile
 import time
@@ -37,7 +36,6 @@ _OF_OTHER_RUNS = ("PYTEST_XDIST", "PYTEST_CURRENT_TEST")
 _FILES = ("pytest_worker.py", "sampling_plugin.py")
 _TEST_FOLDERS = frozenset({"test", "tests", "bench", "benchmark", "benchmarks", "perf"})
 _TEST_FILES = ("test_*.py", "*_test.py", "conftest.py")
-_NO_MODULE = re.compile(r"No module named '([\w]+)")
 _ROOTS = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "setup.py")
 
 
@@ -93,9 +91,8 @@ class PytestLauncher:
             names = " and ".join(missing)
             raise SuiteError(f"{self.python} has no {names}, which --pytest needs: {self.remedy}")
         if outcome.status != "ok":
-            lacks = _NO_MODULE.search(outcome.reason)
-            remedy = f"; --requirements names what the tests need, such as {lacks[1]}" if lacks else ""
-            raise SuiteError(f"pytest cannot list {' '.join(self._shown())}: {outcome.reason}{remedy}")
+            needs = "--requirements names what they need beside the project"
+            raise SuiteError(f"pytest cannot list {' '.join(self._shown())}: {outcome.reason}; {needs}")
         if answer["marked"] and not answer["tests"]:
             raise SuiteError(
                 f"{answer['marked']} of the tests have the marker `benchmark` alone, and none the fixture: let them "

@@ -2,11 +2,11 @@
 
 import pytest
 
-from rocattn_profiling.gate import settings
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.settings import Settings, SettingsError
+from rocattn_profiling.gate.planning import settings
+from rocattn_profiling.gate.planning.settings import GateSettings, GateSettingsError
 
-from .launchers.test_report_launch import PROGRAM, gate
+from ..launchers.test_report_launch import PROGRAM, gate
 
 SETTINGS = """\
 build = "cp cost.txt built.txt"
@@ -65,7 +65,9 @@ def test_a_command_that_head_takes_out_is_lost(program, offline):
 
 def test_the_caller_is_obeyed_before_the_file():
     """What to measure is one choice, limits are one each; environments are not built."""
-    own = Settings(commands=("a",), results=("go",), builds=("make",), requirements=("b",), rounds=7, tolerance=0.03)
+    own = GateSettings(
+        commands=("a",), results=("go",), builds=("make",), requirements=("b",), rounds=7, tolerance=0.03
+    )
     assert settings.chosen(Options(rounds=3), own) == Options(
         commands=("a",), results=("go",), builds=("make",), requirements=("b",), rounds=3, tolerance=0.03
     )
@@ -98,7 +100,7 @@ def test_a_mistake_is_one_line_with_its_place(tmp_path, text, line):
     """What is wrong, and what would be right."""
     (tmp_path / ".rocattn").mkdir()
     (tmp_path / settings.FILE).write_text(text)
-    with pytest.raises(SettingsError) as error:
+    with pytest.raises(GateSettingsError) as error:
         settings.load(tmp_path)
     assert str(error.value).startswith(line)
     assert len(str(error.value).splitlines()) == 1

@@ -31,11 +31,11 @@ _LIMITS = ("tolerance", "rounds", "max-time")
 _BUILT = ("commands", "code_objects", "kernels")  # what runs in, or is of, a checkout that builds have made ready
 
 
-class SettingsError(RocattnError):
+class GateSettingsError(RocattnError):
     """Raised when the file cannot be read: one line with the file, and the line in it where that is known."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file, as `rocattn_profiling.gate.options.Options` has it; empty where it says nothing."""
 
     suite: str = ""
@@ -52,37 +52,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_time_s: float = 0.0
 
 
-def load(tree: Path) -> Settings:
+def load(tree: Path) -> GateSettings:
     """Read the file of a checkout.
 
     Raises:
-        SettingsError: When it is malformed.
+        GateSettingsError: When it is malformed.
     """
-    content, text = read_toml(tree, FILE, SettingsError)
+    content, text = read_toml(tree, FILE, GateSettingsError)
     where = _Lines(text)
-    check_keys(content, where.of(content, _TOP), _TOP, (), SettingsError)
+    check_keys(content, where.of(content, _TOP), _TOP, (), GateSettingsError)
     commands = content.get("command", [])
     if not isinstance(commands, list) or not all(isinstance(row, dict) for row in commands):
-        raise SettingsError(f"{where('command')}: begin every command with [[command]], in double brackets")
+        raise GateSettingsError(f"{where('command')}: begin every command with [[command]], in double brackets")
     for row in commands:
-        check_keys(row, where.of(row, _COMMAND), _COMMAND, ("run",), SettingsError)
+        check_keys(row, where.of(row, _COMMAND), _COMMAND, ("run",), GateSettingsError)
     objects = content.get("code-objects", [])
     objects = objects if isinstance(objects, list) else [objects]
     if not all(isinstance(row, dict) for row in objects):
-        raise SettingsError(f"{where('code-objects')}: code-objects is a table: [code-objects]")
+        raise GateSettingsError(f"{where('code-objects')}: code-objects is a table: [code-objects]")
     for row in objects:
-        check_keys(row, where.of(row, _OBJECTS), _OBJECTS, ("files",), SettingsError)
+        check_keys(row, where.of(row, _OBJECTS), _OBJECTS, ("files",), GateSettingsError)
     limits = content.get("limits", {})
     if not isinstance(limits, dict):
-        raise SettingsError(f"{where('limits')}: limits is a table: [limits]")
-    check_keys(limits, where.of(limits, _LIMITS), _LIMITS, (), SettingsError)
-    check_limits(limits, where("limits"), SettingsError)
+        raise GateSettingsError(f"{where('limits')}: limits is a table: [limits]")
+    check_keys(limits, where.of(limits, _LIMITS), _LIMITS, (), GateSettingsError)
+    check_limits(limits, where("limits"), GateSettingsError)
     results = tuple(where.text(row, "results") if "results" in row else "" for row in commands)
     try:
         _ = [ReportPlace.of(text) for text in results if text]
     except UnknownNameError as error:
-        raise SettingsError(f"{where('results')}: {error}") from error
-    return Settings(
+        raise GateSettingsError(f"{where('results')}: {error}") from error
+    return GateSettings(
         suite=where.text(content, "suite") if "suite" in content else "",
         pytest=where.texts(content, "pytest"),
         commands=tuple(where.text(row, "run") for row in commands),
@@ -104,7 +104,7 @@ def load(tree: Path) -> Settings:
     )
 
 
-def chosen(options: Options, own: Settings) -> Options:
+def chosen(options: Options, own: GateSettings) -> Options:
     """Return the options of a run: what the caller chose, else what a side's file says.
 
     What to measure is one choice: what the caller names replaces all that the file names. Existing environments are not
@@ -140,14 +140,14 @@ class _Lines:
     def text(self, table: dict[str, Any], key: str) -> str:
         value = table[key]
         if not isinstance(value, str) or not value.strip():
-            raise SettingsError(f"{self(key)}: {key} must be text that is not empty")
+            raise GateSettingsError(f"{self(key)}: {key} must be text that is not empty")
         return value
 
     def texts(self, table: dict[str, Any], key: str) -> tuple[str, ...]:
         value = table.get(key, [])
         listed = [value] if isinstance(value, str) else value
         if not isinstance(listed, list) or not all(isinstance(each, str) and each.strip() for each in listed):
-            raise SettingsError(f"{self(key)}: {key} must be a text or a list of texts, none of them empty")
+            raise GateSettingsError(f"{self(key)}: {key} must be a text or a list of texts, none of them empty")
         return tuple(listed)
 
 
@@ -155,5 +155,5 @@ def _limit(limits: dict[str, Any], where: str) -> float:
     text = limits.get("max-time", "")
     seconds = parsed_limit(text) if isinstance(text, str) and text else 0.0
     if "max-time" in limits and not seconds >= 1:
-        raise SettingsError(f'{where}: max-time must be a duration in quotes, as in max-time = "10m"')
+        raise GateSettingsError(f'{where}: max-time must be a duration in quotes, as in max-time = "10m"')
     return seconds

@@ -1,4 +1,4 @@
-r"""Kernels of others that an upgrade made slower, for `rocattn kernels capture`: python research/peers/upgrades.py NAME.
+r"""Kernels of others that an upgrade made slower, for `rocattn kernels capture`: upgrades.py NAME [ARGUMENT …].
 
 Each calls a library's own entry where it imports without a GPU's toolchain, at the sizes of the report. Nothing of the
 libraries is here: PYTHONPATH names a checkout of AITER (and its aiter/jit/utils; with

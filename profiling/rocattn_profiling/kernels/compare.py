@@ -282,6 +282,9 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
         yield "addresses of # kernel", "addresses of # kernels", _UNTOLD
     if pin.lost_wave_slots is None or now.lost_wave_slots is None:
         yield gap("occupancy", "occupancy", OCCUPANCY)
+    if before is not None and (of_one := set(before.simplified) ^ set(facts.simplified)):
+        why = f"only one side's {', '.join(sorted(of_one))} is simpler than ROCm's"
+        yield "library functions of # kernel", "library functions of # kernels", Reason("simplified", why)
     if any(CALLED in side.lacks for side in sides):
         yield gap("code called", "code called", CALLED)
     for name in _unsaid(pin, now, sides):
@@ -386,8 +389,10 @@ def _weighed(findings: Iterable[Finding]) -> list[Finding]:
     ]
 
 
-def _rank(finding: Finding) -> int:
+def _rank(finding: Finding) -> float:
     metric, sides = finding.metric, [each for each in (finding.before, finding.after) if each is not None]
+    if metric == "barriers" and finding.severity == "better":  # one gone is no answer to cycles that came
+        return _PRECEDENCE.index("issue cycles") + 0.5
     if metric in _EXPOSED and sides and min(sides) <= _EXPOSED[metric]:  # memory's latency outlasts cycles saved
         return _PRECEDENCE.index("matrix")
     if metric == "cache lines" and max(sides) >= 2 * min(sides):  # nor does what they wait for

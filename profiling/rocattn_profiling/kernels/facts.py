@@ -69,6 +69,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
             is no loop or it is not known.
         unknown: What could not be known, a line each, but for the numbers that are merely unsaid.
         unsaid: Numbers that its file does not say ("vgpr_spills"): they are kept as 0.
+        simplified: Functions of ROCm's device library that the compilation of its source took from simpler ones.
         lacks: Why `OCCUPANCY`, `HOT_LOOP` or `CALLED`, the code of functions that it calls, is not known.
     """
 
@@ -98,6 +99,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     loop_bytes: int | None = None
     unknown: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
+    simplified: tuple[str, ...] = ()
     lacks: dict[str, Reason[str]] = {}
 
     @property

@@ -144,6 +144,7 @@ def _facts_of_source(source: HipSource, reader: _Reader, path: Path) -> tuple[li
         why = "a template needs something that instantiates it"
         problems = [Problem(f"{name}: no kernel of it is compiled for {source.arch}: {why}")]
     elif simpler:
+        kernels = [msgspec.structs.replace(facts, simplified=tuple(simpler)) for facts in kernels]
         functions = ", ".join(simpler)
         problems = [Problem(f"{name}: simpler here than in ROCm's device library: {functions}", noted=True)]
     return kernels, problems

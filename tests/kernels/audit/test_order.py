@@ -36,6 +36,17 @@ def test_each_number_is_worse_one_way_and_better_the_other(changes, metric):
     assert ratio is None or ratio > 1
 
 
+def test_a_barrier_less_does_not_outrank_many_cycles():
+    """It is a note beside them; alone it is better, and a barrier more outranks cycles saved."""
+    before = facts(cost=loop(schedule=order(), barriers=2))
+    slower, faster = (facts(cost=loop(schedule=order(), barriers=n, plain=count)) for n, count in ((1, 900), (3, 200)))
+    for after in (slower, faster):
+        found = {one.metric: one.severity for one in compare(audit(before), audit(after)).findings}
+        assert "worse" in found.values()
+        assert "better" not in found.values()
+    assert found["barriers"] == "worse"
+
+
 @pytest.mark.parametrize(
     "changes",
     [

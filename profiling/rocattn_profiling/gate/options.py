@@ -11,6 +11,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import end_cleanly, progress, restore
+from rocattn_profiling.base.gpus import architecture
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
 from rocattn_profiling.gate.rule.constants import CALLED, FULL_LOOKS, QUICK_LOOKS, TOLERANCE
 from rocattn_profiling.gate.rule.policy import Policy
@@ -110,6 +111,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             OptionError: When existing environments and revisions are mixed, or one side is missing.
+            ArchError: When nothing is known of an architecture.
         """
         if (self.base_python or self.head_python) and (self.base or self.head):
             raise OptionError("--base and --head are revisions, --base-python and --head-python environments: not both")
@@ -140,6 +142,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("--arch goes with --code-objects or --kernels: name what to compare")
         if self.kernels and not self.archs:
             raise OptionError("--kernels compiles a program's kernels: say with --arch for what")
+        for arch in self.archs:
+            architecture(arch)  # what is not known is refused before anything is built
         if self.code_objects and self.base_python:
             remedy = "`rocattn kernels audit NEW --against OLD` compares folders"
             raise OptionError(f"--code-objects are built from revisions, and environments have none: {remedy}")

@@ -136,7 +136,7 @@ def list_run(
         options = context.options
         request, policy = _request(options), options.policy()
         suites = listed_suites(context, on_step)
-        cases = chosen(suites, context)
+        cases = chosen(suites, context, needed=not options.times_nothing)
         return Plan(context, suites, cases, request, policy, reach_of(context)).listed()
 
 

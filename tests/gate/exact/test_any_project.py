@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import markdown
-from rocattn_profiling.gate.options import CodeObjects, OptionError, Options
+from rocattn_profiling.gate.options import CodeObjects, Options
 
 from ...kernels.audit.test_other_files import KERNEL
 from ...kernels.test_capture import PROGRAM, TRITON
@@ -212,6 +213,7 @@ def test_a_revision_that_asks_for_another_triton_is_compared(repo, offline, envi
     ("options", "said"),
     [
         ({"kernels": ("python x.py",)}, "say with --arch for what"),
+        ({"kernels": ("python x.py",), "archs": ("gfx1",)}, "gfx1"),
         ({"archs": ("gfx942",)}, "--arch goes with --code-objects or --kernels"),
         (
             {"code_objects": (CodeObjects(files=("*.s",)),), "base_python": "a", "head_python": "b"},
@@ -224,5 +226,5 @@ def test_a_revision_that_asks_for_another_triton_is_compared(repo, offline, envi
 )
 def test_options_that_contradict_are_refused(options, said):
     """Before anything is built."""
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(RocattnError, match=said):
         Options(**options).check()

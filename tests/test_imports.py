@@ -22,7 +22,11 @@ HOMES = {
     "hip": {"rocattn/gpu/driver.py"},
     "rocm": {"rocattn/gpu/driver.py"},
     "torch": {  # the hooks run in a program's Python, not in rocattn's
-        "rocattn/torch.py",
+        "rocattn/torch/__init__.py",
+        "rocattn/torch/function.py",
+        "rocattn/torch/models.py",
+        "rocattn/torch/operators.py",
+        "rocattn/torch/packed.py",
         "profiling/rocattn_profiling/kernels/capture/hook.py",
         "profiling/rocattn_profiling/kernels/capture/torch_hook.py",
     },

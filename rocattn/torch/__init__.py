@@ -1,0 +1,35 @@
+"""Attention in PyTorch: functions with the signatures of PyTorch and flash-attention, and the operators they call.
+
+``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, q_scale=None, k_scale=None,
+v_scale=None, *, causal=False, top_left=False, window=None, softcap=None, scale=None, out_dtype=None) -> (out, lse)``
+has the options and meanings of `rocattn.attention` in the layout BHSD: tensors [B, H, S, D] of any strides, on the CPU
+or an AMD GPU. With ``causal``, ``top_left`` lets row i see keys j <= i, as PyTorch's ``is_causal`` does.
+``torch.ops.rocattn.attention_backward(dout, query, key, value, out, lse, mask=None, …, dlse=None, *, …)`` has those of
+`rocattn.attention_backward` and returns (dq, dk, dv). ``torch.ops.rocattn.attention_varlen`` and
+``attention_varlen_backward`` are those of packed sequences: query [total_q, H, D], then `rocattn.attention_varlen`'s
+arrays in its order. Autograd, ``torch.compile`` and fake tensors know all. Query, key and value have gradients, through
+the output and the LSE (not yet on a GPU); a mask, slopes or sinks that ask for one are refused.
+
+CPU tensors are used in place, by ``torch.get_num_threads()`` threads unless ``ROCATTN_NUM_THREADS`` says otherwise;
+these are PyTorch's own, if it was built with OpenMP. Outputs lie in memory as the query does: where its heads lie
+within its tokens ([B, S, H, D]), theirs do.
+"""
+
+try:
+    import torch  # noqa: F401 - whether it is there
+except ModuleNotFoundError as missing:
+    if missing.name != "torch":
+        raise
+    raise ModuleNotFoundError("rocattn.torch needs PyTorch, which is not installed", name="torch") from None
+
+from rocattn.torch.function import scaled_dot_product_attention
+from rocattn.torch.models import register_transformers
+from rocattn.torch.packed import attention_varlen, flash_attn_varlen_func, flash_attn_with_kvcache
+
+__all__ = [
+    "attention_varlen",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
+    "register_transformers",
+    "scaled_dot_product_attention",
+]

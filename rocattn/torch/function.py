@@ -1,0 +1,173 @@
+"""``scaled_dot_product_attention`` with PyTorch's signature: what it says, as a call of the operator."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch.autograd import forward_ad
+from torch.nn.attention.bias import CausalBias, CausalVariant
+
+from rocattn.errors import ConfigError
+from rocattn.torch.operators import KINDS, OPERATORS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Compute what ``torch.nn.functional.scaled_dot_product_attention`` computes, by rocattn's backends.
+
+    As there: ``is_causal`` is aligned top-left, a row that sees no key is 0, batches and heads broadcast, autocast
+    casts, and a ``torch.nn.attention.bias.CausalBias`` is taken as mask.
+
+    Args:
+        query: [..., Hq, L, E], or [L, E]; float16, bfloat16, float32 or, on the CPU, float64.
+        key: [..., H, S, E].
+        value: [..., H, S, Ev].
+        attn_mask: bool (True = takes part) or floating (query's dtype or float32; added to the scaled scores), of a
+            shape that broadcasts to [..., Hq, L, S].
+        dropout_p: 0.0: there is no dropout.
+        is_causal: Row i sees keys j <= i, also where L != S.
+        scale: Factor on the scores; None is 1 / sqrt(E).
+        enable_gqa: H may be a divisor of Hq.
+
+    Returns:
+        [..., Hq, L, Ev], in query's dtype.
+
+    Raises:
+        ConfigError: When the arguments do not fit together, or ask for dropout, for a mask with ``is_causal``, for the
+            gradient of a mask, or for nested tensors.
+        NoBackendError: When no backend can compute it.
+    """
+    if dropout_p != 0.0:
+        raise ConfigError(f"dropout_p is {dropout_p}: there is no dropout here; pass 0.0, or use PyTorch's function")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, torch.Tensor) or tensor.is_nested:
+            if isinstance(tensor, torch.fx.Proxy):  # of torch.fx.symbolic_trace: a node of its graph
+                named = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+                call, given = scaled_dot_product_attention, (query, key, value, attn_mask)
+                return torch.overrides.handle_torch_function(call, given, *given, **named)
+            kind = "nested tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise ConfigError(f"{name} is a {kind}: a tensor that is not nested is needed")
+        if _has_tangent(tensor):
+            raise NotImplementedError(f"{name} has a tangent: there is no forward-mode derivative here")
+    is_causal, lower_right, attn_mask = _causality(query, key, attn_mask, is_causal)
+    kind = query.device.type
+    if kind in KINDS and torch.is_autocast_enabled(kind):
+        query, key, value, attn_mask = (autocast(x, kind) for x in (query, key, value, attn_mask))
+    shape = query.shape[:-2]
+    if not (query.dim() == key.dim() == value.dim() == 4 and shape[0] == key.shape[0] == value.shape[0]):
+        query, key, value, shape = _one_batch(query, key, value)
+    if not enable_gqa and not query.shape[1] == key.shape[1] == value.shape[1]:
+        query, key, value = _common_heads(query, key, value)
+        shape = (*shape[:-1], query.shape[1])
+    if attn_mask is not None:
+        attn_mask = _mask_of_one_batch(attn_mask, tuple(shape[:-1]))
+    out, _ = OPERATORS.attention.default(
+        query, key, value, attn_mask, causal=is_causal or lower_right, top_left=is_causal, scale=scale
+    )
+    return out if len(shape) == 2 else out.reshape(*shape, *out.shape[2:])
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    """Whether a forward-mode derivative is asked for, which `torch.library` would take for 0 without a word."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:  # noqa: SLF001 - asking by itself takes 1 us
+        return False
+    return forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def autocast(tensor: Tensor | None, kind: str) -> Tensor | None:
+    """Cast as autocast does for PyTorch's function: whatever is floating, but not float64."""
+    if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
+
+
+def _causality(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> tuple[bool, bool, Tensor | None]:
+    """Return whether it is causal aligned top-left, whether bottom-right, and the mask if there is another."""
+    if mask is None:
+        return is_causal, False, None
+    causal_bias = isinstance(mask, CausalBias)
+    if is_causal:  # in PyTorch's words
+        raise ConfigError(
+            "CausalBias should not be used with causal=True"
+            if causal_bias
+            else "Explicit attn_mask should not be set when is_causal=True: put the causal part into the mask"
+        )
+    if not causal_bias:
+        return False, False, mask
+    sizes, wanted = (mask.seq_len_q, mask.seq_len_kv), (query.shape[-2], key.shape[-2])
+    if sizes != wanted:
+        raise ConfigError(f"attn_mask is a CausalBias of [L, S] = {list(sizes)}, but query and key have {list(wanted)}")
+    lower_right = mask.variant == CausalVariant.LOWER_RIGHT
+    return not lower_right, lower_right, None
+
+
+def _one_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
+    """Broadcast the batch dimensions and make one of them.
+
+    Returns:
+        query, key and value as [B, H, S, D], and what stands before [L, Ev] in the output's shape.
+    """
+    tensors = query, key, value
+    dims = [x.dim() for x in tensors]
+    if min(dims) < 2:
+        raise ConfigError(f"query, key and value have shapes {_shapes(tensors)}: each needs 2 dimensions or more")
+    try:
+        lead = tuple(torch.broadcast_shapes(*(x.shape[:-3] for x in tensors)))
+    except RuntimeError:
+        raise ConfigError(
+            f"query, key and value have shapes {_shapes(tensors)}: their batches do not broadcast"
+        ) from None
+    count = math.prod(lead)
+    whole = [x if x.dim() > 2 else x[None] for x in tensors]
+    query, key, value = (x.expand(*lead, *x.shape[-3:]).reshape(count, *x.shape[-3:]) for x in whole)
+    return query, key, value, () if max(dims) == 2 else (*lead, query.shape[1])
+
+
+def _shapes(tensors: Sequence[Tensor]) -> str:
+    """Return shapes as text, for errors alone: symbolic sizes under ``torch.compile`` have none."""
+    return ", ".join(str(list(x.shape)) for x in tensors)
+
+
+def _common_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Broadcast the heads of [B, H, S, D] without a copy; one KV head stays one, which grouped heads share."""
+    heads = query.shape[1], key.shape[1], value.shape[1]
+    count = next((n for n in heads if n != 1), 1)
+    if not all(n == 1 or n == count for n in heads):  # noqa: PLR1714 - sizes that are traced cannot be hashed
+        raise ConfigError(
+            f"query, key and value have {heads[0]}, {heads[1]} and {heads[2]} heads, which do not broadcast: "
+            "for grouped heads pass enable_gqa=True"
+        )
+    query = query.expand(-1, count, -1, -1)
+    if heads[1] == heads[2]:
+        return query, key, value
+    return query, key.expand(-1, count, -1, -1), value.expand(-1, count, -1, -1)
+
+
+def _mask_of_one_batch(mask: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Return a mask that broadcasts to [*lead, H, L, S] as [B or 1, H or 1, L or 1, S or 1]."""
+    missing = len(lead) + 3 - mask.dim()
+    if missing < 0:
+        raise ConfigError(f"attn_mask has {mask.dim()} dimensions, the attention weights have {len(lead) + 3}")
+    mask = mask[(None,) * missing]
+    if len(lead) == 1:
+        return mask
+    inner = mask.shape[-3:]
+    if all(n == 1 for n in mask.shape[:-3]):
+        return mask.reshape(1, *inner)
+    return mask.expand(*lead, *inner).reshape(math.prod(lead), *inner)

@@ -1,0 +1,363 @@
+"""PyTorch's operators of attention: tensors as arrays over the same memory, fake tensors, gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from rocattn.errors import ConfigError
+from rocattn.functional import attention, attention_backward, describe, describe_backward
+from rocattn.gpu.tensors import numpy_dtype
+from rocattn.threads import threads_from_caller
+from rocattn.varlen import attention_varlen, attention_varlen_backward, describe_varlen, describe_varlen_backward
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from rocattn.backend import Array
+
+_CONSTANTS = ("mask", "alibi_slopes", "sinks")
+_SCALES = ("q_scale", "k_scale", "v_scale")
+_FORWARD = ("q", "k", "v", *_CONSTANTS, *_SCALES)
+_BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_CONSTANTS, "dlse")
+_WHERE = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table")
+_PACKED = ("q", "k", "v", *_WHERE, "alibi_slopes", "sinks", *_SCALES)
+_PACKED_BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_WHERE[:-1], "alibi_slopes", "sinks", "dlse")
+_FP8 = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e4m3fnuz: ml_dtypes.float8_e4m3fnuz}
+_WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_IN_LAYOUT = {"q", "k", "v", "out", "dout"}
+KINDS = ("cpu", "cuda")  # of devices; the second is PyTorch's name of AMD's, too
+# Of schemas; tensors are positional: `torch.library.register_autograd` takes no others.
+_OPTIONS = "bool causal=False, SymInt[]? window=None, float? softcap=None, float? scale=None"
+
+
+def _layout(query: Tensor) -> str:
+    """Return the order in which the outputs of a call lie in memory: that of the query [B, H, S, D]."""
+    return "BSHD" if query.stride(1) < query.stride(2) else "BHSD"
+
+
+def _turned(tensor: Tensor, layout: str) -> Tensor:
+    """View [B, H, S, D] in a layout, or back."""
+    return tensor.transpose(1, 2) if layout == "BSHD" else tensor
+
+
+def _empty(query: Tensor, heads: int, tokens: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Return [B, heads, tokens, width] without content, in memory as outputs are."""
+    batch, layout = query.shape[0], _layout(query)
+    shape = (batch, tokens, heads, width) if layout == "BSHD" else (batch, heads, tokens, width)
+    return _turned(query.new_empty(shape, dtype=dtype), layout)
+
+
+def _check_devices(*tensors: Tensor | None) -> None:
+    """Refuse tensors of two devices, one of them "meta" perhaps: what is made for fake ones has no content."""
+    devices = {str(tensor.device) for tensor in tensors if tensor is not None}
+    if len(devices) > 1:
+        raise ConfigError(f"the tensors are on several devices: {', '.join(sorted(devices))}")
+
+
+def _fake_attention(
+    query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    _check_devices(query, key, value, *others)
+    shadows = _shadows(_FORWARD, (query, key, value, *others))
+    if options.pop("top_left", False):
+        _check_alignment(shadows or {}, options)
+    if shadows is not None:
+        describe(**shadows, **_hints(options), layout="BHSD", readable=False)
+    batch, heads, tokens, _ = query.shape
+    lse = query.new_empty((batch, heads, tokens), dtype=torch.float32)
+    return _empty(query, heads, tokens, value.shape[3], _out_dtype(query, options)), lse
+
+
+def _out_dtype(query: Tensor, options: dict[str, Any]) -> torch.dtype:
+    return (options.get("out_dtype") or torch.bfloat16) if query.dtype in _FP8 else query.dtype
+
+
+def _fake_packed(
+    query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    _check_devices(query, key, value, *others)
+    shadows = _shadows(_PACKED, (query, key, value, *others))
+    if shadows is not None:
+        describe_varlen(**shadows, **_hints(options), readable=False)
+    tokens, heads, _ = query.shape
+    out = query.new_empty((tokens, heads, value.shape[-1]), dtype=_out_dtype(query, options))
+    return out, query.new_empty((heads, tokens), dtype=torch.float32)
+
+
+def _fake_packed_backward(
+    dout: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check_devices(dout, query, key, value, *others)
+    shadows = _shadows(_PACKED_BACKWARD, (dout, query, key, value, *others))
+    if shadows is not None:
+        describe_varlen_backward(**shadows, **_hints(options), readable=False)
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+
+
+def _fake_backward(
+    dout: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check_devices(dout, query, key, value, *others)
+    shadows = _shadows(_BACKWARD, (dout, query, key, value, *others))
+    if options.pop("top_left", False):
+        _check_alignment(shadows or {}, options)
+    if shadows is not None:
+        describe_backward(**shadows, **_hints(options), layout="BHSD", readable=False)
+    dq, dk, dv = (_empty(query, *x.shape[1:]) for x in (query, key, value))
+    return dq, dk, dv
+
+
+def _shadows(names: Sequence[str], tensors: Sequence[Tensor | None]) -> dict[str, Any] | None:
+    """Return arrays of fake tensors' shapes and dtypes over no memory; None where a size is not known yet.
+
+    A size that may change is taken as it is now, so that a check of it is no condition on later ones: those meet the
+    real kernel's checks.
+    """
+    shadows: dict[str, Any] = {}
+    for name, tensor in zip(names, tensors, strict=False):
+        if tensor is not None:
+            shape = [_hint(size) for size in tensor.shape]
+            if None in shape:
+                return None
+            _check_dtype(name, tensor)
+            dtype = numpy_dtype(_dtype_name(tensor.dtype))
+            if name in _WHERE and dtype.kind in "iu" and tensor.device.type == "cpu":
+                dtype = np.dtype(np.int32)  # any whole numbers are, where they can be read
+            shadows[name] = np.broadcast_to(np.empty((), dtype), shape)
+    return shadows
+
+
+def _hint(value: Any) -> Any:
+    """Return what a symbolic number is in the example that is traced; other values as they are."""
+    return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat) else value
+
+
+def _hints(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of `describe`."""
+    known = {name: _hint(value) for name, value in options.items()}
+    if known.get("window") is not None:
+        known["window"] = [_hint(side) for side in known["window"]]
+    if known.get("out_dtype") is not None:
+        known["out_dtype"] = _dtype_name(known["out_dtype"])
+    return known
+
+
+def _check_alignment(given: dict[str, Any], options: dict[str, Any]) -> None:
+    """Refuse ``top_left`` with what is measured from the other diagonal."""
+    if not options.get("causal") or options.get("window") or "alibi_slopes" in given:
+        raise ConfigError("top_left aligns causal, which must be True, and neither a window nor ALiBi slopes")
+
+
+def _align(given: dict[str, Any], options: dict[str, Any], layout: str) -> None:
+    """Say with a window, or the keys that are seen, what ``top_left`` means: ours is aligned to the last key.
+
+    Args:
+        given: The tensors' arrays in a layout; those of the keys that are seen take their place.
+        options: Of `rocattn.attention`, which are changed alike.
+        layout: "BHSD" or "BSHD".
+    """
+    _check_alignment(given, options)
+    axis = layout.index("S")
+    rows, keys = given["q"].shape[axis], given["k"].shape[axis]
+    if rows > keys:
+        options |= {"causal": False, "window": (-1, rows - keys)}
+    elif rows < keys == given["v"].shape[axis]:  # no row sees a later key
+        seen = (*(slice(None),) * axis, slice(rows))
+        given |= {name: given[name][seen] for name in ("k", "v")}
+        if "mask" in given and given["mask"].shape[-1] == keys:
+            given["mask"] = given["mask"][..., :rows]
+
+
+def _arguments(names: Sequence[str], tensors: Sequence[Tensor | None], layout: str) -> dict[str, Any]:
+    """Return tensors [B, H, S, D] as `rocattn.attention` takes them in a layout, by the names that it gives them."""
+    given: dict[str, Any] = {}
+    for name, tensor in zip(names, tensors, strict=False):  # those at the end that are None may be missing
+        if tensor is not None:
+            turned = _turned(tensor, layout) if name in _IN_LAYOUT else tensor
+            given[name] = _array(name, turned) if tensor.device.type == "cpu" else _on_gpu(name, turned.detach())
+    return given
+
+
+def _array(name: str, tensor: Tensor) -> Array:
+    """Return a CPU tensor's memory as an array."""
+    tensor = tensor.detach()
+    if tensor.dtype in _FP8:
+        stored: Array = tensor.view(torch.uint8).numpy()
+        return stored.view(_FP8[tensor.dtype])
+    if tensor.dtype == torch.bfloat16:
+        array: Array = tensor.view(torch.int16).numpy()  # PyTorch and ml_dtypes do not know each other's bfloat16
+        return array.view(ml_dtypes.bfloat16)
+    try:
+        array = tensor.numpy()
+    except (TypeError, RuntimeError) as error:  # not asked before: it is as good as never
+        _check_dtype(name, tensor)
+        raise ConfigError(f"{name} has no plain memory: {str(error).splitlines()[0]}") from None
+    return array
+
+
+def _check_dtype(name: str, tensor: Tensor) -> None:
+    """Refuse the floating dtypes that arrays of neither numpy nor ours have."""
+    if tensor.is_floating_point() and tensor.dtype not in {*_WIDE, *_FP8}:
+        names = ", ".join(_dtype_name(dtype) for dtype in (*_WIDE, *_FP8))
+        raise ConfigError(f"{name} has dtype {_dtype_name(tensor.dtype)}: use one of {names}")
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _on_gpu(name: str, tensor: Tensor) -> Tensor:
+    """Return a tensor as the gpu backend's kernels can read it, copied only if they cannot."""
+    if name in {"alibi_slopes", "sinks", "lse", "dlse", *_SCALES}:
+        return tensor.float().contiguous()
+    return tensor if name == "mask" or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _tensor(result: Any) -> Tensor:
+    """Return a result of `rocattn.attention` as a tensor over the same memory."""
+    if isinstance(result, torch.Tensor):
+        return result
+    tensor = torch.from_numpy(result.view("int16") if result.dtype == ml_dtypes.bfloat16 else result)
+    tensor = tensor.view(torch.bfloat16) if result.dtype == ml_dtypes.bfloat16 else tensor
+    return tensor if result.size else tensor.new_empty(tensor.shape)  # numpy's strides are 0 then
+
+
+def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    layout = _layout(tensors[0])
+    given = _arguments(_FORWARD, tensors, layout)
+    _name_dtype(options)
+    if options.pop("top_left", False):
+        _align(given, options, layout)
+    with threads_from_caller(torch.get_num_threads()):
+        out, lse = attention(**given, **options, layout=layout, return_lse=True)
+    return _turned(_tensor(out), layout), _tensor(lse)
+
+
+def _name_dtype(options: dict[str, Any]) -> None:
+    if options.get("out_dtype") is not None:
+        options["out_dtype"] = _dtype_name(options["out_dtype"])
+
+
+def _packed(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    given = _arguments(_PACKED, tensors, "")
+    _name_dtype(options)
+    with threads_from_caller(torch.get_num_threads()):
+        out, lse = attention_varlen(**given, **options, return_lse=True)
+    return _tensor(out), _tensor(lse)
+
+
+def _packed_backward(*tensors: Any, **options: Any) -> tuple[Tensor, ...]:
+    given = _arguments(_PACKED_BACKWARD, tensors, "")
+    with threads_from_caller(torch.get_num_threads()):
+        gradients = attention_varlen_backward(**given, **options)
+    return tuple(map(_tensor, gradients))
+
+
+def _attention_backward(*tensors: Any, **options: Any) -> tuple[Tensor, ...]:
+    layout = _layout(tensors[1])
+    given = _arguments(_BACKWARD, tensors, layout)
+    if options.pop("top_left", False):
+        _align(given, options, layout)
+    with threads_from_caller(torch.get_num_threads()):
+        gradients = attention_backward(**given, **options, layout=layout)
+    found = [_turned(_tensor(gradient), layout) for gradient in gradients]
+    return tuple(_with_unseen(*pair) for pair in zip(found, tensors[1:4], strict=True))
+
+
+def _with_unseen(gradient: Tensor, of: Tensor) -> Tensor:
+    """Return the gradient of all keys, of which `_align` may have left out those that no row sees."""
+    seen, keys = gradient.shape[2], of.shape[2]
+    if seen == keys:
+        return gradient
+    whole = _empty(gradient, gradient.shape[1], keys, gradient.shape[3])
+    whole[:, :, :seen] = gradient
+    whole[:, :, seen:] = 0
+    return whole
+
+
+def _refuse_constants(ctx: Any, names: Sequence[str]) -> None:
+    for name, needed in zip(names, ctx.needs_input_grad, strict=False):
+        if needed and name not in {"q", "k", "v"}:
+            raise ConfigError(
+                f"{name} requires a gradient, which is not computed: detach it, or use PyTorch's attention"
+            )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+    _refuse_constants(ctx, _FORWARD)
+    query, key, value, *constants = inputs[: -len(_SCALES)]  # 8-bit keys, which have them, have no gradients
+    out, lse = output
+    ctx.set_materialize_grads(False)  # a loss on out alone must not cost what one on the LSE does
+    ctx.save_for_backward(query, key, value, out, lse, *constants)
+    ctx.options = {name: value for name, value in keyword_only_inputs.items() if name != "out_dtype"}
+
+
+def _save_packed(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+    _refuse_constants(ctx, _PACKED)
+    query, key, value, *constants = inputs[: -len(_SCALES)]
+    ctx.paged = constants.pop(_WHERE.index("block_table")) is not None
+    ctx.set_materialize_grads(False)  # as above
+    ctx.save_for_backward(query, key, value, *output, *constants)
+    ctx.options = {name: keyword_only_inputs.get(name) for name in ("window", "softcap", "scale")}
+    ctx.options["causal"] = keyword_only_inputs.get("causal", False)
+
+
+def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors  # from query to sinks
+    dout = torch.zeros_like(saved[3]) if dout is None else dout
+    gradients = OPERATORS.attention_backward.default(dout, *saved, dlse, **ctx.options)
+    return (*gradients, *(None,) * (len(_FORWARD) - 3))
+
+
+def _differentiate_packed(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    if ctx.paged:
+        raise ConfigError("keys and values in pages have no gradients: pack them, and pass cu_seqlens_k")
+    saved = ctx.saved_tensors
+    dout = torch.zeros_like(saved[3]) if dout is None else dout
+    gradients = OPERATORS.attention_varlen_backward.default(dout, *saved, dlse, **ctx.options)
+    return (*gradients, *(None,) * (len(_PACKED) - 3))
+
+
+def _refuse_second(ctx: Any, *gradients: Tensor) -> None:
+    del ctx, gradients
+    raise NotImplementedError("rocattn::attention has no second derivative: use PyTorch's attention for that")
+
+
+def _register() -> None:
+    """Make the operators known to PyTorch."""
+    three, gradients = "Tensor query, Tensor key, Tensor value", "(Tensor dq, Tensor dk, Tensor dv)"
+    upstream = f"Tensor dout, {three}, Tensor out, Tensor lse"
+    scales = "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None"
+    where = "Tensor cu_seqlens_q, Tensor? cu_seqlens_k=None, Tensor? seqlens_k=None"
+    per_head = "Tensor? alibi_slopes=None, Tensor? sinks=None"
+    longest = "SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None"
+    last = f"bool top_left=False, {_OPTIONS}"
+    wide, results = "ScalarType? out_dtype=None", "(Tensor out, Tensor lse)"
+    pages = f"{where}, Tensor? block_table=None"
+    for name, takes, gives, kernel, fake in (
+        ("attention", f"{three}, Tensor? mask=None, {per_head}, {scales}, *, {last}, {wide}", results, _attention,
+         _fake_attention),
+        ("attention_backward", f"{upstream}, Tensor? mask=None, {per_head}, Tensor? dlse=None, *, {last}", gradients,
+         _attention_backward, _fake_backward),
+        ("attention_varlen", f"{three}, {pages}, {per_head}, {scales}, *, {longest}, {_OPTIONS}, {wide}", results,
+         _packed, _fake_packed),
+        ("attention_varlen_backward", f"{upstream}, {where}, {per_head}, Tensor? dlse=None, *, {_OPTIONS}", gradients,
+         _packed_backward, _fake_packed_backward),
+    ):  # fmt: skip
+        torch.library.define(f"rocattn::{name}", f"({takes}) -> {gives}")
+        torch.library.impl(f"rocattn::{name}", KINDS, kernel)
+        torch.library.register_fake(f"rocattn::{name}", fake)
+        if name.endswith("_backward"):
+            torch.library.register_autograd(f"rocattn::{name}", _refuse_second)
+    torch.library.register_autograd("rocattn::attention", _differentiate, setup_context=_save)
+    torch.library.register_autograd("rocattn::attention_varlen", _differentiate_packed, setup_context=_save_packed)
+
+
+_register()
+OPERATORS = torch.ops.rocattn

@@ -113,6 +113,8 @@ class KVCache:
 class PagedKVCache:
     """K and V of sequences of any lengths, in blocks that each takes from a common pool.
 
+    Sequences that were forked or reordered share blocks; who appends to a block of several gets a copy of it first.
+
     Attributes:
         block_size: Tokens a block.
         tables: The blocks of each sequence, in the order of its tokens.
@@ -158,6 +160,7 @@ class PagedKVCache:
             self._k, self._v = _shadow(k, kept), _shadow(v, kept)
         # The lowest is taken first: fresh sequences get adjacent blocks.
         self._free = list(range(_count("num_blocks", num_blocks, most=_MOST)))[::-1]
+        self._holders = [0] * len(self._free)  # how many sequences hold each block
         self.tables: list[list[int]] = [[] for _ in range(batch)]
         self.lengths = [0] * batch
         self._table = np.zeros((batch, 0), np.int32)  # `tables` as kernels read them; beyond their ends anything
@@ -200,10 +203,7 @@ class PagedKVCache:
         k, v = _kept_tokens(k, v, self._k, self._v, len(chosen), self._scales)
         ends = [self.lengths[index] + k.shape[1] for index in chosen]
         wanted = [-(-end // self.block_size) - len(self.tables[index]) for index, end in zip(chosen, ends, strict=True)]
-        if sum(wanted) > len(self._free):
-            raise ConfigError(
-                f"{sum(wanted)} more blocks are needed and {len(self._free)} are free: make a larger pool"
-            )
+        self._copy_shared(chosen if k.shape[1] else (), sum(wanted))
         for index, more in zip(chosen, wanted, strict=True):
             if more:
                 self._take(index, more)
@@ -230,9 +230,82 @@ class PagedKVCache:
         )  # checked before any
         for index in chosen:
             kept = -(-length // self.block_size)
-            self._free += self.tables[index][kept:][::-1]
+            self._give_back(self.tables[index][kept:])
             del self.tables[index][kept:]
             self.lengths[index] = length
+
+    def fork(self, sequence: int) -> int:
+        """Add a sequence that has the tokens of one there is, in the same blocks; return its index, the last.
+
+        Raises:
+            ConfigError: When there is no such sequence.
+        """
+        (source,) = self._chosen(_count("sequence", sequence))
+        self._arrange([*range(len(self.lengths)), source])
+        return len(self.lengths) - 1
+
+    def reorder(self, indices: Sequence[int] | Array) -> None:
+        """Let sequence i be what sequence indices[i] was, as beam search chooses; those not named are forgotten.
+
+        Args:
+            indices: Of sequences, in any number: as many there are afterwards. No token is copied.
+
+        Raises:
+            ConfigError: When they are no list of whole numbers, or name a sequence that is not there.
+        """
+        try:
+            chosen = list(indices)
+        except TypeError:
+            raise ConfigError(f"indices is {indices!r}: it must be a list of sequences") from None
+        if len(chosen) > _MOST:
+            raise ConfigError(f"indices has {len(chosen)} entries: a cache takes at most {_MOST}")
+        self._arrange([self._chosen(_count("sequence", index))[0] for index in chosen])
+
+    def _arrange(self, sources: list[int]) -> None:
+        """Take the sequences from these; blocks that nobody holds any more are free."""
+        before = self.tables
+        self.tables = [list(before[source]) for source in sources]
+        for table in self.tables:
+            for block in table:
+                self._holders[block] += 1
+        for table in before:
+            self._give_back(table)
+        self.lengths, self._table = [self.lengths[source] for source in sources], self._table[sources]
+
+    def _give_back(self, blocks: Sequence[int]) -> None:
+        for block in reversed(blocks):
+            self._holders[block] -= 1
+            if not self._holders[block]:
+                self._free.append(block)
+
+    def _copy_shared(self, chosen: Sequence[int], wanted: int) -> None:
+        """Give sequences that will write into a block which others hold a copy of it, if ``wanted`` more are left.
+
+        Raises:
+            ConfigError: When the pool has too few free blocks; then nothing was copied.
+        """
+        shared: list[tuple[int, int]] = []
+        holders: dict[int, int] = {}  # what is left of them as one after the other gets its copy
+        for index in chosen:
+            if self.lengths[index] % self.block_size:
+                block = self.tables[index][-1]
+                holders[block] = holders.get(block, self._holders[block]) - 1
+                if holders[block]:
+                    shared.append((index, block))
+        if wanted + len(shared) > len(self._free):
+            raise ConfigError(
+                f"{wanted + len(shared)} more blocks are needed and {len(self._free)} are free: make a larger pool"
+            )
+        for index, block in shared:
+            copy = self._free.pop()
+            if self._pages is None:
+                self._k[copy], self._v[copy] = self._k[block], self._v[block]
+            else:
+                self._pages.copy(block, copy)
+            self._holders[block] -= 1
+            self._holders[copy] = 1
+            last = len(self.tables[index]) - 1
+            self.tables[index][last] = self._table[index, last] = copy
 
     def attend(self, q: Array, **options: Any) -> Any:
         """Return `rocattn.attention_varlen` of q [B, Sq, H, D] over what is kept of each sequence.
@@ -265,7 +338,10 @@ class PagedKVCache:
     def _take(self, index: int, more: int) -> None:
         """Give a sequence more blocks."""
         table = self.tables[index]
-        table += [self._free.pop() for _ in range(more)]
+        taken = [self._free.pop() for _ in range(more)]
+        for block in taken:
+            self._holders[block] = 1
+        table += taken
         if len(table) > self._table.shape[1]:  # by half as much again, so that growth costs little
             wider = np.zeros((len(self.tables), len(table) * 3 // 2), np.int32)
             wider[:, : self._table.shape[1]] = self._table

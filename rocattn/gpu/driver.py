@@ -146,6 +146,7 @@ class Hip:
         self._success = self._hip.hipError_t.hipSuccess
         self._to_device = self._hip.hipMemcpyKind.hipMemcpyHostToDevice
         self._to_host = self._hip.hipMemcpyKind.hipMemcpyDeviceToHost
+        self._on_device = self._hip.hipMemcpyKind.hipMemcpyDeviceToDevice
         self._launch = self._hip.hipModuleLaunchKernel
         self.is_stand_in = stand_in_at_hand()
 
@@ -310,6 +311,10 @@ class Hip:
     def copy_to_host(self, host: int, device: int, count: int, stream: int) -> None:
         """Queue a copy to host memory."""
         self.call("hipMemcpyAsync", host, device, count, self._to_host, stream)
+
+    def copy_on_device(self, to: int, source: int, count: int, stream: int) -> None:
+        """Queue a copy within a device's memory."""
+        self.call("hipMemcpyAsync", to, source, count, self._on_device, stream)
 
     def poison(self, device: int, count: int, stream: int) -> None:
         """Queue filling device memory with 0xff bytes: NaN in every floating format."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
@@ -88,6 +89,19 @@ class DevicePages:
                             runtime.hip.copy_to_device(at, pinned + first * row, count, runtime.stream)
                     finally:  # the pinned memory must not be in use any more
                         runtime.hip.stream_synchronize(runtime.stream)
+
+    def copy(self, source: int, to: int) -> None:
+        """Copy a page's keys and values over another's, ahead of all later work on the pages."""
+        from rocattn.gpu.driver import open_hip
+
+        runtime = self._runtime
+        with open_hip().keep_device():
+            runtime.enter()
+            for array in (self.keys, self.values):
+                count = math.prod(array.shape[1:]) * self._item
+                if count:
+                    place = array.address
+                    runtime.hip.copy_on_device(place + to * count, place + source * count, count, runtime.stream)
 
     def attend(
         self, config: AttentionConfig, operands: Operands, sequences: Sequences, out: Array, lse: Array | None

@@ -216,3 +216,87 @@ def test_blocks_return_to_the_pool():
     with pytest.raises(ConfigError, match="cannot truncate to 9 tokens: 8 are kept"):
         cache.truncate(9)
     assert cache.lengths == [10, 8]
+
+
+def held(cache, index):
+    """K and V of one sequence of a paged cache, token by token."""
+    rows = [(cache.tables[index][at // cache.block_size], at % cache.block_size) for at in range(cache.lengths[index])]
+    return [[array[row].tolist() for row in rows] for array in (cache.keys, cache.values)]
+
+
+def test_a_fork_shares_blocks_until_one_side_appends():
+    """Full blocks stay shared; the last one is copied for whoever writes to it while another holds it."""
+    rng = np.random.default_rng(8)
+    cache = PagedKVCache(1, HKV, D, num_blocks=6, block_size=4, head_dim_v=DV, dtype=np.float64)
+    cache.append(*tokens(rng, 1, 10))
+    assert [cache.fork(0), cache.fork(1)] == [1, 2]
+    assert cache.free_blocks == 3
+    before = held(cache, 0)
+    cache.append(*tokens(rng, 1, 1), sequence=1)
+    assert cache.free_blocks == 2
+    assert [held(cache, index) for index in (0, 2)] == [before, before]
+    assert [kept[:10] for kept in held(cache, 1)] == before
+    cache.append(*tokens(rng, 3, 1))  # two more in the block of 0 and 2: one of them gets a copy
+    assert cache.free_blocks == 1
+    assert len({table[2] for table in cache.tables}) == 3
+    assert len({tuple(table[:2]) for table in cache.tables}) == 1
+    cache.fork(2)
+    with pytest.raises(ConfigError, match="5 more blocks are needed and 1 are free"):
+        cache.append(*tokens(rng, 4, 3))
+    for index in range(4):
+        cache.truncate(0, sequence=index)
+    assert sorted(cache._free) == list(range(6))
+
+
+@pytest.mark.parametrize("block_size", [1, 4])
+def test_random_forks_and_orders_are_those_of_lists(block_size):
+    """Against plain lists of tokens: nothing is lost, nobody sees another's tokens, blocks are counted right."""
+    rng = np.random.default_rng(block_size)
+    cache = PagedKVCache(2, HKV, D, num_blocks=40, block_size=block_size, head_dim_v=DV, dtype=np.float32)
+    model = [[], []]
+    for _ in range(300):
+        what, index = rng.integers(4), int(rng.integers(len(model)))
+        if what == 0 and len(model) < 6:
+            model.append(list(model[index]))
+            assert cache.fork(index) == len(model) - 1
+        elif what == 1:
+            order = rng.integers(len(model), size=rng.integers(1, 6))
+            model = [list(model[source]) for source in order]
+            cache.reorder(order if rng.random() < 0.5 else order.tolist())
+        elif what == 2:
+            length = int(rng.integers(len(model[index]) + 1))
+            del model[index][length:]
+            cache.truncate(length, sequence=index)
+        elif len(model[index]) < 30 // len(model):
+            k, v = tokens(rng, 1, int(rng.integers(0, 4)), np.float32)
+            cache.append(k, v, sequence=index)
+            model[index] += [(key.tolist(), value.tolist()) for key, value in zip(k[0], v[0], strict=True)]
+        for at, kept in enumerate(model):
+            assert list(zip(*held(cache, at), strict=True)) == kept
+            assert cache.block_table[at, : len(cache.tables[at])].tolist() == cache.tables[at]
+        used = {block for table in cache.tables for block in table}
+        assert cache.free_blocks == 40 - len(used)
+    q = queries(rng, len(model), 1, np.float32)
+    out = cache.attend(q)
+    for at in range(len(model)):
+        keys, values = (
+            np.array(x, np.float32).reshape(1, -1, HKV, w) for x, w in zip(held(cache, at), (D, DV), strict=True)
+        )
+        np.testing.assert_allclose(out[at], rocattn.attention(q[at : at + 1], keys, values)[0], atol=1e-5)
+
+
+def test_orders_that_name_no_sequence_are_refused():
+    """In one line, and nothing is moved."""
+    cache = PagedKVCache(2, HKV, D, num_blocks=2)
+    for call, words in (
+        (lambda: cache.reorder([0, 2]), "no sequence 2"),
+        (lambda: cache.reorder(1), "must be a list"),
+        (lambda: cache.reorder([0.0]), "must be a whole number"),
+        (lambda: cache.fork(-1), "must be a whole number"),
+        (lambda: cache.fork(None), "must be a whole number"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            call()
+    assert len(cache.tables) == 2
+    cache.reorder([])
+    assert cache.tables == cache.lengths == []

@@ -71,6 +71,9 @@ for stored, block_size in (("float16", 16), ("float32", 7), ("float8_e4m3fn", 16
     for cache in (host, device):
         cache.truncate(11, sequence=1)
         cache.append(k[:, :5], v[:, :5], sequence=1)
+        cache.reorder([1, 1, 0])
+        cache.append(np.repeat(k[:, :1], 3, axis=0), np.repeat(v[:, :1], 3, axis=0))
+        cache.truncate(12, sequence=1)
     q = normal(3, 1, 4, 32).astype(dtype)
     told[f"{stored} again"] = close(device.attend(q), host.attend(q, backend="cpu"))
 try:

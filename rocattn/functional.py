@@ -78,8 +78,9 @@ def attention(
             be stored in 8 bits: ml_dtypes' ``float8_e4m3fn`` or ``float8_e4m3fnuz``, torch's on a GPU.
         v: As k, but its head dimension Dv may differ from D.
         causal: Row i sees keys j <= i + Sk - Sq.
-        mask: bool (True = may attend) or floating (q's dtype or float32; added to the scaled scores; -inf hides);
-            [Sq, Sk], or 4-d with each axis 1 or full, broadcast to [B, H, Sq, Sk].
+        mask: bool (True = may attend) or floating (added to the scaled scores; -inf hides; of another dtype than q's
+            or float32 it is converted, on a GPU refused); [Sq, Sk], [B, Sk] (where B is not Sq), [B, Sq, Sk], or 4-d
+            with each axis 1 or full, broadcast to [B, H, Sq, Sk].
         window: (left, right): row i sees keys from i + Sk - Sq - left to i + Sk - Sq + right; -1 is open.
         softcap: c in c * tanh(score / c), before ALiBi and mask.
         alibi_slopes: [H] or [B, H], floating: ``slope * |i + Sk - Sq - j|`` is subtracted from the scaled scores, as in
@@ -275,7 +276,7 @@ def describe(
     if mask is not None:
         _check_shapes(q_view.shape, k_view.shape, v_view.shape)
         (batch, heads, seq_q, _), seq_k = q_view.shape, k_view.shape[2]
-        mask = mask_view(_checked_mask(mask, dtype), (batch, heads, seq_q, seq_k))
+        mask = mask_view(_checked_mask(mask, dtype, readable=readable), (batch, heads, seq_q, seq_k))
         kind = "bool" if mask.dtype == bool else "additive"
     causal, return_lse, window = _flag("causal", causal), _flag("return_lse", return_lse), _window(window)
     softcap, scale = _number("softcap", softcap), _number("scale", scale)
@@ -420,14 +421,22 @@ def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) ->
         raise ConfigError(f"k and v have no heads (as [B, H, S, D]: {k} and {v}): at least one KV head is needed")
 
 
-def _checked_mask(given: Any, dtype: str) -> Array:
+def _checked_mask(given: Any, dtype: str, *, readable: bool) -> Array:
+    """Return a mask as backends read it: those of other floating dtypes are converted, where they can be read."""
     mask = require_array("mask", given)
     floating = dict.fromkeys((dtype, "float32"))
-    if mask.dtype != bool and _name(mask.dtype) not in floating:
-        allowed = f"bool (True = may attend) or {' or '.join(floating)} (added to the scores)"
+    if mask.dtype == bool or _name(mask.dtype) in floating:
+        _check_order("mask", mask.dtype)
+        return mask
+    if _name(mask.dtype) not in DTYPE_BYTES or not readable:
+        names = " or ".join(DTYPE_BYTES if readable else floating)
+        allowed = f"bool (True = may attend) or {names} (added to the scores)"
         raise ConfigError(f"mask has dtype {_name(mask.dtype)}: use {allowed}")
     _check_order("mask", mask.dtype)
-    return mask
+    if dtype == "float64":
+        return mask.astype(np.float64)
+    largest = np.finfo(np.float32).max  # beyond it a finite number stays one: only -inf hides
+    return np.where(np.isinf(mask), mask, np.clip(mask, -largest, largest)).astype(np.float32)
 
 
 def _flag(name: str, value: Any) -> bool:

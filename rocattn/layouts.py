@@ -129,16 +129,21 @@ def stored_shape(config: AttentionConfig, tensor: str) -> tuple[int, ...]:
 def mask_view(mask: Array, full: tuple[int, int, int, int]) -> Array:
     """Return a mask as a 4-d view that broadcasts to ``full`` = [B, H, Sq, Sk].
 
-    A mask has 4 dimensions, each 1 or full (16 combinations), or 2: [Sq, Sk], shared by all batches and heads.
+    A mask has 4 dimensions, each 1 or full (16 combinations); or 3, [B, Sq, Sk], each 1 or full, of all heads; or 2:
+    [Sq, Sk], of all batches and heads, and where it cannot be that, [B, Sk], of all heads and rows.
 
     Raises:
         ConfigError: When it has another number of dimensions or a size that does not broadcast.
     """
     if mask.ndim == 2:
-        mask = mask[None, None]
+        of_batch = len(mask) not in {1, full[2]} and len(mask) == full[0]
+        mask = mask[:, None, None] if of_batch else mask[None, None]
+    elif mask.ndim == 3:
+        mask = mask[:, None]
     if mask.ndim != 4:
         raise ConfigError(
-            f"mask has shape {mask.shape}: give it 2 dimensions [Sq, Sk] or 4 that broadcast to [B, H, Sq, Sk]"
+            f"mask has shape {mask.shape}: give it 2 dimensions [Sq, Sk] or [B, Sk], 3 [B, Sq, Sk] or 4 that broadcast "
+            "to [B, H, Sq, Sk]"
         )
     if any(have not in {1, want} for have, want in zip(mask.shape, full, strict=True)):
         raise ConfigError(f"a mask of shape {mask.shape} does not broadcast to [B, H, Sq, Sk] = {list(full)}")

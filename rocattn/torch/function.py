@@ -38,7 +38,7 @@ def scaled_dot_product_attention(
         query: [..., Hq, L, E], or [L, E]; float16, bfloat16, float32 or, on the CPU, float64.
         key: [..., H, S, E].
         value: [..., H, S, Ev].
-        attn_mask: bool (True = takes part) or floating (query's dtype or float32; added to the scaled scores), of a
+        attn_mask: bool (True = takes part) or floating (added to the scaled scores), of a
             shape that broadcasts to [..., Hq, L, S].
         dropout_p: 0.0: there is no dropout.
         is_causal: Row i sees keys j <= i, also where L != S.

@@ -127,8 +127,9 @@ def _shadows(names: Sequence[str], tensors: Sequence[Tensor | None]) -> dict[str
                 return None
             _check_dtype(name, tensor)
             dtype = numpy_dtype(_dtype_name(tensor.dtype))
-            if name in _WHERE and dtype.kind in "iu" and tensor.device.type == "cpu":
-                dtype = np.dtype(np.int32)  # any whole numbers are, where they can be read
+            if tensor.device.type != "cuda":  # where they can be read, other dtypes are converted
+                dtype = np.dtype(np.int32) if name in _WHERE and dtype.kind in "iu" else dtype
+                dtype = np.dtype(np.float32) if name == "mask" and tensor.dtype in _WIDE else dtype
             shadows[name] = np.broadcast_to(np.empty((), dtype), shape)
     return shadows
 

@@ -124,6 +124,39 @@ def test_mask_of_two_dimensions_is_shared_by_batches_and_heads(backend):
     agree(run(q, k, v, backend, mask=mask), attend(q, k, v, mask=mask))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_masks_of_keys_and_of_each_batch_are_shared_by_heads(backend):
+    """[B, Sk] where that is no [Sq, Sk], which goes first, and [B, Sq, Sk], each 1 or full."""
+    q, k, v = make(B=3, Sq=19, Sk=23)
+    mask = np.random.default_rng(4).random((3, 19, 23)) < 0.5
+    keys = mask[:, 0]
+    agree(run(q, k, v, backend, mask=keys), attend(q, k, v, mask=keys[:, None, None]))
+    for part in (mask, mask[:1], mask[:, :1], mask[..., :1]):
+        agree(run(q, k, v, backend, mask=part), attend(q, k, v, mask=part[:, None]))
+    q, k, v = (x[..., :3, :] if x is q else x for x in (q, k, v))  # as many rows as batches
+    agree(run(q, k, v, backend, mask=keys), attend(q, k, v, mask=keys[None, None]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=str)
+@pytest.mark.parametrize("kept", [np.float64, np.float16, BFLOAT16], ids=str)
+def test_masks_of_other_floating_dtypes_are_converted(kept, dtype, backend):
+    """Exactly, or to float32; a finite number beyond it stays finite, for only -inf hides."""
+    q, k, v = (x.astype(dtype) for x in make(B=1, H=2, Hkv=2, Sq=5, Sk=7, D=8))
+    mask = np.array([[0, -2.0, -np.inf, 1.5, 0.5, -0.125, 3.25]]).astype(kept).repeat(5, 0)
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    out, lse = run(q, k, v, backend, mask=mask)
+    wanted, wanted_lse = attend(*wide, mask=mask.astype(np.float64))
+    np.testing.assert_allclose(lse, wanted_lse, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=1e-2, atol=1e-2)
+    if kept == np.float64:
+        lowest = np.full((5, 7), np.finfo(np.float64).min)
+        out, lse = run(np.zeros_like(q), k, v, backend, mask=lowest)
+        out, v = (x.astype(np.float64) for x in (out, v))
+        np.testing.assert_allclose(out, v.mean(2, keepdims=True).repeat(5, 2), rtol=2e-2, atol=2e-2)
+        assert np.isfinite(lse).all()
+
+
 def test_slopes_and_sinks_keep_float64():
     """0.1 and 0.3 rounded to float32 are off in the ninth digit, and so would the output be."""
     q, k, v = (x.astype(np.float64) for x in make(B=1, H=2, Hkv=2, Sq=5, Sk=7, D=8))

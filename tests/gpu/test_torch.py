@@ -11,7 +11,7 @@ import ctypes, json, types
 import numpy as np
 import torch
 import rocattn
-import rocattn.torch
+import rocattn.torch.operators
 from rocattn import BACKENDS
 
 runtime = BACKENDS.get("gpu").runtime()
@@ -68,9 +68,9 @@ for order in ("BHSD", "BSHD"):
     tensors = [view(to_gpu(x)) for x in host]
     given = [to_gpu(x) for x in options.values()]
     copies.clear()
-    out, lse = rocattn.torch._attention(*tensors, *given, causal=True)
+    out, lse = rocattn.torch.operators._attention(*tensors, *given, causal=True)
     dout = to_gpu(torch.ones(2, 4, 19, 1, dtype=torch.float16)).expand(2, 4, 19, 32)  # of a sum
-    gradients = rocattn.torch._attention_backward(dout, *tensors, out, lse, *given, causal=True)
+    gradients = rocattn.torch.operators._attention_backward(dout, *tensors, out, lse, *given, causal=True)
     expected, logs = torch.ops.rocattn.attention(*map(view, host), **options, causal=True)
     ones = torch.ones(2, 4, 19, 32, dtype=torch.float16)
     exact = torch.ops.rocattn.attention_backward(ones, *map(view, host), expected, logs, **options, causal=True)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def register_transformers(name: str = "rocattn") -> None:
     """Make rocattn's attention known to transformers, for ``attn_implementation=name`` of any model that has it.
 
-    Masks are made as for ``"sdpa"``; sliding windows are in them. Attention sinks (``s_aux``) and soft caps are taken.
+    As in ``AutoModelForCausalLM.from_pretrained(…, attn_implementation="rocattn")``. Masks are made as for ``"sdpa"``;
+    sliding windows are in them. Attention sinks (``s_aux``, without a gradient) and soft caps are taken; dropout, a
+    position bias and weights that are to be returned are refused, by `rocattn.ConfigError`, when the model runs.
 
     Args:
         name: What models call it.

@@ -51,10 +51,7 @@ class DeviceTensor:
         ({"mask": [[True]]}, "mask must be a numpy array, not list"),
         ({"mask": np.ma.masked_array(np.ones((5, 7), bool))}, "mask is a masked array"),
         ({"mask": np.ones((5, 7), np.dtype(np.float32).newbyteorder())}, "mask has dtype .f4, not in this"),
-        (
-            {"mask": np.ones((1, 1, 1, 5, 7), bool)},
-            r"mask has shape \(1, 1, 1, 5, 7\): give it 2",
-        ),
+        ({"mask": np.ones((1, 1, 1, 5, 7), bool)}, r"mask has shape \(1, 1, 1, 5, 7\): give it 2"),
         ({"mask": np.ones((4, 5, 7), bool)}, r"a mask of shape \(4, 1, 5, 7\) does not broadcast"),
         ({"mask": np.ones((5, 6), bool)}, r"a mask of shape \(1, 1, 5, 6\) does not broadcast to .*\[2, 4, 5, 7\]"),
         ({"window": 5}, r"window is 5: it must be \(left, right\)"),

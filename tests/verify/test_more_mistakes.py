@@ -297,7 +297,7 @@ class Textbook(Bent):
 
 
 @pytest.mark.parametrize("scale", [None, 1.0, 8.0])
-def test_a_textbook_program_in_float64_is_right_and_one_in_float32_is_not(scale):
+def test_a_textbook_in_float64_is_right_and_in_float32_wrong(scale):
     """Exact results are of float64, too, and are rounded at the size of the scores as a textbook's are."""
     chosen = [
         VerifyCase(of()[0].config.replace(dtype="float64", scale=scale, **options))

@@ -428,10 +428,11 @@ def _checked_mask(given: Any, dtype: str, *, readable: bool) -> Array:
     if mask.dtype == bool or _name(mask.dtype) in floating:
         _check_order("mask", mask.dtype)
         return mask
-    if _name(mask.dtype) not in DTYPE_BYTES or not readable:
-        names = " or ".join(DTYPE_BYTES if readable else floating)
-        allowed = f"bool (True = may attend) or {names} (added to the scores)"
+    if _name(mask.dtype) not in DTYPE_BYTES:
+        allowed = "bool (True = may attend) or a floating dtype (added to the scores)"
         raise ConfigError(f"mask has dtype {_name(mask.dtype)}: use {allowed}")
+    if not readable:
+        raise ConfigError(f"mask has dtype {_name(mask.dtype)}: on a device use bool or {' or '.join(floating)}")
     _check_order("mask", mask.dtype)
     if dtype == "float64":
         return mask.astype(np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -40,6 +41,8 @@ def forked(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]
     if jobs < 2 or len(items) < 2 or sys.platform != "linux":
         yield from map(work, items)
         return
+    frozen = gc.get_freeze_count()
+    gc.freeze()  # a collection in a fork would write to everything it shares, and so copy it
     pool = ProcessPoolExecutor(
         jobs, get_context("fork"), initializer=_begin, initargs=(lambda at: work(items[at]), os.getpid())
     )
@@ -57,6 +60,8 @@ def forked(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]
         raise RocattnError("a helper process was killed (out of memory?)") from error
     finally:
         pool.shutdown(cancel_futures=True)
+        if not frozen:
+            gc.unfreeze()
 
 
 def _begin(work: Callable[[int], Any], parent: int) -> None:

@@ -108,8 +108,9 @@ class _Noise(NamedTuple):
 
 
 def changes_of(
-    series: Series, boundaries: Collection[str] = (), level: float = LEVEL, shared: Collection[ShortLevel] = ()
-) -> list[CommitChange]:
+    series: Series, boundaries: Collection[str] = (), level: float = LEVEL, shared: Collection[ShortLevel] = (),
+    found: Collection[CommitChange] | None = None,
+) -> list[CommitChange]:  # fmt: skip
     """Return the changes of a stored series.
 
     Args:
@@ -117,12 +118,14 @@ def changes_of(
         boundaries: The first commits of another machine, driver or compiler: levels are not compared across these.
         level: Significance level of each test.
         shared: Short levels of the series that other series prove.
+        found: The changes without these, where they are known: nothing is searched again.
     """
     shas = series.points.shas
     starts = [index for index, sha in enumerate(shas) if sha in boundaries]
     places = {sha: index for index, sha in enumerate(shas)}
     proven = [(places[short.first], places[short.after]) for short in shared]
-    points = change_points(series.points.values.tolist(), starts, level, proven)
+    known = None if found is None else [one.change.index for one in found]
+    points = change_points(series.points.values.tolist(), starts, level, proven, known)
     return [CommitChange(change=c, commits=shas[c.first : c.last + 1], likeliest=shas[c.index]) for c in points]
 
 
@@ -131,6 +134,7 @@ def change_points(
     boundaries: Collection[int] = (),
     level: float = LEVEL,
     shared: Collection[tuple[int, int]] = (),
+    found: Collection[int] | None = None,
 ) -> list[ChangePoint]:
     """Return the changes of a series of positive values in commit order.
 
@@ -139,13 +143,15 @@ def change_points(
         boundaries: Indices at which something other than the code changed: levels are not compared across these.
         level: Significance level of each test.
         shared: Short levels that other series prove: the first index of each, and the first after it.
+        found: The indices of the changes without these, where they are known.
     """
     changes: list[ChangePoint] = []
     for kept in _stretches(values, boundaries):
         if min(value for _, value in kept) > 0:
             at = {index: place for place, (index, _) in enumerate(kept)}
             own = [(at[first], at[after]) for first, after in shared if first in at and after in at]
-            changes += _stretch(np.array([*at]), np.log([value for _, value in kept]), level, own)
+            known = None if found is None else [at[index] for index in found if index in at]
+            changes += _stretch(np.array([*at]), np.log([value for _, value in kept]), level, own, known)
     return changes
 
 
@@ -201,10 +207,10 @@ def _stretches(values: Sequence[float | None], boundaries: Collection[int]) -> I
 
 
 def _stretch(
-    places: NDArray[np.intp], logs: Array, level: float, shared: Collection[tuple[int, int]]
-) -> list[ChangePoint]:  # fmt: skip
+    places: NDArray[np.intp], logs: Array, level: float, shared: Collection[tuple[int, int]], known: list[int] | None
+) -> list[ChangePoint]:
     """Return the change points of a stretch without boundaries."""
-    first, last, y, cuts = _searched(logs, level)
+    first, last, y, cuts = _searched(logs, level) if known is None else _known(logs, known)
     places = places[first:last]
     for start, end in ((start - first, end - first) for start, end in shared):
         if start >= SHORTEST and end + SHORTEST <= len(y) and not any(start <= cut <= end for cut in cuts):
@@ -259,6 +265,15 @@ def _searched(logs: Array, level: float, *, whole: bool = True) -> tuple[int, in
             y = longer
             cuts.append(body)
     return first, last, y, cuts
+
+
+def _known(logs: Array, cuts: Sequence[int]) -> tuple[int, int, Array, list[int]]:
+    """Return what `_searched` does, given where it found the levels' begins among all points."""
+    first, body, last = _ends(logs)
+    y = winsorised(logs[first:body])
+    if body in cuts:
+        y = np.concatenate([y, logs[body:last]])
+    return first, last, y, [cut - first for cut in cuts]
 
 
 def _ends(y: Array) -> tuple[int, int, int]:

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     Accepted = Callable[[str, int], str]
     LimitOf = Callable[[str], float]
     Excused = Callable[[Sequence[tuple[str, str]]], Sequence[str]]
-    Shared = Collection[ShortLevel]
-    Runner = Callable[[Sequence[Series], Sequence[set[str]], Sequence[Shared]], Iterable["Searched"]]
+    Runner = Callable[[Sequence[Series], Sequence[set[str]]], Iterable["Searched"]]
 
 _Value = TypeVar("_Value")
 MANY_LINES, MANY_SHARE, MANY_SUITES = 20, 0.1, 3
@@ -110,8 +109,7 @@ def find_changes(
         history: The repository's commits, which give the order of points; those of other branches are left out.
         waived: Returns why a regression is accepted ("" if it is not), given the gate's label, metric and architecture
             and its size: the new cost over the old.
-        run: Searches series, given the boundary commits of each and the short levels that others prove; None does so in
-            this process.
+        run: Searches series, given the boundary commits of each; None does so in this process.
         accepted: Returns why asv's configuration does not want a regression, given its label and the order of its
             likeliest commit.
         limit_of: Returns the share beyond which changes of a label are announced.
@@ -133,11 +131,11 @@ def find_changes(
             begun[key] = _starts(line.points.shas, bounds[where], order)
         starts.append(begun[key])
     run = run or partial(map, _search)
-    found = list(run(lined, starts, [()] * len(lined)))
-    shared = _shared(lined, [own.short for own in found])
-    again = run([lined[at] for at in shared], [starts[at] for at in shared], list(shared.values()))
-    for number, own in zip(shared, again, strict=True):
-        found[number] = own
+    found = list(run(lined, starts))
+    for number, levels in _shared(lined, [own.short for own in found]).items():
+        own = found[number]
+        both = changes_of(lined[number], starts[number], shared=levels, found=own.changes)
+        found[number] = own._replace(changes=both)
     for line, begins, (moves, _) in zip(lined, starts, found, strict=True):
         code = unsearched(line, begins)
         rises = from_zero(line, begins) if code == "zero" else []
@@ -414,15 +412,12 @@ def gate_names(series: Series) -> tuple[str, str, str]:
     return series.label, metric, ""
 
 
-def in_processes(
-    series: Sequence[Series], starts: Sequence[set[str]], shared: Sequence[Shared], jobs: int
-) -> Iterator[Searched]:
+def in_processes(series: Sequence[Series], starts: Sequence[set[str]], jobs: int) -> Iterator[Searched]:
     """Search every series for itself.
 
     Args:
         series: Points in commit order.
         starts: Boundaries of each series.
-        shared: Short levels of each that other series prove.
         jobs: Number of processes.
 
     Raises:
@@ -430,15 +425,15 @@ def in_processes(
     """
 
     def search(own: range) -> list[Searched]:
-        return [_search(series[at], starts[at], shared[at]) for at in own]
+        return [_search(series[at], starts[at]) for at in own]
 
     tasks = [range(at, min(at + _LINES, len(series))) for at in range(0, len(series), _LINES)]
     for found in forked(search, tasks, jobs):
         yield from found
 
 
-def _search(series: Series, starts: Collection[str], shared: Shared) -> Searched:
-    return Searched(changes_of(series, starts, shared=shared), short_levels(series, starts))
+def _search(series: Series, starts: Collection[str]) -> Searched:
+    return Searched(changes_of(series, starts), short_levels(series, starts))
 
 
 def atom(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.bench.report import BenchReport
     from rocattn_profiling.gate.model import GateResult
     from rocattn_profiling.measure.records import Record
-    from rocattn_profiling.site.changes import Searched, Shared, Waived
+    from rocattn_profiling.site.changes import Searched, Waived
     from rocattn_profiling.site.commits import History
     from rocattn_profiling.site.model import Changes, LevelChange
     from rocattn_profiling.site.site import Site
@@ -245,14 +245,14 @@ def _changes(series: list[Series], history: History, store: AsvStore, notes: lis
 
     with progress("site: change points", len(series), brief=True) as shown:
 
-        def run(lined: Sequence[Series], starts: Sequence[set[str]], shared: Sequence[Shared]) -> Iterator[Searched]:
+        def run(lined: Sequence[Series], starts: Sequence[set[str]]) -> Iterator[Searched]:
             shown.expect(shown.done + len(lined))
-            for line, found in zip(lined, in_processes(lined, starts, shared, jobs), strict=True):
+            for line, found in zip(lined, in_processes(lined, starts, jobs), strict=True):
                 shown.step(line.label)
                 yield found
 
         accepted, limit_of = rules_of_asv(store, history, notes.append)
-        waived, excused = _waived(store.repo_root, notes), excused_by(store.repo_root)
+        waived, excused = _waived(store.repo_root, notes), excused_by(store.repo_root, jobs)
         return find_changes(series, history, waived, run, accepted, limit_of, excused)
 
 

@@ -165,7 +165,6 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None, jobs: int = 1) -> I
     around = Around(commits, backends, site.changes.boundaries, pages_above, site.history.tags)
     kernels = kernel_pages(series, around, by_series)
     steps = len(grouped) + len(kernels) + len(paths)
-    moved = commit_pages(series, site.history, site.changes.listed, site.changes.boundaries, paths)
     gate = gate_view.view(site.gate) if site.gate else None
     places, dots = places_of(grouped, around)
     homes = {change.id: dots.get(change.id, "changes.html") for change in site.changes.listed}
@@ -173,7 +172,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None, jobs: int = 1) -> I
     compared = compare_page([line for family in grouped for line in family.lines], places, around)
     common: dict[str, Any] = {
         "searched": sum(commits[sha].on_branch for sha in measured & commits.keys()),
-        "links": _navigation(site, bool(kernels), bool(moved), compared), "compares": bool(compared),
+        "links": _navigation(site, bool(kernels), bool(paths), compared), "compares": bool(compared),
         "project": site.project, "version": rocattn.__version__,
         "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
         "commit_pages": paths, "line_count": len(series), "limit": LISTED_CAUSES, "asv": site.asv,
@@ -200,6 +199,8 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None, jobs: int = 1) -> I
         on_step(steps, texts[0][0])
         histories.append(laid)
         yield from texts
+    # After the many pages above, whose processes would copy them.
+    moved = commit_pages(series, site.history, site.changes.listed, site.changes.boundaries, paths)
     yield page(
         FRONT, "index.html.j2", site.project, gate=gate,
         judged=judged_state(site.gate, site.history, site.gate_branch) if site.gate else None,

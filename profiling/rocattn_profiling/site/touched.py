@@ -8,10 +8,10 @@ import re
 import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from rocattn_profiling.base.forks import forked
 from rocattn_profiling.revisions.git import RevisionError, git
 
 if TYPE_CHECKING:
@@ -52,8 +52,13 @@ class File(NamedTuple):
     new: str
 
 
-def excused_by(repo: Path) -> Excused:
-    """Return what says why ranges of commits cannot have changed a result, "" where they can or git cannot tell."""
+def excused_by(repo: Path, jobs: int = 1) -> Excused:
+    """Return what says why ranges of commits cannot have changed a result, "" where they can or git cannot tell.
+
+    Args:
+        repo: A clone.
+        jobs: Number of processes that read what changed.
+    """
 
     def excused(ranges: Sequence[tuple[str, str]]) -> list[str]:
         known = list(dict.fromkeys(own for own in ranges if all(own)))
@@ -63,7 +68,9 @@ def excused_by(repo: Path) -> Excused:
             said = git(repo, "diff-tree", *raw, stdin=lines, env=_NO_FETCH) if known else ""
         except RevisionError:
             return [""] * len(ranges)
-        reasons = dict(zip(known, map(partial(_reason, repo), known, _files(said)), strict=True))
+        changed = list(zip(known, _files(said), strict=True))
+        told = forked(lambda own: _reason(repo, *own), changed, jobs)
+        reasons = dict(zip(known, told, strict=True))
         return [reasons.get(own, "") for own in ranges]
 
     return excused

@@ -27,9 +27,7 @@ import msgspec
 import rocattn
 from rocattn_profiling.base.console import emit_json, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, USAGE, CommandError
-from rocattn_profiling.gate.options import Options, measuring
-from rocattn_profiling.gate.planning import settings
-from rocattn_profiling.gate.planning.settings import GateSettings
+from rocattn_profiling.gate.options import SETTINGS, Options, measuring
 from rocattn_profiling.gate.rule.constants import CALLED, TOLERANCE
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, read_config, usual_files
@@ -146,7 +144,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--suite", default="", metavar="PATH", help="an asv suite in an unusual place, as for gate run")
     what.add_argument("--pytest", default="", metavar="DIR", help="tests with pytest-benchmark, though there is asv")
-    text = f"measure this command, as for gate run, and say so in {settings.FILE}; may be repeated"
+    text = f"measure this command, as for gate run, and say so in {SETTINGS}; may be repeated"
     what.add_argument("--command", action="append", default=[], metavar="COMMAND", dest="commands", help=text)
     text = "what the commands report, as for gate run; may be repeated, once for each command"
     parser.add_argument("--results", action="append", default=[], metavar="FORMAT[:FILE]", help=text)
@@ -217,6 +215,7 @@ def _found(repo: Path, start: Path, arguments: argparse.Namespace) -> list[_Meas
         OptionError: Options contradict each other.
         CommandError: What was named is not there.
     """
+    from rocattn_profiling.gate.planning import settings
     from rocattn_profiling.gate.sources import Discovery, discover_all
 
     own, needed = settings.load(repo), tuple(arguments.requirements)
@@ -227,15 +226,15 @@ def _found(repo: Path, start: Path, arguments: argparse.Namespace) -> list[_Meas
             requirements=needed,
         )  # fmt: skip
         options.check()
-        if own != GateSettings() and settings.chosen(Options(), own) != options:
-            raise CommandError(f"{settings.FILE} says what is measured: write the command into it", USAGE)
+        if own != settings.GateSettings() and settings.chosen(Options(), own) != options:
+            raise CommandError(f"{SETTINGS} says what is measured: write the command into it", USAGE)
         return [_Measured("command", f"{count} command{'' if count == 1 else 's'}", options, _results(repo))]
     if arguments.pytest:
         folder = _inside(repo, start, arguments.pytest)
         options = Options(pytest=(folder,), requirements=needed)
         return [_Measured("pytest", Discovery(tests=(folder,)).what, options, _results(repo))]
     if not arguments.suite and settings.chosen(Options(), own).measures:
-        return [_Measured("file", f"what {settings.FILE} says", Options(), _results(repo))]
+        return [_Measured("file", f"what {SETTINGS} says", Options(), _results(repo))]
     found = []
     for each in [Discovery(_inside(repo, start, arguments.suite))] if arguments.suite else discover_all(repo):
         if each.tests:
@@ -404,7 +403,7 @@ def _texts(setup: GateSetup, commands: Options | None) -> dict[str, str]:
         )
         for name in (*PURPOSES, *([_SETTINGS[0]] if commands else []))
     )
-    return dict(zip((WORKFLOW, COMMENT, thresholds.FILE, settings.FILE), contents, strict=False))
+    return dict(zip((WORKFLOW, COMMENT, thresholds.FILE, SETTINGS), contents, strict=False))
 
 
 def _words(setup: GateSetup) -> str:

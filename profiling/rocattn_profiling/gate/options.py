@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rocattn_profiling.base.console import Step
     from rocattn_profiling.gate.model import SideName
 
+SETTINGS = ".rocattn/gate.toml"
+"""The repository's own file of what to measure."""
+
 
 class OptionError(RocattnError):
     """Raised when options contradict each other."""

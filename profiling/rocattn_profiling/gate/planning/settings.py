@@ -15,12 +15,12 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate.launchers.report_launch import ReportPlace
+from rocattn_profiling.gate.options import SETTINGS as FILE
 from rocattn_profiling.gate.options import CodeObjects, Options
 from rocattn_profiling.gate.planning.pace import parsed_limit
 from rocattn_profiling.gate.thresholds import check_keys, check_limits, read_toml
 from rocattn_profiling.revisions.asv_config import UnknownNameError
 
-FILE = ".rocattn/gate.toml"
 EDITED = f"this change edits {FILE}: what is measured is head's, and base is built as its own says"
 _TOP = ("suite", "pytest", "requirements", "build", "command", "code-objects", "kernels", "arch", "limits")
 _COMMAND = ("run", "results")

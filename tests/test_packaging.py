@@ -311,7 +311,7 @@ def test_a_project_with_benchmarks_gets_its_line(installed, tmp_path, repo, monk
     repo.commit("first")
     repo.git("checkout", "--quiet", "-b", "change")
     repo.commit("slower", **{"tinylib/__init__.py": LIBRARY.replace("TICKS += n", "TICKS += 2 * n")})
-    status, printed = run(door("gate run"), installed, repo.root)
+    status, printed = run(door("gate run --base main"), installed, repo.root)
     assert status == 1, printed
     assert "tinylib/__init__.py:" in printed
     assert (repo.root / "out/gate/index.html").exists()

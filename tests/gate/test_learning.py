@@ -167,12 +167,12 @@ def test_a_session_without_noise_teaches_nothing(tmp_path):
 
 
 def test_how_much_was_known_is_one_line(entry):
-    """Exact metrics and what was not decided are not counted; sessions as a range."""
+    """Exact metrics and what was not decided are not counted; sessions as a range, no folder of the machine."""
     known = [KnownNoise(sessions=n, launches=5 * n, value=0.01) for n in (3, 8)]
     entries = [entry(f"b{n}", "pass", noise=noise) for n, noise in enumerate((*known, None))]
     entries += [entry("kernel", "pass", metric="audit", arch="gfx942"), entry("lost", "failed")]
     line = render.known_beforehand(entries, NoiseSource(path="a/file"))
-    assert line == "noise of earlier sessions: known of 2 of 3 benchmarks, 3 to 8 sessions each (a/file)"
+    assert line == "noise of earlier sessions: known of 2 of 3 benchmarks, 3 to 8 sessions each (file)"
     assert (
         render.known_beforehand([], NoiseSource(path="f"))
         == "noise of earlier sessions: known of 0 of 0 benchmarks (f)"

@@ -44,7 +44,9 @@ def run(project, offline, capsys):
 def result():
     """What is read of a run's verdict, without entries."""
     head = SimpleNamespace(revision=SimpleNamespace(sha="0" * 40))
-    return SimpleNamespace(created_ms=1, head=head, machine=this_machine(), launches=20, entries=[], noise=None)
+    return SimpleNamespace(
+        created_ms=1, head=head, machine=this_machine(), launches=20, entries=[], noise=None, policy=Policy()
+    )
 
 
 @pytest.mark.slow

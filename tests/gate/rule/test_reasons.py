@@ -157,7 +157,7 @@ def test_every_form_of_a_verdict_says_why(entry, result_of):
 
 def test_help_and_reports_state_the_sizes_of_the_rule(capsys, result_of):
     """One default for both commands; help and Markdown name the tolerance and the size a change is called from."""
-    assert Policy().tolerance == Options().tolerance == TOLERANCE
+    assert Policy().tolerance == Options().policy().tolerance == TOLERANCE
     assert (round(100 * TOLERANCE, 6), round(100 * math.expm1(Policy().log_called), 6)) == (5.0, 2.0)
     for verb in ("run", "judge", "selftest"):
         with pytest.raises(SystemExit):

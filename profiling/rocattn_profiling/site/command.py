@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 DOCUMENTS = "docs/index.html"
 """Front page of the documentation, where `python3 dev.py docs` puts it beside the site."""
+MOST_SHARED = 2_000_000
+"""Points beyond which one process lays out all pages: another would copy most of what was read, 400 MB of scipy's."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -114,8 +116,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     records = find_records(arguments.records, results / "bench", notes)
     gate = _find_verdict(arguments.gate, results / "gate", notes)
     coverage = _coverage(arguments, records, gate)
-    reading_notes: list[str] = []
-    jobs = available_cores()
+    reading_notes, jobs = list[str](), available_cores()
     with progress("site: reading results", 0, brief=True) as shown:
         series = in_commit_order(store.read(reading_notes.append, _counted(shown), jobs), history.commits)
     notes += reading_notes
@@ -143,7 +144,8 @@ def _publish(arguments: argparse.Namespace) -> int:
     with StagedFiles() as staging, progress("site: pages", 0, brief=True) as shown:
         if not no_asv:
             asv_pages.hold_place(store, out / "asv", staging)
-        written = write_site(out, site, _counted(shown), staging, jobs)
+        few = sum(len(line.points) for line in series) <= MOST_SHARED
+        written = write_site(out, site, _counted(shown), staging, jobs if few else 1)
     if no_asv:
         asv_pages.remove(out / "asv")
     else:

@@ -312,7 +312,7 @@ def test_a_thousandfold_change_is_drawn_in_logs(series_of):
 
 def test_names_are_shortened_to_what_tells_them_apart():
     """Long common runs go, short ones stay; names that differ stay different, whatever they are."""
-    folder = "PosixPath('/home/runner/work/project/test/meshfiles/"
+    folder = "PosixPath('/home/runner/project/test/meshfiles/"
     long = [
         f"{folder}{end}" for end in ("mpas/QU/a.231010.nc')", "ugrid/geoflow-small/grid.nc')", "ugrid/quad/grid.nc')")
     ]

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 _AHEAD = 4  # results for each process that wait for those before them
-_NICENESS = 5
 _work: Callable[[int], Any]  # of a fork: it inherits what cannot be sent
 
 
@@ -65,7 +64,7 @@ def forked(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]
 
 
 def _begin(work: Callable[[int], Any], parent: int) -> None:
-    """Begin a fork: Ctrl-C ends the process that made it, and that this one; it yields to commands under a timeout."""
+    """Begin a fork: Ctrl-C ends the process that made it, and that this one."""
     global _work  # noqa: PLW0603 - a task is called by its name alone
     _work = work
     # Another thread may have held a stream's lock, which then nothing in this process releases.
@@ -73,7 +72,6 @@ def _begin(work: Callable[[int], Any], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent(parent)
-    os.nice(_NICENESS)
 
 
 def _call(at: int) -> Any:

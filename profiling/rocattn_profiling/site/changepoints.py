@@ -395,7 +395,7 @@ def _surprises(rows: Array) -> Array:
     """Return the largest t statistic of each row; it computes on columns so that memory is read in order."""
     count = rows.shape[1]
     centred = rows - rows.mean(axis=1, keepdims=True)
-    sums = np.zeros((count + 1, len(rows)), dtype=np.float32)  # half the time, and a draw's noise is far larger
+    sums = np.zeros((count + 1, len(rows)), dtype=np.float32)  # faster, and a draw's noise is far larger
     np.cumsum(centred.T, axis=0, out=sums[1:], dtype=np.float32)
     best = np.zeros(len(rows))
     for _, gain, weight in _runs(sums):

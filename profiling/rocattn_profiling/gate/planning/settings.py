@@ -26,8 +26,6 @@ _TOP = ("suite", "pytest", "requirements", "build", "command", "code-objects", "
 _COMMAND = ("run", "results")
 _OBJECTS = ("build", "files")
 _LIMITS = ("tolerance", "rounds", "max-time")
-
-
 _BUILT = ("commands", "code_objects", "kernels")  # what runs in, or is of, a checkout that builds have made ready
 
 

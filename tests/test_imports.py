@@ -27,7 +27,7 @@ HOMES = {
         "rocattn/torch/models.py",
         "rocattn/torch/operators.py",
         "rocattn/torch/packed.py",
-        "profiling/rocattn_profiling/kernels/capture/hook.py",
+        "profiling/rocattn_profiling/kernels/capture/gpu_hook.py",
         "profiling/rocattn_profiling/kernels/capture/torch_hook.py",
     },
     "submitit": {"profiling/rocattn_profiling/bench/fleet/cluster.py"},

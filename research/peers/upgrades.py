@@ -2,12 +2,13 @@ r"""Kernels of others that an upgrade made slower, for `rocattn kernels capture`
 
 Each calls a library's own entry where it imports without a GPU's toolchain, at the sizes of the report. Nothing of the
 libraries is here: PYTHONPATH names a checkout of AITER (and its aiter/jit/utils; with
-AITER_TRITON_ONLY=1) or an unpacked wheel of SGLang.
+AITER_TRITON_ONLY=1) or of Primus-Turbo, or an unpacked wheel of SGLang.
 
     unified_attention [HEAD ...]    AITER, ROCm/aiter issue 4137; "one_wave" is what PR 5409 mends it with
     extend_attention [576] [n64]    SGLang, PR 34741; n64 takes the tile from before the pull request
     gemm_afp4wfp4 [FLAG]            AITER, triton PR 11763, without or with LLVM's flag
-    moe_gptq_awq                    SGLang's copy of vLLM's kernel in vLLM's tiles, vllm issue 43153
+    moe_gptq_awq [mend]             SGLang's copy of vLLM's kernel in vLLM's tiles, vllm issue 43153; its PR 44119
+    grouped_gemm [k32]              Primus-Turbo before its pull request 471, and what that mends it with
     vadd WAVES, softmax WAVES       triton PR 8314, helion PR 3123
 
 HIP is compiled by the audit itself (rocm-systems issue 2865), with ggml=llama.cpp/ggml/src at 49bfddec:
@@ -130,8 +131,8 @@ def gemm_afp4wfp4(flag=""):
     gemm(*operands, BF16, empty(n, n), config=config)
 
 
-def moe_gptq_awq():
-    """Kimi K2.5 on 8 GPUs: 384 experts, groups of 32; 1, 16, 32 and 64 tokens in the tiles that vLLM takes."""
+def moe_gptq_awq(mend=""):
+    """Kimi K2.5 on 8 GPUs: 384 experts, groups of 32; 1, 16, 32 and 64 tokens in the tiles that vLLM took and takes."""
     server = ("srt.batch_invariant_ops", "srt.environ", "srt.layers.moe.utils", "srt.utils", "kernels.jit.utils")
     quantized = ("kernels.ops.quantization.fp8_kernel", "kernels.ops.quantization.int8_kernel")
     root = without_the_server(*(f"sglang.{name}" for name in (*server, *quantized)))
@@ -141,7 +142,8 @@ def moe_gptq_awq():
     spec.loader.exec_module(module)
     experts, top, group, n, k = 384, 8, 32, 1024, 7168
     b, scale = empty(experts, n, k // 2, dtype=torch.uint8), empty(experts, n, k // group)
-    for tokens, m, width, depth in ((1, 16, 32, 64), (16, 16, 64, 32), (32, 32, 64, 32), (64, 64, 64, 32)):
+    tiles = ((1, 16, 32, 64), (16, 16, 64, 32), (32, 32, 64, 32), (64, 64, 64, 32))
+    for tokens, m, width, depth in ((16, 16, 128, 128), (24, 16, 128, 64)) if mend else tiles:
         a, c, ids = empty(tokens, k), empty(tokens, top, n), empty(tokens * top + experts * (m - 1), dtype=torch.int32)
         module.fused_moe_kernel_gptq_awq[(1,)](
             a, b, c, scale, None, empty(tokens, top, dtype=torch.float32), ids, ids, ids[:1], n, k, ids.shape[0],
@@ -149,8 +151,24 @@ def moe_gptq_awq():
             scale.stride(0), scale.stride(2), scale.stride(1), 0, 0, 0, group_size=group, MUL_ROUTED_WEIGHT=False,
             top_k=top, compute_type=tl.bfloat16, has_zp=False, use_int4_w4a16=True, use_int8_w8a16=False, even_Ks=True,
             filter_expert=False, BLOCK_SIZE_M=m, BLOCK_SIZE_N=width, BLOCK_SIZE_K=depth, GROUP_SIZE_M=1, num_warps=4,
-            num_stages=2,
+            num_stages=2, **({"matrix_instr_nonkdim": 16} if mend else {}),
         )  # fmt: skip
+
+
+def grouped_gemm(mend=""):
+    """DeepSeek-V2-Lite's gradient of the experts' second weights: 64 experts, 1408 x 2048."""
+    root = next(Path(path) for path in sys.path if (Path(path) / "primus_turbo").is_dir())
+    for name in ("primus_turbo.pytorch", "primus_turbo.pytorch.core"):  # else its C++ is asked for
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [str(root / name.replace(".", "/"))]
+    from primus_turbo.triton.grouped_gemm import grouped_gemm_kernel as module
+
+    configured = module._get_gg_bf16_vk_config  # noqa: SLF001
+    if mend:
+        module._get_gg_bf16_vk_config = lambda *of: (*configured(*of)[:2], 32, *configured(*of)[3:])  # noqa: SLF001
+    module.grouped_gemm_variable_k_triton_kernel(
+        empty(4096, 1408), empty(4096, 2048), torch.zeros(65, dtype=torch.int64, device="cuda")
+    )
 
 
 @triton.jit

@@ -109,6 +109,9 @@ def test_exact_metrics_alone_do_not_make_a_gate_green(entry, result_of):
     assert result_of([code, entry("gone", "removed")]).status == 3
     assert result_of([code, entry("b", "pass")]).sentence == "all 2 results are no worse"
     assert result_of([entry("b", "pass")]).sentence == "1 benchmark is within 5 %"
+    faster = entry("c", "improvement", 0.8, metric="audit", arch="gfx942")
+    assert result_of([faster]).sentence == "1 of 1 result improved"
+    assert result_of([code, faster]).sentence == "1 of 2 results no worse, 1 improved"
 
 
 def test_the_text_says_why_and_what_is_waived(entry, result_of):

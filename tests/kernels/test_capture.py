@@ -106,8 +106,9 @@ class Tensor:
     is_cuda = property(lambda self: False)
     is_cpu = property(lambda self: True)
     cuda = pin_memory = record_stream = get_device = lambda self: None
-from . import cuda
+from . import accelerator, cuda
 """,
+    "accelerator.py": "set_device_index = current_device_index = device_index = None",
     "cuda/__init__.py": """
 is_available = lambda: False
 get_device_name = get_device_capability = get_device_properties = synchronize = None
@@ -142,7 +143,16 @@ def capture(tmp_path, capsys, monkeypatch):
 
     def run(text, *options, arch=("gfx942",), out="out"):
         (tmp_path / "bench.py").write_text(PROGRAM + text)
-        words = ["kernels", "capture", "--arch", *arch, "--out", str(tmp_path / out), *options, "--", sys.executable]
+        words = [
+            "kernels",
+            "capture",
+            *(["--arch", *arch] if arch else []),
+            "--out",
+            str(tmp_path / out),
+            *options,
+            "--",
+            sys.executable,
+        ]
         status = cli.main([*words, str(tmp_path / "bench.py")])
         said = [json.loads(path.read_text()) for path in sorted((tmp_path / out).glob("*/*/*/*.json"))]
         return status, capsys.readouterr().err, said
@@ -208,12 +218,36 @@ def test_a_program_that_fails_is_no_pass(capture, tmp_path, text, status, line):
     got, err, said = capture(text)
     assert (got, line in err) == (status, True)
     if "wrong" in text:
+        assert f"all it printed: {tmp_path / 'out/gfx942/program.log'}" in err
         assert len(said) == 1
         audit = audit_files([tmp_path / "out"])
         assert "the program failed on gfx942" in audit.not_audited[0].text
         (tmp_path / "out/capture.json").write_text('{"runs": [')  # torn
         audit = audit_files([tmp_path / "out"])
         assert "its capture.json cannot be read" in audit.not_audited[0].text
+
+
+HERE = """
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+class Own:
+    arch, backend, launched = "gfx90a", "hip", 0
+    utils = type("Utils", (), {"load_binary": lambda *_: None, "get_device_properties": lambda _: {"warpSize": 64}})
+    launcher_cls = lambda *_: lambda *_: setattr(Own, "launched", Own.launched + 1)
+    get_current_target = lambda: GPUTarget(Own.backend, Own.arch, 64)
+driver.set_active(Own)
+"""
+
+
+def test_without_an_architecture_the_gpu_runs_it(capture, tmp_path):
+    """Its own driver launches; what it compiles is kept for the architecture that it has."""
+    status, err, said = capture(f"{HERE}kernel.run(None, 1, 64)\nassert Own.launched == 1\n", arch=())
+    assert (status, [each["captured"]["arch"] for each in said]) == (0, ["gfx90a"]), err
+    assert audit_files([tmp_path / "out"]).kernels[0].arch == "gfx90a"
+    status, err, _ = capture(f"{HERE}kernel.run(None, 1, 64)\nsys.exit('late')\n", arch=())
+    assert (status, "late" in err, f"all it printed: {tmp_path / 'out/program.log'}" in err) == (3, True, True)
+    status, err, said = capture(f"{HERE}Own.backend = 'cuda'\nkernel.run(None, 1, 64)\n", arch=())
+    assert (status, said, "no Triton kernel was compiled for an AMD GPU of this machine" in err) == (3, [], True)
 
 
 def test_own_sitecustomize_runs_too(capture, tmp_path):
@@ -223,6 +257,28 @@ def test_own_sitecustomize_runs_too(capture, tmp_path):
     child += "if len(sys.argv) == 1: sys.exit(subprocess.run([sys.executable, __file__, '1']).returncode)\n"
     status, err, said = capture(f"{child}kernel.run(None, 1, 64)\n")
     assert (status, len(said)) == (0, 1), err
+
+
+def test_libraries_ask_amdsmi_for_the_gpu(capture):
+    """As vLLM does before it imports PyTorch; what is not known is refused as a GPU's absence is."""
+    status, err, _ = capture("""
+import amdsmi
+import importlib.util
+assert importlib.util.find_spec("amdsmi")
+amdsmi.amdsmi_init()
+(gpu,) = amdsmi.amdsmi_get_processor_handles()
+assert amdsmi.amdsmi_get_gpu_asic_info(gpu)["target_graphics_version"] == "gfx942"
+assert amdsmi.amdsmi_get_gpu_memory_total(gpu, amdsmi.AmdSmiMemoryType.VRAM) >> 30 == 192
+try:
+    amdsmi.amdsmi_get_power_info(gpu)
+except amdsmi.AmdSmiException as error:
+    assert "no GPU" in str(error)
+else:
+    raise SystemExit("answered")
+assert not hasattr(amdsmi, "other")
+kernel.run(None, 1, 64)
+""")
+    assert status == 0, err
 
 
 def test_tensors_say_that_they_are_on_the_gpu(capture):
@@ -244,6 +300,8 @@ assert torch.cuda.get_device_capability() == (9, 4)
 assert torch.cuda.get_device_properties(0).gcnArchName == "gfx942"
 with torch.cuda.Stream() as stream, torch.cuda.graph(torch.cuda.CUDAGraph()):
     assert torch.cuda.Event().elapsed_time(stream) == 1.0
+with torch.accelerator.device_index(0):
+    assert (torch.accelerator.current_device_index(), torch.accelerator.set_device_index(0)) == (0, None)
 kernel.run(None, 1, 64)
 """)
     assert status == 0, err

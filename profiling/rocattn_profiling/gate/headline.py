@@ -14,6 +14,7 @@ from rocattn_profiling.gate.model import EXACT, JUDGED, ORDER, Entry, Overall, S
 if TYPE_CHECKING:
     from rocattn_profiling.base.reasons import NotCompared
 
+_EXACT_NOUN = "result"
 _NAME, _GAPS = 200, 400  # characters of a label, and of what was not compared
 # Metrics, how they get worse, and what they are called: a ratio of counts is no slowdown, and is not given as one.
 _WORSE = (
@@ -95,8 +96,11 @@ def _better(entries: Sequence[Entry], count: dict[Status, int], tolerance: float
     """Conclude when nothing is worse: a pass where most are decided and no open one is likely slower."""
     judged, left = sum(count[status] for status in JUDGED), count["inconclusive"]
     suspects = sum(entry.suspect for entry in entries if entry.status == "inconclusive")
-    parts = [_passing(entries, count["pass"], judged, tolerance)]
-    parts += [f"{count['improvement']} improved"] if count["improvement"] else []
+    parts, better = [], count["improvement"]
+    if count["pass"] or not better:
+        parts = [_passing(entries, count["pass"], judged, tolerance)]
+    if better:
+        parts += [f"{better} improved" if parts else f"{better} of {_count(judged, _noun(entries))} improved"]
     sentence = ", ".join(parts)
     sentence += f"; {left} undecided" if left else ""
     sentence += f", {'' if suspects == left else f'{suspects} of them '}likely slower" if suspects else ""
@@ -109,9 +113,8 @@ def _passing(entries: Sequence[Entry], passed: int, judged: int, tolerance: floa
     untouched = sum(
         entry.status == "pass" and entry.decision is not None and entry.decision.untouched for entry in entries
     )
-    exact = any(entry.metric in EXACT for entry in entries)
-    noun = "result" if exact else "benchmark"
-    what = "no worse" if exact else "within their tolerance" if any(e.rule for e in entries) else ""
+    noun = _noun(entries)
+    what = "no worse" if noun == _EXACT_NOUN else "within their tolerance" if any(e.rule for e in entries) else ""
     what = what or f"within {100 * tolerance:g} %"
     every = f"all {judged} {noun}s" if judged > 1 else f"1 {noun}"
     if untouched and untouched < passed:
@@ -123,6 +126,10 @@ def _passing(entries: Sequence[Entry], passed: int, judged: int, tolerance: floa
     if passed == judged:
         return f"{every} {'are' if judged > 1 else 'is'} {what}"
     return f"{passed} of {_count(judged, noun)} {what}"
+
+
+def _noun(entries: Sequence[Entry]) -> str:
+    return _EXACT_NOUN if any(entry.metric in EXACT for entry in entries) else "benchmark"
 
 
 def _worse(

@@ -23,6 +23,8 @@ object, assembly and JSON (signature, constants, options, versions, source), whi
   rocattn kernels capture --arch gfx950 gfx942 --python NEW --out new -- python bench.py
   rocattn kernels audit new --against old
 
+Without --arch the program runs on this machine's GPU, and what its Triton compiles for it is kept.
+
 The status is 3 if a kernel did not compile or the program failed: what it did not get to is not known."""
 _SHOWN = 5  # kernels that did not compile, by name
 
@@ -30,9 +32,11 @@ _SHOWN = 5  # kernels that did not compile, by name
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.usage = "rocattn kernels capture --arch GFX [GFX ...] [options] -- COMMAND [ARGUMENT ...]"
+    parser.usage = "rocattn kernels capture [--arch GFX [GFX ...]] [options] -- COMMAND [ARGUMENT ...]"
     parser.description = _CAPTURE
-    parser.add_argument("--arch", nargs="+", required=True, metavar="GFX", help="architectures to compile for")
+    parser.add_argument(
+        "--arch", nargs="+", metavar="GFX", help="architectures to compile for (default: run on the GPU)"
+    )
     parser.add_argument("--python", type=Path, metavar="ENV", help="the program's Python: its virtual environment")
     parser.add_argument(
         "--timeout", type=positive, default=1800, metavar="S", help="limit of the program (default 1800 s)"
@@ -43,25 +47,38 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the program for each architecture and say what was kept."""
-    from rocattn_profiling.kernels.capture.run import Captured, capture, gpu_of, prepared, write_listing
+    from rocattn_profiling.kernels.capture.run import (
+        LOG,
+        Captured,
+        capture,
+        capture_here,
+        gpu_of,
+        prepared,
+        write_listing,
+    )
     from rocattn_profiling.pages.render import count
 
-    if not arguments.command:
+    program = arguments.command
+    if not program:
         raise CommandError("name the program after --: rocattn kernels capture --arch gfx950 -- python bench.py")
-    gpus = [gpu_of(arch) for arch in dict.fromkeys(arguments.arch)]
+    gpus = [gpu_of(arch) for arch in dict.fromkeys(arguments.arch or ())]
     out = prepared(Path(arguments.out))
+    limits = {"python": arguments.python, "timeout_s": arguments.timeout}
     runs: list[CapturedRun] = []
     with cleanly("capture"):
-        for gpu in gpus:
-            kept = capture(arguments.command, gpu, out, python=arguments.python, timeout_s=arguments.timeout)
-            runs.append(kept)
-            write_listing(out, Captured(program=arguments.command, runs=runs))
-            _show(kept)
+        for gpu in gpus or (None,):
+            kept = [capture(program, gpu, out, **limits)] if gpu else capture_here(program, out, **limits)
+            runs += kept
+            write_listing(out, Captured(program=program, runs=runs))
+            for each in kept:
+                _show(each, (out / gpu.arch if gpu else out) / LOG)
     if arguments.json:
-        emit_json(Captured(program=arguments.command, runs=runs))
-    if without := [kept.arch for kept in runs if not kept.kernels]:
+        emit_json(Captured(program=program, runs=runs))
+    without = [kept.arch for kept in runs if not kept.kernels]
+    if without or not runs:
+        where = ", ".join(without) if runs else f"an AMD GPU of this machine (all it printed: {out / LOG})"
         raise CommandError(
-            f"no Triton kernel was compiled for {', '.join(without)}: run the program with a Python that has Triton, "
+            f"no Triton kernel was compiled for {where}: run the program with a Python that has Triton, "
             "not isolated (-I, -E, -S), on inputs that reach a kernel",
             NOT_MEASURED,
         )
@@ -70,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     return NOT_MEASURED if any(kept.failure or kept.not_compiled for kept in runs) else OK
 
 
-def _show(kept: CapturedRun) -> None:
+def _show(kept: CapturedRun, log: Path) -> None:
     from rocattn_profiling.pages.render import count
 
     variants = sum(kept.kernels.values())
@@ -81,3 +98,4 @@ def _show(kept: CapturedRun) -> None:
         say(f"{kept.arch}: {len(more)} more did not compile")
     if kept.failure:
         say(f"{kept.arch}: the program failed after {count(variants, 'kernel')}: {kept.failure}")
+        say(f"{kept.arch}: all it printed: {log}")

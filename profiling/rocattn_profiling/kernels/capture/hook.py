@@ -1,8 +1,8 @@
-"""Runs first in a captured program, as its ``sitecustomize``: Triton compiles for a GPU that is not there.
+"""Runs first in a captured program, as its ``sitecustomize``, and keeps what Triton compiles.
 
-The program's Python has no rocattn, perhaps no torch, and any version from 3.9: this file and `torch_hook` need the
-standard library only. ``ROCATTN_CAPTURE`` has what they stand in for (`run.StandInGpu`) and where kernels go. Triton's
-internals are those of 3.4 to 3.9.
+The program's Python has no rocattn, perhaps no torch, and any version from 3.9: this file, `gpu_hook` and `torch_hook`
+need the standard library only. ``ROCATTN_CAPTURE`` has what the latter stand in for (`run.StandInGpu`; none to run on
+this machine's GPU) and where kernels go. Triton's internals are those of 3.4 to 3.9.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _TOLD = json.loads(os.environ["ROCATTN_CAPTURE"])
-GPU = _TOLD["gpu"]
 _TEXTS = ("ttir", "ttgir", "amdgcn")  # kept beside the code object: whoever reads it looks for them
 _HERE = Path(__file__).resolve().parent
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -51,141 +50,36 @@ class _AfterImport:
         return spec
 
 
-def always(value: Any) -> Callable[..., Any]:
-    """Return a function that returns a value."""
-    return lambda *_, **__: value
-
-
-class _Launcher:
-    """Launches nothing."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        pass
-
-
-class _Utils:
-    """Answers for the device and its loader."""
-
-    load_binary = staticmethod(always((1, 1, 0, 0, 1024)))  # module, function, registers, spills, threads
-    unload_module = staticmethod(always(None))
-    get_device_properties = staticmethod(
-        always({
-            "max_shared_mem": GPU["lds_bytes"], "multiprocessor_count": GPU["cus"], "warpSize": GPU["wave_size"],
-            "arch": GPU["arch"], "max_num_regs": 65536, "sm_clock_rate": GPU["clock_mhz"] * 1000,
-            "mem_clock_rate": 1_000_000, "mem_bus_width": 4096,
-        })
-    )  # fmt: skip
-
-
-class _Driver:
-    """What Triton takes for the driver of the GPU."""
-
-    binary_ext, launcher_cls, utils = "hsaco", _Launcher, _Utils
-    get_current_device = get_current_stream = staticmethod(always(0))
-    set_current_device = get_empty_cache_for_benchmark = clear_cache = staticmethod(always(None))
-
-    @staticmethod
-    def get_current_target() -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("hip", GPU["arch"], GPU["wave_size"])
-
-    @staticmethod
-    def get_device_interface() -> Any:
-        import torch
-
-        return torch.cuda
-
-    @staticmethod
-    def get_active_torch_device() -> Any:
-        import torch
-
-        return torch.device("cuda", 0)
-
-    @staticmethod
-    def get_benchmarker() -> Callable[..., Any]:
-        return _timed
-
-    @staticmethod
-    def get_device_capability(_: int = 0) -> tuple[int, int]:
-        return capability()
-
-    @staticmethod
-    def map_python_to_cpp_type(kind: str) -> str:
-        return kind
-
-    @staticmethod
-    def assemble_tensormap_to_arg(_: Any, arguments: Any) -> Any:
-        return arguments
-
-
-def capability() -> tuple[int, int]:
-    """Return what PyTorch calls the capability of an AMD GPU: gfx950 is 9, 5."""
-    digits = GPU["arch"][3:]
-    return int(digits[:-2], 16), int(digits[-2], 16)
-
-
-def _triton_driver(module: Any) -> None:
-    module._create_driver = _Driver
-    for name in {"default", "_default"} & vars(module.driver).keys():
-        setattr(module.driver, name, _Driver)
-    module.driver.set_active(_Driver)
-    module.driver.set_active = module.driver.reset_active = always(None)  # torch.compile would have AMD's
-
-
-def _amd_driver(module: Any) -> None:
-    module.HIPUtils = _Utils  # torch.compile makes one, though it is not used
-
-
-def _triton_testing(module: Any) -> None:
-    for name in ("do_bench", "do_bench_cudagraph"):
-        setattr(module, name, _timed)
-
-
-def _timed(call: Callable[[], Any], *_: Any, quantiles: Any = None, return_mode: str = "mean", **__: Any) -> Any:
-    """Run what would be timed once; a configuration that does not compile is the slowest, as it is noted already."""
-    time_ms = 1.0
-    try:
-        call()
-    except Exception as error:
-        if not getattr(error, "noted", False):
-            raise
-        time_ms = float("inf")
-    if quantiles is not None and len(quantiles) > 1:
-        return [time_ms] * len(quantiles)
-    return [time_ms] if return_mode == "all" else time_ms
-
-
 def _triton_compiler(module: Any) -> None:
-    """Keep all that Triton compiles, for this GPU whatever the caller asked for."""
+    """Keep all that Triton compiles for an AMD GPU: for the one that is stood in for whatever the caller asked for."""
     compile_it = module.compile
 
     def kept(src: Any, target: Any = None, options: Any = None, *rest: Any, **named: Any) -> Any:
-        del target
+        if target is None or _TOLD["gpu"]:
+            target = sys.modules["triton.runtime.driver"].driver.active.get_current_target()
         try:
-            kernel = compile_it(src, _Driver.get_current_target(), options, *rest, **named)
+            kernel = compile_it(src, target, options, *rest, **named)
         except Exception as error:
-            _keep(src, options, None, f"{type(error).__name__}: {error}")
+            _keep(src, target, options, None, f"{type(error).__name__}: {error}")
             error.noted = True  # type: ignore[attr-defined]
             raise
-        _keep(src, options, kernel, "")
+        _keep(src, target, options, kernel, "")
         return kernel
 
     module.compile = kept
 
 
-def _keep(source: Any, options: Any, kernel: Any, error: str) -> None:
+def _keep(source: Any, target: Any, options: Any, kernel: Any, error: str) -> None:
     """Write a kernel's code object and texts, and all that made it as JSON: Triton's own, and ``captured``."""
+    if target.backend != "hip":
+        return
     captured = _made_from(source, options or {})
     name, digest = captured["kernel"][:80], hashlib.sha256(json.dumps(captured, sort_keys=True).encode()).hexdigest()
     packages = {name: sys.modules[name] for name in ("triton", "torch") if name in sys.modules}
     captured["versions"] = {package: str(module.__version__) for package, module in packages.items()} | _llvm()
     captured["source"] = _source(getattr(source, "fn", None))
-    captured["arch"] = GPU["arch"]
-    place = Path(_TOLD["out"], GPU["arch"], name, digest[:12], name)
+    captured["arch"] = target.arch
+    place = Path(_TOLD["out"], target.arch, name, digest[:12], name)
     place.parent.mkdir(parents=True, exist_ok=True)
     said: dict[str, Any] = {"captured": captured}
     if kernel is None:
@@ -253,16 +147,16 @@ def _write(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-def _torch_hook() -> Any:
-    """Return `torch_hook`, which lies beside this file; torch.compile looks for it where imported modules are."""
-    name = "rocattn_torch_hook"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, _HERE / "torch_hook.py")
+def _hook(name: str) -> Any:
+    """Return a file beside this one as a module; torch.compile looks for it where imported modules are."""
+    known = f"rocattn_{name}"
+    if known not in sys.modules:
+        spec = importlib.util.spec_from_file_location(known, _HERE / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+        sys.modules[known] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[known])
+    return sys.modules[known]
 
 
 def _run_hidden() -> None:
@@ -274,16 +168,15 @@ def _run_hidden() -> None:
         spec.loader.exec_module(module)
 
 
-sys.meta_path.insert(
-    0,
-    _AfterImport({
-        "torch": lambda module: _torch_hook().stand_in(module, GPU, capability()),
-        "torch._inductor.compile_fx": lambda module: _torch_hook().compile_for_gpu(module),
-        "torch._inductor.select_algorithm": lambda module: _torch_hook().compile_choices(module),
-        "triton.backends.amd.driver": _amd_driver,
-        "triton.compiler.compiler": _triton_compiler,
-        "triton.runtime.driver": _triton_driver,
-        "triton.testing": _triton_testing,
-    }),
-)  # fmt: skip
+_patches: dict[str, Callable[[Any], None]] = {"triton.compiler.compiler": _triton_compiler}
+if _TOLD["gpu"]:
+    gpu = _hook("gpu_hook")
+    sys.modules["amdsmi"] = gpu.amdsmi()
+    _patches |= {
+        "torch": lambda module: _hook("torch_hook").stand_in(module, gpu.GPU, gpu.capability()),
+        "torch._inductor.compile_fx": lambda module: _hook("torch_hook").compile_for_gpu(module),
+        "torch._inductor.select_algorithm": lambda module: _hook("torch_hook").compile_choices(module),
+        **gpu.PATCHES,
+    }
+sys.meta_path.insert(0, _AfterImport(_patches))
 _run_hidden()

@@ -1,4 +1,4 @@
-"""Run a program without a GPU, once for each architecture, and list the kernels that `hook` kept of it."""
+"""Run a program without a GPU, once for each architecture, or on this machine's, and list what `hook` kept of it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rocattn_profiling.base.gpus import architecture, product, products
 from rocattn_profiling.base.process import find_tool, run_group
 
 LISTING = "capture.json"
-_HOOKS = {"hook.py": "sitecustomize.py", "torch_hook.py": "torch_hook.py"}
-_LOG = "program.log"
+_HOOKS = {"hook.py": "sitecustomize.py", "gpu_hook.py": "gpu_hook.py", "torch_hook.py": "torch_hook.py"}
+LOG = "program.log"
 _NOT_USED = (  # what would run no compiler, launch without Triton, or need times
     "TRITON_INTERPRET", "TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_AUTOGRAD_CACHE",
     "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER", "TORCHINDUCTOR_USE_STATIC_TRITON_LAUNCHER",
@@ -165,11 +165,38 @@ def capture(
         NotCapturedError: When there is no such Python.
         StartError: When the program cannot be started.
     """
-    folder = out / gpu.arch
-    folder.mkdir(exist_ok=True)
+    (out / gpu.arch).mkdir(exist_ok=True)
+    failure = _run(program, gpu, out, out / gpu.arch / LOG, python, timeout_s, cwd)
+    return _listed(out / gpu.arch, failure)
+
+
+def capture_here(program: Sequence[str], out: Path, *, python: Path | None, timeout_s: float) -> list[CapturedRun]:
+    """Run a program on this machine's GPU and list what was kept, for each architecture that Triton compiled for.
+
+    The arguments and errors are those of `capture`.
+    """
+    failure = _run(program, None, out, out / LOG, python, timeout_s, None)
+    folders = sorted({path.parents[2] for path in out.glob("*/*/*/*.json")})
+    return [_listed(folder, failure) for folder in folders]
+
+
+def _run(
+    program: Sequence[str],
+    gpu: StandInGpu | None,
+    out: Path,
+    log: Path,
+    python: Path | None,
+    timeout_s: float,
+    cwd: Path | None,
+) -> str:
+    """Return how a program ended, if not well."""
     argv, found_by = command_of(program, python)
-    with _hooked(gpu, out) as env, (folder / _LOG).open("wb") as log:
-        ended = run_group(argv, env={**env, **found_by}, cwd=cwd, stdout=log, stderr=log, timeout_s=timeout_s)
+    with _hooked(gpu, out) as env, log.open("wb") as file:
+        ended = run_group(argv, env={**env, **found_by}, cwd=cwd, stdout=file, stderr=file, timeout_s=timeout_s)
+    return "" if ended.status == 0 else ended.sentence(log.read_text(errors="replace"))
+
+
+def _listed(folder: Path, failure: str) -> CapturedRun:
     kernels: dict[str, int] = {}
     not_compiled = []
     for said in _kept(folder):
@@ -177,8 +204,7 @@ def capture(
             not_compiled.append(NotCompiled(said.kernel, said.error))
         else:
             kernels[said.kernel] = kernels.get(said.kernel, 0) + 1
-    failure = "" if ended.status == 0 else ended.sentence((folder / _LOG).read_text(errors="replace"))
-    return CapturedRun(arch=gpu.arch, kernels=kernels, not_compiled=not_compiled, failure=failure)
+    return CapturedRun(arch=folder.name, kernels=kernels, not_compiled=not_compiled, failure=failure)
 
 
 def _kept(folder: Path) -> Iterator[_Said]:
@@ -193,7 +219,7 @@ def write_listing(out: Path, listing: Captured) -> Path:
 
 
 @contextmanager
-def _hooked(gpu: StandInGpu, out: Path) -> Iterator[Mapping[str, str]]:
+def _hooked(gpu: StandInGpu | None, out: Path) -> Iterator[Mapping[str, str]]:
     """Yield an environment in which every Python runs `hook` first, with caches of its own: nothing is known yet."""
     with tempfile.TemporaryDirectory(prefix="rocattn-capture-") as name:
         place = Path(name)
@@ -209,7 +235,7 @@ def _hooked(gpu: StandInGpu, out: Path) -> Iterator[Mapping[str, str]]:
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             **dict.fromkeys(_NOT_USED, "0"),
             **_linker(place),
-            **_rocm(place, gpu),
+            **(_rocm(place, gpu) if gpu else {}),
         }
 
 

@@ -9,12 +9,14 @@ import copy
 import re
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 _CUDA = re.compile(r"(?:cuda|hip)(?::\d+)?$")
 _NOTHING = (
     "synchronize", "empty_cache", "set_device", "init", "_lazy_init", "_lazy_call", "manual_seed", "manual_seed_all",
     "seed", "seed_all", "reset_peak_memory_stats", "reset_max_memory_allocated", "set_stream", "ipc_collect",
-    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all",
+    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_device_index", "set_device_idx",
+    "reset_accumulated_memory_stats", "empty_host_cache",
 )  # fmt: skip
 _OF_C = (
     "_cuda_getCurrentRawStream", "_cuda_getDevice", "_cuda_setDevice", "_cuda_exchangeDevice",
@@ -47,6 +49,8 @@ def stand_in(torch: Any, gpu: dict[str, Any], capability: tuple[int, int]) -> No
     """Let PyTorch have one GPU, whose memory is the CPU's."""
     torch.version.hip, torch.version.cuda = torch.version.hip or "7.0.0", None
     _answer_for(torch, gpu, capability)
+    # As torch.compile does where it knows that there is no GPU: PyTorch for one shall not ask its driver.
+    getattr(torch._C, "_ensureCUDADeviceGuardSet", _always(None))()
     _mode(torch).__enter__()
 
 
@@ -62,7 +66,9 @@ def _answer_for(torch: Any, gpu: dict[str, Any], capability: tuple[int, int]) ->
     _Stream.device = torch.device("cuda", 0)
     stream, memory = _Stream(), gpu["memory_bytes"]
     answers: dict[str, Any] = {
-        "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
+        "_is_compiled": True, "is_available": True, "is_initialized": True, "device_count": 1,
+        "_device_count_amdsmi": 1, "current_device": 0,
+        "current_device_index": 0, "current_device_idx": 0, "get_memory_info": (memory, memory),
         "get_device_name": gpu["name"], "get_device_properties": properties, "get_device_capability": capability,
         "current_stream": stream, "default_stream": stream, "is_current_stream_capturing": False,
         "is_bf16_supported": True, "get_arch_list": [gpu["arch"]], "mem_get_info": (memory, memory),
@@ -79,6 +85,7 @@ def _answer_for(torch: Any, gpu: dict[str, Any], capability: tuple[int, int]) ->
     for name in ("Stream", "ExternalStream", "Event", "CUDAGraph", "StreamContext", "graph", "stream"):
         setattr(cuda, name, type(name, (_Stream,), {}))
     torch.Event, torch.Stream = cuda.Event, cuda.Stream  # the ones of any device
+    accelerator.device_index = cuda.StreamContext
 
     class OnTheCpu(torch.Generator):  # type: ignore[misc]
         def __new__(cls, _: Any = None, **__: Any) -> Any:
@@ -139,6 +146,10 @@ def compile_for_gpu(module: Any) -> None:
     def moved(value: Any) -> Any:
         return gpu if isinstance(value, torch.device) and value.type == "cpu" else value
 
+    def copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
+        """Copy without asking for the GPU's driver, as tensors that are only planned never should."""
+        return torch.ops.aten.copy_.default(target, source, non_blocking)
+
     def for_gpu(graph: Any, inputs: Any, **options: Any) -> Any:
         there, graphs = copy.deepcopy(graph), options.get("cudagraphs")
         if graphs is not None:  # nothing is launched that they could record
@@ -154,7 +165,8 @@ def compile_for_gpu(module: Any) -> None:
                     for each in inputs
                 ]  # fmt: skip
             FakeTensorProp(there, mode).propagate_dont_convert_inputs(*fakes)
-            compile_graph(there, fakes, **options)
+            with patch.object(torch.Tensor, "copy_", copied):
+                compile_graph(there, fakes, **options)
 
         def run(arguments: list[Any]) -> Any:
             values = list(arguments)

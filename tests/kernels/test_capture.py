@@ -94,6 +94,7 @@ __version__ = "2.0"
 version = Some(hip=None, cuda=None)
 _C = Some()
 get_rng_state = lambda: 0
+set_default_device = None
 class device:
     def __init__(self, type, index=0):
         self.type = type
@@ -300,6 +301,7 @@ assert torch.cuda.get_device_capability() == (9, 4)
 assert torch.cuda.get_device_properties(0).gcnArchName == "gfx942"
 with torch.cuda.Stream() as stream, torch.cuda.graph(torch.cuda.CUDAGraph()):
     assert torch.cuda.Event().elapsed_time(stream) == 1.0
+torch.set_default_device("cuda")
 with torch.accelerator.device_index(0):
     assert (torch.accelerator.current_device_index(), torch.accelerator.set_device_index(0)) == (0, None)
 kernel.run(None, 1, 64)

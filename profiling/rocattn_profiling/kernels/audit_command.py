@@ -264,7 +264,7 @@ def _against_numbers(arguments: argparse.Namespace) -> tuple[Audit, Comparison |
         return audit, None
     archs = {arch.partition(":")[0] for arch in arguments.arch} or set(before.archs)
     before = msgspec.structs.replace(before, kernels=[facts for facts in before.kernels if facts.arch in archs])
-    comparison = compare(before, audit, partial=arguments.quick)
+    comparison = compare(before, audit, partial=arguments.quick, foreign=bool(arguments.files))
     if arguments.files:
         for problem in before.problems:
             say(f"{before.subject}: {problem.line}")

@@ -142,7 +142,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return [finding for finding in self.findings if finding.severity in severities]
 
 
-def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
+def compare(base: Audit, head: Audit, *, partial: bool = False, foreign: bool = False) -> Comparison:
     """Compare two audits.
 
     Kernels are the same if architecture and name are (`pairs_of`); of other people's files the symbol is the name.
@@ -151,6 +151,8 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
         base: Before.
         head: Now.
         partial: Whether the second covers some kernels only, so that none counts as missing.
+        foreign: Whether the files are other people's: what became of a kernel that is gone, perhaps under another
+            name, is then not known.
     """
     pairs = pairs_of(base, head)
     compared = [_compared(pin_of(before), facts, before.compiler, before) for before, facts in pairs.both]
@@ -175,18 +177,20 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
         for name, arch in ((facts.name, facts.arch) for facts in pairs.unclear)
     ]
     if not partial:
-        unclear += _unpaired(pairs)
+        unclear += _unpaired(pairs, head if foreign else None)
     compilers = sorted({(before.compiler, facts.compiler) for before, facts in pairs.both})
     comparison = _sorted(base.subject, head, compared, findings, unclear)
     return msgspec.structs.replace(comparison, compilers=[(old, new) for old, new in compilers if old != new])
 
 
-def _unpaired(pairs: AuditPairs) -> Iterator[Gap]:
-    """Yield the variants that came while others of the same kernel went: what became of these is not known."""
+def _unpaired(pairs: AuditPairs, foreign: Audit | None) -> Iterator[Gap]:
+    """Yield the variants that came while others of the same kernel went, and the foreign kernels that went."""
     new = {called(facts) for facts in pairs.new}
     for facts in pairs.missing:
         if (key := called(facts)) in new:
             yield f"# variant of {key[1]} on {key[0]}", f"# variants of {key[1]} on {key[0]}", _UNPAIRED
+        elif foreign and not problem_of(foreign, facts.name, facts.arch):
+            yield f"# kernel of base on {key[0]}", f"# kernels of base on {key[0]}", _GONE
 
 
 def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> Comparison:
@@ -253,6 +257,7 @@ _LOOPS = ("hot loop of # kernel", "hot loops of # kernels")
 _UNREAD = Reason("unread", "it was not read")
 _UNCLEAR = Reason("unclear", "several of each side have the same name and configuration", "leave one on each side")
 _UNPAIRED = Reason("unpaired", "the other side has none like it, but new ones")
+_GONE = Reason("gone", "no kernel here has its name")
 _UNSAID = Reason("unsaid", "the file does not say")
 _UNTOLD = Reason("addresses", "its code does not tell as many of its accesses as the other side's")
 _NUMBERS = {

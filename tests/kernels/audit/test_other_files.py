@@ -223,6 +223,22 @@ def test_an_odd_number_is_said_and_the_rest_is_judged(audit, tmp_path, built):
     assert audit(*files, "--against", tmp_path / "before.json")[0] == 3
 
 
+def test_a_kernel_that_is_gone_is_not_passed(audit, tmp_path):
+    """Taken away or under a new name: nobody compared what takes its place. A new kernel alone takes none."""
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    for name in ("stays", "goes"):
+        kernel(folder / f"{name}.s", name, "gfx1100")
+    audit(folder)
+    before = (tmp_path / "out/audit.json").rename(tmp_path / "before.json")
+    kernel(folder / "comes.s", "comes", "gfx1100")
+    line = "1 kernel of base on gfx1100: no kernel here has its name"
+    assert line not in audit(folder, "--against", before)[1]
+    (folder / "goes.s").unlink()
+    status, out, _, _ = audit(folder, "--against", before)
+    assert (status, line in out) == (3, True)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

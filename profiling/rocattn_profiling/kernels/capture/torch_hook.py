@@ -85,6 +85,7 @@ def _answer_for(torch: Any, gpu: dict[str, Any], capability: tuple[int, int]) ->
     for name in ("Stream", "ExternalStream", "Event", "CUDAGraph", "StreamContext", "graph", "stream"):
         setattr(cuda, name, type(name, (_Stream,), {}))
     torch.Event, torch.Stream = cuda.Event, cuda.Stream  # the ones of any device
+    torch.set_default_device = _always(None)  # its mode would come after `_mode`; all say that they are on the GPU
     accelerator.device_index = cuda.StreamContext
 
     class OnTheCpu(torch.Generator):  # type: ignore[misc]

@@ -115,6 +115,22 @@ def test_a_store_that_it_makes_ignores_itself(tmp_path, git):
         assert not list(repo.root.rglob("*.lock"))
 
 
+def test_commits_come_in_the_order_asked_for(store):
+    """Also where a benchmark's parameters changed; all its lines share the lists of commits, which fill memory."""
+    commits = [Commit(sha=digit * 40, date_ms=COMMIT.date_ms + at, subject=digit) for at, digit in enumerate("abcd")]
+    for at, commit in enumerate(commits):
+        params = [PARAMS[0], [*PARAMS[1], "512"]] if at else PARAMS
+        add(store, {(0, 0): float(at + 1), (1, 1): 7.0}, commit=commit, params=params)
+    for order, told in ((None, "abcd"), (lambda dates: sorted(dates, reverse=True), "dcba")):
+        lines = store.read(order=order)
+        both = [line.points for line in lines if line.params["seq"] in {"128", "257"}]
+        assert ["".join(sha[0] for sha in points.shas) for points in both] == [told] * 4
+        assert len({id(points.shas) for points in both}) == 1
+        (line,) = (line for line in lines if line.params == {"backend": "cpu", "seq": "128"})
+        assert [point.value for point in line.points] == ["abcd".index(digit) + 1.0 for digit in told]
+        assert line.points.dates_ms == [commits["abcd".index(digit)].date_ms for digit in told]
+
+
 def test_a_new_version_replaces_the_old_history(store):
     """Results of a benchmark's older version are neither merged nor shown."""
     other = Commit(sha="b2" * 20, date_ms=COMMIT.date_ms + 1000)

@@ -40,6 +40,14 @@ def test_results_come_in_the_order_of_their_items():
     assert list(forked(work, range(3), 1)) == [(at * at, os.getpid()) for at in range(3)]
 
 
+def test_forks_make_way_for_new_ones():
+    """A fork keeps a copy of all that it touches: none lives from the first item to the last."""
+    pids = list(forked(lambda _: os.getpid(), range(300), 2))
+    spans = [max(at for at, other in enumerate(pids) if other == pid) - pids.index(pid) for pid in {*pids}]
+    assert max(spans) < 60
+    assert len({*pids}) > 4
+
+
 def test_an_error_is_that_of_the_work():
     """With its own type, as if there were no other process."""
 

@@ -148,11 +148,36 @@ def interval(samples: list[float], alpha: float = 0.05) -> tuple[float | None, f
     return (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)
 
 
-def joined(parts: Sequence[Points]) -> Points:
-    """Return the points of several results as one, by date."""
-    if len(parts) == 1:
-        return parts[0]
-    return Points.of(sorted((point for part in parts for point in part), key=lambda p: (p.date_ms, p.sha)))
+class Ordered:
+    """Orders points, once for all series with the same commits, which then share the lists of these.
+
+    Args:
+        place: Of each commit; points are in the order of their dates if None.
+    """
+
+    def __init__(self, place: Mapping[str, int] | None = None) -> None:
+        self._place = place
+        self._known: dict[tuple[int, ...], tuple[list[str], list[int], list[int], Sequence[Points]]] = {}
+
+    def order(self, shas: Sequence[str], dates_ms: Sequence[int]) -> list[int]:
+        """Return the indices of commits in order."""
+        place = self._place
+        return sorted(range(len(shas)), key=lambda at: (place[shas[at]] if place else 0, dates_ms[at], shas[at]))
+
+    def joined(self, parts: Sequence[Points]) -> Points:
+        """Return the points of several results, each in order, as one."""
+        if len(parts) == 1:
+            return parts[0]
+        key = tuple(id(part.shas) for part in parts)
+        if key not in self._known:
+            shas = [sha for part in parts for sha in part.shas]
+            dates_ms = [date_ms for part in parts for date_ms in part.dates_ms]
+            order = self.order(shas, dates_ms)
+            # The parts, too: what they are known by must stay theirs.
+            self._known[key] = [shas[at] for at in order], [dates_ms[at] for at in order], order, parts
+        shas, dates_ms, order, _ = self._known[key]
+        columns = ([part.values for part in parts], [part.lows for part in parts], [part.highs for part in parts])
+        return Points(shas, dates_ms, *(np.concatenate(column)[order] for column in columns))
 
 
 def once_for_commits(make: Callable[[Points], T]) -> Callable[[Points], T]:
@@ -207,8 +232,16 @@ class ResultGrid:
         Raises:
             ValueError, TypeError: When a result is no number; nothing was added then.
         """
-        values = _numbers(results.get_result_value(name, params))
-        samples, stats = results.get_result_samples(name, params), results.get_result_stats(name, params)
+        kept, getters = (
+            (results._results, results._samples, results._stats),  # noqa: SLF001 - as they are in the file
+            (results.get_result_value, results.get_result_samples, results.get_result_stats),
+        )
+        # asv's getters look up every combination; here each is where it was asked for.
+        found, samples, stats = (
+            own[name] if len(own[name] or ()) == self._width else get(name, params)
+            for own, get in zip(kept, getters, strict=True)
+        )
+        values = _numbers(found)
         lows, highs = zip(*map(_ends, samples, stats), strict=True)
         if not len(values) == len(lows) == self._width:
             raise ValueError(f"{len(values)} results for {self._width} combinations of parameters")
@@ -224,9 +257,13 @@ class ResultGrid:
         for column, numbers in zip(self._numbers, later._numbers, strict=True):
             column.extend(numbers)
 
-    def columns(self) -> list[Points]:
-        """Return the points of each combination, by date."""
-        order = sorted(range(len(self._shas)), key=lambda at: (self._dates_ms[at], self._shas[at]))
+    def commits(self) -> Iterator[tuple[str, int]]:
+        """Return the commits with their dates in milliseconds since 1970."""
+        return zip(self._shas, self._dates_ms, strict=True)
+
+    def columns(self, ordered: Ordered) -> list[Points]:
+        """Return the points of each combination in order."""
+        order = ordered.order(self._shas, self._dates_ms)
         shas, dates_ms = [self._shas[at] for at in order], [self._dates_ms[at] for at in order]
         values, lows, highs = (
             np.frombuffer(column).reshape(-1, self._width)[order].T.copy() for column in self._numbers

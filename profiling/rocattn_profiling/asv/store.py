@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.series import PassedOver, Points, ResultGrid, Series, guess_unit, joined, place_of, readable
+from rocattn_profiling.asv.series import Ordered, PassedOver, Points, ResultGrid, Series, guess_unit, place_of, readable
 from rocattn_profiling.base.files import HeldError, locked, result_folder, write_text
 from rocattn_profiling.base.forks import forked
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, usual_files
@@ -149,6 +149,7 @@ class AsvStore:
         on_problem: Callable[[str], None] = lambda _: None,
         on_file: Callable[[int, str], None] = lambda _, __: None,
         jobs: int = 1,
+        order: Callable[[Mapping[str, int]], Sequence[str]] | None = None,
     ) -> list[Series]:
         """Return every series of the store, asv's own results included; unreadable files are skipped.
 
@@ -157,6 +158,7 @@ class AsvStore:
                 numbers: asv keeps what a `track_` returned, text and True included.
             on_file: Called for each file that was read with how many there are, and its name.
             jobs: Number of processes that read.
+            order: Returns the commits in the order that points shall have, given their dates; None is by date.
         """
         known = self.benchmarks(on_problem)
         paths = list(self.result_files(on_problem))
@@ -171,11 +173,13 @@ class AsvStore:
         for what, path in found.odd.items():
             on_problem(_one_line(f"{what}, first in {path}"))
         grids, places = found.grids, found.places
+        dates = {sha: date_ms for grid in grids.values() for sha, date_ms in grid.commits()} if order else {}
+        ordered = Ordered({sha: at for at, sha in enumerate(order(dates))} if order else None)
         series: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Points]] = {}
         for name, params, machine, env_name in list(grids):
             names = known.get(name, {}).get("param_names") or []
             names = names if len(names) == len(params) else [f"param{i + 1}" for i in range(len(params))]
-            columns = grids.pop((name, params, machine, env_name)).columns()
+            columns = grids.pop((name, params, machine, env_name)).columns(ordered)
             for combination, points in zip(itertools.product(*params), columns, strict=True):
                 key = (name, tuple(zip(names, combination, strict=True)), machine, env_name)
                 series.setdefault(key, []).append(points)
@@ -187,11 +191,11 @@ class AsvStore:
                 unit=str(known.get(name, {}).get("unit") or guess_unit(name)),
                 machine=machine,
                 env_name=env_name,
-                points=joined(parts),
+                points=ordered.joined(series.pop((name, params, machine, env_name))),
                 places=places[machine, env_name],
                 pretty_name=" ".join(str(known.get(name, {}).get("pretty_name") or "").split()),
             )
-            for (name, params, machine, env_name), parts in sorted(series.items())
+            for name, params, machine, env_name in sorted(series)  # what is joined is kept only once
         ]
 
     def result_files(self, on_problem: Callable[[str], None] = lambda _: None) -> Iterator[Path]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 _AHEAD = 4  # results for each process that wait for those before them
+_GENERATIONS, _FEWEST = 12, 48  # of forks, one after the other, and items of one
 _work: Callable[[int], Any]  # of a fork: it inherits what cannot be sent
 
 
@@ -42,9 +43,23 @@ def forked(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]
         return
     frozen = gc.get_freeze_count()
     gc.freeze()  # a collection in a fork would write to everything it shares, and so copy it
+    some = max(_FEWEST, -(-len(items) // _GENERATIONS))
+    try:
+        for at in range(0, len(items), some):
+            yield from _generation(work, items[at : at + some], jobs)
+    except BrokenProcessPool as error:
+        raise RocattnError("a helper process was killed (out of memory?)") from error
+    finally:
+        if not frozen:
+            gc.unfreeze()
+
+
+def _generation(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]:
+    """Work in forks that end together: each keeps a copy of all that it ever touched."""
     pool = ProcessPoolExecutor(
-        jobs, get_context("fork"), initializer=_begin, initargs=(lambda at: work(items[at]), os.getpid())
-    )
+        min(jobs, len(items)), get_context("fork"), initializer=_begin,
+        initargs=(lambda at: work(items[at]), os.getpid()),
+    )  # fmt: skip
     waiting: deque[Future[R]] = deque()
     try:
         for at in range(len(items)):
@@ -55,12 +70,8 @@ def forked(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise RocattnError("a helper process was killed (out of memory?)") from error
     finally:
         pool.shutdown(cancel_futures=True)
-        if not frozen:
-            gc.unfreeze()
 
 
 def _begin(work: Callable[[int], Any], parent: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,8 @@ from rocattn_profiling.pages.quantities import digits, percent, quantity, short_
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
+    from rocattn_profiling.pages.charts import Mark
 
 PROJECT = "rocattn"
 GENERATOR = '<meta name="generator" content="rocattn '
@@ -61,13 +63,14 @@ def environment() -> Environment:
         "quantity": quantity, "digits": digits, "day": short_date, "moment": moment, "md": escape_markdown,
         "breakable": breakable, "count": count, "slug": lambda text: re.sub(r"\W+", "-", text),
         "colour": colour_of, "line_class": line_class, "percent": percent, "shorten": shorten, "share": share,
+        "marks": marks, "cells": cells,
     }  # fmt: skip
     return jinja
 
 
 def _finalized(value: Any) -> Any:
     """Return what a template prints without a stranger's control characters; what is escaped stays so."""
-    if not isinstance(value, str) or (clean := seen(value)) == value:
+    if not isinstance(value, str) or value.isprintable() or (clean := seen(value)) == value:
         return value
     return type(value)(clean)
 
@@ -106,6 +109,42 @@ def breakable(text: str) -> Markup:
 
     # Entities hold none of these characters but their own end, so nothing escaped is torn.
     return Markup(re.sub(_JOINT, r"\1<wbr>", str(escape(text))))  # noqa: S704 - escaped in the same line
+
+
+def _shown(text: str) -> str:
+    """Return what a template prints of a stranger's text."""
+    from markupsafe import escape
+
+    return str(escape(_finalized(text)))
+
+
+def marks(drawn: Sequence[Mark], radius: float) -> Markup:
+    """Return the SVG of a line's marks: a history has millions, each of which would be twelve steps of a template."""
+    from markupsafe import Markup
+
+    texts = []
+    for mark in drawn:
+        anchor = f' id="{_shown(mark.anchor)}"' if mark.anchor else ""
+        title = f"<title>{_shown(mark.title)}</title>"
+        if mark.failed:
+            title = title if mark.title else ""
+            text = f'<path class="cross"{anchor} d="M{mark.x - 4} {mark.y - 4}l8 8m0 -8l-8 8">{title}</path>'
+        else:
+            text = f'<circle class="dot"{anchor} cx="{mark.x}" cy="{mark.y}" r="{radius}">{title}</circle>'
+            if mark.low is not None:
+                ends = f'x1="{mark.x}" x2="{mark.x}" y1="{mark.low}" y2="{mark.high}"'
+                text = f'<line class="whisker" {ends}/>{text}'
+        if mark.href and mark.title:
+            text = f'<a href="{_shown(mark.href)}" tabindex="-1">{text}</a>'
+        texts.append(f"{text}\n")
+    return Markup("".join(texts))  # noqa: S704 - texts of others are escaped above
+
+
+def cells(texts: Sequence[str]) -> Markup:
+    """Return the cells of a table's row."""
+    from markupsafe import Markup
+
+    return Markup("".join([f'<td class="num">{_shown(text)}</td>' for text in texts]))  # noqa: S704 - as above
 
 
 def escape_markdown(text: str) -> str:

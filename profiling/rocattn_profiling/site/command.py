@@ -7,6 +7,7 @@ import gc
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 DOCUMENTS = "docs/index.html"
 """Front page of the documentation, where `python3 dev.py docs` puts it beside the site."""
-MOST_SHARED = 2_000_000
-"""Points beyond which one process lays out all pages: another would copy most of what was read, 400 MB of scipy's."""
+MOST_JOBS = 8
+"""Processes that read, search and lay out: each takes 100 MB, and one alone takes what they find."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +103,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.pages.render import GENERATOR
     from rocattn_profiling.site import asv_pages
     from rocattn_profiling.site.commits import branch_with, commit_url, read_history
-    from rocattn_profiling.site.history import in_commit_order
+    from rocattn_profiling.site.history import order_commits
     from rocattn_profiling.site.site import Site, write_site
     from rocattn_profiling.site.state import read_standing
 
@@ -116,9 +117,10 @@ def _publish(arguments: argparse.Namespace) -> int:
     records = find_records(arguments.records, results / "bench", notes)
     gate = _find_verdict(arguments.gate, results / "gate", notes)
     coverage = _coverage(arguments, records, gate)
-    reading_notes, jobs = list[str](), available_cores()
+    reading_notes, jobs = list[str](), min(MOST_JOBS, available_cores())
     with progress("site: reading results", 0, brief=True) as shown:
-        series = in_commit_order(store.read(reading_notes.append, _counted(shown), jobs), history.commits)
+        order = partial(order_commits, commits=history.commits)
+        series = store.read(reading_notes.append, _counted(shown), jobs, order)
     notes += reading_notes
     if not series and not records and gate is None:
         unread = f" that can be read ({reading_notes[0]})" if reading_notes else ""
@@ -144,8 +146,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     with StagedFiles() as staging, progress("site: pages", 0, brief=True) as shown:
         if not no_asv:
             asv_pages.hold_place(store, out / "asv", staging)
-        few = sum(len(line.points) for line in series) <= MOST_SHARED
-        written = write_site(out, site, _counted(shown), staging, jobs if few else 1)
+        written = write_site(out, site, _counted(shown), staging, jobs)
     if no_asv:
         asv_pages.remove(out / "asv")
     else:

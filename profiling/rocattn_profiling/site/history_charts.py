@@ -100,10 +100,6 @@ class Around:
         """Return a commit's name in anchors and addresses: that of its page."""
         return self.pages[sha].rpartition("/")[2].removesuffix(".html") if sha in self.pages else sha
 
-    def anchor(self, line: HistoryLine, sha: str) -> str:
-        """Return the anchor of a line's dot."""
-        return f"{line.anchor}-{self.short(sha)}"
-
 
 def relative(line: HistoryLine, place: Mapping[str, int]) -> Array:
     """Return a line's values relative to its first, one for each commit; NaN where there is none."""
@@ -290,7 +286,7 @@ def panel_chart(
     dots, bends = _share(PAGE_DOTS, on_page, 6, MANY), _share(PAGE_BENDS, on_page, 48, 160)
     for line in lines:
         points = line.points
-        moved = {change.likeliest for change in line.changes}
+        moved, line_anchor = {change.likeliest for change in line.changes}, line.anchor
         known = [None if value == math.inf else value for value in points.values.tolist()]
         dotted = _dotted(known, dots, {at for at, sha in enumerate(points.shas) if sha in moved})
         drawn = thin(known, bends, dotted)
@@ -300,7 +296,7 @@ def panel_chart(
             point, told = points[at], at in dotted
             title = _tooltip(line, point, around.commits) if told else ""
             ends = (point.low, point.high) if told else (None, None)
-            anchor = around.anchor(line, point.sha) if told else ""
+            anchor = f"{line_anchor}-{around.short(point.sha)}" if told else ""
             href = around.pages.get(point.sha, "")
             values.append(ChartPoint(place[point.sha], point.value, title, *ends, href=href, anchor=anchor))
         traces.append(ChartLine(line.name or line.full_name, line.style, values))

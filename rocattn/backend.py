@@ -60,6 +60,7 @@ class Operands(NamedTuple):
         v_scale: The same of v.
         q_scale: The same of 8-bit q, for all query heads of a KV head.
         dlse: Backward: the gradient of the LSE, float32 [B, H, Sq]; None for none.
+        dropout_key: uint32 [2], of `rocattn.dropout.dropout_key`; None without dropout.
     """
 
     q: Array
@@ -72,6 +73,7 @@ class Operands(NamedTuple):
     v_scale: Array | None = None
     q_scale: Array | None = None
     dlse: Array | None = None
+    dropout_key: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class Backend(ABC):
         priority: Higher is chosen first among the able ones; read when an order is first needed.
         is_stand_in: Whether it runs on something in place of the hardware it is for, so that its times mean nothing.
         takes_lse_gradient: Whether it is asked about configs with `AttentionConfig.lse_gradient` at all.
+        takes_dropout: Whether it is asked about configs with `AttentionConfig.dropout_p` at all.
         takes_fp8: Whether it is asked about configs with 8-bit q, k or v at all (`AttentionConfig.kv_dtype`).
         cost: What it means to be left with it where a faster one is broken, in a few words; "" for nothing to say.
     """
@@ -141,6 +144,7 @@ class Backend(ABC):
     name: str
     priority: int = 0
     is_stand_in: bool = False
+    takes_dropout: bool = False
     takes_fp8: bool = False
     takes_lse_gradient: bool = False
     cost: str = ""
@@ -230,6 +234,8 @@ def support(backend: Backend, config: AttentionConfig) -> Support:
         return Support(ok=False, reason=f"{backend.name} takes no 8-bit keys and values, here {config.kv_dtype}")
     if config.lse_gradient and not backend.takes_lse_gradient:
         return Support(ok=False, reason=f"{backend.name} has no gradient of the LSE: cpu and cpu-flash have")
+    if config.dropout_p and not backend.takes_dropout:
+        return Support(ok=False, reason=f"{backend.name} has no dropout: cpu and cpu-flash have")
     return checked(backend, (backend.supports if config.varlen is None else backend.supports_varlen)(config))
 
 

@@ -109,6 +109,7 @@ class AttentionConfig:
         return_lse: Whether the natural-log LSE, float32 [B, H, Sq], is wanted too.
         direction: "forward" or "backward".
         lse_gradient: Whether the LSE has a gradient, too; backward only.
+        dropout_p: The probability with which a weight is dropped; which ones, seed and offset say.
         varlen: Of `rocattn.attention_varlen`: how its ``batch`` sequences lie in memory; ``seq_q`` and ``seq_k`` are
             the longest then, or bounds of them. None: all sequences are of one length.
 
@@ -142,6 +143,7 @@ class AttentionConfig:
     q_dtype: str | None = None
     q_scale: bool = False
     lse_gradient: bool = False
+    dropout_p: float = 0.0
 
     def __post_init__(self) -> None:
         """Fill in what defaults to another field, then check that all of them fit together."""
@@ -185,9 +187,8 @@ class AttentionConfig:
                 return f"{name} is {value!r}: it must be a number, or None"
         forward = self.lse_gradient and self.direction == "forward"
         taken = "lse_gradient is True: the forward pass takes no gradient" if forward else ""
-        return (
-            taken or self._storage_problem() or self._band_problem() or self._mask_problem() or self._varlen_problem()
-        )
+        checks = self._storage_problem, self._band_problem, self._mask_problem, self._varlen_problem
+        return taken or next(filter(None, (check() for check in (*checks, self._dropout_problem))), "")
 
     def _storage_problem(self) -> str:
         if self.kv_dtype is None and (self.k_scale or self.v_scale):
@@ -199,6 +200,14 @@ class AttentionConfig:
             return f"q is stored in {self.q_dtype}, k and v in {stored}: 8-bit q needs all three alike"
         if self.kv_dtype is not None and self.direction == "backward":
             return f"there are no gradients of {self.kv_dtype} keys and values: train in 16 or 32 bits"
+        return ""
+
+    def _dropout_problem(self) -> str:
+        if not _is_number(self.dropout_p) or not 0 <= self.dropout_p <= 1:
+            return f"dropout_p is {self.dropout_p!r}: it must be a number from 0 to 1"
+        if self.dropout_p and (self.kv_dtype is not None or self.varlen is not None):
+            of = "sequences of different lengths" if self.kv_dtype is None else f"{self.kv_dtype} keys and values"
+            return f"dropout_p is {self.dropout_p}: there is no dropout of {of}"
         return ""
 
     def _band_problem(self) -> str:
@@ -389,6 +398,8 @@ class AttentionConfig:
             del values["kv_dtype"], values["k_scale"], values["v_scale"]
         if self.q_dtype is None:  # as above
             del values["q_dtype"], values["q_scale"]
+        if not self.dropout_p:  # as above
+            del values["dropout_p"]
         if self.varlen is None:  # as above
             del values["varlen"]
         else:
@@ -427,6 +438,7 @@ class AttentionConfig:
             parts += [f"{self.mask}mask" + "".join("1" if m == 1 else "x" for m in self.mask_shape)]
         parts += [f"softcap{self.softcap:g}"] if self.softcap is not None else []
         parts += [name for name in ("alibi", "sinks", "q_scale", "k_scale", "v_scale") if getattr(self, name)]
+        parts += [f"dropout{self.dropout_p:g}"] if self.dropout_p else []
         parts += [f"scale{self.scale:g}"] if self.scale is not None else []
         parts += ["lse"] * self.return_lse + [self.layout] * (self.layout != "BSHD")
         parts += ["bwd"] * (self.direction == "backward") + ["dlse"] * self.lse_gradient

@@ -10,6 +10,7 @@ For query row i and key j of a batch and head, with t = i + Sk - Sq the key on t
            or  window and not t - left <= j <= t + right     -1: open
            or  mask is bool and False, or floating and -inf
     p = exp(s) / (sum of exp(s) over visible keys [+ exp(sink)])
+    p = p / (1 - dropout_p), or 0                     if dropout_p; LSE_i is without it
     out_i = sum of p * v_j (8-bit v_j times v_scale),  LSE_i = natural log of that denominator
 
 A row without a visible key has output 0, LSE -inf and gradient 0; with sinks the sink is then all there is: output 0,
@@ -18,6 +19,7 @@ LSE = sink, gradient 0. A hidden key has no influence at all, even when its K or
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
@@ -28,6 +30,7 @@ import numpy as np
 from rocattn.backend import Operands
 from rocattn.backends import BACKENDS
 from rocattn.config import DTYPE_BYTES, FP8_DTYPES, LARGEST, AttentionConfig, Direction, MaskKind, VarlenShape
+from rocattn.dropout import dropout_key
 from rocattn.errors import ConfigError
 from rocattn.gpu.tensors import DeviceCall
 from rocattn.layouts import empty_in_layout, heads_view, mask_view
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 # Everything is compared by value, and only normalised values get here: True, 1 and 1.0 are never taken for each other.
 _CONFIGS: dict[tuple[object, ...], AttentionConfig] = {}
 _MOST_CONFIGS = 256
+_NO_DROPOUT = 0.0  # a default, which needs no check
 _LARGEST_SCALE = 1e8  # of 8 bits; times the largest scale of scores it is a float32 still
 _WIDE_DTYPES = (None, "bfloat16", "float16", "float32")  # that the output of 8-bit q may have
 
@@ -60,6 +64,9 @@ def attention(
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
     out_dtype: str | None = None,
+    dropout_p: float = _NO_DROPOUT,
+    dropout_seed: int | None = None,
+    dropout_offset: int = 0,
     layout: str = "BSHD",
     num_heads: int | None = None,
     num_kv_heads: int | None = None,
@@ -92,6 +99,10 @@ def attention(
             floating, magnitude at most 1e8; on a GPU a float32 tensor. None is 1.
         v_scale: The same of v.
         out_dtype: The name of the output's dtype where q is of 8 bits: "float16", "bfloat16" (None) or "float32".
+        dropout_p: The probability, from 0 to 1, with which a weight is 0; the others are divided by 1 - dropout_p.
+        dropout_seed: From 0 to 2^64 - 1; needed with dropout. Which weights are 0 depends on seed, offset and the
+            weight's batch, head, row and key alone (`rocattn.dropout`): equal calls drop the same.
+        dropout_offset: From 0 to 2^64 - 1: another one, another mask.
         layout: "BSHD", "BHSD" or "BSE".
         num_heads: H; needed by "BSE", else checked if given.
         num_kv_heads: Hkv; ``num_heads`` if None.
@@ -121,6 +132,7 @@ def attention(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, return_lse=return_lse,
         readable=device is None, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, out_dtype=out_dtype,
+        dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
     )  # fmt: skip
     if device is not None:
         return device.forward(config, operands)
@@ -147,6 +159,9 @@ def attention_backward(
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
     scale: float | None = None,
+    dropout_p: float = _NO_DROPOUT,
+    dropout_seed: int | None = None,
+    dropout_offset: int = 0,
     layout: str = "BSHD",
     num_heads: int | None = None,
     num_kv_heads: int | None = None,
@@ -169,6 +184,9 @@ def attention_backward(
         alibi_slopes: See `attention`.
         sinks: See `attention`.
         scale: See `attention`.
+        dropout_p: See `attention`, as its seed and offset, whose mask is the same here.
+        dropout_seed: See `attention`.
+        dropout_offset: See `attention`.
         layout: See `attention`.
         num_heads: See `attention`.
         num_kv_heads: See `attention`.
@@ -191,7 +209,8 @@ def attention_backward(
     config, operands, views = describe_backward(
         dout, q, k, v, out, lse, dlse, causal=causal, mask=mask, window=window, softcap=softcap,
         alibi_slopes=alibi_slopes, sinks=sinks, scale=scale, layout=layout, num_heads=num_heads,
-        num_kv_heads=num_kv_heads, readable=device is None,
+        num_kv_heads=num_kv_heads, readable=device is None, dropout_p=dropout_p, dropout_seed=dropout_seed,
+        dropout_offset=dropout_offset,
     )  # fmt: skip
     if device is not None:
         return device.backward(config, operands, {"dout": views[0], "out": views[1], "lse": lse})
@@ -253,6 +272,9 @@ def describe(
     v_scale: Array | float | None = None,
     out_dtype: str | None = None,
     lse_gradient: bool = False,
+    dropout_p: float = _NO_DROPOUT,
+    dropout_seed: int | None = None,
+    dropout_offset: int = 0,
 ) -> tuple[AttentionConfig, Operands]:
     """Check the arguments of `attention` and return the config and the views that a backend takes.
 
@@ -269,8 +291,8 @@ def describe(
         raise ConfigError(f"out_dtype is {out_dtype!r}: it is the name of a dtype")
     dtype, q_dtype, kv_dtype = _common_dtype(q.dtype, k.dtype, v.dtype, out_dtype)
     num_heads, num_kv_heads = _heads("num_heads", num_heads), _heads("num_kv_heads", num_kv_heads)
+    q_view = heads_view(q, layout, num_heads, "q")  # checks the layout
     kv_heads = num_heads if num_kv_heads is None and layout == "BSE" else num_kv_heads
-    q_view = heads_view(q, layout, num_heads, "q")
     k_view, v_view = heads_view(k, layout, kv_heads, "k"), heads_view(v, layout, kv_heads, "v")
     kind: MaskKind = "none"
     if mask is not None:
@@ -280,11 +302,14 @@ def describe(
         kind = "bool" if mask.dtype == bool else "additive"
     causal, return_lse, window = _flag("causal", causal), _flag("return_lse", return_lse), _window(window)
     softcap, scale = _number("softcap", softcap), _number("scale", scale)
+    drop_key = None
+    if dropout_p is not _NO_DROPOUT or dropout_seed is not None or type(dropout_offset) is not int or dropout_offset:
+        dropout_p, drop_key = _dropout(dropout_p, dropout_seed, dropout_offset)
     mask_shape, alibi, sink = None if mask is None else mask.shape, alibi_slopes is not None, sinks is not None
     key = (
         q_view.shape, k_view.shape, v_view.shape, dtype, layout, causal, window, kind, mask_shape, softcap, alibi, sink,
         scale, return_lse, direction, packed, q_dtype, kv_dtype, q_scale is not None, k_scale is not None,
-        v_scale is not None, lse_gradient,
+        v_scale is not None, lse_gradient, dropout_p,
     )  # fmt: skip
     config = _CONFIGS.get(key)
     if config is None:
@@ -299,6 +324,7 @@ def describe(
             mask_shape=mask_shape, softcap=softcap, alibi=alibi, sinks=sink, scale=scale, return_lse=return_lse,
             direction=direction, varlen=varlen, q_dtype=q_dtype, kv_dtype=kv_dtype, q_scale=q_scale is not None,
             k_scale=k_scale is not None, v_scale=v_scale is not None, lse_gradient=lse_gradient,
+            dropout_p=dropout_p,
         )  # fmt: skip
         if len(_CONFIGS) >= _MOST_CONFIGS:
             _CONFIGS.clear()
@@ -310,7 +336,9 @@ def describe(
     if sinks is not None:
         sinks = _per_head("sinks", sinks, config, ((config.num_heads,),), -math.inf if readable else None)
     if kv_dtype is None:
-        return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks)  # by position: half the time
+        if drop_key is None:
+            return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks)  # by position: half the time
+        return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks, dropout_key=drop_key)
     q_factors, k_factors, v_factors = (
         None if given is None else _scale_of_8_bits(name, given, config, readable=readable)
         for name, given in (("q_scale", q_scale), ("k_scale", k_scale), ("v_scale", v_scale))
@@ -462,13 +490,33 @@ def _number(name: str, value: Any) -> float | None:
     return number
 
 
+def _dropout(dropout_p: Any, seed: Any, offset: Any) -> tuple[float, Array | None]:
+    """Return the probability and the key of the mask; None for no dropout, whatever the seed."""
+    probability = _number("dropout_p", dropout_p)
+    if probability is None:
+        raise ConfigError("dropout_p is None: it must be a number from 0 to 1")
+    for name, value in (("dropout_seed", seed), ("dropout_offset", offset)):
+        if not (name == "dropout_seed" and value is None) and not 0 <= _whole(name, value) < 1 << 64:
+            raise ConfigError(f"{name} is {value!r}: it must be from 0 to 2^64 - 1")
+    if probability and seed is None:
+        raise ConfigError(f"dropout_p is {dropout_p}: dropout_seed must say which weights are dropped")
+    return probability, dropout_key(
+        _whole("dropout_seed", seed), _whole("dropout_offset", offset)
+    ) if probability else None
+
+
+def _whole(name: str, value: Any) -> int:
+    # No array: numpy takes one of one number for a whole number.
+    if not isinstance(value, bool | np.bool_ | np.ndarray):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
+    raise ConfigError(f"{name} is {value!r}: it must be a whole number")
+
+
 def _heads(name: str, count: Any) -> int | None:
     if count is None:
         return None
-    # No array: numpy takes one of one number for a whole number.
-    if isinstance(count, bool | np.ndarray) or not hasattr(count, "__index__"):
-        raise ConfigError(f"{name} is {count!r}: it must be a whole number")
-    return operator.index(count)
+    return _whole(name, count)
 
 
 def _window(window: Any) -> tuple[int, int] | None:

@@ -254,12 +254,12 @@ class PagedKVCache:
             ConfigError: When they are no list of whole numbers, or name a sequence that is not there.
         """
         try:
-            chosen = list(indices)
-        except TypeError:
+            count = len(indices)
+        except (TypeError, OverflowError):
             raise ConfigError(f"indices is {indices!r}: it must be a list of sequences") from None
-        if len(chosen) > _MOST:
-            raise ConfigError(f"indices has {len(chosen)} entries: a cache takes at most {_MOST}")
-        self._arrange([self._chosen(_count("sequence", index))[0] for index in chosen])
+        if count > _MOST:
+            raise ConfigError(f"indices has {count} entries: a cache takes at most {_MOST}")
+        self._arrange([self._chosen(_count("sequence", index))[0] for index in indices])
 
     def _arrange(self, sources: list[int]) -> None:
         """Take the sequences from these; blocks that nobody holds any more are free."""
@@ -324,7 +324,7 @@ class PagedKVCache:
         batch = len(self.lengths)
         if q.ndim != 4 or len(q) != batch:
             raise ConfigError(f"q has shape {q.shape}: [B, Sq, H, D] with B = {batch} is needed")
-        starts = np.arange(batch + 1, dtype=np.int32) * np.int32(q.shape[1])
+        starts = np.arange(batch + 1) * q.shape[1]
         packed, table = q.reshape(batch * q.shape[1], *q.shape[2:]), self.block_table
         options |= {"seqlens_k": self.seqlens, "block_table": table, **self._scales}
         if self._pages is None:

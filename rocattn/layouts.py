@@ -77,9 +77,15 @@ def _split_heads(array: Array, num_heads: int | None, name: str) -> Array:
     return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=array.flags.writeable)
 
 
-def _whole_lines(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Allocate an array; a large one begins at a cache line, so that kernels may write whole lines. Numpy's may not."""
+def empty_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Allocate an array; a large one begins at a cache line, so that kernels may write whole lines. Numpy's may not.
+
+    Raises:
+        MemoryError: When there is not so much.
+    """
     size = math.prod(shape) * dtype.itemsize
+    if size >= 1 << 62:  # numpy calls that a wrong value
+        raise MemoryError(f"no memory for an output of shape {list(shape)}")
     if size < _LARGE:
         return np.empty(shape, dtype)
     memory = np.empty(size + _LINE, np.uint8)
@@ -103,7 +109,7 @@ def empty_in_layout(
     """
     batch, heads, seq, dim = shape
     stored = (batch, heads, seq, dim) if layout == "BHSD" else (batch, seq, heads, dim)
-    array = _whole_lines(stored, np.dtype(dtype))
+    array = empty_array(stored, np.dtype(dtype))
     if fill is not None:
         array.fill(fill)
     view = array if layout == "BHSD" else array.swapaxes(1, 2)

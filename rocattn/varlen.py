@@ -14,10 +14,11 @@ import numpy as np
 
 from rocattn.backend import Operands, Sequences
 from rocattn.backends import BACKENDS
-from rocattn.config import AttentionConfig, Direction, VarlenShape
+from rocattn.config import VARLEN_LARGEST, AttentionConfig, Direction, VarlenShape
 from rocattn.errors import ConfigError
 from rocattn.functional import check_array, describe, device_call, out_dtype_of, require_array
 from rocattn.gpu.pages import DevicePages
+from rocattn.layouts import empty_array
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
@@ -100,7 +101,7 @@ def attention_varlen(
     if device is not None:
         return device.forward_varlen(config, operands, sequences)
     chosen = BACKENDS.select(config, backend)
-    out = np.empty((len(q), config.num_heads, config.head_dim_v), out_dtype_of(config, q))
+    out = empty_array((len(q), config.num_heads, config.head_dim_v), out_dtype_of(config, q))
     lse = np.empty((config.num_heads, len(q)), np.float32) if return_lse else None
     chosen.forward_varlen(config, operands, sequences, _heads(out), None if lse is None else lse[None])
     return out if lse is None else (out, lse)
@@ -122,7 +123,7 @@ def attend_pages(
         q, k, v, cu_seqlens_q, None, seqlens_k, block_table, return_lse=return_lse, **options
     )
     BACKENDS.select(config, "gpu")
-    out = np.empty((len(q), config.num_heads, config.head_dim_v), out_dtype_of(config, q))
+    out = empty_array((len(q), config.num_heads, config.head_dim_v), out_dtype_of(config, q))
     lse = np.empty((config.num_heads, len(q)), np.float32) if return_lse else None
     pages.attend(config, operands, sequences, _heads(out), None if lse is None else lse[None])
     return out if lse is None else (out, lse)
@@ -228,8 +229,8 @@ def describe_varlen(
         ("k", k, "[num_pages, page_size, Hkv, D]" if paged else "[total_k, Hkv, D]"),
         ("v", v, "[num_pages, page_size, Hkv, Dv]" if paged else "[total_k, Hkv, Dv]"),
     ):
-        if require_array(name, array).ndim != axes.count(",") + 1:
-            raise ConfigError(f"{name} has shape {array.shape}: {axes} is needed")
+        if require_array(name, array).ndim != axes.count(",") + 1 or max(array.shape) > VARLEN_LARGEST:
+            raise ConfigError(f"{name} has shape {array.shape}: {axes} is needed, each below 2^31")
     if paged and k.shape[:2] != v.shape[:2]:
         raise ConfigError(f"k and v disagree: {k.shape[:2]} and {v.shape[:2]} are (num_pages, page_size)")
     if paged and (cu_seqlens_k is not None or seqlens_k is None):

@@ -21,6 +21,7 @@ struct Args {
   const void* dout;
   void *dq, *dk, *dv;
   const float* dlse;    // backward: the gradient of the LSE, where it lies likewise; or null
+  const uint32_t* dropout_key;  // two words (dropout.h); null: no dropout. No varlen call has it
   int64_t B, H, Hkv, Sq, Sk, D, Dv;
   int64_t qs[3], ks[3], vs[3], os[3];  // b, h, s
   int64_t dos[3], dqs[3], dks[3], dvs[3];
@@ -35,6 +36,8 @@ struct Args {
   int32_t mask_dtype;    // kNone without a mask; kBool is 1 = may attend
   int32_t threads;       // at most this many, the caller included
   float scale, softcap;  // softcap 0 is off
+  uint32_t drop_below;   // dropout: weights whose word is below it are 0
+  float keep_factor;     // and the others are multiplied by this
 };
 
 // Sequences of lengths of their own, beside Args of all of them: B is their number, Sq and Sk are the rows of q and o

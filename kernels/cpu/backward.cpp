@@ -15,6 +15,7 @@
 //
 // Cache at D = 128 and 96 keys: K^T, V^T, K, dK, dV 240 KiB, a query block 48 KiB + 36 KiB of scores.
 #include "backward_amx.h"
+#include "dropout.h"
 #include "gemm.h"
 #include "pool.h"
 #include "rows.h"
@@ -47,7 +48,7 @@ struct Reference {
 };
 
 struct Buffers {
-  float *K, *Kt, *Vt, *dK, *dV, *Q, *dQ, *dO, *S, *dP, *damp, *staging;
+  float *K, *Kt, *Vt, *dK, *dV, *Q, *dQ, *dO, *S, *dP, *damp, *staging, *kept;
   Row* rows;
 };
 
@@ -99,6 +100,7 @@ struct Backward {
     x.damp = scratch.take<float>(KB);
     x.staging = scratch.take<float>(VL);
     x.rows = scratch.take<Row>(QB);
+    x.kept = p.a->dropout_key ? scratch.take<float>(round_up(KB, kWords * VL)) : nullptr;
     return x;
   }
   // Items go through a few heads at a time, key block by key block: those heads' rows of q, dout and dq stay in L2.
@@ -186,11 +188,13 @@ void survey_row(const Problem& p, const Row& row, int64_t k0, int64_t n, bool fi
   reference.top = peak;
 }
 
-// P and dS of one row, in place of the products S and dP.
+// P and dS of one row, in place of the products S and dP; `kept`: what dropout multiplies P, and dP, by; or null.
 RA_INLINE void row_gradients(const Problem& p, const Row& row, int64_t k0, int64_t n, const Reference& reference,
-                             float delta, bool alone, bool finish, bool may_hide, float* s, float* dp, float* damp) {
+                             float delta, bool alone, bool finish, bool may_hide, float* s, float* dp, float* damp,
+                             const float* kept) {
   const bool damped = p.a->softcap > 0;
   if (finish) finish_row(p, row, k0, n, s, damped ? damp : nullptr);
+  for (int64_t j = 0; kept && j < n; j += VL) store(dp + j, load(dp + j) * load(kept + j));
   if (alone) delta += exact_delta(s, dp, n, p.finished, reference);
   for (int64_t j = 0; j < n; j += VL) {
     const vf x = load(s + j);
@@ -205,6 +209,7 @@ RA_INLINE void row_gradients(const Problem& p, const Row& row, int64_t k0, int64
     store(s + j, e);
     store(dp + j, g);
   }
+  for (int64_t j = 0; kept && j < n; j += VL) store(s + j, load(s + j) * load(kept + j));
 }
 
 void await_turn(const int32_t* turn, int32_t mine) {
@@ -379,10 +384,13 @@ struct Item {
 
   void add_gradients(const QueryBlock& queries, bool in_unit) {
     fetch_ahead(queries, 1);
-    for (int64_t i = 0; i < queries.count; i++)
+    for (int64_t i = 0; i < queries.count; i++) {
+      if (buffers.kept) kept_of_row(p, buffers.rows[i], b, k0, queries.seen, buffers.kept);
       row_gradients(p, buffers.rows[i], k0, queries.seen, references(queries)[i],
                     f.delta[head * p.R + queries.first + i], f.alone,
-                    queries.edge || p.general, queries.may_hide, buffers.S + i * KB, buffers.dP + i * KB, buffers.damp);
+                    queries.edge || p.general, queries.may_hide, buffers.S + i * KB, buffers.dP + i * KB, buffers.damp,
+                    buffers.kept);
+    }
     fetch_ahead(queries, 2);
     // The rows of dq that this block adds to.
     for (int64_t i = 0; f.far && i < queries.count; i++)

@@ -3,6 +3,7 @@
 // An item is up to kMaxPanels panels of one KV head (and, where there are few items, one range of keys). Panels are
 // cut at fixed rows and tiles at fixed keys, so how many panels an item holds may depend on the number of threads: it
 // changes who computes a row, not how.
+#include "dropout.h"
 #include "panels.h"
 #include "varlen.h"
 
@@ -34,6 +35,7 @@ void panel_tile(const Forward& f, const Panel& panel, const char* K, int64_t k_r
   else
 #endif
     (large ? exponentiate<NC, true> : exponentiate<NC, false>)(panel, n, S, c);
+  if (__builtin_expect(p.a->dropout_key != nullptr, 0)) drop_weights<NC>(p, panel, k0, n, S);
   if (edge || p.a->mask_dtype != kNone) {
     // A hidden key must not leak: 0 * NaN is NaN. Looked at only where something may be hidden, once a tile.
     if (*v_finite < 0) *v_finite = !any_nonfinite<T>(raw_v, raw_v_row, n, Dv);
@@ -309,7 +311,7 @@ void Forward::plan(int threads) {
 #else
   pairs = false;
 #endif
-  value_pairs = pairs && a.Dv >= kRoundedWeights;
+  value_pairs = pairs && a.Dv >= kRoundedWeights && !a.dropout_key;  // it drops weights that are floats
   amx = false, keys = TK;
 #if defined(__AMX_BF16__)
   // Cutting fp32 into three parts costs more than the unit saves where rows, keys or features are few; features count in
@@ -319,7 +321,7 @@ void Forward::plan(int threads) {
 #else
   const bool many = a.D > 48 && a.D * a.Sk >= 1 << 14;
 #endif
-  amx = amx::allowed() && (a.dtype != kFloat32 || (p.R > 32 && many));
+  amx = amx::allowed() && !a.dropout_key && (a.dtype != kFloat32 || (p.R > 32 && many));
   if (amx) {
     keys = a.dtype == kFloat32 ? 64 : 128;  // longer tiles wake the unit less often, three parts leave L1
     input_parts = a.dtype == kFloat32 ? amx::kParts<F32> : a.dtype == kFloat16 ? amx::kParts<F16> : amx::kParts<BF16>;
@@ -417,7 +419,7 @@ void place_forward(void* plan, char* scratch, int64_t step, char* shared) {
 int32_t forward(const Args& a) {
   if (a.B * a.H * a.Sq == 0) return kOk;
   Forward f(&a);
-  if (f.p.R <= kDecodeRows) return decode(f.p);
+  if (f.p.R <= kDecodeRows && !a.dropout_key) return decode(f.p);
   f.plan(a.threads);
   if (a.dtype == kFloat32) return run_forward<F32, Fp32Op>(f, a.threads);
   if (a.dtype == kFloat16) return run_forward<F16, Fp32Op>(f, a.threads);
@@ -431,7 +433,7 @@ int32_t forward(const Args& a) {
 int64_t forward_workspace(const Args& a) {
   if (a.B * a.H * a.Sq == 0) return 0;
   Forward f(&a);
-  if (f.p.R <= kDecodeRows) return decode_workspace(f.p);
+  if (f.p.R <= kDecodeRows && !a.dropout_key) return decode_workspace(f.p);
   f.plan(a.threads);
   const int64_t partial = f.splits > 1 ? f.p.heads * f.panels * f.splits * f.partial_floats() * 4 : 0;
   return usable_threads(f.items, a.threads) * f.scratch_bytes + partial;

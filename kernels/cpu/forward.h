@@ -33,6 +33,7 @@ constexpr int64_t kRoundedWeights = 32;
 // The rows of one panel and their running state; arrays are one value a lane.
 struct Panel {
   int64_t first, rows, vectors;       // packed rows [first, first + rows)
+  int64_t first_head;                 // b * H + h of their KV head's first one
   int64_t lo, hi, inner_lo, inner_hi;  // keys any row sees; keys every row sees
   int64_t top[PV], inner[PV];          // last key that vector v sees; last key that vector v and all after it see
   float *q, *o;                       // Q^T [D][PW] (pairs: [D/2][PW]), O^T [Dv][PW]

@@ -81,6 +81,7 @@ static void start_panel(const Forward& f, Panel& panel, Scratch& scratch, int64_
   const Args& a = *p.a;
   panel.first = index * PW;
   panel.rows = min2<int64_t>(PW, p.R - panel.first);
+  panel.first_head = b * a.H + kv * p.G;
   panel.vectors = round_up(ceil_div(panel.rows, VL), f.amx ? 2 : 1);  // the matrix unit takes two at a time
   f.take(scratch, panel);
   for (int64_t l = 0; l < PW; l++) {

@@ -23,6 +23,7 @@ from rocattn.backends.scores import (
     query_factor,
 )
 from rocattn.config import AttentionConfig
+from rocattn.dropout import kept_weights
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -42,6 +43,7 @@ class Softmax(NamedTuple):
         hidden: Which pairs are hidden.
         tanh: tanh(score / softcap) [nb, nhkv, G * R, Sk]; None unless wanted.
         q, k, v: The operands of the block in the compute dtype; q scaled.
+        kept: What dropout multiplies each weight by, as weights; None without it.
     """
 
     weights: Array
@@ -51,6 +53,12 @@ class Softmax(NamedTuple):
     q: Array
     k: Array
     v: Array
+    kept: Array | None = None
+
+    @property
+    def dropped(self) -> Array:
+        """What the values are weighted by: the weights, some of them dropped."""
+        return self.weights if self.kept is None else self.weights * self.kept
 
 
 def softmax_block(
@@ -86,7 +94,21 @@ def softmax_block(
     lse = np.log(total) + top
     scores /= np.where(total == 0, 1, total)[..., None]
     curve = None if tanh is None else tanh.reshape(scores.shape)
-    return Softmax(scores, lse, hidden, curve, q, k, v)
+    return Softmax(scores, lse, hidden, curve, q, k, v, kept_block(config, operands, heads, rows, dtype))
+
+
+def kept_block(
+    config: AttentionConfig, operands: Operands, heads: Heads, rows: slice | Array, dtype: DTypeLike
+) -> Array | None:
+    """Return `Softmax.kept` of a block."""
+    if operands.dropout_key is None:
+        return None
+    positions = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    batches, own = (np.arange(part.start, part.stop) for part in (heads.batch, heads.query))
+    numbers = batches[:, None] * config.num_heads + own
+    kept = kept_weights(operands.dropout_key, config.dropout_p, numbers, positions, config.seq_k, dtype)
+    group = config.num_heads // config.num_kv_heads
+    return kept.reshape(*heads.count, group * len(positions), config.seq_k)
 
 
 def computed(stored: Array, scale: Array | None, heads: Heads, dtype: DTypeLike) -> Array:
@@ -109,6 +131,7 @@ def gradients_block(
     """Return dq [nb, nhkv, G * R, D], dk [nb, nhkv, Sk, D] and dv [nb, nhkv, Sk, Dv] of a block.
 
     With P the softmax: dV = P^T dO, dS = P * (dO V^T - rowsum(P * dO V^T) + dLSE), dQ = scale dS K, dK = scale dS^T Q.
+    Dropout multiplies P in dV, and dO V^T.
     A sink takes probability but has no value: it appears in P only. Source: Dao et al. 2022, "FlashAttention", B.4.
 
     Args:
@@ -122,12 +145,14 @@ def gradients_block(
     weights, hidden, q, k, v = softmax.weights, softmax.hidden, softmax.q, softmax.k, softmax.v
     if hidden is not None:
         hidden.clear(weights)  # of a row whose LSE is NaN
-    dv = product(weights.swapaxes(-1, -2), dout, hidden, np.empty_like(v, order="C"), keys_last=False)
+    dv = product(softmax.dropped.swapaxes(-1, -2), dout, hidden, np.empty_like(v, order="C"), keys_last=False)
     dscores = np.matmul(dout, v.swapaxes(-1, -2))
     if storage is not None:
         dscores[...] = dscores.astype(storage)
     if hidden is not None:
         hidden.clear(dscores)
+    if softmax.kept is not None:
+        dscores *= softmax.kept
     dscores -= np.einsum("bhij,bhij->bhi", dscores, weights)[..., None] if delta is None else delta
     if dlse is not None:
         dscores += dlse
@@ -160,6 +185,7 @@ class CpuBackend(Backend):
     cost = "with numpy, 50 to 200 times slower than cpu-flash"
     priority = 0
     takes_fp8 = True
+    takes_dropout = True
     takes_lse_gradient = True
 
     def supports(self, config: AttentionConfig) -> Support:  # noqa: ARG002 - every config is supported
@@ -175,7 +201,8 @@ class CpuBackend(Backend):
     def workspace_bytes(self, config: AttentionConfig) -> int:
         """Return what one chunk of heads holds at its peak, in bytes: scores, float copies, and masks being applied.
 
-        Forward holds the scores once (twice while ALiBi is subtracted), backward twice (three times with softcap).
+        Forward holds the scores once (twice while ALiBi is subtracted), backward twice (three times with softcap);
+        dropout is one more, and forward another while it is applied.
         """
         item = compute_dtype(config).itemsize
         nb, nh, group = self._chunk(config)
@@ -187,9 +214,10 @@ class CpuBackend(Backend):
         v, out = config.seq_k * config.head_dim_v, group * config.seq_q * config.head_dim_v
         rows = 6 * group * config.seq_q
         operands = q + rows + (k + v) * (config.kv_itemsize != item)
-        resting = scores * (1 + (backward and config.softcap is not None))
+        drops = config.dropout_p > 0
+        resting = scores * (1 + (backward and config.softcap is not None) + drops)
         masking = masking_bytes(config, nb, nh * group, item)
-        working = nb * nh * item * (out + q + k + v) + scores if backward else nb * nh * item * out
+        working = nb * nh * item * (out + q + k + v) + scores if backward else nb * nh * item * out + scores * drops
         return resting + nb * nh * item * operands + max(masking.applying, masking.kept + working)
 
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
@@ -227,7 +255,7 @@ def _forward_chunk(config: AttentionConfig, operands: Operands, heads: Heads, ou
     dtype = compute_dtype(config)
     softmax = softmax_block(config, operands, heads, slice(0, config.seq_q), dtype)
     result = np.empty((*softmax.q.shape[:3], config.head_dim_v), dtype)
-    product(softmax.weights, softmax.v, softmax.hidden, result)
+    product(softmax.dropped, softmax.v, softmax.hidden, result)
     target = out[heads.batch, heads.query]
     target[...] = result.reshape(target.shape)
     if lse is not None:

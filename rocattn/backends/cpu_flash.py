@@ -21,6 +21,7 @@ import numpy as np
 
 from rocattn.backend import YES, Backend, Operands, Sequences, Support, length_problem
 from rocattn.config import AttentionConfig, VarlenShape
+from rocattn.dropout import factor, threshold
 from rocattn.errors import RocattnError, SettingError, ToolchainError
 from rocattn.threads import thread_count
 
@@ -33,9 +34,9 @@ _LOG = logging.getLogger(__name__)
 
 _CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "bool": 3, "none": -1}
 # `Args` of kernels/cpu/abi.h begins with its own size and the addresses of q, k, v, o, lse, mask, slopes, sinks, dout,
-# dq, dk and dv, which every call packs anew: by the name of each field that takes 0.3 us longer.
-_NO_GRADIENTS = (0,) * 8  # of a call without mask, slopes and sinks either
-_POINTERS = struct.Struct("=q13Q")
+# dq, dk, dv, dlse and dropout_key, which every call packs anew: by the name of each field that takes 0.3 us longer.
+_NO_GRADIENTS = (0,) * 9  # of a call without mask, slopes and sinks either
+_POINTERS = struct.Struct("=q14Q")
 
 
 class _Shape(ctypes.Structure):
@@ -48,6 +49,7 @@ class _Shape(ctypes.Structure):
         ("left", ctypes.c_int64), ("right", ctypes.c_int64),
         ("dtype", ctypes.c_int32), ("mask_dtype", ctypes.c_int32), ("threads", ctypes.c_int32),
         ("scale", ctypes.c_float), ("softcap", ctypes.c_float),
+        ("drop_below", ctypes.c_uint32), ("keep_factor", ctypes.c_float),
     )  # fmt: skip
 
 
@@ -208,7 +210,7 @@ def _shape(
         B=config.batch, H=config.num_heads, Hkv=config.num_kv_heads, Sq=rows_q, Sk=rows_k, D=config.head_dim,
         Dv=config.head_dim_v, ms=mask, ls=rows_q, page_size=0 if varlen is None else varlen.page_size, left=left,
         right=right, dtype=_CODES[config.dtype], mask_dtype=mask_code, threads=threads, scale=config.softmax_scale,
-        softcap=config.softcap or 0.0,
+        softcap=config.softcap or 0.0, drop_below=threshold(config.dropout_p), keep_factor=factor(config.dropout_p),
     )  # fmt: skip
     for name, array in zip(("qs", "ks", "vs", "os", "dos", "dqs", "dks", "dvs"), strides, strict=False):
         setattr(shape, name, tuple(step // config.itemsize for step in array[:3]))
@@ -233,7 +235,13 @@ def _pack_plain(config: AttentionConfig, operands: Operands, out: Array, lse: Ar
     `_pack` takes 1.6 us longer (Zen 4): as long as reading 50 KiB of K and V from memory.
     """
     q, k, v, mask, slopes, sinks = operands[:6]
-    if mask is not None or slopes is not None or sinks is not None or (lse is not None and not lse.flags.c_contiguous):
+    if (
+        config.dropout_p
+        or mask is not None
+        or slopes is not None
+        or sinks is not None
+        or (lse is not None and not lse.flags.c_contiguous)
+    ):
         return None
     shape = _plain_shape(config, q.strides, k.strides, v.strides, out.strides, thread_count())
     q_at, k_at, v_at, out_at = _address(q), _address(k), _address(v), _address(out)
@@ -264,6 +272,7 @@ def _pack(
         0 if lse is None else _address(lse), 0 if mask is None else _address(mask),
         0 if slopes is None else _address(slopes), 0 if sinks is None else _address(sinks),
         *(map(_address, gradients) if gradients else (0, 0, 0, 0)), 0 if dlse is None else _address(dlse),
+        0 if operands.dropout_key is None else _address(operands.dropout_key),
     )  # fmt: skip
     strides: tuple[tuple[int, ...], ...] = (q.strides, k.strides, v.strides, out.strides)
     if gradients:
@@ -293,6 +302,7 @@ class CpuFlashBackend(Backend):
     name = "cpu-flash"
     priority = 10
     cost = "on the CPU"
+    takes_dropout = True
     takes_lse_gradient = True
     _opened: ctypes.CDLL | None = None  # the library, once it has computed something
     _beside_torch = False  # whether some call came after PyTorch had been imported, all of it
@@ -326,7 +336,7 @@ class CpuFlashBackend(Backend):
             for dim in (config.head_dim, config.head_dim_v)
         ]
         mask_code = {"none": -1, "bool": 3, "additive": _CODES[config.dtype]}[config.mask]
-        pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 6)
+        pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 6, int(config.dropout_p > 0))
         packed = pointers + _shape(config, ((0, 0, 0), *rows), (0, 0, 0, 0), mask_code, thread_count())
         return int(self._loaded().rocattn_cpu_workspace(packed, int(config.direction == "backward")))
 
@@ -373,7 +383,7 @@ class CpuFlashBackend(Backend):
         varlen = VarlenShape(total_q=int(starts[0, -1]), total_k=int(starts[1, -1]))
         heads, dim, item = config.num_kv_heads, config.head_dim, config.itemsize
         packed = config.replace(batch=len(lengths), varlen=varlen)
-        pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 6)
+        pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 7)
         k, v = ((0, size, heads * size) for size in (dim * item, config.head_dim_v * item))
         args = pointers + _shape(packed, ((0, 0, 0), k, v), (0, 0, 0, 0), -1, thread_count())
         where = _SEQUENCES.pack(_SEQUENCES.size, _address(starts[0]), _address(starts[1]), 0, 0, 0)

@@ -1,11 +1,12 @@
 """Attention in PyTorch: functions with the signatures of PyTorch and flash-attention, and the operators they call.
 
 ``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, q_scale=None, k_scale=None,
-v_scale=None, *, causal=False, top_left=False, window=None, softcap=None, scale=None, out_dtype=None) -> (out, lse)``
-has the options and meanings of `rocattn.attention` in the layout BHSD: tensors [B, H, S, D] of any strides, on the CPU
-or an AMD GPU. With ``causal``, ``top_left`` lets row i see keys j <= i, as PyTorch's ``is_causal`` does.
-``torch.ops.rocattn.attention_backward(dout, query, key, value, out, lse, mask=None, …, dlse=None, *, …)`` has those of
-`rocattn.attention_backward` and returns (dq, dk, dv). ``torch.ops.rocattn.attention_varlen`` and
+v_scale=None, rng_state=None, *, causal=False, top_left=False, window=None, softcap=None, scale=None, dropout_p=0.0,
+out_dtype=None) -> (out, lse)`` has the options and meanings of `rocattn.attention` in the layout BHSD: tensors
+[B, H, S, D] of any strides, on the CPU or an AMD GPU. With ``causal``, ``top_left`` lets row i see keys j <= i, as
+PyTorch's ``is_causal`` does; ``rng_state`` holds dropout's seed and offset, int64 [2] on the CPU.
+``torch.ops.rocattn.attention_backward(dout, query, key, value, out, lse, mask=None, …, dlse=None, rng_state=None, *,
+…)`` has those of `rocattn.attention_backward` and returns (dq, dk, dv). ``torch.ops.rocattn.attention_varlen`` and
 ``attention_varlen_backward`` are those of packed sequences: query [total_q, H, D], then `rocattn.attention_varlen`'s
 arrays in its order. Autograd, ``torch.compile`` and fake tensors know all. Query, key and value have gradients, through
 the output and the LSE (not yet on a GPU); a mask, slopes or sinks that ask for one are refused.

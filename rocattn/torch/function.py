@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from rocattn.errors import ConfigError
-from rocattn.torch.operators import KINDS, OPERATORS
+from rocattn.torch.operators import KINDS, OPERATORS, drawn_state, run_operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ def scaled_dot_product_attention(
         value: [..., H, S, Ev].
         attn_mask: bool (True = takes part) or floating (added to the scaled scores), of a
             shape that broadcasts to [..., Hq, L, S].
-        dropout_p: 0.0: there is no dropout.
+        dropout_p: The probability with which a weight is 0; which ones, PyTorch's generator of the CPU says.
         is_causal: Row i sees keys j <= i, also where L != S.
         scale: Factor on the scores; None is 1 / sqrt(E).
         enable_gqa: H may be a divisor of Hq.
@@ -49,13 +49,12 @@ def scaled_dot_product_attention(
         [..., Hq, L, Ev], in query's dtype.
 
     Raises:
-        ConfigError: When the arguments do not fit together, or ask for dropout, for a mask with ``is_causal``, for the
+        ConfigError: When the arguments do not fit together, or ask for a mask with ``is_causal``, for the
             gradient of a mask, or for nested tensors.
         NoBackendError: When no backend can compute it.
     """
-    if dropout_p != 0.0:
-        raise ConfigError(f"dropout_p is {dropout_p}: there is no dropout here; pass 0.0, or use PyTorch's function")
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
+    masks = () if attn_mask is None else (("attn_mask", attn_mask),)
+    for name, tensor in (("query", query), ("key", key), ("value", value), *masks):
         if not isinstance(tensor, torch.Tensor) or tensor.is_nested:
             if isinstance(tensor, torch.fx.Proxy):  # of torch.fx.symbolic_trace: a node of its graph
                 named = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
@@ -65,6 +64,11 @@ def scaled_dot_product_attention(
             raise ConfigError(f"{name} is a {kind}: a tensor that is not nested is needed")
         if _has_tangent(tensor):
             raise NotImplementedError(f"{name} has a tangent: there is no forward-mode derivative here")
+    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
+        if not isinstance(flag, bool):
+            raise ConfigError(f"{name} is {flag!r}: it must be True or False")
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, int | float | torch.SymFloat):
+        raise ConfigError(f"dropout_p is {dropout_p!r}: it must be a number from 0 to 1")
     is_causal, lower_right, attn_mask = _causality(query, key, attn_mask, is_causal)
     kind = query.device.type
     if kind in KINDS and torch.is_autocast_enabled(kind):
@@ -77,9 +81,11 @@ def scaled_dot_product_attention(
         shape = (*shape[:-1], query.shape[1])
     if attn_mask is not None:
         attn_mask = _mask_of_one_batch(attn_mask, tuple(shape[:-1]))
-    out, _ = OPERATORS.attention.default(
-        query, key, value, attn_mask, causal=is_causal or lower_right, top_left=is_causal, scale=scale
-    )
+    out, _ = run_operator(
+        OPERATORS.attention.default,
+        query, key, value, attn_mask, None, None, None, None, None, drawn_state(dropout_p),
+        causal=is_causal or lower_right, top_left=is_causal, scale=scale, dropout_p=dropout_p,
+    )  # fmt: skip
     return out if len(shape) == 2 else out.reshape(*shape, *out.shape[2:])
 
 

@@ -8,7 +8,7 @@ import torch
 
 from rocattn.errors import ConfigError
 from rocattn.torch.function import autocast
-from rocattn.torch.operators import KINDS, OPERATORS
+from rocattn.torch.operators import KINDS, OPERATORS, drawn_state, run_operator
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ def register_transformers(name: str = "rocattn") -> None:
     """Make rocattn's attention known to transformers, for ``attn_implementation=name`` of any model that has it.
 
     As in ``AutoModelForCausalLM.from_pretrained(…, attn_implementation="rocattn")``. Masks are made as for ``"sdpa"``;
-    sliding windows are in them. Attention sinks (``s_aux``, without a gradient) and soft caps are taken; dropout, a
+    sliding windows are in them. Attention sinks (``s_aux``, without a gradient) and soft caps are taken, and dropout; a
     position bias and weights that are to be returned are refused, by `rocattn.ConfigError`, when the model runs.
 
     Args:
@@ -45,8 +45,6 @@ def _attend(
     s_aux: Tensor | None = None, position_bias: Tensor | None = None, output_attentions: bool = False, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Compute a layer's attention of query [B, H, Sq, D] as [B, Sq, H, Dv]; what is not computed is refused."""
-    if dropout:
-        raise ConfigError(f"the model's attention has dropout {dropout}: there is none here; set attention_dropout=0.0")
     if position_bias is not None or output_attentions:
         raise ConfigError("there are no position_bias and no output_attentions here: use attn_implementation='eager'")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -55,7 +53,9 @@ def _attend(
     kind = query.device.type
     if kind in KINDS and torch.is_autocast_enabled(kind):
         query, key, value, attention_mask = (autocast(x, kind) for x in (query, key, value, attention_mask))
-    out, _lse = OPERATORS.attention.default(
-        query, key, value, attention_mask, None, s_aux, causal=aligned, top_left=aligned, softcap=softcap, scale=scaling
-    )
+    out, _lse = run_operator(
+        OPERATORS.attention.default,
+        query, key, value, attention_mask, None, s_aux, None, None, None, drawn_state(dropout), causal=aligned,
+        top_left=aligned, softcap=softcap, scale=scaling, dropout_p=dropout,
+    )  # fmt: skip
     return out.transpose(1, 2).contiguous(), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 _CONSTANTS = ("mask", "alibi_slopes", "sinks")
 _SCALES = ("q_scale", "k_scale", "v_scale")
-_FORWARD = ("q", "k", "v", *_CONSTANTS, *_SCALES)
-_BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_CONSTANTS, "dlse")
+_FORWARD = ("q", "k", "v", *_CONSTANTS, *_SCALES, "rng_state")
+_BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_CONSTANTS, "dlse", "rng_state")
 _WHERE = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table")
 _PACKED = ("q", "k", "v", *_WHERE, "alibi_slopes", "sinks", *_SCALES)
 _PACKED_BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_WHERE[:-1], "alibi_slopes", "sinks", "dlse")
@@ -34,6 +35,29 @@ _IN_LAYOUT = {"q", "k", "v", "out", "dout"}
 KINDS = ("cpu", "cuda")  # of devices; the second is PyTorch's name of AMD's, too
 # Of schemas; tensors are positional: `torch.library.register_autograd` takes no others.
 _OPTIONS = "bool causal=False, SymInt[]? window=None, float? softcap=None, float? scale=None"
+
+
+_MISMATCH = re.compile(r"Expected a value of type '(.+)' for argument '(\w+)' but instead found type '(.+)'")
+
+
+def run_operator(operator: Any, *tensors: Any, **options: Any) -> Any:
+    """Call an operator; what its schema does not take is refused as the library refuses it.
+
+    Raises:
+        ConfigError: With the argument's name.
+    """
+    if torch.compiler.is_compiling():
+        return operator(*tensors, **options)
+    try:
+        return operator(*tensors, **options)
+    except (RuntimeError, TypeError, OverflowError) as error:
+        for name, value in options.items():
+            if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+                raise ConfigError(f"{name} is {value}: it must fit in 64 bits") from None
+        if (found := _MISMATCH.search(str(error))) is None:
+            raise
+        wanted, name, kind = found.groups()
+        raise ConfigError(f"{name} is of type {kind}: {wanted} is needed") from None
 
 
 def _layout(query: Tensor) -> str:
@@ -63,11 +87,12 @@ def _check_devices(*tensors: Tensor | None) -> None:
 def _fake_attention(
     query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    _check_devices(query, key, value, *others)
+    _check_devices(query, key, value, *others[: len(_FORWARD) - 4])
     shadows = _shadows(_FORWARD, (query, key, value, *others))
     if options.pop("top_left", False):
         _check_alignment(shadows or {}, options)
     if shadows is not None:
+        _seed(shadows, options)
         describe(**shadows, **_hints(options), layout="BHSD", readable=False)
     batch, heads, tokens, _ = query.shape
     lse = query.new_empty((batch, heads, tokens), dtype=torch.float32)
@@ -103,11 +128,12 @@ def _fake_packed_backward(
 def _fake_backward(
     dout: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check_devices(dout, query, key, value, *others)
+    _check_devices(dout, query, key, value, *others[: len(_BACKWARD) - 5])
     shadows = _shadows(_BACKWARD, (dout, query, key, value, *others))
     if options.pop("top_left", False):
         _check_alignment(shadows or {}, options)
     if shadows is not None:
+        _seed(shadows, options)
         describe_backward(**shadows, **_hints(options), layout="BHSD", readable=False)
     dq, dk, dv = (_empty(query, *x.shape[1:]) for x in (query, key, value))
     return dq, dk, dv
@@ -149,6 +175,26 @@ def _hints(options: dict[str, Any]) -> dict[str, Any]:
     return known
 
 
+def drawn_state(dropout_p: float) -> Tensor | None:
+    """Return seed and offset of a mask from PyTorch's generator of the CPU; None for no dropout.
+
+    They stay on the CPU, also beside tensors on a GPU: nothing waits for one.
+    """
+    return torch.randint((1 << 63) - 1, (2,), dtype=torch.int64, device="cpu") if dropout_p else None
+
+
+def _seed(given: dict[str, Any], options: dict[str, Any]) -> None:
+    """Put seed and offset in the place of the tensor that holds them."""
+    state = given.pop("rng_state", None)
+    if state is None:
+        if options.get("dropout_p"):
+            raise ConfigError(f"dropout_p is {options['dropout_p']}: rng_state must hold seed and offset, int64 [2]")
+        return
+    if tuple(state.shape) != (2,) or str(state.dtype).removeprefix("torch.") != "int64":
+        raise ConfigError(f"rng_state has shape {list(state.shape)} and dtype {state.dtype}: int64 [2] is needed")
+    given["dropout_seed"], given["dropout_offset"] = (int(word) & (1 << 64) - 1 for word in state)
+
+
 def _check_alignment(given: dict[str, Any], options: dict[str, Any]) -> None:
     """Refuse ``top_left`` with what is measured from the other diagonal."""
     if not options.get("causal") or options.get("window") or "alibi_slopes" in given:
@@ -177,7 +223,7 @@ def _align(given: dict[str, Any], options: dict[str, Any], layout: str) -> None:
 
 def _arguments(names: Sequence[str], tensors: Sequence[Tensor | None], layout: str) -> dict[str, Any]:
     """Return tensors [B, H, S, D] as `rocattn.attention` takes them in a layout, by the names that it gives them."""
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {name: None for name in ("q", "k", "v", "cu_seqlens_q") if name in names}  # refused below
     for name, tensor in zip(names, tensors, strict=False):  # those at the end that are None may be missing
         if tensor is not None:
             turned = _turned(tensor, layout) if name in _IN_LAYOUT else tensor
@@ -232,6 +278,7 @@ def _tensor(result: Any) -> Tensor:
 def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
     layout = _layout(tensors[0])
     given = _arguments(_FORWARD, tensors, layout)
+    _seed(given, options)
     _name_dtype(options)
     if options.pop("top_left", False):
         _align(given, options, layout)
@@ -263,6 +310,7 @@ def _packed_backward(*tensors: Any, **options: Any) -> tuple[Tensor, ...]:
 def _attention_backward(*tensors: Any, **options: Any) -> tuple[Tensor, ...]:
     layout = _layout(tensors[1])
     given = _arguments(_BACKWARD, tensors, layout)
+    _seed(given, options)
     if options.pop("top_left", False):
         _align(given, options, layout)
     with threads_from_caller(torch.get_num_threads()):
@@ -292,10 +340,10 @@ def _refuse_constants(ctx: Any, names: Sequence[str]) -> None:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
     _refuse_constants(ctx, _FORWARD)
-    query, key, value, *constants = inputs[: -len(_SCALES)]  # 8-bit keys, which have them, have no gradients
+    query, key, value, *constants = inputs[: -len(_SCALES) - 1]  # 8-bit keys, which have them, have no gradients
     out, lse = output
     ctx.set_materialize_grads(False)  # a loss on out alone must not cost what one on the LSE does
-    ctx.save_for_backward(query, key, value, out, lse, *constants)
+    ctx.save_for_backward(query, key, value, out, lse, *constants, inputs[-1])
     ctx.options = {name: value for name, value in keyword_only_inputs.items() if name != "out_dtype"}
 
 
@@ -310,9 +358,9 @@ def _save_packed(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[st
 
 
 def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # from query to sinks
+    *saved, state = ctx.saved_tensors  # from query to sinks
     dout = torch.zeros_like(saved[3]) if dout is None else dout
-    gradients = OPERATORS.attention_backward.default(dout, *saved, dlse, **ctx.options)
+    gradients = OPERATORS.attention_backward.default(dout, *saved, dlse, state, **ctx.options)
     return (*gradients, *(None,) * (len(_FORWARD) - 3))
 
 
@@ -338,14 +386,15 @@ def _register() -> None:
     where = "Tensor cu_seqlens_q, Tensor? cu_seqlens_k=None, Tensor? seqlens_k=None"
     per_head = "Tensor? alibi_slopes=None, Tensor? sinks=None"
     longest = "SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None"
-    last = f"bool top_left=False, {_OPTIONS}"
+    last = f"bool top_left=False, {_OPTIONS}, float dropout_p=0.0"
+    state = "Tensor? rng_state=None"
     wide, results = "ScalarType? out_dtype=None", "(Tensor out, Tensor lse)"
     pages = f"{where}, Tensor? block_table=None"
     for name, takes, gives, kernel, fake in (
-        ("attention", f"{three}, Tensor? mask=None, {per_head}, {scales}, *, {last}, {wide}", results, _attention,
-         _fake_attention),
-        ("attention_backward", f"{upstream}, Tensor? mask=None, {per_head}, Tensor? dlse=None, *, {last}", gradients,
-         _attention_backward, _fake_backward),
+        ("attention", f"{three}, Tensor? mask=None, {per_head}, {scales}, {state}, *, {last}, {wide}", results,
+         _attention, _fake_attention),
+        ("attention_backward", f"{upstream}, Tensor? mask=None, {per_head}, Tensor? dlse=None, {state}, *, {last}",
+         gradients, _attention_backward, _fake_backward),
         ("attention_varlen", f"{three}, {pages}, {per_head}, {scales}, *, {longest}, {_OPTIONS}, {wide}", results,
          _packed, _fake_packed),
         ("attention_varlen_backward", f"{upstream}, {where}, {per_head}, Tensor? dlse=None, *, {_OPTIONS}", gradients,

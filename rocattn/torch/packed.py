@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rocattn.errors import ConfigError
-from rocattn.torch.operators import OPERATORS
+from rocattn.torch.operators import OPERATORS, run_operator
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +52,8 @@ def attention_varlen(
         ConfigError: When the arguments do not describe such a problem.
         NoBackendError: When no backend can compute it.
     """
-    out, lse = OPERATORS.attention_varlen.default(
+    out, lse = run_operator(
+        OPERATORS.attention_varlen.default,
         query, key, value, cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, alibi_slopes, sinks, q_scale, k_scale,
         v_scale, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, causal=causal, window=window, softcap=softcap,
         scale=scale, out_dtype=out_dtype,
@@ -77,7 +78,7 @@ def flash_attn_varlen_func(
     """
     del deterministic
     if dropout_p != 0.0:
-        raise ConfigError(f"dropout_p is {dropout_p}: there is no dropout here; pass 0.0")
+        raise ConfigError(f"dropout_p is {dropout_p}: packed sequences have no dropout here; pass 0.0")
     seqlens_k = None
     if block_table is not None:
         cu_seqlens_k, seqlens_k = None, cu_seqlens_k[1:] - cu_seqlens_k[:-1]

@@ -52,6 +52,8 @@ def random_problem(seed, dtype, direction="forward"):
         options["mask_shape"] = tuple(n if rng.random() < 0.6 else 1 for n in (batch, heads, seq_q, seq_k))
     more = {"softcap": pick(5.0, 30.0), "alibi": True, "sinks": True, "scale": pick(-0.5, 0.0, 1.0, 0.03)}
     options |= {name: value for name, value in more.items() if rng.random() < 0.3}
+    if seed % 4 == 3:  # apart from the stream of the other options
+        options["dropout_p"] = (0.1, 0.5, 1.0)[seed // 4 % 3]
     config = AttentionConfig(
         batch=batch, num_heads=heads, num_kv_heads=kv_heads, seq_q=seq_q, seq_k=seq_k, head_dim=dim,
         head_dim_v=dim if rng.random() < 0.6 else pick(1, 4, 7, 16, 33, 64, 100), dtype=dtype,

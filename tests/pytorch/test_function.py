@@ -276,7 +276,10 @@ def refusals():
     attend = scaled_dot_product_attention
     learnt = normal(5, 5).requires_grad_()
     return {
-        "dropout_p is 0.1": lambda: attend(q, q, q, dropout_p=0.1),
+        "dropout_p is 1.5": lambda: attend(q, q, q, dropout_p=1.5),
+        "is_causal is 1": lambda: attend(q, q, q, is_causal=1),
+        "attn_mask is a str": lambda: attend(q, q, q, "causal"),
+        "scale is of type str": lambda: attend(q, q, q, scale="1"),
         "Explicit attn_mask should not be set when is_causal=True": lambda: attend(q, q, q, learnt, is_causal=True),
         "CausalBias should not be": lambda: attend(q, q, q, causal_upper_left(5, 5), is_causal=True),
         r"CausalBias of .* \[4, 5\], .* \[5, 5\]": lambda: attend(q, q, q, causal_upper_left(4, 5)),

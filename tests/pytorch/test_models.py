@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from rocattn.errors import ConfigError  # noqa: E402 - only where torch is there
 from rocattn.torch import register_transformers  # noqa: E402
+from rocattn.torch.models import _attend  # noqa: E402
 
 SIZES = {
     "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -80,8 +81,22 @@ def test_generated_tokens_are_those_of_pytorchs_attention(name, padded):
 
 
 def test_what_is_not_computed_is_refused():
-    """Dropout while training, and weights that are to be returned."""
-    _, ours = pair("dense", attention_dropout=0.1)
-    with pytest.raises(ConfigError, match=r"dropout 0\.1: there is none here; set attention_dropout=0\.0"):
-        ours.train()(**tokens(padded=False))
-    ours.eval()(**tokens(padded=False))
+    """Weights that are to be returned."""
+    query = torch.zeros(1, 2, 3, 8)
+    with pytest.raises(ConfigError, match="no output_attentions here"):
+        _attend(torch.nn.Module(), query, query, query, None, output_attentions=True)
+
+
+def test_dropout_is_that_of_training_alone():
+    """By PyTorch's generator, as its own attention does it."""
+    _, ours = pair("dense", attention_dropout=0.5)
+
+    def logits(seed):
+        torch.manual_seed(seed)
+        return ours(**tokens(padded=False)).logits
+
+    ours.train()
+    assert torch.equal(logits(1), logits(1))
+    assert not torch.equal(logits(1), logits(2))
+    ours.eval()
+    assert torch.equal(logits(1), logits(2))

@@ -217,6 +217,8 @@ def refusals():
     one = normal(3, 1, 2, 16)
     full = torch.tensor([8, 1, 2], dtype=torch.int32)
     return {
+        "cu_seqlens_q must be a numpy array": lambda: attention_varlen(q, k, v, None, where[1]),
+        "max_seqlen_q is of type float": lambda: attention_varlen(q, k, v, *where, max_seqlen_q=9.5),
         "dropout_p is 0.1": lambda: flash_attn_varlen_func(q, k, v, *where, 9, 20, dropout_p=0.1),
         "max_seqlen_q is 3, but": lambda: flash_attn_varlen_func(q, k, v, *where, 3, 20),
         "cu_seqlens_q falls": lambda: attention_varlen(q, k, v, where[0].flip(0) - 19, where[1]),

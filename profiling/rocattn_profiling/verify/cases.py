@@ -74,7 +74,7 @@ _MORE: dict[str, tuple[Any, ...]] = {
 }
 _TRIES = 40
 _SIZES: dict[str, Any] = {"batch": 1, "num_heads": 4, "num_kv_heads": 2, "seq_q": 67, "seq_k": 131, "head_dim": 64}
-_HALVES = ("float16", "bfloat16")
+_HALVES, _WAYS = ("float16", "bfloat16"), ("forward", "backward")
 _DTYPES = ("float32", *_HALVES)
 TILE = 16  # the smallest tile of a kernel: sizes that are not its multiples are no larger tile's either
 POINTS: dict[str, Callable[[AttentionConfig], bool]] = {
@@ -128,6 +128,7 @@ class VerifyCase:
             "additive mask": c.mask == "additive", "softcap": c.softcap is not None, "alibi": c.alibi,
             "sinks": c.sinks, "scale": c.scale is not None, "gqa": c.num_heads != c.num_kv_heads,
             "head_dim_v": c.head_dim != c.head_dim_v, "fp8": c.kv_dtype is not None, "empty": not (c.seq_q and c.seq_k),
+            "dropout": c.dropout_p > 0,
         }  # fmt: skip
         return [f"{c.direction}", c.dtype, c.layout, *(name for name, on in used.items() if on)]
 
@@ -187,6 +188,7 @@ def _quick() -> Iterator[VerifyCase]:
     yield from itertools.islice(_fp8(), 0, 12, 3)  # both formats, both dtypes
     yield from _gradients(("float64",))
     yield _case("determinism", causal=True, direction="backward", dtype="float16")
+    yield from (_case("accuracy", dropout_p=0.2, dtype=dtype, direction=way) for dtype in _DTYPES for way in _WAYS)
     yield _case("edges", storage="moat", seq_q=65, seq_k=129, dtype="bfloat16")
     yield from _wide(("float16",))
 

@@ -222,9 +222,31 @@ def _normalised(config: AttentionConfig, inputs: Inputs, scores: Array, v: Array
         stale = np.exp(scores - reached)
         weights, summed = (stale if twist.stale in {part, "both"} else weights for part in ("output", "sum"))
     total = summed.sum(axis=-1, keepdims=True) + (0 if sinks is None else np.exp(sinks - top))
-    out = _weighted(weights, v) / np.where(total == 0, 1, total)
+    out = _weighted(weights * _kept(config, inputs.dropout_seed), v) / np.where(total == 0, 1, total)
     logs = (np.log(total) + (0 if twist.lse == "of the scores' sum alone" else top))[..., 0]
     return out, {"log2": logs / np.log(2), "negated": -logs}.get(twist.lse, logs)
+
+
+def _kept(config: AttentionConfig, seed: int) -> Array | float:
+    """Return what dropout multiplies each weight by, [B, H, Sq, Sk], with offset 0: a Philox of its own."""
+    if not config.dropout_p:
+        return 1.0
+    key = _philox((0, 0, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))[:2]
+    head, row, column = np.ogrid[: config.batch * config.num_heads, : config.seq_q, : config.seq_k]
+    words = _philox((column // 4, row, head, 0), (int(key[0]), int(key[1])))
+    drawn = np.choose(column % 4, np.broadcast_arrays(*words))
+    kept = (drawn / 2.0**32 >= config.dropout_p) / (1 - config.dropout_p)
+    return np.asarray(kept.reshape(config.scores_shape))
+
+
+def _philox(counter: tuple[Any, ...], key: tuple[int, int]) -> tuple[Array, ...]:
+    a, b, c, d = (np.asarray(word, np.uint64) for word in counter)
+    for turn in range(10):
+        left, right = ((k + turn * step) % 2**32 for k, step in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True))
+        x, y = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        low = np.uint64(2**32)
+        a, b, c, d = y // low ^ b ^ np.uint64(left), y % low, x // low ^ d ^ np.uint64(right), x % low
+    return a, b, c, d
 
 
 def _running_maximum(scores: Array, twist: Twist) -> Array:

@@ -17,6 +17,7 @@ import numpy as np
 
 from rocattn.backend import Operands, Sequences
 from rocattn.config import FP8_DTYPES
+from rocattn.dropout import dropout_key
 from rocattn.errors import ConfigError
 from rocattn.layouts import heads_view, stored_shape
 
@@ -42,6 +43,7 @@ class Inputs:
             whose elements are 16 times as large; None without them.
         dout: Gradient of the output, in its layout and dtype; None unless the config's direction is "backward".
         sequences: Where sequences of different lengths are in q, k, v and dout; None without them.
+        dropout_seed: Of a config with ``dropout_p``; the offset is 0.
         parts: Their own inputs, one for each sequence with rows; NaN is in the arrays wherever none of them is.
     """
 
@@ -57,6 +59,7 @@ class Inputs:
     dout: Array | None = None
     sequences: Sequences | None = None
     parts: tuple[Inputs, ...] = ()
+    dropout_seed: int = 0x9E3779B97F4A7C15
 
     def arrays(self) -> dict[str, Array]:
         """Return the arrays that a backend is given to read, by name."""
@@ -75,6 +78,8 @@ class Inputs:
             "alibi_slopes": self.alibi_slopes, "sinks": self.sinks, "scale": config.scale, "layout": config.layout,
             "num_heads": config.num_heads, "num_kv_heads": config.num_kv_heads,
         }  # fmt: skip
+        if config.dropout_p:
+            options |= {"dropout_p": config.dropout_p, "dropout_seed": self.dropout_seed}
         if config.direction == "forward":
             options["return_lse"] = config.return_lse
         return options | self._scales(config)
@@ -112,6 +117,7 @@ class Inputs:
             k_scale=self.k_scale,
             v_scale=self.v_scale,
             q_scale=self.q_scale,
+            dropout_key=dropout_key(self.dropout_seed, 0) if config.dropout_p else None,
         )
 
 

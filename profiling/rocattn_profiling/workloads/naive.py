@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rocattn.backends.cpu import Softmax, compute_dtype, computed, gradients_block, softmax_block
+from rocattn.backends.cpu import Softmax, compute_dtype, computed, gradients_block, kept_block, softmax_block
 from rocattn.backends.scores import Heads, finish_scores, product, query_factor
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
@@ -157,7 +157,7 @@ def _parts(config: AttentionConfig, rows: Array) -> Iterator[Array]:
 
 def _forward(softmax: Softmax) -> Forward:
     out = np.empty((*softmax.q.shape[:3], softmax.v.shape[-1]), softmax.v.dtype)
-    product(softmax.weights, softmax.v, softmax.hidden, out)
+    product(softmax.dropped, softmax.v, softmax.hidden, out)
     return Forward(out[0, 0], softmax.lse[0, 0])
 
 
@@ -194,7 +194,8 @@ def _naive_softmax(
     weights = _rounded(weights / np.where(total == 0, 1, total), dtype)
     curve = None if tanh is None else _rounded(tanh, dtype).reshape(scores.shape)
     # `gradients_block` expects q scaled by query_factor.
-    return Softmax(weights, lse, hidden, curve, q * wide.type(query_factor(config)), k, v)
+    kept_weights = kept_block(config, operands, heads, rows, wide)
+    return Softmax(weights, lse, hidden, curve, q * wide.type(query_factor(config)), k, v, kept_weights)
 
 
 def _upstream(softmax: Softmax, dout: Array, heads: Heads, rows: Array) -> Array:

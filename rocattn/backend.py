@@ -235,7 +235,7 @@ def support(backend: Backend, config: AttentionConfig) -> Support:
     if config.lse_gradient and not backend.takes_lse_gradient:
         return Support(ok=False, reason=f"{backend.name} has no gradient of the LSE: cpu and cpu-flash have")
     if config.dropout_p and not backend.takes_dropout:
-        return Support(ok=False, reason=f"{backend.name} has no dropout: cpu and cpu-flash have")
+        return Support(ok=False, reason=f"{backend.name} has no dropout: cpu, cpu-flash and gpu have")
     return checked(backend, (backend.supports if config.varlen is None else backend.supports_varlen)(config))
 
 

@@ -32,7 +32,7 @@
 //  256  u32 seq_q   260  seq_k   264  num_heads   268  group (= H / Hkv)   272  head_dim   276  head_dim_v
 //  280  u32 mask_kind (0 none, 1 bool, 2 float32, 3 float16, 4 bfloat16)
 //  284  i32 window_left   288  window_right               -1: open; causal is folded in
-//  292  f32 scale   296  f32 softcap (0: off)
+//  292  f32 scale   296  f32 softcap (0: off); DROPOUT: dropout.h has three more
 #include <rocattn/backward.h>
 
 using namespace rocattn;
@@ -48,7 +48,7 @@ ROCATTN_KERNEL(attention_backward_dkdv, Shape::THREADS,
                 i64 dk_stride_s, i64 dv_stride_b, i64 dv_stride_h, i64 dv_stride_s, i64 mask_stride_b,
                 i64 mask_stride_h, i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k, u32 num_heads, u32 group,
                 u32 head_dim, u32 head_dim_v, u32 mask_kind, i32 window_left, i32 window_right, float scale,
-                float softcap)) {
+                float softcap ROCATTN_DROPOUT)) {
     ROCATTN_LDS(Shape::Element, tiles, Shape::LDS_ELEMENTS);
     ROCATTN_LDS(float, floats, Shape::LDS_FLOATS);
     ROCATTN_LDS(u32, flags, WAVES);
@@ -71,12 +71,12 @@ ROCATTN_KERNEL(attention_backward_dkdv, Shape::THREADS,
                                         mask_kind,     scale,
                                         softcap,       alibi_slopes ? load(alibi_slopes + head) : 0.0f,
                                         seq_q,         seq_k,
-                                        window_left,   window_right};
+                                        window_left,   window_right ROCATTN_DROPOUT_OF(b, h)};
             backward.run(scores, {q + b * q_stride_b + h * q_stride_h, q_stride_s},
                          {dout + b * dout_stride_b + h * dout_stride_h, dout_stride_s}, lse + head * seq_q,
                          delta + head * seq_q, static_cast<u32>(start), static_cast<u32>(stop), seq_q);
         }
     }
     backward.write_first(dk + b * dk_stride_b + kv_head * dk_stride_h, dk_stride_s, scale);
-    backward.write_second(dv + b * dv_stride_b + kv_head * dv_stride_h, dv_stride_s);
+    backward.write_second(dv + b * dv_stride_b + kv_head * dv_stride_h, dv_stride_s, ROCATTN_KEEP_FACTOR);
 }

@@ -31,7 +31,7 @@
 //  224  u32 seq_q   228  seq_k   232  num_heads   236  group (= H / Hkv)   240  head_dim   244  head_dim_v
 //  248  u32 mask_kind (0 none, 1 bool, 2 float32, 3 float16, 4 bfloat16)
 //  252  i32 window_left   256  window_right               -1: open; causal is folded in
-//  260  f32 scale   264  f32 softcap (0: off)
+//  260  f32 scale   264  f32 softcap (0: off); DROPOUT: dropout.h has three more
 #include <rocattn/backward.h>
 
 using namespace rocattn;
@@ -46,7 +46,7 @@ ROCATTN_KERNEL(attention_backward_dq, Shape::THREADS,
                 i64 dout_stride_b, i64 dout_stride_h, i64 dout_stride_s, i64 dq_stride_b, i64 dq_stride_h,
                 i64 dq_stride_s, i64 mask_stride_b, i64 mask_stride_h, i64 mask_stride_q, i64 mask_stride_k, u32 seq_q,
                 u32 seq_k, u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 mask_kind, i32 window_left,
-                i32 window_right, float scale, float softcap)) {
+                i32 window_right, float scale, float softcap ROCATTN_DROPOUT)) {
     ROCATTN_LDS(Shape::Element, tiles, Shape::LDS_ELEMENTS);
     ROCATTN_LDS(float, floats, Shape::LDS_FLOATS);
     const u32 blocks = ceil_div(seq_q, Shape::RESIDENT), h = block_y(), b = block_z();
@@ -61,7 +61,7 @@ ROCATTN_KERNEL(attention_backward_dq, Shape::THREADS,
                                 mask_kind,     scale,
                                 softcap,       alibi_slopes ? load(alibi_slopes + head) : 0.0f,
                                 seq_q,         seq_k,
-                                window_left,   window_right};
+                                window_left,   window_right ROCATTN_DROPOUT_OF(b, h)};
     backward.load_statistics(scores, lse + head * seq_q, delta + head * seq_q);
     // The keys that some query of the block sees.
     const i64 shift = static_cast<i64>(seq_k) - seq_q, last_query = smaller(first_query + Shape::RESIDENT, seq_q) - 1;

@@ -29,7 +29,7 @@
 //  272  u32 seq_q   276  seq_k   280  num_heads   284  group (= H / Hkv)   288  head_dim   292  head_dim_v
 //  296  u32 mask_kind (0 none, 1 bool, 2 float32, 3 float16, 4 bfloat16)
 //  300  i32 window_left   304  window_right               -1: open; causal is folded in
-//  308  f32 scale   312  f32 softcap (0: off)
+//  308  f32 scale   312  f32 softcap (0: off); DROPOUT: dropout.h has three more
 #include <rocattn/backward_large.h>
 
 using namespace rocattn;
@@ -54,7 +54,7 @@ ROCATTN_KERNEL(attention_backward_large_dkdv, LARGE_THREADS,
                 i64 dout_stride_s, i64 dk_stride_b, i64 dk_stride_h, i64 dk_stride_s, i64 dv_stride_b,
                 i64 dv_stride_h, i64 dv_stride_s, i64 mask_stride_b, i64 mask_stride_h, i64 mask_stride_q,
                 i64 mask_stride_k, u32 seq_q, u32 seq_k, u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v,
-                u32 mask_kind, i32 window_left, i32 window_right, float scale, float softcap)) {
+                u32 mask_kind, i32 window_left, i32 window_right, float scale, float softcap ROCATTN_DROPOUT)) {
     ROCATTN_LDS(float, probabilities, LARGE_THREADS);
     ROCATTN_LDS(float, derivatives, LARGE_THREADS);
     const i64 b = block_z(), kv_head = block_y();
@@ -75,7 +75,7 @@ ROCATTN_KERNEL(attention_backward_large_dkdv, LARGE_THREADS,
                         lse + at * seq_q, delta + at * seq_q,
                         mask, b * mask_stride_b + h * mask_stride_h, mask_stride_q, mask_stride_k,
                         mask_kind, seq_q, seq_k, head_dim, head_dim_v, window_left, window_right,
-                        scale, softcap, alibi_slopes ? load(alibi_slopes + at) : 0.0f};
+                        scale, softcap, alibi_slopes ? load(alibi_slopes + at) : 0.0f ROCATTN_DROPOUT_OF(b, h)};
         const u32 first = word % words * LARGE_ROWS;
         for (u32 step = first; step < smaller(first + LARGE_ROWS, seq_q); step += ROWS) {
             const u32 row = step + my_row;

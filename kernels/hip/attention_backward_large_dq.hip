@@ -27,7 +27,7 @@
 //  248  u32 seq_q   252  seq_k   256  num_heads   260  group (= H / Hkv)   264  head_dim   268  head_dim_v
 //  272  u32 mask_kind (0 none, 1 bool, 2 float32, 3 float16, 4 bfloat16)
 //  276  i32 window_left   280  window_right               -1: open; causal is folded in
-//  284  f32 scale   288  f32 softcap (0: off)
+//  284  f32 scale   288  f32 softcap (0: off); DROPOUT: dropout.h has three more
 #include <rocattn/backward_large.h>
 
 using namespace rocattn;
@@ -74,7 +74,7 @@ ROCATTN_KERNEL(attention_backward_large_dq, LARGE_THREADS,
                 i64 v_stride_h, i64 v_stride_s, i64 dout_stride_b, i64 dout_stride_h, i64 dout_stride_s,
                 i64 dq_stride_b, i64 dq_stride_h, i64 dq_stride_s, i64 mask_stride_b, i64 mask_stride_h,
                 i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k, u32 num_heads, u32 group, u32 head_dim,
-                u32 head_dim_v, u32 mask_kind, i32 window_left, i32 window_right, float scale, float softcap)) {
+                u32 head_dim_v, u32 mask_kind, i32 window_left, i32 window_right, float scale, float softcap ROCATTN_DROPOUT)) {
     ROCATTN_LDS(float, weights, LARGE_THREADS);
     ROCATTN_LDS(float, of_wave, 2 * WAVES);
     const i64 b = block_z(), h = block_y(), kv_head = uniform(block_y() / group), at = b * num_heads + h;
@@ -84,7 +84,7 @@ ROCATTN_KERNEL(attention_backward_large_dq, LARGE_THREADS,
                     lse + at * seq_q, delta + at * seq_q,
                     mask, b * mask_stride_b + h * mask_stride_h, mask_stride_q, mask_stride_k,
                     mask_kind, seq_q, seq_k, head_dim, head_dim_v, window_left, window_right,
-                    scale, softcap, alibi_slopes ? load(alibi_slopes + at) : 0.0f};
+                    scale, softcap, alibi_slopes ? load(alibi_slopes + at) : 0.0f ROCATTN_DROPOUT_OF(b, h)};
     const u32 first = block_x() * LARGE_ROWS;
     const bool found = any_lane(head.is_large(first + lane_id() % LARGE_ROWS));
     if (thread_id() == 0) store(some + at * ceil_div(seq_q, LARGE_ROWS) + block_x(), static_cast<u32>(found));

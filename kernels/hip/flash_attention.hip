@@ -24,7 +24,7 @@
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
 // QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace); SEQUENCES, KV_DTYPE and Q_DTYPE
-// (flash_sequences.h), which have arguments of their own.
+// (flash_sequences.h) and DROPOUT (dropout.h), which have arguments of their own.
 //
 // Kernel arguments (240 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -52,7 +52,7 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                 i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, i64 mask_stride_b,
                 i64 mask_stride_h, i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k, u32 num_heads,
                 u32 group, u32 head_dim, u32 head_dim_v, u32 batch, u32 mask_kind, i32 window_left, i32 window_right,
-                f32 scale, f32 softcap ROCATTN_SEQUENCES ROCATTN_SCALES)) {
+                f32 scale, f32 softcap ROCATTN_SEQUENCES ROCATTN_SCALES ROCATTN_DROPOUT)) {
     ROCATTN_LDS(Shape::Element, lds, Shape::FIRST_ELEMENTS);
     ROCATTN_LDS(Shape::Element, next_lds, Shape::NEXT_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
@@ -63,7 +63,7 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                                           {ROCATTN_BATCH_STRIDE(v), v_stride_h, v_stride_s},
                                           {ROCATTN_BATCH_STRIDE(out), out_stride_h, out_stride_s},
                                           seq_q, seq_k, num_heads, group, head_dim, head_dim_v ROCATTN_OF_SEQUENCE,
-                                          ROCATTN_SCALE(v_scale, place.batch, scalar(place.head / group))};
+                                          ROCATTN_SCALE(v_scale, place.batch, scalar(place.head / group)) * ROCATTN_KEEP_FACTOR};
     ScoreOptions options{mask, mask_stride_k, mask_kind, window_left, window_right,
                          scale * ROCATTN_SCORE_SCALE(place.batch, scalar(place.head / group)), softcap, seq_q, seq_k};
     options.settle(alibi_slopes != nullptr);
@@ -71,7 +71,7 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
     const QueryRows<Shape> rows(tiles - 1 - place.tile);
     const BandRange block(options, rows.first, smaller(rows.first + Shape::BLOCK_ROWS, seq_q) - 1);
     const BandRange wave(options, rows.wave_first, rows.wave_first + Shape::WAVE_ROWS - 1);
-    OptionScores<Shape> scores{options, block, wave, {}};
+    OptionScores<Shape> scores{options, block, wave, {} ROCATTN_DROPOUT_OF(place.batch, place.head)};
     const float slope = alibi_slopes ? load(alibi_slopes + place.batch * num_heads + place.head) : 0.0f;
 #pragma unroll
     for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) {

@@ -41,6 +41,7 @@ class GpuBackend(Backend):
     """
 
     name = "gpu"
+    takes_dropout = True
     takes_fp8 = True
 
     def __init__(self) -> None:

@@ -5,11 +5,12 @@ Shapes and strides come from the plan's buffers; an array that a problem does no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rocattn.backend import length_problem
 from rocattn.config import DTYPE_BYTES, AttentionConfig
+from rocattn.dropout import factor, threshold
 from rocattn.gpu.launch import Arg, Buffer, BufferArg, KernelLaunch, ScalarArg
 
 if TYPE_CHECKING:
@@ -123,6 +124,19 @@ def scale_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Arg]
         *(u32(f"{name}_stride_{axis}", step[at]) for name, step in zip(names, strides, strict=True)
           for at, axis in enumerate("bh")),
     ]  # fmt: skip
+
+
+def dropout_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Arg]:
+    """Return the arguments of kernels with dropout, after all others; none without it."""
+    if not config.dropout_p:
+        return []
+    below = bits32("drop_below", threshold(config.dropout_p))
+    return [pointer("dropout_key", buffers), below, f32("keep_factor", factor(config.dropout_p))]
+
+
+def dropping(variant: KernelVariant, config: AttentionConfig) -> KernelVariant:
+    """Return the compilation of a kernel that takes those, if the problem has dropout."""
+    return replace(variant, defines=variant.defines | {"DROPOUT": 1}) if config.dropout_p else variant
 
 
 def division(divisor: int) -> tuple[int, int]:

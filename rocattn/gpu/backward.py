@@ -19,6 +19,8 @@ from rocattn.gpu.arguments import (
     KERNEL_TYPES,
     MAX_BLOCKS,
     KernelVariant,
+    dropout_args,
+    dropping,
     f32,
     launch,
     mask_kind,
@@ -177,12 +179,13 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
     some = WorkspaceArg("some", batch * heads * groups * 4)
     head_dim = _padded(config, arch)
     plain = config.head_dim == config.head_dim_v == head_dim and not (
-        config.mask_shape or config.softcap or config.alibi
+        config.mask_shape or config.softcap or config.alibi or config.dropout_p
     )
     problem = [
         u32("seq_q", seq_q), u32("seq_k", seq_k), u32("num_heads", heads), u32("group", heads // config.num_kv_heads),
         u32("head_dim", config.head_dim), u32("head_dim_v", config.head_dim_v), mask_kind(buffers), *window(config),
         f32("scale", config.softmax_scale), f32("softcap", config.softcap or 0.0),
+        *dropout_args(config, buffers),
     ]  # fmt: skip
     blocks = min(MAX_BLOCKS, -(-rows // PREPROCESS_ROWS))
     launches = [
@@ -205,7 +208,12 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
         grid = (-(-count // shape.rows), over, batch)
         args += [*mask_strides(buffers), *problem]
         launches.append(
-            launch(_variant(kernel, arch, dtype, head_dim, plain=plain), grid, shape.waves * wave_size(arch), args)
+            launch(
+                dropping(_variant(kernel, arch, dtype, head_dim, plain=plain), config),
+                grid,
+                shape.waves * wave_size(arch),
+                args,
+            )
         )
     for kernel, results, options, grid in (
         ("large_dq", ("dq",), ("mask", "alibi_slopes", "sinks"), (groups, heads, batch)),
@@ -216,7 +224,7 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
         for name in ("q", "k", "v", "dout", *results):
             args += row_strides(name, buffers)
         args += [*mask_strides(buffers), *problem]
-        launches.append(launch(_simple(kernel, dtype), grid, LARGE_BLOCK, args))
+        launches.append(launch(dropping(_simple(kernel, dtype), config), grid, LARGE_BLOCK, args))
     return tuple(launches)
 
 

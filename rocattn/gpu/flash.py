@@ -22,6 +22,8 @@ from rocattn.gpu.arguments import (
     KERNEL_TYPES,
     MAX_GRID_YZ,
     KernelVariant,
+    dropout_args,
+    dropping,
     f32,
     launch,
     mask_kind,
@@ -120,6 +122,7 @@ def can_use_flash_attention(
 def select_kernel(config: AttentionConfig) -> str:
     """Return the kernel of the prefill for a config that `can_use_flash_attention` accepts."""
     plain = config.mask == "none" and config.softcap is None and not config.alibi and not config.sinks
+    plain = plain and not config.dropout_p
     plain = plain and config.kv_dtype is None  # whose scale is not known before the launch
     # The plain kernels work on q.k / scale: the scale must be positive and have a float32 reciprocal.
     if plain and 1e-30 < config.softmax_scale < 1e30:
@@ -133,7 +136,7 @@ def select_kernel(config: AttentionConfig) -> str:
 def uses_decode(config: AttentionConfig) -> bool:
     """Say whether a forward pass takes the decode kernel."""
     rows = _packed_rows(config)
-    fits = config.num_kv_heads * -(-rows // 16) <= MAX_GRID_YZ
+    fits = config.num_kv_heads * -(-rows // 16) <= MAX_GRID_YZ and not config.dropout_p
     return 0 < rows <= DECODE_ROWS and config.seq_q <= DECODE_QUERIES and config.seq_k >= DECODE_KEYS and fits
 
 
@@ -182,11 +185,11 @@ def _launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer], un
     dims = _padded(config)
     tile = _tile(config, arch)
     args = _plain_args(config, buffers) if kernel != "flash_attention" else _option_args(config, buffers)
-    args += sequence_args(config, buffers) + scale_args(config, buffers)
+    args += sequence_args(config, buffers) + scale_args(config, buffers) + dropout_args(config, buffers)
     grid = (-(-config.seq_q // tile.rows), config.num_heads, config.batch)
     if config.varlen is not None:  # each sequence has whole tiles of its own
         grid = (config.varlen.total_q // tile.rows + config.batch, config.num_heads, 1)
-    variant = _on_dies(_variant(kernel, config, dims, tile), arch, units)
+    variant = _on_dies(dropping(_variant(kernel, config, dims, tile), config), arch, units)
     return (launch(variant, grid, tile.waves * wave_size(arch), args),)
 
 
@@ -249,7 +252,7 @@ def split_prefill(config: AttentionConfig, arch: str, compute_units: int) -> Key
     Returns:
         The splits, for the decode kernel and its combination; None where the prefill kernel takes less time.
     """
-    fits = config.num_kv_heads * -(-_packed_rows(config) // 16) <= MAX_GRID_YZ
+    fits = config.num_kv_heads * -(-_packed_rows(config) // 16) <= MAX_GRID_YZ and not config.dropout_p
     # The splits of a causal problem are computed for all rows of the chunk.
     if not config.seq_q or config.seq_k < max(DECODE_KEYS, CHUNKS * config.seq_q) or not fits:
         return None

@@ -75,7 +75,7 @@ def _launches(
 
         return "flash", "", backward_launches(config, arch, buffers)
     reason = "switched off"
-    only_flash = config.varlen is not None or config.kv_dtype is not None
+    only_flash = config.varlen is not None or config.kv_dtype is not None or config.dropout_p > 0
     if use_flash_attention or only_flash:
         from rocattn.gpu.flash import can_use_flash_attention, flash_launches
 
@@ -100,7 +100,7 @@ def supports(config: AttentionConfig) -> Support:
         from rocattn.gpu.backward import can_use_backward
 
         return can_use_backward(config)
-    if config.kv_dtype is not None:
+    if config.kv_dtype is not None or config.dropout_p:
         from rocattn.gpu.flash import can_use_flash_attention
 
         return can_use_flash_attention(config)
@@ -148,7 +148,7 @@ def describe_buffers(
     for name, given in (("q_scale", c.q_scale), ("k_scale", c.k_scale), ("v_scale", c.v_scale)):
         if given:
             buffers[name] = Buffer((c.batch, c.num_kv_heads), (c.num_kv_heads, 1), "float32", "input")
-    buffers |= _sequence_buffers(c)
+    buffers |= _whole_number_buffers(c)
     for name, steps in strides.items():
         if name not in buffers:
             raise ConfigError(f"strides are given for {name!r}: this problem has {', '.join(buffers)}")
@@ -165,17 +165,17 @@ def _stored_rows(config: AttentionConfig) -> tuple[int, int, int, int]:
     return 1, varlen.total_q, *keys
 
 
-def _sequence_buffers(config: AttentionConfig) -> dict[str, Buffer]:
-    """Return the arrays that say where sequences of different lengths are; none without them."""
-    if (varlen := config.varlen) is None:
-        return {}
-    shapes: dict[str, tuple[int, ...]] = {"cu_seqlens_q": (config.batch + 1,)}
-    if not varlen.paged:
-        shapes["cu_seqlens_k"] = (config.batch + 1,)
-    if varlen.paged or varlen.counts_keys:
-        shapes["seqlens_k"] = (config.batch,)
-    if varlen.paged:
-        shapes["block_table"] = (config.batch, varlen.max_pages)
+def _whole_number_buffers(config: AttentionConfig) -> dict[str, Buffer]:
+    """Return dropout's key, and the arrays that say where sequences of different lengths are, if there are any."""
+    shapes: dict[str, tuple[int, ...]] = {"dropout_key": (2,)} if config.dropout_p else {}
+    if (varlen := config.varlen) is not None:
+        shapes["cu_seqlens_q"] = (config.batch + 1,)
+        if not varlen.paged:
+            shapes["cu_seqlens_k"] = (config.batch + 1,)
+        if varlen.paged or varlen.counts_keys:
+            shapes["seqlens_k"] = (config.batch,)
+        if varlen.paged:
+            shapes["block_table"] = (config.batch, varlen.max_pages)
     return {name: Buffer(shape, contiguous(shape), "int32", "input") for name, shape in shapes.items()}
 
 

@@ -312,6 +312,8 @@ class DeviceCall:
         from rocattn.backends import BACKENDS
         from rocattn.gpu.driver import open_hip
 
+        if config.dropout_p:
+            raise ConfigError(f"dropout_p is {config.dropout_p}: there is no dropout of tensors on a device yet")
         backend = cast("GpuBackend", BACKENDS.select(config, "gpu"))
         strides = {name: tuple(step // view.itemsize for step in view.strides) for name, view in views.items()}
         mask_dtype = views["mask"].dtype.name if "mask" in views else None

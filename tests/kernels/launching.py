@@ -4,6 +4,7 @@ import ctypes
 
 import numpy as np
 
+from rocattn.dropout import dropout_key
 from rocattn.gpu.build import argument_problem
 from rocattn.gpu.launch import Buffer
 from rocattn.layouts import heads_view, stored_shape
@@ -122,6 +123,8 @@ def _add_options(arrays, config, inputs):
     for name in ("sinks", "k_scale", "v_scale"):
         if (array := getattr(inputs, name)) is not None:
             arrays.add_plain(name, array)
+    if config.dropout_p:
+        arrays.add_plain("dropout_key", dropout_key(inputs.dropout_seed, 0).view(np.int32))
 
 
 def check_arguments(launches, arch):

@@ -35,6 +35,7 @@ CASES = {
         "causal": True, "window": (30, 5), "mask": "additive", "mask_shape": (1, 1, 37, 83), "softcap": 2.0,
         "alibi": True, "sinks": True, "scale": -0.3, "num_kv_heads": 1,
     },
+    "dropout": {"dropout_p": 0.3, "causal": True},
 }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ CASES = {
         "causal": True, "window": (30, 5), "mask": "additive", "mask_shape": (1, 4, 67, 109), "softcap": 2.0,
         "alibi": True, "sinks": True, "scale": -0.3,
     },
+    "dropout": {"dropout_p": 0.3, "window": (90, 20)},
     "decode": {"seq_q": 3, "seq_k": 530, "causal": True, "alibi": True},
     "decode-sinks-window": {"seq_q": 1, "seq_k": 600, "window": (300, 0), "sinks": True, "layout": "BHSD"},
     "decode-single-split": {"seq_q": 2, "seq_k": 600, "window": (90, 0), "sinks": True, "head_dim_v": 54},

@@ -240,9 +240,9 @@ public:
         for (u32 r = 0; r < BLOCKS; ++r)
             write(r, first_gradient, rows, stride, block.head_dim, LIFTS ? factor * LOWERING / lowered[r] : factor);
     }
-    ROCATTN_INLINE void write_second(T* rows, i64 stride) const {
+    ROCATTN_INLINE void write_second(T* rows, i64 stride, float factor) const {
 #pragma unroll
-        for (u32 r = 0; r < BLOCKS; ++r) write(r, second_gradient, rows, stride, block.head_dim_v, LOWERING);
+        for (u32 r = 0; r < BLOCKS; ++r) write(r, second_gradient, rows, stride, block.head_dim_v, LOWERING * factor);
     }
 
 private:
@@ -595,7 +595,14 @@ private:
                     slope = 1.0f - curve * curve;
                 }
                 const float probability = exp2_fast(scores.exponent(score + added - base, LIFT));
+#ifdef DROPOUT
+                const bool keeps = S::KEYS ? scores.dropout.keeps(streamed, lane_row(r))
+                                           : scores.dropout.keeps(lane_row(r), streamed);
+                p[r][e] = added == -INF || !keeps ? 0.0f : probability;
+                ds[r][e] = scores.dropout.upstream(keeps, ds[r][e]);
+#else
                 p[r][e] = added == -INF ? 0.0f : probability;
+#endif
                 ds[r][e] = added == -INF ? 0.0f : probability * (ds[r][e] - delta) * slope;
             }
         }

@@ -37,6 +37,9 @@ struct LargeHead {
     u32 mask_kind, seq_q, seq_k, head_dim, head_dim_v;
     i32 window_left, window_right;
     float scale, softcap, slope;
+#ifdef DROPOUT
+    Dropout dropout;
+#endif
 
     // What the softmax made of a row's scores: P = exp(score - top) * inverse.
     struct RowEnd {
@@ -75,7 +78,12 @@ struct LargeHead {
         if (at == -INF) return {0.0f, 0.0f};
         const float p = exp_accurate(at - end.top) * end.inverse;
         const float dp = dot(dout + row * dout_stride, v + key * v_stride, head_dim_v);
+#ifdef DROPOUT
+        const bool keeps = dropout.keeps(row, key);
+        return {keeps ? p * dropout.factor : 0.0f, p * (dropout.upstream(keeps, dp) - load(delta + row)) * slope_of_cap};
+#else
         return {p, p * (dp - load(delta + row)) * slope_of_cap};
+#endif
     }
 
 private:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <rocattn/bias.h>
+#include <rocattn/dropout.h>
 #include <rocattn/hints.h>
 
 namespace rocattn {
@@ -22,11 +23,17 @@ struct BackwardScores {
     float scale, softcap, slope;
     u32 seq_q, seq_k;
     i32 window_left, window_right;
+#ifdef DROPOUT
+    Dropout dropout;
+    static constexpr bool DROPS = true;
+#else
+    static constexpr bool DROPS = false;
+#endif
 
     // The distance of a key from its row's diagonal, that is key - shift() - row.
     ROCATTN_INLINE i32 shift() const { return static_cast<i32>(seq_k) - static_cast<i32>(seq_q); }
     // Whether probabilities are exp(scale * q.k - LSE) where nothing is hidden.
-    ROCATTN_INLINE bool plain() const { return IS_PLAIN || (softcap == 0.0f && slope == 0.0f && !masked()); }
+    ROCATTN_INLINE bool plain() const { return !DROPS && (IS_PLAIN || (softcap == 0.0f && slope == 0.0f && !masked())); }
     ROCATTN_INLINE bool masked() const { return !IS_PLAIN && mask_kind != MASK_NONE; }
 
     // Whether the band hides some, or all, pairs of queries [q, q_stop) and keys [k, k_stop).

@@ -1,22 +1,25 @@
 // Dropout's mask, of kernels that are compiled with DROPOUT (rocattn/dropout.py says which weights are kept).
 //
-// Kernels have three arguments for it after all others: const u32* dropout_key (two words), u32 drop_below, f32
-// keep_factor.
+// Kernels have three arguments for it after all others: const u32* dropout_key (two words), u32 drop_below (as i32), f32
+// keep_factor. Weights are made 0 where they are used; the factor is the output's (of dV) and dP's, so that 16 bits hold
+// them.
 #pragma once
 
 #include <rocattn/device.h>
 
 #ifdef DROPOUT
+#define ROCATTN_KEEP_FACTOR keep_factor
 #define ROCATTN_DROPOUT , const u32 *dropout_key, i32 drop_below, f32 keep_factor
 #define ROCATTN_DROPOUT_OF(batch, head) , Dropout(dropout_key, drop_below, keep_factor, (batch) * num_heads + (head))
 #else
+#define ROCATTN_KEEP_FACTOR 1.0f
 #define ROCATTN_DROPOUT
 #define ROCATTN_DROPOUT_OF(batch, head)
 #endif
 
 namespace rocattn {
 
-// Of one head: what its weights are multiplied by.
+// Of one head: which weights are kept.
 struct Dropout {
     u32 key[2];
     u32 below;     // weights whose word is below it are dropped
@@ -29,7 +32,9 @@ struct Dropout {
           factor(keep_factor),
           head(number) {}
 
-    ROCATTN_INLINE float kept(u32 row, u32 column) const { return word(row, column) < below ? 0.0f : factor; }
+    ROCATTN_INLINE bool keeps(u32 row, u32 column) const { return word(row, column) >= below; }
+    // dP of a pair: what of dO V^T comes through.
+    ROCATTN_INLINE float upstream(bool keeps, float product) const { return keeps ? product * factor : 0.0f; }
 
 private:
     // Word column % 4 of Philox 4x32-10. Source: Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3".

@@ -29,6 +29,7 @@
 //   wave_sees(key)             whether the wave may see anything of the tile; STAGGERED: nothing of it, nothing later
 //   apply(query, s, key)       finishes the scores of query fragment `query` and of one part at `key`; -inf hides
 //   sees(query, key)           whether this lane's row of query fragment `query` sees the key
+//   drop(query, w, key)        DROPOUT: makes weights of the 16 keys from `key` on 0 that dropout drops
 #pragma once
 
 #include <rocattn/bias.h>
@@ -81,6 +82,9 @@ class FlashForward {
     u32 wave;  // DIRECT_K: this one's number, as a scalar
     Vector<float, 2> sum[Q_FRAGMENTS];  // of this lane's keys, in two parts that are added side by side
     FlashLoads<S> loads;
+#ifdef DROPOUT
+    u32 tile_key;  // the first of the tile that is weighed
+#endif
 
 public:
     ROCATTN_INLINE FlashForward(const FlashBlock<S>& block, const Scores& scores)
@@ -277,6 +281,9 @@ private:
         Held a;
         Sums fresh;  // of weights that may have to be found again
         float top[Q_FRAGMENTS];
+#ifdef DROPOUT
+        tile_key = key;
+#endif
         if constexpr (S::STAGGERED) set_priority<1>();
         if constexpr (S::ROLLS)
             fragments.template read_rolling<0, InFlight::FIRST_READS>(tile, a);
@@ -520,6 +527,11 @@ private:
                     }
                     if constexpr (S::PARTS == 1) settle(total);
                 }
+#ifdef DROPOUT
+#pragma unroll
+                for (u32 n = 0; n < FROM; ++n)
+                    scores.drop(i, group[n], tile_key + part * S::PART_KEYS + 16 * (t + n));
+#endif
                 B to[TO];
                 M::chain(group, to);
 #pragma unroll

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <rocattn/bias.h>
+#include <rocattn/dropout.h>
 #include <rocattn/flash_parts.h>
 
 namespace rocattn {
@@ -80,6 +81,15 @@ struct OptionScores {
     const ScoreOptions& options;
     const BandRange &block, &wave;
     ScoreRow row[S::Q_FRAGMENTS];
+#ifdef DROPOUT
+    Dropout dropout;
+
+    ROCATTN_INLINE void drop(u32 i, C& weights, u32 key) const {
+        const u32 at = static_cast<u32>(row[i].diagonal) + options.seq_q - options.seq_k;
+        for (u32 r = 0; r < M::C_ROWS; ++r)
+            if (!dropout.keeps(at, key + M::c_row(r))) weights[r] = 0.0f;
+    }
+#endif
 
     ROCATTN_INLINE float scale() const { return 1.0f; }
     ROCATTN_INLINE bool block_hides(u32 key) const {

@@ -416,6 +416,17 @@ def test_the_request_is_all_the_worker_reads(suite, tmp_path):
     assert json.loads(answer.read_text())["value"] == 7.0
 
 
+def test_a_worker_whose_parent_is_gone_measures_nothing(suite, tmp_path):
+    """Started by a gate that was killed before the worker could ask to be killed with it."""
+    command = Launcher(sys.executable, suite, tmp_path / "scratch").call_command("bench.track_size", "bench.track_size")
+    for parent, answered in ((os.getpid(), True), (os.getppid(), False)):
+        answer = tmp_path / f"answer-{parent}.json"
+        request = {"do": "run", "suite": str(suite), "tree": str(suite.parent), "benchmark": "bench.track_size"}
+        request |= {"param": None, "answer": str(answer), "parent": parent}
+        ended = subprocess.run([sys.executable, "-s", command[1], json.dumps(request)], check=False, cwd=tmp_path)
+        assert (ended.returncode == 0, answer.exists()) == (answered, answered)
+
+
 def test_a_second_name_of_a_function_is_no_second_benchmark(tmp_path):
     """asv names both after the function: it would be measured and counted twice."""
     folder = tmp_path / "benchmarks"

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -364,6 +365,22 @@ def test_leftovers_of_killed_processes_are_pruned(tmp_path):
     (tmp_path / "other").mkdir()
     revisions.prune_checkouts(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["other", f"src-{os.getpid()}-abc"])
+
+
+def test_a_folder_that_is_still_written_to_is_removed_again(tmp_path, monkeypatch):
+    """A launch of a killed run ends a moment later than the run, and what it wrote meanwhile kept its folder."""
+    folder, remove, calls = tmp_path / "src-99999999-abc", shutil.rmtree, []
+
+    def interrupted(path, **words):
+        remove(path, **words)
+        calls.append(path)
+        if len(calls) == 1:
+            path.mkdir()
+
+    folder.mkdir()
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    revisions.prune_checkouts(tmp_path)
+    assert (folder.exists(), len(calls)) == (False, 2)
 
 
 def test_first_parents_leave_out_merged_branches(repo):

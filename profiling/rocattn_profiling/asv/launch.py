@@ -116,11 +116,13 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         imports: Module -> seconds that its own code took to be imported; "" -> those of all that they import.
+        shared: Benchmark -> the one of ``imports`` that its launches of a round share, however short it is.
     """
 
     benchmarks: list[Benchmark]
     broken: dict[str, str] = {}
     imports: dict[str, float] = {}
+    shared: dict[str, str] = {}
 
     def cases(self, patterns: tuple[str, ...] = ()) -> list[Case]:
         """Return the cases whose label one of the regular expressions finds; all without patterns."""
@@ -194,7 +196,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """How to sample: a ``number`` and ``count`` of 0 let the worker choose for ``sample_ns`` and ``budget_ns``.
 
     ``primed`` is how many samples to throw away first: as many as the launch did that chose. ``module`` is the
-    benchmark's, where its import takes so long that all launches of a round share one; else empty.
+    benchmark's, where all launches of a round share its import; else empty.
     """
 
     number: int = 0
@@ -209,7 +211,46 @@ class OutOfTimeError(RocattnError):
     """Raised when a process was ended for the caller's lack of time, before the benchmark's own limit."""
 
 
-class Launcher:
+class ForkingLauncher:
+    """Forks launches from a process that has imported what they share: the part of a launcher that keeps it."""
+
+    python: str
+    scratch: Path
+    environment: dict[str, str]
+    _server: ForkServer | None = None
+
+    def _serving(
+        self, script: Path, request: Mapping[str, Any], variables: Mapping[str, str], end: float
+    ) -> ForkServer | None:
+        """Return a process that has imported a module; None where it cannot fork others.
+
+        Args:
+            script: The worker.
+            request: The worker's, which names the module.
+            variables: Laid over the environment of all launches.
+            end: When the caller's own time ends, by the monotonic clock.
+
+        Raises:
+            OutOfTimeError: When ``end`` came before the module was imported.
+        """
+        key = request, variables
+        if self._server is None or self._server.key != key:
+            self.end_server()
+            command, environment = (self.python, str(script)), {**self.environment, **variables}
+            self._server = ForkServer(key, command, request, environment, self.scratch)
+            left = end - time.monotonic()
+            if not self._server.wait_until_ready(left, Patience()) and time.monotonic() >= end:
+                raise OutOfTimeError(f"{request['module']} was not imported in time")
+        return self._server if self._server.ready else None
+
+    def end_server(self) -> None:
+        """End the process that the last launches were forked from, if there is one."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+class Launcher(ForkingLauncher):
     """Starts worker processes of one side.
 
     Args:
@@ -242,7 +283,6 @@ class Launcher:
         self.environment, self._own = launch_environment(environment), environment
         self.scratch.mkdir(parents=True, exist_ok=True)
         self._worker = _lay_out_runner(self.scratch / "runner")
-        self._server: ForkServer | None = None
 
     def discover(self) -> Suite:
         """List the suite's benchmarks in this environment.
@@ -289,38 +329,11 @@ class Launcher:
         server = None
         if request.module:
             serve = {"do": "serve", "suite": str(self.suite), "tree": str(self.tree), "module": request.module}
-            server = self._serving(serve, round_variables(seed, layout, self._own), end)
+            server = self._serving(self._worker, serve, round_variables(seed, layout, self._own), end)
         answer, outcome = self._start(
             message | limits, timeout, folder, seed=seed, layout=layout, end=end, server=server
         )
         return measured(answer, outcome, pos, self.differing.of_one_tree(answer, self.shared))
-
-    def _serving(self, request: Mapping[str, Any], variables: Mapping[str, str], end: float) -> ForkServer | None:
-        """Return a process that has imported a module; None where it cannot fork others.
-
-        Args:
-            request: The worker's, which names the module.
-            variables: Laid over the environment of all launches.
-            end: When the caller's own time ends, by the monotonic clock.
-
-        Raises:
-            OutOfTimeError: When ``end`` came before the module was imported.
-        """
-        key = request, variables
-        if self._server is None or self._server.key != key:
-            self.end_server()
-            command, environment = (self.python, str(self._worker)), {**self.environment, **variables}
-            self._server = ForkServer(key, command, request, environment, self.scratch)
-            left = end - time.monotonic()
-            if not self._server.wait_until_ready(left, Patience()) and time.monotonic() >= end:
-                raise OutOfTimeError(f"{request['module']} was not imported in time")
-        return self._server if self._server.ready else None
-
-    def end_server(self) -> None:
-        """End the process that the last launches were forked from, if there is one."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
 
     def call_command(
         self, name: str, label: str, answer: Path | None = None, trace: Sequence[str] = ()
@@ -367,7 +380,7 @@ class Launcher:
                 if module:
                     suite = {"suite": str(self.suite), "tree": str(self.tree)}
                     serve = {"do": "serve", **suite, "module": module, "trace": list(trace)}
-                    server = self._serving(serve, {}, end)
+                    server = self._serving(self._worker, serve, {}, end)
                 limit_s = max(0.0, min(end - time.monotonic(), CALL_TIMEOUT_S))
                 if server is not None:
                     server.run(self._call_request(name, label, answer, trace), Path(folder), log, limit_s)
@@ -464,7 +477,7 @@ def ask_worker(
     with tempfile.TemporaryDirectory(prefix="launch-", dir=scratch, ignore_cleanup_errors=True) as folder:
         answer, log, own = Path(folder, "answer.json"), Path(folder, "log"), Path(folder, "work")
         own.mkdir()
-        asked = {**request, "answer": str(answer)}
+        asked = {**request, "answer": str(answer), "parent": os.getpid()}
         most_s = math.inf if isinstance(timeout_s, Patience) else timeout_s
         if server is None:
             text = msgspec.json.encode(asked).decode()

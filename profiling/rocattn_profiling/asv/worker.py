@@ -43,9 +43,9 @@ CALLS = 4
 
 def main() -> None:
     """Perform the request and write the answer, or the traceback, to its file."""
-    end_with_parent()
-    sys.path.append(str(Path(__file__).with_name("fallback")))
     request = json.loads(sys.argv[1])
+    end_with_parent(request.get("parent"))
+    sys.path.append(str(Path(__file__).with_name("fallback")))
     from asv_origins import Installed  # type: ignore[import-not-found]  # the copy beside this one
 
     suite = Path(request["suite"])
@@ -93,39 +93,59 @@ def serve(request: Answer, installed: Any) -> None:
         from asv_runner._aux import update_sys_path
     update_sys_path(request["suite"])
     importlib.import_module(f"{Path(request['suite']).name}.{request['module']}")
+    job = forked(request, sys.stdin.buffer, traced)
+    os.chdir(job["cwd"])
+    if job["do"] == "call":
+        with contextlib.suppress(BaseException):  # leaves no answer
+            call(job, traced)
+        os._exit(0)
+    perform(job, installed)
+
+
+def forked(request: Answer, lines: Iterable[bytes], traced: "FunctionTrace | None" = None) -> Answer:
+    """Fork a process for each line of JSON, and return in each of them what its line asks for; never in this process.
+
+    Args:
+        request: The server's own, with the descriptor for its replies.
+        lines: They end when the server is to end.
+        traced: Notes functions, in the forked processes as well.
+    """
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         sys.exit("the import starts threads, which a fork loses")
     gc.collect()
     gc.freeze()  # collections do not touch, and so do not copy, what all processes share
+    server = os.getpid()
     with os.fdopen(request["reply"], "w", buffering=1) as reply:
         print("ready", file=reply)
-        for line in sys.stdin.buffer:
-            job = json.loads(line)
+        for line in lines:
+            job: Answer = json.loads(line)
             complete = traced is not None and traced.complete
             number = os.fork()
             if traced:
                 traced.complete = complete  # this fork is no benchmark's
             if not number:
                 os.setsid()
-                end_with_parent()
+                end_with_parent(server)
                 log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
                 for descriptor, source in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
                     os.dup2(source, descriptor)
-                os.chdir(job["cwd"])
-                if job["do"] == "call":
-                    with contextlib.suppress(BaseException):  # leaves no answer
-                        call(job, traced)
-                    os._exit(0)
-                perform(job, installed)
+                return job
             print(number, file=reply)
             print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), file=reply)
+    os._exit(0)
 
 
-def end_with_parent() -> None:
-    """Ask Linux to kill this process when the gate itself is killed: an orphan would disturb the next measurement."""
+def end_with_parent(parent: "int | None") -> None:
+    """Ask Linux to kill this process when its parent is killed: an orphan would disturb the next measurement.
+
+    Args:
+        parent: Its number: it may be gone already, which no signal tells. None for one that may be any.
+    """
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
 
 
 def write(path: str, answer: Answer) -> None:

@@ -355,7 +355,7 @@ class ForkServer:
         self._replies, reply = os.pipe()
         self._stack.callback(os.close, self._replies)
         try:
-            text = msgspec.json.encode({**request, "reply": reply}).decode()
+            text = msgspec.json.encode({**request, "reply": reply, "parent": os.getpid()}).decode()
             self._process = self._stack.enter_context(
                 running(
                     (*command, text), env=environment, cwd=Path(folder), stdin=subprocess.PIPE, stdout=log, stderr=log,

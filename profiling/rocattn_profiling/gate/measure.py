@@ -33,7 +33,7 @@ from rocattn_profiling.asv.launch import OutOfTimeError
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.model import SIDES, CaseLauncher, Design, SessionResult, SideName
-from rocattn_profiling.gate.planning.pace import UNDECIDED_SHARE
+from rocattn_profiling.gate.planning.pace import SHARED_IMPORT_S, UNDECIDED_SHARE
 from rocattn_profiling.gate.rule.constants import SLOW
 from rocattn_profiling.gate.rule.interim import Code
 from rocattn_profiling.gate.rule.launches import location, usual_canary
@@ -252,7 +252,7 @@ class PairedSession:
         outcome = state.kept[side].get(round_)
         if outcome is None or state.stage != "open" or state.case.benchmark.type != "time" or not outcome.canary_ns:
             return False
-        if state.module:  # a repeat would cost another import
+        if self._pace.import_s(state.module) >= SHARED_IMPORT_S:  # a repeat would cost another one
             return False
         # A benchmark may slow the canary itself (wide vectors lower some clocks): that is usual for it.
         by_all, by_case = self._canaries[outcome.canary_of], state.canaries[outcome.canary_of]

@@ -74,6 +74,7 @@ class CombinedLauncher:
             benchmarks=[benchmark for suite in suites for benchmark in suite.benchmarks],
             broken={name: why for suite in suites for name, why in suite.broken.items()},
             imports={name: seconds for suite in suites for name, seconds in suite.imports.items()},
+            shared={name: module for suite in suites for name, module in suite.shared.items()},
         )
 
     def run(

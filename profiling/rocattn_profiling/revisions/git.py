@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.revisions.hunks import NATIVE
 
 WORKTREE = "WORKTREE"
+_ENDING_S, _PAUSE_S = 2.0, 0.05  # for what was started by a process that was killed
 _UNSHALLOW = "run `git fetch --unshallow` first; in a GitHub workflow give actions/checkout `fetch-depth: 0`"
 # What ties git to one repository, whichever folder it starts in, and to one reading of paths: git sets it for hooks,
 # which run the gate.
@@ -367,7 +369,7 @@ def own_folder(scratch: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
 
 
 def prune_checkouts(scratch: Path) -> None:
@@ -377,7 +379,16 @@ def prune_checkouts(scratch: Path) -> None:
     for folder in scratch.glob("src-*-*"):
         owner = folder.name.split("-")[1]
         if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, again while that fails: a process that ends with a killed one may write there until it does."""
+    end = time.monotonic() + _ENDING_S
+    shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists() and time.monotonic() < end:
+        time.sleep(_PAUSE_S)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def first_parents(repo: Path, head: str, count: int) -> list[Revision]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rocattn_profiling.asv.launch import Request
@@ -121,6 +122,13 @@ def suite(launcher):
     return launcher.discover()
 
 
+@pytest.fixture(params=["", NODE], ids=["alone", "forked"])
+def request_(request, launcher):
+    """How to sample: in a process of its own, or in one forked from a pytest that has collected the file."""
+    yield msgspec.structs.replace(REQUEST, module=request.param)
+    launcher.end_server()
+
+
 def run(launcher, suite, name, request=REQUEST):
     """Measure one test."""
     return launcher.run(next(case for case in suite.cases() if case.label == f"{NODE}::{name}"), request)
@@ -137,9 +145,9 @@ def test_only_tests_with_the_fixture_are_listed(suite):
     assert suite.broken == {"tests/bench/test_broken.py": "ModuleNotFoundError: No module named 'no_such_module'"}
 
 
-def test_a_launch_has_all_that_the_decision_reads(launcher, suite):
+def test_a_launch_has_all_that_the_decision_reads(launcher, suite, request_):
     """The side's own package is measured; number and count of samples are chosen once and then kept."""
-    first = run(launcher, suite, "test_side")
+    first = run(launcher, suite, "test_side", request_)
     assert first.status == "ok", first.reason
     launch = first.launch
     assert launch.number > 1
@@ -149,8 +157,29 @@ def test_a_launch_has_all_that_the_decision_reads(launcher, suite):
     assert first.canary_ns > 0
     assert first.canary_of == sys.version
     assert first.peak_rss_bytes > 1e6
-    again = run(launcher, suite, "test_side", Request(number=7, count=5))
+    again = run(launcher, suite, "test_side", msgspec.structs.replace(request_, number=7, count=5))
     assert (again.launch.number, len(again.launch.samples_ns)) == (7, 5)
+
+
+def test_a_files_launches_of_a_round_share_its_collection(tmp_path):
+    """Each is a process with fixtures of its own; the next round collects again, and a lone test does not."""
+    code = "import os\nopen('imports', 'a').write('x')\nSEEN = []\n\n\n" + "".join(
+        f"def test_{name}(benchmark):\n    SEEN.append(1)\n    assert len(SEEN) == 1\n    benchmark(int)\n\n\n"
+        for name in "ab"
+    )
+    lone = "def test_c(benchmark):\n    benchmark(int)\n"
+    settings = "[pytest]\naddopts = -p no:hypothesispytest\n"
+    write(tmp_path / "tree", {"pytest.ini": settings, "test_it.py": code, "test_lone.py": lone})
+    launcher = PytestLauncher(sys.executable, tmp_path / "tree", ["test_it.py", "test_lone.py"], tmp_path / "scratch")
+    suite = launcher.discover()
+    assert suite.shared == {"test_it.py::test_a": "test_it.py", "test_it.py::test_b": "test_it.py"}
+    assert min(suite.imports["test_it.py"], suite.imports["test_lone.py"]) > 0.05
+    (tmp_path / "tree/imports").unlink()
+    request = Request(number=1, count=1, module="test_it.py")
+    outcomes = [launcher.run(case, request, seed=seed) for seed in (1, 2) for case in suite.cases()[:2]]
+    launcher.end_server()
+    assert [outcome.status for outcome in outcomes] == ["ok"] * 4
+    assert (tmp_path / "tree/imports").read_text() == "xx"
 
 
 def test_rounds_of_the_tests_own_are_kept(launcher, suite):
@@ -171,27 +200,31 @@ def test_rounds_of_the_tests_own_are_kept(launcher, suite):
         ("test_gone", "failed", ""),
     ],
 )
-def test_an_ending_without_a_time(launcher, suite, name, status, word):
+def test_an_ending_without_a_time(launcher, suite, request_, name, status, word):
     """As asv's: skipped by itself, or failed with the exception's line."""
     case = next(iter(suite.cases()))
     case = type(case)(benchmark=case.benchmark, param=None, label=f"{NODE}::{name}")
-    outcome = launcher.run(case, REQUEST)
+    outcome = launcher.run(case, request_)
     assert outcome.status == status
     assert word in outcome.reason
     assert "\n" not in outcome.reason
 
 
-def test_what_a_test_loads(launcher):
+@pytest.mark.parametrize("module", ["", NODE])
+def test_what_a_test_loads(launcher, module):
     """The side's modules, from where they are; head's own tests are on both sides and no difference."""
-    loaded = launcher.loaded(f"{NODE}::test_side", f"{NODE}::test_side")
+    loaded = launcher.loaded(f"{NODE}::test_side", f"{NODE}::test_side", module=module)
     assert Path(loaded.modules["tinylib"]).is_relative_to(launcher.environment["PYTHONPATH"])
     assert not any(Path(file).is_relative_to(launcher.root) for file in loaded.modules.values())
-    assert launcher.loaded(f"{NODE}::test_raises", f"{NODE}::test_raises") is None
+    assert launcher.loaded(f"{NODE}::test_raises", f"{NODE}::test_raises", module=module) is None
+    launcher.end_server()
 
 
-def test_a_traced_test_says_what_ran(launcher):
-    """pytest-benchmark starts git for a name of the commit, which runs nothing of the project's."""
-    ran = launcher.loaded(f"{NODE}::test_side", f"{NODE}::test_side", ["__init__.py"]).ran
+@pytest.mark.parametrize("module", ["", NODE])
+def test_a_traced_test_says_what_ran(launcher, module):
+    """pytest-benchmark starts git for a name of the commit, which runs nothing of the project's; nor does a fork."""
+    ran = launcher.loaded(f"{NODE}::test_side", f"{NODE}::test_side", ["__init__.py"], module=module).ran
+    launcher.end_server()
     functions = {function for file, function in ran if Path(file).parent.name == "tinylib"}
     assert functions == {"<module>", "work"}
 

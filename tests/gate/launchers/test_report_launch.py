@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -107,6 +108,82 @@ def test_one_run_serves_every_benchmark_once(tmp_path):
     assert [outcome.launch.samples_ns for outcome in outcomes] == [[2e6], [2e6], [3e6], [3e6]]
     assert (tmp_path / "runs").read_text() == "xxx"
     assert not outcomes[0].canary_ns
+
+
+def google(waits):
+    """A program with results of Google Benchmark's kind, that gives up its core so many times."""
+    rows = [
+        {"name": name, "run_name": name, "repetition_index": 0, "iterations": 1000, "time_unit": "us",
+         "real_time": real, "cpu_time": 10.0}
+        for name, real in (("hash", 10.1), ("hash", 14.0), ("gpu/manual_time", 9.0))
+    ]  # fmt: skip
+    text = json.dumps(json.dumps({"context": {}, "benchmarks": rows}))
+    return f"import time\nfor _ in range({waits}):\n    time.sleep(0.0002)\nprint({text})\n"
+
+
+def test_what_is_seen_from_outside_is_of_cpu_results_alone(tmp_path):
+    """The canary, and which samples lost their core: not of a GPU's time, nor where calls may have waited."""
+    found = {}
+    for name, waits in (("busy.py", 0), ("waiting.py", 500)):
+        (tmp_path / name).write_text(google(waits))
+        side = launcher(tmp_path, f"{sys.executable} {name}", "google")
+        suite = side.discover()
+        assert suite.shared == dict.fromkeys(("hash", "gpu/manual_time"), f"{sys.executable} {name}")
+        assert suite.imports[f"{sys.executable} {name}"] > 0.01
+        found[name] = [side.run(case, Request()) for case in suite.cases()]
+    hashed, gpu = found["busy.py"]
+    assert (hashed.launch.nivcsw, hashed.launch.cpu_ns, gpu.launch.nivcsw) == ([0, 1], [1e4, 1e4], [])
+    assert (hashed.canary_ns > 1e4, gpu.canary_ns) == (True, 0)
+    assert found["waiting.py"][0].launch.nivcsw == []
+
+
+CMAKE = """\
+cmake_minimum_required(VERSION 3.16)
+project(tiny C)
+add_compile_options(-O1)
+add_executable(bench bench.c work.c)
+"""
+BENCH = """\
+#include <stdio.h>
+#include <time.h>
+unsigned work(void); unsigned other(void);
+static double now(clockid_t clock) { struct timespec t; clock_gettime(clock, &t); return 1e9 * t.tv_sec + t.tv_nsec; }
+static void run(const char *name, unsigned (*call)(void), int last) {
+  for (int i = 0; i < 12; i++) {
+    double wall = now(CLOCK_MONOTONIC), cpu = now(CLOCK_THREAD_CPUTIME_ID);
+    for (int k = 0; k < 40; k++) call();
+    cpu = (now(CLOCK_THREAD_CPUTIME_ID) - cpu) / 40, wall = (now(CLOCK_MONOTONIC) - wall) / 40;
+    printf("{\\"name\\":\\"%s\\",\\"iterations\\":40,\\"real_time\\":%f,\\"cpu_time\\":%f,\\"time_unit\\":\\"ns\\"}%s\\n",
+           name, wall, cpu, last && i == 11 ? "" : ",");
+  }
+}
+int main(void) {
+  printf("{\\"context\\": {}, \\"benchmarks\\": [");
+  run("work", work, 0), run("other", other, 1);
+  printf("]}");
+}
+"""
+WORK = """\
+#define LOOP(n) unsigned h = 1; for (volatile int i = 0; i < n; i++) h = (h ^ i) * 16777619u; return h;
+unsigned work(void) { LOOP(20000) }
+unsigned other(void) { LOOP(20000) }
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("cc")), reason="needs cmake and a C compiler")
+def test_a_cmake_project_is_gated_from_its_own_file(repo, offline):
+    """Built on both sides as .rocattn/gate.toml says: what is slower is red by its CPU time, what is not never is."""
+    settings = 'build = ["cmake -B b", "cmake --build b"]\n[[command]]\nrun = "b/bench"\nresults = "google"\n'
+    files = {"CMakeLists.txt": CMAKE, "bench.c": BENCH, "work.c": WORK, ".rocattn/gate.toml": settings}
+    repo.commit("first", **files, **{".gitignore": "out/\nb/\n"})
+    repo.commit("slower", **{"work.c": WORK.replace("work(void) { LOOP(20000)", "work(void) { LOOP(30000)")})
+    status, result = gate(repo)
+    found = {entry.label: entry for entry in result.entries}
+    assert (status, found["work"].status) == (1, "regression"), result.sentence
+    assert found["other"].status in {"pass", "inconclusive"}
+    assert "in CPU time" in found["work"].decision.reason
+    assert [cause.location.path for cause in found["work"].causes] == ["work.c"]
+    assert all(launch.canary for entry in result.entries for launch in entry.base_launches)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ class CommandFailedError(Exception):
 
 def main() -> None:
     """Perform the request and write the answer."""
-    kit.end_with_parent()
     request = json.loads(sys.argv[1])
+    kit.end_with_parent(request.get("parent"))
     try:
         answer = {"status": "ok", **measure(request)}
     except CommandFailedError as error:

@@ -7,6 +7,7 @@ import math
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from rocattn_profiling.asv import origins, worker
 from rocattn_profiling.asv.launch import (
     Benchmark,
     Differing,
+    ForkingLauncher,
+    OutOfTimeError,
     Suite,
     ask_worker,
     launch_environment,
@@ -30,6 +33,7 @@ from rocattn_profiling.revisions.asv_config import SuiteError
 
 if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
+    from rocattn_profiling.base.process import ForkServer
 
 TIMEOUT_S = 600.0  # of a test: pytest-benchmark has no limit of its own
 _OF_OTHER_RUNS = ("PYTEST_XDIST", "PYTEST_CURRENT_TEST")
@@ -39,8 +43,10 @@ _TEST_FILES = ("test_*.py", "*_test.py", "conftest.py")
 _ROOTS = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "setup.py")
 
 
-class PytestLauncher:
+class PytestLauncher(ForkingLauncher):
     """Starts pytest in the environment of one side, in head's checkout.
+
+    The launches of a round of a file's tests are forked from one pytest that has collected it, if there are several.
 
     Args:
         python: The interpreter of the side's environment.
@@ -98,7 +104,13 @@ class PytestLauncher:
                 f"{answer['marked']} of the tests have the marker `benchmark` alone, and none the fixture: let them "
                 "take `benchmark` and call what is timed with it"
             )
-        return Suite(benchmarks=_benchmarks(answer["tests"]), broken=answer["broken"])
+        benchmarks, seconds = _benchmarks(answer["tests"]), answer["seconds"]
+        files = {benchmark.name: benchmark.name.partition("::")[0] for benchmark in benchmarks}
+        start_s = max(0.0, outcome.seconds - math.fsum(seconds.values()))
+        imports = {file: start_s + seconds.get(file, 0.0) for file in files.values()}
+        several = Counter(test["node"].partition("::")[0] for test in answer["tests"])
+        shared = {name: file for name, file in files.items() if several[file] > 1}
+        return Suite(benchmarks=benchmarks, broken=answer["broken"], imports=imports, shared=shared)
 
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
@@ -106,12 +118,16 @@ class PytestLauncher:
         """Measure a test once in a fresh process; as `rocattn_profiling.asv.launch.Launcher.run`."""
         limits = {"limit_ns": round(TIMEOUT_S * 1e9), **msgspec.to_builtins(request)}
         message = {"do": "run", "node": case.label, "paths": self.named}
-        end = time.monotonic() + within_s
-        answer, outcome = self._ask(message | limits, TIMEOUT_S, round_variables(seed, layout, self._own), end)
+        end, variables = time.monotonic() + within_s, round_variables(seed, layout, self._own)
+        server = self._serving(self._worker, self._serve(request.module), variables, end) if request.module else None
+        answer, outcome = self._ask(message | limits, TIMEOUT_S, variables, end, server)
         return measured(answer, outcome, pos, self.differing.of_one_tree(answer, self.shared))
 
-    def end_server(self) -> None:
-        """Do nothing: every launch is a process of its own."""
+    def _serve(self, file: str, trace: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the request of a process that forks launches of a file's tests, or with ``trace`` calls of them."""
+        words = {"do": "serve", "module": file, "node": file, "paths": self.named, "scratch": str(self.scratch)}
+        traced = {"trace": list(trace)} if trace else {}
+        return {**words, **self._places, **traced, "calls": trace is not None}
 
     def call_command(
         self,
@@ -121,27 +137,29 @@ class PytestLauncher:
         trace: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """Return a command that calls a test once, unmeasured, and ends as programs do."""
+        request = self._call_request(label, answer, trace)
+        return self.python, str(self._worker), msgspec.json.encode(request).decode()
+
+    def _call_request(self, label: str, answer: Path | None, trace: Sequence[str]) -> dict[str, Any]:
         request: dict[str, Any] = {"do": "call", "node": label, "paths": self.named, **self._places}
         request["scratch"] = str(self.scratch)
         request |= {"answer": str(answer)} if answer else {}
-        request |= {"trace": list(trace)} if trace else {}
-        return self.python, str(self._worker), msgspec.json.encode(request).decode()
+        return request | ({"trace": list(trace)} if trace else {})
 
     def loaded(
-        self,
-        name: str,
-        label: str,
-        trace: Sequence[str] = (),
-        *,
-        module: str = "",  # noqa: ARG002 - as of `CaseLauncher.loaded`
-        within_s: float = math.inf,
+        self, name: str, label: str, trace: Sequence[str] = (), *, module: str = "", within_s: float = math.inf
     ) -> Loaded | None:
         """Call a test, unmeasured, and return the modules that its process has loaded, but for head's own tests."""
         with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
-            answer, log = Path(folder, "answer.json"), Path(folder, "log")
-            with contextlib.suppress(StartError):
-                command, limit_s = self.call_command(name, label, answer, trace), min(within_s, TIMEOUT_S)
-                run_logged(command, self.environment, Path(folder), log, limit_s)
+            answer, log, end = Path(folder, "answer.json"), Path(folder, "log"), time.monotonic() + within_s
+            with contextlib.suppress(StartError, OutOfTimeError):
+                server = self._serving(self._worker, self._serve(module, trace), {}, end) if module else None
+                limit_s = max(0.0, min(end - time.monotonic(), TIMEOUT_S))
+                if server is not None:
+                    server.run(self._call_request(label, answer, trace), Path(folder), log, limit_s)
+                else:
+                    command = self.call_command(name, label, answer, trace)
+                    run_logged(command, self.environment, Path(folder), log, limit_s)
             return read_loaded(answer)
 
     def _ask(
@@ -150,10 +168,11 @@ class PytestLauncher:
         timeout_s: float | Patience,
         variables: Mapping[str, str] | None = None,
         end: float = math.inf,
+        server: ForkServer | None = None,
     ) -> tuple[dict[str, Any], Outcome]:
         command, request = (self.python, str(self._worker)), message | self._places
         environment = {**self.environment, **(variables or {})}
-        return ask_worker(command, request, environment, self.scratch, timeout_s, end=end)
+        return ask_worker(command, request, environment, self.scratch, timeout_s, end=end, server=server)
 
     @property
     def _places(self) -> dict[str, str]:

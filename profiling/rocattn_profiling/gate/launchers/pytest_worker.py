@@ -1,5 +1,7 @@
 """Runs inside the environment of one side: lists tests of pytest-benchmark, measures one, or only calls it.
 
+Of a file with several tests it can also be the server: it collects the file once, then forks a process for each test.
+
 A standalone script of the standard library (Python 3.10 and later) and the environment's own pytest and
 pytest-benchmark; ``asv_worker.py``, ``asv_origins.py`` and ``sampling_plugin.py`` lie beside it. Called like the first
 of these: the request is JSON, and the answer goes to the file that it names.
@@ -14,7 +16,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 HERE = str(Path(__file__).parent)
 Answer = dict[str, Any]
@@ -27,8 +29,8 @@ def main() -> None:
     import asv_worker as kit  # type: ignore[import-not-found]  # the copy beside this one
     from asv_origins import Installed  # type: ignore[import-not-found]
 
-    kit.end_with_parent()
     request = json.loads(sys.argv[1])
+    kit.end_with_parent(request.get("parent"))
     if missing := [name for module, name in NEEDED.items() if importlib.util.find_spec(module) is None]:
         kit.write(
             request["answer"], {"status": "failed", "reason": f"no {' and no '.join(missing)}", "missing": missing}
@@ -40,21 +42,35 @@ def main() -> None:
     os.chdir(request["root"])
     installed = Installed(Path(request["tree"]), [Path(path.partition("::")[0]) for path in request["paths"]])
     sys.meta_path.insert(0, installed)
-    if request["do"] == "call":
-        call(request, plugin, kit, installed)
+    traced = None
+    if "trace" in request:  # pytest-benchmark asks git for a name of the commit
+        traced = kit.FunctionTrace(request["trace"], "pytest_benchmark.utils")
+    fork = None
+    if request["do"] == "serve":
+        jobs = os.fdopen(os.dup(0), "rb")  # pytest takes stdin away
+        fork = lambda: kit.forked(request, jobs, traced)  # noqa: E731
+    if request["do"] == "call" or (fork and request["calls"]):
+        call(request, plugin, kit, installed, fork, traced)
         return
     started = time.time_ns()
+
+    def end(answer: Answer | None) -> NoReturn:
+        if answer is not None and "answer" in request:  # not in a server that cannot fork
+            answer["start_ns"] = answer.get("start_ns", started)
+            kit.write(request["answer"], answer)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(0)  # stray threads or atexit hooks of a test must not delay or undo the answer
+
     try:
-        answer = {"list": list_tests, "run": run_test}[request["do"]](request, plugin, kit, installed)
+        if request["do"] == "list":
+            answer = list_tests(request, plugin, installed, end)
+        else:
+            answer = run_test(request, plugin, kit, installed, fork, end)
     except BaseException as error:  # noqa: BLE001 - also SystemExit and KeyboardInterrupt of a test are its failure
         answer = kit.failure(error)
-    if answer is not None:
-        answer["start_ns"] = answer.get("start_ns", started)
-        kit.write(request["answer"], answer)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    os._exit(0)  # stray threads or atexit hooks of a test must not delay or undo the answer
+    end(answer)
 
 
 def pytest_words(request: Answer) -> list[str]:
@@ -63,54 +79,49 @@ def pytest_words(request: Answer) -> list[str]:
     return [f"--rootdir={request['root']}", "-o", f"cache_dir={folder / 'cache'}", f"--basetemp={folder / 'tmp'}"]
 
 
-def list_tests(request: Answer, plugin: Any, kit: Any, installed: Any) -> Answer | None:  # noqa: ARG001
+def list_tests(request: Answer, plugin: Any, installed: Any, end: Any) -> Answer | None:
     """List the tests that use the fixture, and the files that cannot be collected here."""
     import pytest
 
     listing = plugin.Listing(installed)
-    status = pytest.main(["--collect-only", "-q", *pytest_words(request), *request["paths"]], plugins=[listing])
-    if status in NOT_STARTED and not listing.broken:
-        return None  # a conftest.py that fails, an unknown option: pytest has printed which
-    return {"status": "ok", "tests": listing.tests, "broken": listing.broken, "marked": listing.marked}
+
+    def answer(status: int) -> Answer | None:
+        if status in NOT_STARTED and not listing.broken:
+            return None  # a conftest.py that fails, an unknown option: pytest prints which
+        return {"status": "ok", **{name: getattr(listing, name) for name in ("tests", "broken", "marked", "seconds")}}
+
+    listing.at_end = lambda status: None if (found := answer(status)) is None else end(found)
+    return answer(pytest.main(["--collect-only", "-q", *pytest_words(request), *request["paths"]], plugins=[listing]))
 
 
-def run_test(request: Answer, plugin: Any, kit: Any, installed: Any) -> Answer:
-    """Run one test and return its timings by ``--benchmark-json``, with what was watched beside them."""
+def run_test(request: Answer, plugin: Any, kit: Any, installed: Any, fork: Any, end: Any) -> Answer:
+    """Run one test and end with its timings as pytest-benchmark has them, and what was watched beside them."""
     import pytest
 
-    sampling = plugin.Sampling(installed, kit, request)
-    file = Path(request["answer"]).with_name("benchmark.json")
-    words = [*pytest_words(request), f"--benchmark-json={file}", request["node"]]
-    try:
-        pytest.main(words, plugins=[sampling])
-    except Exception:  # pytest-benchmark's warning that nothing was timed, where a project makes errors of warnings
-        if sampling.ending is None:
-            raise
-    if sampling.ending is not None:
-        return {**sampling.ending, "strays": installed.strays()}
-    if not file.is_file():
-        reason = (
-            "the test passed, and pytest-benchmark timed nothing in it" if sampling.ran else "there is no such test"
-        )
-        return {"status": "failed", "reason": reason}
-    listed = json.loads(file.read_text())["benchmarks"]
-    stats = next((entry["stats"] for entry in listed if entry["fullname"] == request["node"]), listed[0]["stats"])
-    answer = sampling.answer(stats["data"], stats["iterations"])
-    return {"status": "ok", **answer, "strays": installed.strays()}
+    sampling = plugin.Sampling(installed, request, fork, kit)
+
+    def answer() -> Answer:
+        if sampling.ending is not None:
+            return {**sampling.ending, "strays": installed.strays()}
+        if not sampling.timed:
+            timed_nothing = "the test passed, and pytest-benchmark timed nothing in it"
+            return {"status": "failed", "reason": timed_nothing if sampling.ran else "there is no such test"}
+        own = next((timed for timed in sampling.timed if timed[0] == request["node"]), sampling.timed[0])
+        return {"status": "ok", **sampling.answer(*own[1:]), "strays": installed.strays()}
+
+    sampling.at_end = lambda _: end(answer())
+    pytest.main([*pytest_words(request), request["node"]], plugins=[sampling])
+    return answer()  # pytest did not get as far as the end of a session
 
 
-def call(request: Answer, plugin: Any, kit: Any, installed: Any) -> None:
+def call(request: Answer, plugin: Any, kit: Any, installed: Any, fork: Any, traced: Any) -> None:
     """Call what a test times, without measuring it, and list the modules that it loaded and the functions that ran."""
-    # pytest-benchmark asks git for a name of the commit.
-    traced = kit.FunctionTrace(request["trace"], "pytest_benchmark.utils") if "trace" in request else None
     import pytest
 
-    calls = plugin.Call(installed)
-    status = pytest.main([*pytest_words(request), request["node"]], plugins=[calls])
-    ran = traced.end() if traced else None
-    if status or not calls.passed:
-        sys.exit("the test does not pass")
-    if "answer" in request:
+    calls = plugin.Call(installed, request, fork)
+
+    def loaded() -> None:
+        ran = traced.end() if traced else None
         modules = list(sys.modules.items())
         files = {
             name: file
@@ -118,6 +129,19 @@ def call(request: Answer, plugin: Any, kit: Any, installed: Any) -> None:
             if (file := getattr(module, "__file__", None)) and installed.has(name, file)
         }
         kit.write(request["answer"], {"modules": files, "packages": kit.owners(files), "ran": ran})
+
+    def end(_status: int) -> None:
+        if calls.passed:
+            loaded()
+        os._exit(0)
+
+    if fork:
+        calls.at_end = end
+    status = pytest.main([*pytest_words(request), request["node"]], plugins=[calls])
+    if status or not calls.passed:
+        sys.exit("the test does not pass")
+    if "answer" in request:
+        loaded()
 
 
 if __name__ == "__main__":

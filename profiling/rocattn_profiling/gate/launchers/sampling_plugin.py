@@ -1,8 +1,8 @@
 """The gate's own plug-in of pytest, in the process of a test: which tests there are, and how one of them is sampled.
 
-pytest-benchmark measures and writes its ``--benchmark-json``. What no option of it can do is done at its fixture: the
-number of calls in a round is chosen once, in the first launch, and then given; rounds are few and of the gate's sample
-time; CPU time and context switches are read around each of them, and the fixed work is timed in between.
+pytest-benchmark measures. What no option of it can do is done at its fixture: the number of calls in a round is chosen
+once, in the first launch, and then given; rounds are few and of the gate's sample time; CPU time and context switches
+are read around each of them, and the fixed work is timed in between.
 
 Standalone: beside `pytest_worker`, in the environment of a side, with Python 3.10 or later and pytest-benchmark 4.0
 or later.
@@ -38,12 +38,18 @@ class Listing:
 
     Args:
         installed: The finder that must be asked before pytest's own.
+
+    Attributes:
+        at_end: Called with pytest's status when tests, fixtures and what the project does at the end of a session are
+            over. A summary would follow, for which plug-ins import much: 0.9 s of CPU time with hypothesis.
     """
 
     def __init__(self, installed: Any) -> None:
         self.installed = installed
+        self.at_end: Callable[[int], None] = lambda _: None
         self.tests: list[dict[str, Any]] = []
         self.broken: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}  # file -> how long it took to be collected
         self.marked = 0  # of CodSpeed's kind: the marker alone makes a benchmark
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -65,6 +71,13 @@ class Listing:
             config.option.randomly_seed = int(os.environ.get("PYTHONHASHSEED", "0"))  # equal on both sides of a round
         yield
 
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_make_collect_report(self, collector: Any) -> Iterator[None]:
+        """Time the import of each file."""
+        file, began = collector.nodeid.partition("::")[0], time.perf_counter()
+        yield
+        self.seconds[file] = self.seconds.get(file, 0.0) + time.perf_counter() - began
+
     def pytest_collectreport(self, report: Any) -> None:
         """Keep why a file cannot be collected."""
         if report.failed:
@@ -79,6 +92,11 @@ class Listing:
                 self.tests.append({"node": item.nodeid, "params": parameters(item)})
             elif item.get_closest_marker("benchmark") is not None:
                 self.marked += 1
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: Any, exitstatus: int) -> None:  # noqa: ARG002
+        """End here."""
+        self.at_end(exitstatus)
 
     def pytest_benchmark_generate_machine_info(self) -> dict[str, Any]:
         """Leave the machine out: asking for it takes a second, and the verdict has it."""
@@ -102,7 +120,34 @@ def parameters(item: Any) -> dict[str, str]:
     return texts
 
 
-class Call(Listing):
+class Single(Listing):
+    """Runs one test: the one that was collected, or in a forked process the one that is asked for.
+
+    Args:
+        installed: As in `Listing`.
+        request: What is asked for.
+        fork: Waits for requests, and returns each in a process of its own; None where there is just the first.
+    """
+
+    def __init__(self, installed: Any, request: dict[str, Any], fork: Callable[[], dict[str, Any]] | None) -> None:
+        super().__init__(installed)
+        self.request, self.fork = request, fork
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: Any) -> None:
+        """Fork between the collection and the first test, which makes the session's own fixtures."""
+        if self.fork is not None:
+            self.request.update(self.fork())
+            session.items[:] = [item for item in session.items if item.nodeid == self.request["node"]]
+            session.testscollected, session.testsfailed = len(session.items), 0
+            if session.items:
+                self.begin()
+
+    def begin(self) -> None:
+        """Prepare a forked process for its test."""
+
+
+class Call(Single):
     """Calls what a test times once, without timing it."""
 
     passed = False
@@ -117,7 +162,7 @@ class Call(Listing):
         self.passed = self.passed or (report.when == "call" and report.passed)
 
 
-class Sampling(Listing):
+class Sampling(Single):
     """Samples one test.
 
     Attributes:
@@ -125,22 +170,36 @@ class Sampling(Listing):
         ran: Whether a test came to its end.
 
     Args:
-        installed: As in `Listing`.
-        kit: ``asv_worker``, for the fixed work and what is read off the system.
+        installed, fork: As in `Single`.
         request: ``number`` and ``count`` of the samples; 0 to choose them for ``sample_ns`` and ``budget_ns``.
+        kit: ``asv_worker``, for the fixed work and what is read off the system.
     """
 
-    def __init__(self, installed: Any, kit: Any, request: dict[str, Any]) -> None:
-        super().__init__(installed)
-        self.kit, self.request = kit, request
+    def __init__(
+        self, installed: Any, request: dict[str, Any], fork: Callable[[], dict[str, Any]] | None, kit: Any
+    ) -> None:
+        super().__init__(installed, request, fork)
+        self.kit = kit
         self.ending: dict[str, Any] | None = None
         self.ran = False
         self.fixture: Any = None
+        self.timed: list[tuple[str, list[float], int]] = []
         self.rows: list[tuple[int, int, int, int]] = []
         self.canaries: list[int] = []
         self.started = self.before = 0
         self.ticks: list[int] = []
         self.load = 0.0
+
+    def begin(self) -> None:
+        """Forget how files ended: there is the test."""
+        self.ending = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: Any, exitstatus: int) -> None:
+        """Keep what pytest-benchmark timed: the name, seconds of a call in each round, and calls in a round."""
+        timed = getattr(getattr(session.config, "_benchmarksession", None), "benchmarks", [])
+        self.timed = [(each.fullname, list(each.stats.data), each.iterations) for each in timed if each.stats.data]
+        super().pytest_sessionfinish(session, exitstatus)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
@@ -247,7 +306,7 @@ class Sampling(Listing):
         """Return the samples in ns with what was watched beside them.
 
         Args:
-            data: Seconds of a call in each round, as pytest-benchmark wrote them.
+            data: Seconds of a call in each round, as pytest-benchmark has them.
             number: Calls in a round.
         """
         self.canaries += [self.kit.canary_ns() for _ in range(4)]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SHORT_S = 60.0
 SHARED_IMPORT_S = 4.0
-"""Import time from which on all launches of a module share one import a round."""
+"""Import time from which on all launches of an asv module share one import a round, and none is repeated for it."""
 _START_S = 0.25  # of a process: Python, asv_runner and the worker
 _SAMPLING = 2.0  # times the budget: the warm-up, choosing the sampling, long calls
 _GUESSED = (0.6, 1.8)  # of what was guessed from import times alone, which know nothing of long calls
@@ -84,6 +84,7 @@ class Pace:
         known: Benchmark with its parameters -> seconds of a launch, from earlier runs.
         imports: Module of the suite -> seconds that its own code takes to be imported; "" -> those of what it imports.
         budget_s: What a launch samples for.
+        shared: Benchmark -> the module that its launches share, however short its import is.
     """
 
     def __init__(
@@ -91,9 +92,11 @@ class Pace:
         known: Mapping[str, float] | None = None,
         imports: Mapping[str, float] | None = None,
         budget_s: float = 0.2,
+        shared: Mapping[str, str] | None = None,
     ) -> None:
         self.known, self._imports, self._budget_s = dict(known or {}), dict(imports or {}), budget_s
-        self._shared = {module for module, seconds in self._imports.items() if module and seconds >= SHARED_IMPORT_S}
+        self._long = {module for module, seconds in self._imports.items() if module and seconds >= SHARED_IMPORT_S}
+        self._shared = dict(shared or {})
         self._seen: dict[str, list[float]] = defaultdict(list)
         self._longer: list[float] = []  # seconds that launches took beyond the guess: long calls and set-ups
 
@@ -120,9 +123,10 @@ class Pace:
 
     def shared_module(self, case: Case) -> str:
         """Return the module whose import the launches of a benchmark share; empty where each imports it itself."""
-        module = self._module(case)
+        module = self._shared.get(case.benchmark.name) or self._module(case)
+        shared = module in self._long or case.benchmark.name in self._shared
         # The memory of a process that was forked is not all its own.
-        return module if module in self._shared and case.benchmark.type in {"time", "track"} else ""
+        return module if shared and case.benchmark.type in {"time", "track"} else ""
 
     def import_s(self, module: str) -> float:
         """Return the seconds of a module's own import; 0 for none."""
@@ -194,7 +198,7 @@ class Pace:
 
     def _module(self, case: Case) -> str:
         name = case.benchmark.name
-        modules = (module for module in self._imports if module and name.startswith(f"{module}."))
+        modules = (module for module in self._imports if module and name.startswith((f"{module}.", f"{module}::")))
         return max(modules, key=len, default="-")
 
 

@@ -76,8 +76,8 @@ class Plan:
     ) -> None:
         self.cases = cases
         self.record = pace.record_path(context.repo, context.suite, quick=context.options.quick)
-        imports = suites.sides["head"].imports
-        self.pace = pace.Pace(pace.recorded(self.record), imports, request.budget_ns / 1e9)
+        head = suites.sides["head"]
+        self.pace = pace.Pace(pace.recorded(self.record), head.imports, request.budget_ns / 1e9, head.shared)
         self._distances: dict[str, int | None] | None = None
         if context.trees:
             tree, shared = context.trees["head"].absolute(), context.launchers["head"].shared

@@ -168,7 +168,7 @@ def _list(arguments: argparse.Namespace) -> int:
         seconds = "-" if case.seconds is None else f"{case.seconds:.1f} s"
         print(f"{seconds:>8}  {_called(case):<26}  {terminal(case.label)}")
     count = len(plan.benchmarks)
-    say(f"{count} benchmark{'' if count == 1 else 's'}, {span(plan.estimate_s)} in total")
+    say(f"{count} benchmark{'' if count == 1 else 's'}, in total {span(plan.estimate_s, unknown=plan.unknown)}")
     return OK
 
 

@@ -151,7 +151,7 @@ class PairedSession:
                 seconds = self._round_s([state]) - (2 * self._pace.import_s(state.module) if imported else 0.0)
                 # What the change cannot reach has one round, and the traced calls.
                 takes = (looks[0] - done if done or state.case.label in self._possible else _TRACED_ROUNDS) * seconds
-                shares = bool(state.module) and imported  # whoever shares an import goes with the first
+                shares = imported and self._imports_long(state)  # whoever shares such an import goes with the first
                 if needed + takes <= (left if shares or not batch else left / _BATCH_SHARE):
                     batch, needed, modules = [*batch, state], needed + takes, modules | {state.module}
             if not batch:
@@ -252,7 +252,7 @@ class PairedSession:
         outcome = state.kept[side].get(round_)
         if outcome is None or state.stage != "open" or state.case.benchmark.type != "time" or not outcome.canary_ns:
             return False
-        if self._pace.import_s(state.module) >= SHARED_IMPORT_S:  # a repeat would cost another one
+        if self._imports_long(state):  # a repeat would cost another one
             return False
         # A benchmark may slow the canary itself (wide vectors lower some clocks): that is usual for it.
         by_all, by_case = self._canaries[outcome.canary_of], state.canaries[outcome.canary_of]
@@ -288,6 +288,10 @@ class PairedSession:
 
     def _round_s(self, states: Sequence[CaseState]) -> float:
         return self._pace.round_s(state.case for state in states)
+
+    def _imports_long(self, state: CaseState) -> bool:
+        """Whether launches share an import that planning has to spare, rather than one that only saves time."""
+        return self._pace.import_s(state.module) >= SHARED_IMPORT_S
 
     def _fits(self, state: CaseState) -> bool:
         """Whether there is time for a first launch of both sides, or it is there already."""

@@ -53,6 +53,9 @@ class Taking:
         canary_ns = 3e5 if slow else 1.5e5
         return Outcome(status="ok", launch=launch, canary_ns=canary_ns, canary_of="3.13", seconds=takes)
 
+    def end_server(self):
+        """Nothing was forked."""
+
 
 @pytest.fixture
 def session(tmp_path, monkeypatch):
@@ -72,6 +75,7 @@ def session(tmp_path, monkeypatch):
         on_step=lambda _: None,
         runs_change=None,
         calls=True,
+        shared=None,
     ):
         def traced(label):
             clock.now += 2.0 if calls else 0.0
@@ -84,7 +88,8 @@ def session(tmp_path, monkeypatch):
         ]  # fmt: skip
         design = Design(
             cases=cases, policy=Options(quick=True).policy(), request=Request(), seed=3, steps=steps or {},
-            pace=Pace(known if known is not None else dict.fromkeys(labels, 1.0)), limit=TimeLimit.begin(limit_s),
+            pace=Pace(known if known is not None else dict.fromkeys(labels, 1.0), {"m": 1.0}, shared=shared),
+            limit=TimeLimit.begin(limit_s),
             runs_change=runs_change and (lambda case: traced(case.label)),
             tracing=runs_change and Tracing([], [case for case in cases if case.label in (steps or {})], calls),
         )  # fmt: skip
@@ -119,11 +124,16 @@ def test_one_round_of_all_first_and_then_the_near_ones(session):
     assert len(verdict.entries_of(cases, found)) == 40
 
 
-def test_those_that_look_slower_go_first_if_sources_name_none(session):
-    """As of C, whose calls are not followed: forty benchmarks, and time for a round of all and a look at a few."""
+@pytest.mark.parametrize("shared", [False, True])
+def test_those_that_look_slower_go_first_if_sources_name_none(session, shared):
+    """As of C, whose calls are not followed: forty benchmarks, and time for a round of all and a look at a few.
+
+    That all are forked from one short import is no reason to go on with all of them at once.
+    """
     labels = [f"b{n:02}" for n in range(40)]
-    _, found, ran, took = session(labels, 200, slower=("b07", "b30"))
+    _, found, ran, took = session(labels, 200, slower=("b07", "b30"), shared=shared and dict.fromkeys(labels, "m"))
     assert {"b07", "b30"} <= set(ran[40:48])
+    assert len(set(ran[40:52])) <= 4
     assert took <= 200
     verdicts = {decision.id: decision.verdict for decision in found.decision.decisions}
     assert [label for label in labels if verdicts[label] == "regression"] == ["b07", "b30"]
@@ -296,6 +306,9 @@ def test_estimates_follow_imports_records_and_launches():
     assert guessed.estimate_s([slow, fast], looks, traced=some) == pytest.approx(
         (0.6 * (2 * both + few), 1.8 * (2 * both + many))
     )
+    forked = Pace(imports={"slow": 3.0}, shared={"slow.time_x": "slow"})
+    assert (forked.shared_module(slow), forked.launch_s(slow) < 1) == ("slow", True)
+    assert forked.round_s([slow, slow]) == pytest.approx(6 + 4 * forked.launch_s(slow))
     low, high = known.estimate_s([slow], (5, 8, 12))
     assert low <= 2 * 5 * 2.0 * 1.2 <= high
 

@@ -46,11 +46,13 @@ def planned(tmp_path, monkeypatch):
         launchers={"head": SimpleNamespace(shared=(tmp_path / "head/tests",))},
     )  # fmt: skip
 
-    def plan(*names):
+    def plan(*names, commands=(), better=""):
+        context.options = Options(quick=True, commands=commands)
         benchmarks = [
-            Benchmark(name=f"tests/test_bench.py::{n}", type="time", unit="s", version="", params=[], param_names=[])
+            Benchmark(name=f"tests/test_bench.py::{n}", type="time", unit="s", version="", params=[], param_names=[],
+                      better=better)
             for n in names
-        ]
+        ]  # fmt: skip
         suite = Suite(benchmarks=benchmarks)
         suites = ListedSuites({"base": suite, "head": suite}, None)
         return Plan(context, suites, suite.cases(), Request(), Policy(), Reach(context.changes))
@@ -71,6 +73,17 @@ def test_a_run_of_a_minute_needs_no_shortening(planned, limit_s, longest_s, end)
     plan = planned(NAMES[2])
     plan.estimate_s = (10.0, longest_s)
     assert plan.line(limit_s).endswith(f"it does not appear to call changed code{end}")
+
+
+def test_a_command_that_was_never_timed_has_no_high_end(planned):
+    """What the gate only guesses is no promise; results that a program reports were timed when they were listed."""
+    name = f"tests/test_bench.py::{NAMES[2]}"
+    plan = planned(NAMES[2], commands=(name,))
+    assert (plan.unknown, plan.listed().unknown) == (True, True)
+    assert "at least: how long a command takes shows its first run; it does not" in plan.line(0)
+    assert plan.line(0).endswith("; use --max-time or --bench to shorten it")
+    reported = planned(NAMES[2], commands=(name,), better="smaller")
+    assert (reported.unknown, "at least" in reported.line(0)) == (False, False)
 
 
 def test_a_plan_says_what_the_sources_show(planned):

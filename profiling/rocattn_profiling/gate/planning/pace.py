@@ -257,8 +257,15 @@ def parsed_limit(text: str) -> float:
     return seconds if seconds >= 1 else math.nan
 
 
-def span(seconds: tuple[float, float]) -> str:
-    """Return an estimate for people: ``about 18 min``, ``about 18 to 40 min``."""
+def span(seconds: tuple[float, float], *, unknown: bool = False) -> str:
+    """Return an estimate for people: ``about 18 min``, ``about 18 to 40 min``.
+
+    Args:
+        seconds: The low and the high end.
+        unknown: Whether it leaves commands out that nobody has timed.
+    """
+    if unknown:
+        return f"{duration(seconds[0])} at least: how long a command takes shows its first run"
     low, high = (duration(end) for end in seconds)
     if low == high or seconds[1] < 1.3 * seconds[0]:
         return f"about {duration(math.fsum(seconds) / 2)}"

@@ -47,10 +47,12 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         estimate_s: Seconds of a whole run, low and high end.
         benchmarks: In the order of the suite.
+        unknown: Whether there are commands that were never timed here, so that the estimate has no high end.
     """
 
     estimate_s: tuple[float, float]
     benchmarks: list[PlannedCase]
+    unknown: bool = False
 
 
 class Plan:
@@ -78,6 +80,8 @@ class Plan:
         self.record = pace.record_path(context.repo, context.suite, quick=context.options.quick)
         head = suites.sides["head"]
         self.pace = pace.Pace(pace.recorded(self.record), head.imports, request.budget_ns / 1e9, head.shared)
+        commands = [case for case in cases if case.benchmark.name in context.options.commands]
+        self.unknown = any(not case.benchmark.better and case.label not in self.pace.known for case in commands)
         self._distances: dict[str, int | None] | None = None
         if context.trees:
             tree, shared = context.trees["head"].absolute(), context.launchers["head"].shared
@@ -103,18 +107,19 @@ class Plan:
     def line(self, max_time_s: float) -> str:
         """Return the plan in one line."""
         count = len(self.cases)
-        line = f"{count} benchmark{'' if count == 1 else 's'}, {pace.span(self.estimate_s)}"
+        line = f"{count} benchmark{'' if count == 1 else 's'}, {pace.span(self.estimate_s, unknown=self.unknown)}"
         if self._distances is not None and len(self.steps) < count == len(self._distances):
             calling = len(self.steps)
             who = f"{calling or 'none'} of them appear{'' if calling > 1 else 's'}"
             line += f"; {who if count > 1 else 'it does not appear'} to call changed code"
-        return line + how_to_shorten(max_time_s, self.estimate_s[1])
+        return line + how_to_shorten(max_time_s, math.inf if self.unknown else self.estimate_s[1])
 
     def listed(self) -> RunPlan:
         """Return what ``--list`` prints."""
         known = self._distances
         return RunPlan(
             estimate_s=self.estimate_s,
+            unknown=self.unknown,
             benchmarks=[
                 PlannedCase(
                     label=case.label,

@@ -89,6 +89,20 @@ def test_a_changed_line_of_the_kernels_sources_is_the_cause(kernels):
     assert (cause.location.path, cause.location.line) == ("src/add.hip", 5)
 
 
+def test_a_kernels_source_is_the_last_cause_of_a_slower_program(kernels):
+    """Which files a program is built from is not known, but what explains the machine code already is."""
+    program = '{"name": "x", "unit": "us", "value": 100}\n'
+    kernels.commit("program", **{"work.json": program})
+    source = SOURCE.replace("{}", "{ x[0] = 1; }")
+    kernels.commit(
+        "both", **{"k.s": assembly(200, *NAMES), "src/add.hip": source, "work.json": program.replace("1", "2")}
+    )
+    _, result = gate(*BUILD, "--quick", "--command", "cat work.json", "--results", "jsonl")
+    slower = next(entry for entry in result.entries if entry.label == "x")
+    paths = [cause.location.path for cause in slower.causes]
+    assert (paths[0], paths[-1]) == ("work.json", "src/add.hip")
+
+
 @pytest.mark.parametrize(
     ("arguments", "files", "status", "said"),
     [

@@ -101,6 +101,8 @@ class _Finder:
         self._longest_s = 0.0
         self._loaded: dict[tuple[str, str], tuple[Loaded | None, Loaded | None]] = {}
         self._reach = Reach(context.changes)
+        exact = [cause for entry in worse if entry.metric in EXACT for cause in entry.causes]
+        self._of_kernels = {cause.location.path for cause in exact if cause.location}
         self._counters = Counters(context, [entry for entry in worse if entry.metric == "time"])
 
     def causes(self, entry: Entry) -> list[Cause]:
@@ -151,6 +153,7 @@ class _Finder:
     def _file_causes(self, base: Loaded | None, head: Loaded | None, named: Collection[str]) -> list[Cause]:
         """Return the changed files as causes: those alone whose differing functions started, where there are such."""
         changes = [change for change in self._files(base, head) if change.path not in named]
+        changes.sort(key=lambda change: change.path in self._of_kernels)  # what already explains machine code is last
         started = [(change, self._reach.started_in(change, base, head)) for change in changes]
         if any(started_in for _, started_in in started):
             started = [(change, lines) for change, lines in started if lines is not None]

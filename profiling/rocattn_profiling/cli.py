@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import rocattn
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.console import cleanly, json_alone, spell_out
+from rocattn_profiling.base.console import cleanly, ending, json_alone, open_streams, spell_out
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
 
 # Verb -> one line of help. Each verb's `command` has `prepare(parser)` and `run(arguments) -> exit status`.
@@ -124,6 +124,7 @@ def _parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.N
 def main(argv: list[str] | None = None) -> int:
     """Run one command; an expected error is one line on stderr and its exit status, never a traceback."""
     name, debug = "rocattn", False
+    open_streams()
     spell_out()
     try:
         try:
@@ -134,15 +135,14 @@ def main(argv: list[str] | None = None) -> int:
             with cleanly(top.command), json_alone(getattr(arguments, "json", False)):
                 return int(import_module(f"rocattn_profiling.{top.command}.command").run(arguments))
         finally:
-            if sys.stdout is not None:  # closed by who started us
-                sys.stdout.flush()  # here, where an error has its line; not when the interpreter ends
+            sys.stdout.flush()  # here, where an error has its line; not when the interpreter ends
     except RocattnError as error:
         if debug:
             _complain(traceback.format_exc().rstrip())
         _complain(f"{name}: {error}", *getattr(error, "__notes__", ()))
         return error.status if isinstance(error, CommandError) else USAGE
     except KeyboardInterrupt as error:
-        _complain(f"{name}: interrupted; what was finished is kept", *getattr(error, "__notes__", ()))
+        _complain(f"{name}: {ending('interrupted')}", *getattr(error, "__notes__", ()))
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error of ours
         _drop(sys.stdout)
@@ -158,7 +158,7 @@ def _drop(stream: IO[str]) -> None:
 
 
 def _unexpected(name: str, error: Exception, *, debug: bool) -> int:
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EBADF}:
         if not error.filename:
             _drop(sys.stdout)
         if not debug:

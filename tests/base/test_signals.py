@@ -4,10 +4,12 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.base.console import cleanly, end_cleanly
+from rocattn_profiling.base.console import cleanly
+from rocattn_profiling.base.journal import keeping
 
 from ..programs import hearing
 
@@ -28,11 +30,10 @@ def test_a_command_that_is_ended_unwinds_and_says_what_is_kept(capsys, number, s
     """With the status that shells expect; afterwards the signal does what it did before."""
     with pytest.raises(SystemExit, match=str(128 + number)), cleanly("plan"):
         signal.raise_signal(number)
-    with cleanly("bench"):
-        end_cleanly("bench", "the half of it is kept")
-        with pytest.raises(SystemExit):
-            signal.raise_signal(number)
-    assert capsys.readouterr().err == f"rocattn plan: {said}\nrocattn bench: {said}; the half of it is kept\n"
+    with pytest.raises(SystemExit), cleanly("bench"), keeping(Path("r"), 4, lambda: 2):
+        signal.raise_signal(number)
+    line = "kept 2 of 4 in r; the same command continues"
+    assert capsys.readouterr().err == f"rocattn plan: {said}\nrocattn bench: {said}; {line}\n"
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
@@ -42,7 +43,6 @@ def test_an_ignored_signal_stays_ignored(number):
     former = signal.signal(number, signal.SIG_IGN)
     try:
         with cleanly("bench"):
-            end_cleanly("bench", "what was finished is kept")
             signal.raise_signal(number)
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:

@@ -213,7 +213,7 @@ def test_sigterm_ends_the_command_and_its_worker(tmp_path):
         child.terminate()
         _, err = child.communicate()
     assert child.returncode == 128 + signal.SIGTERM
-    assert "terminated; what was finished is kept" in err
+    assert "terminated; nothing was finished yet" in err
     assert workers
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []

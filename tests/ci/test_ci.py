@@ -445,7 +445,7 @@ def test_a_job_that_is_ended_ends_its_step(tmp_path, how, status):
         said = process.communicate()[1]
     assert process.returncode == status, said
     assert left == []
-    assert "what was finished is kept" in said
+    assert "; nothing was finished yet" in said
     assert json.loads(summary.read_text())["status"] == 3
 
 

@@ -200,7 +200,7 @@ def test_an_interrupted_file_leaves_what_was_there(tmp_path, capsys, monkeypatch
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Slow()))
     (tmp_path / "o").write_text("earlier")
     assert main(["gate", "judge", "-", "--out", str(tmp_path / "o")]) == 130
-    assert "interrupted: no decision was written" in capsys.readouterr().err
+    assert "interrupted\nno decision was written" in capsys.readouterr().err
     assert (tmp_path / "o").read_text() == "earlier"
 
 

@@ -184,7 +184,7 @@ def test_interrupted_build_resumes(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(kernel_build, "compile_hip", interrupted)
     assert cli.main(command) == 130
-    assert "interrupted; what was finished is kept" in capsys.readouterr().err
+    assert "interrupted\n" in capsys.readouterr().err
     finished = {file.name: file.read_bytes() for file in out.iterdir()}
     assert "manifest.json" not in finished
     assert len(finished) >= 4

@@ -414,3 +414,30 @@ def test_a_study_of_nothing_is_still_a_page():
     assert "there is no &lt;device&gt;" in memory_report.html(report)
     assert "not measured: gpu" in memory_report.markdown(report)
     assert math.isclose(memory_report.to_json(report)["budget_bytes"], 1)
+
+
+def test_an_interrupted_study_goes_on(tmp_path, capsys, monkeypatch):
+    """The line counts the lengths on disk; the same command measures the rest, and leaves the journal of none."""
+    measured, measure_point = [], memory_measure._measure_point
+
+    def interrupted(subject, length, *rest):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        return once(subject, length, *rest)
+
+    def once(subject, length, *rest):
+        measured.append(length)
+        return measure_point(subject, length, *rest)
+
+    monkeypatch.setattr(memory_measure, "_measure_point", interrupted)
+    words = ["memory", "--backend", "cpu", "--lengths", "64", "96", "128", "--out", str(tmp_path)]
+    assert main(words) == 130
+    journal = tmp_path / "points.jsonl"
+    line = f"rocattn memory: interrupted; kept 2 of 3 in {journal}; the same command continues\n"
+    assert capsys.readouterr().err.endswith(line)
+    assert not (tmp_path / "memory.json").exists()
+    monkeypatch.setattr(memory_measure, "_measure_point", once)
+    assert main(words) == 0
+    assert measured == [64, 96, 128]
+    assert len(json.loads((tmp_path / "memory.json").read_text())["points"]) == 3
+    assert not journal.exists()

@@ -170,8 +170,8 @@ def test_site_measures_the_newest_commits_first(out, repository, capsys, monkeyp
     """--measure N hands over to the back-fill and publishes after it; nothing measured is exit status 3."""
     asked = []
 
-    def measure(repo, count, *, launches, on_step, say):
-        asked.append((repo, count, launches))
+    def measure(repo, count, *, results, launches, on_step, say):
+        asked.append((repo, count, results, launches))
         on_step(Step(done=1, total=1, what="x"))
         say("building")
         return history.Backfill(passed_over={"abc": "does not build"}, launches=0)
@@ -179,7 +179,7 @@ def test_site_measures_the_newest_commits_first(out, repository, capsys, monkeyp
     monkeypatch.setattr(history, "measure_history", measure)
     words = ["site", "--repo", str(repository), "--store", str(out / "none"), "--out", str(out / "site")]
     assert main([*words, "--measure", "4"]) == 3
-    assert asked == [(repository, 4, 3)]
+    assert asked == [(repository, 4, out / "none", 3)]
     assert (out / "site/index.html").is_file()
     assert "0 commits measured, 0 had results, 1 passed over" in capsys.readouterr().err
 
@@ -194,4 +194,4 @@ def test_a_back_fill_that_is_told_to_end_unwinds(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(history, "measure_history", measure)
     with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
         main(["site", "--measure", "1", "--out", str(tmp_path)])
-    assert capsys.readouterr().err.endswith("rocattn site: terminated; what was finished is kept\n")
+    assert capsys.readouterr().err.endswith("rocattn site: terminated\n")

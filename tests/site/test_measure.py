@@ -6,6 +6,7 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import AsvStore
+from rocattn_profiling.base.journal import kept
 from rocattn_profiling.site.measure import measure_history
 
 pytestmark = pytest.mark.slow
@@ -80,3 +81,37 @@ def test_no_commit_builds(repo, offline):
     done = measure_history(repo.root, 3)
     assert list(done.passed_over) == [sha[:10]]
     assert done.measured == []
+
+
+def test_a_run_that_was_ended_goes_on_launch_by_launch(project, offline):
+    """Nothing is measured twice, the line counts what is on disk, and the store is the one that was named."""
+    new, results = project.commit("next", **{"a.txt": "1"}), project.root / "elsewhere"
+
+    def end(step):
+        if step.done == 3:
+            raise KeyboardInterrupt
+
+    options = {"launches": 2, "benchmarks": [r"\(100\)"], "results": results}
+    with pytest.raises(KeyboardInterrupt):
+        measure_history(project.root, 2, **options, on_step=end)
+    journal = results / "history.jsonl.rocattn"
+    assert kept() == f"kept 3 of at most 4 launches in {journal}; the same command continues"
+    said = []
+    done = measure_history(project.root, 2, **options, say=said.append)
+    assert f"goes on with 3 launches of a run that was ended ({journal})" in said
+    assert {r.sha for r in done.measured} == {new, project.git("rev-parse", "HEAD~1")}
+    assert not journal.exists()
+    assert AsvStore(project.root, results).read()
+    assert not AsvStore(project.root).read()
+
+
+def test_a_benchmark_that_a_commit_lacks_is_measured(project, offline):
+    """A commit is known benchmark by benchmark, failures included: they are not tried again."""
+    project.commit("suite", **{"benchmarks/bench_work.py": SUITE})
+    measure_history(project.root, 1, launches=1, benchmarks=["track_five", "time_fails"])
+    done = measure_history(
+        project.root, 1, launches=1, benchmarks=["track_five", "time_fails", r"time_work\(100, 'a'\)"]
+    )
+    assert (len(done.measured), done.launches) == (1, 1)
+    again = measure_history(project.root, 1, launches=1, benchmarks=["track_five", "time_fails"])
+    assert (again.measured, len(again.known)) == ([], 1)

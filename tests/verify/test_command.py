@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -199,8 +200,8 @@ def test_bad_arguments_are_one_line(capsys, tmp_path, words, message):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty, number):
+@pytest.mark.parametrize(("number", "how"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty, number, how):
     """Ctrl-C in the second case, or a cancelled CI job, leaves the first one's outcome beside a whole run's files."""
     calls = []
     compute = faulty.forward
@@ -212,13 +213,23 @@ def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty, nu
         compute(*arguments)
 
     faulty.forward = forward
-    status, _, err = run(capsys, tmp_path, "--family", "visibility", "--quick", "--backend", "faulty")
-    assert status == 130
-    assert "interrupted; what was finished is kept" in err
+    words = ["verify", "--family", "visibility", "--quick", "--backend", "faulty", "--out", str(tmp_path)]
+    try:
+        status = main(words)
+    except SystemExit as error:
+        status = error.code
+    err = capsys.readouterr().err
+    assert status == 128 + number
+    assert re.search(rf"{how}; kept 1 of \d+ in {tmp_path}/cases.jsonl; the same command continues\n", err)
     report = json.loads((tmp_path / "interrupted/verify.json").read_text())
     assert (report["ran"], report["failed"]) == (1, 0)
     assert "1 check " in (tmp_path / "interrupted/index.html").read_text()
     assert not (tmp_path / "verify.json").exists()
+    assert main(words) == 0
+    assert f"goes on with 1 cases of a run that was ended ({tmp_path}/cases.jsonl)" in capsys.readouterr().err
+    report = json.loads((tmp_path / "verify.json").read_text())
+    assert len(calls) == report["ran"] + 1, "the first case was not run again, the second was"
+    assert not (tmp_path / "cases.jsonl").exists()
 
 
 def test_a_crash_leaves_the_command_of_the_case_behind(tmp_path):

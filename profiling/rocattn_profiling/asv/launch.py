@@ -28,6 +28,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn.toolchain import compiler_environment
 from rocattn_profiling.asv import origins, worker
+from rocattn_profiling.base.files import DocumentError, decoded
 from rocattn_profiling.base.process import ForkServer, Patience, StartError, run_group
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
@@ -394,7 +395,7 @@ class Launcher(ForkingLauncher):
         folder = self.scratch / worker.cache_name(benchmark.setup_cache_key or "")
         done = folder / "outcome.json"
         if done.exists():
-            outcome = msgspec.json.decode(done.read_bytes(), type=Outcome)
+            outcome = decoded(done.read_bytes(), Outcome)
         else:
             folder.mkdir(parents=True, exist_ok=True)
             timeout = benchmark.setup_cache_timeout or benchmark.timeout or self.timeout_s
@@ -492,7 +493,7 @@ def ask_worker(
             printed = _tail(log)
             status: Status = "timeout" if ended.status is None else "failed"
             return {}, Outcome(status=status, reason=ended.sentence(printed), traceback=printed, seconds=ended.seconds)
-        values: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
+        values: dict[str, Any] = decoded(answer.read_bytes())
         texts = {name: values.get(name, "") for name in ("reason", "traceback")}
         return values, Outcome(status=values["status"], seconds=round(ended.seconds, 3), **texts)
 
@@ -589,8 +590,8 @@ def measured(answer: Mapping[str, Any], outcome: Outcome, pos: int, of_one_tree:
 def read_loaded(answer: Path) -> Loaded | None:
     """Return what a process that called a benchmark has written down; None if it has not."""
     try:
-        return msgspec.json.decode(answer.read_bytes(), type=Loaded)
-    except (OSError, msgspec.DecodeError):
+        return decoded(answer.read_bytes(), Loaded)
+    except (OSError, DocumentError):
         return None
 
 

@@ -14,7 +14,7 @@ import platform
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import Ordered, PassedOver, Points, ResultGrid, Series, guess_unit, place_of, readable
-from rocattn_profiling.base.files import HeldError, locked, result_folder, write_text
+from rocattn_profiling.base.files import DocumentError, HeldError, decoded, locked, result_folder, write_text
 from rocattn_profiling.base.forks import forked
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, usual_files
 
@@ -198,6 +198,17 @@ class AsvStore:
             for name, params, machine, env_name in sorted(series)  # what is joined is kept only once
         ]
 
+    def measured(self) -> dict[str, set[str]]:
+        """Return the commits that have results of each benchmark, failures among them; those of other code not."""
+        known, commits = self.benchmarks(), dict[str, set[str]]()
+        for path in self.result_files():
+            with suppress(RocattnError):
+                results = load_results(path)
+                for name in results.get_all_result_keys():
+                    if results.benchmark_version.get(name) in {None, known.get(name, {}).get("version")}:
+                        commits.setdefault(name, set()).add(results.commit_hash)
+        return commits
+
     def result_files(self, on_problem: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
         """Go through the result files of all machines; a folder without a usable machine.json is reported."""
         folders = sorted(p for p in self.results_dir.glob("*") if p.is_dir()) if self.results_dir.is_dir() else []
@@ -341,7 +352,7 @@ def load_results(path: Path) -> Results:
 
     try:
         return Results.load(str(path))
-    except (UserError, OSError, ValueError, TypeError, AttributeError) as error:
+    except (UserError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         try:
             data = json.loads(path.read_bytes())
             if not isinstance(data, dict) or data.get("version") != 1:
@@ -350,7 +361,7 @@ def load_results(path: Path) -> Results:
                 updated = Path(scratch) / path.name
                 updated.write_text(json.dumps(up_to_date(data)), encoding="utf-8")
                 return Results.load(str(updated))
-        except (UserError, OSError, ValueError, TypeError, AttributeError) as broken:
+        except (UserError, OSError, ValueError, TypeError, AttributeError, RecursionError) as broken:
             raise RocattnError(_one_line(str(broken))) from broken
 
 
@@ -397,10 +408,10 @@ def _read_files(paths: Sequence[Path], known: Mapping[str, Mapping[str, Any]]) -
                     continue
                 try:
                     params = results.get_result_params(name) or []
-                    key = (name, tuple(map(tuple, params)), *where)
+                    key = (name, tuple(tuple(map(str, values)) for values in params), *where)
                     if not all(params):  # a parameter without values: no result can be
                         continue
-                    grid = found.grids.get(key) or ResultGrid(math.prod(map(len, params)))
+                    grid = found.grids.get(key) or ResultGrid(_combinations(params))
                     grid.add(results, name, params)
                     found.grids[key] = grid
                 except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
@@ -408,6 +419,12 @@ def _read_files(paths: Sequence[Path], known: Mapping[str, Mapping[str, Any]]) -
         except (RocattnError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             found.passed_over.add(path, error)
     return found
+
+
+def _combinations(params: Sequence[Sequence[object]]) -> int:
+    if (count := math.prod(map(len, params))) > _MOST_RESULTS:
+        raise ValueError(f"its parameters have {count} combinations")
+    return count
 
 
 def up_to_date(data: dict[str, Any]) -> dict[str, Any]:
@@ -429,8 +446,8 @@ def _write_asv_json(path: Path, data: dict[str, Any], version: int) -> None:
 def _load_json(path: Path) -> dict[str, Any] | None:
     """Return a JSON object without asv's version field; None when there is none to read."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        data = decoded(path.read_bytes())
+    except (OSError, DocumentError):
         return None
     return {k: v for k, v in data.items() if k != "version"} if isinstance(data, dict) else None
 
@@ -461,6 +478,7 @@ def _one_line(text: str) -> str:
 
 Sample = float | list[float] | None
 """A result of one parameter combination: samples in seconds, a number, NaN for n/a, None for failed."""
+_MOST_RESULTS = 1_000_000  # of one benchmark in one file
 _BENCHMARK_NAME = re.compile(r"[A-Za-z_][\w.-]{0,199}")
 
 

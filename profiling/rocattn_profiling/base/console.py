@@ -95,6 +95,20 @@ def saying_elapsed(what: str, say_line: Callable[[str], None]) -> Iterator[None]
         thread.join()
 
 
+def open_streams() -> None:
+    """Open the standard streams that who started us has closed, so that no file of ours gets their numbers.
+
+    What goes to stderr is for people, and is dropped. What goes to stdout was asked for: writing it fails.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY), number)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def spell_out() -> None:
     """Escape characters that stdout's encoding lacks, as stderr does: a name must not crash a command."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -122,17 +136,19 @@ def at_end(handler: Callable[[int, FrameType | None], Any]) -> Handlers:
     return former
 
 
-def end_cleanly(command: str, kept: str = "") -> Handlers:
-    """Unwind at the signals of `at_end`, so that child processes are ended too; say so, and what is kept."""
-    from rocattn_profiling.base.process import end_started
+class EndedError(KeyboardInterrupt):
+    """Raised where a signal of `at_end` is heard: what a backend's own code raises, SystemExit too, is its failure."""
 
-    def ended(number: int, _frame: FrameType | None) -> NoReturn:
-        end_started()  # threads may be waiting for them
-        with suppress(OSError):  # no terminal is left to write to
-            say(f"rocattn {command}: {_ENDING[signal.Signals(number)]}{kept and f'; {kept}'}")
-        raise SystemExit(128 + number)
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = signal.Signals(number)
 
-    return at_end(ended)
+
+def ending(how: str) -> str:
+    """Return the last line of a command that a signal ended: how, and what is kept."""
+    from rocattn_profiling.base.journal import kept
+
+    return "; ".join(filter(None, [how, kept()]))
 
 
 def restore(former: Handlers) -> None:
@@ -143,13 +159,26 @@ def restore(former: Handlers) -> None:
 
 @contextmanager
 def cleanly(command: str) -> Iterator[None]:
-    """Let a command end cleanly, and see how the programs that it starts end."""
+    """Unwind at the signals of `at_end`, so that child processes are ended too, and say at last what is kept.
+
+    Programs that the command starts are seen to fail.
+    """
+    from rocattn_profiling.base.process import end_started
+
+    def ended(number: int, _frame: FrameType | None) -> NoReturn:
+        end_started()  # threads may be waiting for them
+        raise EndedError(number)
+
     with suppress(ValueError):  # in another thread than the main one
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # every failed program would seem to end with status 0
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    former = end_cleanly(command)
+    former = at_end(ended)
     try:
         yield
+    except EndedError as error:
+        with suppress(OSError):  # no terminal is left to write to
+            say("\n".join([f"rocattn {command}: {ending(_ENDING[error.number])}", *getattr(error, "__notes__", ())]))
+        raise SystemExit(128 + error.number) from None
     finally:
         restore(former)
 
@@ -157,7 +186,7 @@ def cleanly(command: str) -> Iterator[None]:
 @contextmanager
 def json_alone(wanted: bool) -> Iterator[None]:
     """Reserve stdout for `emit_json`: other output (a user's backend, its module, native code) goes to stderr."""
-    if wanted and sys.stdout is not None and sys.stderr is not None:
+    if wanted:
         _kept.append((sys.stdout, -1))
         with suppress(OSError, ValueError):  # in tests stdout has no descriptor, or another one
             if (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2):

@@ -15,15 +15,42 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar, overload
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.base.markup import terminal
 
+T = TypeVar("T")
 _IGNORE = ".gitignore"
+_LONGEST_REASON = 300
 
 
 class HeldError(RocattnError):
     """Raised when another process holds a lock; one line that names the file."""
+
+
+class DocumentError(RocattnError, ValueError):
+    """Raised for a document that is no JSON, or not of the type that it should be; one line that says why."""
+
+
+@overload
+def decoded(data: bytes | str) -> Any: ...
+@overload
+def decoded(data: bytes | str, kind: type[T]) -> T: ...
+
+
+def decoded(data: bytes | str, kind: Any = Any) -> Any:
+    """Return what a document of JSON holds, as a type: anybody may have written it.
+
+    Raises:
+        DocumentError: When it is damaged, nested too deep, or of another type.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DocumentError(terminal(str(error), _LONGEST_REASON)) from error
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.sources import require_own_checkout
-from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, progress, say
+from rocattn_profiling.base.console import add_common, emit_json, progress, say
 from rocattn_profiling.base.status import CommandError
 from rocattn_profiling.bench.fleet import command as bench_fleet
 from rocattn_profiling.workloads.options import add_sizes, add_storage, natural, positive, seconds, thread_number
@@ -108,7 +109,6 @@ def run(arguments: argparse.Namespace) -> int:
     bench_fleet.check(arguments)
     if arguments.prompts and not arguments.model:
         raise CommandError("--prompts are those of a --model: name its file")
-    end_cleanly("bench", "what was finished is kept")
     settings, parts = _settings(arguments), parts_of(arguments)
     notes: list[str] = []
     total = sum(len(part.configs) for part in parts) * settings.launches
@@ -146,7 +146,7 @@ def _measure_here(
         Path(arguments.out), settings, fresh=arguments.fresh, on_step=shown.step, on_note=notes.append
     )
     parts = _with_backends(parts, arguments, session.added_backends, gpu=_has_gpu())
-    with session:
+    with session, _keeping(session, parts):
         return session, [(part.suite, _measure(session, part)) for part in parts]
 
 
@@ -156,8 +156,22 @@ def _measure_on_fleet(
     """Measure the parts on the machines of a cluster."""
     session = bench_fleet.open_session(arguments, settings, parts, shown, notes)
     parts = _with_backends(parts, arguments, session.added_backends, gpu=bench_fleet.wants_gpus(arguments) > 0)
-    with session:
+    with session, _keeping(session, parts):
         return session, bench_fleet.measure(session, parts)
+
+
+def _keeping(session: BenchSession | FleetSession, parts: list[SuitePart]) -> AbstractContextManager[None]:
+    from rocattn_profiling.base.journal import keeping
+    from rocattn_profiling.measure.records import read_records
+
+    wanted = {
+        f"{part.suite}/{name}/{config.label}" for part in parts for config in part.configs for name in part.backends
+    }
+
+    def count() -> int:
+        return len(wanted & {record.id for record in read_records(session.path)}) if session.path.exists() else 0
+
+    return keeping(session.path, len(wanted), count)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

@@ -6,7 +6,6 @@ step's own files name (`Coverage`).
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.card import Card
 from rocattn_profiling.base.console import stdout
+from rocattn_profiling.base.files import decoded
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE
@@ -244,12 +244,12 @@ def read_back(step: JobStep, out: Path, since_s: float) -> None:
     try:
         if path.stat().st_mtime >= since_s:
             step.evidence, step.coverage = read(path)
-    except (OSError, ValueError, KeyError, TypeError, RocattnError, msgspec.MsgspecError):
+    except (OSError, ValueError, KeyError, TypeError, RocattnError):
         return  # an odd file is no evidence
 
 
 def _verified(path: Path) -> tuple[str, Coverage]:
-    report = json.loads(path.read_text("utf-8"))
+    report = decoded(path.read_bytes())
     left_out = msgspec.convert(report.get("not_compared", []), tuple[NotCompared, ...])
     said = f"{report['ran']} outputs checked against float64, {report['failed']} wrong"
     return said, Coverage(compared=report["ran"], not_compared=left_out)
@@ -271,7 +271,7 @@ def _audited(path: Path) -> tuple[str, Coverage]:
     from rocattn_profiling.kernels.compare import Comparison
     from rocattn_profiling.kernels.verdict import counts
 
-    comparison = msgspec.json.decode(path.read_bytes(), type=Comparison)
+    comparison = decoded(path.read_bytes(), Comparison)
     return counts(comparison), comparison.coverage
 
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.sources import require_own_checkout
-from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, say
+from rocattn_profiling.base.console import add_common, emit_json, say
 from rocattn_profiling.base.files import stamp, write_text
+from rocattn_profiling.base.journal import keeping
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.ci import card
@@ -76,8 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     steps = plan(arguments, out)  # before there are files of ours, which would be changes of the checkout
     # Before anything is measured: whether the folder takes files, and no older job's status for one that is ended.
     write_text(out / "ci.json", json.dumps({"status": NOT_MEASURED, "steps": []}) + "\n")
-    end_cleanly("ci", "what was finished is kept")
-    execute(steps, _run_command, out, arguments.gpu or "")
+    with keeping(out, len(steps), lambda: sum(step.seconds > 0 for step in steps)):
+        execute(steps, _run_command, out, arguments.gpu or "")
     for step in steps:
         card.read_back(step, out, began_s)
     return _finish(arguments, out, steps, status_of(steps))

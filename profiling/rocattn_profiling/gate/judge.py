@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import codecs
 import re
-import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from rocattn_profiling.base.console import emit_json, say
+from rocattn_profiling.base.files import decoded
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.reasons import Coverage, Reason, counted
 from rocattn_profiling.base.status import USAGE, CommandError
@@ -68,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         with _opened(arguments.input) as rows:
             judged = judge(rows, policy, session=arguments.session)
     except KeyboardInterrupt as error:  # unlike measurements, decisions are made again in seconds
-        raise CommandError("interrupted: no decision was written", 128 + signal.SIGINT) from error
+        error.add_note("no decision was written")
+        raise
     _report(judged, arguments)
     return judged.coverage.status(failed=bool(judged.counts.get("regression")), strict=arguments.strict)
 
@@ -273,7 +274,7 @@ def _decode(decoder: msgspec.json.Decoder[StoredPair], row: bytes) -> StoredPair
     try:
         return decoder.decode(row)
     except msgspec.ValidationError:
-        return msgspec.convert(_cleaned(msgspec.json.decode(row)), StoredPair)
+        return msgspec.convert(_cleaned(decoded(row)), StoredPair)
 
 
 def _cleaned(value: Any) -> Any:

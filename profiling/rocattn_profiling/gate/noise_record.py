@@ -18,7 +18,16 @@ import numpy as np
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import machine_folder
-from rocattn_profiling.base.files import locked, open_regular, result_folder, write_bytes, write_text
+from rocattn_profiling.base.files import (
+    DocumentError,
+    decoded,
+    locked,
+    open_regular,
+    result_folder,
+    write_bytes,
+    write_text,
+)
+from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.model import (
     BenchmarkHistory,
@@ -167,19 +176,19 @@ def read(path: Path, machine: Machine) -> NoiseRecord:
     """
     try:
         with open_regular(path) as file:
-            record = msgspec.json.decode(file.read(_MOST_BYTES), type=NoiseRecord)
+            record = decoded(file.read(_MOST_BYTES), NoiseRecord)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise NoiseError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DocumentError as error:
         raise NoiseError(f"{path} is no noise record of rocattn gate") from error
     if record.schema != SCHEMA:
         raise NoiseError(f"{path} has schema {record.schema}; this rocattn reads {SCHEMA}")
     if not all(past.sessions and all(map(_is_sound, past.sessions)) for past in record.benchmarks):
         raise NoiseError(f"{path} holds numbers that are no times")
     if record.machine != (here := recorded_machine(machine)):
-        raise NoiseError(f"{path} is of another machine, {record.machine.title}; this is {here.title}")
+        raise NoiseError(f"{path} is of another machine, {terminal(record.machine.title, 200)}; this is {here.title}")
     return record
 
 

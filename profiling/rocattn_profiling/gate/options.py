@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.console import end_cleanly, progress, restore
+from rocattn_profiling.base.console import progress
 from rocattn_profiling.base.gpus import architecture
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
 from rocattn_profiling.gate.rule.constants import CALLED, FULL_LOOKS, QUICK_LOOKS, TOLERANCE
@@ -293,7 +293,6 @@ def measuring(title: str) -> Iterator[Callable[[Step], None]]:
     from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
     from rocattn_profiling.revisions.build import BuildError
 
-    before = end_cleanly("gate", "what was finished is kept, and the same command continues from there")
     try:
         with progress(title, 0, phased=True) as bar:
             yield bar.show
@@ -302,5 +301,3 @@ def measuring(title: str) -> Iterator[Callable[[Step], None]]:
         shown = CommandError(str(error), status)
         shown.__notes__ = getattr(error, "__notes__", [])
         raise shown from error
-    finally:
-        restore(before)

@@ -18,6 +18,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import result_folder, stamp
+from rocattn_profiling.base.journal import keeping
 from rocattn_profiling.gate import noise_record, result, verdict, waivers
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.causes import add_causes
@@ -80,7 +81,7 @@ def run_gate(
     """
     options = options or Options()
     options.check()
-    with out_errors(out), alone(out), _naming_earlier_verdict(out, say):
+    with out_errors(out), alone(out), _naming_earlier_verdict(out):
         with open_sides(start, out, options, say) as context:
             options = context.options
             limit = TimeLimit.begin(options.max_time_s)
@@ -104,8 +105,10 @@ def run_gate(
             store = LaunchStore(out / "launches.jsonl", key, fresh=options.fresh, began_with=record.known(cases))
             if store.resumed:
                 say(f"resuming an interrupted run: {store.resumed} launches are there")
+            most = len(SIDES) * sum(design.policy_of(case).looks[-1] for case in cases)
             try:
-                session = PairedSession(context.launchers, design, store, on_step).run()
+                with keeping(store.path, f"at most {most}", store.count):
+                    session = PairedSession(context.launchers, design, store, on_step).run()
             finally:
                 design.pace.record(plan.record)
             measured = verdict.entries_of(cases, session)
@@ -145,10 +148,10 @@ def _request(options: Options) -> Request:
 
 
 @contextmanager
-def _naming_earlier_verdict(out: Path, say: Callable[[str], None]) -> Iterator[None]:
+def _naming_earlier_verdict(out: Path) -> Iterator[None]:
     """If a run ends without a verdict, note on its error that the one in its folder is an earlier run's.
 
-    Not where the caller has to correct the request: then nothing was started. Who was terminated has said so already.
+    Not where the caller has to correct the request: then nothing was started.
     """
     path = out / verdict.FILE
     before = stamp(path)
@@ -158,8 +161,7 @@ def _naming_earlier_verdict(out: Path, say: Callable[[str], None]) -> Iterator[N
         raise
     except BaseException as error:
         if before is not None and stamp(path) == before:
-            line = f"{path} is from an earlier run"
-            say(line) if isinstance(error, SystemExit) else error.add_note(line)
+            error.add_note(f"{path} is from an earlier run")
         raise
 
 

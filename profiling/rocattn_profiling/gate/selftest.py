@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rocattn_profiling.base.journal import entries
 from rocattn_profiling.gate.model import JUDGED, SIDES, EarlierNoise, GateResult, NoiseSource, SideName
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.interim import has_zero, identical, launch_noise
@@ -22,7 +23,7 @@ from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.rule.suite import decide, decide_suite
 from rocattn_profiling.gate.run import run_gate
-from rocattn_profiling.gate.session.store import LaunchStore, read_launches
+from rocattn_profiling.gate.session.store import LaunchLine, LaunchStore
 from rocattn_profiling.measure.machine import this_machine
 from rocattn_profiling.measure.records import Machine
 
@@ -159,7 +160,7 @@ def run_selftest(
 def stored_with(launches: Path) -> tuple[dict[str, int], EarlierNoise]:
     """Return the calls in a sample of each benchmark, and the run's history, from the file of its launches."""
     numbers, earlier = {}, EarlierNoise()
-    for line in read_launches(launches):
+    for line in entries(launches, LaunchLine):
         if line.kind == "session":
             earlier = line.began_with or EarlierNoise()
         if line.outcome is not None and line.outcome.launch is not None:

@@ -10,8 +10,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import is_rate
-from rocattn_profiling.base.files import open_regular, write_text
-from rocattn_profiling.base.markup import terminal
+from rocattn_profiling.base.files import DocumentError, decoded, open_regular, write_text
 from rocattn_profiling.gate.foreign.readers import undirected
 from rocattn_profiling.gate.model import SCHEMA, Entry, GateResult, SessionResult, SideName, Status
 from rocattn_profiling.gate.noise_record import known_noise
@@ -121,11 +120,11 @@ def read(path: Path) -> GateResult:
         with open_regular(path) as file:
             data = file.read()
         # Checked first, because a verdict of another schema may lack fields of this one.
-        schema = msgspec.json.decode(data, type=_Schema).schema
+        schema = decoded(data, _Schema).schema
         if schema != SCHEMA:
             raise RocattnError(f"{path} has schema {schema}; this rocattn reads {SCHEMA}")
-        return msgspec.json.decode(data, type=GateResult)
+        return decoded(data, GateResult)
     except OSError as error:
         raise RocattnError(f"cannot read the gate's verdict {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RocattnError(f"{path} is not a verdict of rocattn gate: {terminal(str(error))}") from error
+    except DocumentError as error:
+        raise RocattnError(f"{path} is not a verdict of rocattn gate: {error}") from error

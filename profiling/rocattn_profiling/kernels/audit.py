@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -12,6 +11,7 @@ import rocattn
 from rocattn.errors import RocattnError
 from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import choose_compiler
+from rocattn_profiling.base.files import DocumentError, decoded
 from rocattn_profiling.base.reasons import NotCompared, Reason, counted
 from rocattn_profiling.kernels import shipped
 from rocattn_profiling.kernels.facts import KernelFacts
@@ -189,7 +189,7 @@ def read_audit(path: Path) -> Audit:
     except OSError as error:
         raise AuditFileError(f"cannot read {path}: {error.strerror}") from error
     try:
-        head: Any = msgspec.json.decode(data)
+        head = decoded(data)
         if isinstance(head, dict) and "audit" in head:
             data = msgspec.json.encode(head["audit"])  # what `rocattn kernels audit --json` prints has more around it
             head = head["audit"]
@@ -197,7 +197,7 @@ def read_audit(path: Path) -> Audit:
             raise AuditFileError(
                 f"{path} is an audit of version {head['schema']}, this tool reads {SCHEMA}: write it anew"
             )
-        return msgspec.json.decode(data, type=Audit)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decoded(data, Audit)
+    except DocumentError as error:
         remedy = "name an audit.json, as `rocattn kernels audit --out` writes it"
         raise AuditFileError(f"{path} is not an audit: {remedy} ({error})") from error

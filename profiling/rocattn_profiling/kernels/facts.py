@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OCCUPANCY, HOT_LOOP, CALLED = "occupancy", "hot loop", "called code"
 """Facts that a comparison is of, and that a kernel may lack (`KernelFacts.lacks`)."""
 _DESCRIPTOR_GRANULE = 16  # a descriptor counts VGPRs in steps of at most this
-_VGPR = re.compile(r"\bv\[?(?:\d+:)?(\d+)\b")
+_VGPR = re.compile(r"\bv\[?(?:\d{1,4}:)?(\d{1,4})\b")
 _LOAD = re.compile(r"global_load_(\d+)B")
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn.toolchain.elf import Elf, shown
+from rocattn_profiling.base.files import decoded as load_json
 from rocattn_profiling.kernels.capture.run import LISTING, Captured
 from rocattn_profiling.kernels.facts import KernelFacts, kernel_facts
 from rocattn_profiling.kernels.hip_source import HipSource
@@ -196,7 +197,7 @@ def not_captured(paths: Iterable[Path]) -> list[Problem]:
         if not (folder / LISTING).is_file():
             continue
         try:
-            listing = msgspec.json.decode((folder / LISTING).read_bytes(), type=Captured)
+            listing = load_json((folder / LISTING).read_bytes(), Captured)
         except (OSError, ValueError) as error:
             found.append(
                 Problem(f"{name_of(folder)}: its {LISTING} cannot be read ({error}): what it lacks is unknown")
@@ -206,7 +207,7 @@ def not_captured(paths: Iterable[Path]) -> list[Problem]:
         found += [Problem(f"{name_of(folder)}: the program failed on {run.arch}: {run.failure}") for run in failed]
     for path in (each for folder in paths if folder.is_dir() for each in sorted(folder.rglob("*.json"))):
         with suppress(OSError, ValueError):
-            said = msgspec.json.decode(path.read_bytes(), type=_Failed).captured
+            said = load_json(path.read_bytes(), _Failed).captured
             if said.error:
                 found.append(Problem(said.error.splitlines()[0], kernel=said.kernel, arch=said.arch))
     return found
@@ -235,7 +236,7 @@ def _triton_beside(path: Path) -> tuple[_Triton, dict[str, str]] | None:
     """Return the content of Triton's JSON next to a file, and the configuration by it and the TTIR beside it."""
     try:
         data = path.with_suffix(".json").read_bytes()
-        known, said = msgspec.json.decode(data, type=_Triton), msgspec.json.decode(data, type=dict[str, Any])
+        known, said = load_json(data, _Triton), load_json(data, dict[str, Any])
     except (OSError, ValueError):  # none, or another tool's; msgspec's errors are ValueErrors
         return None
     config = {

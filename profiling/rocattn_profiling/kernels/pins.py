@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.files import write_together
+from rocattn_profiling.base.files import decoded, write_together
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.model.cost import LoopCost
@@ -263,12 +263,12 @@ def read_pins(path: Path) -> Pins:
         raise PinError(f"{path} holds the marks of a merge conflict: take either side, then {anew}")
     try:
         # First, because a file of another version may have other names in it.
-        schema = msgspec.json.decode(data, type=_Schema).schema
+        schema = decoded(data, _Schema).schema
         if schema != SCHEMA:
             raise PinError(f"{path} holds pins of version {schema}, this tool reads {SCHEMA}: write them anew")
-        pins = msgspec.json.decode(data, type=Pins)
+        pins = decoded(data, Pins)
         json.loads(data, object_pairs_hook=_once)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise PinError(f"{path} holds no pins: {error}: {anew}") from error
     if pins.arch != path.stem:
         raise PinError(f"{path} holds the pins of {pins.arch}: its name must say so")

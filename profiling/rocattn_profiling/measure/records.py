@@ -15,7 +15,9 @@ import msgspec
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError, RocattnError
-from rocattn_profiling.base.files import append_line
+from rocattn_profiling.base.files import DocumentError
+from rocattn_profiling.base.journal import DamagedError, append_entry, entry_of
+from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.reasons import Coverage, Reason, counted
 
 SCHEMA = 1
@@ -182,17 +184,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.suite}/{self.backend}/{self.label}"
 
 
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Record)
-
-
 def append_record(path: Path, record: Record) -> None:
     """Append one record and force it to disk.
 
     Raises:
         RocattnError: When the folder or disk does not take it; the message names the file and the cause.
     """
-    append_line(path, _ENCODER.encode(record))
+    append_entry(path, record)
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -209,10 +207,12 @@ def read_records(path: Path) -> Iterator[Record]:
         if not line.strip():
             continue
         try:
-            record = _DECODER.decode(line)
-        except msgspec.ValidationError as error:
-            raise RocattnError(f"{path}:{number} is not a rocattn record: {error}") from error
-        except msgspec.DecodeError:
+            record = entry_of(line, Record)
+        except DocumentError as error:
+            if isinstance(error, DamagedError):
+                raise RocattnError(f"{path}:{number} is damaged: {error}") from error
+            if isinstance(error.__cause__, msgspec.ValidationError):
+                raise RocattnError(f"{path}:{number} is not a rocattn record: {error}") from error
             if line.startswith(b"{"):  # a record that was cut off
                 continue
             raise RocattnError(f"{path}:{number} is no line of records: is this the right file?") from None
@@ -223,7 +223,7 @@ def read_records(path: Path) -> Iterator[Record]:
         try:
             AttentionConfig.from_dict(record.config)
         except ConfigError as error:
-            raise RocattnError(f"{path}:{number} is not a rocattn record: {error}") from error
+            raise RocattnError(f"{path}:{number} is not a rocattn record: {terminal(str(error), 300)}") from error
         yield record
 
 

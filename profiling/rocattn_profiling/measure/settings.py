@@ -15,6 +15,7 @@ import msgspec
 import rocattn
 from rocattn.errors import RocattnError, ToolchainError
 from rocattn.sources import kernel_root
+from rocattn_profiling.base.files import DocumentError, decoded
 from rocattn_profiling.measure.records import Commit, Machine
 
 
@@ -79,8 +80,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     def load(cls, path: Path) -> Identity | None:
         """Read an identity; None when there is none, or not a readable one."""
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
-        except (OSError, msgspec.MsgspecError):
+            return decoded(path.read_bytes(), cls)
+        except (OSError, DocumentError):
             return None
 
     def difference(self, old: Identity | None) -> str:

@@ -98,8 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rocattn.cache import write_problem
     from rocattn_profiling.base.files import result_folder, write_together
-    from rocattn_profiling.measure.machine import available_cores, total_memory_bytes
-    from rocattn_profiling.measure.settings import import_backends
+    from rocattn_profiling.base.journal import Journal, keeping
+    from rocattn_profiling.measure.machine import available_cores, this_machine, total_memory_bytes
+    from rocattn_profiling.measure.settings import code_hash, import_backends
     from rocattn_profiling.memory import measure as memory_measure
     from rocattn_profiling.memory import page as memory_report
 
@@ -115,10 +116,15 @@ def run(arguments: argparse.Namespace) -> int:
         result_folder(out)
     if problem := write_problem(out):  # before the measuring, not after it
         raise CommandError(f"cannot write to {out}: {problem}")
-    with progress("memory", len(names) * len(lengths)) as shown:
+    of_run = (config.to_dict(), keep_queries, threads, code_hash(arguments.backend_module), this_machine())
+    journal = Journal(out / "points.jsonl", msgspec.json.encode(of_run).decode(), memory_measure.MemoryPoint)
+    if journal.found:
+        say(f"memory: goes on with {len(journal.found)} lengths of a run that was ended ({journal.path})")
+    total = len(names) * len(lengths)
+    with keeping(journal.path, total, journal.count), progress("memory", total) as shown:
         study = memory_measure.measure_memory(
             config, lengths, names, threads=threads, budget_bytes=arguments.budget or total_memory_bytes(),
-            keep_queries=keep_queries, backend_module=arguments.backend_module, on_step=shown.step,
+            keep_queries=keep_queries, backend_module=arguments.backend_module, journal=journal, on_step=shown.step,
         )  # fmt: skip
     _print(study)
     report = memory_report.build(study, int(time.time() * 1000))
@@ -138,6 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"The report is at {page}")
     else:
         say("nothing was measured, so no report was written")
+    journal.finish()
     if arguments.json:
         emit_json(content)
     gaps = coverage.gaps("measured")

@@ -31,6 +31,7 @@ from rocattn_profiling.workloads.inputs import make_inputs
 
 if TYPE_CHECKING:
     from rocattn.backend import Backend
+    from rocattn_profiling.base.journal import Journal
 
 ALLOWED_PCT, ALLOWED_BYTES = 5.0, 1 << 16
 _GIVE_BACK = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
@@ -217,6 +218,7 @@ def measure_memory(
     budget_bytes: int,
     keep_queries: bool = False,
     backend_module: str = "",
+    journal: Journal[MemoryPoint] | None = None,
     on_step: Callable[[str], None] = lambda _what: None,
 ) -> MemoryStudy:
     """Measure backends on a config at several lengths.
@@ -230,6 +232,7 @@ def measure_memory(
         budget_bytes: For which the longest sequence is sought.
         keep_queries: Leave query tokens as they are.
         backend_module: Module that registers further backends, imported by each process.
+        journal: Where finished points are kept, with those of a run that was ended.
         on_step: Called after each measurement, with its name.
 
     Raises:
@@ -238,6 +241,7 @@ def measure_memory(
     register_named(names)
     subjects = [BACKENDS.get(name) for name in names]
     configs = {length: memory_model.at_length(config, length, keep_queries=keep_queries) for length in lengths}
+    known = {(point.backend, point.label): point for point in (journal.found if journal else [])}
     points, fits, absent = [], [], {}
     for subject in subjects:
         answer = BACKENDS.supports(subject, configs[lengths[0]])
@@ -247,7 +251,12 @@ def measure_memory(
             continue
         mine = []
         for length, at in configs.items():
-            mine.append(_measure_point(subject, length, at, threads, backend_module))
+            point = known.get((subject.name, at.label))
+            if point is None:
+                point = _measure_point(subject, length, at, threads, backend_module)
+                if journal and point.status == "measured":  # a failure may pass
+                    journal.append(point)
+            mine.append(point)
             on_step(f"{subject.name} {at.label}")
         points += mine
         fits.append(_fit(subject, mine, config, budget_bytes, keep_queries=keep_queries))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
+_LAST_MS = 253_402_214_400_000  # the last day of the year 9999
 _STEPS: dict[str, list[tuple[float, str]]] = {
     "seconds": [(1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min")],
     "bytes": [(1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB")],
@@ -90,10 +91,15 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text)]
 
 
+def utc(date_ms: int) -> datetime:
+    """Return a time in UTC; one beyond the years of calendars, of a damaged file, as their first or last."""
+    return datetime.fromtimestamp(min(max(date_ms, 0), _LAST_MS) / 1000, UTC)
+
+
 @lru_cache(maxsize=8192)
 def short_date(date_ms: int) -> str:
     """Return a day as 2026-11-20 (UTC)."""
-    return datetime.fromtimestamp(date_ms / 1000, UTC).strftime("%Y-%m-%d")
+    return utc(date_ms).strftime("%Y-%m-%d")
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:

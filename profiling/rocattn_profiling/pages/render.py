@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import rocattn
 from rocattn_profiling.base.markup import seen
 from rocattn_profiling.pages.charts import colour_of, line_class
-from rocattn_profiling.pages.quantities import digits, percent, quantity, short_date
+from rocattn_profiling.pages.quantities import digits, percent, quantity, short_date, utc
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,7 +37,7 @@ def markdown_text(template: str, **values: Any) -> str:
 
 def moment(milliseconds: int) -> str:
     """Format a time: 2026-11-20 09:30 UTC."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return utc(milliseconds).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def render(template: str, title: str, **values: Any) -> str:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, print_table, progress, say
+from rocattn_profiling.base.console import add_common, emit_json, print_table, progress, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
@@ -101,7 +101,6 @@ def run(arguments: argparse.Namespace) -> int:
     _show(job)
     if arguments.dry_run:
         return _dry(arguments, job)
-    end_cleanly("profile", "the finished passes are kept (--resume goes on)")
     collection = _collect(arguments, job)
     _summary(collection, Path(arguments.out))
     if arguments.json:

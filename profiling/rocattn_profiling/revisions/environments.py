@@ -23,7 +23,7 @@ from rocattn import cache_limit
 from rocattn.cache import cache_folder
 from rocattn.errors import RocattnError
 from rocattn.settings import OFFLINE, switch
-from rocattn_profiling.base.files import locked
+from rocattn_profiling.base.files import DocumentError, decoded, locked
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import Recipe
 from rocattn_profiling.revisions.build import (
@@ -181,8 +181,8 @@ def built_tree(source: Path, revision: Revision, commands: Sequence[str], enviro
 
 def _read_stamp(stamp: Path) -> Environment | None:
     try:
-        ready = msgspec.json.decode(stamp.read_bytes(), type=Environment)
-    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        ready = decoded(stamp.read_bytes(), Environment)
+    except (FileNotFoundError, NotADirectoryError, DocumentError):
         return None
     return ready if Path(ready.python).exists() else None
 
@@ -190,10 +190,10 @@ def _read_stamp(stamp: Path) -> Environment | None:
 def _is_whole(entry: Path) -> bool:
     """Whether the installed files are as they were: one that is edited or gone breaks every run; a new one may be."""
     try:
-        return set(msgspec.json.decode((entry / _FILES).read_bytes(), type=list[str])) <= _files(entry)
+        return set(decoded((entry / _FILES).read_bytes(), list[str])) <= _files(entry)
     except FileNotFoundError:  # an environment of an older version
         return True
-    except msgspec.DecodeError:
+    except DocumentError:
         return False
 
 

@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from xml.etree import ElementTree as ET
@@ -22,7 +21,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import PLACE_KEYS, Series, in_order, is_rate
 from rocattn_profiling.asv.store import read_config
 from rocattn_profiling.base.forks import forked
-from rocattn_profiling.pages.quantities import percent
+from rocattn_profiling.pages.quantities import percent, utc
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions.git import RevisionError, resolve
 from rocattn_profiling.site.changepoints import (
@@ -499,7 +498,7 @@ def _urn(kind: str, name: str) -> str:
 
 
 def _moment(date_ms: int) -> str:
-    return datetime.fromtimestamp(date_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return utc(date_ms).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _add(parent: ET.Element, name: str, text: str) -> None:

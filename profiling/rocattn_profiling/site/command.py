@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.console import add_common, emit_json, end_cleanly, progress, say
+from rocattn_profiling.base.console import add_common, emit_json, progress, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 from rocattn_profiling.report.command import RECORDS, find_records
 from rocattn_profiling.workloads.options import positive
@@ -77,7 +77,6 @@ def _measure(arguments: argparse.Namespace) -> int:
     """Measure the newest commits of the repository into its asv store; status 3 when none has results then."""
     from rocattn_profiling.site.measure import measure_history
 
-    end_cleanly("site", "what was finished is kept")
     with progress("history", 0) as shown:
 
         def on_step(step: Step) -> None:
@@ -86,7 +85,10 @@ def _measure(arguments: argparse.Namespace) -> int:
 
         repo = Path(arguments.repo).resolve()
         try:
-            done = measure_history(repo, arguments.measure, launches=arguments.launches, on_step=on_step, say=say)
+            done = measure_history(
+                repo, arguments.measure, results=Path(arguments.store) if arguments.store else None,
+                launches=arguments.launches, on_step=on_step, say=say,
+            )  # fmt: skip
         except RocattnError as error:  # what earlier runs stored is published all the same
             say(f"no commit was measured: {error}")
             return NOT_MEASURED

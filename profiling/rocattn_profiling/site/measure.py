@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn_profiling.asv import launch as asv_launch
-from rocattn_profiling.asv.series import commits_of
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.base.console import Step
+from rocattn_profiling.base.journal import Journal, keeping
 from rocattn_profiling.measure.machine import this_machine
 from rocattn_profiling.measure.records import Commit
 from rocattn_profiling.revisions import environments
@@ -45,20 +45,33 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True):
     launches: int = 0
 
 
+class _Finished(msgspec.Struct, frozen=True):
+    """A launch of a case on a commit."""
+
+    label: str
+    sha: str
+    round: int
+    outcome: asv_launch.Outcome
+
+
 def measure_history(
     repo: Path,
     count: int,
     *,
+    results: Path | None = None,
     launches: int = 3,
     benchmarks: Sequence[str] = (),
     on_step: Callable[[Step], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Backfill:
-    """Measure those of the newest ``count`` first-parent commits that the asv store has no results for.
+    """Measure, of the newest ``count`` first-parent commits, the benchmarks that the asv store has no results for.
+
+    Launches are kept beside the store until all are there: a run that was ended is gone on with.
 
     Args:
         repo: A folder inside the repository; its HEAD gives the suite, as in asv, and its ``asv.conf.json`` the store.
         count: How many commits back to look.
+        results: The folder of another store.
         launches: Processes for each commit and benchmark, interleaved so that drift affects all commits alike.
         benchmarks: Regular expressions that choose benchmarks; without any, the suite's quick ones.
         on_step: Called after every launch.
@@ -69,7 +82,7 @@ def measure_history(
         RocattnError: The store cannot be written.
     """
     repo = revisions.find_repository(repo)
-    store = AsvStore(repo)
+    store = AsvStore(repo, results)
     newest = revisions.first_parents(repo, "HEAD", count)
     builder = _Builder(repo, say)
     suite_from = next((revision for revision in newest if builder.build(revision)), None)
@@ -88,20 +101,27 @@ def measure_history(
         cases = matches if benchmarks else asv_launch.quick_cases(matches)
         if not cases:
             raise SuiteError("no benchmark of the suite matches: nothing would be measured")
-        names = {case.benchmark.name for case in cases}
-        shas = commits_of(series.points for series in store.read() if series.benchmark in names)
-        known = [revision for revision in newest if revision.sha in shas]
-        launchers = {r: launcher(r) for r in newest if r not in known and builder.build(r)}
-        outcomes = _measure(cases, launchers, launches, on_step)
+        there = store.measured()
+        lacking = {r: [c for c in cases if r.sha not in there.get(c.benchmark.name, ())] for r in newest}
+        known = [revision for revision in newest if not lacking[revision]]
+        launchers = {r: launcher(r) for r in newest if lacking[r] and builder.build(r)}
+        todo = [(case, revision) for case in cases for revision in launchers if case in lacking[revision]]
+        key = msgspec.json.encode([[(c.label, c.benchmark.version) for c in cases], REQUEST, this_machine()]).decode()
+        journal = Journal(store.results_dir / "history.jsonl.rocattn", key, _Finished)  # a name that asv ignores
+        if journal.found:
+            say(f"goes on with {len(journal.found)} launches of a run that was ended ({journal.path})")
+        with keeping(journal.path, f"at most {len(todo) * launches} launches", journal.count):
+            outcomes = _measure(todo, launchers, launches, journal, on_step)
     measured = []
     for revision in launchers:
-        of_commit = {case.label: outcomes[case.label, revision] for case in cases}
-        if _store(store, revision, builder.built[revision], cases, of_commit):
+        of_commit = {case.label: outcomes[case.label, revision] for case in lacking[revision]}
+        if _store(store, revision, builder.built[revision], lacking[revision], of_commit):
             measured.append(revision)
         else:
             reason = next(o.reason for runs in of_commit.values() for o in runs)
             passed_over[revision.short] = f"no benchmark runs on it ({reason})"
             say(f"passed over {revision.short} {revision.subject}: {passed_over[revision.short]}")
+    journal.finish()
     samples = sum(outcome.launch is not None for runs in outcomes.values() for outcome in runs)
     return Backfill(measured=measured, known=known, passed_over=passed_over, launches=samples)
 
@@ -127,21 +147,29 @@ class _Builder:
 
 
 def _measure(
-    cases: list[Case], launchers: dict[Revision, Launcher], launches: int, on_step: Callable[[Step], None]
+    todo: Sequence[tuple[Case, Revision]],
+    launchers: dict[Revision, Launcher],
+    launches: int,
+    journal: Journal[_Finished],
+    on_step: Callable[[Step], None],
 ) -> dict[tuple[str, Revision], list[Outcome]]:
-    """Run every case on every commit, round by round, in alternating order of the commits."""
-    outcomes: dict[tuple[str, Revision], list[Outcome]] = {(c.label, r): [] for c in cases for r in launchers}
+    """Run every case on every commit that lacks it, round by round, in alternating order of the commits."""
+    outcomes: dict[tuple[str, Revision], list[Outcome]] = {(case.label, revision): [] for case, revision in todo}
+    earlier = {(each.label, each.sha, each.round): each.outcome for each in journal.found}
     sampling: dict[str, asv_launch.Request] = {}
     total, done = len(outcomes) * launches, 0
+    by_case = [list(pairs) for _, pairs in itertools.groupby(todo, key=lambda pair: pair[0].label)]
     for round_ in range(launches):
-        order = list(launchers) if round_ % 2 == 0 else list(launchers)[::-1]
-        for case, revision in itertools.product(cases, order):
+        for case, revision in (pair for pairs in by_case for pair in (pairs[::-1] if round_ % 2 else pairs)):
             runs = outcomes[case.label, revision]
             done += 1
             # A failed case is not retried; a tracked number is the same each time.
             if not runs or (runs[-1].status == "ok" and case.benchmark.type != "track"):
                 request = sampling.get(case.label, REQUEST)
-                outcome = launchers[revision].run(case, request, pos=round_, seed=round_, layout=round_)
+                outcome = earlier.get((case.label, revision.sha, round_))
+                if outcome is None:
+                    outcome = launchers[revision].run(case, request, pos=round_, seed=round_, layout=round_)
+                    journal.append(_Finished(case.label, revision.sha, round_, outcome))
                 runs.append(outcome)
                 if outcome.launch is not None:
                     chosen = outcome.launch

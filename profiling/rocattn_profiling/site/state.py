@@ -13,6 +13,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import commits_of
+from rocattn_profiling.base.files import DocumentError, decoded
 from rocattn_profiling.base.gpus import architecture
 from rocattn_profiling.kernels.audit import read_audit
 from rocattn_profiling.kernels.pins import pins_of, read_pins
@@ -353,8 +354,8 @@ def _waves(pin: Pin, slots: int) -> float | None:
 
 def _decode(path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decoded(path.read_bytes(), kind)
+    except (OSError, DocumentError) as error:
         raise RocattnError(f"{path} cannot be shown: {error}") from error
 
 

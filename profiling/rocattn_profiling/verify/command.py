@@ -7,9 +7,8 @@ import faulthandler
 import functools
 import os
 import shlex
-import signal
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,9 @@ from rocattn_profiling.base.status import OK, CommandError
 
 if TYPE_CHECKING:
     from rocattn.backend import Backend
+    from rocattn_profiling.base.journal import Journal
     from rocattn_profiling.verify.cases import VerifyCase
-    from rocattn_profiling.verify.outcomes import Verification
+    from rocattn_profiling.verify.outcomes import FinishedCase, Verification
 
 LEVELS = ("quick", "core", "full")
 INTERRUPTED = "interrupted"
@@ -42,7 +42,7 @@ exit status: 0 all that was run is right
              1 something is wrong
              3 nothing was run, or nothing on a backend that --backend names
              4 usage or environment error
-             130 interrupted: what was finished is in the folder interrupted in --out"""
+             130 interrupted: what was finished is in the folder interrupted in --out, and the same command goes on"""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -104,27 +104,67 @@ def run(arguments: argparse.Namespace) -> int:
     def note(case: str, backend: str) -> None:
         write_text(running, _again(case, backend, arguments) + "\n")
 
-    # A CI job that is cancelled keeps what was finished, as Ctrl-C does.
-    before = console.at_end(signal.default_int_handler)
+    journal = _journal(arguments, backends)
     silent = not faulthandler.is_enabled()
     if silent:  # a backend that kills the process leaves its lines on the screen
         with suppress(OSError, ValueError, RuntimeError):  # of a stream that is no file
             faulthandler.enable()
     try:
-        with console.progress("verify", len(chosen) * len(backends)) as shown:
-            verification.verify(chosen, backends, shown.step, seed=arguments.seed, result=result, on_start=note)
+        total = len(chosen) * len(backends)
+        with _keeping(arguments, journal, result, total), console.progress("verify", total) as shown:
+            verification.verify(
+                chosen, backends, shown.step, seed=arguments.seed, result=result, on_start=note, journal=journal
+            )
     except KeyboardInterrupt:
         _finish(arguments, chosen, backends, absent, result, started, Path(arguments.out) / INTERRUPTED)
         raise
     finally:
-        console.restore(before)
         if silent:
             faulthandler.disable()
         with suppress(OSError):  # the folder itself may be what cannot be written
             running.unlink()
     if arguments.lds_conflicts:
         _print_conflicts(arch)
-    return _finish(arguments, chosen, backends, absent, result, started, Path(arguments.out))
+    status = _finish(arguments, chosen, backends, absent, result, started, Path(arguments.out))
+    if journal:
+        journal.finish()
+    return status
+
+
+def _journal(arguments: argparse.Namespace, backends: list[Backend]) -> Journal[FinishedCase] | None:
+    """Return where finished cases are kept.
+
+    None with a module of the user's, as what that imports may have changed, and where accesses to LDS are counted.
+    """
+    if arguments.backend_module or arguments.lds_conflicts:
+        return None
+    from rocattn_profiling.base.journal import Journal
+    from rocattn_profiling.measure.machine import this_machine
+    from rocattn_profiling.measure.settings import code_hash
+    from rocattn_profiling.verify.outcomes import FinishedCase
+
+    settings = sorted(item for item in os.environ.items() if item[0].startswith(("ROC", "HIP")))
+    run = (code_hash(), this_machine(), arguments.seed, [b.name for b in backends], _architectures(backends), settings)
+    journal = Journal(Path(arguments.out) / "cases.jsonl", repr(run), FinishedCase)
+    if journal.found:
+        console.say(f"verify: goes on with {len(journal.found)} cases of a run that was ended ({journal.path})")
+    return journal
+
+
+def _keeping(
+    arguments: argparse.Namespace, journal: Journal[FinishedCase] | None, result: Verification, total: int
+) -> AbstractContextManager[None]:
+    from rocattn_profiling.base.journal import entries, keeping
+    from rocattn_profiling.verify.outcomes import YARDSTICK, FinishedCase
+
+    def count() -> int:
+        of_cases = [each.outcomes for each in entries(journal.path, FinishedCase)] if journal else [result.outcomes]
+        return sum(outcome.backend != YARDSTICK for outcomes in of_cases for outcome in outcomes)
+
+    if journal is None:
+        where = Path(arguments.out) / INTERRUPTED
+        return keeping(where, total, count, "the same command begins anew")
+    return keeping(journal.path, total, count)
 
 
 def _seed(text: str) -> int:

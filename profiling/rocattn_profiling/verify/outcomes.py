@@ -106,12 +106,25 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     what: str = ""
 
 
+class FinishedCase(msgspec.Struct, frozen=True, kw_only=True):
+    """One case on all backends, and the largest distances between these so far."""
+
+    case: str
+    outcomes: list[CaseOutcome]
+    agreements: list[Agreement]
+
+
 @dataclass(slots=True)
 class Verification:
     """Result of a run: an outcome for each case and backend, and the distances between backends."""
 
     outcomes: list[CaseOutcome] = field(default_factory=list)
     agreements: dict[tuple[str, str, str], Agreement] = field(default_factory=dict)
+
+    def take(self, finished: FinishedCase) -> None:
+        """Take over a case of a run that was ended."""
+        self.outcomes += finished.outcomes
+        self.agreements |= {(each.first, each.second, each.dtype): each for each in finished.agreements}
 
     def compare(self, case: VerifyCase, outputs: Mapping[str, Mapping[str, Array]]) -> None:
         """Update the largest distance between each two backends in each dtype."""

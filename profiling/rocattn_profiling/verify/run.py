@@ -21,7 +21,14 @@ from rocattn_profiling.verify.cases import VerifyCase
 from rocattn_profiling.verify.contract import TOLERANCE, attend, finite_differences, visible_pairs
 from rocattn_profiling.verify.execution import Spilled, compute, differing, laid_out
 from rocattn_profiling.verify.inputs import make_case_inputs, poisoned_keys
-from rocattn_profiling.verify.outcomes import YARDSTICK, CaseOutcome, Verification, tensor_errors, with_symptoms
+from rocattn_profiling.verify.outcomes import (
+    YARDSTICK,
+    CaseOutcome,
+    FinishedCase,
+    Verification,
+    tensor_errors,
+    with_symptoms,
+)
 from rocattn_profiling.verify.symptoms import DIFFERENCES, KnownMistake, fitting, gradient_mistakes, same_forward
 from rocattn_profiling.workloads.accuracy import judge_gradients, judge_output
 from rocattn_profiling.workloads.naive import all_gradients
@@ -29,6 +36,7 @@ from rocattn_profiling.workloads.naive import all_gradients
 if TYPE_CHECKING:
     from rocattn.backend import Array, Backend
     from rocattn.config import AttentionConfig
+    from rocattn_profiling.base.journal import Journal
     from rocattn_profiling.workloads.accuracy import Judgement
     from rocattn_profiling.workloads.inputs import Inputs
 
@@ -43,7 +51,7 @@ _CLOSE = 1e-9
 def verify(
     chosen: Sequence[VerifyCase], backends: Sequence[Backend], on_step: Callable[[str], None] = lambda _: None, *,
     on_start: Callable[[str, str], None] = lambda _case, _backend: None, seed: int = 0,
-    result: Verification | None = None,
+    result: Verification | None = None, journal: Journal[FinishedCase] | None = None,
 ) -> Verification:  # fmt: skip
     """Run every case on every backend.
 
@@ -54,11 +62,12 @@ def verify(
         on_start: Called with the case's label and the backend's name before each.
         seed: Of the inputs.
         result: Extended and returned; a caller that passes it still has it after an interrupt.
+        journal: Where finished cases are kept, with those of a run that was ended.
     """
     result = Verification() if result is None else result
     searches = {backend.name: _Search() for backend in backends}
     try:
-        _verify(chosen, backends, result, searches, on_step, on_start, seed)
+        _verify(chosen, backends, result, searches, on_step, on_start, seed, journal)
     finally:
         result.outcomes[:] = with_symptoms(result.outcomes)
     return result
@@ -67,8 +76,16 @@ def verify(
 def _verify(
     chosen: Sequence[VerifyCase], backends: Sequence[Backend], result: Verification, searches: Mapping[str, _Search],
     on_step: Callable[[str], None], on_start: Callable[[str, str], None], seed: int,
+    journal: Journal[FinishedCase] | None,
 ) -> None:  # fmt: skip
+    finished = {of_case.case: of_case for of_case in (journal.found if journal else [])}
     for case in chosen:
+        if case.label in finished:
+            result.take(finished[case.label])
+            for backend in backends:
+                on_step(f"{backend.name} {case.label}")
+            continue
+        before = len(result.outcomes)
         inputs = laid_out(make_case_inputs(case.config, case.data, seed), case.storage)
         runner = _Runner(case, inputs)
         outputs: dict[str, dict[str, Array]] = {}
@@ -85,6 +102,9 @@ def _verify(
         if runner.yardstick:
             result.outcomes.append(_of(case, YARDSTICK, problem=runner.yardstick))
         result.compare(case, outputs)
+        if journal:
+            agreements = list(result.agreements.values())
+            journal.append(FinishedCase(case=case.label, outcomes=result.outcomes[before:], agreements=agreements))
 
 
 def _of(case: VerifyCase, backend: str, **more: Any) -> CaseOutcome:

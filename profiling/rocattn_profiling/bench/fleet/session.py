@@ -30,7 +30,7 @@ import msgspec
 import rocattn
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.files import write_text
+from rocattn_profiling.base.files import DocumentError, decoded, write_text
 from rocattn_profiling.bench.fleet.cluster import ENDED, Cluster, State
 from rocattn_profiling.bench.session import BenchSession, ResultsFolder, SuiteFacts
 from rocattn_profiling.measure import machine
@@ -340,8 +340,8 @@ def _side_by_side(unit: FleetUnit, label: str, records: Sequence[Record]) -> lis
 def _read(path: Path, kind: type[_T]) -> _T | None:
     """Decode a JSON file; None if it is missing or incomplete."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError):
+        return decoded(path.read_bytes(), kind)
+    except (OSError, DocumentError):
         return None
 
 

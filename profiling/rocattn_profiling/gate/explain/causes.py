@@ -21,6 +21,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import readable
 from rocattn_profiling.base.console import Step
+from rocattn_profiling.base.files import decoded
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.files import FileChange, differing_modules, loaded_changes
 from rocattn_profiling.gate.explain.reach import Reach
@@ -247,7 +248,7 @@ def _compared(folder: Path) -> dict[str, Any]:
         raise RocattnError(f"the report took over {_TIMEOUT_S:.0f} s") from error
     if done.returncode:
         raise RocattnError((done.stderr.strip().splitlines() or ["the report failed"])[-1])
-    report: dict[str, Any] = msgspec.json.decode(done.stdout)
+    report: dict[str, Any] = decoded(done.stdout)
     return report
 
 

@@ -22,6 +22,7 @@ from xml.etree import ElementTree as ET
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import guess_unit, is_rate
 from rocattn_profiling.asv.store import load_results
+from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.rule.pairs import TIMES, no_measurement
 
 Better = Literal["smaller", "larger", ""]
@@ -29,9 +30,14 @@ _SIZES = re.compile(r"[kmgt]?i?b(ytes)?", re.IGNORECASE)
 _PER_OPERATION = re.compile(r"/ ?(op|iter|call|step|item)s?$")
 _GO = re.compile(r"^(Benchmark\S*)\s+(\d+)\s+(.+)$|^--- FAIL: (Benchmark\S*)", re.MULTILINE)
 _CORES = re.compile(r"-(\d+)$")  # GOMAXPROCS, which go puts behind a name unless it is 1
-_CRITERION = re.compile(r"^(\S.*?)?\s+time:\s+\[\S+ \S+ (\S+) (\S+) \S+ \S+\]", re.MULTILINE)
+_CRITERION = re.compile(r"[ \t]+\[\S+ \S+ (\S+) (\S+) \S+ \S+\]")  # behind "time:"
+_TIMED = re.compile(r"[ \t]time:[ \t]{1,99}\[")
+_LONGEST_UNIT = 80  # characters, with what stands before it
 _NAMED_PARTS = frozenset({"TestCase", "Section"})  # of Catch2's report
 _CK = re.compile(r"^(?:Best )?Perf\b[^:\n]*:\s*([\d.eE+-]+) (ms|us), .*?GB/s(?:, *(.*))?$", re.MULTILINE)
+
+
+_ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)  # of text of another kind
 
 
 class ReadError(RocattnError):
@@ -143,8 +149,8 @@ def parse(text: str, path: Path, form: str = "") -> Results:
                 before = readings.get(each.name)
                 readings[each.name] = each if before is None else _joined(before, each)
         start = _seconds(FORMS[name].start(source))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, SyntaxError, RocattnError) as error:
-        raise ReadError(f"{path} is not {name}: {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
+    except (*_ODD, SyntaxError, OverflowError, RocattnError) as error:
+        raise ReadError(f"{path} is not {name}: {terminal(f'{type(error).__name__}: {error}', 300)}") from error
     if not readings and not failed:
         raise ReadError(f"{path} holds no results as {name}")
     return Results(name, readings, {name: why for name, why in failed.items() if name not in readings}, start)
@@ -153,7 +159,7 @@ def parse(text: str, path: Path, form: str = "") -> Results:
 def _fits(form: Form, source: Text) -> bool:
     try:
         return form.fits(source)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+    except _ODD:
         return False
 
 
@@ -277,9 +283,9 @@ def _criterion(source: Text) -> Iterator[Reading | tuple[str, str]]:
         yield _reading(row["id"], row["unit"], values, number=max(1, int(min(row["iteration_count"]))))
     lines = source.content.splitlines()
     for number, line in enumerate(lines if not rows else []):
-        if match := _CRITERION.match(line):
-            name = match[1] or lines[number - 1].strip()
-            yield _reading(name, match[3], [float(match[2])])
+        name, _, rest = line.rpartition("time:")
+        if match := name.endswith((" ", "\t")) and _CRITERION.match(rest):
+            yield _reading(name.strip() or lines[number - 1].strip(), match[2], [float(match[1])])
 
 
 def _go(source: Text) -> Iterator[Reading | tuple[str, str]]:
@@ -345,6 +351,7 @@ def _is_number(cell: str) -> bool:
 
 def unit_of(column: str) -> str:
     """Return the unit that a column's name ends with: "us", "time_ms", "rocblas-Gflops", "Triton (GB/s)"; else ""."""
+    column = column[-_LONGEST_UNIT:]  # the patterns look for their end from every place
     if rate := re.search(r"([A-Za-z]+)_per_s(?:ec(?:ond)?)?$", column):
         return f"{rate[1]}/s"
     match = re.search(r"[(\[]([^()\[\]]+)[)\]]$", column) or re.search(r"([^\s_:-]+)$", column)
@@ -420,8 +427,7 @@ FORMS: Mapping[str, Form] = {
     "asv": Form(_has("commit_hash", "results", "params"), _asv),
     "catch2": Form(lambda source: "<BenchmarkResults" in source.content, _catch2),
     "criterion": Form(
-        lambda source: '"benchmark-complete"' in source.content or _CRITERION.search(source.content) is not None,
-        _criterion,
+        lambda source: '"benchmark-complete"' in source.content or _TIMED.search(source.content) is not None, _criterion
     ),
     "go": Form(lambda source: _GO.search(_go_text(source)) is not None, _go),
     "ck": Form(lambda source: _CK.search(source.content) is not None, _ck),

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.files import open_regular
+from rocattn_profiling.base.files import DocumentError, decoded, open_regular
 from rocattn_profiling.base.reasons import NotCompared
 from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.model import SCHEMA, Cause, Entry, GateResult, SideFacts, counts_of, coverage_of
@@ -54,10 +54,10 @@ def read(path: Path, *, explain: bool = False) -> GateResult:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise UntrustedError(f"{path.name} is larger than {MOST_BYTES >> 20} MiB")
-        result = msgspec.json.decode(data, type=GateResult)
+        result = decoded(data, GateResult)
     except OSError as error:
         raise UntrustedError(f"cannot read {path.name}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DocumentError as error:
         raise UntrustedError(f"{path.name} is not a verdict of rocattn gate") from error
     if result.schema != SCHEMA or len(result.entries) > MOST_ENTRIES:
         raise UntrustedError(f"{path.name} is of another schema, or has more than {MOST_ENTRIES} entries")

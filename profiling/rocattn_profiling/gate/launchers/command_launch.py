@@ -24,6 +24,7 @@ from rocattn_profiling.asv.launch import (
     round_variables,
     run_logged,
 )
+from rocattn_profiling.base.files import decoded
 from rocattn_profiling.base.process import StartError
 
 if TYPE_CHECKING:
@@ -132,5 +133,5 @@ class CommandLauncher:
                 run_logged(self.call_command(name, label), environment, Path(folder), log, min(within_s, TIMEOUT_S))
             files: dict[str, str] = {}
             for path in sorted(modules.iterdir()):
-                files |= msgspec.json.decode(path.read_bytes(), type=Loaded).modules
+                files |= decoded(path.read_bytes(), Loaded).modules
         return Loaded(modules=files) if files else None

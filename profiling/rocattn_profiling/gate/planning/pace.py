@@ -22,7 +22,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import duration
-from rocattn_profiling.base.files import write_bytes
+from rocattn_profiling.base.files import DocumentError, decoded, write_bytes
 from rocattn_profiling.revisions.environments import cache_root
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def record_path(repo: Path, suite: str, *, quick: bool) -> Path:
 
 def recorded(path: Path) -> dict[str, float]:
     """Return the recorded seconds of launches; nothing where the file is missing or damaged."""
-    with suppress(OSError, msgspec.DecodeError):
-        seconds = msgspec.json.decode(path.read_bytes(), type=LaunchTimes).seconds
+    with suppress(OSError, DocumentError):
+        seconds = decoded(path.read_bytes(), LaunchTimes).seconds
         return {label: value for label, value in seconds.items() if math.isfinite(value) and value > 0}
     return {}
 

@@ -5,9 +5,6 @@ Every finished launch is appended to ``launches-KEY.jsonl``, which becomes ``lau
 
 from __future__ import annotations
 
-import re
-import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -16,10 +13,8 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Case, Outcome
-from rocattn_profiling.base.files import append_line
+from rocattn_profiling.base.journal import append_entry, entries
 from rocattn_profiling.gate.model import EarlierNoise, SideName
-
-_CHECKSUM = re.compile(rb',"checksum":(\d+)}$')
 
 
 class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,22 +32,6 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: Outcome | None = None
     began_with: EarlierNoise | None = None
     runs_change: bool | None = None
-
-
-def read_launches(path: Path) -> Iterator[LaunchLine]:
-    """Yield the lines of a file of launches, but for those that were cut off by a kill, or damaged.
-
-    Each ends with a checksum of the rest, but in files of older versions.
-
-    Raises:
-        OSError: When it cannot be read.
-    """
-    decoder = msgspec.json.Decoder(LaunchLine)
-    for text in path.read_bytes().splitlines():
-        with suppress(msgspec.DecodeError):
-            line, found = decoder.decode(text), _CHECKSUM.search(text)
-            if found is None or int(found[1]) == zlib.crc32(text[: found.start()]):
-                yield line
 
 
 class LaunchStore:
@@ -78,7 +57,7 @@ class LaunchStore:
         lines, verb = list[LaunchLine](), "read"
         try:
             with suppress(FileNotFoundError):
-                lines = [] if fresh else list(read_launches(self.path))
+                lines = [] if fresh else list(entries(self.path, LaunchLine))
             if not any(line.kind == "session" and line.key == key for line in lines):
                 lines, verb = [], "replace"
                 self.path.unlink(missing_ok=True)
@@ -86,7 +65,7 @@ class LaunchStore:
             text = f"cannot {verb} {self.path}: {error.strerror}; name another folder with --out"
             raise RocattnError(text) from error
         if not lines:
-            self._append(LaunchLine(kind="session", key=key, began_with=self.began_with))
+            append_entry(self.path, LaunchLine(kind="session", key=key, began_with=self.began_with))
         for line in lines:
             if line.kind == "session":
                 self.began_with = line.began_with or EarlierNoise()
@@ -96,9 +75,9 @@ class LaunchStore:
                 self._known[line.label, line.side, line.round, line.repeat] = line.outcome
         self.resumed = len(self._known)
 
-    def _append(self, line: LaunchLine) -> None:
-        text = msgspec.json.encode(line)[:-1]
-        append_line(self.path, b'%b,"checksum":%d}' % (text, zlib.crc32(text)))
+    def count(self) -> int:
+        """Return how many launches the file holds."""
+        return sum(line.kind == "launch" for line in entries(self.path, LaunchLine))
 
     def get(self, case: Case, side: SideName, round_: int, repeat: int = 0) -> Outcome | None:
         """Return a finished launch."""
@@ -106,15 +85,16 @@ class LaunchStore:
 
     def put(self, case: Case, side: SideName, round_: int, outcome: Outcome, repeat: int = 0) -> None:
         """Store a finished launch, on disk first."""
-        self._append(
-            LaunchLine(kind="launch", label=case.label, side=side, round=round_, repeat=repeat, outcome=outcome)
+        append_entry(
+            self.path,
+            LaunchLine(kind="launch", label=case.label, side=side, round=round_, repeat=repeat, outcome=outcome),
         )
         self._known[case.label, side, round_, repeat] = outcome
 
     def put_trace(self, case: Case, runs_change: bool | None) -> None:
         """Store what traced calls show of a case; nothing on disk where the time limit may have cut them off."""
         if runs_change is not None:
-            self._append(LaunchLine(kind="trace", label=case.label, runs_change=runs_change))
+            append_entry(self.path, LaunchLine(kind="trace", label=case.label, runs_change=runs_change))
         self.traced[case.label] = runs_change
 
     def finish(self) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from rocattn.errors import RocattnError, ToolchainError
 from rocattn.toolchain.compilers import choose_compiler
-from rocattn_profiling.base.files import write_text
+from rocattn_profiling.base.files import DocumentError, decoded, write_text
 from rocattn_profiling.base.gpus import architecture, product, products
 from rocattn_profiling.base.process import find_tool, run_group
 
@@ -111,8 +111,8 @@ def prepared(out: Path) -> Path:
     """
     if out.is_dir() and any(out.iterdir()):
         try:
-            earlier = msgspec.json.decode((out / LISTING).read_bytes(), type=Captured)
-        except (OSError, msgspec.MsgspecError) as error:
+            earlier = decoded((out / LISTING).read_bytes(), Captured)
+        except (OSError, DocumentError) as error:
             raise NotCapturedError(f"{out} is not empty, and no earlier capture: name another folder") from error
         for run in earlier.runs:
             shutil.rmtree(out / run.arch, ignore_errors=True)
@@ -209,8 +209,8 @@ def _listed(folder: Path, failure: str) -> CapturedRun:
 
 def _kept(folder: Path) -> Iterator[_Said]:
     for path in sorted(folder.glob("*/*/*.json")):
-        with suppress(msgspec.MsgspecError):  # half of one, where the program was killed
-            yield msgspec.json.decode(path.read_bytes(), type=_Beside).captured
+        with suppress(DocumentError):  # half of one, where the program was killed
+            yield decoded(path.read_bytes(), _Beside).captured
 
 
 def write_listing(out: Path, listing: Captured) -> Path:

@@ -350,7 +350,7 @@ def _results(mnemonic: str, operands: str) -> list[Register]:
 
 
 _ANYTHING: Final = ("any", 0)  # what a call may write
-_REGISTER = re.compile(r"([vsa])(?:(\d+)|\[(\d+):(\d+)\])")
+_REGISTER = re.compile(r"([vsa])(?:(\d{1,4})|\[(\d{1,4}):(\d{1,4})\])")
 _NAMED = re.compile(r"(vcc|exec)(_lo|_hi)?")
 _SUFFIX = re.compile(r"(?:_e32|_e64)$")
 _OTHER_DIMENSION = re.compile(r"v\d+, v0, (?:10|20|0xa|0x14), 10$")

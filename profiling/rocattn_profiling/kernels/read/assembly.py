@@ -25,6 +25,8 @@ from rocattn_profiling.kernels.read.instructions import (
 
 # How targets without scratch_* instructions reach the stack: functions that are called always so, kernels by a buffer
 # that is handed to them in s[0:3] and of which LLVM makes this wave's part, there or in a copy, before anything else.
+UNREADABLE = "unreadable_instruction"  # the mnemonic of what a tool cannot read, or is too long to be one
+_LONGEST_LINE = 4000  # int() refuses more digits
 _STACK = re.compile(r"\bs\[0:3\],\s*s3[23]\b")
 _WAVE32 = re.compile(r"gfx1\d")  # gfx10 and later
 _BUFFER_STACK = re.compile(r"gfx(?:90|9-generic|10)")
@@ -195,7 +197,7 @@ class _Reader:
         """Take in all of the text."""
         usual = _USUAL.match
         for number, line in enumerate(text.splitlines(), first_line):
-            if self._body is not None and (match := usual(line)):
+            if self._body is not None and len(line) <= _LONGEST_LINE and (match := usual(line)):
                 mnemonic, operands, comment = match.groups("")
                 spill = bool(comment) and _SPILL.search(comment) is not None
                 self._body.append(Instruction(intern(mnemonic), operands, number, self._source, spill))
@@ -214,6 +216,9 @@ class _Reader:
         if stripped.startswith("."):
             self._directive(stripped)
         elif self._body is not None and (match := _INSTRUCTION.match(stripped)):
+            if len(stripped) > _LONGEST_LINE:
+                self._body.append(Instruction(UNREADABLE, "", number, self._source))
+                return
             spill = bool(semicolon) and bool(_SPILL.search(comment))
             self._body.append(Instruction(intern(match[1]), match[2] or "", number, self._source, spill))
 

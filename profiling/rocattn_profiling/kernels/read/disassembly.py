@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from rocattn.installed import install_command
 from rocattn.toolchain.code_object import read_elf
 from rocattn.toolchain.elf import RELOCATABLE, shown
 from rocattn_profiling.kernels.read import gfx950
+from rocattn_profiling.kernels.read.assembly import UNREADABLE
 from rocattn_profiling.kernels.read.code_objects import DeviceObject
 from rocattn_profiling.kernels.read.instructions import ends_flow, is_branch
 
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from rocattn.toolchain.elf import Elf, Symbol
 
 MAX_CODE_BYTES = 32 << 20
-UNREADABLE = "unreadable_instruction"  # the mnemonic of what a tool cannot read
 _TIMEOUT_S = 120.0
 _LIBRARY = "librocmllvm.so"
 _NEWEST, _OLDEST = 40, 14  # of the names llvm-objdump-NN
@@ -46,6 +47,7 @@ _STT_FUNC, _STT_OLD_KERNEL, _OLD_DESCRIPTOR_BYTES = 2, 10, 256
 _INSTRUCTION = re.compile(r"\s+(\S+)\s*(.*?)\s*// ([0-9A-F]+): ([0-9A-F]{8})")
 _HEADER = re.compile(r"([0-9a-f]{16}) <")
 _SOURCE = re.compile(r"; (.+):(\d+)(?: \(discriminator \d+\))?$")
+_MAX_OVERLAP = 2  # of what functions take, over the code: two symbols may name the same instructions
 _MAX_UNREADABLE = 0.01  # share of a code object's instructions: more, and the tool is too old for the processor
 _FIRST_LLVM = {"gfx950": 20, "gfx1250": 22, "gfx1251": 23}  # that reads it; 19 reads all others here
 _INSTALL_LLVM = {
@@ -220,13 +222,17 @@ def _functions(elf: Elf) -> list[_Span]:
         for symbol in elf.symbols.values()
         if symbol.type in {_STT_FUNC, _STT_OLD_KERNEL} and symbol.name.isprintable()
     }
-    if sum(elf.sections[index].bytes for index in {symbol.section for symbol in symbols.values()}) > MAX_CODE_BYTES:
+    code_bytes = sum(elf.sections[index].bytes for index in {symbol.section for symbol in symbols.values()})
+    if code_bytes > MAX_CODE_BYTES:
         raise ToolchainError(f"it has more than {MAX_CODE_BYTES >> 20} MiB of machine code: too much to disassemble")
     starts = sorted(symbols)
-    return [
+    spans = [
         _Span(symbols[start].name, *_range(elf, symbols[start], following))
-        for start, following in zip(starts, [*starts[1:], 0], strict=True)
+        for start, following in zip_longest(starts, starts[1:], fillvalue=0)
     ]
+    if sum(span.end - span.start for span in spans) > _MAX_OVERLAP * code_bytes:
+        raise ToolchainError("it is damaged: its functions overlap")
+    return spans
 
 
 def _range(elf: Elf, symbol: Symbol, following: int) -> tuple[int, int]:
@@ -271,7 +277,9 @@ def _decoded(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) 
     context = llvm.LLVMCreateDisasmCPU(b"amdgcn-amd-amdhsa", device.processor.encode(), None, 0, None, None)
     text = ctypes.create_string_buffer(1024)
     for span in functions:
-        section = next(each for each in elf.sections if each.address <= span.start < each.address + each.bytes)
+        within = (each for each in elf.sections if each.address <= span.start < each.address + each.bytes)
+        if (section := next(within, None)) is None:
+            raise DisassemblyError(f"it is damaged: {span.name} begins in none of its sections")
         code = elf.content(section)[span.start - section.address : span.end - section.address]
         start, place = ctypes.addressof(held := ctypes.create_string_buffer(code, len(code))), 0
         body = []

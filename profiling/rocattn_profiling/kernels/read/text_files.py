@@ -13,7 +13,9 @@ from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 _KERNEL = re.compile(r"^ {2}- ", re.MULTILINE)
 _FIELD = re.compile(r"^(?: {4}| {2}- )(\.\w+):[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
 _TARGET = re.compile(r"^[ \t]*\.amdgcn_target[ \t]", re.MULTILINE)
-_CODE_BYTES = re.compile(r"^[ \t]*\.amdhsa_kernel[ \t]+(\S+)|^; Kernel info:\n; codeLenInByte = (\d+)$", re.MULTILINE)
+_CODE_BYTES = re.compile(
+    r"^[ \t]*\.amdhsa_kernel[ \t]+(\S+)|^; Kernel info:\n; codeLenInByte = (\d{1,12})$", re.MULTILINE
+)
 _REQUIRED = re.compile(r"\.reqd_workgroup_size:((?:\s+- \d{1,10}$)+)", re.MULTILINE)
 _DIGITS = re.compile(r"[0-9]{1,10}")
 _COMPILER = re.compile(r'^[ \t]*\.ident[ \t]+"([^"]*)"', re.MULTILINE)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from rocattn_profiling.base.files import system_text
+from rocattn_profiling.base.files import DocumentError, decoded, system_text
 from rocattn_profiling.base.process import ask
 
 _AMD = "0x1002"
@@ -162,7 +162,7 @@ def _ask_smi() -> tuple[Any, str]:
             continue
         start = min((at for at in (answer.text.find("{"), answer.text.find("[")) if at >= 0), default=-1)
         try:
-            return msgspec.json.decode(answer.text[start:].encode()), name
-        except msgspec.DecodeError:
+            return decoded(answer.text[start:]), name
+        except DocumentError:
             continue
     return None, ""

@@ -16,6 +16,7 @@ from rocattn.gpu.plan_log import VARIABLE as PLAN_LOG
 from rocattn.settings import LINE_TABLES
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import HeldError, locked, result_folder, write_text
+from rocattn_profiling.base.journal import keeping
 from rocattn_profiling.base.process import Ended, StartError, run_group
 from rocattn_profiling.profile.collect import diagnose, hardware, scrub, store
 from rocattn_profiling.profile.collect.assemble import under_a_profiler
@@ -78,9 +79,14 @@ class Session:
     def _collect(self) -> store.Collection:
         self._state = store.open_state(self.out, self.job, resume=self._resume)
         queue = list(self._state.left())
+        kept = keeping(
+            self.out, len(self._state.passes), lambda: len(self._state.passes) - len(self._state.left()),
+            "--resume goes on",
+        )  # fmt: skip
         try:
-            while queue and not self._stopped:
-                queue[:0] = self._one(queue.pop(0), len(queue))
+            with kept:
+                while queue and not self._stopped:
+                    queue[:0] = self._one(queue.pop(0), len(queue))
             self._on_step(Step(len(self._state.passes) - len(queue), len(self._state.passes), ""))
         finally:
             collection = self._collection()

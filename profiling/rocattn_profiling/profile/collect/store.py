@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.files import StagedFiles, result_folder, write_bytes
+from rocattn_profiling.base.files import DocumentError, StagedFiles, decoded, result_folder, write_bytes
 from rocattn_profiling.base.reasons import Coverage, NotCompared
 from rocattn_profiling.profile.collect.find import Tool
 from rocattn_profiling.profile.collect.hardware import Hardware
@@ -209,10 +209,10 @@ def open_state(out: Path, job: Job, *, resume: bool) -> CollectionState:
     path = out / STATE
     if resume:
         try:
-            state = msgspec.json.decode(path.read_bytes(), type=CollectionState)
+            state = decoded(path.read_bytes(), CollectionState)
         except FileNotFoundError as error:
             raise ResumeError(f"nothing to resume in {out}: leave out --resume") from error
-        except (msgspec.DecodeError, OSError) as error:
+        except (DocumentError, OSError) as error:
             raise ResumeError(f"{path} cannot be read ({error}): leave out --resume to start anew") from error
         if (state.schema, state.key) != (SCHEMA, job.key):
             raise ResumeError(
@@ -246,10 +246,10 @@ def read_profile(path: Path) -> Collection:
         RocattnError: When it cannot be read, or has another schema.
     """
     try:
-        collection = msgspec.json.decode(path.read_bytes(), type=Collection)
+        collection = decoded(path.read_bytes(), Collection)
     except OSError as error:
         raise RocattnError(f"cannot read {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except DocumentError as error:
         raise RocattnError(f"{path} is not a profile.json of rocattn: {error}") from error
     if collection.schema != SCHEMA:
         raise RocattnError(f"{path} has schema {collection.schema}, this rocattn reads {SCHEMA}")

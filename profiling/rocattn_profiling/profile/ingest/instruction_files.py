@@ -59,7 +59,7 @@ def read_pc_samples(path: Path, header: Header, part: FilePart) -> FilePart:
         for position, name in enumerate(map(plain, header.names)) if name in _WANTED
         for ours, kind in [_WANTED[name]]
     }  # fmt: skip
-    method = STOCHASTIC if "reason" in wanted else HOST_TRAP
+    method = STOCHASTIC if wanted.keys() >= {"reason", "issued"} else HOST_TRAP
     rows = SampleRows()
     for block in blocks(path, header, wanted, notes):
         table = pd.DataFrame({name: pd.Series(values) for name, values in block.columns.items()})

@@ -156,7 +156,7 @@ def _pieces(stream: Utf8) -> Iterator[list[Event] | Surroundings]:
     around = b"".join([head, b'"traceEvents":[]', data[data.index(b"]", rest) + 1 :]])
     try:
         yield msgspec.json.decode(_repaired(around), type=Surroundings, strict=False)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableError(f"the JSON is broken or cut off ({error})", ABORTED) from error
 
 
@@ -173,7 +173,7 @@ def _whole(data: bytes, ends: re.Pattern[bytes]) -> tuple[list[Event], int] | No
                 return _EVENTS.decode(b"".join([b"[", repair(data[:end]), b"]"])), rest
             except msgspec.ValidationError as error:
                 raise UnreadableError(f"not the JSON it looks like ({error})", REPORT_IT) from error
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
     return None
 

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from rocattn_profiling.profile.ingest.parts import Database, kernel_name
+from rocattn_profiling.profile.ingest.parts import Database, UnreadableError, kernel_name
 from rocattn_profiling.profile.ingest.table import (
     HOST_TRAP,
     ISSUED,
@@ -69,7 +69,10 @@ class SampleRows:
         rows = [(*key, *sums) for key, sums in self._sums.items()]
         table = pd.DataFrame(rows, columns=[*_KEY, "count", "hits", "lanes"], dtype="object")
         table["pass"] = label
-        return table[list(SAMPLE_DTYPES)].astype(SAMPLE_DTYPES)
+        try:
+            return table[list(SAMPLE_DTYPES)].astype(SAMPLE_DTYPES)
+        except OverflowError as error:
+            raise UnreadableError("it holds numbers of more than 64 bits", "this is not a profiler's file") from error
 
 
 def state_of(issued: object, stall: str) -> str:

@@ -1,0 +1,145 @@
+"""Journals: each finished result on a line of its own, on disk before the next is begun, with a checksum.
+
+A command that is ended goes on from there when it is run again, and its last line says how much that is.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.files import DocumentError, append_line, decoded
+
+T = TypeVar("T")
+_CHECKSUM = re.compile(rb',"checksum":(\d+)}$')
+_AGAIN = "the same command continues"
+
+
+class DamagedError(DocumentError):
+    """Raised for a line that is whole, and not as it was written."""
+
+
+def append_entry(path: Path, entry: msgspec.Struct) -> None:
+    """Append a result, with a checksum of the line as its last field, and force it to disk.
+
+    Raises:
+        RocattnError: When it cannot be written; the message names the file and the cause.
+    """
+    text = msgspec.json.encode(entry)[:-1]
+    append_line(path, b'%b,"checksum":%d}' % (text, zlib.crc32(text)))
+
+
+def entry_of(line: bytes, kind: type[T]) -> T:
+    """Return the result of a line; one of an older version has no checksum.
+
+    Raises:
+        DamagedError: When its checksum is another.
+        DocumentError: When it was cut off, or is of another type.
+    """
+    found = _CHECKSUM.search(line)
+    if found is not None and int(found[1]) != zlib.crc32(line[: found.start()]):
+        raise DamagedError("it was changed after it was written: its checksum is another")
+    return decoded(line, kind)
+
+
+def entries(path: Path, kind: type[T]) -> Iterator[T]:
+    """Yield the results of a file, but for lines that were cut off by a kill, or damaged.
+
+    Raises:
+        OSError: When it cannot be read.
+    """
+    for line in path.read_bytes().splitlines():
+        with suppress(DocumentError):
+            yield entry_of(line, kind)
+
+
+class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    key: str
+
+
+class Journal(Generic[T]):
+    """The finished results of a run, for the one that goes on with it.
+
+    Attributes:
+        path: The file.
+        found: The results of a run that was ended; none if that had another key.
+
+    Args:
+        path: The file; one of another key is replaced.
+        key: What two runs have in common if one may go on with the other's results.
+        kind: The type of a result.
+    """
+
+    def __init__(self, path: Path, key: str, kind: type[T]) -> None:
+        self.path = path
+        self.found: list[T] = []
+        try:
+            head = next(entries(path, _Head), None) if path.exists() else None
+            if head is not None and head.key == key:
+                self.found = list(entries(path, kind))
+            elif path.exists():
+                path.unlink()
+        except OSError as error:
+            raise RocattnError(f"cannot read {path}: {error.strerror}") from error
+        if head is None or head.key != key:
+            append_entry(path, _Head(key))
+
+    def append(self, entry: Any) -> None:
+        """Add a finished result, on disk when this returns."""
+        append_entry(self.path, entry)
+
+    def count(self) -> int:
+        """Return how many results the file holds."""
+        return max(0, sum(1 for _ in entries(self.path, dict)) - 1)
+
+    def finish(self) -> None:
+        """Remove it: the run has written its results."""
+        self.path.unlink(missing_ok=True)
+
+
+class _Keeping(NamedTuple):
+    path: Path
+    total: int | str
+    counted: Callable[[], int]
+    again: str
+
+
+_kept: list[_Keeping] = []  # of the command that runs or was ended
+
+
+@contextmanager
+def keeping(path: Path, total: int | str, count: Callable[[], int], again: str = _AGAIN) -> Iterator[None]:
+    """Know what is kept if this block is ended by a signal, for `kept`.
+
+    Args:
+        path: The file or folder with finished results.
+        total: How many results there are to be, "at most 40" where that is not known yet.
+        count: Counts those that are there.
+        again: How to go on.
+    """
+    _kept.append(_Keeping(path, total, count, again))
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise  # `kept` counts when all has ended
+    except BaseException:
+        _kept.clear()
+        raise
+    _kept.clear()
+
+
+def kept() -> str:
+    """Return in words what a command that was ended has kept, by what is on disk; "" where it measures nothing."""
+    if not _kept:
+        return ""
+    last = _kept.pop()
+    _kept.clear()
+    number = last.counted()
+    return f"kept {number} of {last.total} in {last.path}; {last.again}" if number else "nothing was finished yet"

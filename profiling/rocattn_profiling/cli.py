@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import rocattn
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.console import cleanly, ending, json_alone, open_streams, spell_out
+from rocattn_profiling.base.console import cleanly, ending, json_alone, open_streams, say, spell_out
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
 
 # Verb -> one line of help. Each verb's `command` has `prepare(parser)` and `run(arguments) -> exit status`.
@@ -184,7 +184,7 @@ def _is_nowhere() -> bool:
 def _complain(*lines: str) -> None:
     """Print on stderr; if that fails, as on a full disk, the exit status is still ours."""
     try:
-        print(*lines, sep="\n", file=sys.stderr)
+        say(*(each for line in lines for each in line.splitlines()))
     except OSError:
         _drop(sys.stderr)
 

@@ -9,9 +9,9 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
+from rocattn_profiling.base.markup import markdown
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.measure.stats import speedup, summarize
-from rocattn_profiling.pages.render import escape_markdown
 from rocattn_profiling.report import command as report_command
 from rocattn_profiling.report.command import report_html, report_markdown
 
@@ -55,10 +55,10 @@ def test_the_length_from_which_flash_wins_is_said(records, record_of):
     line = "cpu-flash against cpu: faster at every length measured (33 to 257 keys)"
     html, text = report_html(report, 0), report_markdown(report)
     assert f"{line}." in html
-    assert escape_markdown(line) in text
+    assert markdown(line) in text
     assert "Caches warm, but where it says cold." in html
     assert f"{cold.label} cold" in html
-    assert escape_markdown(f"{cold.label} cold") in text
+    assert markdown(f"{cold.label} cold") in text
     (winning,) = bench_report.to_json(report)["winning_lengths"]
     assert (winning["backend"], winning["standard"], winning["start"]) == ("cpu-flash", "cpu", 33)
 
@@ -206,7 +206,7 @@ def test_markdown_fits_a_comment(record_of):
 
 def test_markdown_cannot_be_injected():
     """Names and reasons are text in Markdown too: no HTML, no link, no new cell, no mention."""
-    assert escape_markdown("a|b\n[x](y) <b> @me `c`") == r"a\|b \[x\]\(y\) &lt;b&gt; \@me \`c\`"
+    assert markdown("a|b\n[x](y) <b> @me `c`") == "a&#124;b &#91;x&#93;(y) &#60;b> &#64;&#8203;me &#96;c&#96;"
 
 
 def test_nothing_to_report_is_an_error():

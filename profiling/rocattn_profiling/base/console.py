@@ -55,9 +55,11 @@ def _console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False, color_system=colours)
 
 
-def say(message: str) -> None:
-    """Print one line for people on stderr."""
-    print(message, file=sys.stderr, flush=True)
+def say(*lines: str) -> None:
+    """Print lines for people on stderr; what strangers wrote in them is text."""
+    from rocattn_profiling.base.markup import line
+
+    print(*map(line, lines), sep="\n", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -177,7 +179,7 @@ def cleanly(command: str) -> Iterator[None]:
         yield
     except EndedError as error:
         with suppress(OSError):  # no terminal is left to write to
-            say("\n".join([f"rocattn {command}: {ending(_ENDING[error.number])}", *getattr(error, "__notes__", ())]))
+            say(f"rocattn {command}: {ending(_ENDING[error.number])}", *getattr(error, "__notes__", ()))
         raise SystemExit(128 + error.number) from None
     finally:
         restore(former)
@@ -236,7 +238,10 @@ def print_table(
     from rich.cells import cell_len
     from rich.table import Table
 
+    from rocattn_profiling.base.markup import line
+
     console = stdout() if answer else stderr()
+    title, columns, rows = line(title), [line(name) for name in columns], [[line(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) + _GAP for column in zip(columns, *rows, strict=True)]
     if not console.is_terminal:
         console.width = max(console.width, sum(widths))

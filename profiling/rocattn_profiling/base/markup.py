@@ -21,6 +21,7 @@ _MARKS = frozenset({"Mn", "Me"})
 _MOST_MARKS = 2  # stacked on one letter; more of them grow over the neighbouring lines
 _XML_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
 _UNSEEN = "\ufffd"
+_ENDS = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -82,6 +83,11 @@ def _reference(match: re.Match[str], group: int = 0) -> str:
 def seen(text: str) -> str:
     """Return text of any number of lines without control characters, which reorder a page or command a terminal."""
     return _CONTROLS.sub(_UNSEEN, text)
+
+
+def line(text: str) -> str:
+    """Return a finished line for a terminal or a CI log: as `terminal`, but with its spaces."""
+    return re.sub(r"##(?=\w*\[)", "# #", re.sub(r"^(\s*):(?=:)", r"\1: ", seen(_ENDS.sub(" ", text))))
 
 
 def xml(text: str) -> str:

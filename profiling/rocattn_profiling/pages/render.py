@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rocattn
-from rocattn_profiling.base.markup import seen
+from rocattn_profiling.base.markup import code, markdown, seen
 from rocattn_profiling.pages.charts import colour_of, line_class
 from rocattn_profiling.pages.quantities import digits, percent, quantity, short_date, utc
 
@@ -60,7 +59,8 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     jinja.filters |= {
-        "quantity": quantity, "digits": digits, "day": short_date, "moment": moment, "md": escape_markdown,
+        "quantity": quantity, "digits": digits, "day": short_date, "moment": moment, "md": _markdown,
+        "code": lambda text: _safe(code(str(text), _LONGEST)),
         "breakable": breakable, "count": count, "slug": lambda text: re.sub(r"\W+", "-", text),
         "colour": colour_of, "line_class": line_class, "percent": percent, "shorten": shorten, "share": share,
         "marks": marks, "cells": cells,
@@ -100,6 +100,7 @@ def shorten(text: str, most: int = 90) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+_LONGEST = 4000  # characters of a cell of Markdown
 _JOINT = re.compile(r"(\.|_+|,|::|\w\(|\w&lt;|[a-z](?=[A-Z][a-z]))(?=[\w&(…])")
 
 
@@ -147,9 +148,11 @@ def cells(texts: Sequence[str]) -> Markup:
     return Markup("".join([f'<td class="num">{_shown(text)}</td>' for text in texts]))  # noqa: S704 - as above
 
 
-def escape_markdown(text: str) -> str:
-    """Return text that Markdown and the HTML in it cannot read as markup, on one line."""
-    plain = " ".join(str(text).split())
-    return re.sub(
-        r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    )
+def _markdown(text: object) -> Markup:
+    return _safe(markdown(str(text), _LONGEST))
+
+
+def _safe(text: str) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(text)  # noqa: S704 - of `base.markup`, which has escaped it

@@ -331,7 +331,7 @@ def to_xml(report: VerifyReport) -> str:
         suite = ET.SubElement(root, "testsuite", {"name": xml(backend), "time": seconds} | numbers)
         for outcome in mine:
             test = ET.SubElement(
-                suite, "testcase", classname=f"{xml(backend)}.{outcome.family}", name=xml(outcome.case),
+                suite, "testcase", classname=f"{xml(backend)}.{xml(outcome.family)}", name=xml(outcome.case),
                 time=f"{outcome.seconds:.3f}",
             )  # fmt: skip
             _add_result(test, outcome)

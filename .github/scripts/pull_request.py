@@ -35,6 +35,9 @@ COMMON_LABELS = {"self-hosted", "linux", "rocm"}
 LABEL = "gpu"
 # The job of `test` that leaves a verdict.
 GATE = "gate, without a GPU"
+# What says how a change is measured: the verdict of one that changes any of it is its author's word.
+MEASURING = re.compile(r"(?:\.github|\.rocattn|benchmarks)/|(?:asv\.conf\.json|dev\.py|pyproject\.toml)$")
+MOST_FILES = 3000  # that GitHub lists of a pull request
 BOT = "github-actions[bot]"
 MEMBER = "verdict.json"
 MAX_ARCHIVE_BYTES, MAX_VERDICT_BYTES, MAX_COMMENT_BYTES = 32 << 20, 16 << 20, 65_000
@@ -284,10 +287,11 @@ def comment(folder: Path) -> None:
     number = pull_request_of(api, sha)
     if number is None:
         return
+    mark = measuring(api, number)
     for file in sorted(folder.glob("*.md"), key=lambda file: file.stem):
         ended = file.with_suffix(".ended")
         if ARTIFACT.fullmatch(file.stem) and ended.is_file():
-            text = body(file.stem, sha, ended.read_text(), file.read_text(errors="replace"))
+            text = body(file.stem, sha, ended.read_text(), mark + file.read_text(errors="replace"))
             upsert(api, number, file.stem, text)
 
 
@@ -307,6 +311,24 @@ def pull_request_of(api: Api, sha: str) -> int | None:
         return numbers[0]
     print(f"no comment: {len(numbers)} open pull requests have {sha} as their head")
     return None
+
+
+def measuring(api: Api, number: int) -> str:
+    """Return a paragraph on what a pull request changes of how it is measured, by GitHub's own diff; "" if nothing.
+
+    It names what we know, not files: those are the author's words.
+    """
+    files = list(api.pages(f"/pulls/{number}/files", most=MOST_FILES // 100))
+    changed = set[str]()
+    for file in files:
+        for name in (file.get("filename"), file.get("previous_filename")):
+            if found := MEASURING.match(str(name)):
+                changed.add(found[0])
+    if len(files) >= MOST_FILES:
+        changed.add("more files than GitHub lists")
+    if not changed:
+        return ""
+    return f"**It changes how it is measured** ({', '.join(sorted(changed))}): the verdict is its author's word.\n\n"
 
 
 def body(name: str, sha: str, ended: str, text: str) -> str:

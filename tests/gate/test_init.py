@@ -108,7 +108,7 @@ def test_the_workflow_measures_what_the_project_has(repo, capsys, kind, measured
     assert on_queue[2:] == on_request[2:]
     assert on_request[:4] == ["--base", "origin/$GITHUB_BASE_REF...", "--head", "HEAD"]
     assert on_request[4 : 4 + len(words)] == words
-    assert [word for word in on_push if word not in on_request] == ["HEAD~1", "--learn"]
+    assert [word for word in on_push if word not in on_request] == ["$BASE", "--learn"]
     steps = workflow(repo)["jobs"]["gate"]["steps"]
     kept = {path for step in steps for path in step.get("with", {}).get("path", "").split()}
     (results,) = {path for path in kept if path.endswith(".rocattn")}

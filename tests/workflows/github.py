@@ -31,7 +31,7 @@ class GitHub:
 
     def __init__(self):
         self.pulls, self.comments, self.labels, self.artifacts, self.rights = [], {}, {}, {}, {}
-        self.jobs, self.older = [], {}
+        self.jobs, self.older, self.files = [], {}, []
         self.sizes, self.calls, self.tokens, self.url, self.made = {}, [], {}, "", LATER
 
     def add_machine(self, arch, conclusion="failure", runner="box-1"):
@@ -51,6 +51,8 @@ class GitHub:
         path, _, query = path.partition("?")
         page = int(dict(re.findall(r"(\w+)=(\w+)", query)).get("page", 1))
         part = path.removeprefix(f"/repos/{REPOSITORY}")
+        if re.fullmatch(r"/pulls/\d+/files", part):
+            return 200, self.files[100 * (page - 1) : 100 * page]
         if method == "GET" and part == "/pulls":
             return 200, self.pulls[100 * (page - 1) : 100 * page]
         if found := re.fullmatch(r"/issues/(\d+)/comments", part):

@@ -261,6 +261,28 @@ def test_comments_are_made_and_then_renewed(hub, tmp_path):
     assert f"**verdict-gfx942** of {SHA[:10]}: [the run](https://github.com/we/rocattn/actions/runs/42)" in ours[1]
 
 
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ([{"filename": "rocattn/a.py"}, {"filename": "docs/.github/x"}], ""),
+        ([{"filename": ".github/workflows/test.yml"}], "(.github/)"),
+        ([{"filename": "x.py", "previous_filename": "benchmarks/a.py"}, {"filename": ".rocattn/gate.py"}],
+         "(.rocattn/, benchmarks/)"),
+        ([{"filename": "asv.conf.json"}, {"filename": "@org/team <b>.py"}], "(asv.conf.json)"),
+        ([{"filename": "a"}] * 3000, "(more files than GitHub lists)"),
+        ([{"filename": "a"}] * 150 + [{"filename": "dev.py"}], "(dev.py)"),
+    ],
+)  # fmt: skip
+def test_a_change_of_what_measures_it_is_marked(hub, tmp_path, files, told):
+    """By GitHub's diff, above the verdict, whatever the verdict says; names of files stay in GitHub's diff."""
+    hub.files = files
+    comment(hub, tmp_path, {"verdict": "fine"})
+    (made,) = (one["body"] for one in hub.comments[7])
+    mark = f"**It changes how it is measured** {told}: the verdict is its author's word.\n\n" if told else ""
+    assert made.endswith(f"\n\n{mark}fine")
+    assert ("measured**" in made) == bool(told)
+
+
 def test_someone_else_s_comment_with_our_marker_is_left_alone(hub, tmp_path):
     """A marker can be quoted by anybody."""
     theirs = {"id": 1, "user": {"login": "eve"}, "body": "<!-- rocattn:verdict -->\nmine"}

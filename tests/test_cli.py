@@ -252,3 +252,17 @@ def test_another_checkouts_kernels_are_not_judged_by_our_own(command, tmp_path, 
     assert f"pip install -e '{tmp_path}[toolchain]'" in said.err
     assert len(said.err.splitlines()) == 1
     assert list(tmp_path.rglob("out")) == []
+
+
+@pytest.mark.parametrize(
+    ("closed", "status"), [("2>&-", 0), ("<&-", 0), ("<&- 2>&-", 0), ("1>&-", 4), ("<&- 1>&- 2>&-", 4)]
+)
+def test_a_closed_stream_changes_no_status(closed, status):
+    """But stdout's: what was asked for is lost. No file that is opened later gets a stream's number."""
+    program = "import sys; from rocattn_profiling.cli import main; sys.exit(main())"
+    command = f'exec "{sys.executable}" -c "{program}" plan --arch gfx1100 --head-dim 64 --json {closed}'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert (done.stdout[:1] == "{") == (status == 0)
+    told = "rocattn plan: cannot write what was asked for to stdout: Bad file descriptor\n"
+    assert done.stderr == (told if status and "2>" not in closed else "")

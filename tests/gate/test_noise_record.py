@@ -235,3 +235,18 @@ def test_known_noise_is_of_the_quantity_that_decides(make_pair):
     waits = make_pair(np.random.default_rng(1), 5)
     known = noise_record.known_noise(msgspec.structs.replace(waits, a=msgspec.structs.replace(waits.a, history=past)))
     assert known.value == pytest.approx(0.1, rel=0.33)
+
+
+def test_a_changed_digit_is_named_and_no_noise(path):
+    """A record with a digit changed is still JSON of launches: nothing is known by it, and nothing is added to it."""
+    append(path)
+    text = path.read_text()
+    at = text.index('"wall":[') + len('"wall":[')
+    path.write_text(f"{text[:at]}{9 - int(text[at])}{text[at + 1 :]}")
+    told = noise_record.known(path, HERE, [KEY]).source.why_not
+    assert "is damaged" in told
+    assert "without it, the next run begins a new one" in told
+    with pytest.raises(RocattnError, match="is damaged"):
+        append(path, 2)
+    path.unlink()
+    assert append(path, 2) == 1

@@ -26,14 +26,19 @@ class DamagedError(DocumentError):
     """Raised for a line that is whole, and not as it was written."""
 
 
+def line_of(entry: msgspec.Struct) -> bytes:
+    """Return a result as JSON, with a checksum of the rest as its last field."""
+    text = msgspec.json.encode(entry)[:-1]
+    return b'%b,"checksum":%d}' % (text, zlib.crc32(text))
+
+
 def append_entry(path: Path, entry: msgspec.Struct) -> None:
-    """Append a result, with a checksum of the line as its last field, and force it to disk.
+    """Append a result with its checksum, and force it to disk.
 
     Raises:
         RocattnError: When it cannot be written; the message names the file and the cause.
     """
-    text = msgspec.json.encode(entry)[:-1]
-    append_line(path, b'%b,"checksum":%d}' % (text, zlib.crc32(text)))
+    append_line(path, line_of(entry))
 
 
 def entry_of(line: bytes, kind: type[T]) -> T:

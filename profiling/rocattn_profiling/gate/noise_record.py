@@ -18,15 +18,8 @@ import numpy as np
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import machine_folder
-from rocattn_profiling.base.files import (
-    DocumentError,
-    decoded,
-    locked,
-    open_regular,
-    result_folder,
-    write_bytes,
-    write_text,
-)
+from rocattn_profiling.base.files import DocumentError, locked, open_regular, result_folder, write_bytes, write_text
+from rocattn_profiling.base.journal import DamagedError, entry_of, line_of
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.model import (
@@ -176,11 +169,13 @@ def read(path: Path, machine: Machine) -> NoiseRecord:
     """
     try:
         with open_regular(path) as file:
-            record = decoded(file.read(_MOST_BYTES), NoiseRecord)
+            record = entry_of(file.read(_MOST_BYTES).strip(), NoiseRecord)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise NoiseError(f"{path} cannot be read: {error.strerror}") from error
+    except DamagedError as error:
+        raise NoiseError(f"{path} is damaged: {error}; without it, the next run begins a new one") from error
     except DocumentError as error:
         raise NoiseError(f"{path} is no noise record of rocattn gate") from error
     if record.schema != SCHEMA:
@@ -244,7 +239,7 @@ def append(path: Path, machine: Machine, measured: Iterable[Measurement]) -> int
         except FileNotFoundError:
             old = []
         record = NoiseRecord(machine=recorded_machine(machine), benchmarks=list(_merged(old, new)))
-        write_bytes(path, msgspec.json.encode(record) + b"\n")
+        write_bytes(path, line_of(record) + b"\n")
     return len(new)
 
 

@@ -83,7 +83,7 @@ def scaled_dot_product_attention(
         attn_mask = _mask_of_one_batch(attn_mask, tuple(shape[:-1]))
     out, _ = run_operator(
         OPERATORS.attention.default,
-        query, key, value, attn_mask, None, None, None, None, None, drawn_state(dropout_p),
+        query, key, value, attn_mask, *((None,) * 5 + (drawn_state(dropout_p),) if dropout_p else ()),
         causal=is_causal or lower_right, top_left=is_causal, scale=scale, dropout_p=dropout_p,
     )  # fmt: skip
     return out if len(shape) == 2 else out.reshape(*shape, *out.shape[2:])

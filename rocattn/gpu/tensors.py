@@ -312,8 +312,6 @@ class DeviceCall:
         from rocattn.backends import BACKENDS
         from rocattn.gpu.driver import open_hip
 
-        if config.dropout_p:
-            raise ConfigError(f"dropout_p is {config.dropout_p}: there is no dropout of tensors on a device yet")
         backend = cast("GpuBackend", BACKENDS.select(config, "gpu"))
         strides = {name: tuple(step // view.itemsize for step in view.strides) for name, view in views.items()}
         mask_dtype = views["mask"].dtype.name if "mask" in views else None
@@ -325,11 +323,27 @@ class DeviceCall:
             for name, shape in stored.items():
                 value, addresses[name] = self._empty(runtime, shape, "float32" if name == "lse" else config.dtype)
                 outputs.append(value)
+            if config.dropout_p:
+                # Held until what reads it is in the stream: then its memory may be used again.
+                held, addresses["dropout_key"] = self._uploaded(runtime, views["dropout_key"])
             # Of torch's allocator, which knows torch's graphs: workspaces of our pool would be used again under them.
             scratch = self._scratch(prepared.workspace_bytes) if _is_torch(self._q.source) else None
             place = None if scratch is None else int(scratch.data_ptr())  # a tensor has no truth value
             prepared.run(addresses, self._q.stream, workspace=place)
         return [self._handed_out(value) for value in outputs]
+
+    def _uploaded(self, runtime: Runtime, key: Array) -> tuple[Any, int]:
+        """Return dropout's key on the device, and its address.
+
+        Raises:
+            ConfigError: While the stream is captured.
+        """
+        if runtime.hip.capture_number(self._q.stream):
+            raise ConfigError("dropout_p in a captured graph: each replay would drop the same weights")
+        value, address = self._empty(runtime, key.shape, "int32")
+        # The driver has read memory that is not pinned when this returns.
+        runtime.hip.copy_to_device(address, key.ctypes.data, key.nbytes, self._q.stream)
+        return value, address
 
     def _empty(self, runtime: Runtime, shape: tuple[int, ...], dtype: str) -> tuple[Any, int]:
         source = self._q.source

@@ -130,7 +130,7 @@ class Dtype:
         self.name = name
     def __str__(self):
         return f"torch.{self.name}"
-torch.float16, torch.float32, torch.uint8 = Dtype("float16"), Dtype("float32"), Dtype("uint8")
+torch.float16, torch.float32, torch.int32, torch.uint8 = map(Dtype, ("float16", "float32", "int32", "uint8"))
 sys.modules["torch"] = torch
 stream = runtime.hip.stream_create()
 
@@ -140,7 +140,7 @@ class Tensor:
     def __init__(self, shape, dtype, strides=None):
         self.shape, self.dtype = shape, dtype
         self.steps = strides or tuple(int(np.prod(shape[i + 1:])) for i in range(len(shape)))
-        self.nbytes = int(np.prod(shape)) * {"float32": 4, "uint8": 1}.get(dtype.name, 2)
+        self.nbytes = int(np.prod(shape)) * {"float32": 4, "int32": 4, "uint8": 1}.get(dtype.name, 2)
         self.memory = runtime.hip.malloc(max(1, self.nbytes))
     def data_ptr(self):
         return self.memory
@@ -186,6 +186,39 @@ print(json.dumps(found))
         "kind": True, "out": True, "lse": True, "dtypes": ["torch.float16", "torch.float32"],
         "gradients": [True, True, True], "stream": True, "memory": 0,
     }  # fmt: skip
+
+
+def test_dropout_drops_what_it_drops_of_arrays(hostgpu):
+    """Forward and backward, of torch and by DLPack; while a stream is captured its key cannot go up."""
+    code = """
+options = dict(dropout_p=0.4, dropout_seed=7, dropout_offset=1 << 40, causal=True)
+expected, logs = rocattn.attention(q, k, v, return_lse=True, backend="cpu", **options)
+dout = normal(*expected.shape)
+wanted = rocattn.attention_backward(dout, q, k, v, expected, logs, backend="cpu", **options)
+found = []
+for make, read in ((tensor, host), (Producer, lambda x: to_host(x.address, x.shape, x.dtype))):
+    arrays = [make(x) for x in (q, k, v)]
+    out, lse = rocattn.attention(*arrays, return_lse=True, **options)
+    grads = rocattn.attention_backward(make(dout), *arrays, out, lse, **options)
+    found.append([close(read(x), want) for x, want in zip((out, *grads), (expected, *wanted), strict=True)])
+arrays, hip = [tensor(x) for x in (q, k, v)], runtime.hip
+hip.call("hipStreamBeginCapture", stream, hip._hip.hipStreamCaptureMode.hipStreamCaptureModeGlobal)
+try:
+    rocattn.attention(*arrays, **options)
+except RocattnError as error:
+    found.append(str(error))
+hip.capture_end(stream)
+del out, lse, grads
+gc.collect()
+print(json.dumps([*found, runtime.pool.current_bytes]))
+"""
+    found = hostgpu(PRELUDE + TORCH + code)
+    assert found == [
+        [True] * 4,
+        [True] * 4,
+        "dropout_p in a captured graph: each replay would drop the same weights",
+        0,
+    ]
 
 
 def test_in_a_graph_of_torchs_workspaces_are_torchs(hostgpu):

@@ -51,10 +51,11 @@ def test_every_flipped_bit_is_seen(path):
 
 
 def test_what_cannot_be_written_is_one_line(tmp_path):
-    """Before anything is measured."""
+    """At the first result."""
     (tmp_path / "file").write_text("")
+    journal = Journal(tmp_path / "file/results.jsonl", "k", Result)
     with pytest.raises(RocattnError, match="cannot write"):
-        Journal(tmp_path / "file/results.jsonl", "k", Result)
+        journal.append(ONE)
 
 
 def test_the_last_line_counts_what_is_on_disk(path):

@@ -204,14 +204,6 @@ def test_an_interrupted_file_leaves_what_was_there(tmp_path, capsys, monkeypatch
     assert (tmp_path / "o").read_text() == "earlier"
 
 
-def test_a_closed_standard_output_is_one_line(line, tmp_path, monkeypatch, capsys):
-    """Said before anything is judged."""
-    path = written(tmp_path, [line("x")])
-    monkeypatch.setattr("sys.stdout", None)
-    assert main(["gate", "judge", str(path), "--out", "-"]) == 4
-    assert "standard output is closed" in capsys.readouterr().err
-
-
 def test_a_closed_standard_input_is_one_line(monkeypatch, capsys):
     """A job without one: Python then has no object for it."""
     monkeypatch.setattr("sys.stdin", None)

@@ -93,16 +93,17 @@ class Journal(Generic[T]):
                 path.unlink()
         except OSError as error:
             raise RocattnError(f"cannot read {path}: {error.strerror}") from error
-        if head is None or head.key != key:
-            append_entry(path, _Head(key))
+        self._key = key
 
     def append(self, entry: Any) -> None:
         """Add a finished result, on disk when this returns."""
+        if not self.path.exists():
+            append_entry(self.path, _Head(self._key))
         append_entry(self.path, entry)
 
     def count(self) -> int:
         """Return how many results the file holds."""
-        return max(0, sum(1 for _ in entries(self.path, dict)) - 1)
+        return sum(1 for _ in entries(self.path, dict)) - 1 if self.path.exists() else 0
 
     def finish(self) -> None:
         """Remove it: the run has written its results."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from rocattn_profiling.base.console import emit_json, say
-from rocattn_profiling.base.files import decoded
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.reasons import Coverage, Reason, counted
 from rocattn_profiling.base.status import USAGE, CommandError
@@ -79,8 +78,6 @@ def _check_out(arguments: argparse.Namespace) -> None:
     if arguments.out == "-":
         if arguments.json:
             raise CommandError("--out - and --json both want standard output: give one of them")
-        if sys.stdout is None:
-            raise CommandError("standard output is closed: name a file for the decisions with --out")
         return
     source, out = Path(arguments.input), Path(arguments.out)
     if arguments.input != "-" and source.exists() and out.exists() and source.samefile(out):
@@ -274,7 +271,7 @@ def _decode(decoder: msgspec.json.Decoder[StoredPair], row: bytes) -> StoredPair
     try:
         return decoder.decode(row)
     except msgspec.ValidationError:
-        return msgspec.convert(_cleaned(decoded(row)), StoredPair)
+        return msgspec.convert(_cleaned(msgspec.json.decode(row)), StoredPair)
 
 
 def _cleaned(value: Any) -> Any:

@@ -158,7 +158,9 @@ def _keeping(
     from rocattn_profiling.verify.outcomes import YARDSTICK, FinishedCase
 
     def count() -> int:
-        of_cases = [each.outcomes for each in entries(journal.path, FinishedCase)] if journal else [result.outcomes]
+        of_cases = [result.outcomes]
+        if journal is not None:
+            of_cases = [of.outcomes for of in entries(journal.path, FinishedCase)] if journal.path.exists() else []
         return sum(outcome.backend != YARDSTICK for outcomes in of_cases for outcome in outcomes)
 
     if journal is None:

@@ -325,7 +325,7 @@ class DeviceCall:
                 outputs.append(value)
             if config.dropout_p:
                 # Held until what reads it is in the stream: then its memory may be used again.
-                held, addresses["dropout_key"] = self._uploaded(runtime, views["dropout_key"])
+                _held, addresses["dropout_key"] = self._uploaded(runtime, views["dropout_key"])
             # Of torch's allocator, which knows torch's graphs: workspaces of our pool would be used again under them.
             scratch = self._scratch(prepared.workspace_bytes) if _is_torch(self._q.source) else None
             place = None if scratch is None else int(scratch.data_ptr())  # a tensor has no truth value

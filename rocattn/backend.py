@@ -6,10 +6,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
@@ -35,6 +39,7 @@ class Support:
 
 
 YES = Support(ok=True)
+_ROWS_AT_ONCE = 1 << 15  # of sequences of equal lengths: what a batch of them copies stays small
 MAX_POSITION = 1 << 30
 """Sequences are shorter: kernels count positions, and the differences of two, in 32 bits."""
 
@@ -111,6 +116,26 @@ class Sequences:
         if self.seqlens_k is not None:
             return slice(first, first + int(self.seqlens_k[index]))
         return slice(first, 0 if self.cu_seqlens_k is None else int(self.cu_seqlens_k[index + 1]))
+
+    def alike(self) -> Iterator[tuple[Array, Array, Array]]:
+        """Yield sequences of equal lengths that have query rows: where their rows and keys are, and their numbers.
+
+        Without pages. Each time at most `_ROWS_AT_ONCE` rows or keys of several sequences: ([B, Sq], [B, Sk], [B]).
+        """
+        assert self.cu_seqlens_k is not None
+        counts_k = np.diff(self.cu_seqlens_k) if self.seqlens_k is None else self.seqlens_k
+        lengths = np.stack([np.diff(self.cu_seqlens_q), counts_k], axis=1)
+        different, which = np.unique(lengths, axis=0, return_inverse=True)
+        order = np.argsort(which.ravel(), kind="stable")
+        ends = np.cumsum(np.bincount(which.ravel(), minlength=len(different)))
+        for (seq_q, seq_k), group in zip(different.tolist(), np.split(order, ends[:-1]), strict=True):
+            some = max(1, _ROWS_AT_ONCE // max(seq_q, seq_k, 1))
+            for first in range(0, len(group) if seq_q else 0, some):
+                part = group[first : first + some]
+                yield (
+                    self.cu_seqlens_q[part, None] + np.arange(seq_q), self.cu_seqlens_k[part, None] + np.arange(seq_k),
+                    part,
+                )  # fmt: skip
 
     def alone(self, config: AttentionConfig, operands: Operands, index: int) -> tuple[AttentionConfig, Operands]:
         """Return the problem of one sequence as `Backend.forward` takes it: views, but for pages, which are copied."""
@@ -198,16 +223,20 @@ class Backend(ABC):
         self, config: AttentionConfig, operands: Operands, sequences: Sequences,
         dout: Array, out: Array, lse: Array, dq: Array, dk: Array, dv: Array,
     ) -> None:  # fmt: skip
-        """As `backward`, of sequences in packed rows, never pages: one after the other, unless overridden."""
+        """As `backward`, of sequences in packed rows, never pages; those of equal lengths are a batch."""
         dk[...], dv[...] = 0, 0  # of rows that no query row sees
-        for index in range(sequences.count):
-            rows, keys = sequences.queries(index), sequences.keys(index)
-            if rows.start < rows.stop:
-                single, inputs = sequences.alone(config, operands, index)
-                self.backward(
-                    single, inputs, dout[:, :, rows], out[:, :, rows], lse[:, :, rows], dq[:, :, rows], dk[:, :, keys],
-                    dv[:, :, keys],
-                )  # fmt: skip
+        for rows, keys, group in sequences.alike():
+            batch, (seq_q, seq_k) = len(group), (rows.shape[1], keys.shape[1])
+            several = config.replace(batch=batch, seq_q=seq_q, seq_k=seq_k, varlen=None)
+            slopes = None if operands.alibi_slopes is None else operands.alibi_slopes[group]
+            dlse = None if operands.dlse is None else _batched(operands.dlse, rows)
+            q, k, v = (_batched(x, at) for x, at in zip(operands[:3], (rows, keys, keys), strict=True))
+            inputs = Operands(q, k, v, None, slopes, operands.sinks)._replace(dlse=dlse)
+            gradients = [(x, at, _batched(x, at)) for x, at in ((dq, rows), (dk, keys), (dv, keys))]
+            upstream = (_batched(x, rows) for x in (dout, out, lse))
+            self.backward(several, inputs, *upstream, *(gradient for _, _, gradient in gradients))
+            for packed, at, gradient in gradients:
+                packed[0].swapaxes(0, 1)[at] = gradient.swapaxes(1, 2)
 
     @abstractmethod
     def backward(
@@ -222,6 +251,17 @@ class Backend(ABC):
         dv: Array,
     ) -> None:
         """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
+
+
+def _batched(packed: Array, at: Array) -> Array:
+    """Return rows of a packed array, [1, H, total, …], as a batch of sequences: a copy, [B, H, S, …].
+
+    Args:
+        packed: The array.
+        at: Where the rows are, [B, S].
+    """
+    rows: Array = packed[0].swapaxes(0, 1)[at]
+    return rows.swapaxes(1, 2)
 
 
 def support(backend: Backend, config: AttentionConfig) -> Support:

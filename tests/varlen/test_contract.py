@@ -6,6 +6,7 @@ import pytest
 import rocattn
 from rocattn import AttentionConfig, ConfigError
 from rocattn.backends import BACKENDS
+from rocattn.backends.cpu import CpuBackend
 from rocattn.config import VarlenShape
 
 from ..attention.oracle import attend
@@ -66,6 +67,19 @@ def test_gradients_of_each_sequence(backend, unused):
         [(20, 33), (0, 5), (17, 17), (1, 40)], "float32", unused=unused, direction="backward", causal=True, sinks=True
     )
     assert not gradient_faults(one, backend)
+
+
+def test_gradients_of_equal_lengths_are_one_call(monkeypatch):
+    """Not one a sequence, wherever they stand among others; a batch of at most some rows."""
+    lengths = [(3, 5), (0, 4), (7, 2), *[(3, 5)] * 6, (7, 0), (7, 2)]
+    one = problem(lengths, "float32", unused=2, direction="backward", causal=True, sinks=True, alibi=True)
+    batches, real = [], CpuBackend.backward
+    monkeypatch.setattr("rocattn.backend._ROWS_AT_ONCE", 21)
+    monkeypatch.setattr(
+        CpuBackend, "backward", lambda self, config, *of: (batches.append(config.batch), real(self, config, *of))
+    )
+    assert not gradient_faults(one, "cpu")
+    assert sorted(batches) == [1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("cpu_flash")

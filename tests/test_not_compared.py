@@ -71,7 +71,7 @@ ROWS = {
     "numbers that are not said": Row(
         AUDIT, {"k.s": ASSEMBLY, "base.s": ASSEMBLY}, "spilled VGPRs of 1 kernel (the file does not say)", "unsaid", 3
     ),
-    "another name": Row(AUDIT, {"k.s": WHOLE.replace("matmul", "gemm"), "base.s": WHOLE}, "0 variants of", "", 3),
+    "another name": Row(AUDIT, {"k.s": WHOLE.replace("matmul", "gemm"), "base.s": WHOLE}, "0 variants of", "gone", 3),
     "a file that cannot be read": Row(
         AUDIT.replace("k.s", "k.s empty.s"), {"k.s": WHOLE, "base.s": WHOLE}, "not compared: 1 file (", "problem", 3
     ),

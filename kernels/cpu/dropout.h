@@ -1,6 +1,5 @@
 // Dropout's mask (rocattn/dropout.py says which weights are kept): Philox 4x32-10, a counter a lane.
 #pragma once
-#include "forward.h"
 #include "rows.h"
 
 namespace rocattn {
@@ -29,27 +28,6 @@ RA_INLINE void draw(const uint32_t* key, vu group, vu row, vu head, vu (&words)[
 }
 
 RA_INLINE vf keep(const Args& a, vu words, vf x) { return select((vi)(words >= a.drop_below), x * a.keep_factor, vf{}); }
-
-// Weights of keys [k0, k0 + n) in S[n][PW].
-template <int NC>
-static void drop_weights(const Problem& p, const Panel& panel, int64_t k0, int64_t n, float* S) {
-  const Args& a = *p.a;
-  for (int v = 0; v < NC; v++) {
-    vu row, head;
-    for (int l = 0; l < VL; l++) {
-      const int64_t r = panel.first + v * VL + l;
-      row[l] = (uint32_t)(r / p.G), head[l] = (uint32_t)(panel.first_head + r % p.G);
-    }
-    for (int64_t first = k0 / kWords * kWords; first < k0 + n; first += kWords) {
-      vu words[kWords];
-      draw(a.dropout_key, vu{} + (uint32_t)(first / kWords), row, head, words);
-      for (int64_t key = max2(first, k0); key < min2(first + kWords, k0 + n); key++) {
-        float* s = S + (key - k0) * PW + v * VL;
-        store(s, keep(a, words[key - first], load(s)));
-      }
-    }
-  }
-}
 
 // What the weights of a row's n keys from k0, a multiple of 4, on are multiplied by; `kept` has room for whole vectors
 // of counters.

@@ -19,6 +19,27 @@ void add_values(const Panel& panel, const float* V, int64_t v_row, const float* 
   else column_panel<Op, NC, true, true>(V, 4, v_row, P, PW, panel.o, PW, Dv, steps);
 }
 
+// Dropout of the weights of keys [k0, k0 + n) in S[n][PW].
+template <int NC>
+void drop_weights(const Problem& p, const Panel& panel, int64_t k0, int64_t n, float* S) {
+  const Args& a = *p.a;
+  for (int v = 0; v < NC; v++) {
+    vu row, head;
+    for (int l = 0; l < VL; l++) {
+      const int64_t r = panel.first + v * VL + l;
+      row[l] = (uint32_t)(r / p.G), head[l] = (uint32_t)(panel.first_head + r % p.G);
+    }
+    for (int64_t first = k0 / kWords * kWords; first < k0 + n; first += kWords) {
+      vu words[kWords];
+      draw(a.dropout_key, vu{} + (uint32_t)(first / kWords), row, head, words);
+      for (int64_t key = max2(first, k0); key < min2(first + kWords, k0 + n); key++) {
+        float* s = S + (key - k0) * PW + v * VL;
+        store(s, keep(a, words[key - first], load(s)));
+      }
+    }
+  }
+}
+
 template <class T, class Op, int NC>
 void panel_tile(const Forward& f, const Panel& panel, const char* K, int64_t k_row, const float* V, int64_t v_row,
                 const char* raw_v, int64_t raw_v_row, int64_t k0, int64_t n, float* S, float* M, int* v_finite) {

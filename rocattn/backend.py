@@ -226,16 +226,23 @@ class Backend(ABC):
         """As `backward`, of sequences in packed rows, never pages; those of equal lengths are a batch."""
         dk[...], dv[...] = 0, 0  # of rows that no query row sees
         for rows, keys, group in sequences.alike():
-            batch, (seq_q, seq_k) = len(group), (rows.shape[1], keys.shape[1])
-            several = config.replace(batch=batch, seq_q=seq_q, seq_k=seq_k, varlen=None)
+            if len(group) == 1:  # views will do
+                index = int(group[0])
+                own, seen = sequences.queries(index), sequences.keys(index)
+                single, inputs = sequences.alone(config, operands, index)
+                self.backward(
+                    single, inputs, dout[:, :, own], out[:, :, own], lse[:, :, own], dq[:, :, own], dk[:, :, seen],
+                    dv[:, :, seen],
+                )  # fmt: skip
+                continue
+            several = config.replace(batch=len(group), seq_q=rows.shape[1], seq_k=keys.shape[1], varlen=None)
             slopes = None if operands.alibi_slopes is None else operands.alibi_slopes[group]
             dlse = None if operands.dlse is None else _batched(operands.dlse, rows)
             q, k, v = (_batched(x, at) for x, at in zip(operands[:3], (rows, keys, keys), strict=True))
-            inputs = Operands(q, k, v, None, slopes, operands.sinks)._replace(dlse=dlse)
-            gradients = [(x, at, _batched(x, at)) for x, at in ((dq, rows), (dk, keys), (dv, keys))]
-            upstream = (_batched(x, rows) for x in (dout, out, lse))
-            self.backward(several, inputs, *upstream, *(gradient for _, _, gradient in gradients))
-            for packed, at, gradient in gradients:
+            inputs = Operands(q, k, v, None, slopes, operands.sinks, dlse=dlse)
+            gradients = [np.empty_like(x) for x in (q, k, v)]
+            self.backward(several, inputs, *(_batched(x, rows) for x in (dout, out, lse)), *gradients)
+            for packed, at, gradient in zip((dq, dk, dv), (rows, keys, keys), gradients, strict=True):
                 packed[0].swapaxes(0, 1)[at] = gradient.swapaxes(1, 2)
 
     @abstractmethod

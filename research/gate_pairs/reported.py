@@ -1,11 +1,12 @@
-"""What a program's own results can show: simulated launches as Google Benchmark's files, and as `gate run` has them.
+"""What a program's own results can show: launches as Google Benchmark's files, and as `gate run` has them.
 
     python research/gate_pairs/reported.py --pairs 400 --unchanged 10000
+    python research/gate_pairs/reported.py --pairs 400 --unchanged 0 --launches out/gate-pairs/launches.jsonl
 
-Prints for pairs of `calibration`'s noise what `gate judge` finds in the launches, and `gate compare` in files with the
-same numbers, which have no canary and no context switches. Then it counts false alarms among unchanged pairs of results
-that a program reports, with and without the canary that is timed beside it: each benchmark follows the clock in part,
-the canary scatters on its own, and most samples are interrupted.
+Prints for pairs of `calibration`'s noise, or of what `record.py` recorded, what `gate judge` finds in the launches, and
+`gate compare` in files with the same numbers, which have no canary and no context switches. Then it counts false alarms
+among unchanged pairs of results that a program reports, with and without the canary that is timed beside it: each
+benchmark follows the clock in part, the canary scatters on its own, and most samples are interrupted.
 """
 
 import argparse
@@ -13,14 +14,17 @@ import json
 import math
 import multiprocessing
 import os
+import random
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from calibration import NOISE, side
+from pairs import SAME, pairs
+from record import SIDES
 
 from rocattn_profiling.gate.foreign.compare import compared
 from rocattn_profiling.gate.rule.constants import QUICK_LOOKS
@@ -46,10 +50,22 @@ def written(launch, path):
     return path
 
 
-def both_ways(task):
-    """Return for a kind and a change how many pairs each way calls slower, and on how many verdicts they agree."""
+def both_ways(pair):
+    """Return the verdicts on a pair of judge, of judge without canary, and of compare."""
+    own, bare = decide(pair).verdict, decide(without_canary(pair)).verdict
+    with tempfile.TemporaryDirectory() as folder:
+        files = {
+            name: [written(launch, Path(folder, f"{name}{launch.round}.json")) for launch in each.launches]
+            for name, each in (("base", pair.a), ("head", pair.b))
+        }
+        (entry,) = compared(files, Policy()).entries
+    return own, bare, entry.status
+
+
+def simulated(task):
+    """Return a kind of noise, a change, and the verdicts on so many pairs of it."""
     kind, change, count = task
-    rng, judged, filed, alike = np.random.default_rng(21), 0, 0, 0
+    rng, found = np.random.default_rng(21), []
     for _ in range(count):
         sides = [
             msgspec.structs.replace(
@@ -57,17 +73,26 @@ def both_ways(task):
             )
             for each in (side(rng, kind, ROUNDS, by, np.zeros(ROUNDS), at) for at, by in enumerate((0.0, change)))
         ]
-        own = decide(Pair(id="x", a=sides[0], b=sides[1])).verdict
-        with tempfile.TemporaryDirectory() as folder:
-            files = {
-                name: [written(launch, Path(folder, f"{name}{launch.round}.json")) for launch in each.launches]
-                for name, each in zip(("base", "head"), sides, strict=True)
-            }
-            (entry,) = compared(files, Policy()).entries
-        judged, filed, alike = (
-            judged + (own == "regression"), filed + (entry.status == "regression"), alike + (own == entry.status),
-        )  # fmt: skip
-    return task, judged, filed, alike
+        found.append(both_ways(Pair(id="x", a=sides[0], b=sides[1])))
+    return kind, change, found
+
+
+def recorded(task):
+    """Return rounds, a change, and the verdicts on recorded pairs."""
+    rounds, change, told = task
+    return f"{rounds} rounds", change, [both_ways(msgspec.convert(pair, Pair)) for pair in told]
+
+
+def drawn(path, count):
+    """Return tasks for `recorded`: as many pairs of each change and number of rounds."""
+    found = defaultdict(list)
+    for facts, pair in pairs(path, "all"):
+        if facts["base"] in SAME:
+            found[facts["rounds"], SIDES[facts["head"]] / 100].append(pair)
+    rng = random.Random(21)  # noqa: S311 - a choice
+    return [
+        (*key, rng.sample(told, min(len(told), -(-count // len(found))))) for key, told in sorted(found.items())
+    ]  # fmt: skip
 
 
 def reported(rng, first, slope, scale, own):
@@ -120,14 +145,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--unchanged", type=int, default=10_000)
+    parser.add_argument("--launches", type=Path, help="what record.py wrote, in place of simulated pairs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     assert set(KINDS) <= set(NOISE)
     each = arguments.pairs // (len(KINDS) * len(CHANGES))
+    work, tasks = simulated, [(kind, by, each) for kind in KINDS for by in CHANGES]
+    if arguments.launches:
+        work, tasks = recorded, drawn(arguments.launches, arguments.pairs)
     with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
-        print("| noise | change | slower by judge | by compare | same verdict |\n|---|---|---|---|---|")
-        for task, *counts in pool.imap(both_ways, [(kind, by, each) for kind in KINDS for by in CHANGES]):
-            print(f"| {task[0]} | {task[1]:+.0%} | " + " | ".join(f"{count} of {each}" for count in counts) + " |")
+        print("| noise | change | pairs | slower by judge | without canary | by compare | the last two agree |")
+        print("|---|---|---|---|---|---|---|")
+        for kind, change, verdicts in pool.imap(work, tasks):
+            slower = [sum(verdict == "regression" for verdict in way) for way in zip(*verdicts, strict=True)]
+            alike = sum(bare == filed for _, bare, filed in verdicts)
+            print(f"| {kind} | {change:+.0%} | {len(verdicts)} | " + " | ".join(map(str, [*slower, alike])) + " |")
+        if not arguments.unchanged:
+            return
         found = Counter()
         for part in pool.imap_unordered(false_alarms, [(seed, 50) for seed in range(arguments.unchanged // 50)]):
             found += part

@@ -382,15 +382,29 @@ void Forward::plan(int threads) {
   // CPUs with AVX-512 have an L2 of 1 MiB or more. Zen 4: 2 to 7 % less time at D = 256 than with 384 KiB, 1 to 4 % at
   // 128. Rows of K's and V's copies a line longer, to spread them over the sets of L1: no gain.
   const int64_t fit = max2<int64_t>(1, ((amx ? 1024 : VL == 16 ? 640 : 384) << 10) / one.taken());
-  panel_count = min2<int64_t>(min2<int64_t>(kMaxPanels, fit), max2<int64_t>(1, panels));
-  while (panel_count > 1 && p.heads * splits * ceil_div(panels, panel_count) < 4 * threads)
-    panel_count = (panel_count + 1) / 2;
-  blocks = ceil_div(panels, panel_count);
+  choose_blocks(max2<int64_t>(1, min2<int64_t>(min2<int64_t>(kMaxPanels, fit), panels)), threads);
   items = p.heads * blocks * splits;
   Scratch all{};
   take(all);
   for (int64_t i = 0; i < panel_count; i++) take(all, panel);
   scratch_bytes = all.taken();
+}
+
+// How many panels an item has, at most `most`. They share what is read, converted or cut of K and V, which costs as much
+// as `shared` panels (16 threads on a Xeon, where much of it waits for L3): so few, large items, but as many for each
+// thread, and small enough that the last one is not waited for for long.
+void Forward::choose_blocks(int64_t most, int threads) {
+  const double shared = amx ? 0.45 : copy_k || copy_v ? 0.25 : 0.1;
+  double least = 0;
+  for (int64_t size = most; size > 0; size--) {
+    const int64_t count = ceil_div(panels, size), number = p.heads * splits * count;
+    const double mean = (double)panels / count + shared, largest = ceil_div(panels, count) + shared;
+    // Causal rows see more keys the later they are: the heaviest blocks start first, and weigh two mean ones.
+    const double work = p.banded ? max2(number * mean / threads, 2 * largest) : ceil_div(number, threads) * mean;
+    const double time = work + mean * (0.5 - 0.5 / threads);
+    if (least != 0 && time >= least) continue;
+    least = time, blocks = count, panel_count = ceil_div(panels, count);
+  }
 }
 
 Buffers Forward::take(Scratch& scratch) const {

@@ -96,6 +96,7 @@ struct Forward {
   explicit Forward(const Args* a) : p(a) {}
   int64_t partial_floats() const { return (p.a->Dv + 4) * PW; }  // m, low, l, w, O^T
   void plan(int threads);
+  void choose_blocks(int64_t most, int threads);
   bool rounded() const { return value_pairs || weight_parts == 1; }  // the weights for V are those of bf16
   void take(Scratch& scratch, Panel& panel) const;
   Buffers take(Scratch& scratch) const;

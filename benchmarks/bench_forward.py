@@ -1,6 +1,10 @@
 """Forward attention over prompts: the inference, square, gemma, odd and varlen grids."""
 
+import os
+
 from .common import GRIDS, ForwardCase, VarlenCase, configs_of
+
+THREADS = 4
 
 
 class QuickForward(ForwardCase):
@@ -53,6 +57,21 @@ class Odd(ForwardCase):
 
     def time_attention(self, *_):
         self.call()
+
+
+class OddThreads(Odd):
+    """The same with four threads, on machines that have them."""
+
+    def setup(self, backend, label):
+        """As `ForwardCase.setup`."""
+        if len(os.sched_getaffinity(0)) < THREADS:
+            raise NotImplementedError(f"this machine has fewer than {THREADS} CPUs")
+        os.environ["ROCATTN_NUM_THREADS"] = str(THREADS)
+        super().setup(backend, label)
+
+    def teardown(self, *_):
+        """Let the process choose its threads again."""
+        os.environ.pop("ROCATTN_NUM_THREADS", None)
 
 
 class Varlen(VarlenCase):

@@ -14,8 +14,10 @@ from pathlib import Path
 import asv.benchmark
 import pytest
 
+from benchmarks.bench_forward import OddThreads
 from rocattn.backends import BACKENDS
 from rocattn.gpu.arch import TESTED
+from rocattn.threads import thread_count
 from rocattn_profiling.kernels.shipped import shipped_kernels
 from rocattn_profiling.workloads.grids import GRIDS
 
@@ -115,7 +117,7 @@ def test_parameters_are_backend_and_config_label(suite):
     """asv's pages show parameters as they are: names of backends, labels of configs, no objects."""
     for name, benchmark in ((name, suite[name]) for name in suite if suite[name] in running(suite)):
         assert benchmark["param_names"] == ["backend", "config"]
-        only = {"Odd", "Varlen"} & set(name.split("."))  # sizes that cpu-flash is held to
+        only = {"Odd", "OddThreads", "Varlen"} & set(name.split("."))  # sizes that cpu-flash is held to
         assert benchmark["params"][0] == (["'cpu-flash'"] if only else ["'cpu'", "'cpu-flash'"])
         assert all(re.fullmatch(r"'b\d+-h\d+(x\d+)?-q\d+-k\d+-d\d+[\w.-]*'", value) for value in benchmark["params"][1])
 
@@ -296,3 +298,17 @@ def test_an_earlier_layout_has_the_module_elsewhere(tmp_path, name, former):
     if not (ROOT / ".git").exists() or git("rev-parse", "--is-shallow-repository") == "true":
         pytest.skip("no history here to look the former name up in")
     assert git("rev-list", "-1", "HEAD", "--", f"profiling/{path}")
+
+
+def test_four_threads_on_machines_that_have_them(monkeypatch):
+    """With fewer CPUs the benchmark is skipped; afterwards the process chooses its threads again."""
+    case, label = OddThreads(), next(iter(OddThreads.configs))
+    monkeypatch.delenv("ROCATTN_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    with pytest.raises(NotImplementedError, match="fewer than 4 CPUs"):
+        case.setup("cpu-flash", label)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    case.setup("cpu-flash", label)
+    assert thread_count() == 4
+    case.teardown()
+    assert "ROCATTN_NUM_THREADS" not in os.environ

@@ -108,6 +108,10 @@ def _odd() -> Iterator[AttentionConfig]:
         (2, 8, 4, 525, 107, True, "BSHD"),
         (2, 12, 12, 640, 64, False, "BSHD"),
         (1, 8, 8, 896, 32, False, "BSHD"),
+        # With 16 threads:
+        (1, 4, 4, 128, 64, False, "BSHD"),
+        (4, 8, 8, 528, 80, True, "BSHD"),
+        (8, 2, 2, 704, 64, False, "BSHD"),
     ):
         yield AttentionConfig(
             batch=batch, num_heads=heads, num_kv_heads=kv_heads, seq_q=seq, seq_k=seq, head_dim=dim, causal=causal,
@@ -206,7 +210,7 @@ GRIDS: dict[str, Grid] = {
             "odd",
             "sizes that no tile fits: Sq = Sk 128 to 896, D 32 to 256 (75, 107, 164, …), grouped heads, both layouts",
             tuple(_odd()),
-            lambda c: (c.seq_q, c.head_dim) in {(128, 32), (177, 164), (200, 80)},
+            lambda c: (c.seq_q, c.head_dim) in {(128, 32), (177, 164), (200, 80), (528, 80)},
         ),
     )
 }

@@ -12,9 +12,7 @@ import logging
 import os
 import struct
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,16 +64,16 @@ def load_library() -> ctypes.CDLL:
     Raises:
         ToolchainError: When there is none and no compiler, or it cannot be opened.
     """
-    from rocattn.toolchain.cpu_library import GIVEN, choose_cpu_library, read_library
+    from rocattn.toolchain.cpu_library import GIVEN, choose_cpu_library, open_library, open_path, read_library
 
     start = time.perf_counter()
     chosen = choose_cpu_library()
     if chosen.maker == GIVEN and chosen.path is not None:
-        library = _open_path(chosen.path)
+        library = open_path(chosen.path)
         if not hasattr(library, "rocattn_cpu_isa"):
             raise ToolchainError("it holds no CPU kernels of rocattn")
     else:
-        library = _open(read_library(chosen))
+        library = open_library(read_library(chosen))
     for name in ("forward", "backward"):
         function = getattr(library, f"rocattn_cpu_{name}")
         function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int32
@@ -97,35 +95,6 @@ def load_library() -> ctypes.CDLL:
     library.rocattn_cpu_probe_flush.restype = ctypes.c_int32
     _LOG.debug("CPU kernels ready in %.0f ms", (time.perf_counter() - start) * 1e3)
     return library
-
-
-def _open(data: bytes) -> ctypes.CDLL:
-    """Open a shared object held in memory; a folder that is read-only or mounted noexec does not matter then."""
-    try:
-        descriptor = os.memfd_create("rocattn-cpu", os.MFD_CLOEXEC)
-    except (AttributeError, OSError):
-        descriptor = -1
-    if descriptor >= 0:
-        try:
-            with open(descriptor, "wb", closefd=False) as file:
-                file.write(data)
-            # Not /proc/self: the loader knows libraries by path, and the stand-in GPU opens its kernels there.
-            return ctypes.CDLL(f"/proc/{os.getpid()}/fd/{descriptor}")
-        except OSError as error:  # a kernel that forbids executable memory files
-            _LOG.debug("cannot open the library from memory: %s", error)
-        finally:
-            os.close(descriptor)
-    with tempfile.TemporaryDirectory(prefix="rocattn-") as folder:
-        path = Path(folder, "rocattn_cpu.so")
-        path.write_bytes(data)
-        return _open_path(path)
-
-
-def _open_path(path: Path) -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise ToolchainError(f"the CPU kernels cannot be opened: {error}") from error
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rocattn.gpu.errors import DeviceMemoryError, GpuError, LaunchError, NoDeviceError, NoRuntimeError
 from rocattn.gpu.reasons import LIBRARY, NO_NVIDIA_DEVICE, library_reason, no_device_reason, stand_in_reason
@@ -147,7 +147,6 @@ class Hip:
         self._to_device = self._hip.hipMemcpyKind.hipMemcpyHostToDevice
         self._to_host = self._hip.hipMemcpyKind.hipMemcpyDeviceToHost
         self._on_device = self._hip.hipMemcpyKind.hipMemcpyDeviceToDevice
-        self._launch = self._hip.hipModuleLaunchKernel
         self.is_stand_in = stand_in_at_hand()
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -408,26 +407,46 @@ class Hip:
         """Return a kernel of a module."""
         return int(self.call("hipModuleGetFunction", module, symbol.encode()))
 
-    def launch(self, what: tuple[int, ...], stream: int, extra: Any) -> None:
-        """Queue a kernel: the one call whose own time counts, so it is made without `call`.
+    def launch(self, words: bytes) -> int:
+        """Queue kernels of a plan: the one call whose own time counts, made by kernels/cpu/launch.cpp without `call`.
 
         Args:
-            what: Function, blocks along x, y, z, threads along x, y, z, and bytes of dynamic LDS.
-            stream: Where to queue it.
-            extra: A ctypes array of HIP_LAUNCH_PARAM_BUFFER_POINTER, address, HIP_LAUNCH_PARAM_BUFFER_SIZE, address of
-                the size, HIP_LAUNCH_PARAM_END; HIP reads the arguments before it returns.
+            words: `Call` of launch.cpp; HIP reads the arguments before this returns.
+
+        Returns:
+            0, or what `refusal` takes.
 
         Raises:
-            GpuError: When it is refused.
+            ToolchainError: When there is no compiler for what makes the calls.
         """
+        return int(self._queue_kernels(words))
+
+    def refusal(self, status: int) -> tuple[GpuError, int]:
+        """Return what to raise where `launch` gave a status, and the index of the kernel that was refused."""
+        call = ("hipModuleLaunchKernel", "hipGetDevice", "hipSetDevice")[status >> 56]
         try:
-            result = self._launch(*what, stream, None, extra)
-        except ValueError as error:
-            raise self._unnamed("hipModuleLaunchKernel", error) from error
-        status = result[0] if result.__class__ is tuple else result
-        if status is not self._success:
             self._forget_error()
-            raise _failed("hipModuleLaunchKernel", status)
+            return _failed(call, self._hip.hipError_t(status & 0xFFFFFFFF)), status >> 32 & 0xFFFFFF
+        except ValueError as error:
+            return self._unnamed(call, error), status >> 32 & 0xFFFFFF
+
+    @functools.cached_property
+    def _queue_kernels(self) -> Callable[[bytes], int]:
+        from rocattn.toolchain.cpu_library import open_library, read_launcher
+
+        queue: Any = open_library(read_launcher()).rocattn_gpu_launch
+        queue.restype = ctypes.c_int64
+        return cast("Callable[[bytes], int]", queue)  # no argtypes: bytes are handed over as they are
+
+    @functools.cached_property
+    def entry_points(self) -> tuple[int, int, int]:
+        """The addresses of what launch.cpp calls: hipModuleLaunchKernel, hipGetDevice, hipSetDevice."""
+        library = ctypes.CDLL(str(library_path()))
+        launch, get, set_ = (
+            ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+            for name in ("hipModuleLaunchKernel", "hipGetDevice", "hipSetDevice")
+        )
+        return launch, get, set_
 
     def report(self) -> str:
         """Return and forget what the stand-in's checks found; empty on a GPU."""

@@ -1,7 +1,7 @@
 """Executing plans: modules, argument blocks built once, launches in order on a stream, and their times.
 
-A `PreparedPlan` holds all that does not change from call to call: code loaded, arguments packed into one structure a
-launch, the five words that tell HIP where it is. A call then only writes addresses and launches.
+A `PreparedPlan` holds all that does not change from call to call: code loaded, arguments packed into a block a launch,
+and where addresses go in them. A run packs its addresses, and one call queues all launches (kernels/cpu/launch.cpp).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import struct
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -17,29 +18,27 @@ from typing import TYPE_CHECKING, Any
 from rocattn.config import DTYPE_BYTES
 from rocattn.gpu.arch import device_target, has_kernels
 from rocattn.gpu.backlog import Backlog
-from rocattn.gpu.build import arg_layout, arg_type, code_problem, compile_for_device, pack_scalar
+from rocattn.gpu.build import arg_layout, code_problem, compile_for_device, pack_scalar
 from rocattn.gpu.driver import open_hip
 from rocattn.gpu.errors import ArchError, ForkError, GpuError, LaunchError
 from rocattn.gpu.launch import Buffer, KernelLaunch, LaunchPlan
 from rocattn.gpu.memory import PinnedStaging, Pool
-from rocattn.gpu.plan import buffer_bytes
+from rocattn.gpu.plan import buffer_bytes, used_buffers
 from rocattn.gpu.plan_log import plan_log
 from rocattn.gpu.reasons import NOT_TIMED
 from rocattn.settings import GPU_POISON, switch
 from rocattn.toolchain.code_object import is_code_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
 _UNFIT = frozenset({"hipErrorNoBinaryForGpu", "hipErrorSharedObjectInitFailed"})  # code for another architecture
-_LAUNCH_PARAM_BUFFER_POINTER, _LAUNCH_PARAM_BUFFER_SIZE, _LAUNCH_PARAM_END = 1, 2, 3
 _MAX_PREPARED = 512
 WORKSPACE_ALIGN = 256
 """What a workspace of the caller must be a multiple of: what hipMalloc aligns to."""
-_CTYPES = {
-    "pointer": ctypes.c_uint64, "u64": ctypes.c_uint64, "i64": ctypes.c_int64, "u32": ctypes.c_uint32,
-    "i32": ctypes.c_int32, "f32": ctypes.c_float,
-}  # fmt: skip
+# `Kernel`, `Place` and `Plan` of kernels/cpu/launch.cpp, and its most bytes of arguments.
+_KERNEL, _PLACE, _PLAN = struct.Struct("=Q8I2Q"), struct.Struct("=2IQ"), struct.Struct("=5Qq")
+_MOST_ARGUMENT_BYTES = 1024
 
 
 class Runtime:
@@ -47,6 +46,7 @@ class Runtime:
 
     Attributes:
         hip: The driver.
+        index: HIP's of the device.
         device: What the device is.
         arch: Its target without features.
         pool: Its memory.
@@ -59,7 +59,7 @@ class Runtime:
 
     def __init__(self, index: int) -> None:
         self._process = os.getpid()
-        self._index = index
+        self.index = index
         self.hip = open_hip()
         count = self.hip.device_count()
         if not 0 <= index < count:
@@ -91,7 +91,7 @@ class Runtime:
             ForkError: In a process that was forked after HIP had been initialised.
         """
         self.check()
-        self.hip.use_device(self._index)
+        self.hip.use_device(self.index)
 
     def check(self) -> None:
         """Refuse to be used in another process than its own.
@@ -164,9 +164,7 @@ class PreparedPlan:
         if plan.arch != runtime.arch:
             raise ArchError(f"the plan is for {plan.arch}, the device is {runtime.device.arch}")
         self.plan, self.runtime = plan, runtime
-        self._lock = threading.Lock()
-        functions = runtime.load(plan.launches)
-        self._calls = [_Call(launch, function) for launch, function in zip(plan.launches, functions, strict=True)]
+        self._functions = runtime.load(plan.launches)
         self._log = plan_log()
         self._number = self._log.add(plan) if self._log else 0
         self._places: dict[str, int] = {}
@@ -174,6 +172,18 @@ class PreparedPlan:
         for name, size in plan.workspaces.items():
             self._places[name] = self.workspace_bytes
             self.workspace_bytes += -(-size // WORKSPACE_ALIGN) * WORKSPACE_ALIGN
+        self._names = (*used_buffers(plan), *plan.workspaces)
+        self._launcher = self.launcher(self._names)
+
+    def launcher(self, names: Sequence[str]) -> Launcher:
+        """Return what queues the launches, given the addresses of these buffers and workspaces in this order.
+
+        Without the name of a workspace all of them are one of `workspace_bytes`, whose address comes after the others.
+        """
+        places = {name: (len(names), at) for name, at in self._places.items()}
+        places |= {name: (index, 0) for index, name in enumerate(names)}
+        count = len(names) + (bool(self._places) and not self._places.keys() <= set(names))
+        return Launcher(self.runtime, self.plan.launches, self._functions, places, count)
 
     def run(self, addresses: Mapping[str, int], stream: int, *, workspace: int | None = None) -> None:
         """Queue all launches on a stream.
@@ -215,23 +225,24 @@ class PreparedPlan:
         if self.runtime.device.is_stand_in:
             raise GpuError(NOT_TIMED)
         hip = self.runtime.hip
-        samples: list[list[float]] = [[] for _ in self._calls]
+        samples: list[list[float]] = [[] for _ in self.plan.launches]
         events: list[int] = []
 
-        def measure(stream: int) -> None:
+        def measure(stream: int, values: Sequence[int]) -> None:
             for _ in range(warmup):
-                self._launch_all(stream)
-            events.extend(hip.event_create() for _ in range(len(self._calls) + 1))
-            with Backlog(self.runtime.hip, self.runtime.pool, stream, lambda: self._launch_all(stream)) as backlog:
+                self._launch_all(stream, values)
+            events.extend(hip.event_create() for _ in range(len(samples) + 1))
+            untimed = functools.partial(self._launch_all, stream, values)
+            with Backlog(self.runtime.hip, self.runtime.pool, stream, untimed) as backlog:
                 for _ in range(repeats):
-                    backlog.ahead_of(events[0], lambda: launch_between_events(stream))
+                    backlog.ahead_of(events[0], lambda: launch_between_events(stream, values))
                     for index, times in enumerate(samples):
                         times.append(hip.event_elapsed_ms(events[index], events[index + 1]) * 1e6)
 
-        def launch_between_events(stream: int) -> None:
-            self._note()
-            for call, event in zip(self._calls, events[1:], strict=True):
-                call.launch(hip, stream)
+        def launch_between_events(stream: int, values: Sequence[int]) -> None:
+            self.note()
+            for index, event in enumerate(events[1:]):
+                self._launcher.queue_one(index, stream, values)
                 hip.event_record(event, stream)
 
         try:
@@ -242,19 +253,18 @@ class PreparedPlan:
         return samples
 
     def _bound(
-        self, addresses: Mapping[str, int], stream: int, action: Callable[[int], None], workspace: int | None = None
-    ) -> None:
-        """Do something with every address in its place: one thread at a time, as the argument blocks are shared."""
+        self, addresses: Mapping[str, int], stream: int, action: Callable[[int, Sequence[int]], None],
+        workspace: int | None = None,
+    ) -> None:  # fmt: skip
+        """Do something with the stream and all addresses, in the order of the launcher's names."""
         self.runtime.enter()
         needed = self.plan.workspaces if workspace is None else {}
-        with self._lock, self.runtime.pool.taken(needed, stream) as taken:
+        with self.runtime.pool.taken(needed, stream) as taken:
             own = {} if workspace is None else {name: workspace + at for name, at in self._places.items()}
             places = {**addresses, **taken, **own}
-            for call in self._calls:
-                call.bind(places)
             if self.runtime.poison:
                 self._poison(places, stream)
-            action(stream)
+            action(stream, [places[name] for name in self._names])
 
     def _poison(self, places: Mapping[str, int], stream: int) -> None:
         written = {name: buffer_bytes(buffer) for name, buffer in self.plan.buffers.items() if _is_dense_output(buffer)}
@@ -262,13 +272,12 @@ class PreparedPlan:
             if size and places.get(name):
                 self.runtime.hip.poison(places[name], size, stream)
 
-    def _launch_all(self, stream: int) -> None:
-        self._note()
-        hip = self.runtime.hip
-        for call in self._calls:
-            call.launch(hip, stream)
+    def _launch_all(self, stream: int, values: Sequence[int]) -> None:
+        self.note()
+        self._launcher.queue(stream, values)
 
-    def _note(self) -> None:
+    def note(self) -> None:
+        """Write down in the log of plans, if there is one, that this one runs."""
         if self._log:
             self._log.ran(self._number)
 
@@ -281,47 +290,72 @@ def _is_dense_output(buffer: Buffer) -> bool:
     return buffer.role == "output" and buffer_bytes(buffer) == count * DTYPE_BYTES[buffer.dtype]
 
 
-class _Call:
-    """One launch with its argument block and the structure that passes it to HIP."""
+class Launcher:
+    """The launches of a plan as launch.cpp takes them: never written to once made, so threads share it.
 
-    def __init__(self, launch: KernelLaunch, function: int) -> None:
-        self._kernel = launch.kernel
-        self._what = (function, *launch.grid, *launch.block, launch.dynamic_lds_bytes)
-        kind = _structure(tuple((arg_type(arg), size) for arg, (_, size) in zip(launch.args, arg_layout(launch.args),
-                                                                                strict=True)))  # fmt: skip
-        self._arguments = kind()
-        self._pointers = [
-            (f"a{index}", arg.name, arg.offset_bytes if arg.kind == "buffer" else 0)
-            for index, arg in enumerate(launch.args) if arg.kind != "scalar"
-        ]  # fmt: skip
-        for arg, (offset, size) in zip(launch.args, arg_layout(launch.args), strict=True):
-            if arg.kind == "scalar":
-                ctypes.memmove(ctypes.addressof(self._arguments) + offset, pack_scalar(arg), size)
-        self._size = ctypes.c_size_t(ctypes.sizeof(kind))
-        self._extra = (ctypes.c_void_p * 5)(
-            _LAUNCH_PARAM_BUFFER_POINTER, ctypes.addressof(self._arguments),
-            _LAUNCH_PARAM_BUFFER_SIZE, ctypes.addressof(self._size), _LAUNCH_PARAM_END,
-        )  # fmt: skip
+    Args:
+        runtime: The device.
+        launches: The launches.
+        functions: Of each.
+        places: By name of a buffer or workspace which of a call's values it is, and what is added to that.
+        count: Of the values.
 
-    def bind(self, addresses: Mapping[str, int]) -> None:
-        for field, name, offset in self._pointers:
-            setattr(self._arguments, field, addresses[name] + offset)
+    Raises:
+        GpuError: When the arguments of a kernel do not fit their types, or are too many.
+    """
 
-    def launch(self, hip: Any, stream: int) -> None:
-        try:
-            hip.launch(self._what, stream, self._extra)
-        except GpuError as error:
-            raise LaunchError(f"{self._kernel}: {error}", self._kernel, hip.report()) from error
+    def __init__(
+        self, runtime: Runtime, launches: Sequence[KernelLaunch], functions: Sequence[int],
+        places: Mapping[str, tuple[int, int]], count: int,
+    ) -> None:  # fmt: skip
+        self._hip, self._launches = runtime.hip, launches
+        kernels, addressed = b"", b""
+        self._memory: list[Any] = []
+        for launch, function in zip(launches, functions, strict=True):
+            layout = arg_layout(launch.args)
+            size = sum(layout[-1]) + 7 & ~7 if layout else 0
+            if size > _MOST_ARGUMENT_BYTES:
+                raise GpuError(f"{launch.kernel} takes {size} bytes of arguments: {_MOST_ARGUMENT_BYTES} is the most")
+            block, before = bytearray(size), len(addressed)
+            for arg, (at, _) in zip(launch.args, layout, strict=True):
+                if arg.kind == "scalar":
+                    data = pack_scalar(arg)
+                    block[at : at + len(data)] = data
+                else:
+                    index, offset = places[arg.name]
+                    addressed += _PLACE.pack(at, index, offset + (arg.offset_bytes if arg.kind == "buffer" else 0))
+            extents = (*launch.grid, *launch.block, launch.dynamic_lds_bytes)
+            count_here = (len(addressed) - before) // _PLACE.size
+            kernels += _KERNEL.pack(function, *extents, count_here, size, self._kept(bytes(block)))
+        plan = _PLAN.pack(*self._hip.entry_points, self._kept(kernels), self._kept(addressed), runtime.index)
+        self._plan, self._all = self._kept(plan), len(launches) << 32
+        self._pack = struct.Struct(f"={3 + count}Q").pack
 
+    def _kept(self, data: bytes) -> int:
+        """Return the address of a copy that lives as long as this."""
+        self._memory.append(ctypes.create_string_buffer(data, len(data)))
+        return ctypes.addressof(self._memory[-1])
 
-@functools.cache
-def _structure(fields: tuple[tuple[str, int], ...]) -> type[ctypes.Structure]:
-    """Return the structure of a kernel signature: one class however many kernels and plans share it."""
-    listed = [
-        (f"a{index}", _CTYPES[kind] if kind in _CTYPES else ctypes.c_ubyte * size)
-        for index, (kind, size) in enumerate(fields)
-    ]
-    return type("Arguments", (ctypes.Structure,), {"_fields_": listed})
+    def queue(self, stream: int, values: Sequence[int]) -> None:
+        """Queue all launches.
+
+        Raises:
+            LaunchError: When HIP refuses one; those before it are queued.
+        """
+        if status := self._hip.launch(self._pack(self._plan, self._all, stream, *values)):
+            raise self._refused(status)
+
+    def queue_one(self, index: int, stream: int, values: Sequence[int]) -> None:
+        """Queue one launch; as `queue`."""
+        if status := self._hip.launch(self._pack(self._plan, index | index + 1 << 32, stream, *values)):
+            raise self._refused(status)
+
+    def _refused(self, status: int) -> LaunchError:
+        error, index = self._hip.refusal(status)
+        kernel = self._launches[index].kernel
+        failure = LaunchError(f"{kernel}: {error}", kernel, self._hip.report())
+        failure.__cause__ = error
+        return failure
 
 
 def check_process(initialised_in: int) -> None:

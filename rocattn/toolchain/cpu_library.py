@@ -1,15 +1,21 @@
 """Where the library of CPU kernels comes from: the user names it, the wheel carries it, or it is compiled on first use.
 
+It has what queues the kernels of a GPU's plan (launch.cpp), too, which is compiled alone where no wheel carries it.
+
 A wheel made for others (`python3 dev.py wheel`) holds the kernels for every target of `WHEEL_TARGETS`, compiled with
 the pinned compiler. An editable install and a plain `pip install .` hold none.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import itertools
+import logging
 import os
 import platform
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,12 +30,15 @@ from rocattn.toolchain.inputs import content_key
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SOURCES = ("forward.cpp", "decode.cpp", "varlen.cpp", "backward.cpp", "pool.cpp", "probe.cpp")
+LAUNCHER = "launch.cpp"
+SOURCES = ("forward.cpp", "decode.cpp", "varlen.cpp", "backward.cpp", "pool.cpp", "probe.cpp", LAUNCHER)
 GIVEN = "ROCATTN_CPU_LIBRARY"
 FOLDER = "compiled"
 """In the installed package: the wheel's libraries, and `_INDEX`."""
 _INDEX = "index.json"
 _WHAT = "the CPU kernels"
+_LOG = logging.getLogger(__name__)
+_OPENED = itertools.count()
 
 
 class CpuLibrary(msgspec.Struct, frozen=True):
@@ -81,12 +90,65 @@ def read_library(library: CpuLibrary) -> bytes:
     Raises:
         ToolchainError: When it cannot be read, or does not compile.
     """
-    if library.path is None:
-        return compile_host(_sources(), isa=library.isa, what=_WHAT)
+    return compile_host(_sources(), isa=library.isa, what=_WHAT) if library.path is None else _read(library.path)
+
+
+def read_launcher() -> bytes:
+    """Return a shared object for any CPU of this kind that queues the kernels of a GPU's plan.
+
+    Raises:
+        ToolchainError: When the wheel carries none, and there is no compiler.
+    """
+    target = Target(platform.machine(), "portable", ())
+    index = None if os.environ.get(VARIABLE, "").strip() else _carried()
+    if index is not None and (name := _fitting(index, target)):
+        return _read(_folder() / name)
+    return compile_for(target, [kernel_root() / "cpu" / LAUNCHER], choose_host_compiler())
+
+
+def open_library(data: bytes) -> ctypes.CDLL:
+    """Open a shared object held in memory; a folder that is read-only or mounted noexec does not matter then.
+
+    Raises:
+        ToolchainError: When it cannot be opened.
+    """
     try:
-        return library.path.read_bytes()
+        descriptor = os.memfd_create("rocattn-cpu", os.MFD_CLOEXEC)
+    except (AttributeError, OSError):
+        descriptor = -1
+    if descriptor >= 0:
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(data)
+            # The loader knows libraries by path: each has its own, and none is in /proc/self as the stand-in's kernels.
+            return ctypes.CDLL(f"/proc/{os.getpid()}/fd/{'./' * next(_OPENED)}{descriptor}")
+        except OSError as error:  # a kernel that forbids executable memory files
+            _LOG.debug("cannot open the library from memory: %s", error)
+        finally:
+            os.close(descriptor)
+    with tempfile.TemporaryDirectory(prefix="rocattn-") as folder:
+        path = Path(folder, "rocattn_cpu.so")
+        path.write_bytes(data)
+        return open_path(path)
+
+
+def open_path(path: Path) -> ctypes.CDLL:
+    """Open a shared object that is a file.
+
+    Raises:
+        ToolchainError: When it cannot be opened.
+    """
+    try:
+        return ctypes.CDLL(str(path))
     except OSError as error:
-        raise ToolchainError(f"cannot read {library.path} ({error.strerror}): reinstall rocattn") from error
+        raise ToolchainError(f"the CPU kernels cannot be opened: {error}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ToolchainError(f"cannot read {path} ({error.strerror}): reinstall rocattn") from error
 
 
 def write_libraries(folder: Path, names: Iterable[str]) -> None:

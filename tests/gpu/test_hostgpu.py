@@ -163,16 +163,19 @@ def test_a_gpu_that_the_stand_in_cannot_be_is_named(hostgpu):
 def test_a_failed_call_leaves_no_error_behind(hostgpu):
     """HIP keeps a thread's last error for whoever asks next: torch asks after each launch, and would raise ours."""
     code = """
-import ctypes, json
+import ctypes, json, rocattn
 from rocattn.gpu.driver import library_path, open_hip
 from rocattn.gpu.errors import GpuError
 hip, left = open_hip(), ctypes.CDLL(str(library_path())).hipPeekAtLastError
 found = []
-for attempt in (lambda: hip.malloc(1 << 50), lambda: hip.launch((1, 1, 1, 1, 64, 1, 1, 0), 0, None)):
+config = rocattn.AttentionConfig(batch=1, seq_q=4, seq_k=4, num_heads=1, head_dim=32, dtype="float16")
+prepared = rocattn.BACKENDS.get("gpu").prepare(rocattn.BACKENDS.get("gpu").runtime(), config)
+nowhere = dict.fromkeys(prepared.plan.buffers, 0)
+for attempt in (lambda: hip.malloc(1 << 50), lambda: prepared.run(nowhere, 0)):
     try:
         attempt()
     except GpuError as error:
         found.append([type(error).__name__, left()])
 print(json.dumps(found))
 """
-    assert hostgpu(code) == [["DeviceMemoryError", 0], ["GpuError", 0]]
+    assert hostgpu(code) == [["DeviceMemoryError", 0], ["LaunchError", 0]]

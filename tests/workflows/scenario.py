@@ -46,8 +46,7 @@ class QuickGpu:
 '''
 RUNTIME, CPU = "rocattn/gpu/runtime.py", "rocattn/backends/cpu.py"
 SHIPPED, QUICK = "profiling/rocattn_profiling/kernels/shipped.py", '    return dtype == "f16" and '
-LAUNCH = """        for call in self._calls:
-            call.launch(hip, stream)
+LAUNCH = """        self._launcher.queue(stream, values)
 """
 
 CAUSAL = "        if self.plan.launches[0].kernel.endswith('_causal'):\n"
@@ -75,7 +74,7 @@ def replace(path, old, new):
 
 def slower(tree):
     """Launch every kernel twice, and compute on the CPU three times."""
-    replace(tree / RUNTIME, LAUNCH, LAUNCH.replace("self._calls", "[*self._calls, *self._calls]"))
+    replace(tree / RUNTIME, LAUNCH, 2 * LAUNCH)
     replace(tree / CPU, CHUNKS, CHUNKS.replace("self._chunks(config)", "self._chunks(config) * 3"))
 
 

@@ -62,7 +62,8 @@ def __getattr__(name: str) -> Any:
     """Import the module that holds a public name when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rocattn' has no attribute {name!r}")
-    return getattr(import_module(f"rocattn.{_HOMES[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"rocattn.{_HOMES[name]}"), name)  # else asked at every call
+    return value
 
 
 def __dir__() -> list[str]:

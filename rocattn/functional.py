@@ -30,13 +30,15 @@ import numpy as np
 from rocattn.backend import Operands
 from rocattn.backends import BACKENDS
 from rocattn.config import DTYPE_BYTES, FP8_DTYPES, LARGEST, AttentionConfig, Direction, MaskKind, VarlenShape
+from rocattn.device import Function, checked_by, on_device
 from rocattn.dropout import dropout_key
 from rocattn.errors import ConfigError
-from rocattn.gpu.tensors import DeviceCall
-from rocattn.layouts import empty_in_layout, heads_view, mask_view
+from rocattn.gpu.tensors import views_of
+from rocattn.layouts import empty_in_layout, heads_view, mask_view, stored_shape
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
+    from rocattn.device import DeviceProblem
 
 
 # The checks of a call and its config depend on few values, which a loop of calls repeats: kept, they cost a tenth.
@@ -117,25 +119,22 @@ def attention(
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
         NoBackendError: When the named backend, or every backend, cannot run it.
     """
-    device = None
     if not isinstance(q, np.ndarray):
-        given = {
-            "q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks, "q_scale": q_scale,
-            "k_scale": k_scale, "v_scale": v_scale,
-        }  # fmt: skip
-        device = device_call(given, backend)
-        if device is not None:
-            q, k, v, mask, alibi_slopes, sinks, q_scale, k_scale, v_scale = (device.shadow(name) for name in given)
+        tensors = (q, k, v, mask, alibi_slopes, sinks, q_scale, k_scale, v_scale)
+        options = (
+            causal, window, softcap, scale, layout, num_heads, num_kv_heads, return_lse, out_dtype, dropout_p,
+            dropout_seed, dropout_offset,
+        )  # fmt: skip
+        if (found := on_device(ATTENTION, tensors, options, backend)) is not None:
+            return found if return_lse else found[0]
     elif isinstance(k, np.ndarray):
         BACKENDS.expect(backend, k.nbytes)  # before the checks: threads wake meanwhile
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, return_lse=return_lse,
-        readable=device is None, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, out_dtype=out_dtype,
-        dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
+        q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, out_dtype=out_dtype, dropout_p=dropout_p,
+        dropout_seed=dropout_seed, dropout_offset=dropout_offset,
     )  # fmt: skip
-    if device is not None:
-        return device.forward(config, operands)
     chosen = BACKENDS.select(config, backend)
     out, view = empty_in_layout(out_shape(config), layout, out_dtype_of(config, q))
     lse = np.empty((config.batch, config.num_heads, config.seq_q), np.float32) if return_lse else None
@@ -199,21 +198,18 @@ def attention_backward(
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
         NoBackendError: When the named backend, or every backend, cannot run it.
     """
-    device = None
     if not isinstance(q, np.ndarray):
-        given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
-        device = device_call(given | {"dout": dout, "out": out, "lse": lse, "dlse": dlse}, backend)
-        if device is not None:
-            q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
-            dout, out, lse, dlse = (device.shadow(name) for name in ("dout", "out", "lse", "dlse"))
+        tensors = (dout, q, k, v, out, lse, mask, alibi_slopes, sinks, dlse)
+        options = (
+            causal, window, softcap, scale, layout, num_heads, num_kv_heads, dropout_p, dropout_seed, dropout_offset
+        )  # fmt: skip
+        if (found := on_device(BACKWARD, tensors, options, backend)) is not None:
+            return found
     config, operands, views = describe_backward(
         dout, q, k, v, out, lse, dlse, causal=causal, mask=mask, window=window, softcap=softcap,
         alibi_slopes=alibi_slopes, sinks=sinks, scale=scale, layout=layout, num_heads=num_heads,
-        num_kv_heads=num_kv_heads, readable=device is None, dropout_p=dropout_p, dropout_seed=dropout_seed,
-        dropout_offset=dropout_offset,
+        num_kv_heads=num_kv_heads, dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
     )  # fmt: skip
-    if device is not None:
-        return device.backward(config, operands, {"dout": views[0], "out": views[1], "lse": lse})
     chosen = BACKENDS.select(config, backend)
     dq, dq_view = empty_in_layout(operands.q.shape, layout, q.dtype)
     dk, dk_view = empty_in_layout(operands.k.shape, layout, q.dtype)
@@ -370,14 +366,36 @@ def _common_dtype(
     return _name(q), None, None
 
 
-def device_call(given: dict[str, Any], backend: str | None) -> DeviceCall | None:
-    """Return what computes a call on device tensors; None for numpy arrays."""
-    q = given["q"]
-    if not (hasattr(q, "__dlpack__") or hasattr(q, "data_ptr")):
-        return None
-    from rocattn.gpu.tensors import DeviceCall
+def _forward_on_device(tensors: dict[str, Any], options: dict[str, Any]) -> DeviceProblem:
+    config, operands = describe(**tensors, **options, readable=False)
+    stored = {"out": stored_shape(config, "out")}
+    if config.return_lse:
+        stored["lse"] = config.scores_shape[:3]
+    return config, views_of(operands), stored
 
-    return DeviceCall(given, backend)
+
+def _backward_on_device(tensors: dict[str, Any], options: dict[str, Any]) -> DeviceProblem:
+    config, operands, (dout, out) = describe_backward(**tensors, **options, readable=False)
+    views = views_of(operands) | {"dout": dout, "out": out, "lse": tensors["lse"]}
+    return config, views, {f"d{name}": stored_shape(config, name) for name in ("q", "k", "v")}
+
+
+ATTENTION = Function(
+    ("q", "k", "v", "mask", "alibi_slopes", "sinks", "q_scale", "k_scale", "v_scale"),
+    (
+        "causal", "window", "softcap", "scale", "layout", "num_heads", "num_kv_heads", "return_lse", "out_dtype",
+        "dropout_p", "dropout_seed", "dropout_offset",
+    ),
+    checked_by(_forward_on_device),
+)  # fmt: skip
+BACKWARD = Function(
+    ("dout", "q", "k", "v", "out", "lse", "mask", "alibi_slopes", "sinks", "dlse"),
+    (
+        "causal", "window", "softcap", "scale", "layout", "num_heads", "num_kv_heads", "dropout_p", "dropout_seed",
+        "dropout_offset",
+    ),
+    checked_by(_backward_on_device),
+)  # fmt: skip
 
 
 def out_shape(config: AttentionConfig) -> tuple[int, int, int, int]:

@@ -72,6 +72,10 @@ class BackendRegistry:
             raise NoBackendError(f"no backend is named {name!r}; registered: {known}", {str(name): "unknown"})
         return backend
 
+    def peek(self, name: str) -> Backend | None:
+        """Return the backend of that name, or None."""
+        return self._backends.get(name)
+
     @property
     def default(self) -> str | None:
         """The name `select` tries first, or None."""
@@ -94,7 +98,7 @@ class BackendRegistry:
 
     def expect(self, name: str | None, kv_bytes: int) -> None:
         """Let the named backend, else the one of the last call, get ready for a call (`Backend.expect`)."""
-        backend = self._backends.get(name if isinstance(name, str) else self._last or "")
+        backend = self.peek(name if isinstance(name, str) else self._last or "")
         if backend is not None:
             backend.expect(kv_bytes)
 

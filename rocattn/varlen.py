@@ -15,13 +15,16 @@ import numpy as np
 from rocattn.backend import Operands, Sequences
 from rocattn.backends import BACKENDS
 from rocattn.config import VARLEN_LARGEST, AttentionConfig, Direction, VarlenShape
+from rocattn.device import Function, checked_by, on_device
 from rocattn.errors import ConfigError
-from rocattn.functional import check_array, describe, device_call, out_dtype_of, require_array
+from rocattn.functional import check_array, describe, out_dtype_of, require_array
 from rocattn.gpu.pages import DevicePages
-from rocattn.layouts import empty_array
+from rocattn.gpu.tensors import views_of
+from rocattn.layouts import empty_array, stored_shape
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
+    from rocattn.device import DeviceProblem
 
 
 def attention_varlen(
@@ -86,25 +89,42 @@ def attention_varlen(
         ConfigError: When the arrays or options do not describe such a problem.
         NoBackendError: When the named backend, or every backend, cannot run it.
     """
-    given: dict[str, Any] = {
-        "q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqlens_k": seqlens_k,
-        "block_table": block_table, "alibi_slopes": alibi_slopes, "sinks": sinks, "q_scale": q_scale,
-        "k_scale": k_scale, "v_scale": v_scale,
-    }  # fmt: skip
-    device = None if isinstance(q, np.ndarray) else device_call(given, backend)
-    if device is not None:
-        given = {name: device.shadow(name) for name in given}
+    if not isinstance(q, np.ndarray):
+        tensors = (
+            q, k, v, cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, alibi_slopes, sinks, q_scale, k_scale, v_scale
+        )  # fmt: skip
+        options = (causal, window, softcap, scale, return_lse, out_dtype, max_seqlen_q, max_seqlen_k)
+        if (found := on_device(_VARLEN, tensors, options, backend)) is not None:
+            return found if return_lse else found[0]
     config, operands, sequences = describe_varlen(
-        **given, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, readable=device is None, causal=causal,
-        window=window, softcap=softcap, scale=scale, return_lse=return_lse, out_dtype=out_dtype,
+        q, k, v, cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k, causal=causal, window=window, softcap=softcap, alibi_slopes=alibi_slopes,
+        sinks=sinks, scale=scale, return_lse=return_lse, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
+        out_dtype=out_dtype,
     )  # fmt: skip
-    if device is not None:
-        return device.forward_varlen(config, operands, sequences)
     chosen = BACKENDS.select(config, backend)
     out = empty_array((len(q), config.num_heads, config.head_dim_v), out_dtype_of(config, q))
     lse = np.empty((config.num_heads, len(q)), np.float32) if return_lse else None
     chosen.forward_varlen(config, operands, sequences, _heads(out), None if lse is None else lse[None])
     return out if lse is None else (out, lse)
+
+
+def _on_device(tensors: dict[str, Any], options: dict[str, Any]) -> DeviceProblem:
+    config, operands, sequences = describe_varlen(**tensors, **options, readable=False)
+    stored: dict[str, tuple[int, ...]] = {"out": stored_shape(config, "out")}
+    if config.return_lse:
+        stored["lse"] = (config.num_heads, config.rows_q)
+    return config, views_of(operands, sequences), stored
+
+
+_VARLEN = Function(
+    (
+        "q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table", "alibi_slopes", "sinks", "q_scale",
+        "k_scale", "v_scale",
+    ),
+    ("causal", "window", "softcap", "scale", "return_lse", "out_dtype", "max_seqlen_q", "max_seqlen_k"),
+    checked_by(_on_device),
+)  # fmt: skip
 
 
 def attend_pages(

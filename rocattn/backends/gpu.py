@@ -38,6 +38,7 @@ class GpuBackend(Backend):
     Attributes:
         use_flash_attention: Whether the flash kernels may be used; False takes the standard path for everything.
             From ``ROCATTN_USE_FLASH_ATTENTION`` (0 is off) unless set.
+        flash_choice: What it was set to; None while the variable decides.
     """
 
     name = "gpu"
@@ -45,7 +46,7 @@ class GpuBackend(Backend):
     takes_fp8 = True
 
     def __init__(self) -> None:
-        self._flash: bool | None = None
+        self.flash_choice: bool | None = None
         self._lock = threading.Lock()
         self._device: tuple[Runtime | None, Support] | None = None
 
@@ -56,11 +57,15 @@ class GpuBackend(Backend):
         Raises:
             SettingError: When ``ROCATTN_USE_FLASH_ATTENTION`` is neither on nor off.
         """
-        return settings.switch(settings.USE_FLASH_ATTENTION, default=True) if self._flash is None else self._flash
+        return (
+            settings.switch(settings.USE_FLASH_ATTENTION, default=True)
+            if self.flash_choice is None
+            else self.flash_choice
+        )
 
     @use_flash_attention.setter
     def use_flash_attention(self, wanted: bool) -> None:
-        self._flash = wanted
+        self.flash_choice = wanted
 
     @property
     def priority(self) -> int:  # type: ignore[override]  # a class attribute elsewhere; here it depends on the machine

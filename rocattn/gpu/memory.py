@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ from rocattn.gpu.driver import Hip
 from rocattn.gpu.errors import CaptureError, DeviceMemoryError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
 
 _SMALL, _LARGE = 512, 1 << 21
@@ -82,10 +83,14 @@ class Pool:
         current_bytes: Bytes asked for and not freed yet.
         peak_bytes: The most of them since the beginning or `measure` began.
         reserved_bytes: What the device gave, kept blocks included.
+
+    Args:
+        hip: The driver.
+        entered: Makes the device this thread's current one while it is asked for memory.
     """
 
-    def __init__(self, hip: Hip) -> None:
-        self._hip, self._exact = hip, hip.is_stand_in
+    def __init__(self, hip: Hip, entered: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self._hip, self._exact, self._entered = hip, hip.is_stand_in, entered
         self._kept: _Kept = defaultdict(list)
         self._captures: dict[int, CaptureMemory] = {}
         self._lock = threading.RLock()
@@ -202,11 +207,12 @@ class Pool:
     def _malloc(self, size: int) -> int:
         if not size:
             return 0
-        try:
-            address = self._hip.malloc(size)
-        except DeviceMemoryError:
-            self.trim()
-            address = self._hip.malloc(size)
+        with self._entered():
+            try:
+                address = self._hip.malloc(size)
+            except DeviceMemoryError:
+                self.trim()
+                address = self._hip.malloc(size)
         self.reserved_bytes += size
         return address
 

@@ -13,6 +13,7 @@ import struct
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rocattn.config import DTYPE_BYTES
@@ -30,7 +31,7 @@ from rocattn.settings import GPU_POISON, switch
 from rocattn.toolchain.code_object import is_code_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 _UNFIT = frozenset({"hipErrorNoBinaryForGpu", "hipErrorSharedObjectInitFailed"})  # code for another architecture
 _MAX_PREPARED = 512
@@ -70,7 +71,7 @@ class Runtime:
         except ArchError as error:
             raise ArchError(f"device {index}: {error}{self._others(count)}") from None
         self.hip.use_device(index)
-        self.pool, self.staging = Pool(self.hip), PinnedStaging(self.hip)
+        self.pool, self.staging = Pool(self.hip, self._entered), PinnedStaging(self.hip)
         self.stream = self.hip.stream_create()
         self.poison = switch(GPU_POISON) and not self.device.is_stand_in
         self._functions: dict[tuple[str, str], int] = {}
@@ -92,6 +93,12 @@ class Runtime:
         """
         self.check()
         self.hip.use_device(self.index)
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        with self.hip.keep_device():
+            self.enter()
+            yield
 
     def check(self) -> None:
         """Refuse to be used in another process than its own.
@@ -158,6 +165,7 @@ class PreparedPlan:
         plan: The plan.
         runtime: The device.
         workspace_bytes: Of a workspace that a caller brings; 0 if the plan needs none.
+        logged: Whether each run is written down in a log of plans.
     """
 
     def __init__(self, runtime: Runtime, plan: LaunchPlan) -> None:
@@ -167,6 +175,7 @@ class PreparedPlan:
         self._functions = runtime.load(plan.launches)
         self._log = plan_log()
         self._number = self._log.add(plan) if self._log else 0
+        self.logged = self._log is not None
         self._places: dict[str, int] = {}
         self.workspace_bytes = 0
         for name, size in plan.workspaces.items():
@@ -240,7 +249,7 @@ class PreparedPlan:
                         times.append(hip.event_elapsed_ms(events[index], events[index + 1]) * 1e6)
 
         def launch_between_events(stream: int, values: Sequence[int]) -> None:
-            self.note()
+            self._note()
             for index, event in enumerate(events[1:]):
                 self._launcher.queue_one(index, stream, values)
                 hip.event_record(event, stream)
@@ -260,11 +269,21 @@ class PreparedPlan:
         self.runtime.enter()
         needed = self.plan.workspaces if workspace is None else {}
         with self.runtime.pool.taken(needed, stream) as taken:
-            own = {} if workspace is None else {name: workspace + at for name, at in self._places.items()}
-            places = {**addresses, **taken, **own}
+            places = {**addresses, **taken, **self._within(workspace)}
             if self.runtime.poison:
                 self._poison(places, stream)
             action(stream, [places[name] for name in self._names])
+
+    def _within(self, workspace: int | None) -> dict[str, int]:
+        return {} if workspace is None else {name: workspace + at for name, at in self._places.items()}
+
+    def announce(self, addresses: Mapping[str, int], stream: int, workspace: int | None) -> None:
+        """Do what comes before launches that somebody else queues: poison, if asked for, and the log of plans."""
+        if self.runtime.poison:
+            with self.runtime.hip.keep_device():
+                self.runtime.enter()
+                self._poison({**addresses, **self._within(workspace)}, stream)
+        self._note()
 
     def _poison(self, places: Mapping[str, int], stream: int) -> None:
         written = {name: buffer_bytes(buffer) for name, buffer in self.plan.buffers.items() if _is_dense_output(buffer)}
@@ -273,11 +292,10 @@ class PreparedPlan:
                 self.runtime.hip.poison(places[name], size, stream)
 
     def _launch_all(self, stream: int, values: Sequence[int]) -> None:
-        self.note()
+        self._note()
         self._launcher.queue(stream, values)
 
-    def note(self) -> None:
-        """Write down in the log of plans, if there is one, that this one runs."""
+    def _note(self) -> None:
         if self._log:
             self._log.ran(self._number)
 

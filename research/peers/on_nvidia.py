@@ -8,12 +8,13 @@ PyTorch (CUDA) installed::
     python research/peers/on_nvidia.py streams times         # some of them
     python research/peers/on_nvidia.py gate                  # also against kernels that sleep in their hot loop
 
-Steps: doctor, verify, bench, memory, streams, graphs, out-of-memory, fault, killed, times, gate.
+Steps: doctor, verify, bench, memory, streams, graphs, out-of-memory, fault, killed, times, host, gate.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -32,6 +33,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 CALLS, CALLS_A_CHECK, STREAMS = 10_000, 200, 4
 REPEATS, WARMUP = 15, 3
+HOST_TURNS, HOST_CALLS = 40, 50
 GATE_TIME = "110s"  # of each comparison
 SLEEPS_NS = (0, 50, 100, 200)  # of a wave, for each tile of keys: +2 to +11 % of D = 64 and S = 1024 on an H200
 LARGE = "bench_gpu.*Prefill.*q1024.*warm"  # of benchmarks/, for the gate
@@ -334,6 +336,47 @@ def _timed(torch: Any, dim: int, length: int, direction: str, *, causal: bool) -
     return row | medians | {"TFLOP/s": round(flops / medians["rocattn"] / 1e9, 1)}
 
 
+def host() -> str:
+    """Time what an eager call costs the host, ours in turns with PyTorch's, while the card is busy with other work."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    import rocattn
+    import rocattn.torch
+
+    said = []
+    for name, rows, keys, heads, kv_heads, dim in (("decode", 1, 4096, 32, 8, 128), ("prefill", 512, 512, 8, 8, 64)):
+        shapes = (1, rows, heads, dim), (1, keys, kv_heads, dim), (1, keys, kv_heads, dim)
+        q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for shape in shapes)
+        turned, grouped = [x.transpose(1, 2) for x in (q, k, v)], {"enable_gqa": heads != kv_heads}
+        calls = {
+            "attention": functools.partial(rocattn.attention, q, k, v),
+            "rocattn.torch": functools.partial(rocattn.torch.scaled_dot_product_attention, *turned, **grouped),
+            "the operator": functools.partial(torch.ops.rocattn.attention, *turned),
+            "PyTorch": functools.partial(scaled_dot_product_attention, *turned, **grouped),
+        }
+        exact = calls["PyTorch"]().transpose(1, 2)
+        for one in (calls["attention"](), calls["rocattn.torch"]().transpose(1, 2)):
+            if not torch.allclose(one, exact, atol=2e-3, rtol=2e-2):
+                raise SystemExit(f"{name}: the results differ by {(one - exact).abs().max()}")
+        found: dict[str, list[float]] = {each: [] for each in calls}
+        for turn in range(HOST_TURNS + WARMUP):
+            for each, one in calls.items():
+                torch.cuda.synchronize()
+                torch.cuda._sleep(20_000_000)  # noqa: SLF001 - 10 ms
+                began = time.perf_counter()
+                for _ in range(HOST_CALLS):
+                    one()
+                if turn >= WARMUP:
+                    found[each].append((time.perf_counter() - began) / HOST_CALLS * 1e6)
+        torch.cuda.synchronize()
+        row = {each: (min(us), statistics.median(us)) for each, us in found.items()}
+        print(f"{name}: us of the host a call, least and median of {HOST_TURNS} times {HOST_CALLS} calls: "
+              + ", ".join(f"{each} {low:.1f} {mid:.1f}" for each, (low, mid) in row.items()), flush=True)  # fmt: skip
+        said += [f"{name} {each} {row[each][1] / row['PyTorch'][1]:.2f}" for each in row if each != "PyTorch"]
+    return f"of PyTorch's time: {'; '.join(said)}; load {os.getloadavg()[0]:.1f}"
+
+
 def _mean(values: list[float]) -> float:
     return math.exp(statistics.fmean(math.log(x) for x in values))
 
@@ -423,6 +466,7 @@ STEPS = {
                                "--out", "out/nvidia-memory"),
     "streams": streams, "host-streams": host_streams, "graphs": graphs, "own-graphs": own_graphs,
     "out-of-memory": out_of_memory, "fault": fault, "killed": killed, "times": times,
+    "host": host,
 }  # fmt: skip
 
 

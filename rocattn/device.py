@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rocattn.backend import Array
     from rocattn.backends.gpu import GpuBackend
     from rocattn.config import AttentionConfig
+    from rocattn.gpu.memory import DeviceBlock
     from rocattn.gpu.runtime import Runtime
 
     Kept = tuple["Steady | None", tuple[Any, ...]]
@@ -68,14 +69,15 @@ class Steady:
         self._given, self.outputs, self._of_torch = given, outputs, of_torch
         self._names = (*given, *outputs)
         self._workspaces = [prepared.workspace_bytes] if prepared.workspace_bytes else []
-        if not of_torch and self._runtime.device.is_stand_in:  # whose checks see where each one ends
+        if not of_torch and self._runtime.pool.exact:  # the stand-in's checks see where each one ends
             self._workspaces = list(prepared.plan.workspaces.values())
             self._names += tuple(prepared.plan.workspaces)
-        self._launcher = prepared.launcher(self._names)
+        self._queue = prepared.launcher(self._names).queue
+        self._made: list[tuple[tuple[int, ...], tuple[int, ...], Any]] = list(outputs.values())
         if of_torch:
             self._stream, torch = stream_reader(), sys.modules["torch"]
             self._byte = torch.uint8
-            self._made = [(shape, steps, getattr(torch, dtype)) for shape, steps, dtype in outputs.values()]
+            self._made = [(shape, steps, getattr(torch, dtype)) for shape, steps, dtype in self._made]
 
     def with_outputs(self, outputs: dict[str, Output]) -> Steady:
         """Return the same with outputs that lie otherwise in as much memory."""
@@ -91,39 +93,47 @@ class Steady:
         """
         if not self._of_torch:
             return self._run_beside_torch(addresses, source)
-        made = []
+        made: tuple[Any, ...] = ()
         for shape, steps, dtype in self._made:
             value = source.new_empty_strided(shape, steps, dtype=dtype)
-            made.append(value)
-            addresses.append(value.data_ptr())
+            made += (value,)
+            addresses += (value.data_ptr(),)
         # Of torch's allocator, which knows torch's graphs: workspaces of our pool would be used again under them.
         for count in self._workspaces:
             scratch = source.new_empty_strided((count,), (1,), dtype=self._byte)
-            addresses.append(scratch.data_ptr())
+            addresses += (scratch.data_ptr(),)
             if addresses[-1] % WORKSPACE_ALIGN:
                 raise GpuError(f"torch's memory is at {addresses[-1]:#x}: no multiple of {WORKSPACE_ALIGN}")
-        self._launch(self._stream(self._runtime.index), addresses)
-        return tuple(made)
+        stream = self._stream(self._runtime.index)
+        if self._runtime.poison or self._prepared.logged:
+            self._announce(stream, addresses)
+        self._queue(stream, addresses)
+        return made
 
     def _run_beside_torch(self, addresses: list[int], source: Any) -> tuple[Any, ...]:
-        runtime, pool, blocks = self._runtime, self._runtime.pool, []
-        made = [DeviceArray(runtime, shape, dtype, runtime.index, 0) for shape, _, dtype in self.outputs.values()]
+        runtime = self._runtime
+        blocks: list[DeviceBlock] = []
+        made: tuple[DeviceArray, ...] = ()
         try:
+            for shape, _, dtype in self._made:
+                made += (DeviceArray(runtime, shape, dtype, runtime.index, 0),)
+                addresses += (made[-1].address,)
             for count in self._workspaces:
-                blocks.append(pool.take(count, 0))  # noqa: PERF401 - what was taken before one fails is given back
-            self._launch(0, [*addresses, *[x.address for x in made], *[block.address for block in blocks]])
+                blocks += (runtime.pool.take(count, 0),)
+                addresses += (blocks[-1].address,)
+            if runtime.poison or self._prepared.logged:
+                self._announce(0, addresses)
+            self._queue(0, addresses)
         finally:
             for block in blocks:
-                pool.give(block)
+                runtime.pool.give(block)
         if hasattr(source, "__array_namespace__"):
             return tuple(source.__array_namespace__().from_dlpack(value) for value in made)
-        return tuple(made)
+        return made
 
-    def _launch(self, stream: int, values: list[int]) -> None:
-        if self._runtime.poison or self._prepared.logged:
-            whole = values[len(self._names)] if len(values) > len(self._names) else None
-            self._prepared.announce(dict(zip(self._names, values, strict=False)), stream, whole)
-        self._launcher.queue(stream, values)
+    def _announce(self, stream: int, values: list[int]) -> None:
+        whole = values[len(self._names)] if len(values) > len(self._names) else None
+        self._prepared.announce(dict(zip(self._names, values, strict=False)), stream, whole)
 
 
 class FirstCall:
@@ -334,7 +344,7 @@ def _read_torch(tensors: tuple[Any, ...], key: list[Any], addresses: list[int], 
             return False
         else:
             key += (tensor.__class__, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-            addresses.append(tensor.data_ptr())
+            addresses += (tensor.data_ptr(),)
     return True
 
 
@@ -348,11 +358,11 @@ def _read_others(
             key += _ABSENT
         elif tensor.__class__ is DeviceArray:
             key += (DeviceArray, tensor.shape, tensor.dtype, tensor.device)
-            addresses.append(tensor.ready_on(0))
+            addresses += (tensor.ready_on(0) if tensor.stream else tensor.address,)
         elif hasattr(tensor, "__dlpack__") and not (hasattr(tensor, "data_ptr") or isinstance(tensor, np.ndarray)):
             found = read[name] = from_dlpack(name, tensor)
             key += (tensor.__class__, found.shape, found.strides, found.dtype, found.device)
-            addresses.append(found.address)
+            addresses += (found.address,)
         else:
             return False
     return True

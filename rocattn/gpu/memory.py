@@ -47,7 +47,7 @@ class CaptureMemory:
     released: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class DeviceBlock:
     """Device memory.
 
@@ -83,6 +83,7 @@ class Pool:
         current_bytes: Bytes asked for and not freed yet.
         peak_bytes: The most of them since the beginning or `measure` began.
         reserved_bytes: What the device gave, kept blocks included.
+        exact: Whether nothing is kept or rounded up.
 
     Args:
         hip: The driver.
@@ -90,7 +91,7 @@ class Pool:
     """
 
     def __init__(self, hip: Hip, entered: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        self._hip, self._exact, self._entered = hip, hip.is_stand_in, entered
+        self._hip, self.exact, self._entered = hip, hip.is_stand_in, entered
         self._kept: _Kept = defaultdict(list)
         self._captures: dict[int, CaptureMemory] = {}
         self._lock = threading.RLock()
@@ -105,7 +106,7 @@ class Pool:
         """
         with self._lock:
             size = self._rounded(count)
-            capture = self._capture_of(stream) if size else None
+            capture = self._capture_of(stream) if size and stream else None  # the default one is never captured
             kept = (self._kept if capture is None else capture.kept)[size, stream]
             address = kept.pop() if kept else self._malloc(size)
             if capture is not None:
@@ -123,7 +124,7 @@ class Pool:
                 return
             if block.capture is not None:
                 self._give_to_capture(block, block.capture)
-            elif self._exact:
+            elif self.exact:
                 self._free(block.address, block.reserved_bytes)  # hipFree waits for the device
             else:
                 self._kept[block.reserved_bytes, block.stream].append(block.address)
@@ -159,7 +160,7 @@ class Pool:
         memory.in_use.remove(block.address)
         if memory.released:
             self._free(block.address, memory.reserved.pop(block.address))
-        elif not self._exact:
+        elif not self.exact:
             memory.kept[block.reserved_bytes, block.stream].append(block.address)
 
     @contextmanager
@@ -199,7 +200,7 @@ class Pool:
             self._kept.clear()
 
     def _rounded(self, count: int) -> int:
-        if self._exact:
+        if self.exact:
             return count
         step = _SMALL if count < _LARGE else _LARGE
         return -(-count // step) * step

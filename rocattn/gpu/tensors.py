@@ -105,19 +105,20 @@ class DeviceArray:
         shape: Its extents; contiguous.
         dtype: numpy's name.
         device: HIP's index of the device.
+        stream: The stream that writes it.
     """
 
     def __init__(self, runtime: Runtime, shape: tuple[int, ...], dtype: str, device: int, stream: int) -> None:
         self.shape, self.dtype, self.device = shape, dtype, device
-        self._runtime, self._stream = runtime, stream
+        self._runtime, self.stream = runtime, stream
         count = math.prod(shape) * ELEMENT_BYTES[dtype]
         self._block: DeviceBlock | None = runtime.pool.take(count, stream)
         self.address = self._block.address
 
     def ready_on(self, stream: int) -> int:
         """Return the address, once the content is there for work on a stream."""
-        if stream != self._stream:
-            self._runtime.hip.stream_synchronize(self._stream)
+        if stream != self.stream:
+            self._runtime.hip.stream_synchronize(self.stream)
         return self.address
 
     def __del__(self) -> None:
@@ -133,7 +134,7 @@ class DeviceArray:
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
         """Return a capsule; its content is ready on every stream, as ours is waited for."""
         del stream
-        self._runtime.hip.stream_synchronize(self._stream)
+        self._runtime.hip.stream_synchronize(self.stream)
         return _export_capsule(self, self.address, self.shape, contiguous(self.shape), self.dtype, self.device)
 
 

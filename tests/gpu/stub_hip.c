@@ -27,8 +27,15 @@ int hipGetDeviceCount(int* count) {
     for (*count = 0; arch_of(*count);) ++*count;
     return 0;
 }
-int hipGetDevice(int* device) { return *device = 0; }
-int hipSetDevice(int device) { return arch_of(device) ? 0 : 101; }
+static int current;
+int hipGetDevice(int* device) { return *device = current, 0; }
+int hipSetDevice(int device) {
+    char text[32];
+    if (!arch_of(device)) return 101;
+    snprintf(text, sizeof text, "device %d;", device);
+    if (device != current) note(text); /* of one device nothing is noted */
+    return current = device, 0;
+}
 int hipGetDevicePropertiesR0600(Properties* p, int device) {
     if (!arch_of(device)) return 101;
     strcpy(p->name, "stub");

@@ -13,7 +13,7 @@ config = AttentionConfig(batch=1, seq_q=1, seq_k=512, num_heads=2, head_dim=32, 
 gpu = BACKENDS.get("gpu")
 runtime = gpu.runtime()
 hip, pool = runtime.hip, runtime.pool
-pool._exact = False
+pool.exact = False
 prepared = gpu.prepare(runtime, config)
 rng = np.random.default_rng(4)
 

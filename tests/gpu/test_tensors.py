@@ -130,7 +130,8 @@ class Dtype:
         self.name = name
     def __str__(self):
         return f"torch.{self.name}"
-torch.float16, torch.float32, torch.int32, torch.uint8 = map(Dtype, ("float16", "float32", "int32", "uint8"))
+torch.float16, torch.float32, torch.int32 = map(Dtype, ("float16", "float32", "int32"))
+torch.uint8, torch.bool = map(Dtype, ("uint8", "bool"))
 sys.modules["torch"] = torch
 stream = runtime.hip.stream_create()
 
@@ -141,7 +142,7 @@ class Tensor:
     def __init__(self, shape, dtype, strides=None):
         self.shape, self.dtype = shape, dtype
         self.steps = strides or tuple(int(np.prod(shape[i + 1:])) for i in range(len(shape)))
-        self.nbytes = int(np.prod(shape)) * {"float32": 4, "int32": 4, "uint8": 1}.get(dtype.name, 2)
+        self.nbytes = int(np.prod(shape)) * {"float32": 4, "int32": 4, "uint8": 1, "bool": 1}.get(dtype.name, 2)
         self.memory = runtime.hip.malloc(max(1, self.nbytes))
     def data_ptr(self):
         return self.memory

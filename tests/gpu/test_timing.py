@@ -14,7 +14,7 @@ gpu = BACKENDS.get("gpu")
 runtime = gpu.runtime()
 prepared = gpu.prepare(runtime, config)
 runtime.device = dataclasses.replace(runtime.device, is_stand_in=False)
-runtime.pool._exact = False  # hipFree waits for the device; on a GPU the pool keeps its blocks
+runtime.pool.exact = False  # hipFree waits for the device; on a GPU the pool keeps its blocks
 fills = []
 fill = runtime.hip.poison
 runtime.hip.poison = lambda *a: (fills.append(a), fill(*a))[1]

@@ -41,6 +41,7 @@ _FLOAT32 = {"alibi_slopes", "sinks", "q_scale", "k_scale", "v_scale"}
 # Types of options whose calls are kept: nothing but their value can matter.
 _PLAIN = {type(None), bool, int, float, str, tuple}
 _MOST_KEPT = 512
+_FLASH = USE_FLASH_ATTENTION.encode()
 _ABSENT = (None,)
 
 
@@ -319,7 +320,7 @@ def _look_up(
     """Return a call's key, None for one to be looked at as a whole, and what is kept of it; add to the addresses."""
     gpu: Any = BACKENDS.peek("gpu")
     try:
-        flash = raw_text(USE_FLASH_ATTENTION) if gpu.flash_choice is None else gpu.flash_choice
+        flash = raw_text(_FLASH) if gpu.flash_choice is None else gpu.flash_choice
         key = [function, backend, gpu, flash, options, *map(type, options)]
         if options[1].__class__ is tuple:
             key += map(type, options[1])

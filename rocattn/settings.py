@@ -44,9 +44,9 @@ def switch(name: str, *, default: bool = False) -> bool:
     return _VALUES.get(text, default)
 
 
-def raw_text(name: str) -> bytes | str | None:
+def raw_text(name: bytes) -> bytes | str | None:
     """Return a variable as it is now; None if it is unset."""
-    return os.environ.get(name) if _NOW is None else _NOW.get(name.encode())
+    return os.environ.get(name.decode()) if _NOW is None else _NOW.get(name)
 
 
 def num_threads() -> int:

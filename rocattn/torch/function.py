@@ -53,7 +53,7 @@ def scaled_dot_product_attention(
             gradient of a mask, or for nested tensors.
         NoBackendError: When no backend can compute it.
     """
-    call = query, key, value, attn_mask, is_causal, scale, enable_gqa, dropout_p
+    call = query, key, value, attn_mask, is_causal, None, scale, enable_gqa, dropout_p
     on_gpu = isinstance(query, torch.Tensor) and query.is_cuda and not torch.compiler.is_compiling()
     if on_gpu and (found := sdpa_again(*call)) is not None:
         return found

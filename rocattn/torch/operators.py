@@ -92,7 +92,10 @@ def is_undisturbed(tensors: Sequence[Any]) -> bool:
     for disturbs in _DISTURBANCES:
         if disturbs():
             return False
-    return all(tensor is None or not tensor.is_neg() for tensor in tensors)
+    for tensor in tensors:  # noqa: SIM110 - of a generator each element is one more call
+        if tensor is not None and tensor.is_neg():
+            return False
+    return True
 
 
 def _layout(query: Tensor) -> str:
@@ -380,24 +383,20 @@ def sdpa_again(*call: Any) -> Tensor | None:
     """Return the output of a call that `sdpa_is_operator` told of one like it; None of others.
 
     Args:
-        call: query, key, value, attn_mask, is_causal, scale, enable_gqa and dropout_p.
+        call: query, key, value, attn_mask; is_causal, None for a window, scale, enable_gqa and dropout_p.
     """
     tensors = call[:4]
     if torch.is_autocast_enabled("cuda") or not is_undisturbed(tensors):
         return None
-    found = on_device(_SDPA, tensors, _sdpa_options(*call[4:]), only_kept=True)
+    found = on_device(_SDPA, tensors, call[4:], only_kept=True)
     return None if found is None else found[0]
 
 
 def sdpa_is_operator(*call: Any) -> None:
     """Say that a call, with the arguments of `sdpa_again`, is one of the operator with the same tensors."""
-    is_causal, scale = call[4:6]
+    is_causal, _, scale, *_ = call[4:]
     like = _OPERATOR, (*call[:4], *(None,) * 5), _values(causal=is_causal, top_left=is_causal, scale=scale)
-    keep_too(_SDPA, call[:4], _sdpa_options(*call[4:]), like=like)
-
-
-def _sdpa_options(is_causal: Any, scale: Any, enable_gqa: Any, dropout_p: Any) -> tuple[Any, ...]:
-    return is_causal, None, scale, enable_gqa, dropout_p  # there is no window
+    keep_too(_SDPA, call[:4], call[4:], like=like)
 
 
 _SDPA = Function(("q", "k", "v", "mask"), ("causal", "window", "scale", "enable_gqa", "dropout_p"))

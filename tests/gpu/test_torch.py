@@ -121,6 +121,116 @@ print(json.dumps(found))
     assert len(found) == 8
 
 
+STEADY = """
+import sys
+from rocattn.torch import operators, scaled_dot_product_attention
+ours = rocattn.__file__.rpartition("/")[0]
+OnGpu.device = torch.device("cuda", 0)  # no Python of the double's
+def make(*shape):
+    return to_gpu(torch.randn(shape).half()).transpose(1, 2)
+def steady(query, key, value, mask=None, **options):
+    again = (query, key, value, mask, options.get("is_causal", False), None, options.get("scale"),
+             options.get("enable_gqa", False), options.get("dropout_p", 0.0))
+    return operators.sdpa_again(*again)
+def first(*tensors, **options):
+    # The dispatcher does not know that these are on a GPU: its kernel comes first, and PyTorch's function by that.
+    is_causal = options.get("is_causal", False)
+    operators._attention(*tensors, causal=is_causal, top_left=is_causal)
+    return scaled_dot_product_attention(*tensors, **options)
+"""
+
+
+def test_a_steady_call_of_pytorchs_function_is_little_python(hostgpu):
+    """As PyTorch's function, and as the kernel of the operator, which is all that a compiled graph calls."""
+    code = """
+def counted(action):
+    for _ in range(2):
+        action()
+    found = [0]
+    def note(frame, event, _):
+        found[0] += event in {"call", "c_call"} and frame.f_code.co_filename.startswith((ours, torch.__path__[0]))
+    sys.setprofile(note)
+    action()
+    sys.setprofile(None)
+    return found[0]
+found, reused, real = [], {}, OnGpu.new_empty_strided
+def new_empty_strided(self, shape, strides, dtype=None):  # what the double asks the driver for is not counted
+    if shape not in reused:
+        reused[shape] = real(self, shape, strides, dtype)
+    return reused[shape]
+for rows, keys in ((19, 23), (1, 600)):
+    query, key, value = make(1, rows, 4, 32), make(1, keys, 2, 32), make(1, keys, 2, 32)
+    out = first(query, key, value, enable_gqa=True)
+    exact = scaled_dot_product_attention(*map(to_host, (query, key, value)), enable_gqa=True)
+    assert near(out, exact)
+    OnGpu.__torch_function__ = torch._C._disabled_torch_function_impl  # as of tensors on a GPU
+    OnGpu.new_empty_strided = new_empty_strided
+    found.append(counted(lambda: scaled_dot_product_attention(query, key, value, enable_gqa=True)))
+    found.append(counted(lambda: operators._attention(query, key, value)))
+    assert near(scaled_dot_product_attention(query, key, value, enable_gqa=True), exact)
+    del OnGpu.__torch_function__
+    OnGpu.new_empty_strided = real
+print(json.dumps(found))
+"""
+    found = hostgpu(PRELUDE + STEADY + code)
+    assert [count for count in found if not 0 < count <= 40] == []
+    assert len(found) == 4
+
+
+def test_whatever_stands_between_call_and_kernel_is_asked(hostgpu):
+    """Modes, transforms, autocast, traces, profiles, tangents, gradients and lazy signs: PyTorch sees these calls."""
+    code = """
+import contextlib
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+tensors = make(2, 19, 4, 32), make(2, 23, 4, 32), make(2, 23, 4, 32)
+first(*tensors)
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+class Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+def vmapped():
+    seen = []
+    torch.vmap(lambda x: (seen.append(steady(*tensors)), x)[1])(torch.zeros(2))
+    return seen[0]
+def traced():
+    seen = []
+    torch.jit.trace(lambda x: (seen.append(steady(*tensors)), x)[1], torch.zeros(2), check_trace=False)
+    return seen[0]
+def within(context):
+    with context:
+        return steady(*tensors)
+@contextlib.contextmanager
+def autocast():  # torch.autocast of a build for CPUs does nothing
+    torch.set_autocast_enabled("cuda", True)
+    yield
+    torch.set_autocast_enabled("cuda", False)
+found = {
+    "plain": steady(*tensors), "functions": within(Functions()), "dispatch": within(Dispatch()),
+    "autocast": within(autocast()), "tangents": within(forward_ad.dual_level()),
+    "profile": within(torch.profiler.profile()), "vmap": vmapped(), "trace": traced(),
+    "device": within(torch.device("cpu")), "causal": steady(*tensors, is_causal=True),
+    "grouped": steady(*tensors, enable_gqa=True), "scale": steady(*tensors, scale=0.5),
+    "dropout": steady(*tensors, dropout_p=0.5), "flag": steady(*tensors, is_causal=0),
+    "mask": steady(*tensors, to_gpu(torch.ones(19, 23, dtype=torch.bool))), "plain again": steady(*tensors),
+}
+OnGpu.is_neg = lambda self: self is tensors[1]
+found["sign"] = steady(*tensors)
+del OnGpu.is_neg
+learnt = tensors[0].as_subclass(torch.Tensor).clone().requires_grad_().as_subclass(OnGpu)
+found["gradient"] = steady(learnt.transpose(1, 2).contiguous().transpose(1, 2), *tensors[1:])
+with torch.no_grad():
+    found["no gradient"] = steady(*tensors)
+print(json.dumps({name: result is not None for name, result in found.items()}))
+"""
+    found = hostgpu(PRELUDE + STEADY + code)
+    assert {name for name, kept in found.items() if kept} == {"plain", "plain again", "no gradient"}
+    assert len(found) == 19
+
+
 def test_the_operators_have_kernels_for_gpu_tensors():
     """PyTorch calls AMD's devices "cuda", too."""
     import torch

@@ -64,3 +64,28 @@ class Decode(OnDevice):
 
     def time_decode(self, *_):
         self.call()
+
+
+@functools.lru_cache(maxsize=2)
+def host_call(config):
+    """A call with arrays on the device, made once a process."""
+    return needed("rocattn_profiling.bench.gpu_clock").HostCall(config, inputs_for(config))
+
+
+class Host(Timed):
+    """What a call costs the host where arrays are on the device: nothing in it waits for the GPU."""
+
+    number = 50
+    configs: dict = {
+        **half_precision(configs_of("inference", only=lambda c: (c.batch, c.seq_q, c.head_dim) == (1, 128, 64))),
+        **half_precision(configs_of("decode", only=lambda c: c.batch == 1)),
+    }
+    params = [list(configs)]
+    param_names = ["config"]
+
+    def setup(self, label):
+        self.call = host_call(self.configs[label])
+        self.call.wait()
+
+    def time_call(self, *_):
+        self.call()

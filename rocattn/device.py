@@ -9,6 +9,7 @@ decide nothing: kernels read elements wherever these lie.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from dataclasses import dataclass
@@ -57,17 +58,20 @@ class Steady:
     """What is left of the calls of one kind: outputs to make, an order of addresses, launches.
 
     Args:
-        prepared: The plan.
+        plan: Makes the plan of a config whose inputs lie as these do.
+        config: The problem.
         given: The buffers whose addresses a call brings, in its order.
         outputs: Those that it makes, by buffer name.
         of_torch: Whether its tensors are torch's.
     """
 
     def __init__(
-        self, prepared: PreparedPlan, given: tuple[str, ...], outputs: dict[str, Output], *, of_torch: bool
-    ) -> None:
-        self._prepared, self._runtime = prepared, prepared.runtime
-        self._given, self.outputs, self._of_torch = given, outputs, of_torch
+        self, plan: Callable[[AttentionConfig], PreparedPlan], config: AttentionConfig, given: tuple[str, ...],
+        outputs: dict[str, Output], *, of_torch: bool,
+    ) -> None:  # fmt: skip
+        self._plan, self._config, self._given, self.outputs = plan, config, given, outputs
+        self._prepared = prepared = plan(config)
+        self._runtime, self._of_torch = prepared.runtime, of_torch
         self._names = (*given, *outputs)
         self._workspaces = [prepared.workspace_bytes] if prepared.workspace_bytes else []
         if not of_torch and self._runtime.pool.exact:  # the stand-in's checks see where each one ends
@@ -80,9 +84,17 @@ class Steady:
             self._byte = torch.uint8
             self._made = [(shape, steps, getattr(torch, dtype)) for shape, steps, dtype in self._made]
 
-    def with_outputs(self, outputs: dict[str, Output]) -> Steady:
-        """Return the same with outputs that lie otherwise in as much memory."""
-        return Steady(self._prepared, self._given, outputs, of_torch=self._of_torch)
+    def with_output(self, out: Output) -> Steady:
+        """Return the same with an output that lies otherwise in as much memory."""
+        return self._as(self._config, {**self.outputs, "out": out})
+
+    def without_lse(self) -> Steady:
+        """Return the same for a caller that throws the LSE away."""
+        return self._as(self._config.replace(return_lse=False), {"out": self.outputs["out"]})
+
+    def _as(self, config: AttentionConfig, outputs: dict[str, Output]) -> Steady:
+        with self._runtime.entered():
+            return Steady(self._plan, config, self._given, outputs, of_torch=self._of_torch)
 
     def run(self, addresses: list[int], source: Any) -> tuple[Any, ...]:
         """Queue the launches; returns the outputs, which are of the kind of ``source`` and on its device.
@@ -190,12 +202,12 @@ class FirstCall:
         source = self._q.source
         with open_hip().keep_device():
             runtime = backend.runtime(self._q.device)
-            prepared = backend.prepare(runtime, config, strides=strides, mask_dtype=mask_dtype)
+            plan = functools.partial(backend.prepare, runtime, strides=strides, mask_dtype=mask_dtype)
             if config.dropout_p:
                 # Held until what reads it is in the stream: then its memory may be used again.
                 _held, address = self._uploaded(runtime, views["dropout_key"])
                 given, addresses = (*given, "dropout_key"), [*addresses, address]
-            steady = Steady(prepared, given, outputs, of_torch=is_torch(source))
+            steady = Steady(plan, config, given, outputs, of_torch=is_torch(source))
             return None if config.dropout_p else steady, steady.run(addresses, source)
 
     def _uploaded(self, runtime: Runtime, key: Array) -> tuple[Any, int]:
@@ -228,7 +240,7 @@ class Function:
         options: Names of all others but the backend; the second one is ``window``.
         first: Takes tensors and options by name, the backend's name, and views of tensors that have been read already;
             computes a call of a kind that was not seen before, and returns what `FirstCall.run` does. None where calls
-            are kept as those of another function alone (`keep_too`).
+            are kept as those of another function alone (`keep_without_lse`).
     """
 
     tensors: tuple[str, ...]
@@ -288,10 +300,10 @@ def on_device(
     return result
 
 
-def keep_too(
-    function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], *, like: tuple[Function, Any, Any]
+def keep_without_lse(
+    function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], like: tuple[Function, Any, Any]
 ) -> None:
-    """Let calls of a function be computed as those of another, whose tensors they bring in the same order.
+    """Let calls of a function be those of another that returns the LSE, too, and is given the same tensors.
 
     Args:
         function: What is called.
@@ -302,7 +314,7 @@ def keep_too(
     key, _ = _look_up(function, tensors, options, None, [], {})
     _, steady = _look_up(*like, None, [], {})
     if key is not None and steady is not None:
-        _keep(key, options, steady)
+        _keep(key, options, steady.without_lse())
 
 
 def _keep(key: Any, options: tuple[Any, ...], steady: Steady) -> None:

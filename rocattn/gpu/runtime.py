@@ -71,7 +71,7 @@ class Runtime:
         except ArchError as error:
             raise ArchError(f"device {index}: {error}{self._others(count)}") from None
         self.hip.use_device(index)
-        self.pool, self.staging = Pool(self.hip, self._entered), PinnedStaging(self.hip)
+        self.pool, self.staging = Pool(self.hip, self.entered), PinnedStaging(self.hip)
         self.stream = self.hip.stream_create()
         self.poison = switch(GPU_POISON) and not self.device.is_stand_in
         self._functions: dict[tuple[str, str], int] = {}
@@ -95,7 +95,8 @@ class Runtime:
         self.hip.use_device(self.index)
 
     @contextmanager
-    def _entered(self) -> Iterator[None]:
+    def entered(self) -> Iterator[None]:
+        """Make the device this thread's current one, and at the end again what was."""
         with self.hip.keep_device():
             self.enter()
             yield
@@ -280,8 +281,7 @@ class PreparedPlan:
     def announce(self, addresses: Mapping[str, int], stream: int, workspace: int | None) -> None:
         """Do what comes before launches that somebody else queues: poison, if asked for, and the log of plans."""
         if self.runtime.poison:
-            with self.runtime.hip.keep_device():
-                self.runtime.enter()
+            with self.runtime.entered():
                 self._poison({**addresses, **self._within(workspace)}, stream)
         self._note()
 

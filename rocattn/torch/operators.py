@@ -12,7 +12,7 @@ import torch
 from torch import _C
 from torch.autograd import forward_ad
 
-from rocattn.device import Function, Output, Steady, keep_too, on_device
+from rocattn.device import Function, Output, Steady, keep_without_lse, on_device
 from rocattn.errors import ConfigError
 from rocattn.functional import ATTENTION, attention, attention_backward, describe, describe_backward
 from rocattn.gpu.tensors import numpy_dtype
@@ -370,8 +370,7 @@ def _first_on_gpu(
     if layout == "BSHD":
         (b, s, h, d), (of_b, of_s, of_h, _) = shape, strides
         shape, strides = (b, h, s, d), (of_b, of_h, of_s, 1)
-    kept = steady.with_outputs({**steady.outputs, "out": Output(shape, strides, dtype)})
-    return kept, (_turned(out, layout), lse)
+    return steady.with_output(Output(shape, strides, dtype)), (_turned(out, layout), lse)
 
 
 _OPERATOR = Function(
@@ -396,7 +395,7 @@ def sdpa_is_operator(*call: Any) -> None:
     """Say that a call, with the arguments of `sdpa_again`, is one of the operator with the same tensors."""
     is_causal, _, scale, *_ = call[4:]
     like = _OPERATOR, (*call[:4], *(None,) * 5), _values(causal=is_causal, top_left=is_causal, scale=scale)
-    keep_too(_SDPA, call[:4], call[4:], like=like)
+    keep_without_lse(_SDPA, call[:4], call[4:], like)
 
 
 _SDPA = Function(("q", "k", "v", "mask"), ("causal", "window", "scale", "enable_gqa", "dropout_p"))

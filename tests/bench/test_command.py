@@ -19,9 +19,9 @@ from rocattn_profiling.bench import session as harness
 from rocattn_profiling.bench import view as bench_view
 from rocattn_profiling.cli import main
 from rocattn_profiling.measure import machine
-from rocattn_profiling.measure.records import Commit, read_records
+from rocattn_profiling.measure.records import Commit, Launch, read_records
 
-from .made_records import CEILINGS, make_record
+from .made_records import CEILINGS, CONFIG, make_record
 
 HERE = Path(__file__).parent
 SHAPE = ["--seq-q", "9", "--seq-k", "13", "--head-dim", "12", "--num-heads", "2", "--causal"]
@@ -399,3 +399,17 @@ def test_a_backend_module_may_be_named_by_its_file(run_bench, tmp_path, monkeypa
     status, _, err = run_bench(*SHAPE, *SHORT, *words, "./math.py")
     assert status == 4
     assert "math.py is hidden by " in err
+
+
+def test_a_gpus_host_time_stands_below_the_table(capfd):
+    """Medians of the launches that have it, beside its kernels' time; nothing of a record without."""
+    launches = [
+        Launch(start_ns=i, pos=i, number=1, samples_ns=[1e6], host_ns=host, kernels_ns=8000.0)
+        for i, host in enumerate((14e3, 12e3, 13e3, 0.0))
+    ]
+    bench_view.print_tables([("s", [make_record([], backend="gpu", launches=launches)])])
+    said = capfd.readouterr().err
+    line = f"gpu, {CONFIG.label}, arrays on the GPU: host 13.0 us a call, kernels 8.00 us"
+    assert line in " ".join(said.split())
+    bench_view.print_tables([("s", [make_record([[1e6]])])])
+    assert "host" not in capfd.readouterr().err

@@ -86,7 +86,7 @@ attempts = {
     "another dtype": attend(view(tq, dtype=torch.float32), tk, tv),
     "another device": attend(tq, view(tk, device=Device("cuda", 1)), tv),
     "no device": attend(view(tq, device=Device("cpu", None)), tk, tv),
-    "a gradient": attend(view(tq, cls=Learnt), tk, tv),
+    "a gradient": attend(view(tq, cls=Learnt), tk, tv), "one later": attend(tq, view(tk, requires_grad=True), tv),
     "fewer keys": attend(tq, view(tk, shape=(2, 22, 2, 32)), view(tv, shape=(2, 22, 2, 32))),
     "keys and values disagree": attend(tq, view(tk, shape=(2, 22, 2, 32)), tv),
     "numpy keys": attend(tq, k, tv),
@@ -102,6 +102,7 @@ attempts = {
     "mask": attend(mask=mask), "mask of a row": attend(mask=view(mask, shape=(2, 1, 1, 23), steps=(437, 437, 23, 1))),
     "added mask": attend(mask=added), "mask and causal": attend(mask=mask, causal=True),
     "sinks": attend(sinks=tensor(np.ones(4, np.float32))),
+    "slopes as sinks": attend(alibi_slopes=tensor(np.ones(4, np.float32))),
     "sinks of 16 bits": attend(sinks=tensor(np.ones(4, np.float16))),
     "seed without dropout": attend(dropout_seed=7), "wrong seed": attend(dropout_seed=-7),
     "dropout": attend(dropout_p=0.5, dropout_seed=7), "another seed": attend(dropout_p=0.5, dropout_seed=8),
@@ -109,7 +110,8 @@ attempts = {
 }
 found = {}
 for name, attempt in attempts.items():
-    for options in ({}, {"causal": True}, {"scale": 1.0}, {"window": (3, 2)}, {"window": (1, 2)}, {"mask": mask}):
+    for options in ({}, {"causal": True}, {"scale": 1.0}, {"window": (3, 2)}, {"window": (1, 2)}, {"mask": mask},
+                    {"sinks": tensor(np.ones(4, np.float32))}):
         rocattn.attention(tq, tk, tv, **options)
     if len(found) == 0:
         seen = len(device._KEPT)
@@ -120,14 +122,14 @@ for name, attempt in attempts.items():
 print(json.dumps([found, seen]))
 """
     found, kept = hostgpu(PRELUDE + TORCH + ATTEMPTS + code)
-    assert kept == 6
+    assert kept == 7
     assert {name: text for name, (same, text) in found.items() if not same} == {}
     refused = {name for name, (_, text) in found.items() if text != "computed"}
     assert refused == {
-        "strided last axis", "another dtype", "another device", "no device", "a gradient", "keys and values disagree",
-        "numpy keys", "causal by number", "not causal by number", "window of floats", "scale by flag", "LSE by number",
-        "wrong heads", "heads by float", "wrong out_dtype", "sinks of 16 bits", "wrong seed", "another backend",
-        "backends",
+        "strided last axis", "another dtype", "another device", "no device", "a gradient", "one later",
+        "keys and values disagree", "numpy keys", "causal by number", "not causal by number", "window of floats",
+        "scale by flag", "LSE by number", "wrong heads", "heads by float", "wrong out_dtype", "sinks of 16 bits",
+        "wrong seed", "another backend", "backends",
     }  # fmt: skip
 
 
@@ -169,6 +171,15 @@ found["another"] = now()
 BACKENDS.unregister("gpu")
 BACKENDS.register(gpu)
 found["returned"] = now()
+class Heads:
+    count = 4
+    def __index__(self):
+        return self.count
+heads = Heads()
+with_heads = lambda: rocattn.attention(tq, tk, tv, num_heads=heads, num_kv_heads=2)
+found["heads"] = [now(with_heads), now(with_heads)]
+heads.count = 3
+found["other heads"] = now(with_heads)
 filled, poison = [], runtime.hip.poison
 runtime.hip.poison = lambda *args: (filled.append(args[1]), poison(*args))
 runtime.poison = True
@@ -179,9 +190,11 @@ print(json.dumps(found))
     wrong = "SettingError: ROCATTN_USE_FLASH_ATTENTION is 'perhaps': set it to 1 or 0, or unset it"
     assert found.pop("gone").startswith("NoBackendError: no backend is named 'gpu'")
     assert found.pop("another").endswith("another backend")
+    assert found.pop("other heads") == "ConfigError: q has 4 heads (shape (2, 19, 4, 32), BSHD), not the 3 given"
     assert found == {
         "first": ["flash"], "again": [], "variable": [["standard"], []], "wrong": [wrong, wrong], "unset": [],
         "attribute": [["standard"], []], "back": [["flash"], []], "as at first": [], "returned": [],
+        "heads": [["flash"], ["flash"]],
         "poison": [[], [2 * 19 * 4 * 32 * 2]],
     }  # fmt: skip
 
@@ -269,7 +282,7 @@ import os
 rocattn.attention(tq, tk, tv)
 reading, writing = os.pipe()
 if os.fork() == 0:
-    os.write(writing, said(lambda: rocattn.attention(tq, tk, tv)).encode())
+    os.write(writing, str(said(lambda: rocattn.attention(tq, tk, tv)))[:200].encode())
     os._exit(0)
 os.wait()
 print(json.dumps([os.read(reading, 4096).decode(), isinstance(said(lambda: rocattn.attention(tq, tk, tv)), list)]))

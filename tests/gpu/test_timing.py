@@ -64,3 +64,26 @@ print(json.dumps([samples, counts]))
     samples, counts = timed(code, f"{DECODE}8000")
     assert samples == pytest.approx([5 * (3000 + 2000)] * 3, rel=1e-4)
     assert counts[2] - counts[1] < counts[0], "what was enough for one sample is what the next begins with"
+
+
+def test_a_calls_host_time_stands_beside_its_kernels(timed):
+    """Of a device that says it is a GPU both; on the stand-in the calls of the suite, which launch nothing there."""
+    code = """
+from rocattn_profiling.bench.gpu_clock import HostCall, host_and_kernels_ns
+host, kernels = host_and_kernels_ns(config, make_inputs(config))
+runtime.device = dataclasses.replace(runtime.device, is_stand_in=True)
+launched = []
+runtime.hip.launch = launched.append
+call = HostCall(config, make_inputs(config))
+call()
+call.wait()
+try:
+    host_and_kernels_ns(config, make_inputs(config))
+except NotImplementedError as error:
+    print(json.dumps([host > 0, kernels, launched, str(error)]))
+"""
+    host, kernels, launched, said = timed(code, f"{DECODE}8000")
+    assert host
+    assert kernels == pytest.approx(5000)
+    assert launched == []
+    assert said.startswith("the device is the stand-in GPU")

@@ -7,6 +7,7 @@ of the sample: with a cold cache that work overwrites the caches, with a warm on
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -14,10 +15,11 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import rocattn
 from rocattn.backends import BACKENDS
 from rocattn.errors import RocattnError
 from rocattn.gpu.backlog import SCRATCH_BYTES, Backlog
@@ -25,9 +27,12 @@ from rocattn.gpu.driver import import_bindings
 from rocattn.gpu.errors import GpuError
 from rocattn.gpu.plan import buffer_bytes, used_buffers
 from rocattn.gpu.reasons import NOT_TIMED
+from rocattn.gpu.tensors import DeviceArray
 from rocattn_profiling.base.files import system_text
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rocattn.backends.gpu import GpuBackend
     from rocattn.config import AttentionConfig
     from rocattn.gpu.driver import Hip
@@ -38,6 +43,7 @@ RAMP_VARIABLE = "ROCATTN_GPU_RAMP_S"
 RAMP_S = 1.0  # clocks of an idle GPU take up to a second to rise (ROCm composable_kernel issue 1241, MI300)
 FLUSH_BYTES = 512 << 20  # twice MI300X's Infinity Cache of 256 MiB, which no property of a device tells
 _BUS_ID_BYTES = 32
+_HOST_SAMPLES, _CALLS_A_SAMPLE = 9, 20
 
 
 class EventClock:
@@ -155,6 +161,76 @@ class DeviceCase:
             hip.stream_synchronize(self._stream)
             if time.monotonic() >= end:
                 return
+
+
+class HostCall:
+    """One call of the public function with arrays on the device: it queues kernels and waits for nothing.
+
+    On the stand-in GPU, whose kernels run within the launch, nothing is launched: what the host does is all there is.
+
+    Args:
+        config: The problem, forward.
+        inputs: Its arrays.
+
+    Raises:
+        NotImplementedError: asv's word for skip: there is no device, nor the stand-in.
+    """
+
+    def __init__(self, config: AttentionConfig, inputs: Inputs) -> None:
+        backend: GpuBackend = BACKENDS.get("gpu")  # type: ignore[assignment]  # as above
+        answer = backend.available()
+        if not answer:
+            raise NotImplementedError(answer.reason)
+        self.runtime = backend.runtime()
+        function: Any = rocattn.attention if config.varlen is None else rocattn.attention_varlen
+        tensors = [self._uploaded(x) for x in (inputs.q, inputs.k, inputs.v)]
+        options = {
+            name: self._uploaded(value) if isinstance(value, np.ndarray) else value
+            for name, value in inputs.options(config).items()
+        }
+        self._call = functools.partial(function, *tensors, **options)
+        if self.runtime.device.is_stand_in:
+            self.runtime.pool.exact, hip = False, self.runtime.hip
+            hip.launch = lambda words: 0  # type: ignore[method-assign]  # noqa: ARG005 - named as it is
+        for _ in range(2):
+            self._call()
+
+    def _uploaded(self, array: NDArray[Any]) -> DeviceArray:
+        packed = np.ascontiguousarray(array)
+        made = DeviceArray(self.runtime, packed.shape, packed.dtype.name, self.runtime.index, 0)
+        self.runtime.hip.copy_to_device(made.address, packed.ctypes.data, packed.nbytes, 0)
+        self.runtime.hip.stream_synchronize(0)  # before the packed copy goes
+        return made
+
+    def __call__(self) -> None:
+        """Queue it."""
+        self._call()
+
+    def wait(self) -> None:
+        """Wait for what was queued."""
+        self.runtime.hip.stream_synchronize(0)
+
+
+def host_and_kernels_ns(config: AttentionConfig, inputs: Inputs) -> tuple[float, float]:
+    """Return what a call with arrays on the GPU costs the host, and how long its kernels take, in ns; medians.
+
+    Raises:
+        NotImplementedError: There is no GPU.
+        GpuError: The GPU cannot be timed.
+    """
+    backend, call, host = usable_gpu(), HostCall(config, inputs), []
+    for _ in range(_HOST_SAMPLES):
+        call.wait()
+        began = time.perf_counter_ns()
+        for _ in range(_CALLS_A_SAMPLE):
+            call()
+        host.append((time.perf_counter_ns() - began) / _CALLS_A_SAMPLE)
+    call.wait()
+    mask_dtype = None if inputs.mask is None else inputs.mask.dtype.name
+    prepared = backend.prepare(call.runtime, config, mask_dtype=mask_dtype)
+    addresses = _upload(prepared, config, inputs)
+    times = prepared.time(addresses, call.runtime.stream, warmup=1, repeats=_HOST_SAMPLES)
+    return statistics.median(host), sum(map(statistics.median, times))
 
 
 def _ramp_seconds() -> float:

@@ -25,6 +25,7 @@ import msgspec
 import rocattn
 from rocattn.backends import BACKENDS, GpuBackend
 from rocattn.config import AttentionConfig
+from rocattn.gpu.errors import GpuError
 from rocattn_profiling.measure.machine import load_average, thread_environment
 from rocattn_profiling.measure.records import Check, Launch
 from rocattn_profiling.measure.settings import import_backends
@@ -426,7 +427,21 @@ def perform(job: LaunchJob, mark: Callable[[str], None]) -> Result:
             written = sampler.written[backend]
             ok = judged.ok and not written
             sampler.series[backend].check = msgspec.structs.replace(judged, ok=ok, written=written)
+    if (samples := sampler.series.get("gpu")) and samples.launch and config.direction == "forward" and not job.module:
+        host, kernels = _host_and_kernels_ns(job, config)
+        samples.launch = msgspec.structs.replace(samples.launch, host_ns=host, kernels_ns=kernels)
     return Result(series=list(sampler.series.values()))
+
+
+def _host_and_kernels_ns(job: LaunchJob, config: AttentionConfig) -> tuple[float, float]:
+    """Return what a call costs the host beside its kernels' time; 0 where there is no GPU that can be timed."""
+    from rocattn_profiling.bench.gpu_clock import host_and_kernels_ns
+    from rocattn_profiling.workloads.inputs import make_inputs
+
+    try:
+        return host_and_kernels_ns(config, make_inputs(config, data=job.data, seed=job.seed))
+    except (GpuError, NotImplementedError):
+        return 0.0, 0.0
 
 
 @dataclass

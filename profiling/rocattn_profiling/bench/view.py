@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -333,10 +334,24 @@ def _print_table(suite: str, measured: list[Record]) -> None:
     print_table(f"{suite}: {dtype}, {where}", COLUMNS, rows, keys=2)
     for line in winning_lines(measured):
         say(line)
+    for line in host_lines(measured):
+        say(line)
     for line in undecided_notes([stats.summarize(record) for record in measured], ratios.values()):
         say(line)
     if any(speedup.unit != "launch" and speedup.ratio is not None for speedup in ratios.values()):
         say("* one launch: the interval is over samples of one process, not over processes (use --launches 3)")
+
+
+def host_lines(records: Iterable[Record]) -> list[str]:
+    """Return a line for each record of a GPU: what a call costs the host beside what its kernels take there."""
+    lines = []
+    for record in records:
+        timed = [launch for launch in record.launches if launch.host_ns]
+        if timed:
+            host, kernels = (statistics.median(getattr(x, name) for x in timed) for name in ("host_ns", "kernels_ns"))
+            parts = f"host {duration(host)} a call, kernels {duration(kernels)}"
+            lines.append(f"{record.backend}, {record.label}, arrays on the GPU: {parts}")
+    return lines
 
 
 def _disturbance(records: list[Record]) -> str:

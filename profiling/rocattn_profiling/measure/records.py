@@ -38,6 +38,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         cpu_ns: CPU time of the process for the same samples (all threads); may be empty.
         nivcsw: Involuntary context switches during each sample; may be empty.
         load: 1-minute load average when the launch began.
+        host_ns: What a call with arrays on the GPU, which waits for nothing, costs the host; 0: not measured.
+        kernels_ns: The GPU's time of its kernels.
     """
 
     start_ns: int
@@ -47,6 +49,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: list[float] = []
     nivcsw: list[int] = []
     load: float = 0.0
+    host_ns: float = 0.0
+    kernels_ns: float = 0.0
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

@@ -185,7 +185,7 @@ class PreparedPlan:
         self._names = (*used_buffers(plan), *plan.workspaces)
         self._launcher = self.launcher(self._names)
 
-    def launcher(self, names: Sequence[str]) -> Launcher:
+    def launcher(self, names: Sequence[str]) -> PackedLaunches:
         """Return what queues the launches, given the addresses of these buffers and workspaces in this order.
 
         Without the name of a workspace all of them are one of `workspace_bytes`, whose address comes after the others.
@@ -193,7 +193,7 @@ class PreparedPlan:
         places = {name: (len(names), at) for name, at in self._places.items()}
         places |= {name: (index, 0) for index, name in enumerate(names)}
         count = len(names) + (bool(self._places) and not self._places.keys() <= set(names))
-        return Launcher(self.runtime, self.plan.launches, self._functions, places, count)
+        return PackedLaunches(self.runtime, self.plan.launches, self._functions, places, count)
 
     def run(self, addresses: Mapping[str, int], stream: int, *, workspace: int | None = None) -> None:
         """Queue all launches on a stream.
@@ -308,7 +308,7 @@ def _is_dense_output(buffer: Buffer) -> bool:
     return buffer.role == "output" and buffer_bytes(buffer) == count * DTYPE_BYTES[buffer.dtype]
 
 
-class Launcher:
+class PackedLaunches:
     """The launches of a plan as launch.cpp takes them: never written to once made, so threads share it.
 
     Args:

@@ -81,6 +81,26 @@ def test_the_wheel_has_a_library_for_every_core(wheel, monkeypatch, machine, nam
     assert kernel_compiler() == f"{PINNED_VERSION}, {library.isa}"
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_what_queues_gpu_kernels_is_the_wheels_for_any_cpu(wheel, monkeypatch, machine):
+    """Of the machine's kind, whatever its instruction sets; no compiler is asked for."""
+    monkeypatch.setattr(cpu_library, "choose_host_compiler", lambda: pytest.fail("looked for a compiler"))
+    on(monkeypatch, machine=machine, isa="amx", vendor="GenuineIntel", family=6)
+    assert cpu_library.read_launcher() == f"{machine}-portable".encode()
+
+
+@pytest.mark.usefixtures("host_compiler")
+def test_without_a_wheel_what_queues_gpu_kernels_is_compiled_alone(monkeypatch, tmp_path):
+    """It needs no CPU kernels, and several libraries open from memory stay apart."""
+    monkeypatch.setattr(cpu_library, "_folder", lambda: tmp_path)
+    forget()
+    opened = [cpu_library.open_library(cpu_library.read_launcher()) for _ in range(2)]
+    assert all(hasattr(library, "rocattn_gpu_launch") for library in opened)
+    assert not any(hasattr(library, "rocattn_cpu_forward") for library in opened)
+    assert opened[0]._handle != opened[1]._handle
+    forget()
+
+
 def test_an_instruction_set_asked_for_picks_its_library(wheel, monkeypatch):
     """Also where the wheel has it for other cores only."""
     on(monkeypatch, isa="avx512bf16", vendor="AuthenticAMD", family=0x1A)

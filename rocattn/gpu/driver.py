@@ -30,6 +30,7 @@ STAND_IN_SYMBOL = "rocattn_hostgpu_version"
 NVIDIA_SYMBOL = "rocattn_hipcuda_version"
 """Exported by the library that forwards HIP's calls to an NVIDIA driver (research/hipcuda) and by no HIP runtime."""
 _OUT_OF_MEMORY = frozenset({"hipErrorOutOfMemory", "hipErrorMemoryAllocation"})
+_STEPS = "hipModuleLaunchKernel", "hipGetDevice", "hipSetDevice"  # of a launch
 _CAPTURE_THREAD_LOCAL, _CAPTURE_RELAXED = 1, 2  # hipStreamCaptureMode
 
 
@@ -423,7 +424,7 @@ class Hip:
 
     def refusal(self, status: int) -> tuple[GpuError, int]:
         """Return what to raise where `launch` gave a status, and the index of the kernel that was refused."""
-        call = ("hipModuleLaunchKernel", "hipGetDevice", "hipSetDevice")[status >> 56]
+        call = _STEPS[status >> 56]
         try:
             self._forget_error()
             return _failed(call, self._hip.hipError_t(status & 0xFFFFFFFF)), status >> 32 & 0xFFFFFF
@@ -439,14 +440,10 @@ class Hip:
         return cast("Callable[[bytes], int]", queue)  # no argtypes: bytes are handed over as they are
 
     @functools.cached_property
-    def entry_points(self) -> tuple[int, int, int]:
-        """The addresses of what launch.cpp calls: hipModuleLaunchKernel, hipGetDevice, hipSetDevice."""
+    def entry_points(self) -> tuple[int, ...]:
+        """The addresses of what launch.cpp calls, in the order in which `Plan` there has them."""
         library = ctypes.CDLL(str(library_path()))
-        launch, get, set_ = (
-            ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-            for name in ("hipModuleLaunchKernel", "hipGetDevice", "hipSetDevice")
-        )
-        return launch, get, set_
+        return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _STEPS)
 
     def report(self) -> str:
         """Return and forget what the stand-in's checks found; empty on a GPU."""

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 import backends
+import cpu_threads
 import flash_tile
 import gate_flow
 import gate_page
 import gate_power
 
 HERE = Path(__file__).resolve().parent
-PICTURES = backends.PICTURES | flash_tile.PICTURES | gate_flow.PICTURES | gate_power.PICTURES
+PICTURES = backends.PICTURES | cpu_threads.PICTURES | flash_tile.PICTURES | gate_flow.PICTURES | gate_power.PICTURES
 
 if __name__ == "__main__":
     for file, picture in PICTURES.items():

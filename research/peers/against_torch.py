@@ -4,6 +4,7 @@ Run it with a Python that has both this project and the CPU build of PyTorch 2.1
 
     python -m venv torchenv && torchenv/bin/pip install . ziglang==0.17.0 torch==2.13.0   # the CPU build
     torchenv/bin/python research/peers/against_torch.py --threads 2 --json ratios.json
+    torchenv/bin/python research/peers/against_torch.py --scaling docs/data/cpu-threads.tsv    # 1, 2, 4, … threads
 
 Every configuration is run by both, on the same memory, in turns within one process, with the same number of threads; a
 ratio is PyTorch's median time over ours. Every output is compared with float64 on sampled rows, beside PyTorch's error.
@@ -32,6 +33,22 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "profiling")]
 
+SCALING = {  # as the documents name them: config, without threads
+    "float32, 512 tokens": {"num_heads": 8, "seq_q": 512, "seq_k": 512, "head_dim": 128},
+    "float32, 2,048 tokens": {"num_heads": 16, "seq_q": 2048, "seq_k": 2048, "head_dim": 128},
+    "bfloat16, causal, 2,048 tokens": {
+        "num_heads": 32, "num_kv_heads": 8, "seq_q": 2048, "seq_k": 2048, "head_dim": 128, "causal": True,
+        "dtype": "bfloat16",
+    },
+    "decode, bfloat16, 4,096 keys": {
+        "num_heads": 32, "num_kv_heads": 8, "seq_q": 1, "seq_k": 4096, "head_dim": 128, "dtype": "bfloat16",
+    },
+    "float32, 128 tokens": {"num_heads": 4, "seq_q": 128, "seq_k": 128, "head_dim": 64},
+    "backward, float32, causal": {
+        "batch": 4, "num_heads": 8, "seq_q": 512, "seq_k": 512, "head_dim": 128, "causal": True,
+        "direction": "backward",
+    },
+}  # fmt: skip
 GROUPS = ("inference", "gemma", "reduced", "decode", "backward", "peak", "random", "random-bf16", "random-backward")
 RANDOM_PROBLEMS, RANDOM_GFLOP = 60, 20  # so many of at most this size
 TARGETS = {  # floor and aim
@@ -326,6 +343,25 @@ def summary(rows: list[Row]) -> dict[str, float]:
     return {name: value for name, value in found.items() if not math.isnan(value)}
 
 
+def scaling(path: Path, seconds: float) -> None:
+    """Write how long each of `SCALING` takes with 1, 2, 4, … threads, up to the CPUs of this process."""
+    import torch
+
+    from rocattn.config import AttentionConfig
+
+    lines, threads = ["work\tthreads\tours_us\ttorch_us"], 1
+    while threads <= len(os.sched_getaffinity(0)):
+        os.environ["ROCATTN_NUM_THREADS"] = str(threads)
+        torch.set_num_threads(threads)
+        for name, shape in SCALING.items():
+            row = measure("scaling", AttentionConfig(**{"batch": 1} | shape), Probe(threads), seconds)
+            times = (f"{statistics.median(side) * 1e6:.0f}" for side in (row.ours, row.torch))
+            lines.append("\t".join((name, str(threads), *times)))
+            print(f"{lines[-1]}  ratio {row.ratio:.2f}, of best runs {row.best:.2f}", flush=True)
+        threads *= 2
+    path.write_text("\n".join(lines) + "\n")
+
+
 def main() -> int:
     """Measure what was asked for and print it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -335,7 +371,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.5, help="of PyTorch's time a configuration")
     parser.add_argument("--max-gflop", type=float, default=800.0, help="skip larger configurations")
     parser.add_argument("--json", type=Path, help="also write all samples here")
+    parser.add_argument("--scaling", type=Path, metavar="TSV", help="measure `SCALING` instead, and write this table")
     options = parser.parse_args()
+    if options.scaling:
+        scaling(options.scaling, options.seconds)
+        return 0
     os.environ["ROCATTN_NUM_THREADS"] = str(options.threads)
     import torch
 

@@ -37,7 +37,7 @@ def loop(*, plain=300, matrix=64, loads=((16, 8),), flops=262144, scratch=0, sch
         "matrix_flops": flops if matrix else 0, "vector_flops": 64 * plain, "global_bytes": moved, "has_loop": True,
         "arch": "gfx1100", "loop": ".LBB0_1", "source": "", "bound_by": "matrix and vector", "lines": (), "notes": (),
         "gaps": (), "schedule": schedule, "lds_reads_per_matrix": None, "lds": None,
-        "cache_lines": None, "step": None, "trips": None,
+        "cache_lines": None, "step": None, "trips": None, "others": (),
     }  # fmt: skip
     known |= changes
     return LoopCost(**{field.name: known.get(field.name, 0) for field in dataclasses.fields(LoopCost)})

@@ -21,16 +21,17 @@ from rocattn_profiling.kernels import sentences
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import CALLED, HOT_LOOP, OCCUPANCY, KernelFacts
 from rocattn_profiling.kernels.metrics import METRICS
-from rocattn_profiling.kernels.model.cost import LoopCost
+from rocattn_profiling.kernels.model.cost import LoopCost, OtherLoop
 from rocattn_profiling.kernels.pairs import AuditPairs, called, pairs_of
 from rocattn_profiling.kernels.pins import LoopPin, Pin, Pins, pin_of
+from rocattn_profiling.kernels.read.instructions import CALL, idioms_weight
 from rocattn_profiling.kernels.shipped import natural
 
 Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
 SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
 _IN_ORDER = (
-    "idioms", "own overlap", "run", "load to wait", "read to wait", "bare waits", "barriers", "FLOP/B",
-    "cache lines", "read conflicts", "write conflicts", "LDS reads",
+    "idioms", "own overlap", "run", "exposed latency", "load to wait", "read to wait", "bare waits", "barriers",
+    "FLOP/B", "cache lines", "read conflicts", "write conflicts", "LDS reads",
 )  # fmt: skip
 """Metrics of the order of the hot loop's instructions, as they are found."""
 _PRECEDENCE = [name for name in METRICS if name != "kernel"][: list(METRICS).index("blocks")]
@@ -370,9 +371,11 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
             yield finding("registers", 0, (pin.vgprs, now.vgprs), words.registers())
         if pin.lds_bytes != now.lds_bytes:
             yield finding("LDS", 0, (pin.lds_bytes, now.lds_bytes), words.lds())
-    if pin.loop and now.loop and not _apart(pin.loop, now.loop):
+    if pin.loop and now.loop:
         for metric, change, numbers, sentence in _in_loop(pin, now, facts, words):
             yield finding(metric, change, numbers, sentence)
+    if before and before.loop and facts.loop and (changed := _elsewhere(before.loop, facts.loop)):
+        yield finding("other loops", *changed)
     if pin.code_bytes != now.code_bytes:
         yield finding("code", 0, (pin.code_bytes, now.code_bytes), words.code())
 
@@ -443,6 +446,12 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
     old, new = pin.loop, now.loop
     assert old is not None
     assert new is not None
+    if _apart(old, new):
+        named = _idioms(old), _idioms(new)
+        if CALL in named[0] ^ named[1]:
+            numbers = (len(named[0]), len(named[1]))
+            yield "idioms", 1 if CALL in named[1] else -1, numbers, words.order("idioms", numbers, 1)
+        return
     if bool(old.matrix_flops) != bool(new.matrix_flops):
         yield "matrix", 1 if old.matrix_flops else -1, (old.matrix_flops, new.matrix_flops), words.matrix()
         return
@@ -452,6 +461,8 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
     change = new.cycles["all"] / expected - 1 if expected else 0.0
     if new.cycles != old.cycles or factor != 1:
         judged = change if abs(change) > limit else 0
+        if _outwaited(old, new, factor, new.cycles["all"] - expected, facts):
+            judged = 0
         if judged or new.cycles != old.cycles:
             yield "issue cycles", judged, (old.cycles["all"], new.cycles["all"]), words.cycles(change, factor)
     if narrowed := _narrowed(old, new, factor):
@@ -478,6 +489,8 @@ def _in_order(old: LoopPin, new: LoopPin, factor: float, words: sentences.Words)
     for name in _IN_ORDER:
         metric = METRICS[name]
         shown, judged = attrgetter(metric.value), attrgetter(metric.judged or metric.value)
+        if name == "bare waits" and not (old.matrix_flops and new.matrix_flops):
+            continue  # without products all are
         if metric.unless not in changed and (growth := metric.growth(judged(old), judged(new), factor)):
             changed.add(name)
             numbers = (shown(old), shown(new))
@@ -488,6 +501,54 @@ def _in_order(old: LoopPin, new: LoopPin, factor: float, words: sentences.Words)
     if min(fewer * narrower, fewer * fewer_of_them, before.loads_in_flight, after.loads_in_flight) > 0:
         loads = (before.loads_in_flight, after.loads_in_flight)
         yield "loads in flight", fewer, loads, words.order("loads in flight", loads, factor)
+
+
+def _outwaited(old: LoopPin, new: LoopPin, factor: float, cycles: float, facts: KernelFacts) -> bool:
+    """Whether what a wave waits for memory changed the other way, and outweighs the cycles that it issues more.
+
+    Other waves of its SIMD fill its waits; not so where one side has none at all: there a prefetch came or went.
+    """
+    waits = tuple(loop.order.exposed_cycles if loop.order else None for loop in (old, new))
+    waited = METRICS["exposed latency"].growth(waits[0], waits[1], factor)
+    waves = (facts.occupancy.waves_per_simd if facts.occupancy else 0) or 1
+    hidden = min(wait or 0 for wait in waits) < METRICS["exposed latency"].points
+    return waited * cycles < 0 and (hidden or abs(waited) / waves > abs(cycles))
+
+
+def _idioms(loop: LoopPin) -> set[str]:
+    return set(loop.order.idioms) if loop.order else set()
+
+
+def _elsewhere(was: LoopCost, now: LoopCost) -> tuple[float, tuple[float | None, float | None], str] | None:
+    """Return how the loops beside the hot one changed: above 0 if worse, the cycles, and that in words.
+
+    Where there are more or fewer of them, one may be what unrolling the hot one leaves over, with all that is in that.
+    """
+    sides = was.others, now.others
+    cycles = sum(each.cycles for each in was.others), sum(each.cycles for each in now.others)
+    named = [{name for loop in side for name in loop.idioms} for side in sides]
+    hot = [loop.schedule.idioms if loop.schedule else () for loop in (was, now)]
+    came, went = named[1].difference(named[0], hot[0]), named[0].difference(named[1], hot[1])
+    parts = [*(f"{name} came" for name in sorted(came)), *(f"{name} went" for name in sorted(went))]
+    barriers, grown = 0, [0.0]
+    if len(was.others) == len(now.others):
+        barriers = sum(new.barriers - old.barriers for old, new in zip(*sides, strict=True))
+        parts += [f"{barriers:+} barriers"] if barriers else []
+        for old, new in zip(*sides, strict=True):
+            work = [b / a for a, b in ((old.flops, new.flops), (old.global_bytes, new.global_bytes)) if a and b]
+            factor = work[0] if work and max(work) / min(work) - 1 < _SAME_WORK else 1.0
+            change = new.cycles / (old.cycles * factor) - 1 if old.cycles else 0.0
+            if abs(change) > METRICS["other loops"].percent / 100:
+                grown.append(change)
+                parts.append(f"{old.cycles:.4g} -> {new.cycles:.4g} issue cycles{_at(new)} ({100 * change:+.1f} %)")
+    if not parts:
+        return None
+    change = idioms_weight(came) - idioms_weight(went) or barriers or max(grown) or min(grown)
+    return change, cycles, f"beside the hot path: {', '.join(parts)}"
+
+
+def _at(loop: OtherLoop) -> str:
+    return f" at {loop.source}" if loop.source else ""
 
 
 def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
@@ -512,7 +573,9 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
     more = loaded[1] / loaded[0] if all(loaded) else 0.0
     counted = _counted(old, new)
     if not before and not after:
-        moved = new.global_bytes / old.global_bytes if more else 0.0
+        moved = new.global_bytes / old.global_bytes if old.global_bytes else 0.0
+        if not any(loaded) and moved and not _counts(old, new):
+            return moved  # all that it does is to store
         return more if more and abs(moved / more - 1) < _SAME_WORK else counted
     if not before or not after or before == after:
         return 1.0
@@ -530,12 +593,9 @@ def _counted(old: LoopPin, new: LoopPin) -> float:
 
     Compilers choose what a loop counts in: iterations, elements or bytes.
     """
-    if old.trips and new.trips:
-        factor = old.trips / new.trips
-    elif old.step and new.step:
-        factor = abs(new.step / old.step)
-    else:
+    if not _counts(old, new):
         return 1.0
+    factor = old.trips / new.trips if old.trips and new.trips else abs((new.step or 1) / (old.step or 1))
     grown = [
         new.cycles[kind] / old.cycles[kind] for kind in ("all", "memory") if kind in old.cycles.keys() & new.cycles
     ]
@@ -543,8 +603,15 @@ def _counted(old: LoopPin, new: LoopPin) -> float:
     return factor if apart <= abs(math.log(factor)) / 2 else 1.0
 
 
+def _counts(old: LoopPin, new: LoopPin) -> bool:
+    """Whether it is known how both loops count."""
+    return bool((old.trips and new.trips) or (old.step and new.step))
+
+
 def _apart(old: LoopPin, new: LoopPin) -> str:
     """Return why two hot loops are not the same; "" if nothing speaks against it."""
+    if CALL in _idioms(old) ^ _idioms(new):
+        return "only one side's calls a function, whose code is not counted"
     if 1 in {old.trips, new.trips} and None in {old.trips, new.trips}:
         return "a side has no loop, and how often the other's runs is not known"
     if bool(old.loads) != bool(new.loads) and old.flops and new.flops and abs(new.flops / old.flops - 1) > _SAME_WORK:

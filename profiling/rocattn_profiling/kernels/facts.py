@@ -261,7 +261,7 @@ def _undeclared(info: KernelInfo, function: AssemblyFunction) -> list[str]:
     """Return what to say if code names VGPRs beyond all that a launch allocates; AITER names them beyond an offset."""
     said = number(function.descriptor.get("next_free_vgpr", ""))
     declared = info.descriptor.vgprs if info.descriptor else said or 0
-    text = "\n".join(each.operands for block in function.blocks for each in block.instructions)
+    text = "\n".join({each.operands for block in function.blocks for each in block.instructions})
     last = max(map(int, set(_VGPR.findall(text))), default=-1)
     return [f"registers: its code names v{last} of {declared} declared VGPRs"] if last >= declared > 0 else []
 

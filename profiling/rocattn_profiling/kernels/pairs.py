@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from typing import TypeVar
 
 import msgspec
@@ -60,6 +60,7 @@ def pairs_of(base: Audit, head: Audit) -> AuditPairs:
     whole = dict(_groups(base.kernels, head.kernels, _template))
     for template, group in _groups(changed.olds, changed.news, _template):
         if template and group.olds and group.news:
+            pairs.both.extend(group.taken_by_place())
             agreed = _any if max(len(group.olds), len(group.news)) == 1 else whole[template].agreed(_arguments)
             pairs.both.extend(group.taken(agreed))
             pairs.unclear.extend(group.unclear(agreed))
@@ -84,6 +85,14 @@ def _end(depth: int, facts: KernelFacts) -> Hashable:
     return tuple(facts.file.split("/")[-depth:])
 
 
+def _literals(facts: KernelFacts) -> list[str]:
+    return _LITERAL.findall(facts.symbol)
+
+
+def _kept(same: Sequence[bool], facts: KernelFacts) -> Hashable:
+    return tuple(compress(_literals(facts), same))
+
+
 def _any(_: KernelFacts) -> Hashable:
     """Return a key that all kernels have."""
     return None
@@ -98,6 +107,17 @@ class _Group:
     def taken(self, key: _Key) -> list[tuple[KernelFacts, KernelFacts]]:
         """Take out the pairs whose key no other kernel of their sides has."""
         found = [(olds[0], news[0]) for olds, news in self._alike(key) if len(olds) == len(news) == 1]
+        self._drop(chain.from_iterable(found))
+        return found
+
+    def taken_by_place(self) -> list[tuple[KernelFacts, KernelFacts]]:
+        """Take out the pairs that agree in each template argument of which both sides have the same values."""
+        found = []
+        for _, group in _groups(self.olds, self.news, lambda facts: _LITERAL.sub("#", facts.symbol)):
+            if len(group.olds) == len(group.news) > 1:
+                places = [zip(*map(_literals, side), strict=True) for side in (group.olds, group.news)]
+                same = [sorted(old) == sorted(new) for old, new in zip(*places, strict=True)]
+                found += group.taken(partial(_kept, same))
         self._drop(chain.from_iterable(found))
         return found
 

@@ -15,6 +15,7 @@ from rocattn_profiling.base.files import decoded, write_together
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.model.cost import LoopCost
+from rocattn_profiling.kernels.read.instructions import idioms_weight
 from rocattn_profiling.kernels.shipped import natural
 
 SCHEMA = 1
@@ -46,11 +47,17 @@ class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     load_distance: Amount | None = None
     cache_lines: Amount | None = None
     idioms: tuple[str, ...] = ()
+    exposed_cycles: Amount | None = None
 
     @property
     def idiom_count(self) -> int:
         """How many kinds of named code there are."""
         return len(self.idioms)
+
+    @property
+    def idioms_weight(self) -> int:
+        """What tells costlier kinds from others."""
+        return idioms_weight(self.idioms)
 
     @property
     def lds_reads_without_conflicts(self) -> float | None:
@@ -175,6 +182,7 @@ def _order_of(cost: LoopCost) -> OrderPin | None:
         lds_reads_per_matrix=_rounded(cost.lds_reads_per_matrix, 4), loads_in_flight=schedule.loads_in_flight or 0,
         bytes_in_flight=schedule.bytes_in_flight or 0, load_distance=_rounded(schedule.load_distance, 2),
         cache_lines=_rounded(cost.cache_lines.factor if cost.cache_lines else None, 3), idioms=schedule.idioms,
+        exposed_cycles=_rounded(schedule.exposed_cycles, 0),
     )  # fmt: skip
 
 

@@ -165,7 +165,7 @@ class Words:
             change=_arrow(*numbers), short=_arrow(*map(_short, numbers)), loop=self._loop(),
             per=_per(factor),
             lanes=self._lanes(numbers),
-            idioms=", ".join(sorted(named[0] ^ named[1])),
+            idioms=", ".join([*sorted(named[1] - named[0]), *(f"no {name}" for name in sorted(named[0] - named[1]))]),
             lane_bytes=_arrow(*(order.bytes_in_flight if order else 0 for order in orders)),
         )  # fmt: skip
 

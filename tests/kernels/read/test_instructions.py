@@ -1,5 +1,7 @@
 """What the mnemonics of AMDGPU instructions mean."""
 
+from collections import Counter
+
 import pytest
 
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, Role, classify, idioms
@@ -121,17 +123,21 @@ def test_matrix_products_say_how_much_they_compute(mnemonic, products):
 
 def test_named_code_is_found_by_its_mnemonics():
     """A barrier's own invalidation on RDNA is no fence, and a readfirstlane alone no waterfall loop."""
-    assert idioms({"buffer_gl0_inv", "v_readfirstlane_b32", "global_load_b32", "global_inv"}) == ()
-    assert idioms({"buffer_gl1_inv"}) == idioms({"buffer_wbl2"}) == idioms({"buffer_inv"}) == ("fence",)
-    assert idioms({"v_readfirstlane_b32", "v_cmp_eq_u32_e32", "s_and_saveexec_b64"}) == ("waterfall loop",)
-    assert idioms({"v_mul_hi_u32", "v_cmp_le_u32_e32", "v_cndmask_b32_e32"}) == ("integer division",)
-    assert idioms({"global_atomic_add_f32", "ds_add_u32", "ds_bpermute_b32"}) == ("LDS atomic", "global atomic")
-    assert idioms({"v_exp_f32_e32", "v_rndne_f32_e32", "v_ldexp_f32"}) == ("exact exponential",)
-    assert idioms({"v_exp_f32_e32"}) == ()
-    assert idioms({"v_cvt_f64_f32_e32", "v_mul_f64"}) == ("f32 made f64",)
+
+    def named(mnemonics):
+        return idioms(Counter(mnemonics))
+
+    assert named({"buffer_gl0_inv", "v_readfirstlane_b32", "global_load_b32", "global_inv"}) == ()
+    assert named({"buffer_gl1_inv"}) == named({"buffer_wbl2"}) == named({"buffer_inv"}) == ("fence",)
+    assert named({"v_readfirstlane_b32", "v_cmp_eq_u32_e32", "s_and_saveexec_b64"}) == ("waterfall loop",)
+    assert named({"v_mul_hi_u32", "v_cmp_le_u32_e32", "v_cndmask_b32_e32"}) == ("integer division",)
+    assert named({"global_atomic_add_f32", "ds_add_u32", "ds_bpermute_b32"}) == ("LDS atomic", "global atomic")
+    assert named({"v_exp_f32_e32", "v_rndne_f32_e32", "v_ldexp_f32"}) == ("exact exponential",)
+    assert named({"v_exp_f32_e32"}) == ()
+    assert named({"v_cvt_f64_f32_e32", "v_mul_f64"}) == ("f32 made f64",)
     copies = ["v_accvgpr_read_b32", "v_accvgpr_write_b32"]
-    assert idioms([*copies, "v_mfma_f32_32x32x8_f16"]) == ("AGPR copies",)
-    assert idioms([*copies, *["v_mfma_f32_32x32x8_f16"] * 2]) == ()
-    assert idioms({"flat_load_dword", "v_rcp_iflag_f32_e32", "v_div_fmas_f32"}) == (
+    assert named([*copies, "v_mfma_f32_32x32x8_f16"]) == ("AGPR copies",)
+    assert named([*copies, *["v_mfma_f32_32x32x8_f16"] * 2]) == ()
+    assert named({"flat_load_dword", "v_rcp_iflag_f32_e32", "v_div_fmas_f32"}) == (
         "exact division", "flat access", "integer division",
     )  # fmt: skip

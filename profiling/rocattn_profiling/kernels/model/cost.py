@@ -24,7 +24,7 @@ from rocattn_profiling.kernels.model.lanes import LaneValues
 from rocattn_profiling.kernels.model.lds import LdsConflicts, lds_conflicts
 from rocattn_profiling.kernels.model.loops import Loop, find_loops, has_irregular_cycles, hottest, usual_path
 from rocattn_profiling.kernels.model.rates import Cost, Rates, rates
-from rocattn_profiling.kernels.model.schedule import Schedule, schedule_of
+from rocattn_profiling.kernels.model.schedule import Schedule, named_in, schedule_of
 from rocattn_profiling.kernels.model.trips import Count, count_of
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, is_indirect, waits_for_waves
@@ -45,6 +45,28 @@ class LineCost:
     line: str
     instructions: int
     cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLoop:
+    """A loop beside the hot one: all of its own code, each instruction once, whichever way an iteration takes.
+
+    The last of them is what the hot loop has beside its usual path, without cycles: it is rarely taken.
+
+    Attributes:
+        source: First source line in it, or "".
+        cycles: To issue it, of a lone wave.
+        flops, global_bytes: Its work, of a wave.
+        barriers: In it.
+        idioms: What is in it by name.
+    """
+
+    source: str
+    cycles: float
+    flops: int
+    global_bytes: int
+    barriers: int
+    idioms: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +101,7 @@ class LoopCost:
         global_bytes, lds_bytes, scratch_bytes: That the wave's lanes load and store, as often as they do.
         flops_per_global_byte, flops_per_lds_byte: Arithmetic intensity of the wave; None where nothing is moved.
         dual, barriers: Instructions that are two operations; that wait for other waves.
+        others: Loops that an iteration does not run through, by place.
         schedule: How its instructions are ordered; None only in audits of before there was that.
         lds: Bank conflicts of its LDS accesses; None without any, or where nothing is known of the GPU's banks.
         cache_lines: Cache lines that its accesses of global memory touch; None without any.
@@ -129,6 +152,7 @@ class LoopCost:
     lines: tuple[LineCost, ...] = ()
     notes: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
+    others: tuple[OtherLoop, ...] = ()
 
     def cycles_per(self, flops: float) -> float | None:
         """Return the issue cycles for so many FLOPs, of matrix products if there are any; None where there are none.
@@ -170,7 +194,29 @@ def loop_cost(function: AssemblyFunction, arch: str, threads: int = 0) -> LoopCo
     label = function.blocks[path[0]].label if loop else ""
     cost = _summary(table, chip, body, costs, lds, lines, label, loop is not None, notes)
     count = count_of(function, loop.header, loop.blocks, values) if loop else Count(0, 1)
+    beside = [[*each.own] for each in loops if each.header not in path]
+    skipped = sorted(loop.blocks.difference(path)) if loop else []
+    others = [
+        _beside(table, [i for block in sorted(own) for i in function.blocks[block].instructions]) for own in beside
+    ]
+    rare = _beside(table, [i for block in skipped for i in function.blocks[block].instructions])
+    cost = replace(cost, others=(*others, replace(rare, cycles=0.0)))
     return replace(cost, step=count.step or None, trips=count.trips) if count else cost
+
+
+def _barriers(body: Iterable[Instruction]) -> int:
+    return sum(waits_for_waves(instruction.mnemonic) for instruction in body)
+
+
+def _beside(table: Rates, body: Sequence[Instruction]) -> OtherLoop:
+    costs = [table.cost(instruction) for instruction in body]
+    moved = sum(cost.lane_bytes for cost in costs if cost.unit is Pipe.GLOBAL)
+    return OtherLoop(
+        source=next((instruction.source for instruction in body if instruction.source), ""),
+        cycles=sum(map(lone_cycles, costs)),
+        flops=sum(cost.flops + table.wave_size * cost.lane_flops for cost in costs),
+        global_bytes=table.wave_size * moved, barriers=_barriers(body), idioms=named_in(body),
+    )  # fmt: skip
 
 
 def _summary(
@@ -228,9 +274,10 @@ def _summary(
         lds_bytes=moved["lds"], scratch_bytes=moved["scratch"],
         flops_per_global_byte=done / moved["global"] if moved["global"] else None,
         flops_per_lds_byte=done / moved["lds"] if moved["lds"] else None,
-        dual=int(dual), barriers=sum(waits_for_waves(instruction.mnemonic) for instruction in body),
+        dual=int(dual), barriers=_barriers(body),
         schedule=schedule_of(
-            body, chip, is_loop=has_loop, named=["vector load of one address"] if cached and cached.uniform else []
+            body, chip, is_loop=has_loop, named=["vector load of one address"] if cached and cached.uniform else [],
+            cycles=[lone_cycles(cost) for cost in costs],
         ),
         lds=lds, cache_lines=cached,
         lds_reads_per_matrix=lds_reads * table.shared_by("lds") / busy["matrix"] if busy["matrix"] else None,

@@ -309,14 +309,15 @@ def _operands(text: str) -> list[str]:
     return [part.strip().split(" ", 1)[0] for part in text.split(",")]
 
 
-def registers_of(text: str) -> list[Register]:
+@lru_cache(maxsize=1 << 14)
+def registers_of(text: str) -> tuple[Register, ...]:
     """Return the registers that an operand names; none if it is no register."""
     if match := _REGISTER.fullmatch(text):
         first, last = int(match[2] or match[3]), int(match[2] or match[4])
-        return [(match[1], number) for number in range(first, last + 1)]
+        return tuple((match[1], number) for number in range(first, last + 1))
     if match := _NAMED.fullmatch(text):
-        return [(match[1], {"_lo": 0, "_hi": 1}[match[2]])] if match[2] else [(match[1], 0), (match[1], 1)]
-    return []
+        return ((match[1], {"_lo": 0, "_hi": 1}[match[2]]),) if match[2] else ((match[1], 0), (match[1], 1))
+    return ()
 
 
 def plain_name(mnemonic: str) -> str:
@@ -329,24 +330,35 @@ def _written_by(mnemonic: str, operands: str) -> tuple[Register, ...]:
     """Return the registers that an instruction, which may be two in one, or a function that it calls may write."""
     if is_indirect(mnemonic) and not mnemonic.startswith("s_setpc"):
         return (_ANYTHING,)
+    if not mnemonic.startswith("v_dual_"):
+        return _results(mnemonic, operands)
     return tuple(register for half in halves_of(mnemonic, operands) for register in _results(*half))
 
 
-def _results(mnemonic: str, operands: str) -> list[Register]:
+def _results(mnemonic: str, operands: str) -> tuple[Register, ...]:
     """Return the registers that one of an instruction's halves writes."""
-    operation, parts = classify(mnemonic), _operands(operands)
-    memory = operation.unit in {Pipe.LDS, Pipe.GLOBAL, Pipe.SCRATCH}
-    stores = (
-        memory and operation.access in {Access.STORE, Access.ATOMIC} and not _RETURNS.search(f"{mnemonic} {operands}")
-    )
-    if stores or (memory and _TO_LDS.search(f"{mnemonic} {operands}")) or _NO_RESULT.match(mnemonic):
-        return []
-    if mnemonic.startswith("v_cmp") and len(parts) == 2:
-        return [("vcc", 0), ("vcc", 1)]
-    written = registers_of(parts[0]) if parts else []
-    if _SECOND_RESULT.match(mnemonic) and len(parts) > 1:
-        written = written + registers_of(parts[1])
-    return written
+    kind = _kind_of_results(mnemonic)
+    if kind == "one":  # nearly all
+        return registers_of(operands.partition(",")[0].partition(" ")[0])
+    parts, operation = _operands(operands), classify(mnemonic)
+    if kind == "memory":
+        whole = f"{mnemonic} {operands}"
+        stores = operation.access in {Access.STORE, Access.ATOMIC} and not _RETURNS.search(whole)
+        return () if stores or _TO_LDS.search(whole) else registers_of(parts[0])
+    if kind == "mask" and len(parts) == 2:
+        return ("vcc", 0), ("vcc", 1)
+    if kind == "none" or not parts:
+        return ()
+    return registers_of(parts[0]) + (registers_of(parts[1]) if kind == "two" and len(parts) > 1 else ())
+
+
+@lru_cache(maxsize=1 << 12)
+def _kind_of_results(mnemonic: str) -> str:
+    if _NO_RESULT.match(mnemonic):
+        return "none"
+    if classify(mnemonic).unit in {Pipe.LDS, Pipe.GLOBAL, Pipe.SCRATCH}:
+        return "memory"
+    return "mask" if mnemonic.startswith("v_cmp") else "two" if _SECOND_RESULT.match(mnemonic) else "one"
 
 
 _ANYTHING: Final = ("any", 0)  # what a call may write

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.model.lanes import LaneValues
 from rocattn_profiling.kernels.model.trips import count_of
-from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction, count_mnemonics
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, lane_flops, lane_product_flops
 
 if TYPE_CHECKING:
@@ -189,8 +189,8 @@ def _is_over_tiles(function: AssemblyFunction, loop: Loop) -> bool:
 
 def _flops(body: Iterable[Instruction], flops: Callable[[str], int]) -> int:
     """Add up the FLOPs of vector instructions in a block; one that divides has none: it is rarely taken."""
-    names = [name for instruction in body for name in instruction.mnemonics]
-    return 0 if any(map(_DIVISION.match, names)) else sum(map(flops, names))
+    names = count_mnemonics(body)
+    return 0 if any(map(_DIVISION.match, names)) else sum(flops(name) * count for name, count in names.items())
 
 
 _MOST_REPEATED = 8192  # instructions

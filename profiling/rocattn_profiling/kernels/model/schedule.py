@@ -15,11 +15,19 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 
-from rocattn_profiling.kernels.read.assembly import Instruction
-from rocattn_profiling.kernels.read.instructions import Access, Pipe, idioms, integer, waits_for_waves
+from rocattn_profiling.kernels.read.assembly import Instruction, count_mnemonics
+from rocattn_profiling.kernels.read.instructions import (
+    FENCE,
+    Access,
+    Pipe,
+    idioms,
+    integer,
+    is_wide_fence,
+    waits_for_waves,
+)
 
 PRODUCT_FLOPS = 2 * 16**3
 OVERLAP_GAP = 12
@@ -29,6 +37,8 @@ A 32x32x8 product of CDNA 3 keeps its unit for 32 cycles, the issue of 8 vector 
 SIMD may run ahead by about as much. More in a row, and the matrix unit waits for this wave.
 """
 
+LATENCY = 1000
+"""Cycles in which global memory answers, about: a hit in a far cache takes some 500, DRAM under load twice that."""
 _ITERATIONS = 4  # until what one leaves outstanding is what the one before did: loads may be three tiles ahead
 
 
@@ -51,6 +61,8 @@ class Schedule:
         loads_in_flight: The most loads of global memory that are under way when the code waits for one of them; None
             without loads.
         bytes_in_flight: What a lane gets from those; direct-to-LDS loads included.
+        exposed_cycles: What a lone wave waits for global memory that answers in `LATENCY` cycles; None without loads of
+            that, and with products, whose number from a load to its wait says it.
     """
 
     products: float
@@ -64,9 +76,12 @@ class Schedule:
     bytes_in_flight: int | None
     load_distance: float | None = None
     idioms: tuple[str, ...] = ()
+    exposed_cycles: float | None = None
 
 
-def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool, named: Sequence[str] = ()) -> Schedule:
+def schedule_of(
+    body: Sequence[Instruction], arch: str, *, is_loop: bool, named: Sequence[str] = (), cycles: Sequence[float] = ()
+) -> Schedule:
     """Return the order of an iteration.
 
     Args:
@@ -74,10 +89,11 @@ def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool, named:
         arch: The GPU ("gfx942"): which counters count what.
         is_loop: Whether the first instruction follows the last one.
         named: Idioms that its mnemonics do not tell.
+        cycles: What a lone wave needs to issue each instruction.
     """
-    products = sum(map(_products, body))
+    events, products = _events(body, _Counters(arch))
     vector = sum(instruction.unit is Pipe.VECTOR for instruction in body)
-    waits = _waits(body, arch, is_loop=is_loop)
+    waits = _waits(events, products, is_loop=is_loop)
     distances = [wait.distance for wait in waits if wait.distance is not None]
     loads = [wait.loads for wait in waits if wait.loads]
     load_distances = [wait.load_distance for wait in waits if wait.load_distance is not None]
@@ -96,8 +112,16 @@ def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool, named:
         loads_in_flight=len(in_flight) if widths else None,
         bytes_in_flight=sum(in_flight) if widths else None,
         load_distance=median(load_distances) if products and load_distances else None,
-        idioms=(*idioms([name for instruction in body for name in instruction.mnemonics]), *named),
+        idioms=(*named_in(body), *named),
+        exposed_cycles=_exposed(events, cycles, is_loop=is_loop) if widths and cycles and not products else None,
     )
+
+
+def named_in(body: Sequence[Instruction]) -> tuple[str, ...]:
+    """Return the idioms in instructions."""
+    found = idioms(count_mnemonics(body))
+    wide = any(is_wide_fence(instruction.mnemonic, instruction.operands) for instruction in body)
+    return (*found, FENCE) if wide and FENCE not in found else found
 
 
 def _products(instruction: Instruction) -> float:
@@ -137,6 +161,27 @@ def _mean_run(body: Sequence[Instruction], waits: set[int], *, is_loop: bool) ->
     return sum(runs) / len(runs)
 
 
+def _exposed(events: Sequence[_Access | _Asked], cycles: Sequence[float], *, is_loop: bool) -> float:
+    """Return how long an iteration waits for global memory, if nothing else of it takes longer than its issue."""
+    queues, late, waited = dict[str, deque[float]](), 0.0, 0.0
+    issued = list(accumulate(cycles))
+    for iteration in range(_ITERATIONS if is_loop else 1):
+        before, start = late, iteration * issued[-1]
+        for event in events:
+            now = start + issued[event.at] + late
+            if isinstance(event, _Access):
+                for name in event.counters:
+                    queues.setdefault(name, deque()).append(now + LATENCY * (event.load is not None))
+                continue
+            for name, left in event.left.items():
+                queue = queues.get(name, deque())
+                ended = [queue.popleft() for _ in range(len(queue) - left)]
+                late += max(max(ended, default=now) - now, 0)
+                now = start + issued[event.at] + late
+        waited = late - before
+    return waited
+
+
 @dataclass(frozen=True, slots=True)
 class _Wait:
     """A wait that finds something outstanding.
@@ -159,12 +204,14 @@ class _Access:
     """An access to memory.
 
     Attributes:
+        at: Which instruction it is.
         products: Those before it in the iteration.
         reads_lds: Whether it reads LDS.
         load: What a lane gets from global memory; None if it is no load of that.
         counters: Those that count it.
     """
 
+    at: int
     products: float
     reads_lds: bool
     load: int | None
@@ -180,9 +227,8 @@ class _Asked:
     left: dict[str, int]
 
 
-def _waits(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> list[_Wait]:
+def _waits(events: Sequence[_Access | _Asked], total: float, *, is_loop: bool) -> list[_Wait]:
     """Match the waits of an iteration with what they wait for; of a loop, those of one that follows others."""
-    events, total = _events(body, _Counters(arch))
     queues: dict[str, deque[tuple[float, _Access]]] = {}
     waits: list[_Wait] = []
     for iteration in range(_ITERATIONS if is_loop else 1):
@@ -224,7 +270,7 @@ def _events(body: Sequence[Instruction], counters: _Counters) -> tuple[list[_Acc
             operation = instruction.operations[0]
             reads_lds = operation.unit is Pipe.LDS and operation.access is Access.LOAD
             load = operation.width if _is_global_load(instruction) else None
-            events.append(_Access(products, reads_lds, load, names))
+            events.append(_Access(at, products, reads_lds, load, names))
         products += _products(instruction)
     return events, products
 

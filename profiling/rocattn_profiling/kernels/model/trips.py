@@ -102,7 +102,7 @@ def _summands(instruction: Instruction, register: Register, site: Site, values: 
     """Return of a sum the register and the number that is added, 0 for a copy; None for anything else."""
     for mnemonic, operands in instruction.halves:
         parts = [part.strip() for part in operands.split(",")]
-        if registers_of(parts[0])[:1] != [register]:
+        if registers_of(parts[0])[:1] != (register,):
             continue
         name = plain_name(mnemonic)
         if name in {"s_mov_b32", "v_mov_b32", "s_mov_b64", "v_mov_b64"}:

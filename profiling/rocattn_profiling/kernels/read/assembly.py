@@ -7,8 +7,10 @@ nothing is executed. `rocattn_profiling.kernels.model.loops` finds the loops.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from sys import intern
 
 import msgspec
@@ -35,7 +37,7 @@ _BUFFER_START = re.compile(r"s(\d+),\s*s\1,\s*s\d+$")
 _BUFFER_CARRY = re.compile(r"s(\d+),\s*s\1,\s*0$")
 
 
-class Instruction(msgspec.Struct, frozen=True, dict=True):
+class Instruction(msgspec.Struct, frozen=True):
     """One issued instruction.
 
     Attributes:
@@ -65,17 +67,10 @@ class Instruction(msgspec.Struct, frozen=True, dict=True):
         """The same, each with its operands."""
         return halves_of(self.mnemonic, self.operands)
 
-    @cached_property
+    @property
     def operations(self) -> tuple[Operation, ...]:
         """What it does: two operations where two are issued as one (v_dual_*), else one."""
-        if self.mnemonic.startswith("v_dual_"):
-            return tuple(map(classify, self.mnemonics))
-        operation = classify(self.mnemonic)
-        if operation.unit is Pipe.VECTOR and operation.role is not Role.CROSS_LANE and has_lane_exchange(self.operands):
-            return (Operation(Pipe.VECTOR, Role.CROSS_LANE),)
-        if operation.unit is Pipe.GLOBAL and self.on_stack:
-            return (Operation(Pipe.SCRATCH, access=operation.access, width=operation.width),)
-        return (operation,)
+        return _operations(self.mnemonic, self.operands, self.spill or self.stack)
 
     @property
     def unit(self) -> Pipe:
@@ -95,9 +90,31 @@ class Instruction(msgspec.Struct, frozen=True, dict=True):
     @property
     def on_stack(self) -> bool:
         """Whether it is a buffer instruction that reaches the stack."""
-        return self.mnemonic.startswith("buffer_") and (
-            self.spill or self.stack or _STACK.search(self.operands) is not None
-        )
+        return _on_stack(self.mnemonic, self.operands, self.spill or self.stack)
+
+
+def _on_stack(mnemonic: str, operands: str, marked: bool) -> bool:
+    return mnemonic.startswith("buffer_") and (marked or _STACK.search(operands) is not None)
+
+
+@lru_cache(maxsize=1 << 16)
+def _operations(mnemonic: str, operands: str, marked: bool) -> tuple[Operation, ...]:
+    if mnemonic.startswith("v_dual_"):
+        return tuple(classify(half) for half, _ in halves_of(mnemonic, operands))
+    operation = classify(mnemonic)
+    if operation.unit is Pipe.VECTOR and operation.role is not Role.CROSS_LANE and has_lane_exchange(operands):
+        return (Operation(Pipe.VECTOR, Role.CROSS_LANE),)
+    if operation.unit is Pipe.GLOBAL and _on_stack(mnemonic, operands, marked):
+        return (Operation(Pipe.SCRATCH, access=operation.access, width=operation.width),)
+    return (operation,)
+
+
+def count_mnemonics(body: Iterable[Instruction]) -> Counter[str]:
+    """Count what is issued, by name, each half of a dual instruction by its own."""
+    counts = Counter([instruction.mnemonic for instruction in body])
+    if any(name.startswith("v_dual_") for name in counts):
+        counts = Counter([name for instruction in body for name in instruction.mnemonics])
+    return counts
 
 
 def halves_of(mnemonic: str, operands: str) -> list[tuple[str, str]]:
@@ -195,12 +212,15 @@ class _Reader:
 
     def read(self, text: str, first_line: int) -> None:
         """Take in all of the text."""
-        usual = _USUAL.match
+        usual, known = _USUAL.match, dict[str, tuple[str, str, bool]]()  # many lines recur
         for number, line in enumerate(text.splitlines(), first_line):
-            if self._body is not None and len(line) <= _LONGEST_LINE and (match := usual(line)):
+            said = known.get(line)
+            if said is None and len(line) <= _LONGEST_LINE and (match := usual(line)):
                 mnemonic, operands, comment = match.groups("")
                 spill = bool(comment) and _SPILL.search(comment) is not None
-                self._body.append(Instruction(intern(mnemonic), operands, number, self._source, spill))
+                said = known[line] = intern(mnemonic), operands, spill
+            if said is not None and self._body is not None:
+                self._body.append(Instruction(said[0], said[1], number, self._source, said[2]))
             else:
                 self._read_line(number, line)
 

@@ -276,6 +276,7 @@ def _decoded(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) 
     llvm = _llvm(tool)
     context = llvm.LLVMCreateDisasmCPU(b"amdgcn-amd-amdhsa", device.processor.encode(), None, 0, None, None)
     text = ctypes.create_string_buffer(1024)
+    read: dict[bytes, tuple[str, str, int]] = {}  # by the words that tell how long an instruction is: many recur
     for span in functions:
         within = (each for each in elf.sections if each.address <= span.start < each.address + each.bytes)
         if (section := next(within, None)) is None:
@@ -284,14 +285,20 @@ def _decoded(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) 
         start, place = ctypes.addressof(held := ctypes.create_string_buffer(code, len(code))), 0
         body = []
         while place + 4 <= len(held):
-            taken = llvm.LLVMDisasmInstruction(
-                context, start + place, len(code) - place, span.start + place, text, 1024
-            )
-            mnemonic, _, operands = text.value.decode().strip().partition(" ") if taken else (".long", "", "")
-            at, word = span.start + place, int.from_bytes(code[place : place + 4], "little")
-            operands = operands.partition("//")[0].strip()
-            body.append(_Line(at, mnemonic, operands, _target(mnemonic, at, word), None))
-            place += taken or 4
+            known = read.get(code[place : place + 4]) or read.get(code[place : place + 8])
+            if known is None:
+                taken = llvm.LLVMDisasmInstruction(
+                    context, start + place, len(code) - place, span.start + place, text, 1024
+                )
+                mnemonic, _, operands = text.value.decode().strip().partition(" ") if taken else (".long", "", "")
+                known = mnemonic, operands.partition("//")[0].strip(), taken or 4
+                if taken in {4, 8}:
+                    read[code[place : place + taken]] = known
+            mnemonic, operands, taken = known
+            at = span.start + place
+            target = _target(mnemonic, at, int.from_bytes(code[place : place + 4], "little"))
+            body.append(_Line(at, mnemonic, operands, target, None))
+            place += taken
         yield span, body
     llvm.LLVMDisasmDispose(ctypes.c_void_p(context))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
@@ -126,6 +127,11 @@ def waits_for_waves(mnemonic: str) -> bool:
     return mnemonic in {"s_barrier", "s_barrier_wait"}
 
 
+def is_wide_fence(mnemonic: str, operands: str) -> bool:
+    """Whether it is a fence of gfx12 beyond the block, which only operands tell."""
+    return mnemonic.startswith(("global_inv", "global_wb")) and operands.endswith(("SCOPE_DEV", "SCOPE_SYS"))
+
+
 def integer(text: str) -> int | None:
     """Return a number as assemblers write it ("8", "0x40"); None for what is none."""
     try:
@@ -134,21 +140,33 @@ def integer(text: str) -> int | None:
         return None
 
 
-def idioms(mnemonics: Collection[str]) -> tuple[str, ...]:
+def idioms(mnemonics: Counter[str]) -> tuple[str, ...]:
     """Return what an engineer would name in a stretch of code: fences, atomics, flat accesses, divisions and so on.
 
     LLVM writes a division of integers with v_rcp_iflag, one of floats with v_div_fmas; a waterfall loop, which goes
     over the values that lanes hold in a register, with v_readfirstlane, a comparison and s_and_saveexec; expf to the
     last bit with v_rndne and v_ldexp about v_exp. Copies from and to AGPRs are named where products have fewer.
     """
-    kinds = set(mnemonics)
+    kinds = mnemonics.keys()
     found = {name for name, known in _IDIOMS if any(map(known.match, kinds))}
     found |= {name for name, parts in _TOGETHER if all(any(each.startswith(part) for each in kinds) for part in parts)}
     units = [classify(each) for each in kinds]
     found |= {_ATOMICS[each.unit] for each in units if each.access is Access.ATOMIC and each.unit in _ATOMICS}
-    if sum(each.startswith("v_accvgpr_") for each in mnemonics) > sum(map(_is_product, mnemonics)):
+    copies, products = (
+        sum(count for each, count in mnemonics.items() if known(each)) for known in (_is_agpr_copy, _is_product)
+    )
+    if copies > products:
         found.add("AGPR copies")
     return tuple(sorted(found))
+
+
+def idioms_weight(named: Collection[str]) -> int:
+    """Return a number that is larger the costlier idioms are: one outweighs all that cost less."""
+    return sum(1 << _COSTS.index(name) for name in named if name in _COSTS)
+
+
+def _is_agpr_copy(mnemonic: str) -> bool:
+    return mnemonic.startswith("v_accvgpr_")
 
 
 def _is_product(mnemonic: str) -> bool:
@@ -160,9 +178,16 @@ def has_lane_exchange(operands: str) -> bool:
     return bool(_DPP.search(operands))
 
 
+CALL, FENCE = "function call", "fence"
+_COSTS = (
+    "AGPR copies", "vector load of one address", "LDS atomic", "exact exponential", "exact division",
+    "integer division", "f32 made f64", "flat access", "waterfall loop", CALL, "global atomic", FENCE,
+)  # fmt: skip
+"""Idioms, the costliest last: judgement, as that of all orders here."""
 _IDIOMS = (
     # Beyond the block: a barrier alone has RDNA invalidate gl0; gfx12's tell their scope in operands.
-    ("fence", re.compile(r"buffer_(?:gl1_inv|inv|wb\w*)$|s_gl1_inv")),
+    (FENCE, re.compile(r"buffer_(?:gl1_inv|inv|wb\w*)$|s_gl1_inv")),
+    (CALL, re.compile(r"s_swappc|s_call")),
     ("flat access", re.compile(r"flat_(?:load|store|atomic)")),
     ("integer division", re.compile(r"v_rcp_iflag_f32")),
     ("f32 made f64", re.compile(r"v_cvt_f64_f32")),

@@ -203,7 +203,7 @@ def kernel_facts(
             lack(HOT_LOOP, "unknown_processor", f"no instruction rates are known for {processor}")
         except RocattnError as error:
             lack(HOT_LOOP, "unknown_rates", str(error))
-        if any(is_call(each.mnemonic) for block in function.blocks for each in block.instructions):
+        if any(map(is_call, {each.mnemonic for block in function.blocks for each in block.instructions})):
             lacks[CALLED] = Reason("called", "functions that are not inlined are not followed")
         hot = hot_loop(function)
         if hot and info.code_bytes and instructions:

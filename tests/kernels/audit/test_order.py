@@ -4,6 +4,7 @@ import pytest
 
 from rocattn_profiling.gate.machine_code.compare import cost_ratio
 from rocattn_profiling.kernels.compare import check_pins, compare
+from rocattn_profiling.kernels.model.cost import OtherLoop
 from rocattn_profiling.kernels.pins import pins_of, read_pins, write_pins
 
 from ..made_facts import audit, facts, loop, order
@@ -45,6 +46,70 @@ def test_a_barrier_less_does_not_outrank_many_cycles():
         assert "worse" in found.values()
         assert "better" not in found.values()
     assert found["barriers"] == "worse"
+
+
+def plain(exposed=None, idioms=(), count=300, **changes):
+    """Return a kernel without products."""
+    made = order(products=0.0, load_distance=None, exposed_cycles=exposed, idioms=idioms)
+    return facts(cost=loop(matrix=0, plain=count, flops=0, schedule=made, **changes))
+
+
+def verdict(before, after):
+    """Return what a comparison says, and the findings that say it."""
+    found = compare(audit(before), audit(after))
+    said = {one.metric for one in found.of("worse")}, {one.metric for one in found.of("better")}
+    return ("worse", said[0]) if said[0] else ("better", said[1]) if said[1] else ("same", found.not_compared)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cycles"),
+    [
+        (0, 990, 280),  # a prefetch that went, though registers and cycles are saved
+        (1000, 8000, 280),  # a wait for each load
+    ],
+)
+def test_latency_that_is_exposed_outweighs_some_cycles(before, after, cycles):
+    """Without products, too; the way back is better."""
+    old, new = plain(before), plain(after, count=cycles)
+    assert verdict(old, new) == ("worse", {"exposed latency"})
+    assert verdict(new, old) == ("better", {"exposed latency"})
+    assert verdict(plain(2000), plain(2900, count=100))[0] == "better"  # other waves fill as much
+
+
+def test_an_idiom_in_the_place_of_another_counts_by_its_cost():
+    """An atomic of global memory for one of LDS: as many kinds, and worse."""
+    old, new = plain(idioms=("LDS atomic",)), plain(idioms=("global atomic",))
+    assert verdict(old, new) == ("worse", {"idioms"})
+    assert verdict(new, old) == ("better", {"idioms"})
+    (finding,) = compare(audit(old), audit(new)).findings
+    assert finding.text.endswith(": global atomic, no LDS atomic")
+
+
+def test_work_that_moved_into_a_function_is_no_cycle_saved():
+    """The call is named, and what the loops issue is not compared."""
+    old, new = plain(), plain(idioms=("function call",), count=100)
+    assert verdict(old, new) == ("worse", {"idioms"})
+    assert "calls a function" in compare(audit(old), audit(new)).not_compared[0].line
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"barriers": 1}, "+1 barriers"),
+        ({"idioms": ("fence",)}, "fence came"),
+        ({"cycles": 60.0}, "40 -> 60 issue cycles at k.hip:7 (+50.0 %)"),
+    ],
+)
+def test_loops_beside_the_hot_one_are_compared(changes, said):
+    """What got worse in them is worse; what unrolling the hot one leaves over is not, nor more work."""
+    values = {"source": "k.hip:7", "cycles": 40.0, "flops": 64, "global_bytes": 128, "barriers": 0, "idioms": ()}
+    old, new = (plain(others=(OtherLoop(**(values | each)),)) for each in ({}, changes))
+    assert verdict(old, new) == ("worse", {"other loops"})
+    (finding,) = compare(audit(old), audit(new)).findings
+    assert said in finding.text
+    assert verdict(old, plain(others=(*old.loop.others, *old.loop.others)))[0] == "same"
+    twice = OtherLoop(**(values | {"cycles": 78.0, "flops": 128, "global_bytes": 256}))
+    assert verdict(old, plain(others=(twice,)))[0] == "better"
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,30 @@ def test_templates_are_paired_by_what_did_not_change(before, now, both, unclear,
     assert (len(pairs.unclear), len(pairs.missing)) == (unclear, gone)
 
 
+TILES = [(128, 256), (256, 128), (64, 64), (128, 128)]
+# Shortened: of a product of CK, and of one of CK Tile, all of whose kernels are instances of one template.
+CK = "_ZN2ck11kernel_gemmINS_4GridIDF16_fLi256ELi{0}ELi{1}ELi{2}EEELb1ELi{3}ELNS_10TailNumberE{4}EEEvNT_8ArgumentE"
+CK_TILE = (
+    "_ZN7ck_tile6kentryILi{3}ENS_4GemmINS_8sequenceIJLi{0}ELi{1}ELi{2}EEEELi{4}ENS_8EpilogueILi{0}ELi{1}EEEEJiEEEvDpT1_"
+)
+
+
+@pytest.mark.parametrize("symbol", [CK, CK_TILE])
+@pytest.mark.parametrize(("depth", "blocks"), [(64, 1), (32, 2), (64, 2)])
+def test_an_argument_that_changed_in_all_is_passed_over(symbol, depth, blocks):
+    """The depth of all tiles, the blocks of a CU, or both: the other arguments tell them apart."""
+    sides = [
+        audit(*(
+            facts(kernel=name, variant="", symbol=name)
+            for m, n in TILES for tail in (0, 1) for name in [symbol.format(m, n, k, occupancy, tail)]
+        ))
+        for k, occupancy in ((32, 1), (depth, blocks))
+    ]  # fmt: skip
+    pairs = pairs_of(*sides)
+    places = [(sides[0].kernels.index(old), sides[1].kernels.index(new)) for old, new in pairs.both]
+    assert sorted(places) == [(at, at) for at in range(8)]
+
+
 def test_other_templates_are_no_pairs():
     """A kernel that is gone and another one that has come have nothing in common."""
     assert not pairs_of(instances("fE"), instances("fE", name="2ck10kernel_cat")).both

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocattn_profiling.kernels.model.schedule import OVERLAP_GAP, schedule_of
+from rocattn_profiling.kernels.model.schedule import LATENCY, OVERLAP_GAP, schedule_of
 from rocattn_profiling.kernels.read.assembly import Instruction
 
 MFMA = "v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[0:3]"
@@ -98,3 +98,21 @@ def test_direct_to_lds_loads_are_loads():
     """AITER's K goes to LDS without a register."""
     direct = order("buffer_load_dword v8, s[4:7], 0 offen lds", MFMA, "s_waitcnt vmcnt(0)", "s_barrier")
     assert (direct.loads_in_flight, direct.bytes_in_flight, direct.read_waits) == (1, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "exposed"),
+    [
+        ([LOAD, "s_waitcnt vmcnt(0)", *[VECTOR] * 50], LATENCY - 4),
+        (["s_waitcnt vmcnt(0)", LOAD, *[VECTOR] * 50], LATENCY - 204),
+        (["s_waitcnt vmcnt(0)", LOAD, *[VECTOR] * 300], 0),
+        ([LOAD, "s_waitcnt vmcnt(0)"] * 3, 3 * (LATENCY - 4)),
+        ([*[LOAD] * 3, *["s_waitcnt vmcnt(2)", "s_waitcnt vmcnt(1)", "s_waitcnt vmcnt(0)"]], LATENCY - 12),
+        ([LOAD, MFMA, "s_waitcnt vmcnt(0)"], None),
+    ],
+)
+def test_what_a_wave_waits_for_memory_without_products(code, exposed):
+    """Loads under way at once wait once, and what is issued meanwhile is not waited for, around the back edge, too."""
+    body = [Instruction(*line.partition(" ")[::2], line=n) for n, line in enumerate(code, 1)]
+    found = schedule_of(body, "gfx942", is_loop=True, cycles=[4.0] * len(body)).exposed_cycles
+    assert found == (None if exposed is None else pytest.approx(exposed, abs=8))

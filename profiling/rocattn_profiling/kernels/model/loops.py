@@ -187,7 +187,7 @@ def _is_over_tiles(function: AssemblyFunction, loop: Loop) -> bool:
     return bool(computing) and has(loop, *stored) and not all(has(within, *stored) for within in computing)
 
 
-def _flops(body: Iterable[Instruction], flops: Callable[[str], int]) -> int:
+def _flops(body: Collection[Instruction], flops: Callable[[str], int]) -> int:
     """Add up the FLOPs of vector instructions in a block; one that divides has none: it is rarely taken."""
     names = count_mnemonics(body)
     return 0 if any(map(_DIVISION.match, names)) else sum(flops(name) * count for name, count in names.items())

@@ -22,6 +22,7 @@ from rocattn_profiling.kernels.read.assembly import Instruction, count_mnemonics
 from rocattn_profiling.kernels.read.instructions import (
     FENCE,
     Access,
+    Operation,
     Pipe,
     idioms,
     integer,
@@ -266,12 +267,14 @@ def _events(body: Sequence[Instruction], counters: _Counters) -> tuple[list[_Acc
         if instruction.mnemonic.startswith("s_wait"):
             if left := counters.left_by(instruction):
                 events.append(_Asked(at, products, left))
-        elif names := counters.of(instruction):
-            operation = instruction.operations[0]
-            reads_lds = operation.unit is Pipe.LDS and operation.access is Access.LOAD
-            load = operation.width if _is_global_load(instruction) else None
-            events.append(_Access(at, products, reads_lds, load, names))
-        products += _products(instruction)
+            continue
+        operation = instruction.operations[0]
+        if operation.unit is Pipe.MATRIX:
+            products += operation.flops / PRODUCT_FLOPS
+        elif operation.unit is not Pipe.VECTOR and (names := counters.of(instruction.mnemonic, operation)):
+            loads = operation.access is Access.LOAD
+            load = operation.width if loads and operation.unit is Pipe.GLOBAL else None
+            events.append(_Access(at, products, loads and operation.unit is Pipe.LDS, load, names))
     return events, products
 
 
@@ -289,9 +292,8 @@ class _Counters:
         if arch.startswith("gfx9"):
             self._same["store"] = "load"
 
-    def of(self, instruction: Instruction) -> frozenset[str]:
+    def of(self, mnemonic: str, operation: Operation) -> frozenset[str]:
         """Return the counters that count an instruction; none for what is no access."""
-        operation, mnemonic = instruction.operations[0], instruction.mnemonic
         if operation.unit is Pipe.LDS:
             return frozenset({"ds"})
         if operation.unit in {Pipe.GLOBAL, Pipe.SCRATCH}:

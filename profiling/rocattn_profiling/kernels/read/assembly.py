@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
 from sys import intern
@@ -63,7 +63,7 @@ class Instruction(msgspec.Struct, frozen=True):
         return tuple(mnemonic for mnemonic, _ in self.halves)
 
     @property
-    def halves(self) -> list[tuple[str, str]]:
+    def halves(self) -> tuple[tuple[str, str], ...]:
         """The same, each with its operands."""
         return halves_of(self.mnemonic, self.operands)
 
@@ -109,21 +109,23 @@ def _operations(mnemonic: str, operands: str, marked: bool) -> tuple[Operation, 
     return (operation,)
 
 
-def count_mnemonics(body: Iterable[Instruction]) -> Counter[str]:
+def count_mnemonics(body: Collection[Instruction]) -> Counter[str]:
     """Count what is issued, by name, each half of a dual instruction by its own."""
     counts = Counter([instruction.mnemonic for instruction in body])
-    if any(name.startswith("v_dual_") for name in counts):
-        counts = Counter([name for instruction in body for name in instruction.mnemonics])
+    if duals := {name for name in counts if name.startswith("v_dual_")}:
+        halves = [name for each in body if each.mnemonic in duals for name in each.mnemonics]
+        counts = Counter({name: count for name, count in counts.items() if name not in duals}) + Counter(halves)
     return counts
 
 
-def halves_of(mnemonic: str, operands: str) -> list[tuple[str, str]]:
+@lru_cache(maxsize=1 << 14)
+def halves_of(mnemonic: str, operands: str) -> tuple[tuple[str, str], ...]:
     """Return what is issued by an instruction, each with its operands."""
     if not mnemonic.startswith("v_dual_"):
-        return [(mnemonic, operands)]
+        return ((mnemonic, operands),)
     first, _, second = operands.partition("::")
     halves = ([mnemonic, first], second.split(None, 1))
-    return [(half[0].replace("v_dual_", "v_", 1), "".join(half[1:]).strip()) for half in halves if half]
+    return tuple((half[0].replace("v_dual_", "v_", 1), "".join(half[1:]).strip()) for half in halves if half)
 
 
 @dataclass(frozen=True)

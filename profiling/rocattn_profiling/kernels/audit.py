@@ -29,7 +29,7 @@ from rocattn_profiling.kernels.model.rates import rates_version
 from rocattn_profiling.kernels.read.code_objects import NoDeviceCodeError
 from rocattn_profiling.pages.render import count
 
-SCHEMA = 3
+SCHEMA = 4
 PROBLEM = "problem"
 """Code of kernels and files that could not be audited, among what is not compared."""
 _NAMED = 3  # files that an audit names

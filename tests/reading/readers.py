@@ -1,8 +1,15 @@
-"""Each reader of foreign files, with whole files of its formats: what it makes of a file is a value or one line."""
+"""Each reader of foreign files, with whole files of its formats: what it makes of a file is a value or one line.
+
+``make`` writes the whole files into a folder and returns their bytes; compilers and libraries of others may be asked.
+``read`` is given another folder, and returns what reads the bytes of a damaged file from it: with rocattn alone.
+"""
 
 import json
 import zlib
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -32,6 +39,13 @@ from ..profile.ingest import older_generators as old
 from ..profile.ingest import sample_generators as samples
 from ..profile.ingest import test_kineto as kineto
 from ..workloads.test_models import metadata
+
+
+class Reader(NamedTuple):
+    """What makes whole files, and what reads damaged ones."""
+
+    make: Callable[[Path], list[bytes]]
+    read: Callable[[Path], Callable[[bytes], object]]
 
 
 def one_line(text):
@@ -72,14 +86,13 @@ def _profiles(*writers):
             path = folder / f"{number}" / name
             path.parent.mkdir()
             files.append((write(path) or path).read_bytes())
-        target = folder / "damaged" / writers[0][0]
-        target.parent.mkdir()
-        return files, partial(_profile, target)
+        return files
 
-    return make
+    return Reader(make, lambda folder: partial(_profile, folder / writers[0][0]))
 
 
 MADE = new.launches(3)
+KEY = BenchmarkKey(label="a", version="1", python="3.11", sample_ns=1, budget_ns=2)
 _CSV = _profiles(
     ("a_counter_collection.csv", lambda path: new.v3_counters(path, MADE)),
     ("a_kernel_trace.csv", lambda path: new.v3_trace(path, MADE)),
@@ -134,13 +147,13 @@ def _code(kinds):
             "host": code_files.host_object(folder, fat),
             "archive": code_files.archive({"a.o": code_files.host_object(folder, fat), "b.hsaco": made["gfx90a"]}),
         }  # fmt: skip
-        path = folder / ("damaged.s" if kinds == ("text",) else "damaged.hsaco")
-        return [made[kind] for kind in kinds], partial(_read_code, path)
+        return [made[kind] for kind in kinds]
 
-    return make
+    name = "damaged.s" if kinds == ("text",) else "damaged.hsaco"
+    return Reader(make, lambda folder: partial(_read_code, folder / name))
 
 
-def _gguf(folder):
+def _models(folder):
     gguf = pytest.importorskip("gguf")
     files = []
     for architecture in ("llama", "gemma2", "gpt-oss"):
@@ -154,105 +167,97 @@ def _gguf(folder):
         file.write_kv_data_to_file()
         file.close()
         files.append(path.read_bytes())
-    path = folder / "damaged.gguf"
-
-    def read(data):
-        path.write_bytes(data)
-        _refused(lambda: [*read_model(path).configs(4, 4)])
-
-    return files, read
+    return files
 
 
 def _records(folder):
-    path, damaged = folder / "records.jsonl", folder / "damaged.jsonl"
+    path = folder / "records.jsonl"
     for backend in ("cpu", "cpu-flash"):
         append_record(path, make_record([[1e6, 2e6]], backend=backend))
-
-    def read(data):
-        damaged.write_bytes(data)
-        _refused(lambda: list(read_records(damaged)))
-
-    return [path.read_bytes()], read
+    return [path.read_bytes()]
 
 
 def _launches(folder):
     outcome = Outcome(
         status="ok", canary_ns=2.0, canary_of="3", launch=Launch(start_ns=1, pos=0, number=3, samples_ns=[1.0, 2.0])
     )
-    store, damaged = LaunchStore(folder / "launches.jsonl", "k"), folder / "damaged-k.jsonl"
+    store = LaunchStore(folder / "launches.jsonl", "k")
     for round_ in range(3):
         append_entry(store.path, LaunchLine(kind="launch", label="a", round=round_, outcome=outcome))
-
-    def read(data):
-        damaged.write_bytes(data)
-        _refused(lambda: LaunchStore(folder / "damaged.jsonl", "k"))
-
-    return [store.path.read_bytes()], read
+    return [store.path.read_bytes()]
 
 
-def _verdicts(folder):
+def _verdicts(_folder):
     entries = [
         make_entry("b.C.time_slow", "regression", 1.31, reason="x\ny", traceback="t"),
         make_entry("b.C.time_open", "inconclusive", 1.04), make_entry("b.C.time_fine", "pass"),
         make_entry("b.C.time_lost", "failed", reason="r"),
     ]  # fmt: skip
-    good, path = verdict.to_json(result_of.__wrapped__()(entries)).encode(), folder / "verdict.json"
-
-    def read(data):
-        path.write_bytes(data)
-        _refused(lambda: markdown.comment(untrusted.read(path)))
-
-        def forms():
-            result = verdict.read(path)
-            card.text(result)
-            for form in (markdown.comment, markdown.summary, page.html, sarif.to_sarif, junit.to_xml):
-                form(result)
-
-        _refused(forms)
-
-    return [good], read
+    return [verdict.to_json(result_of.__wrapped__()(entries)).encode()]
 
 
-def _results(folder):
-    path = folder / "results"
+def _show(path):
+    _refused(lambda: markdown.comment(untrusted.read(path)))
 
-    def read(data):
-        path.write_bytes(data)
-        _refused(lambda: read_results(path))
+    def forms():
+        result = verdict.read(path)
+        card.text(result)
+        for form in (markdown.comment, markdown.summary, page.html, sarif.to_sarif, junit.to_xml):
+            form(result)
 
+    _refused(forms)
+
+
+def _results(_folder):
     texts = [content if isinstance(content, str) else json.dumps(content) for content, *_ in CASES.values()]
-    return [text.encode() for text in texts], read
+    return [text.encode() for text in texts]
 
 
-def _noise(folder):
-    path, machine = folder / "noise.json", this_machine()
+def _noise(_folder):
     past = PastSession(start_us=1.0, samples=3, wall=[1.0, 2.0, 3.0], cpu=[1.0, 2.0, 3.0])
-    key = BenchmarkKey(label="a", version="1", python="3.11", sample_ns=1, budget_ns=2)
-    history = [BenchmarkHistory(key=key, sessions=[past])]
-    record = noise_record.NoiseRecord(machine=noise_record.recorded_machine(machine), benchmarks=history)
-
-    def read(data):
-        path.write_bytes(data)
-        told = noise_record.known(path, machine, [key]).source.why_not
-        if told:
-            one_line(told)
-
-    return [msgspec.json.encode(record)], read
+    history = [BenchmarkHistory(key=KEY, sessions=[past])]
+    machine = noise_record.recorded_machine(this_machine())
+    return [msgspec.json.encode(noise_record.NoiseRecord(machine=machine, benchmarks=history))]
 
 
-def _asv(folder):
-    store = AsvStore(folder / "whole")
+def _read_noise(path):
+    told = noise_record.known(path, this_machine(), [KEY]).source.why_not
+    if told:
+        one_line(told)
+
+
+def _store(folder):
+    store = AsvStore(folder)
     stores.add(store, {(0, 0): [1.0, 1.5], (1, 1): 2.0, (0, 1): None})
     (path,) = store.result_files()
-    data, where = path.read_bytes(), path.relative_to(folder / "whole")
-    damaged = AsvStore(folder / "damaged")
-    stores.add(damaged, {(0, 0): [1.0, 1.5], (1, 1): 2.0, (0, 1): None})
+    return store, path
+
+
+def _read_store(folder):
+    store, path = _store(folder)
 
     def read(data):
-        (folder / "damaged" / where).write_bytes(data)
-        _refused(lambda: list(damaged.read(on_problem=one_line)))
+        path.write_bytes(data)
+        _refused(lambda: list(store.read(on_problem=one_line)))
 
-    return [data], read
+    return read
+
+
+def _from_file(name, call):
+    """Return what makes a reader in a folder: it writes the bytes to a file of this name, which ``call`` is given."""
+
+    def make(folder):
+        def read(data):
+            (folder / name).write_bytes(data)
+            call(folder / name)
+
+        return read
+
+    return make
+
+
+def _refusing(call):
+    return lambda path: _refused(lambda: call(path))
 
 
 READERS = {
@@ -262,11 +267,13 @@ READERS = {
     "csv": _CSV,
     "json": _JSON,
     "rocpd": _ROCPD,
-    "gguf": _gguf,
-    "records": _records,
-    "launches": _launches,
-    "verdicts": _verdicts,
-    "results": _results,
-    "noise": _noise,
-    "asv": _asv,
+    "gguf": Reader(_models, _from_file("a.gguf", _refusing(lambda path: [*read_model(path).configs(4, 4)]))),
+    "records": Reader(_records, _from_file("a.jsonl", _refusing(lambda path: list(read_records(path))))),
+    "launches": Reader(
+        _launches, _from_file("a-k.jsonl", _refusing(lambda path: LaunchStore(path.with_name("a.jsonl"), "k")))
+    ),
+    "verdicts": Reader(_verdicts, _from_file("verdict.json", _show)),
+    "results": Reader(_results, _from_file("results", _refusing(read_results))),
+    "noise": Reader(_noise, _from_file("noise.json", _read_noise)),
+    "asv": Reader(lambda folder: [_store(folder)[1].read_bytes()], _read_store),
 }

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from .many import main, whole_files
 from .mutants import failures, mutant
 from .readers import READERS
 
@@ -12,7 +13,7 @@ FEW, MANY = 60, 20_000
 
 def read_mutants(name, folder, seeds):
     """Read mutants of a reader's files, after the whole files."""
-    good, read = READERS[name](folder)
+    good, read = whole_files(name, folder / "whole"), READERS[name].read(folder)
     for data in good:
         read(data)
     found = failures(read, seeds, good)

@@ -49,7 +49,7 @@ def entry_of(line: bytes, kind: type[T]) -> T:
         DocumentError: When it was cut off, or is of another type.
     """
     found = _CHECKSUM.search(line)
-    if found is not None and int(found[1]) != zlib.crc32(line[: found.start()]):
+    if found is not None and found[1] != b"%d" % zlib.crc32(line[: found.start()]):
         raise DamagedError("it was changed after it was written: its checksum is another")
     return decoded(line, kind)
 

@@ -30,6 +30,7 @@ REPOSITORY = re.compile(r"[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}")
 # An artifact is named by the workflow of the pull request, which its author may have changed.
 ARTIFACT = re.compile(r"verdict(?:-[a-z0-9]{1,20})?")
 ENDED = re.compile(r"[a-z_]{1,30}")
+OWED = re.compile(rf"{ARTIFACT.pattern}={ENDED.pattern}(?: {ARTIFACT.pattern}={ENDED.pattern})*")
 # What every machine of `gpu` is labelled with, beside the architecture.
 COMMON_LABELS = {"self-hosted", "linux", "rocm"}
 LABEL = "gpu"
@@ -183,15 +184,17 @@ def output(name: str, value: str) -> None:
 
 
 def fetch(folder: Path) -> None:
-    """Write each verdict that run ``RUN_ID`` owes to ``NAME.json``, and how its job ended to ``NAME.ended``.
+    """Write each verdict that run ``RUN_ID`` owes to ``NAME.json``, and to the step's outputs how its job ended.
 
     An empty file stands for a verdict that cannot be had. What a run owes is GitHub's word, not the artifacts': `gpu`
     one for each self-hosted machine that took a job of it, and none to a fork, whose workflow can upload any artifact
-    from a hosted job while a machine refuses another: forks come to a GPU by hand, without a comment.
+    from a hosted job while a machine refuses another: forks come to a GPU by hand, without a comment. Jobs and
+    artifacts of another commit than ``HEAD_SHA`` do not count.
     """
-    api, run = Api(), number_in("RUN_ID")
+    api, run, sha = Api(), number_in("RUN_ID"), matching(SHA, "HEAD_SHA")
     folder.mkdir(parents=True, exist_ok=True)
     jobs = objects(part(api.get(f"/actions/runs/{run}/jobs?per_page=100"), "jobs", list))
+    jobs = [job for job in jobs if part(job, "head_sha", str) == sha]
     if matching(re.compile("test|gpu"), "WORKFLOW") == "gpu":
         ours = os.environ.get("HEAD_REPOSITORY") == api.repository
         owed = {name: (str(job["conclusion"]), job) for name, job in machines(jobs) if ours}
@@ -199,6 +202,7 @@ def fetch(folder: Path) -> None:
         gate: dict[str, Any] = next((job for job in jobs if job.get("name") == GATE), {})
         owed = {"verdict": (matching(ENDED, "CONCLUSION"), gate)}
     listed = objects(part(api.get(f"/actions/runs/{run}/artifacts?per_page=100"), "artifacts", list))
+    listed = [one for one in listed if name_in(one.get("workflow_run"), "head_sha") == sha]
     for name, (ended, job) in owed.items():
         text = b""
         try:
@@ -206,8 +210,9 @@ def fetch(folder: Path) -> None:
         except (RefusedError, urllib.error.HTTPError) as error:
             print(f"{name}: {error}")
         (folder / f"{name}.json").write_bytes(text)
-        (folder / f"{name}.ended").write_text(ended)
         print(f"{name}: {len(text)} bytes, its job ended with {ended}")
+    # Not beside the texts: what renders them could change it.
+    output("owed", " ".join(f"{name}={ended}" for name, (ended, _) in owed.items()))
     if not owed:
         print("no machine took a job of this run, or it is a fork's: there is nothing to tell")
 
@@ -281,18 +286,27 @@ def verdict_of(archive: bytes) -> bytes:
 
 
 def comment(folder: Path) -> None:
-    """Put every rendered verdict of a folder on the pull request that the run was for."""
+    """Put each verdict that is owed, rendered in a folder, on the pull request that the run was for."""
     api = Api()
     sha = matching(SHA, "HEAD_SHA")
+    owed = sorted(each.split("=") for each in matching(OWED, "OWED").split())
     number = pull_request_of(api, sha)
     if number is None:
         return
     mark = measuring(api, number)
-    for file in sorted(folder.glob("*.md"), key=lambda file: file.stem):
-        ended = file.with_suffix(".ended")
-        if ARTIFACT.fullmatch(file.stem) and ended.is_file():
-            text = body(file.stem, sha, ended.read_text(), mark + file.read_text(errors="replace"))
-            upsert(api, number, file.stem, text)
+    for name, ended in owed:
+        upsert(api, number, name, body(name, sha, ended, mark + rendered(folder / f"{name}.md")))
+
+
+def rendered(path: Path) -> str:
+    """Return the text of a plain file, as far as a comment has room for it.
+
+    The job that wrote it had loaded the project and its dependencies: it can be anything.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise RefusedError(f"{path.name} is no plain file")
+        return file.read(MAX_COMMENT_BYTES).decode(errors="replace")
 
 
 def pull_request_of(api: Api, sha: str) -> int | None:

@@ -26,6 +26,7 @@ class GitHub:
         calls: (method, path) of every call.
         tokens: What came as authorisation, of every call: path -> value.
         made: When `artifacts` were made.
+        head: The commit that the run and its artifacts are of.
         older: Artifacts of an earlier attempt of the run, by name: GitHub lists them, too.
     """
 
@@ -33,6 +34,7 @@ class GitHub:
         self.pulls, self.comments, self.labels, self.artifacts, self.rights = [], {}, {}, {}, {}
         self.jobs, self.older, self.files = [], {}, []
         self.sizes, self.calls, self.tokens, self.url, self.made = {}, [], {}, "", LATER
+        self.head = ""
 
     def add_machine(self, arch, conclusion="failure", runner="box-1"):
         """Add a job of the workflow `gpu` that a machine took, or (without a runner) only waits for one."""
@@ -45,6 +47,7 @@ class GitHub:
         repo = {"full_name": repository} if repository else None
         self.pulls.append({"number": number, "head": {"sha": sha, "ref": branch, "repo": repo}})
         self.comments[number], self.labels[number] = [], ["gpu"]
+        self.head = self.head or sha
 
     def answer(self, method, path, body):  # noqa: PLR0911 - a table of calls, one return for each
         """Return the status and the JSON (or bytes) of an answer; a redirect is its address."""
@@ -72,11 +75,12 @@ class GitHub:
             return 200, {"permission": self.rights.get(found[1], "none")}
         if re.fullmatch(r"/actions/runs/\d+/jobs", part):
             gate = {"name": "gate, without a GPU", "labels": ["ubuntu-24.04"], "started_at": BEGAN}
-            return 200, {"jobs": self.jobs or [gate | {"completed_at": ENDED}]}
+            jobs = self.jobs or [gate | {"completed_at": ENDED}]
+            return 200, {"jobs": [{"head_sha": self.head} | job for job in jobs]}
         if re.fullmatch(r"/actions/runs/\d+/artifacts", part):
             listed = [
                 {"id": first + number, "name": name, "created_at": when}
-                | {"size_in_bytes": self.sizes.get(name, len(data))}
+                | {"size_in_bytes": self.sizes.get(name, len(data)), "workflow_run": {"head_sha": self.head}}
                 for first, when, kept in ((0, self.made, self.artifacts), (900, EARLIER, self.older))
                 for number, (name, data) in enumerate(kept.items(), 1)
             ]

@@ -90,6 +90,10 @@ def _of_job(workflow, name, job):
     writes = {key for key, value in permissions.items() if value != "read"}
     if more := writes - WRITES.get((workflow["name"], name), set()):
         yield f"may write {', '.join(sorted(more))}"
+    for line in (line for step in job["steps"] if writes for line in step.get("run", "").splitlines()):
+        script = re.fullmatch(r"(?:bash|python3) (\.github/scripts/\w+\.\w+)\b.*", line)
+        if script is None or re.search(r"\bdev\.py\b|\bpip\b|\buv\b", (ROOT / script[1]).read_text()):
+            yield f"installs beside a token that can write: {line!r}"
 
 
 def _of_step(workflow, job, step, text):
@@ -118,9 +122,10 @@ def _of_checkout(workflow, job, options):
     if options.get("persist-credentials") is not False:
         yield "the checkout leaves its token in .git/config"
     can_write = "write" in job["permissions"].values() if isinstance(job.get("permissions"), dict) else True
-    foreign = {"pull_request", "workflow_run"} & set(triggers(workflow))
-    if can_write and foreign and options.get("ref") != "${{ github.event.repository.default_branch }}":
-        yield "a job that can write checks out what a pull request brings"
+    events = set(triggers(workflow))
+    foreign = "workflow_run" in events or (can_write and "pull_request" in events)
+    if foreign and options.get("ref") != "${{ github.event.repository.default_branch }}":
+        yield "a job that can write, or comes after one that did not trust it, checks out what a pull request brings"
 
 
 def _of_self_hosted(workflow, job):

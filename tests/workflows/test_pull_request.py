@@ -42,6 +42,7 @@ def call(hub, folder, *words, **environment):
     with hub.serving() as variables:
         base = {"PATH": os.environ["PATH"], "RUN_ID": "42", "CONCLUSION": "failure", "HEAD_SHA": SHA}
         base |= {"HEAD_REPOSITORY": "we/rocattn", "HEAD_BRANCH": "topic", "GITHUB_OUTPUT": str(folder / "output")}
+        base |= {"OWED": "verdict=failure"}
         base["WORKFLOW"] = "gpu" if hub.jobs else "test"
         command = [sys.executable, "-I", SCRIPT, *words]
         return subprocess.run(
@@ -99,10 +100,11 @@ def fetched(hub, folder, **environment):
     """Fetch the verdicts; return name -> content."""
     done = call(hub, folder, "fetch", "verdicts", **environment)
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in folder.iterdir()] == ["verdicts"]
-    found = {path.name: path.read_bytes() for path in sorted((folder / "verdicts").iterdir())}
-    assert all(found[name.replace(".json", ".ended")] == b"failure" for name in found if name.endswith(".json"))
-    return {name: content for name, content in found.items() if name.endswith(".json")}
+    assert sorted(path.name for path in folder.iterdir()) == ["output", "verdicts"]
+    found = {path.name: path.read_bytes() for path in (folder / "verdicts").iterdir()}
+    owed = (folder / "output").read_text().splitlines()[-1].removeprefix("owed=").split()
+    assert sorted(f"{each.removesuffix('=failure')}.json" for each in owed) == sorted(found)
+    return found
 
 
 def test_verdicts_are_fetched_and_the_token_stays_with_the_api(hub, tmp_path):
@@ -119,7 +121,6 @@ def test_a_gpu_s_verdict_takes_a_job_on_that_gpu(hub, tmp_path):
     hub.artifacts = {"verdict-gfx942": archive({"verdict.json": b"1"}), "verdict": archive({"verdict.json": b"2"})}
     assert fetched(hub, tmp_path) == {"verdict.json": b"2"}
     (tmp_path / "verdicts" / "verdict.json").unlink()
-    (tmp_path / "verdicts" / "verdict.ended").unlink()
     hub.add_machine("gfx942", runner=None)
     hub.add_machine("$(touch x)")
     hub.jobs.append({"name": "gate", "labels": ["ubuntu-24.04", "gfx942"], "runner_name": "GitHub Actions 7"})
@@ -133,6 +134,31 @@ def test_a_fork_s_hosted_job_cannot_forge_a_gpu_s_verdict(hub, tmp_path):
     assert fetched(hub, tmp_path, HEAD_REPOSITORY="they/rocattn") == {}
     hub.made = AFTER  # in a branch of ours: the machine's job was over
     assert fetched(hub, tmp_path) == {"verdict-gfx942.json": b""}
+
+
+@pytest.mark.parametrize("place", ["jobs", "artifacts"])
+@pytest.mark.parametrize("workflow", ["test", "gpu"])
+def test_another_commit_s_jobs_and_artifacts_do_not_count(hub, tmp_path, workflow, place, monkeypatch):
+    """By GitHub's word on each of them, whatever run lists them; of an artifact it may have none."""
+    name = "verdict-gfx942" if workflow == "gpu" else "verdict"
+    if workflow == "gpu":
+        hub.add_machine("gfx942")
+    hub.artifacts = {name: archive({"verdict.json": b"1"})}
+    assert fetched(hub, tmp_path) == {f"{name}.json": b"1"}
+    (tmp_path / "verdicts" / f"{name}.json").unlink()
+    whole, other = hub.answer, iter([{"head_sha": OTHER}, None])
+
+    def answer(method, path, body):
+        status, told = whole(method, path, body)
+        if path.partition("?")[0].endswith(place):
+            head = next(other)
+            told = {place: [{**one, "workflow_run": head, "head_sha": OTHER} for one in told[place]]}
+        return status, told
+
+    monkeypatch.setattr(hub, "answer", answer)
+    none_owed = workflow == "gpu" and place == "jobs"
+    for _ in range(2):
+        assert fetched(hub, tmp_path) == ({} if none_owed else {f"{name}.json": b""})
 
 
 def test_a_run_on_two_machines_owes_two_verdicts(hub, tmp_path):
@@ -242,8 +268,8 @@ def comment(hub, folder, texts, **environment):
     ended = environment.pop("ended", "failure")
     for name, text in texts.items():
         (folder / "v" / f"{name}.md").write_text(text)
-        (folder / "v" / f"{name}.ended").write_text(ended)
-    done = call(hub, folder, "comment", "v", **environment)
+    owed = " ".join(f"{name}={ended}" for name in texts)
+    done = call(hub, folder, "comment", "v", **{"OWED": owed, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -328,6 +354,31 @@ def test_a_number_in_the_artifact_is_ignored(hub, tmp_path):
     (tmp_path / "v" / "verdict-8.md").write_text("and here")
     comment(hub, tmp_path, {"verdict": "PR: 8"})
     assert [len(hub.comments[number]) for number in (7, 8)] == [1, 0]
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe", "nothing"])
+def test_what_was_rendered_is_a_plain_file(hub, tmp_path, kind):
+    """Rendering loads dependencies: what it leaves is not trusted, and a link would show what only this job can read."""
+    (tmp_path / "v").mkdir()
+    (tmp_path / "secret").write_text("t0ken")
+    path = tmp_path / "v" / "verdict.md"
+    made = {"link": lambda: path.symlink_to(tmp_path / "secret"), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}
+    made.get(kind, list)()
+    done = call(hub, tmp_path, "comment", "v", OWED="verdict=success")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done
+    assert hub.comments == {7: []}
+
+
+@pytest.mark.parametrize("owed", ["verdict", "../x=success", "verdict=a b", "verdict=success\nx", *HOSTILE])
+def test_only_what_github_says_is_owed_is_told(hub, tmp_path, owed):
+    """The other job's output comes from GitHub's API, before it loads anything; another form is refused all the same."""
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v" / "verdict-gfx942.md").write_text("forged")
+    done = call(hub, tmp_path, "comment", "v", OWED=owed)
+    assert (done.returncode, hub.comments) == (1, {7: []})
+    (tmp_path / "v" / "verdict.md").write_text("fine")
+    assert call(hub, tmp_path, "comment", "v", OWED="verdict=success").returncode == 0
+    assert [one["body"].splitlines()[0] for one in hub.comments[7]] == ["<!-- rocattn:verdict -->"]
 
 
 def test_a_comment_fits_github_s_limit(hub, tmp_path):

@@ -92,6 +92,16 @@ MUTATIONS = {
         "comment",
         lambda w: first_checkout(w["jobs"]["comment"])["with"].update(ref="${{ github.event.workflow_run.head_sha }}"),
         "checks out what a pull request brings"),
+    "comment that renders the pull request's code": (
+        "comment", lambda w: first_checkout(w["jobs"]["render"])["with"].pop("ref"), "checks out what a pull request"),
+    "comment that renders where it may write": (
+        "comment", lambda w: w["jobs"]["comment"]["steps"].append(w["jobs"]["render"]["steps"][3]), "installs beside a"),
+    "comment that installs where it may write": (
+        "comment", lambda w: w["jobs"]["comment"]["steps"].append({"run": "python3 dev.py rocattn gate"}), "installs"),
+    "rendering that may comment": (
+        "comment", put("jobs", "render", "permissions", "pull-requests", value="write"), "render: may write pull"),
+    "a comment unpacked over the scripts": (
+        "comment", lambda w: w["jobs"]["comment"]["steps"][1]["with"].pop("path"), "over the scripts"),
     "comment that may push": ("comment", put("jobs", "comment", "permissions", "contents", value="write"), "may write"),
     "comment on pull_request_target": ("comment", put(True, "pull_request_target", value=None), "pull_request_target"),
     "a job without a timeout": ("test", drop("jobs", "gate", "timeout-minutes"), "gate: no timeout"),
@@ -155,7 +165,7 @@ def test_other_labels_do_not_share_the_queue():
 def test_every_run_that_ended_is_told_of(conclusion, told):
     """A job that takes longer than it may ends as cancelled, which is how a GPU that hangs looks."""
     run = {"event": "pull_request", "conclusion": conclusion}
-    assert holds(load("comment")[0]["jobs"]["comment"]["if"], {"github": {"event": {"workflow_run": run}}}) == told
+    assert holds(load("comment")[0]["jobs"]["render"]["if"], {"github": {"event": {"workflow_run": run}}}) == told
 
 
 def test_a_night_is_not_measured_and_published_in_forks():

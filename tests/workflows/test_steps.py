@@ -100,13 +100,16 @@ def commented(scenario, name, done, workflow="gpu"):
         "event": {"workflow_run": run, "repository": {"default_branch": "main"}},
     }  # fmt: skip
     machine = scenario.gpu_machine if workflow == "gpu" else scenario.cpu_machine
-    scenario.hub.artifacts, scenario.hub.jobs = machine.artifacts, []
+    scenario.hub.artifacts, scenario.hub.jobs, scenario.hub.head = machine.artifacts, [], scenario.heads[name]
     if workflow == "gpu":
         scenario.hub.add_machine(ARCH, conclusion)
     scenario.hub.comments[number].clear()
     with scenario.hub.serving() as variables:
         scenario.cpu_machine.environment |= variables
-        comment = scenario.cpu_machine.job("comment", "comment", github)
+        rendered = scenario.cpu_machine.job("comment", "render", github)
+        assert rendered.outcome == "success", repr(rendered)
+        needs = {"render": rendered.outputs}
+        comment = scenario.cpu_machine.job("comment", "comment", github, needs=needs)
     assert comment.outcome == "success", repr(comment)
     assert len(scenario.hub.comments[number]) == 1
     return scenario.hub.comments[number][0]["body"]

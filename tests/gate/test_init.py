@@ -112,6 +112,10 @@ def test_the_workflow_measures_what_the_project_has(repo, capsys, kind, measured
     steps = workflow(repo)["jobs"]["gate"]["steps"]
     kept = {path for step in steps for path in step.get("with", {}).get("path", "").split()}
     (results,) = {path for path in kept if path.endswith(".rocattn")}
+    own_places = {
+        "asv": ["benchmarks", "benchmarks/asv.conf.json"], "suite": ["other/suite"], "pytest": ["tests/bench"]
+    }  # fmt: skip
+    assert set(setup["places"]) == {".github", ".rocattn", "pyproject.toml", *own_places.get(kind, [])}
     assert results == {"asv": "benchmarks/out", "suite": "results"}.get(kind, ".asv/results") + "/*/noise.json.rocattn"
 
 
@@ -215,7 +219,14 @@ def test_actions_are_those_that_our_own_workflows_use(repo):
     gate, comment = workflow(repo), workflow(repo, init.COMMENT)
     assert gate["permissions"] == comment["permissions"] == {}
     assert gate["jobs"]["gate"]["permissions"] == {"contents": "read"}
-    assert not [step for step in comment["jobs"]["comment"]["steps"] if "checkout" in step.get("uses", "")]
+    assert not [s for job in comment["jobs"].values() for s in job["steps"] if "checkout" in s.get("uses", "")]
+    render, post = comment["jobs"]["render"], comment["jobs"]["comment"]
+    assert (render["permissions"], post["permissions"]) == ({"actions": "read"}, {"pull-requests": "write"})
+    assert post["needs"] == "render"
+    # Where a token can write nothing is installed, and what another job left is unpacked into a folder of its own.
+    assert [step.get("uses", "").partition("@")[0] for step in post["steps"]] == ["actions/download-artifact", ""]
+    assert post["steps"][0]["with"]["path"] == "rendered"
+    assert not re.search(r"\b(pip|uv|rocattn) ", post["steps"][1]["run"])
     assert comment[True]["workflow_run"]["workflows"] == [gate["name"]]
     checkout = gate["jobs"]["gate"]["steps"][0]["with"]
     assert (checkout["fetch-depth"], checkout["persist-credentials"]) == (0, False)
@@ -395,51 +406,104 @@ def test_rocattn_comes_from_where_it_came_from(repo, tmp_path, monkeypatch):
     assert installed(**clone) == ""  # not pushed
 
 
+class Posted:
+    """The last step of the comment's workflow, run with a ``gh`` that answers from a file."""
+
+    def __init__(self, repo, folder):
+        if shutil.which("jq") is None:
+            pytest.skip("jq is not installed")
+        put_kind(repo, "asv")
+        repo.commit("first")
+        start(repo)
+        self.folder, program = folder, folder / "bin/gh"
+        for made in (program.parent, folder / "rendered"):
+            made.mkdir()
+        program.write_text(python_program("-IS") + GH)
+        program.chmod(0o755)
+        self.text, (self.step,) = (
+            folder / "rendered/comment.md",
+            workflow(repo, init.COMMENT)["jobs"]["comment"]["steps"][1:],
+        )
+        self.text.write_text(f"{MARKER}\nthe verdict")
+
+    def calls(self, known, sha="abc"):
+        """Run it for a commit; return the calls that wrote, or None when it failed."""
+        pulls = [{"number": 3, "head": {"sha": "old"}}, {"number": 4, "head": {"sha": "abc"}}]
+        place, state = "repos/we/it/pulls", self.folder / "state.json"
+        whole = {place: pulls, f"{place}/4": {"changed_files": 2}, f"{place}/4/files": [], "calls": []}
+        state.write_text(json.dumps(whole | {"repos/we/it/issues/4/comments": []} | known))
+        variables = {
+            "GH_STATE": str(state), "GH_TOKEN": "t0ken", "GITHUB_REPOSITORY": "we/it", "HEAD_SHA": sha,
+            "HEAD_OWNER": "they", "HEAD_BRANCH": "topic", "CONCLUSION": "failure", "PLACES": self.step["env"]["PLACES"],
+            "PATH": f"{self.folder}/bin{os.pathsep}{os.environ['PATH']}",
+        }  # fmt: skip
+        done = subprocess.run(
+            ["bash", "-ec", self.step["run"]], cwd=self.folder, env=os.environ | variables, check=False
+        )
+        return None if done.returncode else json.loads(state.read_text())["calls"]
+
+
+GITHUB_SAYS = "\n\nGitHub says: the run ended with **failure**.\n"
+
+
 @pytest.mark.parametrize("before", [[], [7, 9]])
 def test_the_comment_is_made_once_and_then_renewed(repo, tmp_path, before):
     """On the open pull request whose head is the run's commit; someone else's comment with our marker is not ours."""
-    if shutil.which("jq") is None:
-        pytest.skip("jq is not installed")
-    put_kind(repo, "asv")
-    repo.commit("first")
-    start(repo)
-    program = tmp_path / "bin/gh"
-    program.parent.mkdir()
-    program.write_text(python_program("-IS") + GH)
-    program.chmod(0o755)
+    posted = Posted(repo, tmp_path)
     bot = {"login": "github-actions[bot]"}
     comments = [
         {"id": 1, "user": {"login": "eve"}, "body": f"{MARKER}\nmine"},
         {"id": 2, "user": bot, "body": "another action's"},
         *({"id": number, "user": bot, "body": f"{MARKER}\nolder"} for number in before),
     ]
-    pulls = [{"number": 3, "head": {"sha": "old"}}, {"number": 4, "head": {"sha": "abc"}}]
-    known = {"repos/we/it/pulls": pulls, "repos/we/it/issues/4/comments": comments, "calls": []}
-    state = tmp_path / "state.json"
-    (tmp_path / "comment.md").write_text("the verdict")
-    script = scripts(workflow(repo, init.COMMENT))["Put it on the pull request"]
+    known = {"repos/we/it/issues/4/comments": comments}
     place = "repos/we/it/issues/comments/7" if before else "repos/we/it/issues/4/comments"
-    for sha, calls in (("abc", [["PATCH" if before else "POST", place, "the verdict"]]), ("gone", [])):
-        state.write_text(json.dumps(known))
-        variables = {
-            "GH_STATE": str(state), "GH_TOKEN": "t0ken", "GITHUB_REPOSITORY": "we/it", "HEAD_SHA": sha,
-            "HEAD_OWNER": "they", "HEAD_BRANCH": "topic", "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
-        }  # fmt: skip
-        subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=os.environ | variables, check=True)
-        assert json.loads(state.read_text())["calls"] == calls
+    text = f"{MARKER}\nthe verdict{GITHUB_SAYS}"
+    assert posted.calls(known) == [["PATCH" if before else "POST", place, text]]
+    assert posted.calls(known, sha="gone") == []
+
+
+@pytest.mark.parametrize(
+    ("files", "total", "told"),
+    [
+        ([{"filename": "src/a.py"}, {"filename": "docs/.github/x"}, {"filename": "benchmarks2/a"}], 3, ""),
+        ([{"filename": ".github/workflows/x.yml"}], 1, ".github"),
+        ([{"filename": "a.py", "previous_filename": "benchmarks/a.py"}, {"filename": ".rocattn/gate.py"}], 2,
+         ".rocattn benchmarks"),
+        ([{"filename": "pyproject.toml"}, {"filename": "@org <b>\n.py"}], 2, "pyproject.toml"),
+        ([{"filename": "a"}], 3000, " more files than GitHub lists"),
+    ],
+)  # fmt: skip
+def test_a_comment_marks_a_change_of_what_measures(repo, tmp_path, files, total, told):
+    """By GitHub's diff; names of files are their author's words and stay there."""
+    place = "repos/we/it/pulls/4"
+    ((_, _, text),) = Posted(repo, tmp_path).calls({f"{place}/files": files, place: {"changed_files": total}})
+    mark = f"**It changes how it is measured** ({told}): the verdict is its author's word.\n\n" if told else ""
+    assert text == f"{MARKER}\n{mark}the verdict{GITHUB_SAYS}"
+
+
+def test_what_is_posted_is_a_plain_file_cut_to_size(repo, tmp_path):
+    """Rendering loads dependencies; a link would show a file of the job that may write."""
+    posted = Posted(repo, tmp_path)
+    posted.text.write_text(f"{MARKER}\n{'ä' * 70_000}")
+    ((_, _, text),) = posted.calls({})
+    assert 60_000 < len(text.encode()) < 65_000
+    assert text.endswith(GITHUB_SAYS)
+    posted.text.unlink()
+    assert posted.calls({}) is None
+    posted.text.symlink_to(tmp_path / "bin/gh")
+    assert posted.calls({}) is None
 
 
 def test_a_run_without_a_verdict_is_rendered_too(repo, tmp_path):
-    """The step ends well, and GitHub's word on the run is the last line."""
+    """The step ends well: "could not measure" is told, too."""
     put_kind(repo, "asv")
     repo.commit("first")
     start(repo)
     script = scripts(workflow(repo, init.COMMENT))["Render the comment"]
-    variables = {
-        "RUN_URL": "https://github.com/we/it/actions/runs/1", "CONCLUSION": "failure",
-        "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}",
-    }  # fmt: skip
+    address = "https://github.com/we/it/actions/runs/1"
+    variables = {"RUN_URL": address, "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=os.environ | variables, check=True)
     text = (tmp_path / "comment.md").read_text()
     assert text.startswith(MARKER)
-    assert "**failure**" in text.splitlines()[-1]
+    assert address in text

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from .many import main, whole_files
+from .many import CHUNK, main, whole_files
 from .mutants import failures, mutant
 from .readers import READERS
 
@@ -31,6 +31,19 @@ def test_damage_is_a_value_or_one_line(name, tmp_path):
 def test_much_damage_is_a_value_or_one_line(name, tmp_path):
     """Twenty thousand mutants of each reader."""
     read_mutants(name, tmp_path, range(FEW, FEW + MANY))
+
+
+def test_many_processes_read_what_one_does(tmp_path, capsys):
+    """The whole files are made once and kept; every seed is read, in chunks; another reader's name is refused."""
+    words = ["records", "--files", str(tmp_path), "--jobs", "2", "--first", "5"]
+    assert main([*words, "--mutants", str(CHUNK + 3)]) == 0
+    made = tmp_path / "records" / "000"
+    assert capsys.readouterr().out == f"records: {CHUNK + 3} of {CHUNK + 3} mutants are a value or one line\n"
+    made.write_text("kept")
+    assert whole_files("records", tmp_path / "records") == [b"kept"]
+    with pytest.raises(SystemExit):
+        main(["record"])
+    assert "no reader is called record\n" in capsys.readouterr().err
 
 
 def _too_long(_data):

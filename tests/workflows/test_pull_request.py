@@ -358,7 +358,7 @@ def test_a_number_in_the_artifact_is_ignored(hub, tmp_path):
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe", "nothing"])
 def test_what_was_rendered_is_a_plain_file(hub, tmp_path, kind):
-    """Rendering loads dependencies: what it leaves is not trusted, and a link would show what only this job can read."""
+    """Rendering loads dependencies: what it leaves is not trusted, and a link would show what this job can read."""
     (tmp_path / "v").mkdir()
     (tmp_path / "secret").write_text("t0ken")
     path = tmp_path / "v" / "verdict.md"
@@ -371,7 +371,7 @@ def test_what_was_rendered_is_a_plain_file(hub, tmp_path, kind):
 
 @pytest.mark.parametrize("owed", ["verdict", "../x=success", "verdict=a b", "verdict=success\nx", *HOSTILE])
 def test_only_what_github_says_is_owed_is_told(hub, tmp_path, owed):
-    """The other job's output comes from GitHub's API, before it loads anything; another form is refused all the same."""
+    """The other job's output comes from GitHub's API, before it loads anything; another form is refused, too."""
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "verdict-gfx942.md").write_text("forged")
     done = call(hub, tmp_path, "comment", "v", OWED=owed)

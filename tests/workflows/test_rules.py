@@ -95,7 +95,7 @@ MUTATIONS = {
     "comment that renders the pull request's code": (
         "comment", lambda w: first_checkout(w["jobs"]["render"])["with"].pop("ref"), "checks out what a pull request"),
     "comment that renders where it may write": (
-        "comment", lambda w: w["jobs"]["comment"]["steps"].append(w["jobs"]["render"]["steps"][3]), "installs beside a"),
+        "comment", lambda w: w["jobs"]["comment"]["steps"].append(w["jobs"]["render"]["steps"][3]), "installs"),
     "comment that installs where it may write": (
         "comment", lambda w: w["jobs"]["comment"]["steps"].append({"run": "python3 dev.py rocattn gate"}), "installs"),
     "rendering that may comment": (

@@ -51,6 +51,7 @@ ACTIONS = {
 }
 MINUTES = 20  # of measuring, in the workflow
 _OLDEST_MINOR = 11  # of Python 3, for rocattn itself
+_PLACES = (".github", ".rocattn", "pyproject.toml")
 _USUAL_BRANCHES = ("main", "master", "develop", "trunk")
 _AT_LEAST = re.compile(r">=?\s*3\.(\d+)")
 _SCP_ADDRESS = re.compile(r"[\w.-]+@(?P<host>[\w.-]+):(?P<path>[^/].*)")
@@ -70,6 +71,7 @@ class GateSetup(msgspec.Struct, frozen=True, kw_only=True):
             project's own file says.
         lfs: Whether git keeps files in its large file storage.
         results: The folder of asv's results, relative to the repository: the record of noise is there.
+        places: Files and folders that say how a change is measured: comments mark a pull request that changes one.
         branch: The branch that pull requests go to.
         python: The Python of the workflow ("3.13").
         install: What pip installs as rocattn; "" where that is not known.
@@ -81,6 +83,7 @@ class GateSetup(msgspec.Struct, frozen=True, kw_only=True):
     words: list[str] = []
     lfs: bool = False
     results: str = OUR_RESULTS
+    places: list[str] = []
     branch: str
     python: str
     install: str
@@ -120,6 +123,7 @@ class _Measured(NamedTuple):
     results: str = OUR_RESULTS
     benchmarks: int = 0
     usual: bool = False
+    places: tuple[str, ...] = ()
 
     def words(self, *, alone: bool) -> list[str]:
         """Return the options that choose it; without any the gate finds an asv suite in a usual place by itself."""
@@ -167,7 +171,8 @@ def run(arguments: argparse.Namespace) -> int:
     found, left_out = _found(repo, start, arguments), list[str]()
     install = own_requirement() if arguments.install is None else arguments.install
     given = [word for each in found for word in each.words(alone=False)]
-    if any("${{" in word for word in [*given, *arguments.requirements, *arguments.commands, install]):
+    places = sorted({*_PLACES, *(place for each in found for place in each.places)} - {"", "."})
+    if any("${{" in word for word in [*given, *arguments.requirements, *arguments.commands, *places, install]):
         raise CommandError("${{ begins an expression of GitHub's: the workflow would run something else", USAGE)
     if not arguments.no_list:
         found, left_out = _listed(repo, found)
@@ -181,6 +186,7 @@ def run(arguments: argparse.Namespace) -> int:
         words=words,
         lfs=_has_lfs(repo),
         results=found[0].results,
+        places=places,
         branch=arguments.branch or _default_branch(repo),
         python=f"3.{max(_least_minor(repo), sys.version_info.minor)}",
         install=install,
@@ -232,19 +238,20 @@ def _found(repo: Path, start: Path, arguments: argparse.Namespace) -> list[_Meas
     if arguments.pytest:
         folder = _inside(repo, start, arguments.pytest)
         options = Options(pytest=(folder,), requirements=needed)
-        return [_Measured("pytest", Discovery(tests=(folder,)).what, options, _results(repo))]
+        return [_Measured("pytest", Discovery(tests=(folder,)).what, options, _results(repo), places=(folder,))]
     if not arguments.suite and settings.chosen(Options(), own).measures:
         return [_Measured("file", f"what {SETTINGS} says", Options(), _results(repo))]
     found = []
     for each in [Discovery(_inside(repo, start, arguments.suite))] if arguments.suite else discover_all(repo):
         if each.tests:
             options = Options(pytest=each.tests, requirements=needed)
-            found.append(_Measured("pytest", each.what, options, _results(repo)))
+            found.append(_Measured("pytest", each.what, options, _results(repo), places=each.tests))
             continue
         config = read_config(repo, each.suite)
         options = Options(suite=each.suite_in(repo))
         what = f"the asv benchmarks in {config.benchmark_dir}"
-        found.append(_Measured("asv", what, options, config.results_dir, usual=each.suite is None))
+        places = config.benchmark_dir, options.suite
+        found.append(_Measured("asv", what, options, config.results_dir, usual=each.suite is None, places=places))
     return found
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from rocattn_profiling.profile.ingest.table import Profile
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, Alternative, Metric, definitions
@@ -62,6 +63,7 @@ class Evaluation:
         launches: What was measured.
         constants: Per launch, the names in small letters of ``definitions.toml``.
         archs: Target of each launch; "" where it is not known.
+        of_arch: Target -> its launches.
         values: Metric -> per launch; NaN where there is none.
         across: Metric -> the same formula over counters of several passes where `values` uses one pass:
             rocprof-compute's convention.
@@ -73,7 +75,8 @@ class Evaluation:
 
     launches: Launches
     constants: dict[str, Floats]
-    archs: list[str]
+    archs: NDArray[np.object_]
+    of_arch: dict[str, Mask]
     values: dict[str, Floats] = field(default_factory=dict)
     across: dict[str, Floats] = field(default_factory=dict)
     uses: dict[str, list[Use]] = field(default_factory=dict)
@@ -91,27 +94,32 @@ def evaluate(profile: Profile, devices: Mapping[int, Device], work: Mapping[str,
         work: Per launch in the order of `find_launches`: "work_flops" and "work_bytes", NaN where not known.
     """
     launches = find_launches(profile)
-    agents = launches.table["agent"].astype("Int64").fillna(-1).to_numpy(np.int64)
-    of_launch = [devices.get(int(agent), devices.get(-1)) for agent in agents]
-    archs = [device.arch if device else "" for device in of_launch]
+    agents, of_launch = np.unique(
+        launches.table["agent"].astype("Int64").fillna(-1).to_numpy(np.int64), return_inverse=True
+    )
+    of_agent = [devices.get(int(agent), devices.get(-1)) for agent in agents]
+    archs = np.array([device.arch if device else "" for device in of_agent], object)[of_launch]
     take_out(launches, definitions().checks, archs)
-    constants = _constants(launches, of_launch)
+    constants = _constants(launches, of_agent, of_launch)
     constants.update(work or {})
-    result = Evaluation(launches, constants, archs)
+    result = Evaluation(launches, constants, archs, {arch: archs == arch for arch in pd.unique(archs)})
     every = (*launches.passes, launches.joined)
     short = {each.name: _is_short(result, each.counters.get(BUSY), each.duration_ns) for each in every}
+    nothing = np.full(len(launches), np.nan)  # of all metrics without a value: most of a hundred
+    nothing.flags.writeable = False
     for metric in definitions().metrics:
-        _evaluate_metric(result, metric, short)
+        _evaluate_metric(result, metric, short, nothing)
     return result
 
 
-def _constants(launches: Launches, of_launch: Sequence[Device | None]) -> dict[str, Floats]:
+def _constants(
+    launches: Launches, of_agent: Sequence[Device | None], of_launch: NDArray[np.int64]
+) -> dict[str, Floats]:
     table = launches.table
-    constants = {name: np.full(len(table), np.nan) for name in sorted(CONSTANTS)}
-    for device in {id(each): each for each in of_launch if each}.values():
-        mine = np.array([each is device for each in of_launch], dtype=bool)
-        for name, value in device.constants.items():
-            constants[name][mine] = value
+    constants = {}
+    for name in sorted(CONSTANTS):
+        known = [each.constants.get(name, np.nan) if each else np.nan for each in of_agent]
+        constants[name] = np.array(known, np.float64)[of_launch]
     for name, column in (("grid_threads", "grid"), ("block_threads", "block"), ("wave_size", "wave_size")):
         constants[name] = table[column].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
     constants["duration_ns"] = launches.duration_ns
@@ -126,18 +134,19 @@ def _is_short(result: Evaluation, busy: Floats | None, duration_ns: Floats) -> M
     return np.asarray(busy / xcds > duration_ns * clock / 1000 * SHORT)  # False where anything is NaN
 
 
-def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mask]) -> None:
+def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mask], nothing: Floats) -> None:
     count = len(result.launches)
-    values, times = np.full(count, np.nan), np.full(count, np.nan)
+    values = times = nothing
     wanting: set[str] = set()
-    for arch in dict.fromkeys(result.archs):
-        here = np.array([each == arch for each in result.archs], dtype=bool)
+    for arch, here in result.of_arch.items():
         if not arch:
             wanting.add("which GPU it was")
         cus = float(result.constants["cus"][here].min())
         for way in metric.for_arch(arch):
             cautions = definitions().cautions_of(metric.key, way, arch, cus)
             for use in _merge_single_passes(_uses(result, way, here & np.isnan(values), short, wanting, cautions)):
+                if values is nothing:
+                    values, times = nothing.copy(), nothing.copy()
                 with np.errstate(all="ignore"):
                     evaluated = way.formula.evaluate(use.inputs)
                 values[use.where] = np.broadcast_to(evaluated, (count,))[use.where]
@@ -151,7 +160,7 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
         _leave_out(result, metric, ~keep, why)
     result.values[metric.key], result.times[metric.key] = values, times
     if metric.key not in result.uses:
-        ways = [way for arch in set(result.archs) for way in metric.for_arch(arch)]
+        ways = [way for arch in result.of_arch for way in metric.for_arch(arch)]
         if wanting == {_PROBLEM} and any(way.formula.names - CONSTANTS for way in ways):
             result.missing[metric.key] = f"not counted, and {_PROBLEM} is not known"
         else:
@@ -314,7 +323,7 @@ def _take(
         names = {name: spelt(name, each.counters) for name in counters}
         if any(name not in each.counters for name in names.values()):
             continue
-        own = np.where(np.isnan(launches.undisturbed_ns), each.duration_ns, launches.undisturbed_ns)
+        own = launches.time_beside(each)
         values = {name: each.counters[have] for name, have in names.items()}
         where = rest & ~np.isnan(np.vstack(list(values.values()))).any(0)
         if "duration_ns" in way.formula.names:

@@ -85,6 +85,14 @@ class Launches:
     problems: list[str] = field(default_factory=list)
     stood_still: bool = False
     left_out: dict[str, Mask] = field(default_factory=dict)
+    _times: dict[str, Floats] = field(default_factory=dict)
+
+    def time_beside(self, each: PassCounters) -> Floats:
+        """Return the time of each launch that belongs to a pass's counters: undisturbed where known, else its own."""
+        if each.name not in self._times:  # of every formula that has a counter of it
+            disturbed = np.isnan(self.undisturbed_ns)
+            self._times[each.name] = np.where(disturbed, each.duration_ns, self.undisturbed_ns)
+        return self._times[each.name]
 
     def leave_out(self, counters: dict[str, Floats], where: Mask, names: Iterable[str] | None = None) -> None:
         """Take values out: of all these counters, or of those of these names; `left_out` remembers where."""
@@ -108,9 +116,14 @@ class Launches:
         families = Counter(each.name.partition("[")[0] for each in self.passes)
         for each in sorted(self.passes, key=lambda each: -families[each.name.partition("[")[0]]):
             for name, values in each.counters.items():
-                have = counters.get(name, np.full(len(self), np.nan))
-                taken = np.isnan(have) & each.borrowed.get(name, np.zeros(len(self), dtype=bool))
-                borrowed[name] = borrowed.get(name, np.zeros(len(self), dtype=bool)) | taken
+                if name not in counters:
+                    # What is taken out of the pass's is taken out of these: one array serves for both.
+                    counters[name], own = values, each.borrowed.get(name)
+                    borrowed[name] = np.zeros(len(self), dtype=bool) if own is None else own.copy()
+                    continue
+                have = counters[name]
+                if name in each.borrowed:
+                    borrowed[name] |= np.isnan(have) & each.borrowed[name]
                 counters[name] = np.where(np.isnan(have), values, have)
         return PassCounters("several passes", counters, self.duration_ns, borrowed)
 
@@ -312,7 +325,8 @@ def _take_out_waves(launches: Launches, each: PassCounters, archs: NDArray[np.ob
     counted, table = each.counters[WAVES], launches.table
     grid, block = table["grid"].to_numpy(np.float64), table["block"].to_numpy(np.float64)
     lanes = table["wave_size"].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
-    lanes = np.where([str(arch).startswith("gfx9") for arch in archs], 64.0, lanes)  # GCN and CDNA have no other size
+    old = [arch for arch in pd.unique(archs) if str(arch).startswith("gfx9")]
+    lanes = np.where(np.isin(archs, old), 64.0, lanes)  # GCN and CDNA have no other size
     known = (grid > 0) & (block > 0) & (counted > 0)
     wrong = known.copy()
     for size in (32, 64):

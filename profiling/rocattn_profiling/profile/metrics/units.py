@@ -120,46 +120,50 @@ def units_of(
         single: Whether each launch is a unit by itself.
     """
     table = evaluation.launches.table
-    kernels, problems = table["kernel"].astype(str).to_numpy(object), np.array(labels or [""] * len(table), object)
+    kernels = table["kernel"].cat.categories
+    codes = table["kernel"].cat.codes.to_numpy()
+    problem, problems = pd.factorize(np.array(labels, object)) if labels else (np.zeros(len(table), np.int8), [""])
     grid, block = table["grid"].to_numpy(np.int64), table["block"].to_numpy(np.int64)
     known = (grid > 0) & (block > 0)
     block, blocks = np.where(known, block, 0), np.where(known, -(-grid // np.maximum(block, 1)), 0)
     agents = table["agent"].astype("Int64").fillna(-1).to_numpy(np.int64)
-    places = np.column_stack([agents, table["rank"].to_numpy(np.int64)])
-    kinds, names = _kinds(evaluation, agents.tolist()), pd.factorize(kernels)[0]
+    ranks, kinds = table["rank"].to_numpy(np.int64), _kinds(evaluation, agents)
+    step = int(ranks.max(initial=0)) + 1
+    places = (agents + 1) * step + ranks  # one number for both, in their order
     number: Integers = np.zeros(len(table), np.int64)
     every: Integers = np.arange(len(table), dtype=np.int64)
     units: list[LaunchUnit] = []
 
     def add(rows: Integers, shape: LaunchShape) -> None:
         number[rows] = len(units)
-        on = tuple(LaunchPlace(*place) for place in np.unique(places[rows], axis=0).tolist())
-        units.append(LaunchUnit(str(kernels[rows[0]]), str(problems[rows[0]]), shape, int(kinds[rows[0]]), on))
+        on = tuple(LaunchPlace(place // step - 1, place % step) for place in np.unique(places[rows]).tolist())
+        kernel, label = kernels[codes[rows[0]]], problems[problem[rows[0]]]
+        units.append(LaunchUnit(str(kernel), str(label), shape, int(kinds[rows[0]]), on))
 
     if single:
         for row in range(len(table)):
             add(np.array([row]), LaunchShape(int(block[row]), int(blocks[row]), int(blocks[row])))
         return number, units
-    for rows in _parts(every, names, pd.factorize(problems)[0]):
-        if kind_of(str(kernels[rows[0]])):  # its time is not its own work: every shape and GPU is one unit
+    for rows in _parts(every, pd.factorize(codes)[0], problem):
+        if kind_of(str(kernels[codes[rows[0]]])):  # its time is not its own work: every shape and GPU is one unit
             add(rows, LaunchShape(0, 0, 0))
             continue
         for of_class, shape in _classes(rows, block, blocks):
             for of_kind in _parts(of_class, kinds):
-                for alike in _alike(of_kind, places, evaluation.launches.duration_ns):
+                for alike in _alike(of_kind, places, agents, evaluation.launches.duration_ns):
                     add(alike, shape)
     return number, units
 
 
-def _kinds(evaluation: Evaluation, agents: Sequence[int]) -> Integers:
+def _kinds(evaluation: Evaluation, agents: Integers) -> Integers:
     """Return the kind of GPU of each launch: of equal architecture and size."""
     facts = [np.nan_to_num(evaluation.constants[name]) for name in ("cus", "xcds", "clock_mhz", "peak_gbps")]
     kinds: dict[object, int] = {}
-    of_agent = {
-        int(agent): kinds.setdefault((evaluation.archs[row], *(values[row] for values in facts)), len(kinds))
-        for agent, row in zip(*np.unique(agents, return_index=True), strict=True)
-    }
-    return np.array([of_agent[agent] for agent in agents], np.int64)
+    _, first, of_launch = np.unique(agents, return_index=True, return_inverse=True)
+    of_agent = [
+        kinds.setdefault((evaluation.archs[row], *(values[row] for values in facts)), len(kinds)) for row in first
+    ]
+    return np.array(of_agent, np.int64)[of_launch]
 
 
 def _parts(rows: Integers, *keys: Integers) -> Iterator[Integers]:
@@ -184,15 +188,15 @@ def _classes(rows: Integers, block: Integers, blocks: Integers) -> Iterator[tupl
         yield np.concatenate(parts), LaunchShape(int(block[least]), int(blocks[least]), int(blocks[most]))
 
 
-def _alike(rows: Integers, places: Integers, duration_ns: Floats) -> Iterator[Integers]:
+def _alike(rows: Integers, places: Integers, agents: Integers, duration_ns: Floats) -> Iterator[Integers]:
     """Yield rows of places (GPUs, processes) whose median times agree, or differ by less than their launches do."""
-    parts = list(_parts(rows, places[:, 1], places[:, 0]))
+    parts = list(_parts(rows, places))
     quartiles = {}
     for number, part in enumerate(parts):
         times = duration_ns[part][~np.isnan(duration_ns[part])]
         quartiles[number] = np.percentile(times, (25, 50, 75)) if len(times) else np.zeros(3)
     # Processes that start one after another on one GPU are no GPUs: one launch each tells nothing.
-    if len(np.unique(places[rows, 0])) == 1 and min(map(len, parts)) < 3:
+    if len(np.unique(agents[rows])) == 1 and min(map(len, parts)) < 3:
         parts, quartiles = [rows], {0: np.zeros(3)}
     joined: list[list[int]] = []
     for number in sorted(quartiles, key=lambda number: float(quartiles[number][1])):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
 
 from rocattn_profiling.pages.render import add_filters, count, markdown_text, shorten, standalone
 from rocattn_profiling.pages.time_strips import time_strips
@@ -282,13 +284,15 @@ def trace_json(profile: Profile, labels: Sequence[str] | None = None) -> str:
         labels: The problem that each row of ``profile.dispatches`` solved.
     """
     rows = profile.dispatches
-    timed = rows[rows["start_ns"].notna() & rows["end_ns"].notna()]
+    timed = (rows["start_ns"].notna() & rows["end_ns"].notna()).to_numpy()
+    of_pass, labelled = rows["pass"].cat.codes.to_numpy(), rows["pass"].cat.categories
     numbers = profile.agents["number"].dropna().astype(int).to_dict()  # the profiler's own
     events: list[dict[str, object]] = []
-    for number, (name, group) in enumerate(timed.groupby("pass", observed=True, sort=False)):
-        events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": f"{name}"}})
-        first = int(group["start_ns"].min())
-        chosen = group.head(max(MOST_EVENTS - len(events), 0))
+    for number, code in enumerate(dict.fromkeys(of_pass[timed].tolist())):
+        here = np.flatnonzero(timed & (of_pass == code))
+        events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": f"{labelled[code]}"}})
+        first = int(rows["start_ns"].array[here].min())
+        chosen = rows.iloc[here[: max(MOST_EVENTS - len(events), 0)]]
         columns = [chosen[name].to_list() for name in ("start_ns", "end_ns", "kernel", "dispatch", "grid", "block")]
         owners = [chosen[name].fillna(NO_PROCESS).astype(int).to_list() for name in ("process", "agent", "queue")]
         tracks: dict[tuple[int, int, int], int] = {}
@@ -308,6 +312,7 @@ def trace_json(profile: Profile, labels: Sequence[str] | None = None) -> str:
             named = [("process", process), ("GPU", numbers.get(agent, NO_PROCESS)), ("queue", queue)]
             text = ", ".join(f"{what} {each}" for what, each in named if each >= 0) or "queue not known"
             events.append({"name": "thread_name", "ph": "M", "pid": number, "tid": track, "args": {"name": text}})
-    left = len(timed) - sum(event["ph"] == "X" for event in events)
+    left = np.count_nonzero(timed) - sum(event["ph"] == "X" for event in events)
     other = {"left_out": f"{left} more dispatches"} if left > 0 else {}
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}) + "\n"
+    content = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
+    return msgspec.json.encode(content).decode() + "\n"

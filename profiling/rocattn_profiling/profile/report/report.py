@@ -36,6 +36,7 @@ from rocattn_profiling.profile.report.verdict import verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from pandas.api.extensions import ExtensionArray
 
     from rocattn.gpu.launch import LaunchPlan
 
@@ -80,7 +81,9 @@ def build(
     labels = attributed.labels if attributed else None
     groups = by_kernel(evaluation, labels) if per == "kernel" else by_launch(evaluation, labels)
     total = sum(group.total_ns for group in groups)
-    columns = {name: evaluation.launches.table[name].to_numpy(object) for name in _COLUMNS}
+    table = evaluation.launches.table
+    columns = {name: table[name].array for name in _COLUMNS}
+    sizes = table.groupby(["grid", "block"], sort=False).ngroup().to_numpy()
     unnamed, whole_kernels = devices.get(UNKNOWN_AGENT), per == "kernel"  # samples say nothing of a single dispatch
     ran_on = {}
     for group in reversed(groups) if whole_kernels and len(profile.samples) else ():
@@ -98,7 +101,7 @@ def build(
     for group in groups:
         # Where launches of a kernel are judged apart, the samples speak for those that take most of the time.
         kernel, own = _kernel(
-            group, evaluation, devices, per, total, measured, places, columns, of_kernel.pop(group.name, []),
+            group, evaluation, devices, per, total, measured, places, columns, sizes, of_kernel.pop(group.name, []),
             sampled=group.name in sampled,
         )  # fmt: skip
         kernels.append(kernel)
@@ -145,7 +148,8 @@ def _kernel(
     total_ns: float,
     measured: Mapping[int, Mapping[str, float]],
     places: Places,
-    columns: Mapping[str, NDArray[np.object_]],
+    columns: Mapping[str, ExtensionArray],
+    sizes: NDArray[np.int64],
     spots: Sequence[HotSpots],
     *,
     sampled: bool,
@@ -154,7 +158,10 @@ def _kernel(
     first = {name: values[group.rows[0]] for name, values in columns.items()}
     device = _device(first["agent"], devices)
     resources = {name: None if _nothing(first[name]) else int(first[name]) for name in RESOURCES}
-    grids = Counter(zip(columns["grid"][group.rows].tolist(), columns["block"][group.rows].tolist(), strict=True))
+    _, firsts, counts = np.unique(sizes[group.rows], return_index=True, return_counts=True)
+    grids: Counter[tuple[int, int]] = Counter()
+    for at, number in sorted(zip(firsts.tolist(), counts.tolist(), strict=True)):
+        grids[columns["grid"][group.rows[at]], columns["block"][group.rows[at]]] = number
     theory, why = _occupancy(device, resources, int(first["block"]), _lanes(group, device, resources, grids))
     share = group.total_ns / total_ns if total_ns else 0.0
     numbers = _numbers(group, device, resources, evaluation.values["launched_waves"][group.rows])

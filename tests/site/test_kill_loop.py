@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import psutil
 import pytest
@@ -27,9 +28,13 @@ VERBS = {
     "gate": (["gate", "run", "--quick", "--out", "out"], 15.0),
     "report": (["report", "--records", "none", "--out", "out"], 2.0),
     "doctor": (["doctor"], 4.0),
+    "kernels audit": (["kernels", "audit", "--quick", "--arch", "gfx942", "--jobs", "2", "--out", "out"], 12.0),
 }
+# What compiles begins with an empty cache each time: with a full one no worker would be at work.
+COMPILING = {"kernels audit"}
 _KEPT = re.compile(r"; kept (\d+) of (?:at most )?\d+(?: launches)? in (\S+);")
 _GONE_S = 30.0
+KILLS = 30
 
 
 def lines_of(folder):
@@ -49,13 +54,19 @@ def descendants(process):
 
 
 def kill_once(verb, folder, chance):
-    """Start a command, end it, and hold it to what it promises; return how it was ended, and what it had finished."""
+    """Start a command, end it, and hold it to what it promises.
+
+    Returns:
+        The signal, whether it ended the command, and how many finished results lie there.
+    """
     words, most = VERBS[verb]
     how, at = chance.choice([*STATUS]), chance.uniform(0.2, most)
     before, _ = lines_of(folder)
+    cold = {"ROCATTN_CACHE_DIR": str(folder / f"cold-{chance.random()}")} if verb in COMPILING else {}
     process = subprocess.Popen(
         [*hearing(signal.SIGINT, signal.SIGHUP), sys.executable, "-m", "rocattn_profiling.cli", *words],
         cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env=os.environ | cold,
     )  # fmt: skip
     started, end = {}, time.monotonic() + at
     while time.monotonic() < end and process.poll() is None:
@@ -78,7 +89,7 @@ def kill_once(verb, folder, chance):
         if told := _KEPT.search(said):
             assert any(str(path).endswith(told[2].removeprefix("out/")) for path in whole) or verb == "bench", said
             assert int(told[1]) > 0
-    return how, at
+    return how, process.returncode in {-how, STATUS[how]}, sum(map(len, whole.values()))
 
 
 @pytest.fixture
@@ -89,18 +100,20 @@ def place(project, offline, monkeypatch):  # noqa: F811 - fixtures
 
 
 def test_a_few_kills_lose_nothing(place):
-    """One of each signal, on two commands."""
+    """Three commands, of which one has workers that compile."""
     chance = random.Random(7)  # noqa: S311 - seeded
-    for verb in ("memory", "verify", "memory"):
+    for verb in ("memory", "verify", "kernels audit"):
         kill_once(verb, place, chance)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_many_kills_lose_nothing(place, verb):
-    """Thirty of each command: 210 in all; in the end each finishes as if nothing had been."""
+    """Thirty of each command: 240 in all; in the end each finishes as if nothing had been."""
     chance = random.Random(verb)  # noqa: S311 - seeded
-    for _ in range(30):
-        kill_once(verb, place, chance)
+    ends = [kill_once(verb, place, chance) for _ in range(KILLS)]
+    ended, kept = (sum(bool(end[column]) for end in ends) for column in (1, 2))
+    by_signal = ", ".join(f"{signal.Signals(how).name} {n}" for how, n in Counter(how for how, *_ in ends).items())
+    print(f"{verb}: {KILLS} ({by_signal}), {ended} while it ran, {kept} with finished results")  # pytest -rP
     done = subprocess.run(
         [sys.executable, "-m", "rocattn_profiling.cli", *VERBS[verb][0]], cwd=place, env=os.environ,
         capture_output=True, text=True, check=False,

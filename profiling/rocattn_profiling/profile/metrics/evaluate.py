@@ -116,12 +116,13 @@ def _constants(
     launches: Launches, of_agent: Sequence[Device | None], of_launch: NDArray[np.int64]
 ) -> dict[str, Floats]:
     table = launches.table
-    constants = {}
+    constants: dict[str, Floats] = {}
     for name in sorted(CONSTANTS):
         known = [each.constants.get(name, np.nan) if each else np.nan for each in of_agent]
         constants[name] = np.array(known, np.float64)[of_launch]
     for name, column in (("grid_threads", "grid"), ("block_threads", "block"), ("wave_size", "wave_size")):
-        constants[name] = table[column].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+        sizes = table[column].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+        constants[name] = np.asarray(sizes, np.float64)
     constants["duration_ns"] = launches.duration_ns
     return constants
 

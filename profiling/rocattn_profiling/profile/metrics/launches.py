@@ -216,7 +216,7 @@ def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[
     return [f"pass {who} the measurements of pass {first}, which is reported"]
 
 
-def take_out(launches: Launches, checks: Iterable[CounterRule], archs: Sequence[str]) -> None:
+def take_out(launches: Launches, checks: Iterable[CounterRule], archs: NDArray[np.object_]) -> None:
     """Drop counters that cannot be right: all zero, a part above its whole, names of another architecture.
 
     Args:
@@ -224,14 +224,13 @@ def take_out(launches: Launches, checks: Iterable[CounterRule], archs: Sequence[
         checks: The rules; those for none of the targets do nothing.
         archs: The target of each launch; "" if it is not known.
     """
-    of_launch = np.array(archs, dtype=object)
     for each in launches.passes:
         _take_out_wrapped(launches, each)
         _take_out_silent(launches, each)
-        _take_out_waves(launches, each, of_launch)
+        _take_out_waves(launches, each, archs)
         for check in checks:
             fits = {arch for arch in set(archs) if check.arch.fullmatch(arch)}
-            here = np.isin(of_launch, list(fits))
+            here = np.isin(archs, list(fits))
             if not here.any():
                 continue
             if check.foreign:

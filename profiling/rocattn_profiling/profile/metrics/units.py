@@ -122,14 +122,18 @@ def units_of(
     table = evaluation.launches.table
     kernels = table["kernel"].cat.categories
     codes = table["kernel"].cat.codes.to_numpy()
-    problem, problems = pd.factorize(np.array(labels, object)) if labels else (np.zeros(len(table), np.int8), [""])
+    problem: Integers = np.zeros(len(table), np.int64)
+    problems: Sequence[str] = [""]
+    if labels:
+        problem, found = pd.factorize(np.array(labels, object))
+        problems = found.tolist()
     grid, block = table["grid"].to_numpy(np.int64), table["block"].to_numpy(np.int64)
     known = (grid > 0) & (block > 0)
     block, blocks = np.where(known, block, 0), np.where(known, -(-grid // np.maximum(block, 1)), 0)
-    agents = table["agent"].astype("Int64").fillna(-1).to_numpy(np.int64)
-    ranks, kinds = table["rank"].to_numpy(np.int64), _kinds(evaluation, agents)
-    step = int(ranks.max(initial=0)) + 1
-    places = (agents + 1) * step + ranks  # one number for both, in their order
+    agents: Integers = table["agent"].astype("Int64").fillna(-1).to_numpy(np.int64)
+    ranks: Integers = np.asarray(table["rank"], np.int64)
+    kinds, step = _kinds(evaluation, agents), int(ranks.max(initial=0)) + 1
+    places: Integers = (agents + 1) * step + ranks  # one number for both, in their order
     number: Integers = np.zeros(len(table), np.int64)
     every: Integers = np.arange(len(table), dtype=np.int64)
     units: list[LaunchUnit] = []

@@ -272,6 +272,27 @@ def _formulas(report: ProfileReport) -> list[UsedFormula]:
     return list(used.values())
 
 
+class _Told(msgspec.Struct, gc=False, omit_defaults=True):
+    kernel: str
+    dispatch: int
+    grid: int = msgspec.field(name="work items")
+    block: int
+    problem: str = ""
+
+
+class _Slice(msgspec.Struct, gc=False):
+    """A launch in Chrome's trace format; a dictionary for each of so many would be looked at by the collector."""
+
+    name: str
+    ts: float
+    dur: float
+    pid: int
+    tid: int
+    args: _Told
+    cat: str = "kernel"
+    ph: str = "X"
+
+
 def trace_json(profile: Profile, labels: Sequence[str] | None = None) -> str:
     """Return Chrome's trace format: one track per pass, process and queue, one slice per dispatch.
 
@@ -287,7 +308,7 @@ def trace_json(profile: Profile, labels: Sequence[str] | None = None) -> str:
     timed = (rows["start_ns"].notna() & rows["end_ns"].notna()).to_numpy()
     of_pass, labelled = rows["pass"].cat.codes.to_numpy(), rows["pass"].cat.categories
     numbers = profile.agents["number"].dropna().astype(int).to_dict()  # the profiler's own
-    events: list[dict[str, object]] = []
+    events: list[object] = []
     for number, code in enumerate(dict.fromkeys(of_pass[timed].tolist())):
         here = np.flatnonzero(timed & (of_pass == code))
         events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": f"{labelled[code]}"}})
@@ -301,18 +322,15 @@ def trace_json(profile: Profile, labels: Sequence[str] | None = None) -> str:
         ):
             track = tracks.setdefault(owner, len(tracks))
             label = labels[row] if labels else ""
-            arguments = {"kernel": kernel, "dispatch": dispatch, "work items": grid, "block": block}
             # Microseconds as Chrome wants them, to the nanosecond.
-            events.append({
-                "name": label or str(kernel)[:120], "cat": "kernel", "ph": "X", "ts": (start - first) / 1000,
-                "dur": (end - start) / 1000, "pid": number, "tid": track,
-                "args": arguments | ({"problem": label} if label else {}),
-            })  # fmt: skip
+            start_us, long_us = (start - first) / 1000, (end - start) / 1000
+            told = _Told(kernel, dispatch, grid, block, label)
+            events.append(_Slice(label or str(kernel)[:120], start_us, long_us, number, track, told))
         for (process, agent, queue), track in tracks.items():
             named = [("process", process), ("GPU", numbers.get(agent, NO_PROCESS)), ("queue", queue)]
             text = ", ".join(f"{what} {each}" for what, each in named if each >= 0) or "queue not known"
             events.append({"name": "thread_name", "ph": "M", "pid": number, "tid": track, "args": {"name": text}})
-    left = np.count_nonzero(timed) - sum(event["ph"] == "X" for event in events)
+    left = np.count_nonzero(timed) - sum(isinstance(event, _Slice) for event in events)
     other = {"left_out": f"{left} more dispatches"} if left > 0 else {}
     content = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
     return msgspec.json.encode(content).decode() + "\n"

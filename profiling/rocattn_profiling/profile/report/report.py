@@ -83,7 +83,7 @@ def build(
     total = sum(group.total_ns for group in groups)
     table = evaluation.launches.table
     columns = {name: table[name].array for name in _COLUMNS}
-    sizes = table.groupby(["grid", "block"], sort=False).ngroup().to_numpy()
+    sizes: NDArray[np.int64] = np.asarray(table.groupby(["grid", "block"], sort=False).ngroup(), np.int64)
     unnamed, whole_kernels = devices.get(UNKNOWN_AGENT), per == "kernel"  # samples say nothing of a single dispatch
     ran_on = {}
     for group in reversed(groups) if whole_kernels and len(profile.samples) else ():

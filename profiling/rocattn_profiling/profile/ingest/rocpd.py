@@ -284,9 +284,12 @@ class _Reader:
         while fetched := cursor.fetchmany():
             total += len(fetched)
             self._connection.check(total)
-            table = np.array(
-                [[np.nan if not isinstance(v, (int, float)) else v for v in row] for row in fetched], np.float64
-            )
+            try:
+                table = np.fromiter(itertools.chain.from_iterable(fetched), np.float64, 5 * len(fetched)).reshape(-1, 5)
+            except (TypeError, ValueError, OverflowError):  # of texts that are no numbers
+                table = np.array(
+                    [[np.nan if not isinstance(v, (int, float)) else v for v in row] for row in fetched], np.float64
+                )
             known = ~np.isnan(table).any(axis=1)
             self._notes.add(NO_VALUE, "dropped", count=int((~known).sum()))
             whole = table[known, :4].astype(np.int64)

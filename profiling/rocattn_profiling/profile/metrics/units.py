@@ -130,7 +130,7 @@ def units_of(
     grid, block = table["grid"].to_numpy(np.int64), table["block"].to_numpy(np.int64)
     known = (grid > 0) & (block > 0)
     block, blocks = np.where(known, block, 0), np.where(known, -(-grid // np.maximum(block, 1)), 0)
-    agents: Integers = table["agent"].astype("Int64").fillna(-1).to_numpy(np.int64)
+    agents: Integers = np.asarray(table["agent"].astype("Int64").fillna(-1), np.int64)
     ranks: Integers = np.asarray(table["rank"], np.int64)
     kinds, step = _kinds(evaluation, agents), int(ranks.max(initial=0)) + 1
     places: Integers = (agents + 1) * step + ranks  # one number for both, in their order

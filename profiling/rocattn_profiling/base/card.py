@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from rocattn_profiling.base.markup import line as harmless
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -28,7 +30,7 @@ _ASCII = {"…": "...", "µ": "u", "≥": ">", "→": "->", "\u2013": "-", "·":
 
 
 class Card:
-    """Lines for one screen; foreign text in them must be harmless already (`base.markup.terminal`).
+    """Lines for one screen; foreign text in them is text, whatever it holds.
 
     Attributes:
         lines: What was added.
@@ -64,7 +66,8 @@ class Card:
         return text
 
     def spell(self, text: str) -> str:
-        """Return text in what the output can show."""
+        """Return text on one line, in what the output can show, without anything that acts on a terminal or a log."""
+        text = harmless(text)
         return text if self.unicode else "".join(_ASCII.get(character, character) for character in text)
 
     def add(self, *parts: Part, first: Part = "", indent: int | None = None, wrap: bool = True) -> None:

@@ -61,7 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def lines(checks: Sequence[DoctorCheck]) -> list[str]:
-    """Format checks by group as plain text: status, name and detail, with the remedy below."""
+    """Format checks by group as plain text: status, name and detail, with the remedy below.
+
+    What compilers, drivers and tools answered is text in them.
+    """
+    from rocattn_profiling.base.markup import line
+
     width = max((len(check.name) for check in checks), default=0)
     out: list[str] = []
     group = ""
@@ -72,7 +77,7 @@ def lines(checks: Sequence[DoctorCheck]) -> list[str]:
         out.append(f"  {check.status:7}  {check.name:{width}}  {check.detail}".rstrip())
         if check.remedy:
             out.append(f"  {'':7}  {'':{width}}  -> {check.remedy}")
-    return out
+    return [*map(line, out)]
 
 
 def verdict(report: dict[str, Any]) -> str:

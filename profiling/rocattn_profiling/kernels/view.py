@@ -10,6 +10,7 @@ from pathlib import Path
 from rocattn_profiling.base.card import Card
 from rocattn_profiling.base.console import print_table, say, stderr
 from rocattn_profiling.base.files import write_together
+from rocattn_profiling.base.markup import code, markdown
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import Comparison, Finding
 from rocattn_profiling.kernels.facts import KernelFacts
@@ -23,6 +24,7 @@ from rocattn_profiling.kernels.verdict import WORDS, Variant, coverage, headline
 
 AUDIT, MARKDOWN, COMPARISON = "audit.json", "audit.md", "comparison.json"
 _MOST_ROWS = 60
+_MOST_TEXT = 4000  # characters of a name, in the file
 _KEYS = ("kernel", "arch")  # what tells rows apart; of several files, so does the file
 _RESOURCES = (
     "VGPRs", "AGPRs", "SGPRs", "spills", "scratch B", "LDS B", "waves", "bound by", "cycles",
@@ -307,7 +309,7 @@ def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, file
             lines += [f"## {_title(severity, pinned=pinned).capitalize()}", ""]
             for finding in findings:
                 lines.append(f"- {_escaped(finding.sentence)}")
-                lines += [f"  - `{line}`" for line in finding.lines]
+                lines += [f"  - {code(line, _MOST_TEXT)}" for line in finding.lines]
             lines.append("")
         if gaps := comparison.coverage.not_compared:
             lines += ["## Not compared", "", *(f"- {_escaped(each.line)}" for each in gaps), ""]
@@ -342,5 +344,5 @@ def _cells(cells: Iterable[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Keep a name from being read as Markdown: symbols of C++ are full of it."""
-    return "".join(f"\\{letter}" if letter in "|*_<>`[]\\" else letter for letter in text)
+    """Keep a name from being read as Markdown: symbols of C++ are full of it, and a code object is whoever's."""
+    return markdown(text, _MOST_TEXT)

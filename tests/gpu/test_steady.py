@@ -129,7 +129,7 @@ print(json.dumps([found, seen]))
         "strided last axis", "another dtype", "another device", "no device", "a gradient", "one later",
         "keys and values disagree", "numpy keys", "causal by number", "not causal by number", "window of floats",
         "scale by flag", "LSE by number", "wrong heads", "heads by float", "wrong out_dtype", "sinks of 16 bits",
-        "wrong seed", "another backend", "backends",
+        "slopes as sinks", "wrong seed", "another backend", "backends",
     }  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def test_what_queues_gpu_kernels_is_the_wheels_for_any_cpu(wheel, monkeypatch, m
 
 
 @pytest.mark.usefixtures("host_compiler")
-def test_without_a_wheel_what_queues_gpu_kernels_is_compiled_alone(monkeypatch, tmp_path):
+def test_without_a_wheel_the_launcher_is_compiled_alone(monkeypatch, tmp_path):
     """It needs no CPU kernels, and several libraries open from memory stay apart."""
     monkeypatch.setattr(cpu_library, "_folder", lambda: tmp_path)
     forget()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from asv.results import Results
     from numpy.typing import NDArray
 
 
@@ -25,7 +24,7 @@ _RATE = re.compile(
     r"(?:/ ?(?:[mun\u00b5\u03bc]?s|secs?|seconds?|min(?:ute)?s?|h(?:ours?)?|cycles?|clk)|flops"
     r"|\b[kmgtpe]?i?(?:b|bit|f|i|io|o|q|r|t)ps)$|\bper (?:(?:milli|micro|nano)?sec(?:ond)?|minute|hour|cycle)\b"
 )
-_NO_INTERVAL = math.nan, math.nan
+_COLUMNS = frozenset({"result", "params", "version", "started_at", "duration", "samples", "profile"})
 LARGEST = 1e300
 """Larger numbers are none: sums and spans of a few of them would be infinite."""
 
@@ -217,6 +216,32 @@ def commits_of(lines: Iterable[Points]) -> dict[str, int]:
     return {sha: date for points in shared.values() for sha, date in zip(points.shas, points.dates_ms, strict=True)}
 
 
+class ResultFile:
+    """A result file of asv's version 2 as it is: asv's own class makes a dictionary for each of millions of results.
+
+    Attributes:
+        params, requirements, commit_hash, date, env_name: As in the file.
+        results: A row for each benchmark, with values in the order of the file's columns; the last ones may lack.
+
+    Raises:
+        KeyError, TypeError, AttributeError: When it is not what asv accepts.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.params, self.requirements = data["params"], data["requirements"]
+        self.commit_hash, self.date, self.env_name = data["commit_hash"], data["date"], data["env_name"]
+        self.results: Mapping[str, list[Any]] = data["results"]
+        self._at = {key: at for at, key in enumerate(data["result_columns"])}
+        _ = self.params["machine"], data["python"]
+        if unknown := [key for key in self._at if key not in _COLUMNS and not key.startswith("stats_")]:
+            raise KeyError(unknown[0])
+
+    def column(self, name: str, key: str) -> Any:
+        """Return what a benchmark has in one column; None if nothing."""
+        row, at = self.results[name], self._at.get(key)
+        return None if at is None or at >= len(row) else row[at]
+
+
 class ResultGrid:
     """Results of one benchmark for the same parameter values, a row for each result file, on their way to series."""
 
@@ -224,38 +249,21 @@ class ResultGrid:
         self._width = width
         self._shas: list[str] = []
         self._dates_ms: list[int] = []
-        self._numbers = array("d"), array("d"), array("d")
+        self._numbers: tuple[list[bytes], ...] = [], [], []  # cheaper to send and to join than arrays
 
-    def add(self, results: Results, name: str, params: list[list[str]]) -> None:
-        """Add what a result file has of the benchmark.
-
-        Raises:
-            ValueError, TypeError: When a result is no number; nothing was added then.
-        """
-        kept, getters = (
-            (results._results, results._samples, results._stats),  # noqa: SLF001 - as they are in the file
-            (results.get_result_value, results.get_result_samples, results.get_result_stats),
-        )
-        # asv's getters look up every combination; here each is where it was asked for.
-        found, samples, stats = (
-            own[name] if len(own[name] or ()) == self._width else get(name, params)
-            for own, get in zip(kept, getters, strict=True)
-        )
-        values = _numbers(found)
-        lows, highs = zip(*map(_ends, samples, stats), strict=True)
-        if not len(values) == len(lows) == self._width:
-            raise ValueError(f"{len(values)} results for {self._width} combinations of parameters")
-        for column, numbers in zip(self._numbers, (values, lows, highs), strict=True):
-            column.extend(numbers)
-        self._shas.append(results.commit_hash)
-        self._dates_ms.append(int(results.date))
+    def add(self, file: ResultFile, values: Iterable[NDArray[np.float64]]) -> None:
+        """Add what a result file has of the benchmark, from `numbers_of`."""
+        for column, own in zip(self._numbers, values, strict=True):
+            column.append(own.tobytes())
+        self._shas.append(file.commit_hash)
+        self._dates_ms.append(int(file.date))
 
     def extend(self, later: ResultGrid) -> None:
         """Add what other result files have of it."""
         self._shas += later._shas
         self._dates_ms += later._dates_ms
         for column, numbers in zip(self._numbers, later._numbers, strict=True):
-            column.extend(numbers)
+            column += numbers
 
     def commits(self) -> Iterator[tuple[str, int]]:
         """Return the commits with their dates in milliseconds since 1970."""
@@ -266,37 +274,74 @@ class ResultGrid:
         order = ordered.order(self._shas, self._dates_ms)
         shas, dates_ms = [self._shas[at] for at in order], [self._dates_ms[at] for at in order]
         values, lows, highs = (
-            np.frombuffer(column).reshape(-1, self._width)[order].T.copy() for column in self._numbers
+            np.frombuffer(b"".join(column)).reshape(-1, self._width)[order].T.copy() for column in self._numbers
         )
         return [Points(shas, dates_ms, values[at], lows[at], highs[at]) for at in range(self._width)]
 
 
-def _numbers(values: Sequence[object]) -> list[float]:
+def numbers_of(
+    file: ResultFile, widths: Mapping[str, int]
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield the values of each benchmark with the ends of their intervals, as `Points` keeps them.
+
+    Args:
+        file: The results.
+        widths: How many results each benchmark has.
+
+    Raises:
+        ValueError, TypeError: When a result of any is no number.
+    """
+    found, lows, highs, samples = (
+        [value for name, width in widths.items() for value in _whole(file.column(name, key), width)]
+        for key in ("result", "stats_ci_99_a", "stats_ci_99_b", "samples")
+    )
+    columns = _numbers(found), *_intervals(lows, highs, samples)
+    for start, width in zip(itertools.accumulate(widths.values(), initial=0), widths.values(), strict=False):
+        values, low, high = (column[start : start + width] for column in columns)
+        yield values, low, high
+
+
+def _whole(column: list[Any] | None, width: int) -> list[Any]:
+    """Return a column with a value for each combination: None, which asv takes for failed, where it has none."""
+    if column is None:
+        return [None] * width
+    if not isinstance(column, list):
+        raise TypeError(f"{type(column).__name__} in place of a list")
+    return column if len(column) == width else [*column, *[None] * width][:width]
+
+
+def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
     """Return results as `Points` keeps them, NaN for an absurdly large one; ValueError for anything but a number."""
-    for kind in {*map(type, values)} - {float, int, type(None)}:
+    kinds = {*map(type, values)}
+    for kind in kinds - {float, int, type(None)}:
         raise ValueError(f"{kind.__name__} in place of a number")
-    known: Sequence[Any] = values
-    return [math.inf if v is None else v if -LARGEST <= v <= LARGEST else math.nan for v in known]
+    if int in kinds:  # of any length
+        values = [None if v is None else float(v) if -LARGEST <= v <= LARGEST else math.nan for v in values]
+    numbers = np.array(values, dtype=float)  # None becomes NaN
+    numbers[np.abs(numbers) > LARGEST] = math.nan
+    if type(None) in kinds:
+        numbers[[v is None for v in values]] = math.inf
+    return numbers
 
 
-def _ends(samples: Sequence[object] | None, stats: Mapping[str, Any] | None) -> tuple[float, float]:
-    """Return the interval of a result, from its samples or else as asv computed it; NaN without one."""
-    if samples:
-        low, high = interval([value for value in _numbers(samples) if math.isfinite(value)])
-        if low is not None and high is not None:
-            return low, high
-    if not stats:
-        return _NO_INTERVAL
-    low, high = stats.get("ci_99_a"), stats.get("ci_99_b")
-    if type(low) is not float or type(high) is not float:  # nearly all are: the check costs more than the reading
-        low, high = _numbers([low, high])
-    return (low, high) if abs(low) <= LARGEST and abs(high) <= LARGEST else _NO_INTERVAL
+def _intervals(
+    lows: Sequence[Any], highs: Sequence[Any], samples: Sequence[Any]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the intervals of results, from their samples or else as asv computed them; NaN where there is none."""
+    low, high = _numbers(lows), _numbers(highs)
+    unknown = ~(np.isfinite(low) & np.isfinite(high))
+    low[unknown] = high[unknown] = math.nan
+    for at, own in enumerate(samples if any(samples) else ()):
+        if own:
+            ends = interval([value for value in _numbers(own).tolist() if math.isfinite(value)])
+            if None not in ends:
+                low[at], high[at] = ends
+    return low, high
 
 
-def place_of(results: Results) -> dict[str, str]:
+def place_of(file: ResultFile) -> dict[str, str]:
     """Return the `PLACE_KEYS` of a result file; older files lack those that only newer tools write."""
-    required = results._requirements  # noqa: SLF001 - asv reads and writes them, and gives no other way to them
-    known = {**results.params, **(required if isinstance(required, dict) else {})}
+    known = {**file.params, **(file.requirements if isinstance(file.requirements, dict) else {})}
     return {key: str(known[key]) for key in PLACE_KEYS if known.get(key)}
 
 

@@ -42,7 +42,8 @@ _KEPT = 10.0  # times the level, at which a change that was told is given up
 LEAST = math.log1p(0.01)  # smaller steps are not reported
 FEWEST = CONFIRMED + SHORTEST  # points that a search needs
 _DRAWS, _FEWEST_DRAWS = 200, 60
-_CLEAR = 12.0  # times the level, or its part, beyond which the fewest draws decide
+_LOOKS = 20, _FEWEST_DRAWS, 120  # draws after which a test that is clear already ends
+_CLEAR = 12.0  # times the level, or its part, beyond which the fewest draws decide: 3.7 of their standard errors in logs
 _DRAWN = 60_000  # points in all bootstrap draws: long series get fewer draws
 _PLAIN = 100.0  # t squared that no stable series of independent, winsorised points reaches
 _AROUND = 41  # points whose noise is that of the point in the middle
@@ -50,6 +51,7 @@ _PRICE = 5.0  # squared, in squared noise scales: the penalty of a level
 _MOST_CORRELATED = 0.8
 _EULER = 0.5772156649
 _LATER = np.where(np.tri(CONFIRMED, CONFIRMED - 1, -1, dtype=bool), 0.0, np.inf)  # starts too near to an end
+_ROWS = np.arange(CONFIRMED)
 _AT_ONCE = 1 << 16  # numbers of one step of a search, which so stay in the processor's cache
 _student_t = lru_cache(maxsize=1024)(partial(student_t_quantile, 0.975))
 
@@ -324,25 +326,29 @@ def _cuts(y: Array, start: int, end: int, level: float) -> Iterator[int]:
 
 def _levels(y: Array) -> list[int]:
     """Return where the levels of the best penalised fit begin (optimal partitioning, Jackson et al. 2005)."""
-    count, weights = len(y), 1 / _scales(y) ** 2
-    totals, sums, squares = (np.concatenate([[0.0], np.cumsum(weights * y**power)]) for power in range(3))
-    best, begins = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=np.intp)
+    count, weights, centred = len(y), 1 / _scales(y) ** 2, y - y.mean()
+    totals, sums = (np.concatenate([[0.0], np.cumsum(weighted)]) for weighted in (weights, weights * centred))
+    begins = np.zeros(count + 1, dtype=np.intp)
+    # Of each start: what a fit up to it costs, without the squares that every fit up to an end has in common.
+    best = np.full(count + 1, np.inf)
     best[0] = 0.0
-
-    for first in range(CONFIRMED, count + 1, _AROUND):  # a block of ends at once: their costs do not need `best`
+    room = np.empty((2, _AROUND * (count + 1)))
+    for first in range(CONFIRMED, count + 1, _AROUND):  # a block of ends at once: their gains do not need `best`
         ends = np.arange(first, min(first + _AROUND, count + 1))
-        starts = np.arange(ends[-1] + 1 - SHORTEST)
-        weight, total = np.subtract.outer(totals[ends], totals[starts]), np.subtract.outer(sums[ends], sums[starts])
+        known = int(ends[-1]) + 1 - SHORTEST
+        gains, weight = (part[: len(ends) * known].reshape(len(ends), known) for part in room)
+        np.subtract(sums[ends, None], sums[:known], out=gains)
+        np.subtract(totals[ends, None], totals[:known], out=weight)
         with np.errstate(divide="ignore", invalid="ignore"):  # starts after an end, which is not asked for
-            around = np.subtract.outer(squares[ends], squares[starts]) - total**2 / weight
+            np.divide(np.square(gains, out=gains), weight, out=gains)
         for at in range(0, len(ends), CONFIRMED):  # no level begins and ends within these
             end, some = int(ends[at]), min(CONFIRMED, len(ends) - at)
             known = end + some - CONFIRMED
-            own = around[at : at + some, :known] + best[:known]
+            own = best[:known] - gains[at : at + some, :known]
             own[:, known + 1 - some :] += _LATER[:some, : some - 1]
-            begins[end : end + some] = own.argmin(axis=1)
-            best[end : end + some] = own.min(axis=1) + _PRICE**2
-    cuts, at = [], int((around[-1, : count + 1 - SHORTEST] + best[: count + 1 - SHORTEST]).argmin())
+            begins[end : end + some] = chosen = own.argmin(axis=1)
+            best[end : end + some] = own[_ROWS[:some], chosen] + _PRICE**2
+    cuts, at = [], int((best[: count + 1 - SHORTEST] - gains[-1, : count + 1 - SHORTEST]).argmin())
     while at:
         cuts.append(at)
         at = int(begins[at])
@@ -447,10 +453,11 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float, noise: _Noise | N
         return 0.0
     stable = _stable(noise.residuals.tobytes(), noise.correlation)
     most = max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count))
-    for draws in (_FEWEST_DRAWS, most):  # a few decide most tests
+    for draws in (*(look for look in _LOOKS if look < most), most):
         centre, spread = stable.largest(draws)
         chance = -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
-        if not LEVEL / _CLEAR < chance < LEVEL * _CLEAR:
+        clear = _CLEAR ** math.sqrt(_FEWEST_DRAWS / draws)
+        if not LEVEL / clear < chance < LEVEL * clear:
             break
     return chance
 

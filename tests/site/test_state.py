@@ -195,7 +195,7 @@ def test_a_thinned_line_keeps_ends_extremes_failures_and_gaps(count):
         values[at] = None
     if count > 300:
         values[100:350] = [math.nan] * 250
-    kept = thin(values, 40, {count // 3})
+    kept = thin(_encoded(values), 40, {count // 3})
     known = [(v, i) for i, v in enumerate(values) if v is not None and v == v]  # noqa: PLR0124 - not NaN
     assert {0, count - 1, count // 3} <= set(kept)
     assert kept == sorted(set(kept))
@@ -210,7 +210,7 @@ def test_one_failure_among_thousands_is_drawn():
     """It is neither the lowest nor the highest of its stretch; of several in one the first stands for all."""
     values = [1.0 + 0.001 * (n % 7) for n in range(2000)]
     values[777] = values[778] = None
-    kept = thin(values, 40)
+    kept = thin(_encoded(values), 40)
     assert [i for i in kept if values[i] is None] == [777]
     assert len(kept) <= 61
 

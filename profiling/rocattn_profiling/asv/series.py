@@ -86,14 +86,6 @@ class Points(Sequence[Point]):
         """Return which values ratios can be taken of."""
         return (self.values > 0) & (self.values < math.inf)
 
-    def along(self, place: Mapping[str, int]) -> NDArray[np.float64]:
-        """Return the values by the places of commits, from 0; NaN where there is none."""
-        row = np.full(len(place), math.nan)
-        known = [(at, place[sha]) for at, sha in enumerate(self.shas) if sha in place]
-        values = self.values[[at for at, _ in known]]
-        row[[at for _, at in known]] = np.where(np.isfinite(values), values, math.nan)
-        return row
-
     def __iter__(self) -> Iterator[Point]:
         numbers = self.values.tolist(), self.lows.tolist(), self.highs.tolist()
         return map(_point, self.shas, self.dates_ms, *numbers)
@@ -189,6 +181,23 @@ def once_for_commits(make: Callable[[Points], T]) -> Callable[[Points], T]:
         return made[id(points.shas)]
 
     return of
+
+
+class Places(dict[str, int]):
+    """The places of commits, from 0, and of points by their commits."""
+
+    def __init__(self, shas: Iterable[str]) -> None:
+        super().__init__((sha, at) for at, sha in enumerate(shas))
+        self.of = once_for_commits(self._of)
+
+    def _of(self, points: Points) -> NDArray[np.intp]:
+        return np.array([self.get(sha, -1) for sha in points.shas], dtype=np.intp)
+
+    def along(self, points: Points) -> NDArray[np.float64]:
+        """Return the values by the places of commits; NaN where there is none."""
+        row, at = np.full(len(self) + 1, math.nan), self.of(points)  # the last for those without a place
+        row[at] = np.where(np.isfinite(points.values), points.values, math.nan)
+        return row[:-1]
 
 
 def in_order(series: Iterable[Series], place: Mapping[str, int]) -> list[Series]:

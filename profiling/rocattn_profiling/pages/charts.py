@@ -14,6 +14,8 @@ from rocattn_profiling.pages.quantities import MANY, digits, fitting_unit, log_t
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Array = NDArray[np.float64]
+
 COLOURS = 8
 STYLES = 4 * COLOURS
 """Ways to draw a line that can be told apart: every colour solid, then every colour dashed, in three patterns."""
@@ -54,13 +56,23 @@ class Band:
 class ChartLine:
     """A named line; ``colour`` is one of the `STYLES`, of which `line_class` makes classes of the style sheet.
 
-    ``place`` is where it was measured, for scripts that select lines.
+    ``place`` is where it was measured, for scripts that select lines. ``bends`` are the x and y of a long line, NaN at
+    gaps and infinite where it failed; ``values`` are then only those that get marks, and all failed ones.
     """
 
     name: str
     colour: int
     values: list[ChartPoint]
     place: str = ""
+    bends: tuple[Array, Array] | None = None
+
+    @property
+    def corners(self) -> tuple[Array, Array]:
+        """The x and y of all its points."""
+        if self.bends:
+            return self.bends
+        ys = [math.inf if value.y is None else value.y for value in self.values]
+        return np.array([value.x for value in self.values]), np.array(ys, dtype=float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,18 +250,18 @@ def line_chart(
     left = max(58.0, round(12 + 11 * LETTER * widest, 1))
     chart = Chart(title, description, width, height, left, width - 14, 12, size[1] - (44 if x_label else 28))
     span_x, span_y = chart.right - chart.left, chart.bottom - chart.top
-    xs = [v.x for t in traces for v in t.values] + [x for x, _ in x_ticks]
-    low_x, high_x = (min(xs), max(xs)) if xs else (0.0, 1.0)
+    spans = [own for own in (*(t.corners[0] for t in traces), np.array([x for x, _ in x_ticks])) if len(own)]
+    low_x, high_x = min((s.min().item() for s in spans), default=0.0), max((s.max().item() for s in spans), default=1.0)
 
     chart.low_x, chart.high_x = low_x, high_x
 
-    along = Axis(low_x, high_x, x_log, []) if xs and high_x > low_x else None
+    along = Axis(low_x, high_x, x_log, []) if spans and high_x > low_x else None
 
-    def xs_of(values: Sequence[float]) -> list[float]:
+    def xs_of(values: Sequence[float] | Array) -> list[float]:
         parts = along.places(np.array(values, dtype=float)) if along else np.full(len(values), 0.5)
         return list(np.round(chart.left + span_x * (0.02 + 0.96 * parts), 1).tolist())
 
-    def ys_of(values: Sequence[float]) -> list[float]:
+    def ys_of(values: Sequence[float] | Array) -> list[float]:
         parts = axis.places(np.array(values, dtype=float))
         return list(np.round(chart.bottom - span_y * np.clip(parts, 0.0, 1.0), 1).tolist())
 
@@ -281,34 +293,35 @@ def line_chart(
 
 def _shown(traces: Sequence[ChartLine]) -> list[float]:
     """Return the values an axis must include: all values, and intervals unless they would flatten the values."""
-    values = [v.y for t in traces for v in t.values if v.y is not None and math.isfinite(v.y)]
+    ys = np.concatenate([t.corners[1] for t in traces]) if traces else np.empty(0)
+    ys = ys[np.isfinite(ys)]
     ends = [end for t in traces for v in t.values for end in (v.low, v.high) if end is not None and math.isfinite(end)]
-    if not values:
+    if not len(ys):
         return ends
-    low, high = min(values), max(values)
+    low, high = ys.min().item(), ys.max().item()
     reach = max(high - low, 0.25 * abs(high))
-    return values + [min(max(end, low - reach), high + reach) for end in ends]
+    return [low, high, *(min(max(end, low - reach), high + reach) for end in ends)]
 
 
 def _draw(
-    trace: ChartLine, xs_of: Callable[[Sequence[float]], list[float]],
-    ys_of: Callable[[Sequence[float]], list[float]], bottom: float,
+    trace: ChartLine, xs_of: Callable[[Sequence[float] | Array], list[float]],
+    ys_of: Callable[[Sequence[float] | Array], list[float]], bottom: float,
 ) -> Drawn:  # fmt: skip
-    paths: list[list[str]] = [[]]
+    xs, ys = trace.corners
+    known = np.isfinite(ys)
+    texts = [f"{x},{y}" for x, y in zip(xs_of(xs), ys_of(np.where(known, ys, math.nan)), strict=True)]
+    edges = np.flatnonzero(np.diff(known, prepend=False, append=False)).tolist()
+    paths = [texts[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
     marks = []
-    points = trace.values
-    xs, ys = xs_of([v.x for v in points]), ys_of([math.nan if v.y is None else v.y for v in points])
+    points = [v for v in trace.values if v.y is None or (v.title and math.isfinite(v.y))]
     between = [(v.low, v.high) for v in points if v.title and v.low is not None and v.high is not None]
     ends = iter(zip(ys_of([low for low, _ in between]), ys_of([high for _, high in between]), strict=True))
-    for value, x, y in zip(points, xs, ys, strict=True):
+    places = zip(xs_of([v.x for v in points]), ys_of([math.nan if v.y is None else v.y for v in points]), strict=True)
+    for value, (x, y) in zip(points, places, strict=True):
+        least, most = next(ends) if value.title and value.low is not None and value.high is not None else (None, None)
         if value.y is None:
             marks.append(Mark(x, bottom - 6, value.title, failed=True, href=value.href, anchor=value.anchor))
-        least, most = next(ends) if value.title and value.low is not None and value.high is not None else (None, None)
-        if value.y is None or not math.isfinite(value.y):
-            paths.append([])
-            continue
-        paths[-1].append(f"{x},{y}")
-        if value.title:
+        else:
             marks.append(Mark(x, y, value.title, least, most, href=value.href, anchor=value.anchor))
     return Drawn(trace.name, trace.colour, [" ".join(path) for path in paths if len(path) > 1], marks, trace.place)
 
@@ -375,35 +388,32 @@ def sparklines(
     return drawn
 
 
-def thin(values: Sequence[float | None] | NDArray[np.float64], most: int, keep: Collection[int] = ()) -> list[int]:
+def thin(values: Array, most: int, keep: Collection[int] = ()) -> list[int]:
     """Return the indices of a line's points to draw, in order.
 
     It keeps the first and last point, the lowest and highest value and the first failure of every stretch, and
     ``keep``: at most about one and a half times ``most``, plus ``keep``.
 
     Args:
-        values: None for failed, NaN for n/a.
+        values: Infinite for failed, NaN for n/a.
         most: Approximate number of points to draw.
         keep: Indices that are always drawn.
     """
     count = len(values)
     if count <= most:
         return list(range(count))
-    numbers = np.array(values, dtype=float)  # None becomes NaN, too
-    known = np.isfinite(numbers)
+    known = np.isfinite(values)
     stretches = max(1, most // 2)
     starts = np.arange(stretches) * count // stretches
     stretch = np.repeat(np.arange(stretches), np.diff(starts, append=count))
     kept = {0, count - 1, *keep}
     for sign in (1, -1):
         # In a stretch without values this is its first index, so a gap stays a gap.
-        order = np.lexsort((np.where(known, sign * numbers, np.inf), stretch))
+        order = np.lexsort((np.where(known, sign * values, np.inf), stretch))
         kept.update(order[starts].tolist())
-    failed: dict[int, int] = {}
-    for at in np.flatnonzero(~known).tolist():
-        if values[at] is None:
-            failed.setdefault(stretch[at].item(), at)
-    return sorted(kept.union(failed.values()))
+    failed = np.flatnonzero(values == math.inf)
+    kept.update(failed[np.unique(stretch[failed], return_index=True)[1]].tolist())
+    return sorted(kept)
 
 
 LETTER = 0.64

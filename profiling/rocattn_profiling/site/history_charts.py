@@ -32,7 +32,7 @@ from rocattn_profiling.site.model import Boundary, LevelChange
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rocattn_profiling.asv.series import Point, Points
+    from rocattn_profiling.asv.series import Places, Point, Points
     from rocattn_profiling.pages.charts import Chart
 
     Array = NDArray[np.float64]
@@ -101,9 +101,9 @@ class Around:
         return self.pages[sha].rpartition("/")[2].removesuffix(".html") if sha in self.pages else sha
 
 
-def relative(line: HistoryLine, place: Mapping[str, int]) -> Array:
+def relative(line: HistoryLine, place: Places) -> Array:
     """Return a line's values relative to its first, one for each commit; NaN where there is none."""
-    values = line.points.along(place)
+    values = place.along(line.points)
     first = values[np.isfinite(values) & (values != 0)][:1]
     return against(values, first.item()) if len(first) else np.full(len(place), math.nan)
 
@@ -190,12 +190,12 @@ def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[
     return drawn, keys
 
 
-def against_place(lines: Sequence[HistoryLine], place: Mapping[str, int]) -> tuple[str, list[HistoryLine], list[Array]]:
+def against_place(lines: Sequence[HistoryLine], place: Places) -> tuple[str, list[HistoryLine], list[Array]]:
     """Compare machines and environments by the combinations that they share.
 
     Args:
         lines: All lines of a page, their points in commit order.
-        place: Index of each of its commits.
+        place: Of each of its commits.
 
     Returns:
         The place with the most points, the others' lines, and their values relative to that place's at the same commit
@@ -209,7 +209,7 @@ def against_place(lines: Sequence[HistoryLine], place: Mapping[str, int]) -> tup
     others = [line for line in lines if line.machine != reference and (line.panel, line.name) in base]
     ratios = []
     for line in others:
-        new, old = line.points.along(place), base[line.panel, line.name].points.along(place)
+        new, old = place.along(line.points), place.along(base[line.panel, line.name].points)
         last = np.maximum.accumulate(np.where(old > 0, np.arange(len(place)), 0))  # before the first there is none
         ratios.append(np.where((new > 0) & (old[last] > 0), new / np.where(old[last] > 0, old[last], 1.0), math.nan))
     told = [at for at, own in enumerate(ratios) if np.isfinite(own).any()]
@@ -238,18 +238,20 @@ def overview_charts(
     for line, own in zip(lines, ratios, strict=True):
         known = np.flatnonzero(~np.isnan(own))
         shown = dotted or len(known) == 1  # a single point makes no line
-        points = {p.sha: p for p in line.points} if shown else {}
-        values = []
         kept = known[thin(own[known], bends)]
-        for at, ratio in zip(kept.tolist(), own[kept].tolist(), strict=True):
-            told = ""
-            if shown:
+        values = []
+        if shown:
+            points = {p.sha: p for p in line.points}
+            for at, ratio in zip(kept.tolist(), own[kept].tolist(), strict=True):
                 now = f"{line.full_name}: {percent(ratio)} ({quantity(points[shas[at]].value, line.unit)})"
                 told = f"{now}\n{commit_title(shas[at], points[shas[at]], around.commits)}"
-            values.append(ChartPoint(at, ratio, told, href=around.pages.get(shas[at], "")))
-        traces.append(ChartLine(line.full_name, line.style, values, line.machine))
+                values.append(ChartPoint(at, ratio, told, href=around.pages.get(shas[at], "")))
+        traces.append(ChartLine(line.full_name, line.style, values, line.machine, (kept, own[kept])))
     better = f", {better_of(lines)} is better" if better_of(lines) else ""
-    axis = value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=None, zero=False)
+    heights = np.concatenate([trace.corners[1] for trace in traces] or [[]])
+    heights[heights == 0] = 1.0
+    reach = [heights.min().item(), heights.max().item()] if len(heights) else []
+    axis = value_axis(reach, log=None, zero=False)
     standing = [change for line in lines for change in line.changes if change.open]
     bands = [_band(change, place, around) for change in standing[:OVERVIEW_BANDS]]
     edges, tags = _edges(lines, place, around), tag_places(shas, around)
@@ -275,7 +277,7 @@ def overview_charts(
 
 
 def panel_chart(
-    label: str, lines: Sequence[HistoryLine], place: Mapping[str, int], around: Around, on_page: int,
+    label: str, lines: Sequence[HistoryLine], place: Places, around: Around, on_page: int,
     tags: Sequence[tuple[float, str]],
 ) -> Chart:  # fmt: skip
     """Lay out the lines of one combination, whose points are in commit order.
@@ -285,21 +287,23 @@ def panel_chart(
     traces, newest, thinned = [], [], False
     dots, bends = _share(PAGE_DOTS, on_page, 6, MANY), _share(PAGE_BENDS, on_page, 48, 160)
     for line in lines:
-        points = line.points
-        moved, line_anchor = {change.likeliest for change in line.changes}, line.anchor
-        known = [None if value == math.inf else value for value in points.values.tolist()]
-        dotted = _dotted(known, dots, {at for at, sha in enumerate(points.shas) if sha in moved})
-        drawn = thin(known, bends, dotted)
+        points, numbers, line_anchor = line.points, line.points.values, line.anchor
+        moved = {change.likeliest for change in line.changes}
+        dotted = _dotted(numbers, dots, [at for at, sha in enumerate(points.shas) if sha in moved] if moved else ())
+        drawn = thin(numbers, bends, dotted)
         thinned = thinned or len(dotted) < len(points)
-        values = []
+        marked = []
         for at in drawn:
+            if at not in dotted and numbers[at] != math.inf:
+                continue
             point, told = points[at], at in dotted
             title = _tooltip(line, point, around.commits) if told else ""
             ends = (point.low, point.high) if told else (None, None)
             anchor = f"{line_anchor}-{around.short(point.sha)}" if told else ""
             href = around.pages.get(point.sha, "")
-            values.append(ChartPoint(place[point.sha], point.value, title, *ends, href=href, anchor=anchor))
-        traces.append(ChartLine(line.name or line.full_name, line.style, values))
+            marked.append(ChartPoint(place[point.sha], point.value, title, *ends, href=href, anchor=anchor))
+        corners = place.of(points)[drawn], numbers[drawn]
+        traces.append(ChartLine(line.name or line.full_name, line.style, marked, bends=corners))
         if points:
             newest.append(f"{_named(line)}{quantity(points[-1].value, line.unit)} at the newest commit")
     unit = lines[0].unit
@@ -353,7 +357,7 @@ def _share(budget: int, lines: int, least: int, most: int) -> int:
     return max(least, min(most, budget // max(1, lines)))
 
 
-def _dotted(values: Sequence[float | None], most: int, keep: Iterable[int] = ()) -> set[int]:
+def _dotted(values: Array, most: int, keep: Iterable[int] = ()) -> set[int]:
     """Return the indices that get a dot and a tooltip; only ``keep`` where there is no room."""
     return set(thin(values, most, set(keep))) if most else set(keep)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -315,7 +315,6 @@ class CommitPage:
         hints: Results outside the interval of the commit before; their runs may be days apart.
         failed: Benchmarks that ran on the commit before and no longer do.
         boundaries: Changes of machine, driver or compiler from this commit on.
-        largest: The heap that ``hints`` are taken from.
     """
 
     commit: CommitInfo
@@ -329,7 +328,6 @@ class CommitPage:
     hints: list[Difference] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
     boundaries: list[Boundary] = field(default_factory=list)
-    largest: list[tuple[float, int, Difference]] = field(default_factory=list)
 
     @property
     def quiet(self) -> bool:
@@ -372,52 +370,81 @@ def commit_pages(
         if boundary.sha in pages:
             pages[boundary.sha].boundaries.append(boundary)
     on_pages = once_for_commits(lambda points: _OnPages.of(points.shas, pages))
+    largest = _Largest(len(pages))
     for line in series:
-        _add_series(line, on_pages(line.points))
-    for page in pages.values():
-        page.hints = [move for _, _, move in sorted(page.largest, reverse=True)]
+        on = on_pages(line.points)
+        on.lines += 1
+        _add_series(line, on, largest)
+    for on in {id(on): on for on in (on_pages(line.points) for line in series)}.values():
+        for page in on.every:
+            page.measured += on.lines
+    for number, page in enumerate(pages.values()):
+        page.hints = [_difference(*move) for _, _, *move in sorted(largest.of[number], reverse=True)]
         page.machine_code.sort(key=lambda move: (natural(move.label), natural(move.where)))
     return sorted(pages.values(), key=lambda page: page.commit.order, reverse=True)
 
 
-class _OnPages(NamedTuple):
-    """Pages of a line's points: of all, and of those on the branch, with their indices."""
+@dataclass(slots=True)
+class _OnPages:
+    """Pages of a line's points: of all, and of those on the branch, with their indices and numbers; and its lines."""
 
     every: list[CommitPage]
     branch: list[CommitPage]
     at: NDArray[np.intp]
+    numbers: NDArray[np.intp]
+    lines: int = 0
 
     @classmethod
     def of(cls, shas: Sequence[str], pages: Mapping[str, CommitPage]) -> _OnPages:
         """Return the pages of commits."""
+        number = {sha: at for at, sha in enumerate(pages)}
         every = [(at, pages[sha]) for at, sha in enumerate(shas) if sha in pages]
         branch = [(at, page) for at, page in every if page.commit.on_branch]
         at = np.array([at for at, _ in branch], dtype=np.intp)
-        return cls([page for _, page in every], [page for _, page in branch], at)
+        numbers = np.array([number[page.commit.sha] for _, page in branch], dtype=np.intp)
+        return cls([page for _, page in every], [page for _, page in branch], at, numbers)
 
 
-def _add_series(line: Series, on: _OnPages) -> None:
+class _Largest:
+    """The `HINTS` largest moves to each page: size, order in which they came, and what `_difference` takes."""
+
+    def __init__(self, pages: int) -> None:
+        self.of: list[list[tuple[float, int, Series, float, float]]] = [[] for _ in range(pages)]
+        self._least = np.full(pages, LEAST)  # that is larger than one of them
+        self._came = itertools.count()
+
+    def add(self, line: Series, old: NDArray[np.float64], new: NDArray[np.float64], pages: NDArray[np.intp]) -> None:
+        """Add the moves of a line from values to those at pages."""
+        sizes = np.abs(np.log(new / old))
+        came = next(self._came)
+        for at in np.flatnonzero(sizes >= self._least[pages]).tolist():
+            number, size = pages[at].item(), sizes[at].item()
+            found = self.of[number]
+            if len(found) == HINTS and size <= found[0][0]:
+                continue
+            heapq.heappush(found, (size, came, line, old[at].item(), new[at].item()))
+            if len(found) > HINTS:
+                heapq.heappop(found)
+            if len(found) == HINTS:
+                self._least[number] = found[0][0]
+
+
+def _add_series(line: Series, on: _OnPages, largest: _Largest) -> None:
     """Add the differences between one line's successive points on the branch to the pages."""
-    for page in on.every:
-        page.measured += 1
     audited = line.benchmark.startswith(AUDIT)
     values, lows, highs = (column[on.at] for column in (line.points.values, line.points.lows, line.points.highs))
     old, new = values[:-1], values[1:]
     for at in np.flatnonzero((new == math.inf) & (old != math.inf)).tolist():
         on.branch[at + 1].failed.append((line.label, where_of(line)))
     moved = (new != old) & np.isfinite(new) & np.isfinite(old)
-    if not audited:  # intervals that do not overlap; without one, nothing is apart
-        moved &= (new > 0) & (old > 0) & ((lows[1:] > highs[:-1]) | (highs[1:] < lows[:-1]))
-    for at in np.flatnonzero(moved).tolist():
-        before, after, page = old[at].item(), new[at].item(), on.branch[at + 1]
-        if audited:
-            page.machine_code.append(_difference(line, before, after))
-            continue
-        size = abs(math.log(after / before))
-        if size >= LEAST and (len(page.largest) < HINTS or size > page.largest[0][0]):
-            heapq.heappush(page.largest, (size, page.measured, _difference(line, before, after)))
-            if len(page.largest) > HINTS:
-                heapq.heappop(page.largest)
+    if audited:
+        for at in np.flatnonzero(moved).tolist():
+            on.branch[at + 1].machine_code.append(_difference(line, old[at].item(), new[at].item()))
+        return
+    # Intervals that do not overlap; without one, nothing is apart.
+    moved &= (new > 0) & (old > 0) & ((lows[1:] > highs[:-1]) | (highs[1:] < lows[:-1]))
+    if moved.any():
+        largest.add(line, old[moved], new[moved], on.numbers[1:][moved])
 
 
 def _difference(series: Series, old: float, new: float) -> Difference:

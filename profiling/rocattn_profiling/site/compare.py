@@ -6,13 +6,13 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rocattn_profiling.asv.series import once_for_commits
+from rocattn_profiling.asv.series import Places, once_for_commits
 from rocattn_profiling.pages.quantities import percent, quantity, short_date
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.series import Point, Points
     from rocattn_profiling.site.commits import CommitInfo
     from rocattn_profiling.site.history_charts import Around, HistoryLine
+
+    Array = NDArray[np.float64]
 
 VALUES = 300_000
 """Values that the page holds, about 15 bytes each: of as many commits as that allows."""
@@ -96,26 +98,31 @@ def compare_page(
         if sha not in held and values[sha] <= room:
             held.add(sha)
             room -= values[sha]
-    at = {sha: number for number, sha in enumerate(sorted(held, key=lambda sha: commits[sha].order))}
-    found: list[tuple[float, ComparedLine]] = []
+    at = Places(sorted(held, key=lambda sha: commits[sha].order))
+    found: list[tuple[float, HistoryLine, str, Point, Point]] = []
     packed = []
     wheres = {where: number for number, where in enumerate(sorted({line.where for line in lines}))}
     pages: dict[str, int] = {}
-    held_of = once_for_commits(lambda points: [(i, sha) for i, sha in enumerate(points.shas) if sha in at])
+    of_held = once_for_commits(lambda points: np.flatnonzero(at.of(points) >= 0))
     for line in lines:
-        positive = line.points.positive().tolist()
-        points = {sha: line.points[i] for i, sha in held_of(line.points) if positive[i]}
-        if not points:
+        points, some = line.points, of_held(line.points)
+        some = some[points.positive()[some]]
+        if not len(some):
             continue
         home, mark, anchor = places[line.label, line.where].partition("#")
         lower = 0 if line.lower_is_better is None else 1 if line.lower_is_better else -1
-        texts = " ".join(_packed(points.get(sha)) for sha in at)
+        columns, texts = at.of(points)[some].tolist(), [""] * len(at)
+        for column, text in zip(columns, _packed(points.values[some], points.lows[some], points.highs[some]), strict=True):
+            texts[column] = text
         page = pages.setdefault(home, len(pages))
-        packed.append([line.label, wheres[line.where], line.unit, lower, page, mark + anchor, texts])
-        if old in points and new in points:
-            size = abs(math.log(points[new].value or 1) - math.log(points[old].value or 1))  # both are positive
-            found.append((size, _row(line, home + mark + anchor, points[old], points[new])))
+        packed.append([line.label, wheres[line.where], line.unit, lower, page, mark + anchor, " ".join(texts)])
+        own = dict(zip(columns, some.tolist(), strict=True))
+        if at[old] in own and at[new] in own:
+            before, after = points[own[at[old]]], points[own[at[new]]]
+            size = abs(math.log(after.value or 1) - math.log(before.value or 1))  # both are positive
+            found.append((size, line, home + mark + anchor, before, after))
     found.sort(key=lambda one: -one[0])
+    spans = [_span(before, after) for *_, before, after in found]
     told = {
         sha: (around.short(sha), short_date(commits[sha].date_ms), releases.get(sha, ""), commits[sha].subject[:80])
         for sha in at
@@ -123,8 +130,8 @@ def compare_page(
     names = [f"{tag or sha[:8]}, {day} {subject}" for sha, day, tag, subject in (told[old], told[new])]
     return ComparePage(
         old=around.short(old), new=around.short(new), old_name=names[0], new_name=names[1],
-        rows=[row for _, row in found[:ROWS]], lines=len(found),
-        apart=sum(row.apart for _, row in found), unknown=sum(not row.interval for _, row in found),
+        rows=[_row(*own) for _, *own in found[:ROWS]], lines=len(found),
+        apart=sum(span is not None and not span[0] <= 1 <= span[1] for span in spans), unknown=spans.count(None),
         commits=len(at), measured=len(values),
         island=_island({"commits": list(told.values()), "places": list(wheres), "pages": list(pages), "lines": packed}),
     )  # fmt: skip
@@ -179,12 +186,13 @@ def _releases(measured: Sequence[CommitInfo], around: Around) -> dict[str, str]:
     return {measured[number - 1].sha: names[number] for number in sorted(names, reverse=True)}
 
 
-def _packed(point: Point | None) -> str:
-    """Return a point as the script reads it: 5 digits, and how far its interval reaches to each side, in 0.01 %."""
-    if point is None or point.value is None:
-        return ""
-    low, high = (round(10_000 * min(end / point.value, 1e9)) for end in _interval(point) or (0.0, 0.0))
-    return f"{point.value:.5g}:{10_000 - low}:{high - 10_000}" if high else f"{point.value:.5g}"
+def _packed(values: Array, lows: Array, highs: Array) -> Iterator[str]:
+    """Yield points as the script reads them: 5 digits, and how far intervals reach to each side, in 0.01 %."""
+    between = (lows > 0) & (highs > 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        ends = [np.rint(10_000 * np.minimum(np.where(between, own, 0.0) / values, 1e9)) for own in (lows, highs)]
+    for value, low, high in zip(values.tolist(), *(own.astype(np.int64).tolist() for own in ends), strict=True):
+        yield f"{value:.5g}:{10_000 - low}:{high - 10_000}" if high else f"{value:.5g}"
 
 
 def _interval(point: Point) -> tuple[float, float] | None:
@@ -194,14 +202,19 @@ def _interval(point: Point) -> tuple[float, float] | None:
     )
 
 
+def _span(old: Point, new: Point) -> tuple[float, float] | None:
+    """Return the least and the largest ratio of two points by their intervals; None where one has none."""
+    was, now = _interval(old), _interval(new)
+    return (now[0] / was[1], now[1] / was[0]) if was and now else None
+
+
 def _row(line: HistoryLine, home: str, old: Point, new: Point) -> ComparedLine:
     ratio = (new.value or 0.0) / (old.value or 1.0)
-    was, now = _interval(old), _interval(new)
-    least, most = (now[0] / was[1], now[1] / was[0]) if was and now else (0.0, math.inf)
-    interval = f"{percent(least)} to {percent(most)}" if was and now else ""
-    apart, tone = not least <= 1 <= most, ""
-    if apart and line.lower_is_better is not None:
-        tone = "bad" if (least > 1) == line.lower_is_better else "good"
+    span = _span(old, new)
+    interval = f"{percent(span[0])} to {percent(span[1])}" if span else ""
+    apart, tone = span is not None and not span[0] <= 1 <= span[1], ""
+    if span and apart and line.lower_is_better is not None:
+        tone = "bad" if (span[0] > 1) == line.lower_is_better else "good"
     before, after = quantity(old.value, line.unit), quantity(new.value, line.unit)
     return ComparedLine(line.label, line.where, home, before, after, percent(ratio), interval, apart, tone)
 

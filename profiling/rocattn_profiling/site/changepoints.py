@@ -452,7 +452,7 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float, noise: _Noise | N
     if surprise**2 > _PLAIN * noise.inflation:
         return 0.0
     stable = _stable(noise.residuals.tobytes(), noise.correlation)
-    most = max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count))
+    most = _most(count)
     for draws in (*(look for look in _LOOKS if look < most), most):
         centre, spread = stable.largest(draws)
         chance = -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
@@ -477,7 +477,7 @@ class _Stable:
     """
 
     def __init__(self, residuals: Array, correlation: float) -> None:
-        self._residuals, self._correlation = residuals, correlation
+        self._residuals, self._correlation = residuals.astype(np.float32), correlation
         self._squares = np.empty(0)
 
     def largest(self, draws: int) -> tuple[float, float]:
@@ -485,13 +485,14 @@ class _Stable:
         if draws > len(self._squares):
             self._squares = np.concatenate([self._squares, _surprises(self._drawn(len(self._squares), draws)) ** 2])
         squares = self._squares[:draws]  # of normal maxima, they have a Gumbel tail
-        spread = max(float(squares.std()) * math.sqrt(6) / math.pi, 1e-9)
-        return float(squares.mean()) - _EULER * spread, spread
+        mean = float(squares.sum()) / draws
+        spread = max(math.sqrt(float(((squares - mean) ** 2).sum()) / draws * 6) / math.pi, 1e-9)
+        return mean - _EULER * spread, spread
 
-    def _drawn(self, first: int, after: int) -> Array:
-        """Return some of the series, a row each."""
+    def _drawn(self, first: int, after: int) -> NDArray[np.float32]:
+        """Return some of the series, a row each, in single precision: a draw's noise is far larger than its error."""
         count = len(self._residuals)
-        rows: Array = self._residuals[_picked(count, first, after)]
+        rows: NDArray[np.float32] = self._residuals[_picked(count)[first:after]]
         if self._correlation:
             rows[:, 1:] *= math.sqrt(1 - self._correlation**2)
             shift = 1
@@ -501,13 +502,15 @@ class _Stable:
         return rows
 
 
-@lru_cache(maxsize=32)
-def _picked(count: int, first: int, after: int) -> NDArray[np.intp]:
-    """Return which residuals some of the stable series of a length are made of: deterministic for the same series."""
-    source = np.random.default_rng(count)
-    if first:
-        source.integers(0, count, size=(first, count))
-    return source.integers(0, count, size=(after - first, count))
+def _most(count: int) -> int:
+    """Return how many draws a series of so many points gets at most."""
+    return max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count))
+
+
+@lru_cache(maxsize=64)
+def _picked(count: int) -> NDArray[np.intp]:
+    """Return which residuals the stable series of a length are made of: deterministic for the same series."""
+    return np.random.default_rng(count).integers(0, count, size=(_most(count), count))
 
 
 def _pruned(raw: Array, y: Array, cuts: list[int], level: float, told: Collection[int] = ()) -> list[int]:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 
 import msgspec
+import numpy as np
 import pytest
 
 from rocattn_profiling.asv.store import AsvStore
@@ -186,6 +187,11 @@ def test_what_fell_to_nothing_is_told_as_that(series_of, history):
     assert "—" in rose[1]
 
 
+def encoded(values):
+    """Values as lines have them: infinite where one failed."""
+    return np.array([math.inf if value is None else value for value in values])
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 61, 400, 2003])
 def test_a_thinned_line_keeps_ends_extremes_failures_and_gaps(count):
     """Of every stretch its lowest and highest stay, and one failure; the number of points is bounded."""
@@ -195,7 +201,7 @@ def test_a_thinned_line_keeps_ends_extremes_failures_and_gaps(count):
         values[at] = None
     if count > 300:
         values[100:350] = [math.nan] * 250
-    kept = thin(_encoded(values), 40, {count // 3})
+    kept = thin(encoded(values), 40, {count // 3})
     known = [(v, i) for i, v in enumerate(values) if v is not None and v == v]  # noqa: PLR0124 - not NaN
     assert {0, count - 1, count // 3} <= set(kept)
     assert kept == sorted(set(kept))
@@ -210,7 +216,7 @@ def test_one_failure_among_thousands_is_drawn():
     """It is neither the lowest nor the highest of its stretch; of several in one the first stands for all."""
     values = [1.0 + 0.001 * (n % 7) for n in range(2000)]
     values[777] = values[778] = None
-    kept = thin(_encoded(values), 40)
+    kept = thin(encoded(values), 40)
     assert [i for i in kept if values[i] is None] == [777]
     assert len(kept) <= 61
 

@@ -272,7 +272,7 @@ class ResultGrid:
         self._shas += later._shas
         self._dates_ms += later._dates_ms
         for column, numbers in zip(self._numbers, later._numbers, strict=True):
-            column += numbers
+            column.extend(numbers)
 
     def commits(self) -> Iterator[tuple[str, int]]:
         """Return the commits with their dates in milliseconds since 1970."""

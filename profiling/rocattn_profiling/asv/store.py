@@ -22,7 +22,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.series import Ordered, PassedOver, Points, ResultFile, ResultGrid, Series, guess_unit, numbers_of, place_of, readable
+from rocattn_profiling.asv.series import (
+    Ordered,
+    PassedOver,
+    Points,
+    ResultFile,
+    ResultGrid,
+    Series,
+    guess_unit,
+    numbers_of,
+    place_of,
+    readable,
+)
 from rocattn_profiling.base.files import DocumentError, HeldError, decoded, locked, result_folder, write_text
 from rocattn_profiling.base.forks import forked
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, usual_files
@@ -410,7 +421,7 @@ class _Found:
                 self.grids.setdefault(keys[name], ResultGrid(width)).add(file, values)
         except (ValueError, TypeError) as error:
             if len(widths) == 1:
-                self._pass_over(*widths, error, path)
+                self._pass_over(next(iter(widths)), error, path)
             else:
                 for name, width in widths.items():
                     self._add_numbers(file, path, keys, {name: width})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,10 +64,10 @@ class ChartLine:
     colour: int
     values: list[ChartPoint]
     place: str = ""
-    bends: tuple[Array, Array] | None = None
+    bends: tuple[NDArray[Any], Array] | None = None
 
     @property
-    def corners(self) -> tuple[Array, Array]:
+    def corners(self) -> tuple[NDArray[Any], Array]:
         """The x and y of all its points."""
         if self.bends:
             return self.bends

@@ -27,13 +27,15 @@ class DisplayUnit:
     symbol: str
 
 
+_UNITS = {unit: [DisplayUnit(*step) for step in reversed(steps)] for unit, steps in _STEPS.items()}
+
+
 def fitting_unit(value: float, unit: str) -> DisplayUnit:
     """Return the largest unit that shows a value as 1 or more ("seconds" and "bytes" have prefixes)."""
-    steps = _STEPS.get(unit)
-    if steps is None:
+    units = _UNITS.get(unit)
+    if units is None:
         return DisplayUnit(1.0, unit)
-    fitting = [step for step in steps if abs(value) >= step[0] * 0.9995]
-    return DisplayUnit(*(fitting[-1] if fitting else steps[0]))
+    return next((own for own in units if abs(value) >= own.factor * 0.9995), units[-1])
 
 
 def digits(value: float, significant: int = 3) -> str:

@@ -42,8 +42,8 @@ _KEPT = 10.0  # times the level, at which a change that was told is given up
 LEAST = math.log1p(0.01)  # smaller steps are not reported
 FEWEST = CONFIRMED + SHORTEST  # points that a search needs
 _DRAWS, _FEWEST_DRAWS = 200, 60
-_LOOKS = 20, _FEWEST_DRAWS, 120  # draws after which a test that is clear already ends
-_CLEAR = 12.0  # times the level, or its part, beyond which the fewest draws decide: 3.7 of their standard errors in logs
+_LOOKS = 20, _FEWEST_DRAWS, 120  # draws after which a test ends that is as clear, by the error of so many
+_CLEAR = 12.0  # times the level, or its part, beyond which the fewest draws decide: 3.7 standard errors
 _DRAWN = 60_000  # points in all bootstrap draws: long series get fewer draws
 _PLAIN = 100.0  # t squared that no stable series of independent, winsorised points reaches
 _AROUND = 41  # points whose noise is that of the point in the middle
@@ -126,7 +126,7 @@ def changes_of(
         found: The changes without these, where they are known: nothing is searched again.
     """
     shas = series.points.shas
-    starts = [index for index, sha in enumerate(shas) if sha in boundaries]
+    starts = _starts(shas, boundaries)
     places = {sha: index for index, sha in enumerate(shas)} if shared else {}
     proven = [(places[short.first], places[short.after]) for short in shared]
     known = None if found is None else [one.change.index for one in found]
@@ -170,7 +170,7 @@ def short_levels(series: Series, boundaries: Collection[str] = ()) -> list[Short
     """
     shas, values = series.points.shas, series.points.values
     found = []
-    for kept in _stretches(values, [index for index, sha in enumerate(shas) if sha in boundaries]):
+    for kept in _stretches(values, _starts(shas, boundaries)):
         if len(kept) <= _WINDOW or values[kept].min() <= 0:
             continue
         y = np.log(values[kept])
@@ -196,11 +196,15 @@ def unsearched(series: Series, boundaries: Collection[str] = ()) -> Unsearched |
         series: As `changes_of` takes it.
         boundaries: Commits across which levels are not compared.
     """
-    starts = [index for index, sha in enumerate(series.points.shas) if sha in boundaries]
+    starts = _starts(series.points.shas, boundaries)
     stretches = list(_stretches(series.points.values, starts))
     if not stretches:
         return "few"
     return "zero" if any(series.points.values[kept].min() <= 0 for kept in stretches) else None
+
+
+def _starts(shas: Sequence[str], boundaries: Collection[str]) -> list[int]:
+    return [index for index, sha in enumerate(shas) if sha in boundaries] if boundaries else []
 
 
 def _stretches(values: Array, boundaries: Collection[int]) -> Iterator[NDArray[np.intp]]:
@@ -405,7 +409,7 @@ def _surprise(part: Array) -> tuple[float, int, int]:
     return math.sqrt(best / (left / (count - 2))), where, length
 
 
-def _surprises(rows: Array) -> Array:
+def _surprises(rows: NDArray[np.floating]) -> Array:
     """Return the largest t statistic of each row; it computes on columns so that memory is read in order."""
     count = rows.shape[1]
     centred = rows - rows.mean(axis=1, keepdims=True)

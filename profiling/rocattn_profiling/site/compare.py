@@ -112,7 +112,8 @@ def compare_page(
         home, mark, anchor = places[line.label, line.where].partition("#")
         lower = 0 if line.lower_is_better is None else 1 if line.lower_is_better else -1
         columns, texts = at.of(points)[some].tolist(), [""] * len(at)
-        for column, text in zip(columns, _packed(points.values[some], points.lows[some], points.highs[some]), strict=True):
+        packs = _packed(points.values[some], points.lows[some], points.highs[some])
+        for column, text in zip(columns, packs, strict=True):
             texts[column] = text
         page = pages.setdefault(home, len(pages))
         packed.append([line.label, wheres[line.where], line.unit, lower, page, mark + anchor, " ".join(texts)])
@@ -130,7 +131,7 @@ def compare_page(
     names = [f"{tag or sha[:8]}, {day} {subject}" for sha, day, tag, subject in (told[old], told[new])]
     return ComparePage(
         old=around.short(old), new=around.short(new), old_name=names[0], new_name=names[1],
-        rows=[_row(*own) for _, *own in found[:ROWS]], lines=len(found),
+        rows=[_row(*own[1:]) for own in found[:ROWS]], lines=len(found),
         apart=sum(span is not None and not span[0] <= 1 <= span[1] for span in spans), unknown=spans.count(None),
         commits=len(at), measured=len(values),
         island=_island({"commits": list(told.values()), "places": list(wheres), "pages": list(pages), "lines": packed}),

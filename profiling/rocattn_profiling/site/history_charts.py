@@ -248,7 +248,7 @@ def overview_charts(
                 values.append(ChartPoint(at, ratio, told, href=around.pages.get(shas[at], "")))
         traces.append(ChartLine(line.full_name, line.style, values, line.machine, (kept, own[kept])))
     better = f", {better_of(lines)} is better" if better_of(lines) else ""
-    heights = np.concatenate([trace.corners[1] for trace in traces] or [[]])
+    heights = np.concatenate([np.empty(0), *(trace.corners[1] for trace in traces)])
     heights[heights == 0] = 1.0
     reach = [heights.min().item(), heights.max().item()] if len(heights) else []
     axis = value_axis(reach, log=None, zero=False)

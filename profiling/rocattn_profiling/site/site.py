@@ -379,7 +379,7 @@ def commit_pages(
         for page in on.every:
             page.measured += on.lines
     for number, page in enumerate(pages.values()):
-        page.hints = [_difference(*move) for _, _, *move in sorted(largest.of[number], reverse=True)]
+        page.hints = [_difference(*move[2:]) for move in sorted(largest.of[number], reverse=True)]
         page.machine_code.sort(key=lambda move: (natural(move.label), natural(move.where)))
     return sorted(pages.values(), key=lambda page: page.commit.order, reverse=True)
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.asv.series import Places, Point, Points
+from rocattn_profiling.asv.series import CommitPlaces, Point, Points
 from rocattn_profiling.pages.charts import line_class
 from rocattn_profiling.site import history, history_charts
 from rocattn_profiling.site.changes import find_changes
@@ -74,7 +74,7 @@ def test_values_are_against_the_first_that_is_one():
     """A line starts at 0 %; a fall below 0 stays a fall."""
     points = [point(v, sha=s) for s, v in (("b", None), ("c", 2.0), ("d", 3.0), ("e", math.nan))]
     line = HistoryLine("p", "n", "m", "s", Points.of(points))
-    places = Places("abcde")
+    places = CommitPlaces("abcde")
     assert relative(line, places).tolist() == pytest.approx([math.nan, math.nan, 1.0, 1.5, math.nan], nan_ok=True)
     assert [against(new, -10.0) for new in (-10.0, -15.0, -5.0)] == pytest.approx([1.0, 0.5, 1.5])
     means = geometric_means(np.array([[2.0, math.nan], [math.nan, 0.0], [8.0, -1.0]]))
@@ -280,7 +280,7 @@ def test_a_change_has_its_dot_in_a_history_of_any_length(series_of):
     changes = find_changes([one := series_of(values)], History(commits, "main", f"{399:040x}"))
     (found,) = changes.listed
     line = HistoryLine("p", "cpu", "box", "seconds", one.points, one.label, changes=[found])
-    chart = history_charts.panel_chart("p", [line], Places(commits), Around(commits), 300, [])
+    chart = history_charts.panel_chart("p", [line], CommitPlaces(commits), Around(commits), 300, [])
     assert chart.thinned
     told = [mark.title for mark in chart.lines[0].marks if mark.title]
     assert len(told) < 30
@@ -370,7 +370,7 @@ def test_machines_are_compared_on_one_chart(series_of):
     never = series_of([None, math.nan, None], machine="never")
     fast = msgspec.structs.replace(fast, points=[p for p in fast.points if p.sha[-1] not in "03"])
     (family,) = families([slow, fast, other, early, never])
-    place = Places(f"{n:040x}" for n in range(6))
+    place = CommitPlaces(f"{n:040x}" for n in range(6))
     reference, lines, ratios = history_charts.against_place(family.lines, place)
     assert (reference, [line.machine for line in lines]) == ("slow", ["early", "fast"])
     none = math.nan

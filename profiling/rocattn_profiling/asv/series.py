@@ -183,7 +183,7 @@ def once_for_commits(make: Callable[[Points], T]) -> Callable[[Points], T]:
     return of
 
 
-class Places(dict[str, int]):
+class CommitPlaces(dict[str, int]):
     """The places of commits, from 0, and of points by their commits."""
 
     def __init__(self, shas: Iterable[str]) -> None:

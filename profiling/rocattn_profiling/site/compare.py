@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rocattn_profiling.asv.series import Places, once_for_commits
+from rocattn_profiling.asv.series import CommitPlaces, once_for_commits
 from rocattn_profiling.pages.quantities import percent, quantity, short_date
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def compare_page(
         if sha not in held and values[sha] <= room:
             held.add(sha)
             room -= values[sha]
-    at = Places(sorted(held, key=lambda sha: commits[sha].order))
+    at = CommitPlaces(sorted(held, key=lambda sha: commits[sha].order))
     found: list[tuple[float, HistoryLine, str, Point, Point]] = []
     packed = []
     wheres = {where: number for number, where in enumerate(sorted({line.where for line in lines}))}

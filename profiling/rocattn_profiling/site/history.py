@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rocattn_profiling.asv.series import Places, commits_of, in_order
+from rocattn_profiling.asv.series import CommitPlaces, commits_of, in_order
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.pages.charts import colour_of, sparklines, thin
 from rocattn_profiling.pages.quantities import between, natural, percent, quantity, short_date
@@ -311,7 +311,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
     """
     commits = around.commits
     shas = order_commits(commits_of(line.points for line in family.lines), commits)
-    place = Places(shas)
+    place = CommitPlaces(shas)
     ratios = [relative(line, place) for line in family.lines]
     drawn = drawn_lines(family)
     chosen = [family.lines[at] for at in drawn]
@@ -554,7 +554,7 @@ def _kernel_page(
     ordered = sorted(metrics, key=lambda m: (list(TITLES).index(m) if m in TITLES else len(TITLES), m))
     lines = [line for metric in ordered for line in metrics[metric].values()]
     shas = order_commits(commits_of(line.points for line in lines), around.commits)
-    place = Places(shas)
+    place = CommitPlaces(shas)
     archs = [arch for arch in around.backends if any(arch in own for own in metrics.values())]
     tags = tag_places(shas, around)
     panels, rows = [], []

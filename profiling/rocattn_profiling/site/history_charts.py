@@ -32,7 +32,7 @@ from rocattn_profiling.site.model import Boundary, LevelChange
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rocattn_profiling.asv.series import Places, Point, Points
+    from rocattn_profiling.asv.series import CommitPlaces, Point, Points
     from rocattn_profiling.pages.charts import Chart
 
     Array = NDArray[np.float64]
@@ -101,7 +101,7 @@ class Around:
         return self.pages[sha].rpartition("/")[2].removesuffix(".html") if sha in self.pages else sha
 
 
-def relative(line: HistoryLine, place: Places) -> Array:
+def relative(line: HistoryLine, place: CommitPlaces) -> Array:
     """Return a line's values relative to its first, one for each commit; NaN where there is none."""
     values = place.along(line.points)
     first = values[np.isfinite(values) & (values != 0)][:1]
@@ -190,7 +190,7 @@ def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[
     return drawn, keys
 
 
-def against_place(lines: Sequence[HistoryLine], place: Places) -> tuple[str, list[HistoryLine], list[Array]]:
+def against_place(lines: Sequence[HistoryLine], place: CommitPlaces) -> tuple[str, list[HistoryLine], list[Array]]:
     """Compare machines and environments by the combinations that they share.
 
     Args:
@@ -277,7 +277,7 @@ def overview_charts(
 
 
 def panel_chart(
-    label: str, lines: Sequence[HistoryLine], place: Places, around: Around, on_page: int,
+    label: str, lines: Sequence[HistoryLine], place: CommitPlaces, around: Around, on_page: int,
     tags: Sequence[tuple[float, str]],
 ) -> Chart:  # fmt: skip
     """Lay out the lines of one combination, whose points are in commit order.

@@ -319,11 +319,17 @@ def _whole(column: list[Any] | None, width: int) -> list[Any]:
     return column if len(column) == width else [*column, *[None] * width][:width]
 
 
-def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
-    """Return results as `Points` keeps them, NaN for an absurdly large one; ValueError for anything but a number."""
+def _kinds(values: Sequence[Any]) -> set[type]:
+    """Return the types of numbers and None; ValueError for anything else."""
     kinds = {*map(type, values)}
     for kind in kinds - {float, int, type(None)}:
         raise ValueError(f"{kind.__name__} in place of a number")
+    return kinds
+
+
+def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
+    """Return results as `Points` keeps them, NaN for an absurdly large one; ValueError for anything but a number."""
+    kinds = _kinds(values)
     if int in kinds:  # of any length
         values = [None if v is None else float(v) if -LARGEST <= v <= LARGEST else math.nan for v in values]
     numbers = np.array(values, dtype=float)  # None becomes NaN
@@ -342,7 +348,8 @@ def _intervals(
     low[unknown] = high[unknown] = math.nan
     for at, own in enumerate(samples if any(samples) else ()):
         if own:
-            ends = interval([value for value in _numbers(own).tolist() if math.isfinite(value)])
+            _kinds(own)
+            ends = interval([value for value in own if value is not None and -LARGEST <= value <= LARGEST])
             if None not in ends:
                 low[at], high[at] = ends
     return low, high

@@ -461,9 +461,9 @@ def _result_file(path: Path) -> ResultFile:
     """
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         data = json.loads(path.read_bytes())
-        if data["version"] == 2:
-            return ResultFile(data)
-    load_results(path)  # it is older, or this says why it is refused
+        if data["version"] in {1, 2}:
+            return ResultFile(data if data["version"] == 2 else up_to_date(data))
+    load_results(path)  # says why it is refused
     return ResultFile(up_to_date(json.loads(path.read_bytes())))
 
 

@@ -456,7 +456,7 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float, noise: _Noise | N
     if surprise**2 > _PLAIN * noise.inflation:
         return 0.0
     stable = _stable(noise.residuals.tobytes(), noise.correlation)
-    most = _most(count)
+    most = max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count))
     for draws in (*(look for look in _LOOKS if look < most), most):
         centre, spread = stable.largest(draws)
         chance = -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
@@ -496,7 +496,7 @@ class _Stable:
     def _drawn(self, first: int, after: int) -> NDArray[np.float32]:
         """Return some of the series, a row each, in single precision: a draw's noise is far larger than its error."""
         count = len(self._residuals)
-        rows: NDArray[np.float32] = self._residuals[_picked(count)[first:after]]
+        rows: NDArray[np.float32] = self._residuals[_picked(count, first, after)]
         if self._correlation:
             rows[:, 1:] *= math.sqrt(1 - self._correlation**2)
             shift = 1
@@ -506,15 +506,10 @@ class _Stable:
         return rows
 
 
-def _most(count: int) -> int:
-    """Return how many draws a series of so many points gets at most."""
-    return max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count))
-
-
-@lru_cache(maxsize=64)
-def _picked(count: int) -> NDArray[np.intp]:
-    """Return which residuals the stable series of a length are made of: deterministic for the same series."""
-    return np.random.default_rng(count).integers(0, count, size=(_most(count), count))
+@lru_cache(maxsize=256)
+def _picked(count: int, first: int, after: int) -> NDArray[np.intp]:
+    """Return which residuals some of the stable series of a length are made of: deterministic for the same series."""
+    return np.random.default_rng(count).integers(0, count, size=(after, count))[first:]
 
 
 def _pruned(raw: Array, y: Array, cuts: list[int], level: float, told: Collection[int] = ()) -> list[int]:

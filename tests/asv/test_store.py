@@ -267,6 +267,37 @@ def test_a_result_that_is_no_number_costs_its_benchmark_alone(store, value):
     assert problem.startswith(f"passed over suite.Class.track_it ({type(value).__name__} in place of a number), ")
 
 
+@pytest.mark.parametrize("date", [math.inf, math.nan, 1e300, 10**300, -1, "x" * 9000, None])
+def test_a_file_whose_date_is_none_is_passed_over(store, date):
+    """In one short line; the other commits are read."""
+    add(store, {(0, 0): [1.0]})
+    (path,) = store.result_files()
+    path.with_name("other.json").write_text(json.dumps(json.loads(path.read_text()) | {"date": date}))
+    problems = []
+    series = store.read(problems.append)
+    assert [len(line.points) for line in series] == [1] * 4
+    (problem,) = problems
+    assert problem.startswith(f"passed over {path.with_name('other.json')}: ")
+    assert "date" in problem
+    assert len(problem) < 1000
+
+
+def test_names_and_reasons_of_files_are_cut(store):
+    """A benchmark may be called anything, and asv quotes what it does not take."""
+    add(store, {(0, 0): [1.0]})
+    (path,) = store.result_files()
+    data = json.loads(path.read_text())
+    data["results"]["y\n" + "x" * 60_000] = [["text"], [], "1", 0, 1.0]
+    path.write_text(json.dumps(data))
+    path.with_name("other.json").write_text(json.dumps(data | {"result_columns": ["z\x1b" * 9000]}))
+    problems = []
+    store.read(problems.append)
+    assert [problem.startswith("passed over") for problem in problems] == [True] * 2
+    assert max(map(len, problems)) < 1000
+    assert all(map(str.isprintable, problems))
+    assert any("str in place of a number" in problem for problem in problems)
+
+
 @pytest.mark.parametrize("value", [10**400, -(10**400), 1e308, math.inf])
 def test_a_number_beyond_all_measure_is_not_available(store, tmp_path, value):
     """What a float or a chart's arithmetic does not hold ends no reading and no copy; the rest is there."""

@@ -1,5 +1,6 @@
 """Work in forks: in order, with what this process holds, and with nobody left when one of them or this one ends."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.forks import forked
+from rocattn_profiling.base.forks import CrashedError, apart, forked
 
 PARENT = """\
 import os, sys, time
@@ -66,6 +67,24 @@ def test_a_killed_process_is_one_line():
 
     with pytest.raises(RocattnError, match="a helper process was killed"):
         list(forked(work, range(4), 2))
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        (lambda: ctypes.string_at(0), "killed by SIGSEGV"),
+        (os.abort, "killed by SIGABRT"),
+        (lambda: os._exit(3), "exit status 3"),
+    ],
+)
+def test_a_library_that_ends_its_fork_is_one_line(end, how, capfd):
+    """Nothing is printed, and this process goes on; what is returned or raised comes out."""
+    with pytest.raises(CrashedError, match=how):
+        apart(end)
+    assert capfd.readouterr() == ("", "")
+    assert apart(os.getpid) != os.getpid()
+    with pytest.raises(ZeroDivisionError):
+        apart(lambda: 1 / 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills processes with their parent")

@@ -75,6 +75,10 @@ def test_a_record_of_another_schema_says_which(tmp_path):
     append_record(path, make_record([[1.0]], schema=9))
     with pytest.raises(RocattnError, match="has schema 9, this rocattn reads 1: use the one that wrote it"):
         list(read_records(path))
+    text = path.read_text().rpartition(',"checksum"')[0]
+    path.write_text(text.replace('"schema":9', f'"schema":{"9" * 3000}') + "}\n")
+    with pytest.raises(RocattnError, match=r"has schema 9{39}…, this rocattn reads 1: use the one that wrote it"):
+        list(read_records(path))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 import numpy as np
 
+from rocattn_profiling.base.markup import plain
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -27,6 +29,7 @@ _RATE = re.compile(
 _COLUMNS = frozenset({"result", "params", "version", "started_at", "duration", "samples", "profile"})
 LARGEST = 1e300
 """Larger numbers are none: sums and spans of a few of them would be infinite."""
+_END_MS = 253_402_300_800_000  # of the year 9999, the last that Python's dates have
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -219,6 +222,13 @@ def in_order(series: Iterable[Series], place: Mapping[str, int]) -> list[Series]
     return ordered
 
 
+def date_of(stated: object) -> int:
+    """Return the date that a result file states, in milliseconds since 1970; ValueError for what is none."""
+    if not isinstance(stated, int | float) or not 0 <= stated < _END_MS:
+        raise ValueError(f"its date is {plain(str(stated), 40)}, no time in milliseconds since 1970")
+    return int(stated)
+
+
 def commits_of(lines: Iterable[Points]) -> dict[str, int]:
     """Return the commits that have points, with their dates in milliseconds since 1970."""
     shared = {id(points.shas): points for points in lines}
@@ -388,7 +398,7 @@ class PassedOver:
 
     def add(self, path: Path, error: Exception) -> None:
         """Remember a file; its path is removed from the reason."""
-        why = " ".join(str(error).split()).replace(str(path.absolute()), "it")
+        why = plain(str(error).replace(str(path.absolute()), "it"))
         self._paths.setdefault(why, []).append(path)
 
     def extend(self, later: PassedOver) -> None:

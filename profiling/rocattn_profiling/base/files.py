@@ -53,6 +53,11 @@ def decoded(data: bytes | str, kind: Any = Any) -> Any:
         raise DocumentError(terminal(str(error), _LONGEST_REASON)) from error
 
 
+def of_other_schema(what: str | Path, schema: object, ours: int) -> str:
+    """Return in words that a document, or a line of one, is of another schema than this rocattn reads."""
+    return f"{what} has schema {terminal(str(schema), 40)}, this rocattn reads {ours}"
+
+
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
     """Open a regular file for reading; a device or a pipe, which may never end, is refused without waiting for it.
 

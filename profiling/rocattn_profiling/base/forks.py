@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
+import resource
 import signal
 import sys
 import warnings
@@ -11,20 +13,66 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.process import end_with_parent
+from rocattn_profiling.base.process import Ended, end_with_parent
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from multiprocessing.connection import Connection
 
 T = TypeVar("T")
 R = TypeVar("R")
 _AHEAD = 4  # results for each process that wait for those before them
 _GENERATIONS, _FEWEST = 12, 48  # of forks, one after the other, and items of one
-_work: Callable[[int], Any]  # of a fork: it inherits what cannot be sent
+_work: Callable[[int], Any] | None  # of a fork: it inherits what cannot be sent
+
+
+class CrashedError(RocattnError):
+    """Raised for work that ended its process; one line that says how."""
+
+
+def apart(work: Callable[[], R]) -> R:
+    """Return what ``work`` returns in a fork: a library of others may end that for what is in a damaged file.
+
+    Raises:
+        CrashedError: When it did.
+    """
+    if sys.platform != "linux":
+        return work()
+    context = get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_tell, args=(work, os.getpid(), send))
+    with _forking():
+        process.start()
+    send.close()
+    try:
+        done, value = receive.recv()
+    except EOFError:
+        process.join()
+        raise CrashedError(Ended(process.exitcode, 0.0).how) from None
+    finally:
+        process.kill()  # it may not have ended when Ctrl-C comes; else it has told all
+        process.join()
+        receive.close()
+    if not done:
+        raise value
+    return value  # type: ignore[no-any-return]
+
+
+def _tell(work: Callable[[], Any], parent: int, send: Connection) -> None:
+    """Be the fork of `apart`, whose crash leaves no core and prints no stack."""
+    _begin(parent)
+    faulthandler.disable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    try:
+        told = True, work()
+    except Exception as error:  # noqa: BLE001 - raised where it is wanted
+        told = False, error
+    send.send(told)
 
 
 def forked(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]:
@@ -58,13 +106,12 @@ def _generation(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterat
     """Work in forks that end together: each keeps a copy of all that it ever touched."""
     pool = ProcessPoolExecutor(
         min(jobs, len(items)), get_context("fork"), initializer=_begin,
-        initargs=(lambda at: work(items[at]), os.getpid()),
+        initargs=(os.getpid(), lambda at: work(items[at])),
     )  # fmt: skip
     waiting: deque[Future[R]] = deque()
     try:
         for at in range(len(items)):
-            with warnings.catch_warnings():  # the threads of numpy's BLAS are idle
-                warnings.simplefilter("ignore", DeprecationWarning)
+            with _forking():
                 waiting.append(pool.submit(_call, at))
             if len(waiting) > _AHEAD * jobs:
                 yield waiting.popleft().result()
@@ -74,7 +121,14 @@ def _generation(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterat
         pool.shutdown(cancel_futures=True)
 
 
-def _begin(work: Callable[[int], Any], parent: int) -> None:
+@contextmanager
+def _forking() -> Iterator[None]:
+    with warnings.catch_warnings():  # the threads of numpy's BLAS are idle
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def _begin(parent: int, work: Callable[[int], Any] | None = None) -> None:
     """Begin a fork: Ctrl-C ends the process that made it, and that this one."""
     global _work  # noqa: PLW0603 - a task is called by its name alone
     _work = work
@@ -86,4 +140,5 @@ def _begin(work: Callable[[int], Any], parent: int) -> None:
 
 
 def _call(at: int) -> Any:
+    assert _work is not None, "the fork began with it"
     return _work(at)

@@ -18,7 +18,15 @@ import numpy as np
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import machine_folder
-from rocattn_profiling.base.files import DocumentError, locked, open_regular, result_folder, write_bytes, write_text
+from rocattn_profiling.base.files import (
+    DocumentError,
+    locked,
+    of_other_schema,
+    open_regular,
+    result_folder,
+    write_bytes,
+    write_text,
+)
 from rocattn_profiling.base.journal import DamagedError, entry_of, line_of
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.context import Context
@@ -179,7 +187,7 @@ def read(path: Path, machine: Machine) -> NoiseRecord:
     except DocumentError as error:
         raise NoiseError(f"{path} is no noise record of rocattn gate") from error
     if record.schema != SCHEMA:
-        raise NoiseError(f"{path} has schema {record.schema}; this rocattn reads {SCHEMA}")
+        raise NoiseError(of_other_schema(path, record.schema, SCHEMA))
     if not all(past.sessions and all(map(_is_sound, past.sessions)) for past in record.benchmarks):
         raise NoiseError(f"{path} holds numbers that are no times")
     if record.machine != (here := recorded_machine(machine)):

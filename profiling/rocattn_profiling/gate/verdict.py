@@ -10,7 +10,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import is_rate
-from rocattn_profiling.base.files import DocumentError, decoded, open_regular, write_text
+from rocattn_profiling.base.files import DocumentError, decoded, of_other_schema, open_regular, write_text
 from rocattn_profiling.gate.foreign.readers import undirected
 from rocattn_profiling.gate.model import SCHEMA, Entry, GateResult, SessionResult, SideName, Status
 from rocattn_profiling.gate.noise_record import known_noise
@@ -122,7 +122,7 @@ def read(path: Path) -> GateResult:
         # Checked first, because a verdict of another schema may lack fields of this one.
         schema = decoded(data, _Schema).schema
         if schema != SCHEMA:
-            raise RocattnError(f"{path} has schema {schema}; this rocattn reads {SCHEMA}")
+            raise RocattnError(of_other_schema(path, schema, SCHEMA))
         return decoded(data, GateResult)
     except OSError as error:
         raise RocattnError(f"cannot read the gate's verdict {path}: {error.strerror}") from error

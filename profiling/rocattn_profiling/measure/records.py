@@ -15,7 +15,7 @@ import msgspec
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError, RocattnError
-from rocattn_profiling.base.files import DocumentError
+from rocattn_profiling.base.files import DocumentError, of_other_schema
 from rocattn_profiling.base.journal import DamagedError, append_entry, entry_of
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.reasons import Coverage, Reason, counted
@@ -221,9 +221,8 @@ def read_records(path: Path) -> Iterator[Record]:
                 continue
             raise RocattnError(f"{path}:{number} is no line of records: is this the right file?") from None
         if record.schema != SCHEMA:
-            raise RocattnError(
-                f"{path}:{number} has schema {record.schema}, this rocattn reads {SCHEMA}: use the one that wrote it"
-            )
+            other = of_other_schema(f"{path}:{number}", record.schema, SCHEMA)
+            raise RocattnError(f"{other}: use the one that wrote it")
         try:
             AttentionConfig.from_dict(record.config)
         except ConfigError as error:

@@ -110,6 +110,17 @@ def test_a_loop_adds_to_what_it_began_with():
     assert value(ways.format("0", "64"))[1] == ""
 
 
+@pytest.mark.parametrize(
+    "step",
+    ["v_add_u32_e32 v9, 1, v9", "v_cmp_lt_u32_e32 vcc, v9, v0\nv_cndmask_b32_e32 v9, 0, v9, vcc",
+     "v_lshrrev_b64 v[9:10], 1, v[9:10]"],
+)  # fmt: skip
+def test_a_value_of_very_many_steps_is_not_known(step):
+    """Whatever the instructions: Python goes only so deep."""
+    assert value("\n".join(["v_mov_b32_e32 v9, v0", "v_mov_b32_e32 v10, 0", *[step] * 2000])) is None
+    assert value("\n".join(["v_mov_b32_e32 v9, v0", *["v_add_u32_e32 v9, 1, v9"] * 90]))[0][0] == 90
+
+
 def test_waves_of_a_block_have_their_own_first_lanes():
     """v_readfirstlane is the wave's; the number of the wave is the same in its lanes."""
     words, _ = value("v_readfirstlane_b32 s4, v0\nv_mov_b32_e32 v9, s4", threads=128)

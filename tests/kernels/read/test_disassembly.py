@@ -1,5 +1,7 @@
 """Disassembling code objects: equal to the compiler's own assembly, and one clear line where no tool can."""
 
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -232,6 +234,17 @@ def test_the_library_is_not_asked_what_would_end_it(hand, tmp_path, monkeypatch)
         monkeypatch.setenv(variable, str(tmp_path))
     with pytest.raises(DisassemblyError, match="does not know it"):
         disassemble(replace(hand[0], target="gfx600"))
+
+
+def test_code_that_ends_the_library_is_one_line(hand, tmp_path, monkeypatch):
+    """LLVM 22 dies of some words that are no instructions; then a program is asked."""
+    monkeypatch.setattr(disassembly, "_library", lambda: disassembly._LIBRARY)
+    monkeypatch.setattr(disassembly, "_knows", lambda *_: "")
+    monkeypatch.setattr(disassembly, "_llvm", lambda _: None)
+    monkeypatch.setattr(disassembly, "_decoded", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
+    install(tmp_path / "bin", "llvm-objdump", monkeypatch, status=1, errors="error: no space left")
+    with pytest.raises(DisassemblyError, match=r"librocmllvm.so crashes on it \(killed by SIGSEGV\); .*no space left"):
+        disassemble(hand[0])
 
 
 def code(blocks):

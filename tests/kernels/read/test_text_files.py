@@ -88,8 +88,9 @@ def test_what_is_no_number_is_unknown(value):
         ".amdgpu_metadata\n  - .name: " + "x" * 1_000_000,
         '.ident "' * 100_000,
         "; Kernel info:\n" * 100_000,
+        ".amdgpu_metadata\n  - .symbol: " + "x " * 60_000 + " " * 60_000 + "x",
     ],
-    ids=["blank lines", "metadata without end", "descriptors", "a long name", "quotes", "comments"],
+    ids=["blank lines", "metadata without end", "descriptors", "a long name", "quotes", "comments", "blanks"],
 )
 def test_hostile_text_takes_no_longer_than_any(text):
     """Patterns that start at every line must not look at all the rest each time: these would take minutes."""

@@ -18,6 +18,7 @@ from rocattn_profiling.profile.metrics.launches import find_launches
 
 from . import generators as g
 from . import older_generators as older
+from . import sample_generators as samples
 from .test_csv import whats
 from .test_formats import held, truth
 
@@ -65,6 +66,45 @@ def test_a_broken_file_is_one_line_and_the_others_are_read(tmp_path, kind):
     assert problem.file == str(broken)
     assert "\n" not in str(problem)
     assert "report this file" not in str(problem), "it is known what is wrong"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"type": 2', '"type": [2]'),
+        ('"handle": 9280}', '"handle": [9280]}'),
+        ('"cu_count": 304', f'"cu_count": {10**30}'),
+        ('"pid": ', f'"pid": {10**30}'),
+    ],
+)
+def test_odd_values_of_a_json_are_no_surprise(tmp_path, old, new):
+    """A list or a number that nothing holds costs at most the file, in one line that says what it is."""
+    path = g.v3_json(tmp_path / "a_results.json", MADE)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    for problem in ingest.read([path]).problems:
+        assert "report this file" not in str(problem)
+
+
+def test_a_long_number_in_a_header_is_a_name(tmp_path):
+    """Python reads no number of so many digits."""
+    path = g.v3_counters(tmp_path / "a_counter_collection.csv", MADE)
+    path.write_text(path.read_text().replace("Kernel_Name", f"Kernel_Name,Kernel_Id_{'1' * 5000}", 1))
+    assert "report this file" not in " ".join(map(str, ingest.read([path]).problems))
+
+
+def test_damaged_text_of_a_database_is_one_line(tmp_path):
+    """SQLite's message quotes it."""
+    path = tmp_path / "a.db"
+    samples.rocpd(path, MADE)
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("UPDATE rocpd_gpu_pc_sample_u SET exec_mask = CAST(? AS TEXT)", (b"a\xff\n\x1b[2J" + b"b" * 9000,))
+        base.commit()
+    (problem,) = ingest.read([path]).problems
+    assert "the database is damaged" in str(problem)
+    assert len(str(problem)) < 1000
+    assert str(problem).isprintable()
 
 
 @pytest.mark.parametrize("kind", ["cut", "damaged", "no table"])

@@ -159,6 +159,23 @@ def test_a_trace_is_reported(tmp_path, capsys):
     assert "Instinct MI300X" in (tmp_path / "out/profile.md").read_text()
 
 
+@pytest.mark.parametrize("large", [2**31, 2**63, 10**30])
+def test_numbers_beyond_all_measure_are_not_known(tmp_path, large):
+    """Of the GPU, the job, the process, the clock and the launch: the kernel is there all the same."""
+    gpu = MI300X | {"id": 2, "numSms": large, "warpSize": large}
+    call, kernel = launch(1, pid=large)
+    call["args"]["correlation"] = kernel["args"]["correlation"] = [{}]
+    copy = {**kernel, "cat": "gpu_memcpy", "args": {"device": large, "bytes": large}}
+    path = trace(
+        tmp_path / "a.json", [call, kernel, copy], deviceProperties=[gpu] * 3, baseTimeNanoseconds=large,
+        distributedInfo={"rank": large, "world_size": 2},
+    )  # fmt: skip
+    profile = ingest.read([path])
+    assert len(profile.dispatches) == 1
+    assert profile.agents["wave_size"].isna().all()
+    assert "report" not in " ".join(map(str, profile.problems))
+
+
 def test_copies_and_fills_are_activities_of_their_gpu(tmp_path):
     """Beside the kernels, on the same clock; one without a length is dropped with a note."""
     at = 6_869_181_217_000.0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Words = np.ndarray[Any, np.dtype[np.int64]]
 
 _MASK: Final = 0xFFFFFFFF
-_MOST_STEPS, _DEEPEST = 20_000, 300  # a slice is rarely longer than a hundred
+_MOST_STEPS, _DEEPEST = 20_000, 100  # a slice is rarely longer; each step is up to seven of the 1000 calls of Python
 
 
 @dataclass(frozen=True, eq=False)

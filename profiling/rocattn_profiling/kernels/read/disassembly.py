@@ -1,7 +1,7 @@
 """Disassemble a code object with LLVM into text that `parse_assembly` reads.
 
-LLVM's library of the package rocm-llvm-python is asked first, in this process. It reads no line tables: a code object
-that has one goes to an llvm-objdump first.
+LLVM's library of the package rocm-llvm-python is asked first, in a fork, which damaged code may end. It reads no line
+tables: a code object that has one goes to an llvm-objdump first.
 
 What llvm-objdump prints of AMDGPU code ends in a comment with the instruction's address and encoding. Branch targets
 are computed from that: versions differ in how they print them, and none names a function's own first instruction.
@@ -30,6 +30,7 @@ from rocattn.errors import RocattnError, ToolchainError
 from rocattn.installed import install_command
 from rocattn.toolchain.code_object import read_elf
 from rocattn.toolchain.elf import RELOCATABLE, shown
+from rocattn_profiling.base.forks import CrashedError, apart
 from rocattn_profiling.kernels.read import gfx950
 from rocattn_profiling.kernels.read.assembly import UNREADABLE
 from rocattn_profiling.kernels.read.code_objects import DeviceObject
@@ -257,10 +258,24 @@ def _text(
     Raises:
         DisassemblyError: When it fails, or does not know the processor's instructions.
     """
-    printed = _decoded if tool.endswith(_LIBRARY) else _printed
+    if not tool.endswith(_LIBRARY):
+        return _assembled(device, elf, _printed(device, functions, tool), tool, replaced or {})
+    if refused := _knows(tool, device.processor):
+        raise _UnknownProcessorError(refused)
+    _llvm(tool)  # once for all forks
+    try:
+        return apart(lambda: _assembled(device, elf, _decoded(device, elf, functions, tool), tool, {}))
+    except CrashedError as error:  # some words end LLVM
+        raise DisassemblyError(f"{_LIBRARY} crashes on it ({error})") from error
+
+
+def _assembled(
+    device: DeviceObject, elf: Elf, read: Iterable[tuple[_Span, list[_Line]]], tool: str, replaced: Mapping[int, str]
+) -> str:  # fmt: skip
+    """Return what a tool read of each function as assembly text."""
     writer = _Writer(device, elf)
-    for span, instructions in printed(device, elf, functions, tool):
-        writer.function(span, _restored(instructions, replaced or {}))
+    for span, instructions in read:
+        writer.function(span, _restored(instructions, replaced))
     if not writer.instructions:
         raise DisassemblyError(f"{tool} finds no instructions in it")
     if writer.unreadable > _MAX_UNREADABLE * writer.instructions:
@@ -271,8 +286,6 @@ def _text(
 
 def _decoded(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[_Line]]]:
     """Yield each function with its instructions, as LLVM's library reads them."""
-    if refused := _knows(tool, device.processor):
-        raise _UnknownProcessorError(refused)
     llvm = _llvm(tool)
     context = llvm.LLVMCreateDisasmCPU(b"amdgcn-amd-amdhsa", device.processor.encode(), None, 0, None, None)
     text = ctypes.create_string_buffer(1024)
@@ -303,7 +316,7 @@ def _decoded(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) 
     llvm.LLVMDisasmDispose(ctypes.c_void_p(context))
 
 
-def _printed(device: DeviceObject, _: Elf, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[_Line]]]:
+def _printed(device: DeviceObject, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[_Line]]]:
     """Yield each function with its instructions, as llvm-objdump prints them."""
     with tempfile.TemporaryDirectory(prefix="rocattn-objdump-") as folder:
         code, printed = Path(folder, "code.hsaco"), Path(folder, "code.txt")

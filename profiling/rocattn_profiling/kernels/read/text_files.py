@@ -11,7 +11,7 @@ from rocattn.toolchain.code_object import KernelInfo
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 
 _KERNEL = re.compile(r"^ {2}- ", re.MULTILINE)
-_FIELD = re.compile(r"^(?: {4}| {2}- )(\.\w+):[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
+_FIELD = re.compile(r"^(?: {4}| {2}- )(\.\w+):[ \t]+(\S.*)", re.MULTILINE)
 _TARGET = re.compile(r"^[ \t]*\.amdgcn_target[ \t]", re.MULTILINE)
 _CODE_BYTES = re.compile(
     r"^[ \t]*\.amdhsa_kernel[ \t]+(\S+)|^; Kernel info:\n; codeLenInByte = (\d{1,12})$", re.MULTILINE
@@ -88,7 +88,7 @@ def _metadata(text: str) -> dict[str, dict[str, str]]:
     for rest in text.split(".amdgpu_metadata")[1:]:
         block = rest.partition(".end_amdgpu_metadata")[0]
         for part in _KERNEL.split(block)[1:]:
-            fields = {name[1:]: value.strip("'\"") for name, value in _FIELD.findall(f"  - {part}")}
+            fields = {name[1:]: value.rstrip(" \t").strip("'\"") for name, value in _FIELD.findall(f"  - {part}")}
             if required := _REQUIRED.search(part):
                 fields["required_block"] = str(math.prod(int(size) for size in _DIGITS.findall(required[1])))
             if "name" in fields:

@@ -12,7 +12,14 @@ from typing import Literal
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.files import DocumentError, StagedFiles, decoded, result_folder, write_bytes
+from rocattn_profiling.base.files import (
+    DocumentError,
+    StagedFiles,
+    decoded,
+    of_other_schema,
+    result_folder,
+    write_bytes,
+)
 from rocattn_profiling.base.reasons import Coverage, NotCompared
 from rocattn_profiling.profile.collect.find import Tool
 from rocattn_profiling.profile.collect.hardware import Hardware
@@ -252,7 +259,7 @@ def read_profile(path: Path) -> Collection:
     except DocumentError as error:
         raise RocattnError(f"{path} is not a profile.json of rocattn: {error}") from error
     if collection.schema != SCHEMA:
-        raise RocattnError(f"{path} has schema {collection.schema}, this rocattn reads {SCHEMA}")
+        raise RocattnError(of_other_schema(path, collection.schema, SCHEMA))
     return collection
 
 

@@ -16,7 +16,7 @@ from rocattn_profiling.profile.ingest.table import Profile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_RANGE = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
+_RANGE = re.compile(r"([1-9]\d{0,17})(?:-([1-9]\d{0,17}))?")
 SYNTAX = "3, 2-10 or [2-10,15], counted from 1"
 
 

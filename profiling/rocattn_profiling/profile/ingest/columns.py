@@ -46,7 +46,7 @@ IGNORED = frozenset({
     "xcc_index",
 })  # fmt: skip
 _CANONICAL = {name: ours for ours, names in NAMES.items() for name in names}
-_REPEATED = re.compile(r"_(\d+)$")
+_REPEATED = re.compile(r"_(\d{1,9})$")
 
 
 def plain(name: str) -> str:

@@ -39,7 +39,7 @@ def copies_of(records: Iterable[MemoryCopy], process: int, numbers: Mapping[Any,
     """Return the copies of a process, by the numbers of the agents' handles."""
     rows = []
     for each in records:
-        direction = _OPERATIONS[each.operation] if each.operation < len(_OPERATIONS) else ""
+        direction = _OPERATIONS[each.operation] if 0 <= each.operation < len(_OPERATIONS) else ""
         agent = each.dst_agent_id if direction == TO_DEVICE else each.src_agent_id
         number = numbers.get(agent.get("handle"), MISSING)
         rows.append((process, number, COPY, direction, each.start_timestamp, each.end_timestamp, each.bytes))

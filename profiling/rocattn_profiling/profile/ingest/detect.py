@@ -16,6 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rocattn_profiling.base.markup import plain
 from rocattn_profiling.profile.ingest import columns
 from rocattn_profiling.profile.ingest.copies import read_copies
 from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, Utf8, parse_header
@@ -162,7 +163,7 @@ def _sqlite(path: Path, shown: str) -> DetectedFile:
                 why = "it has rocpd tables without their views; write it with rocprofv3 of ROCm 7.0 or later"
                 return _nothing(path, shown, why, kind="broken")
     except (sqlite3.Error, UnreadableError, UnicodeDecodeError, MemoryError) as error:  # messages quote damaged text
-        why = f"the database is damaged or cut off ({error}); profile again"
+        why = f"the database is damaged or cut off ({plain(str(error))}); profile again"
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_ROLLBACK:
             why = f"what wrote the database was ended in the middle ({path.name}-journal is left of it); profile again"
         return _nothing(path, shown, why, kind="broken")

@@ -247,10 +247,12 @@ class _Table:
         """Add one process."""
         numbers = {}
         for agent in process.agents:
-            handle = agent.get("id", {}).get("handle") if isinstance(agent.get("id"), dict) else None
+            own = agent.get("id")
+            handle = own.get("handle") if isinstance(own, dict) else None
             row = agent_of(agent)
-            numbers[handle] = MISSING if row["number"] is None else row["number"]
-            if agent.get("type") in {2, "GPU"}:  # rocprofiler_agent_type_t: 1 is a CPU, 2 a GPU
+            if isinstance(handle, int):
+                numbers[handle] = MISSING if row["number"] is None else row["number"]
+            if agent.get("type") in (2, "GPU"):  # rocprofiler_agent_type_t: 1 is a CPU, 2 a GPU
                 self.agents.append(row)
         symbols = {
             symbol.kernel_id if symbol.kernel_id >= 0 else i: symbol for i, symbol in enumerate(process.kernel_symbols)

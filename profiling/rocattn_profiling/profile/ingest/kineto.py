@@ -34,6 +34,7 @@ from rocattn_profiling.profile.ingest.parts import (
     activity_frame,
     agent_frame,
     dispatch_frame,
+    integers,
     kernel_name,
     one_pass,
 )
@@ -208,14 +209,15 @@ class _Table:
                     self._notes.add("{n} [kernel|kernels] without times", "dropped")
                     continue
                 device = _whole_number(told.device if told.device is not None else event.pid)
+                correlation = _known_by(told.correlation)
                 sizes = (_product(told.grid), _product(told.block))
                 code = self._kernels.code(event.name)
                 queue = _whole_number(told.stream)
-                self._rows.append((code, start, start + length, device, queue, told.correlation, *sizes))
+                self._rows.append((code, start, start + length, device, queue, correlation, *sizes))
             elif kind in {"cuda_runtime", "cuda_driver"} and arguments and arguments.correlation is not None:
-                if isinstance(event.pid, int):
+                if isinstance(event.pid, int) and abs(event.pid) < 2**31:
                     self._process = event.pid
-                self._launches[arguments.correlation] = _WORK_ITEMS.match(event.name) is not None
+                self._launches[_known_by(arguments.correlation)] = _WORK_ITEMS.match(event.name) is not None
             elif kind in _COPIES and event.ph == "X":
                 told = arguments or Arguments()
                 start, length = _nanoseconds(event.ts), _nanoseconds(event.dur)
@@ -235,10 +237,11 @@ class _Table:
             return
         rows = sorted(self._rows, key=lambda row: row[1])
         code, start, end, device, queue, correlation, grid, block = zip(*rows, strict=True)
+        base = around.baseTimeNanoseconds
         columns: dict[str, Any] = {
             "kernel": self._kernels.categorical(np.array(code, np.int32)),
-            "start_ns": np.array(start, np.int64) + around.baseTimeNanoseconds,
-            "end_ns": np.array(end, np.int64) + around.baseTimeNanoseconds,
+            "start_ns": integers([each + base for each in start]),
+            "end_ns": integers([each + base for each in end]),
             "queue": np.array(queue, np.int64), "grid": np.array(grid, np.int64), "block": np.array(block, np.int64),
             "dispatch": np.arange(1, len(rows) + 1), "process": np.full(len(rows), self._process),
             "pass": one_pass(part.pass_label, len(rows)),
@@ -251,12 +254,11 @@ class _Table:
         numbers = np.array(device, np.int64)
         rank = around.distributedInfo.rank if part.system.get("rank") and around.distributedInfo else None
         if rank is not None and len(set(device)) == 1:
-            numbers[:] = rank  # the ranks of a job may all call theirs 0
+            numbers[:] = _whole_number(rank)  # the ranks of a job may all call theirs 0
         columns["agent"] = numbers
         shown = dict(zip(device, numbers.tolist(), strict=True))
         agents = [_agent(around.deviceProperties, own, number) for own, number in shown.items()]
         part.agents = agent_frame(agents, part.source.file)
-        base = around.baseTimeNanoseconds
         copies = [
             (self._process, shown.get(device, MISSING), kind, name, start + base, end + base, size)
             for kind, name, start, end, device, size in self._copies
@@ -305,6 +307,10 @@ def _nanoseconds(microseconds: Any) -> int | None:
         return round(float(microseconds) * 1000)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _known_by(correlation: Any) -> Any:
+    return None if isinstance(correlation, list | dict) else correlation
 
 
 def _whole_number(value: Any) -> int:

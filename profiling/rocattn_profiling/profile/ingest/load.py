@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.base.markup import plain
 from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Utf8, parse_header
 from rocattn_profiling.profile.ingest.detect import (
     HEAD_BYTES,
@@ -211,7 +212,7 @@ def _read_one(file: DetectedFile, folder: Path, label: str) -> FilePart:
     except (OSError, MemoryError) as error:
         return _broken(file.source, f"cannot be read ({error})", "check the disk, the permissions and the memory")
     except Exception as error:  # noqa: BLE001 - a file made to confuse a reader must not hide the run's other files
-        text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        text = plain(f"{type(error).__name__}: {error}", 200)
         return _broken(file.source, f"cannot be read ({text})", "please report this file to rocattn")
     return part
 

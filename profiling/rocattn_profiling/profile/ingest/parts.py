@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.base.markup import plain
 from rocattn_profiling.profile.ingest.table import (
     ACTIVITY_DTYPES,
     AGENT_DTYPES,
@@ -54,6 +55,7 @@ class UnreadableError(RocattnError):
     """Raised inside the package when a file cannot be read; becomes one `FileProblem` and the run goes on."""
 
     def __init__(self, what: str, remedy: str, line: int | None = None) -> None:
+        what = plain(what)  # it may quote the file
         super().__init__(f"{what}; {remedy}")
         self.what, self.remedy, self.line = what, remedy, line
 
@@ -213,6 +215,14 @@ def nullable(values: NDArray[Any], dtype: str) -> Any:
     return pd.arrays.IntegerArray(held, mask)
 
 
+def integers(values: Sequence[Any]) -> NDArray[np.int64]:
+    """Return integers that a file states as an array; `MISSING` for None and for those of more than 64 bits."""
+    try:
+        return np.array(values, np.int64)
+    except (OverflowError, TypeError):
+        return np.array([MISSING if each is None or abs(each) >= -MISSING else each for each in values], np.int64)
+
+
 def narrow(values: NDArray[Any]) -> NDArray[Any]:
     """Return a copy of integers, in 32 bits if all of them fit; the original can be freed."""
     limits = np.iinfo(np.int32)
@@ -266,7 +276,7 @@ def counter_frame(row: NDArray[Any], counter: Any, value: NDArray[np.float64]) -
 
 def activity_frame(rows: Sequence[Activity], label: str, notes: Notes) -> pd.DataFrame:
     """Build the activities' frame; those that end before or when they start are left out, with a note."""
-    kept = [row for row in rows if row[4] != MISSING and row[5] > row[4]]
+    kept = [row for row in rows if MISSING < row[4] < row[5] < -MISSING]
     backwards = len(rows) - len(kept)
     notes.add(
         "{n} [copy ends before it starts|copies end before they start]", "left out of the time line", count=backwards
@@ -275,10 +285,10 @@ def activity_frame(rows: Sequence[Activity], label: str, notes: Notes) -> pd.Dat
         return empty(ACTIVITY_DTYPES)
     process, agent, kind, name, start, end, size = zip(*kept, strict=True)
     columns = {
-        "pass": one_pass(label, len(kept)), "process": np.array(process, np.int32),
-        "agent": nullable(np.array(agent, np.int64), "Int32"), "kind": pd.Categorical(kind),
+        "pass": one_pass(label, len(kept)), "process": _plain(integers(process), "int32", NO_PROCESS),
+        "agent": nullable(integers(agent), "Int32"), "kind": pd.Categorical(kind),
         "name": pd.Categorical(name), "start_ns": np.array(start, np.int64), "end_ns": np.array(end, np.int64),
-        "bytes": nullable(np.array(size, np.int64), "Int64"),
+        "bytes": nullable(integers(size), "Int64"),
     }  # fmt: skip
     return pd.DataFrame(columns, copy=False)
 
@@ -291,5 +301,5 @@ def agent_frame(agents: Sequence[Mapping[str, Any]], file: str) -> pd.DataFrame:
     columns = {}
     for name, dtype in AGENT_DTYPES.items():
         values = [file if name == "file" else agent.get(name) for agent in agents]
-        columns[name] = pd.Series([pd.NA if v is None and dtype[0] == "I" else v for v in values], dtype=dtype)
+        columns[name] = pd.Series(nullable(integers(values), dtype) if dtype in _NUMPY else values, dtype=dtype)
     return pd.DataFrame(columns)

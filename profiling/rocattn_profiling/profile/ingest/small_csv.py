@@ -61,6 +61,11 @@ def whole(text: str | None) -> int | None:
     return int(value) if value is not None and abs(value) < 2**31 else None
 
 
+def _bytes(kilobytes: str | None) -> int | None:
+    known = whole(kilobytes)
+    return None if known is None else known * 1024
+
+
 def read_agents(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read rocprofv3's agent_info.csv: one row per CPU and GPU."""
     agents = [agent_of(row) for row in rows_of(path, header) if row.get("Agent_Type") == "GPU"]
@@ -73,7 +78,6 @@ def read_agents(path: Path, header: Header, part: FilePart) -> FilePart:
 def agent_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return our columns of one agent of agent_info.csv, or of JSON and rocpd, which have its names in lower case."""
     lower = {key.lower(): None if value is None else str(value) for key, value in row.items()}
-    lds = whole(lower.get("lds_size_in_kb"))
     arch = lower.get("name") or ""
     return {
         "number": whole(lower.get("logical_node_id")),
@@ -86,7 +90,7 @@ def agent_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "max_waves_per_simd": whole(lower.get("max_waves_per_simd")),
         "max_waves_per_cu": whole(lower.get("max_waves_per_cu")),
         "wave_size": whole(lower.get("wave_front_size")),
-        "lds_bytes": None if lds is None else lds * 1024,
+        "lds_bytes": _bytes(lower.get("lds_size_in_kb")),
         "xccs": whole(lower.get("num_xcc")),
         "shader_engines": whole(lower.get("num_shader_banks")),
         "max_clock_mhz": number(lower.get("max_engine_clk_fcompute")) or None,
@@ -248,7 +252,7 @@ def read_rocminfo(path: Path, part: FilePart) -> FilePart:
             _ROCMINFO_LDS.search(block),
         )
         agent["simds"] = simds * cus if simds and isinstance(cus, int) else None
-        agent["lds_bytes"] = int(lds[1]) * 1024 if lds else None
+        agent["lds_bytes"] = _bytes(lds[1] if lds else None)
         agents.append(agent | {"arch": said.get("Name", ""), "product": said.get("Marketing Name", "")})
     if not agents:
         return part.skip("a description of the machine (rocminfo) that names no GPU")

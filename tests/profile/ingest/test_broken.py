@@ -1,6 +1,7 @@
 """Broken, empty, foreign and hostile files: one line each, and the run's other files are read."""
 
 import gzip
+import json
 import os
 import sqlite3
 import time
@@ -92,6 +93,19 @@ def test_a_long_number_in_a_header_is_a_name(tmp_path):
     path = g.v3_counters(tmp_path / "a_counter_collection.csv", MADE)
     path.write_text(path.read_text().replace("Kernel_Name", f"Kernel_Name,Kernel_Id_{'1' * 5000}", 1))
     assert "report this file" not in " ".join(map(str, ingest.read([path]).problems))
+
+
+def test_statistics_beyond_all_measure_are_dropped(tmp_path):
+    """A count that no integer holds, of rocprofv3 and of proton."""
+    path = g.v3_stats(tmp_path / "a_kernel_stats.csv", MADE)
+    head = path.read_text().splitlines()[0]
+    row = ["9" * 19 if name == "Calls" else "1" for name in head.replace('"', "").split(",")]
+    path.write_text(f"{head}\n{','.join(row)}\n")
+    (problem,) = ingest.read([path]).problems
+    assert "1 row without calls or time" in str(problem)
+    node = {"frame": {"name": "k"}, "children": [], "metrics": {"time (ns)": 5.0, "count": 1e300}}
+    (tmp_path / "k.hatchet").write_text(json.dumps([node]))
+    assert "report this file" not in " ".join(map(str, ingest.read([tmp_path / "k.hatchet"]).problems))
 
 
 def test_damaged_text_of_a_database_is_one_line(tmp_path):

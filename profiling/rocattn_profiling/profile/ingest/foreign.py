@@ -178,6 +178,7 @@ def read_proton(path: Path, part: FilePart) -> FilePart:
         if node.frame and not node.children and time:
             total = found.setdefault(kernel_name(node.frame.name), [0.0, 0.0])
             total[0], total[1] = total[0] + (calls or 1.0), total[1] + time
+    found = {name: sums for name, sums in found.items() if sums[0] < 2**63}
     if not found:
         return part.skip("a tree of proton without times of kernels: start it with backend roctracer")
     rows = [(name, int(n), total, total / n, None, None, part.source.file) for name, (n, total) in found.items()]

@@ -110,7 +110,7 @@ def read_statistics(path: Path, header: Header, part: FilePart) -> FilePart:
     kernels = []
     for line, row in enumerate(rows_of(path, header), 2):
         calls, total = number(row.get("Calls")), number(row.get("TotalDurationNs"))
-        if calls is None or total is None or calls <= 0:
+        if calls is None or total is None or not 0 < calls < 2**63:
             notes.add("{n} [row|rows] without calls or time", "dropped", line=line)
             continue
         low, high, mean = number(row.get("MinNs")), number(row.get("MaxNs")), number(row.get("AverageNs"))
@@ -145,7 +145,7 @@ def read_sysinfo(path: Path, header: Header, part: FilePart) -> FilePart:
     channels, bandwidth = whole(first["memory_channels"]), number(row.get("hbm_bw") or row.get("hbmBW"))
     if bandwidth and memory_clock:
         # A stated bandwidth takes precedence: files of an MI300A state the 96 channels of L2, but 5324.8 GB/s, of 128.
-        channels = round(bandwidth * 1000 / (32 * memory_clock))
+        channels = whole(f"{bandwidth * 1000 / (32 * memory_clock):.0f}")
     agent = {
         "arch": first["arch"] or "",
         "product": first["product"] or "",

@@ -29,6 +29,7 @@ from rocattn_profiling.asv.series import (
     ResultFile,
     ResultGrid,
     Series,
+    date_of,
     guess_unit,
     numbers_of,
     place_of,
@@ -36,6 +37,7 @@ from rocattn_profiling.asv.series import (
 )
 from rocattn_profiling.base.files import DocumentError, HeldError, decoded, locked, result_folder, write_text
 from rocattn_profiling.base.forks import forked
+from rocattn_profiling.base.markup import plain
 from rocattn_profiling.revisions.asv_config import OUR_RESULTS, usual_files
 
 if TYPE_CHECKING:
@@ -183,7 +185,7 @@ class AsvStore:
         for note in found.passed_over.notes():
             on_problem(note)
         for what, path in found.odd.items():
-            on_problem(_one_line(f"{what}, first in {path}"))
+            on_problem(f"{what}, first in {path}")
         grids, places = found.grids, found.places
         dates = {sha: date_ms for grid in grids.values() for sha, date_ms in grid.commits()} if order else {}
         ordered = Ordered({sha: at for at, sha in enumerate(order(dates))} if order else None)
@@ -308,7 +310,9 @@ class AsvStore:
                 earlier.rename(path)
             results.load_data(str(self.results_dir))
         except Exception as error:
-            raise RocattnError(_one_line(f"{path} cannot be read ({error}): move it away, then store again")) from error
+            raise RocattnError(
+                f"{path} cannot be read ({plain(str(error))}): move it away, then store again"
+            ) from error
         return results
 
     def _save(self, results: Results, folder: Path) -> None:
@@ -350,7 +354,7 @@ def read_config(path: Path) -> Config:
     try:
         return Config.load(str(path))
     except Exception as error:  # asv raises ValueError, UserError and json5's own for a bad file
-        raise RocattnError(_one_line(f"cannot read {path}: {error}")) from error
+        raise RocattnError(f"cannot read {path}: {plain(str(error))}") from error
 
 
 def load_results(path: Path) -> Results:
@@ -368,13 +372,13 @@ def load_results(path: Path) -> Results:
         try:
             data = json.loads(path.read_bytes())
             if not isinstance(data, dict) or data.get("version") != 1:
-                raise RocattnError(_one_line(str(error))) from error
+                raise RocattnError(plain(str(error))) from error
             with tempfile.TemporaryDirectory(prefix="rocattn-asv-") as scratch:
                 updated = Path(scratch) / path.name
                 updated.write_text(json.dumps(up_to_date(data)), encoding="utf-8")
                 return Results.load(str(updated))
         except (UserError, OSError, ValueError, TypeError, AttributeError, RecursionError) as broken:
-            raise RocattnError(_one_line(str(broken))) from broken
+            raise RocattnError(plain(str(broken))) from broken
 
 
 class _Found:
@@ -396,6 +400,7 @@ class _Found:
     def read(self, path: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
         """Add what a file holds, of benchmarks that have another version than the known one nothing."""
         file = _result_file(path)
+        date_of(file.date)
         where = (str(file.params.get("machine", "")), str(file.env_name).removesuffix(NO_NUMPY))
         self.places.setdefault(where, {})[file.commit_hash] = place_of(file)
         keys, widths = {}, {}
@@ -427,7 +432,7 @@ class _Found:
                     self._add_numbers(file, path, keys, {name: width})
 
     def _pass_over(self, name: str, error: Exception, path: Path) -> None:
-        self.odd.setdefault(f"passed over {name} ({error})", path)
+        self.odd.setdefault(f"passed over {plain(name, 200)} ({plain(str(error))})", path)
 
     def add(self, later: _Found) -> None:
         """Add what later files hold."""
@@ -516,10 +521,6 @@ def _identifier(text: str) -> str:
 def _short(version: str) -> str:
     """Return major.minor: the environment's name must not change with each patch release."""
     return ".".join(version.split(".")[:2])
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 Sample = float | list[float] | None

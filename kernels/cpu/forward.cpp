@@ -394,6 +394,12 @@ void Forward::plan(int threads) {
 // as `shared` panels (16 threads on a Xeon, where much of it waits for L3): so few, large items, but as many for each
 // thread, and small enough that the last one is not waited for for long.
 void Forward::choose_blocks(int64_t most, int threads) {
+  if (threads <= 2) {  // memory then grows evenly with the length
+    for (panel_count = most; panel_count > 1 && p.heads * splits * ceil_div(panels, panel_count) < 4 * threads;)
+      panel_count = (panel_count + 1) / 2;
+    blocks = ceil_div(panels, panel_count);
+    return;
+  }
   const double shared = amx ? 0.45 : copy_k || copy_v ? 0.25 : 0.1;
   double least = 0;
   for (int64_t size = most; size > 0; size--) {

@@ -464,7 +464,9 @@ def _result_file(path: Path) -> ResultFile:
     Raises:
         RocattnError: When asv does not read it.
     """
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    from asv.util import UserError
+
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError):
         data = json.loads(path.read_bytes())
         if data["version"] in {1, 2}:
             return ResultFile(data if data["version"] == 2 else up_to_date(data))

@@ -42,8 +42,7 @@ _KEPT = 10.0  # times the level, at which a change that was told is given up
 LEAST = math.log1p(0.01)  # smaller steps are not reported
 FEWEST = CONFIRMED + SHORTEST  # points that a search needs
 _DRAWS, _FEWEST_DRAWS = 200, 60
-_LOOKS = 20, _FEWEST_DRAWS, 120  # draws after which a test ends that is as clear, by the error of so many
-_CLEAR = 12.0  # times the level, or its part, beyond which the fewest draws decide: 3.7 standard errors
+_CLEAR = 12.0  # times the level, or its part, beyond which the fewest draws decide
 _DRAWN = 60_000  # points in all bootstrap draws: long series get fewer draws
 _PLAIN = 100.0  # t squared that no stable series of independent, winsorised points reaches
 _AROUND = 41  # points whose noise is that of the point in the middle
@@ -51,7 +50,6 @@ _PRICE = 5.0  # squared, in squared noise scales: the penalty of a level
 _MOST_CORRELATED = 0.8
 _EULER = 0.5772156649
 _LATER = np.where(np.tri(CONFIRMED, CONFIRMED - 1, -1, dtype=bool), 0.0, np.inf)  # starts too near to an end
-_ROWS = np.arange(CONFIRMED)
 _AT_ONCE = 1 << 16  # numbers of one step of a search, which so stay in the processor's cache
 _student_t = lru_cache(maxsize=1024)(partial(student_t_quantile, 0.975))
 
@@ -126,7 +124,7 @@ def changes_of(
         found: The changes without these, where they are known: nothing is searched again.
     """
     shas = series.points.shas
-    starts = _starts(shas, boundaries)
+    starts = [index for index, sha in enumerate(shas) if sha in boundaries]
     places = {sha: index for index, sha in enumerate(shas)} if shared else {}
     proven = [(places[short.first], places[short.after]) for short in shared]
     known = None if found is None else [one.change.index for one in found]
@@ -170,7 +168,7 @@ def short_levels(series: Series, boundaries: Collection[str] = ()) -> list[Short
     """
     shas, values = series.points.shas, series.points.values
     found = []
-    for kept in _stretches(values, _starts(shas, boundaries)):
+    for kept in _stretches(values, [index for index, sha in enumerate(shas) if sha in boundaries]):
         if len(kept) <= _WINDOW or values[kept].min() <= 0:
             continue
         y = np.log(values[kept])
@@ -196,15 +194,11 @@ def unsearched(series: Series, boundaries: Collection[str] = ()) -> Unsearched |
         series: As `changes_of` takes it.
         boundaries: Commits across which levels are not compared.
     """
-    starts = _starts(series.points.shas, boundaries)
+    starts = [index for index, sha in enumerate(series.points.shas) if sha in boundaries]
     stretches = list(_stretches(series.points.values, starts))
     if not stretches:
         return "few"
     return "zero" if any(series.points.values[kept].min() <= 0 for kept in stretches) else None
-
-
-def _starts(shas: Sequence[str], boundaries: Collection[str]) -> list[int]:
-    return [index for index, sha in enumerate(shas) if sha in boundaries] if boundaries else []
 
 
 def _stretches(values: Array, boundaries: Collection[int]) -> Iterator[NDArray[np.intp]]:
@@ -330,29 +324,25 @@ def _cuts(y: Array, start: int, end: int, level: float) -> Iterator[int]:
 
 def _levels(y: Array) -> list[int]:
     """Return where the levels of the best penalised fit begin (optimal partitioning, Jackson et al. 2005)."""
-    count, weights, centred = len(y), 1 / _scales(y) ** 2, y - y.mean()
-    totals, sums = (np.concatenate([[0.0], np.cumsum(weighted)]) for weighted in (weights, weights * centred))
-    begins = np.zeros(count + 1, dtype=np.intp)
-    # Of each start: what a fit up to it costs, without the squares that every fit up to an end has in common.
-    best = np.full(count + 1, np.inf)
+    count, weights = len(y), 1 / _scales(y) ** 2
+    totals, sums, squares = (np.concatenate([[0.0], np.cumsum(weights * y**power)]) for power in range(3))
+    best, begins = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=np.intp)
     best[0] = 0.0
-    room = np.empty((2, _AROUND * (count + 1)))
-    for first in range(CONFIRMED, count + 1, _AROUND):  # a block of ends at once: their gains do not need `best`
+
+    for first in range(CONFIRMED, count + 1, _AROUND):  # a block of ends at once: their costs do not need `best`
         ends = np.arange(first, min(first + _AROUND, count + 1))
-        known = int(ends[-1]) + 1 - SHORTEST
-        gains, weight = (part[: len(ends) * known].reshape(len(ends), known) for part in room)
-        np.subtract(sums[ends, None], sums[:known], out=gains)
-        np.subtract(totals[ends, None], totals[:known], out=weight)
+        starts = np.arange(ends[-1] + 1 - SHORTEST)
+        weight, total = np.subtract.outer(totals[ends], totals[starts]), np.subtract.outer(sums[ends], sums[starts])
         with np.errstate(divide="ignore", invalid="ignore"):  # starts after an end, which is not asked for
-            np.divide(np.square(gains, out=gains), weight, out=gains)
+            around = np.subtract.outer(squares[ends], squares[starts]) - total**2 / weight
         for at in range(0, len(ends), CONFIRMED):  # no level begins and ends within these
             end, some = int(ends[at]), min(CONFIRMED, len(ends) - at)
             known = end + some - CONFIRMED
-            own = best[:known] - gains[at : at + some, :known]
+            own = around[at : at + some, :known] + best[:known]
             own[:, known + 1 - some :] += _LATER[:some, : some - 1]
-            begins[end : end + some] = chosen = own.argmin(axis=1)
-            best[end : end + some] = own[_ROWS[:some], chosen] + _PRICE**2
-    cuts, at = [], int((best[: count + 1 - SHORTEST] - gains[-1, : count + 1 - SHORTEST]).argmin())
+            begins[end : end + some] = own.argmin(axis=1)
+            best[end : end + some] = own.min(axis=1) + _PRICE**2
+    cuts, at = [], int((around[-1, : count + 1 - SHORTEST] + best[: count + 1 - SHORTEST]).argmin())
     while at:
         cuts.append(at)
         at = int(begins[at])
@@ -409,7 +399,7 @@ def _surprise(part: Array) -> tuple[float, int, int]:
     return math.sqrt(best / (left / (count - 2))), where, length
 
 
-def _surprises(rows: NDArray[np.floating]) -> Array:
+def _surprises(rows: Array) -> Array:
     """Return the largest t statistic of each row; it computes on columns so that memory is read in order."""
     count = rows.shape[1]
     centred = rows - rows.mean(axis=1, keepdims=True)
@@ -457,11 +447,10 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float, noise: _Noise | N
         return 0.0
     stable = _stable(noise.residuals.tobytes(), noise.correlation)
     most = max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count))
-    for draws in (*(look for look in _LOOKS if look < most), most):
+    for draws in (_FEWEST_DRAWS, most):  # a few decide most tests
         centre, spread = stable.largest(draws)
         chance = -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
-        clear = _CLEAR ** math.sqrt(_FEWEST_DRAWS / draws)
-        if not LEVEL / clear < chance < LEVEL * clear:
+        if not LEVEL / _CLEAR < chance < LEVEL * _CLEAR:
             break
     return chance
 
@@ -481,7 +470,7 @@ class _Stable:
     """
 
     def __init__(self, residuals: Array, correlation: float) -> None:
-        self._residuals, self._correlation = residuals.astype(np.float32), correlation
+        self._residuals, self._correlation = residuals, correlation
         self._squares = np.empty(0)
 
     def largest(self, draws: int) -> tuple[float, float]:
@@ -489,14 +478,13 @@ class _Stable:
         if draws > len(self._squares):
             self._squares = np.concatenate([self._squares, _surprises(self._drawn(len(self._squares), draws)) ** 2])
         squares = self._squares[:draws]  # of normal maxima, they have a Gumbel tail
-        mean = float(squares.sum()) / draws
-        spread = max(math.sqrt(float(((squares - mean) ** 2).sum()) / draws * 6) / math.pi, 1e-9)
-        return mean - _EULER * spread, spread
+        spread = max(float(squares.std()) * math.sqrt(6) / math.pi, 1e-9)
+        return float(squares.mean()) - _EULER * spread, spread
 
-    def _drawn(self, first: int, after: int) -> NDArray[np.float32]:
-        """Return some of the series, a row each, in single precision: a draw's noise is far larger than its error."""
+    def _drawn(self, first: int, after: int) -> Array:
+        """Return some of the series, a row each."""
         count = len(self._residuals)
-        rows: NDArray[np.float32] = self._residuals[_picked(count, first, after)]
+        rows: Array = self._residuals[_picked(count, first, after)]
         if self._correlation:
             rows[:, 1:] *= math.sqrt(1 - self._correlation**2)
             shift = 1
@@ -506,10 +494,13 @@ class _Stable:
         return rows
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _picked(count: int, first: int, after: int) -> NDArray[np.intp]:
     """Return which residuals some of the stable series of a length are made of: deterministic for the same series."""
-    return np.random.default_rng(count).integers(0, count, size=(after, count))[first:]
+    source = np.random.default_rng(count)
+    if first:
+        source.integers(0, count, size=(first, count))
+    return source.integers(0, count, size=(after - first, count))
 
 
 def _pruned(raw: Array, y: Array, cuts: list[int], level: float, told: Collection[int] = ()) -> list[int]:

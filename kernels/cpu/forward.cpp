@@ -391,8 +391,8 @@ void Forward::plan(int threads) {
 }
 
 // How many panels an item has, at most `most`. They share what is read, converted or cut of K and V, which costs as much
-// as `shared` panels (16 threads on a Xeon, where much of it waits for L3): so few, large items, but as many for each
-// thread, and small enough that the last one is not waited for for long.
+// as `shared` panels (traced with AMX at 16 threads on a Xeon; without AMX, estimates): so few, large items, but as many
+// for each thread, and small enough that the last one is not waited for for long.
 void Forward::choose_blocks(int64_t most, int threads) {
   if (threads <= 2) {  // memory then grows evenly with the length
     for (panel_count = most; panel_count > 1 && p.heads * splits * ceil_div(panels, panel_count) < 4 * threads;)

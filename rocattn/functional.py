@@ -28,17 +28,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rocattn.backend import Operands
-from rocattn.backends import BACKENDS
+from rocattn.backends import BACKENDS, CpuFlashBackend
 from rocattn.config import DTYPE_BYTES, FP8_DTYPES, LARGEST, AttentionConfig, Direction, MaskKind, VarlenShape
-from rocattn.device import Function, checked_by, on_device
 from rocattn.dropout import dropout_key
 from rocattn.errors import ConfigError
 from rocattn.gpu.tensors import views_of
-from rocattn.layouts import empty_in_layout, heads_view, mask_view, stored_shape
+from rocattn.layouts import Output, empty_in_layout, heads_view, mask_view, stored_shape
+from rocattn.steady import Function, checked_by, computed, keep
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
-    from rocattn.device import DeviceProblem
+    from rocattn.steady import DeviceProblem
 
 
 # The checks of a call and its config depend on few values, which a loop of calls repeats: kept, they cost a tenth.
@@ -119,16 +119,15 @@ def attention(
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
         NoBackendError: When the named backend, or every backend, cannot run it.
     """
-    if not isinstance(q, np.ndarray):
-        tensors = (q, k, v, mask, alibi_slopes, sinks, q_scale, k_scale, v_scale)
-        options = (
-            causal, window, softcap, scale, layout, num_heads, num_kv_heads, return_lse, out_dtype, dropout_p,
-            dropout_seed, dropout_offset,
-        )  # fmt: skip
-        if (found := on_device(ATTENTION, tensors, options, backend)) is not None:
-            return found if return_lse else found[0]
-    elif isinstance(k, np.ndarray):
+    if isinstance(k, np.ndarray):
         BACKENDS.expect(backend, k.nbytes)  # before the checks: threads wake meanwhile
+    tensors = (q, k, v, mask, alibi_slopes, sinks, q_scale, k_scale, v_scale)
+    options = (
+        causal, window, softcap, scale, layout, num_heads, num_kv_heads, return_lse, out_dtype, dropout_p,
+        dropout_seed, dropout_offset,
+    )  # fmt: skip
+    if (found := computed(ATTENTION, tensors, options, backend)) is not None:
+        return found if return_lse else found[0]
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, return_lse=return_lse,
@@ -139,6 +138,10 @@ def attention(
     out, view = empty_in_layout(out_shape(config), layout, out_dtype_of(config, q))
     lse = np.empty((config.batch, config.num_heads, config.seq_q), np.float32) if return_lse else None
     chosen.forward(config, operands, view, lse)
+    if type(chosen) is CpuFlashBackend:
+        made = {"out": out} if lse is None else {"out": out, "lse": lse}
+        outputs = {name: Output.of(array) for name, array in made.items()}
+        keep(ATTENTION, tensors, options, backend, chosen.plain_call(config, operands, view, outputs))
     return out if lse is None else (out, lse)
 
 
@@ -203,7 +206,7 @@ def attention_backward(
         options = (
             causal, window, softcap, scale, layout, num_heads, num_kv_heads, dropout_p, dropout_seed, dropout_offset
         )  # fmt: skip
-        if (found := on_device(BACKWARD, tensors, options, backend)) is not None:
+        if (found := computed(BACKWARD, tensors, options, backend)) is not None:
             return found
     config, operands, views = describe_backward(
         dout, q, k, v, out, lse, dlse, causal=causal, mask=mask, window=window, softcap=softcap,

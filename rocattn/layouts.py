@@ -15,7 +15,7 @@ strides.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,19 @@ if TYPE_CHECKING:
 _LINE = 64  # bytes
 _LARGE = 1 << 20  # bytes: larger outputs go past the caches (kNear in kernels/cpu/problem.h)
 _AXES = {"BSHD": "[B, S, H, D]", "BHSD": "[B, H, S, D]", "BSE": "[B, S, H*D]"}
+
+
+class Output(NamedTuple):
+    """An output that a call makes: shape, strides in elements, and numpy's name of its dtype."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, array: Array) -> Output:
+        """Return what an array is."""
+        return cls(array.shape, tuple(step // array.itemsize for step in array.strides), array.dtype.name)
 
 
 def heads_view(array: Array, layout: str, num_heads: int | None, name: str) -> Array:

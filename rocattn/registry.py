@@ -44,6 +44,11 @@ class BackendRegistry:
             self._order = None
             self._default = None if self._default == name else self._default
 
+    @property
+    def state(self) -> tuple[tuple[Backend, ...], str | None] | None:
+        """What `select` goes by, all backends in order and the default; None before there is an order."""
+        return None if self._order is None else (self._order, self._default)
+
     def _by_priority(self) -> tuple[Backend, ...]:
         if (order := self._order) is not None:
             return order

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn.settings import first_number, num_threads
+from rocattn.settings import first_number, num_threads, raw_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ def thread_count() -> int:
         return count
     if count := getattr(_here, "count", 0):
         return int(count)
-    if (text := os.environ.get("OMP_NUM_THREADS")) and (count := first_number(text)):
+    if (text := raw_text(b"OMP_NUM_THREADS")) and (count := first_number(os.fsdecode(text))):
         return count
     try:
         granted = len(os.sched_getaffinity(0))

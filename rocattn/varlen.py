@@ -15,16 +15,16 @@ import numpy as np
 from rocattn.backend import Operands, Sequences
 from rocattn.backends import BACKENDS
 from rocattn.config import VARLEN_LARGEST, AttentionConfig, Direction, VarlenShape
-from rocattn.device import Function, checked_by, on_device
 from rocattn.errors import ConfigError
 from rocattn.functional import check_array, describe, out_dtype_of, require_array
 from rocattn.gpu.pages import DevicePages
 from rocattn.gpu.tensors import views_of
 from rocattn.layouts import empty_array, stored_shape
+from rocattn.steady import Function, checked_by, computed
 
 if TYPE_CHECKING:
     from rocattn.backend import Array
-    from rocattn.device import DeviceProblem
+    from rocattn.steady import DeviceProblem
 
 
 def attention_varlen(
@@ -94,7 +94,7 @@ def attention_varlen(
             q, k, v, cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, alibi_slopes, sinks, q_scale, k_scale, v_scale
         )  # fmt: skip
         options = (causal, window, softcap, scale, return_lse, out_dtype, max_seqlen_q, max_seqlen_k)
-        if (found := on_device(_VARLEN, tensors, options, backend)) is not None:
+        if (found := computed(_VARLEN, tensors, options, backend)) is not None:
             return found if return_lse else found[0]
     config, operands, sequences = describe_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, max_seqlen_q=max_seqlen_q,

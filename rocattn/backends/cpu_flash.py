@@ -13,7 +13,7 @@ import os
 import struct
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from rocattn.backend import YES, Backend, Operands, Sequences, Support, length_p
 from rocattn.config import AttentionConfig, VarlenShape
 from rocattn.dropout import factor, threshold
 from rocattn.errors import RocattnError, SettingError, ToolchainError
+from rocattn.layouts import Output, empty_array
 from rocattn.threads import thread_count
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _choose_address() -> Callable[[Array], int]:
     return _interface_address
 
 
-_address = _choose_address()
+address = _choose_address()
 
 
 @functools.lru_cache(maxsize=256)
@@ -186,40 +187,6 @@ def _shape(
     return bytes(shape)
 
 
-@functools.lru_cache(maxsize=256)
-def _plain_shape(
-    config: AttentionConfig, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], out: tuple[int, ...],
-    threads: int,
-) -> bytes:  # fmt: skip
-    """Return `_shape` of a forward call without a mask; nothing if strides keep an array from being used in place."""
-    widths = (config.head_dim, config.head_dim, config.head_dim_v, config.head_dim_v)
-    if not all(map(_steps_fit, (q, k, v, out), widths, (config.itemsize,) * 4)):
-        return b""
-    return _shape(config, (q, k, v, out), (0, 0, 0, 0), -1, threads)
-
-
-def _pack_plain(config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> bytes | None:
-    """Return the C struct of a forward call; None where there is more to it than arrays that are used in place.
-
-    `_pack` takes 1.6 us longer (Zen 4): as long as reading 50 KiB of K and V from memory.
-    """
-    q, k, v, mask, slopes, sinks = operands[:6]
-    if (
-        config.dropout_p
-        or mask is not None
-        or slopes is not None
-        or sinks is not None
-        or (lse is not None and not lse.flags.c_contiguous)
-    ):
-        return None
-    shape = _plain_shape(config, q.strides, k.strides, v.strides, out.strides, thread_count())
-    q_at, k_at, v_at, out_at = _address(q), _address(k), _address(v), _address(out)
-    if not shape or (q_at | k_at | v_at | out_at) % config.itemsize:
-        return None
-    lse_at = 0 if lse is None else _address(lse)
-    return _POINTERS.pack(_ARGS_SIZE, q_at, k_at, v_at, out_at, lse_at, *_NO_GRADIENTS) + shape
-
-
 def _pack(
     config: AttentionConfig, operands: Operands, out: Array, lse: Array | None, gradients: tuple[Array, ...] = ()
 ) -> tuple[bytes, tuple[Array | None, ...]]:
@@ -237,11 +204,11 @@ def _pack(
     sinks = None if operands.sinks is None else np.ascontiguousarray(operands.sinks, np.float32)
     dlse = None if operands.dlse is None else np.ascontiguousarray(operands.dlse, np.float32)  # as the LSE lies
     pointers = _POINTERS.pack(
-        _ARGS_SIZE, _address(q), _address(k), _address(v), _address(out),
-        0 if lse is None else _address(lse), 0 if mask is None else _address(mask),
-        0 if slopes is None else _address(slopes), 0 if sinks is None else _address(sinks),
-        *(map(_address, gradients) if gradients else (0, 0, 0, 0)), 0 if dlse is None else _address(dlse),
-        0 if operands.dropout_key is None else _address(operands.dropout_key),
+        _ARGS_SIZE, address(q), address(k), address(v), address(out),
+        0 if lse is None else address(lse), 0 if mask is None else address(mask),
+        0 if slopes is None else address(slopes), 0 if sinks is None else address(sinks),
+        *(map(address, gradients) if gradients else (0, 0, 0, 0)), 0 if dlse is None else address(dlse),
+        0 if operands.dropout_key is None else address(operands.dropout_key),
     )  # fmt: skip
     strides: tuple[tuple[int, ...], ...] = (q.strides, k.strides, v.strides, out.strides)
     if gradients:
@@ -254,7 +221,7 @@ def _pack_sequences(sequences: Sequences) -> bytes:
     """Return the C struct; the arrays must live as long as it is used."""
     table = sequences.block_table
     given = (sequences.cu_seqlens_q, sequences.cu_seqlens_k, sequences.seqlens_k, table)
-    addresses = (0 if array is None else _address(array) for array in given)
+    addresses = (0 if array is None else address(array) for array in given)
     return _SEQUENCES.pack(_SEQUENCES.size, *addresses, 0 if table is None else table.shape[1])
 
 
@@ -263,6 +230,50 @@ def _check(status: int, config: AttentionConfig) -> None:
         raise MemoryError(f"no memory for the workspace of {config.label}")
     if status:
         raise RocattnError(f"the CPU kernels refused {config.label} (status {status}): this is a bug in rocattn")
+
+
+class PlainCall:
+    """What is left of forward calls with nothing but q, k and v: outputs to make, and addresses to pack.
+
+    Args:
+        config: The problem.
+        packed: Its `_Shape`.
+        outputs: "out" and, if it is wanted, "lse".
+        dtype: Of "out".
+    """
+
+    def __init__(
+        self, config: AttentionConfig, packed: bytes, outputs: dict[str, Output], dtype: np.dtype[Any]
+    ) -> None:
+        self._config, self._packed, self.outputs, self._dtype = config, packed, outputs, dtype
+
+    def with_output(self, out: Output) -> PlainCall:
+        """Return the same with an output that lies otherwise in as much memory."""
+        return PlainCall(self._config, self._packed, {**self.outputs, "out": out}, self._dtype)
+
+    def without_lse(self) -> PlainCall:
+        """Return the same for a caller that throws the LSE away."""
+        return PlainCall(self._config, self._packed, {"out": self.outputs["out"]}, self._dtype)
+
+    def run(self, addresses: list[int], source: Any) -> tuple[Any, ...] | None:
+        """Compute; returns the outputs, arrays or torch's tensors as ``source`` is; None of misaligned arrays."""
+        q, k, v = addresses
+        if (q | k | v) % self._dtype.itemsize:
+            return None
+        logs = self.outputs.get("lse")
+        if isinstance(source, np.ndarray):
+            out = empty_array(self.outputs["out"].shape, self._dtype)
+            lse = None if logs is None else np.empty(logs.shape, np.float32)
+            lse_at, out_at = 0 if lse is None else address(lse), address(out)
+        else:
+            shape, strides, _ = self.outputs["out"]
+            out = source.new_empty_strided(shape, strides)
+            float32 = sys.modules["torch"].float32
+            lse = None if logs is None else source.new_empty_strided(logs.shape, logs.strides, dtype=float32)
+            lse_at, out_at = 0 if lse is None else lse.data_ptr(), out.data_ptr()
+        args = _POINTERS.pack(_ARGS_SIZE, q, k, v, out_at, lse_at, *_NO_GRADIENTS) + self._packed
+        _check(CpuFlashBackend.loaded().rocattn_cpu_forward(args), self._config)
+        return (out,) if lse is None else (out, lse)
 
 
 class CpuFlashBackend(Backend):
@@ -307,7 +318,7 @@ class CpuFlashBackend(Backend):
         mask_code = {"none": -1, "bool": 3, "additive": _CODES[config.dtype]}[config.mask]
         pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 6, int(config.dropout_p > 0))
         packed = pointers + _shape(config, ((0, 0, 0), *rows), (0, 0, 0, 0), mask_code, thread_count())
-        return int(self._loaded().rocattn_cpu_workspace(packed, int(config.direction == "backward")))
+        return int(self.loaded().rocattn_cpu_workspace(packed, int(config.direction == "backward")))
 
     def expect(self, kv_bytes: int) -> None:
         """Wake sleeping threads: a sleeper takes longer to wake than the call's checks take."""
@@ -316,13 +327,10 @@ class CpuFlashBackend(Backend):
 
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
-        library = self._opened = self._loaded()
-        target, logs, alive = out, lse, None
-        packed = _pack_plain(config, operands, out, lse)
-        if packed is None:
-            target = out if _in_place(out) else np.empty(out.shape, out.dtype)
-            logs = lse if lse is None or lse.flags.c_contiguous else np.empty(lse.shape, np.float32)
-            packed, alive = _pack(config, operands, target, logs)
+        library = self._opened = self.loaded()
+        target = out if _in_place(out) else np.empty(out.shape, out.dtype)
+        logs = lse if lse is None or lse.flags.c_contiguous else np.empty(lse.shape, np.float32)
+        packed, alive = _pack(config, operands, target, logs)
         _check(library.rocattn_cpu_forward(packed), config)
         del alive
         if target is not out:
@@ -330,11 +338,29 @@ class CpuFlashBackend(Backend):
         if lse is not None and logs is not lse:
             lse[...] = logs
 
+    @staticmethod
+    def plain_call(
+        config: AttentionConfig, operands: Operands, out: Array, outputs: dict[str, Output]
+    ) -> PlainCall | None:
+        """Return what computes calls like one of `forward`; None where there is more to it than q, k and v in place.
+
+        Args:
+            config: As given to `forward`.
+            operands: As there.
+            out: As there.
+            outputs: What its caller made of them.
+        """
+        used = (operands.q, operands.k, operands.v, out)
+        if any(x is not None for x in operands[3:]) or not all(map(_in_place, used)) or not out.size:
+            return None
+        packed = _shape(config, tuple(x.strides for x in used), (0, 0, 0, 0), -1, thread_count())
+        return PlainCall(config, packed, outputs, out.dtype)
+
     def forward_varlen(
         self, config: AttentionConfig, operands: Operands, sequences: Sequences, out: Array, lse: Array | None
     ) -> None:
         """Write attention into ``out`` ([1, H, total_q, Dv] view) and ``lse`` [1, H, total_q]: one job for all."""
-        library = self._opened = self._loaded()
+        library = self._opened = self.loaded()
         target = out if _in_place(out) else np.empty(out.shape, out.dtype)
         logs = lse if lse is None or lse.flags.c_contiguous else np.empty(lse.shape, np.float32)
         packed, alive = _pack(config, operands, target, logs)
@@ -355,8 +381,8 @@ class CpuFlashBackend(Backend):
         pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 7)
         k, v = ((0, size, heads * size) for size in (dim * item, config.head_dim_v * item))
         args = pointers + _shape(packed, ((0, 0, 0), k, v), (0, 0, 0, 0), -1, thread_count())
-        where = _SEQUENCES.pack(_SEQUENCES.size, _address(starts[0]), _address(starts[1]), 0, 0, 0)
-        return int(self._loaded().rocattn_cpu_workspace_varlen(args, where, int(config.direction == "backward")))
+        where = _SEQUENCES.pack(_SEQUENCES.size, address(starts[0]), address(starts[1]), 0, 0, 0)
+        return int(self.loaded().rocattn_cpu_workspace_varlen(args, where, int(config.direction == "backward")))
 
     def backward(
         self, config: AttentionConfig, operands: Operands, dout: Array, out: Array, lse: Array,
@@ -376,7 +402,7 @@ class CpuFlashBackend(Backend):
         self, config: AttentionConfig, operands: Operands, sequences: Sequences | None,
         dout: Array, out: Array, lse: Array, wanted: tuple[Array, ...],
     ) -> None:  # fmt: skip
-        library = self._loaded()
+        library = self.loaded()
         targets = tuple(x if _in_place(x) else np.empty(x.shape, x.dtype) for x in wanted)
         upstream, result, logs = _usable(dout), _usable(out), np.ascontiguousarray(lse, np.float32)
         packed, alive = _pack(config, operands, result, logs, (upstream, *targets))
@@ -395,10 +421,15 @@ class CpuFlashBackend(Backend):
     @classmethod
     def most_allocated_bytes(cls, *, reset: bool = False) -> int:
         """Return the most bytes that the kernels of this process had allocated at one time since the last reset."""
-        return int(cls._loaded().rocattn_cpu_most_allocated(int(reset)))
+        return int(cls.loaded().rocattn_cpu_most_allocated(int(reset)))
 
     @classmethod
-    def _loaded(cls) -> ctypes.CDLL:
+    def loaded(cls) -> ctypes.CDLL:
+        """Return the library.
+
+        Raises:
+            ToolchainError: When there is none.
+        """
         library = _library()
         if isinstance(library, Support):
             raise ToolchainError(library.reason)

@@ -54,8 +54,8 @@ def scaled_dot_product_attention(
         NoBackendError: When no backend can compute it.
     """
     call = query, key, value, attn_mask, is_causal, None, scale, enable_gqa, dropout_p
-    on_gpu = isinstance(query, torch.Tensor) and query.is_cuda and not torch.compiler.is_compiling()
-    if on_gpu and (found := sdpa_again(*call)) is not None:
+    is_eager = isinstance(query, torch.Tensor) and not torch.compiler.is_compiling()
+    if is_eager and (found := sdpa_again(*call)) is not None:
         return found
     masks = () if attn_mask is None else (("attn_mask", attn_mask),)
     for name, tensor in (("query", query), ("key", key), ("value", value), *masks):
@@ -87,7 +87,7 @@ def scaled_dot_product_attention(
         causal=is_causal or lower_right, top_left=is_causal, scale=scale, dropout_p=dropout_p,
     )  # fmt: skip
     unchanged = query is call[0] and key is call[1] and value is call[2] and attn_mask is call[3]
-    if on_gpu and unchanged and not dropout_p and not out.requires_grad:
+    if is_eager and unchanged and not dropout_p and not out.requires_grad:
         sdpa_is_operator(*call)
     return out if len(shape) == 2 else out.reshape(*shape, *out.shape[2:])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import re
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -12,10 +14,11 @@ import torch
 from torch import _C
 from torch.autograd import forward_ad
 
-from rocattn.device import Function, Output, Steady, keep_without_lse, on_device
 from rocattn.errors import ConfigError
 from rocattn.functional import ATTENTION, attention, attention_backward, describe, describe_backward
 from rocattn.gpu.tensors import numpy_dtype
+from rocattn.layouts import Output
+from rocattn.steady import Function, Steady, computed, keep_as
 from rocattn.threads import threads_from_caller
 from rocattn.varlen import attention_varlen, attention_varlen_backward, describe_varlen, describe_varlen_backward
 
@@ -41,6 +44,7 @@ KINDS = ("cpu", "cuda")  # of devices; the second is PyTorch's name of AMD's, to
 _OPTIONS = "bool causal=False, SymInt[]? window=None, float? softcap=None, float? scale=None"
 
 
+_DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(attention).parameters.items()}
 _MISMATCH = re.compile(r"Expected a value of type '(.+)' for argument '(\w+)' but instead found type '(.+)'")
 
 
@@ -52,13 +56,12 @@ def run_operator(operator: Any, *tensors: Any, **options: Any) -> Any:
     """
     if torch.compiler.is_compiling():
         return operator(*tensors, **options)
-    if (
-        operator is OPERATORS.attention.default
-        and getattr(tensors[0], "is_cuda", False) is True
-        and is_undisturbed(tensors)
-        and (known := _attend_on_gpu(tensors, options, only_kept=True)) is not None
-    ):
-        return known
+    if operator is OPERATORS.attention.default and isinstance(tensors[0], torch.Tensor) and is_undisturbed(tensors):
+        if (known := _again(tensors, options)) is not None:
+            return known
+        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors[:3]):
+            with contextlib.suppress(LookupError):
+                return _Learning.apply(*_all_tensors(tensors), options)
     try:
         return operator(*tensors, **options)
     except (RuntimeError, TypeError, OverflowError) as error:
@@ -92,9 +95,12 @@ def is_undisturbed(tensors: Sequence[Any]) -> bool:
     for disturbs in _DISTURBANCES:
         if disturbs():
             return False
-    for tensor in tensors:  # noqa: SIM110 - of a generator each element is one more call
-        if tensor is not None and tensor.is_neg():
-            return False
+    try:
+        for tensor in tensors:  # of a generator each element is one more call
+            if tensor is not None and tensor.is_neg():
+                return False
+    except AttributeError:  # of no tensor, which the operator refuses
+        return False
     return True
 
 
@@ -314,13 +320,37 @@ def _tensor(result: Any) -> Tensor:
 
 
 def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    if tensors[0].device.type != "cpu" and (found := _attend_on_gpu(tensors, options)) is not None:
+    on_cpu = tensors[0].device.type == "cpu"
+    if (found := _again(tensors, options, detached=True, only_kept=on_cpu)) is not None:
         return found
-    layout = _layout(tensors[0])
+    layout, asked = _layout(tensors[0]), dict(options)
     given = _prepared(tensors, options, layout)
+    options |= {"layout": layout, "return_lse": True}
     with threads_from_caller(torch.get_num_threads()):
-        out, lse = attention(**given, **options, layout=layout, return_lse=True)
+        out, lse = attention(**given, **options)
+        if on_cpu:
+            _keep_as_arrays(tensors, asked, given, options)
     return _turned(_tensor(out), layout), _tensor(lse)
+
+
+def _keep_as_arrays(
+    tensors: Sequence[Any], asked: dict[str, Any], given: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """Let an operator's calls on CPU tensors be those of `rocattn.attention` with the same memory.
+
+    Args:
+        tensors: The operator's.
+        asked: Its options.
+        given: The arrays over the tensors.
+        options: Of `rocattn.attention`.
+    """
+    arrays = tuple(given.get(name) for name in ATTENTION.tensors)
+    like = ATTENTION, arrays, tuple(options.get(name, _DEFAULTS[name]) for name in ATTENTION.options)
+    layout = options["layout"]
+    keep_as(
+        _OPERATOR, _all_tensors(tensors)[:-1], _values(**asked), like,
+        lambda call: call.with_output(_turned_output(call.outputs["out"], layout)), detached=True,
+    )  # fmt: skip
 
 
 def _prepared(tensors: Sequence[Tensor | None], options: dict[str, Any], layout: str) -> dict[str, Any]:
@@ -328,20 +358,27 @@ def _prepared(tensors: Sequence[Tensor | None], options: dict[str, Any], layout:
     given = _arguments(_FORWARD, tensors, layout)
     _seed(given, options)
     _name_dtype(options)
+    if options.get("window") is not None:
+        options["window"] = tuple(options["window"])
     if options.pop("top_left", False):
         _align(given, options, layout)
     return given
 
 
-def _attend_on_gpu(
-    tensors: Sequence[Any], options: dict[str, Any], *, only_kept: bool = False
+def _again(
+    tensors: Sequence[Any], options: dict[str, Any], *, detached: bool = False, only_kept: bool = True
 ) -> tuple[Tensor, Tensor] | None:
-    """Compute an operator's call without dropout on GPU tensors [B, H, S, D]; see `on_device`."""
-    given = (*tensors, *(None,) * (len(_FORWARD) - len(tensors)))
+    """Compute an operator's call without dropout on tensors [B, H, S, D]; see `computed`."""
+    given = _all_tensors(tensors)
     if given[-1] is not None:  # dropout's state
         return None
-    found = on_device(_OPERATOR, given[:-1], _values(**options), detached=not only_kept, only_kept=only_kept)
+    found = computed(_OPERATOR, given[:-1], _values(**options), detached=detached, only_kept=only_kept)
     return cast("tuple[Tensor, Tensor] | None", found)
+
+
+def _all_tensors(tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the tensors of `attention`, None for those at the end that are missing."""
+    return (*tensors, *(None,) * (len(_FORWARD) - len(tensors)))
 
 
 def _values(
@@ -366,11 +403,15 @@ def _first_on_gpu(
     steady, (out, lse) = ATTENTION.first(plain, options | {"layout": layout, "return_lse": True}, backend, {})
     if steady is None or any(x is not None and x.data_ptr() != given[name].data_ptr() for name, x in tensors.items()):
         return None, (_turned(out, layout), lse)  # what was copied will be copied again
-    shape, strides, dtype = steady.outputs["out"]
-    if layout == "BSHD":
-        (b, s, h, d), (of_b, of_s, of_h, _) = shape, strides
-        shape, strides = (b, h, s, d), (of_b, of_h, of_s, 1)
-    return steady.with_output(Output(shape, strides, dtype)), (_turned(out, layout), lse)
+    return steady.with_output(_turned_output(steady.outputs["out"], layout)), (_turned(out, layout), lse)
+
+
+def _turned_output(out: Output, layout: str) -> Output:
+    """Return [B, H, S, D] as it lies in a layout."""
+    if layout == "BHSD":
+        return out
+    (b, s, h, d), (of_b, of_s, of_h, _), dtype = out
+    return Output((b, h, s, d), (of_b, of_h, of_s, 1), dtype)
 
 
 _OPERATOR = Function(
@@ -385,9 +426,9 @@ def sdpa_again(*call: Any) -> Tensor | None:
         call: query, key, value, attn_mask; is_causal, None for a window, scale, enable_gqa and dropout_p.
     """
     tensors = call[:4]
-    if torch.is_autocast_enabled("cuda") or not is_undisturbed(tensors):
+    if torch.is_autocast_enabled("cuda" if tensors[0].is_cuda else "cpu") or not is_undisturbed(tensors):
         return None
-    found = on_device(_SDPA, tensors, call[4:], only_kept=True)
+    found = computed(_SDPA, tensors, call[4:], only_kept=True)
     return None if found is None else found[0]
 
 
@@ -395,7 +436,7 @@ def sdpa_is_operator(*call: Any) -> None:
     """Say that a call, with the arguments of `sdpa_again`, is one of the operator with the same tensors."""
     is_causal, _, scale, *_ = call[4:]
     like = _OPERATOR, (*call[:4], *(None,) * 5), _values(causal=is_causal, top_left=is_causal, scale=scale)
-    keep_without_lse(_SDPA, call[:4], call[4:], like)
+    keep_as(_SDPA, call[:4], call[4:], like, lambda call: call.without_lse())
 
 
 _SDPA = Function(("q", "k", "v", "mask"), ("causal", "window", "scale", "enable_gqa", "dropout_p"))
@@ -485,6 +526,22 @@ def _differentiate_packed(ctx: Any, dout: Tensor | None, dlse: Tensor | None) ->
     dout = torch.zeros_like(saved[3]) if dout is None else dout
     gradients = OPERATORS.attention_varlen_backward.default(dout, *saved, dlse, **ctx.options)
     return (*gradients, *(None,) * (len(_PACKED) - 3))
+
+
+class _Learning(torch.autograd.Function):  # type: ignore[misc]
+    """The operator with gradients, for what is kept: as the library registers it, each call takes it 0.1 ms."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        *tensors, options = inputs
+        if (found := _again(tensors, options, detached=True)) is None:
+            raise LookupError  # the operator computes it
+        _save(ctx, tuple(tensors), options, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
+        return (*_differentiate(ctx, *upstream), None)
 
 
 def _refuse_second(ctx: Any, *gradients: Tensor) -> None:

@@ -88,7 +88,7 @@ def test_addresses_are_those_of_the_array_interface():
     """Also for views that start later, run backwards or hold nothing."""
     base = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     for array in (base, base[1:, 2:], base[::-1], base[:0], np.broadcast_to(base[0, 0], (7, 5)), base[..., 3]):
-        assert cpu_flash._address(array) == array.__array_interface__["data"][0]
+        assert cpu_flash.address(array) == array.__array_interface__["data"][0]
 
 
 def test_several_python_threads_share_the_pool(monkeypatch):

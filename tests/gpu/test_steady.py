@@ -43,7 +43,7 @@ print(json.dumps(found))
 
 # Each attempt follows a plain call of the same shapes; "fresh" makes it where nothing is kept.
 ATTEMPTS = r"""
-from rocattn import device
+from rocattn import steady
 def said(action):
     try:
         result = action()
@@ -114,9 +114,9 @@ for name, attempt in attempts.items():
                     {"sinks": tensor(np.ones(4, np.float32))}):
         rocattn.attention(tq, tk, tv, **options)
     if len(found) == 0:
-        seen = len(device._KEPT)
+        seen = len(steady._KEPT)
     again = [said(attempt), said(attempt)]
-    device._KEPT.clear()
+    steady._KEPT.clear()
     fresh = said(attempt)
     found[name] = [again == [fresh, fresh], fresh[:60] if isinstance(fresh, str) else "computed"]
 print(json.dumps([found, seen]))
@@ -203,13 +203,13 @@ def test_what_is_kept_is_bounded_and_holds_no_tensor(hostgpu):
     """Tensors and outputs go when their owners let them; a class is all that a key holds of them."""
     code = """
 import weakref
-device._MOST_KEPT = 5
+steady._MOST_KEPT = 5
 gone = []
 for keys in range(1, 13):
     tensors = tensor(q), view(tk, shape=(2, keys, 2, 32)), view(tv, shape=(2, keys, 2, 32))
     outputs = rocattn.attention(*tensors, return_lse=True), rocattn.attention(*tensors, return_lse=True)
     gone += [weakref.ref(x) for x in (*tensors, *outputs[0], *outputs[1])]
-    assert 0 < len(device._KEPT) <= 5
+    assert 0 < len(steady._KEPT) <= 5
     del tensors, outputs
 gc.collect()
 print(json.dumps([len(gone), sum(ref() is not None for ref in gone)]))
@@ -242,7 +242,7 @@ def thread(_):
     local.stream = runtime.hip.stream_create()
     return sum(bits(work(turn % 30)) != right[turn % 30] for turn in range(120))
 with ThreadPoolExecutor(4) as threads:
-    print(json.dumps([sum(threads.map(thread, range(4))), len(device._KEPT)]))
+    print(json.dumps([sum(threads.map(thread, range(4))), len(steady._KEPT)]))
 """
     wrong, kept = hostgpu(PRELUDE + TORCH + ATTEMPTS + code)
     assert wrong == 0

@@ -1,10 +1,10 @@
-"""Calls of the public functions on device tensors: what does not change from call to call is done once, then kept.
+"""Calls of the public functions: what does not change from call to call is done once, then kept.
 
-The first call of a kind checks everything on shadows (`DeviceTensor.shadow`), so that a device tensor and a numpy array
-of one shape are accepted or refused alike, selects the backend and makes the plan. What remains is kept under all that
-those steps look at: function, options with their types, the backend and its setting, and of each tensor its class,
+The first call of a kind checks everything, device tensors by shadows (`DeviceTensor.shadow`), so that one and a numpy
+array of its shape are accepted or refused alike, selects the backend and makes the plan. What remains is kept under all
+that those steps look at: function, options with their types, backends and settings, and of each tensor its class,
 shape, strides, dtype and device. A later call reads addresses and the stream, makes outputs, and launches. Addresses
-decide nothing: kernels read elements wherever these lie.
+decide nothing but alignment. In a host's memory only calls of cpu-flash with nothing but q, k and v are kept.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ import functools
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
 from rocattn.backends import BACKENDS
+from rocattn.backends.cpu_flash import PlainCall, address
 from rocattn.errors import ConfigError
 from rocattn.gpu.driver import open_hip
 from rocattn.gpu.errors import GpuError
 from rocattn.gpu.plan import contiguous
 from rocattn.gpu.runtime import WORKSPACE_ALIGN, PreparedPlan
 from rocattn.gpu.tensors import DeviceArray, DeviceTensor, from_dlpack, is_device_tensor, is_torch, stream_reader, wrap
-from rocattn.settings import USE_FLASH_ATTENTION, raw_text
+from rocattn.layouts import Output
+from rocattn.settings import USE_FLASH_ATTENTION, num_threads, raw_text
+from rocattn.threads import thread_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from rocattn.gpu.runtime import Runtime
 
     Kept = tuple["Steady | None", tuple[Any, ...]]
+    Call: TypeAlias = "Steady | PlainCall"
     DeviceProblem = tuple[AttentionConfig, dict[str, Array], dict[str, tuple[int, ...]]]
 
 _FLOAT32 = {"alibi_slopes", "sinks", "q_scale", "k_scale", "v_scale"}
@@ -44,14 +48,6 @@ _PLAIN = {type(None), bool, int, float, str, tuple}
 _MOST_KEPT = 512
 _FLASH = USE_FLASH_ATTENTION.encode()
 _ABSENT = (None,)
-
-
-class Output(NamedTuple):
-    """An output that a call makes: shape, strides in elements, and numpy's name of its dtype."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
 
 
 class Steady:
@@ -262,15 +258,15 @@ def checked_by(describe: Callable[[dict[str, Any], dict[str, Any]], DeviceProble
     return first
 
 
-_KEPT: dict[tuple[Any, ...], Steady] = {}
+_KEPT: dict[tuple[Any, ...], Call] = {}
 os.register_at_fork(after_in_child=_KEPT.clear)  # where every first call is refused
 
 
-def on_device(
+def computed(
     function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], backend: Any = None, *,
     detached: bool = False, only_kept: bool = False,
 ) -> tuple[Any, ...] | None:  # fmt: skip
-    """Compute a call on device tensors, and return its outputs; None where the first tensor is none of a device.
+    """Compute a call, and return its outputs; None where the first tensor is none of a device and nothing is kept.
 
     Args:
         function: What is called.
@@ -291,7 +287,9 @@ def on_device(
         # Of an address of 0: a tensor of zeros without memory, which torch fills before its kernels see it.
         return None if only_kept and 0 in addresses else steady.run(addresses, tensors[0])
     of_torch = hasattr(tensors[0], "data_ptr")
-    if only_kept or function.first is None or not (of_torch or hasattr(tensors[0], "__dlpack__")):
+    if only_kept or function.first is None or isinstance(tensors[0], np.ndarray):
+        return None
+    if not (of_torch or hasattr(tensors[0], "__dlpack__")):
         return None
     given = dict(zip(function.tensors, tensors, strict=True))
     first, result = function.first(given, dict(zip(function.options, options, strict=True)), backend, read)
@@ -300,52 +298,99 @@ def on_device(
     return result
 
 
-def keep_without_lse(
-    function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], like: tuple[Function, Any, Any]
+def keep(
+    function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], backend: Any, call: PlainCall | None
 ) -> None:
-    """Let calls of a function be those of another that returns the LSE, too, and is given the same tensors.
+    """Keep what computes calls on arrays of such a kind; nothing for None.
+
+    Args:
+        function: What was called.
+        tensors: As `computed` takes them.
+        options: As there.
+        backend: As there.
+        call: What computes them.
+    """
+    if call is not None and (key := _look_up(function, tensors, options, backend, [], {})[0]) is not None:
+        _keep(key, options, call)
+
+
+def keep_as(
+    function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], like: tuple[Function, Any, Any],
+    change: Callable[[Any], Call], *, detached: bool = False,
+) -> None:  # fmt: skip
+    """Let calls of a function be those of another that is given the same tensors.
 
     Args:
         function: What is called.
-        tensors: As `on_device` takes them; of torch.
+        tensors: As `computed` takes them; of torch.
         options: As there.
-        like: The other function, its tensors and its options.
+        like: The other function, its tensors, which may be arrays over the same memory, and its options.
+        change: Makes of what is kept of the other what computes this one.
+        detached: As `computed` takes it.
     """
-    key, _ = _look_up(function, tensors, options, None, [], {})
-    _, steady = _look_up(*like, None, [], {})
-    if key is not None and steady is not None:
-        _keep(key, options, steady.without_lse())
+    addresses: list[int] = []
+    others: list[int] = []
+    key, _ = _look_up(function, tensors, options, None, addresses, {}, detached=detached)
+    _, call = _look_up(*like, None, others, {})
+    if key is not None and call is not None and addresses == others:  # what was copied will be copied again
+        _keep(key, options, change(call))
 
 
-def _keep(key: Any, options: tuple[Any, ...], steady: Steady) -> None:
+def _keep(key: Any, options: tuple[Any, ...], call: Call) -> None:
     """Keep what a call needs, if its key says all of its options that matters."""
     if {type(option) for option in options} <= _PLAIN:
         if len(_KEPT) >= _MOST_KEPT:
             _KEPT.clear()
-        _KEPT[key] = steady
+        _KEPT[key] = call
 
 
 def _look_up(
     function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], backend: Any, addresses: list[int],
     read: dict[str, DeviceTensor], *, detached: bool = False,
-) -> tuple[tuple[Any, ...] | None, Steady | None]:  # fmt: skip
+) -> tuple[tuple[Any, ...] | None, Call | None]:  # fmt: skip
     """Return a call's key, None for one to be looked at as a whole, and what is kept of it; add to the addresses."""
-    gpu: Any = BACKENDS.peek("gpu")
     try:
-        flash = raw_text(_FLASH) if gpu.flash_choice is None else gpu.flash_choice
-        key = [function, backend, gpu, flash, options, *map(type, options)]
+        key = [function, backend, options, *map(type, options)]
         if options[1].__class__ is tuple:
             key += map(type, options[1])
-        if hasattr(tensors[0], "data_ptr"):
+        first = tensors[0]
+        if first.__class__ is np.ndarray:
+            known = _read_arrays(tensors, key, addresses)
+        elif hasattr(first, "data_ptr"):
             known = _read_torch(tensors, key, addresses, detached=detached)
+            if first.device.type == "cpu":
+                key += (BACKENDS.state, num_threads() or sys.modules["torch"].get_num_threads())
+            else:
+                key += _gpu_state()
         else:
             known = backend in (None, "gpu") and _read_others(function.tensors, tensors, key, addresses, read)
+            key += _gpu_state()
         if not known:
             return None, None
         found = tuple(key)
         return found, _KEPT.get(found)
-    except (AttributeError, TypeError):  # something is of no plain kind, or cannot be hashed
+    except (AttributeError, TypeError, RuntimeError):  # of no plain kind, not hashable, or without strides
         return None, None
+
+
+def _gpu_state() -> tuple[Any, ...]:
+    """Return what decides how the gpu backend computes a problem."""
+    gpu: Any = BACKENDS.peek("gpu")
+    return gpu, raw_text(_FLASH) if gpu.flash_choice is None else gpu.flash_choice
+
+
+def _read_arrays(arrays: tuple[Any, ...], key: list[Any], addresses: list[int]) -> bool:
+    """Read what the key has of numpy's arrays q, k and v, and their addresses; False where there are others."""
+    for array in arrays[3:]:  # of no comparison: those of arrays are arrays
+        if array is not None:
+            return False
+    key += (BACKENDS.state, thread_count())
+    for array in arrays[:3]:
+        if array.__class__ is not np.ndarray:
+            return False
+        key += (array.shape, array.strides, array.dtype)
+        addresses += (address(array),)
+    return True
 
 
 def _read_torch(tensors: tuple[Any, ...], key: list[Any], addresses: list[int], *, detached: bool) -> bool:
@@ -353,7 +398,7 @@ def _read_torch(tensors: tuple[Any, ...], key: list[Any], addresses: list[int], 
     for tensor in tensors:
         if tensor is None:
             key += _ABSENT
-        elif tensor.requires_grad and not detached:
+        elif tensor.requires_grad and not detached and sys.modules["torch"].is_grad_enabled():
             return False
         else:
             key += (tensor.__class__, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)

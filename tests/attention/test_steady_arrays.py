@@ -27,8 +27,9 @@ def again(monkeypatch):
     counts, real = [0], PlainCall.run
 
     def run(self, *given):
-        counts[0] += 1
-        return real(self, *given)
+        result = real(self, *given)
+        counts[0] += result is not None
+        return result
 
     monkeypatch.setattr(PlainCall, "run", run)
     return lambda: counts[0]
@@ -85,6 +86,7 @@ ATTEMPTS = {
     "one of 16 bits": ((Q, K.astype(np.float16), V), {}), "float64": ((*(x.astype(float) for x in (Q, K, V)),), {}),
     "other byte order": ((Q.astype(Q.dtype.newbyteorder()), K, V), {}), "of a class": ((Q.view(Labelled), K, V), {}),
     "keys of a class": ((Q, K.view(Labelled), V), {}), "masked": ((np.ma.masked_array(Q), K, V), {}),
+    "masked keys": ((Q, np.ma.masked_array(K), V), {}),
     "no array": ((Q.tolist(), K, V), {}), "keys are no array": ((Q, K.tolist(), V), {}),
     "mask": ((Q, K, V), {"mask": np.tri(9, 11, dtype=bool)}), "sinks": ((Q, K, V), {"sinks": np.ones(4, np.float32)}),
     "wrong sinks": ((Q, K, V), {"sinks": np.full(4, np.nan, np.float32)}),
@@ -116,10 +118,14 @@ def test_what_differs_is_looked_at_anew(again):
     assert refused == {
         "causal by number", "not causal by number", "LSE by number", "window of floats", "scale by flag",
         "wrong heads", "heads by float", "no such layout", "wrong out_dtype", "keys and values disagree",
-        "one of 16 bits", "other byte order", "masked", "no array", "keys are no array", "wrong sinks",
+        "one of 16 bits", "other byte order", "masked", "masked keys", "no array", "keys are no array", "wrong sinks",
         "slopes by number", "scale of 8 bits", "wrong seed", "no such backend", "backends",
     }  # fmt: skip
     assert again() > 30
+    rocattn.attention(Q, K, V)
+    before = again()
+    rocattn.attention(misaligned(Q), K, V)
+    assert again() == before
 
 
 @pytest.mark.parametrize("layout", ["BSHD", "BHSD", "BSE"])

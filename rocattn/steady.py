@@ -356,10 +356,10 @@ def _look_up(
             known = _read_arrays(tensors, key, addresses)
         elif hasattr(first, "data_ptr"):
             known = _read_torch(tensors, key, addresses, detached=detached)
-            if first.device.type == "cpu":
-                key += (BACKENDS.state, num_threads() or sys.modules["torch"].get_num_threads())
-            else:
+            if first.is_cuda:
                 key += _gpu_state()
+            else:
+                key += (BACKENDS.state, num_threads() or sys.modules["torch"].get_num_threads())
         else:
             known = backend in (None, "gpu") and _read_others(function.tensors, tensors, key, addresses, read)
             key += _gpu_state()

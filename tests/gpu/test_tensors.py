@@ -138,7 +138,7 @@ stream = runtime.hip.stream_create()
 Device = collections.namedtuple("Device", "type index")
 class Tensor:
     '''As much of torch.Tensor (ROCm build) as is used.'''
-    requires_grad, device = False, Device("cuda", 0)
+    requires_grad, device, is_cuda = False, Device("cuda", 0), True
     def __init__(self, shape, dtype, strides=None):
         self.shape, self.dtype = shape, dtype
         self.steps = strides or tuple(int(np.prod(shape[i + 1:])) for i in range(len(shape)))

@@ -355,7 +355,7 @@ def _look_up(
         if first.__class__ is np.ndarray:
             known = _read_arrays(tensors, key, addresses)
         elif hasattr(first, "data_ptr"):
-            known = _read_torch(tensors, key, addresses, detached=detached)
+            known = _read_torch(tensors, key, detached=detached)
             if first.is_cuda:
                 key += _gpu_state()
             else:
@@ -366,9 +366,14 @@ def _look_up(
         if not known:
             return None, None
         found = tuple(key)
-        return found, _KEPT.get(found)
+        call = _KEPT.get(found)
+        if call is not None and not addresses:  # not before: fake tensors, which are never kept, have none
+            for tensor in tensors:
+                if tensor is not None:
+                    addresses += (tensor.data_ptr(),)
     except (AttributeError, TypeError, RuntimeError):  # of no plain kind, not hashable, or without strides
         return None, None
+    return found, call
 
 
 def _gpu_state() -> tuple[Any, ...]:
@@ -391,8 +396,8 @@ def _read_arrays(arrays: tuple[Any, ...], key: list[Any], addresses: list[int]) 
     return True
 
 
-def _read_torch(tensors: tuple[Any, ...], key: list[Any], addresses: list[int], *, detached: bool) -> bool:
-    """Read what the key has of torch's tensors, and their addresses; False where one may be refused."""
+def _read_torch(tensors: tuple[Any, ...], key: list[Any], *, detached: bool) -> bool:
+    """Read what the key has of torch's tensors; False where one may be refused."""
     for tensor in tensors:
         if tensor is None:
             key += _ABSENT
@@ -400,7 +405,6 @@ def _read_torch(tensors: tuple[Any, ...], key: list[Any], addresses: list[int], 
             return False
         else:
             key += (tensor.__class__, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-            addresses += (tensor.data_ptr(),)
     return True
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 from operator import attrgetter
@@ -59,9 +58,8 @@ def run_operator(operator: Any, *tensors: Any, **options: Any) -> Any:
     if operator is OPERATORS.attention.default and isinstance(tensors[0], torch.Tensor) and is_undisturbed(tensors):
         if (known := _again(tensors, options)) is not None:
             return known
-        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors[:3]):
-            with contextlib.suppress(LookupError):
-                return _Learning.apply(*_all_tensors(tensors), options)
+        if _learns(tensors):
+            return _Learning.apply(*_all_tensors(tensors), options, None)
     try:
         return operator(*tensors, **options)
     except (RuntimeError, TypeError, OverflowError) as error:
@@ -529,24 +527,55 @@ def _differentiate_packed(ctx: Any, dout: Tensor | None, dlse: Tensor | None) ->
 
 
 class _Learning(torch.autograd.Function):  # type: ignore[misc]
-    """The operator with gradients, for what is kept: as the library registers it, each call takes it 0.1 ms."""
+    """The operator with gradients. `torch.library.register_autograd` takes each call 0.1 ms for its defaults."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        *tensors, options = inputs
-        if (found := _again(tensors, options, detached=True)) is None:
-            raise LookupError  # the operator computes it
+        *tensors, options, keys = inputs
+        found = _below_autograd(keys, tensors, options)
         _save(ctx, tuple(tensors), options, found)
         return found
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
-        return (*_differentiate(ctx, *upstream), None)
+        return (*_differentiate(ctx, *upstream), None, None)
+
+
+def _below_autograd(keys: Any, tensors: Sequence[Any], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Compute the operator, of which autograd has seen to all that is its business.
+
+    Args:
+        keys: The dispatcher's; None for a call that did not come by it.
+        tensors: The operator's.
+        options: As given.
+    """
+    if is_undisturbed(tensors) and (found := _again(tensors, options, detached=True)) is not None:
+        return found
+    operator = OPERATORS.attention.default
+    with _C._AutoDispatchBelowAutograd():  # noqa: SLF001 - here and below: as in PyTorch's own registration
+        if keys is None:
+            return cast("tuple[Tensor, Tensor]", operator(*tensors, **options))
+        keys &= _C._after_autograd_keyset  # noqa: SLF001
+        return cast("tuple[Tensor, Tensor]", operator.redispatch(keys, *tensors, **options))
+
+
+def _above_autograd(keys: Any, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    if _learns(tensors):
+        return cast("tuple[Tensor, Tensor]", _Learning.apply(*_all_tensors(tensors), options, keys))
+    return _below_autograd(keys, tensors, options)
+
+
+def _learns(tensors: Sequence[Any]) -> bool:
+    # Of a generator each element is one more call.
+    return torch.is_grad_enabled() and any([x is not None and x.requires_grad for x in tensors])  # noqa: C419
 
 
 def _refuse_second(ctx: Any, *gradients: Tensor) -> None:
     del ctx, gradients
     raise NotImplementedError("rocattn::attention has no second derivative: use PyTorch's attention for that")
+
+
+_LIBRARY = torch.library.Library("rocattn", "FRAGMENT")  # what it registers goes with it
 
 
 def _register() -> None:
@@ -576,7 +605,7 @@ def _register() -> None:
         torch.library.register_fake(f"rocattn::{name}", fake)
         if name.endswith("_backward"):
             torch.library.register_autograd(f"rocattn::{name}", _refuse_second)
-    torch.library.register_autograd("rocattn::attention", _differentiate, setup_context=_save)
+    _LIBRARY.impl("attention", _above_autograd, "Autograd", with_keyset=True)
     torch.library.register_autograd("rocattn::attention_varlen", _differentiate_packed, setup_context=_save_packed)
 
 

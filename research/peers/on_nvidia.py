@@ -349,10 +349,14 @@ def host() -> str:
         shapes = (1, rows, heads, dim), (1, keys, kv_heads, dim), (1, keys, kv_heads, dim)
         q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for shape in shapes)
         turned, grouped = [x.transpose(1, 2) for x in (q, k, v)], {"enable_gqa": heads != kv_heads}
+        leaves = [x.detach().requires_grad_() for x in turned]
+        own = rocattn.torch.scaled_dot_product_attention
         calls = {
             "attention": functools.partial(rocattn.attention, q, k, v),
-            "rocattn.torch": functools.partial(rocattn.torch.scaled_dot_product_attention, *turned, **grouped),
+            "rocattn.torch": functools.partial(own, *turned, **grouped),
             "the operator": functools.partial(torch.ops.rocattn.attention, *turned),
+            "rocattn.torch with gradients": functools.partial(own, *leaves, **grouped),
+            "PyTorch with gradients": functools.partial(scaled_dot_product_attention, *leaves, **grouped),
             "PyTorch": functools.partial(scaled_dot_product_attention, *turned, **grouped),
         }
         exact = calls["PyTorch"]().transpose(1, 2)
@@ -373,7 +377,10 @@ def host() -> str:
         row = {each: (min(us), statistics.median(us)) for each, us in found.items()}
         print(f"{name}: us of the host a call, least and median of {HOST_TURNS} times {HOST_CALLS} calls: "
               + ", ".join(f"{each} {low:.1f} {mid:.1f}" for each, (low, mid) in row.items()), flush=True)  # fmt: skip
-        said += [f"{name} {each} {row[each][1] / row['PyTorch'][1]:.2f}" for each in row if each != "PyTorch"]
+        for each, (_, mid) in row.items():
+            beside = "PyTorch with gradients" if each.endswith("gradients") else "PyTorch"
+            if each != beside:
+                said.append(f"{name} {each} {mid / row[beside][1]:.2f}")
     return f"of PyTorch's time: {'; '.join(said)}; load {os.getloadavg()[0]:.1f}"
 
 

@@ -209,7 +209,7 @@ class LaneValues:
         if block not in self._writers:
             writers: dict[Register, list[int]] = {}
             for i, instruction in enumerate(self._blocks[block].instructions):
-                for register in _written_by(instruction.mnemonic, instruction.operands):
+                for register in written_by(instruction.mnemonic, instruction.operands):
                     writers.setdefault(register, []).append(i)
             self._writers[block] = writers
         return self._writers[block]
@@ -326,7 +326,7 @@ def plain_name(mnemonic: str) -> str:
 
 
 @lru_cache(maxsize=1 << 15)
-def _written_by(mnemonic: str, operands: str) -> tuple[Register, ...]:
+def written_by(mnemonic: str, operands: str) -> tuple[Register, ...]:
     """Return the registers that an instruction, which may be two in one, or a function that it calls may write."""
     if is_indirect(mnemonic) and not mnemonic.startswith("s_setpc"):
         return (_ANYTHING,)

@@ -1,0 +1,152 @@
+"""What tinygrad's captures of real GPUs hold: the instructions that a wave executed, and when each was issued.
+
+A capture is a thread trace of one kernel (``extra/sqtt/examples``); tinygrad's own decoder reads it, of the waves on
+one SIMD. Times are those of the trace: the cycle in which an instruction leaves the wave, of a wait the cycle in which
+it ends. The pickles name classes of other versions, so those are replaced by empty ones here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import Step
+
+from rocattn.toolchain import choose_compiler
+from rocattn_profiling.kernels.read.assembly import Instruction, parse_assembly
+from rocattn_profiling.kernels.read.code_objects import DeviceObject
+from rocattn_profiling.kernels.read.disassembly import disassemble
+
+COMMIT = "a9069c177a9da9cca18593edf55acd2e6073cca6"
+"""Of github.com/tinygrad/tinygrad: what the numbers in the documents are of."""
+ARCHITECTURES = ("gfx1100", "gfx1200")  # of gfx950 that version decodes packets, but not which instruction each is
+
+
+@dataclass(frozen=True)
+class Wave:
+    """A wave of a capture.
+
+    Attributes:
+        steps: What it executed, s_endpgm last.
+        times: When each step was issued, in cycles of the trace; None for what the trace leaves out.
+    """
+
+    steps: tuple[Step, ...]
+    times: tuple[int | None, ...]
+
+    @property
+    def start(self) -> int:
+        """When its first instruction was issued."""
+        return next(time for time in self.times if time is not None)
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The traced waves of one shader engine, by their place on the SIMD.
+
+    Attributes:
+        arch, kernel, run, engine: Which it is.
+        waves: Those on the traced SIMD.
+        beside: How many waves ran on the other SIMD that shares LDS with it.
+    """
+
+    arch: str
+    kernel: str
+    run: int
+    engine: int
+    waves: tuple[Wave, ...]
+    beside: int
+
+
+class _Empty:
+    def __new__(cls, *_, **__):
+        return object.__new__(cls)
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __setstate__(self, state):
+        self.__dict__.update(state if isinstance(state, dict) else state[1] or state[0])
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> type:
+        known = module.split(".")[0] in {"builtins", "collections"}
+        return super().find_class(module, name) if known else type(name, (_Empty,), {})
+
+
+def read_captures(checkout: Path) -> Iterator[Capture]:
+    """Yield what a checkout of tinygrad holds for `ARCHITECTURES`, kernels that trace nothing left out."""
+    sys.path.insert(0, str(checkout.resolve()))
+    from tinygrad.renderer.amd import sqtt
+
+    for arch in ARCHITECTURES:
+        for path in sorted((checkout / "extra/sqtt/examples" / arch).glob("profile_*.pkl")):
+            _, kernel, _, run = path.stem.split("_")
+            with path.open("rb") as file:
+                events = _Reader(file).load()
+            programs = {each.tag: each.lib for each in events if type(each).__name__ == "ProfileProgramEvent"}
+            for event in events:
+                if type(event).__name__ != "ProfileSQTTEvent" or not event.itrace or event.kern not in programs:
+                    continue
+                if waves := _waves(sqtt, event.blob, programs[event.kern], arch):
+                    beside = sum(
+                        packet.cu == 0 and packet.simd == 2
+                        for packet in sqtt.decode(event.blob)
+                        if type(packet).__name__.startswith("WAVESTART")
+                    )
+                    yield Capture(arch, kernel, int(run), event.se, waves, beside)
+
+
+def _waves(sqtt: Any, trace: bytes, program: bytes, arch: str) -> tuple[Wave, ...]:
+    """Return the waves of a trace in order of their places, with what it leaves out put back."""
+    text: dict[int, Instruction] = {}
+    following: dict[int, int] = {}
+    steps: dict[int, list[Step]] = {}
+    times: dict[int, list[int | None]] = {}
+    expected: dict[int, int] = {}
+    for packet, info in sqtt.map_insts(trace, program, arch):
+        if info is None:
+            continue
+        text = text or _instructions(program, arch)
+        following = following or dict(itertools.pairwise(text))
+        executed, issued = steps.setdefault(info.wave, []), times.setdefault(info.wave, [])
+        at = expected.get(info.wave, info.pc)
+        while at != info.pc:
+            executed.append(Step(text[at], at))
+            issued.append(None)
+            at = following[at]
+        taken = getattr(getattr(packet, "op", None), "name", "") == "JUMP"
+        executed.append(Step(text[at], at, taken=taken))
+        issued.append(packet._time)  # noqa: SLF001 - the decoder has no other name for it
+        words = info.inst.simm16 & 0xFFFF if taken else 0
+        expected[info.wave] = following.get(at, at) + 4 * (words - 0x10000 * (words >> 15))
+    return tuple(Wave(tuple(steps[wave]), tuple(times[wave])) for wave in sorted(steps))
+
+
+def _instructions(program: bytes, arch: str) -> dict[int, Instruction]:
+    """Return a code object's instructions by address.
+
+    The small ones have no symbols, without which no disassembler reads them: their code is put into one that has.
+    """
+    from tinygrad.viz.serve import amd_decode
+
+    decoded = amd_decode(program, arch)
+    compiler = choose_compiler()
+    with tempfile.TemporaryDirectory() as folder:
+        source, assembled, linked = (str(Path(folder, f"code.{suffix}")) for suffix in ("s", "o", "hsaco"))
+        lines = [f".byte {', '.join(map(str, each.to_bytes()))}" for each in decoded.values()]
+        Path(source).write_text("\n".join([".type k,@function", "k:", *lines, ".size k, .-k", ""]))
+        target = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", "-c", "-x", "assembler"]
+        subprocess.run([*compiler.argv, *target, source, "-o", assembled], check=True)
+        subprocess.run([*compiler.linker, "-shared", assembled, "-o", linked], check=True)
+        (function,) = parse_assembly(disassemble(DeviceObject("", arch, 5, (), Path(linked).read_bytes())))
+    instructions = [instruction for block in function.blocks for instruction in block.instructions]
+    return dict(zip(decoded, instructions, strict=False))  # what lies behind the last s_endpgm is padding

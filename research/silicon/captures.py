@@ -7,13 +7,13 @@ it ends. The pickles name classes of other versions, so those are replaced by em
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rocattn.toolchain import choose_compiler
 from rocattn_profiling.kernels.read.assembly import Instruction, parse_assembly
 from rocattn_profiling.kernels.read.code_objects import DeviceObject
 from rocattn_profiling.kernels.read.disassembly import disassemble
+from rocattn_profiling.kernels.read.instructions import Pipe
 
 COMMIT = "a9069c177a9da9cca18593edf55acd2e6073cca6"
 """Of github.com/tinygrad/tinygrad: what the numbers in the documents are of."""
@@ -54,7 +55,8 @@ class Capture:
     Attributes:
         arch, kernel, run, engine: Which it is.
         waves: Those on the traced SIMD.
-        beside: How many waves ran on the other SIMD that shares LDS with it.
+        beside: Those on the other SIMD that shares LDS with it, of which a trace has the accesses to memory only: what
+            they executed is taken from the waves of the first, and the times in between are theirs, moved.
     """
 
     arch: str
@@ -62,7 +64,7 @@ class Capture:
     run: int
     engine: int
     waves: tuple[Wave, ...]
-    beside: int
+    beside: tuple[Wave, ...]
 
 
 class _Empty:
@@ -82,13 +84,13 @@ class _Reader(pickle.Unpickler):
         return super().find_class(module, name) if known else type(name, (_Empty,), {})
 
 
-def read_captures(checkout: Path) -> Iterator[Capture]:
+def read_captures(checkout: Path, examples: Path | None = None) -> Iterator[Capture]:
     """Yield what a checkout of tinygrad holds for `ARCHITECTURES`, kernels that trace nothing left out."""
     sys.path.insert(0, str(checkout.resolve()))
     from tinygrad.renderer.amd import sqtt
 
     for arch in ARCHITECTURES:
-        for path in sorted((checkout / "extra/sqtt/examples" / arch).glob("profile_*.pkl")):
+        for path in sorted(((examples or checkout / "extra/sqtt/examples") / arch).glob("profile_*.pkl")):
             _, kernel, _, run = path.stem.split("_")
             with path.open("rb") as file:
                 events = _Reader(file).load()
@@ -96,13 +98,30 @@ def read_captures(checkout: Path) -> Iterator[Capture]:
             for event in events:
                 if type(event).__name__ != "ProfileSQTTEvent" or not event.itrace or event.kern not in programs:
                     continue
-                if waves := _waves(sqtt, event.blob, programs[event.kern], arch):
-                    beside = sum(
-                        packet.cu == 0 and packet.simd == 2
-                        for packet in sqtt.decode(event.blob)
-                        if type(packet).__name__.startswith("WAVESTART")
-                    )
+                waves = _waves(sqtt, event.blob, programs[event.kern], arch)
+                if any(len(wave.steps) > 1 for wave in waves):
+                    beside = tuple(_beside(sqtt, event.blob, waves))
                     yield Capture(arch, kernel, int(run), event.se, waves, beside)
+
+
+def _beside(sqtt: Any, trace: bytes, waves: Sequence[Wave]) -> Iterator[Wave]:
+    """Yield the waves on the other SIMD, those that access no memory left out."""
+    accesses: dict[int, list[int]] = {}
+    for packet in sqtt.decode(trace):
+        if getattr(getattr(packet, "op", None), "name", "").startswith("OTHER_"):
+            accesses.setdefault(packet.wave, []).append(packet._time)  # noqa: SLF001
+    for place, known in sorted(accesses.items()):
+        twin = waves[min(place, len(waves) - 1)]
+        units = [step.instruction.unit in {Pipe.LDS, Pipe.GLOBAL} for step in twin.steps]
+        moved = [time - at for time, at in zip(known, compress(twin.times, units), strict=False)]
+        behind = accumulate(units, initial=0)
+        yield Wave(
+            twin.steps,
+            tuple(
+                None if time is None else time + moved[min(access, len(moved) - 1)]
+                for time, access in zip(twin.times, behind, strict=False)
+            ),
+        )
 
 
 def _waves(sqtt: Any, trace: bytes, program: bytes, arch: str) -> tuple[Wave, ...]:
@@ -116,7 +135,7 @@ def _waves(sqtt: Any, trace: bytes, program: bytes, arch: str) -> tuple[Wave, ..
         if info is None:
             continue
         text = text or _instructions(program, arch)
-        following = following or dict(itertools.pairwise(text))
+        following = following or dict(pairwise(text))
         executed, issued = steps.setdefault(info.wave, []), times.setdefault(info.wave, [])
         at = expected.get(info.wave, info.pc)
         while at != info.pc:

@@ -70,7 +70,7 @@ class Timing:
     vector_after_memory: int = 4
     after_store: int = 8
     lds_load: int = 28
-    lds_store: int = 28
+    lds_store: int = 29
     lds_queue: int = 12
     lds_wide: float = 1.5
     barrier: int = 14
@@ -84,11 +84,19 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An instruction that a wave executes, where it lies, and whether it is a branch that is taken."""
+    """An instruction that a wave executes.
+
+    Attributes:
+        instruction: It.
+        address: Where it lies.
+        taken: Whether it is a branch that is taken.
+        answer: Cycles in which memory answers it, if they are known.
+    """
 
     instruction: Instruction
     address: int = 0
     taken: bool = False
+    answer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +326,7 @@ class Simulation:
         elif unit is Pipe.SCALAR:
             wave.simd.port[unit] = time + 1
             if _SCALAR_LOAD.match(instruction.mnemonic):
-                self._count(wave, instruction, time + self._memory.scalar)
+                self._count(wave, instruction, time + (wave.step.answer or self._memory.scalar))
             else:
                 wave.scalar = time
                 cycles = 2 if instruction.mnemonic.startswith("s_mul") else 1
@@ -364,14 +372,15 @@ class Simulation:
         if instruction.unit is Pipe.LDS:
             full = len(self._lds) >= known.lds_queue
             wave.sent = max(time + known.sent, self._lds[-known.lds_queue] if full else 0)
-            service = cost.issue if stores else cost.cycles * (known.lds_wide if cost.cycles > 1 else 1)
+            service = cost.cycles * (known.lds_wide if cost.cycles > 1 and not stores else 1)
             self._lds_free = max(wave.sent, self._lds_free) + int(service)
             self._lds.append(self._lds_free)
             done = self._lds_free + (known.lds_store if stores else known.lds_load)
         else:
             wave.sent = max(time + known.sent, self._global_free)
             self._global_free = wave.sent + int(cost.issue)
-            done = wave.sent + (self._memory.store if stores else self._memory.vector)
+            latency = self._memory.store if stores else self._memory.vector
+            done = time + known.sent + wave.step.answer if wave.step.answer else wave.sent + latency
             wave.stored = time if stores else wave.stored
         self._count(wave, instruction, done)
 

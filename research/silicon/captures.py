@@ -27,6 +27,7 @@ from rocattn_profiling.kernels.read.instructions import Pipe
 
 COMMIT = "a9069c177a9da9cca18593edf55acd2e6073cca6"
 """Of github.com/tinygrad/tinygrad: what the numbers in the documents are of."""
+_MAGIC = b"\x7fELF\x02\x01\x01"  # which older captures of hand-made code lack
 ARCHITECTURES = ("gfx1100", "gfx1200")  # of gfx950 that version decodes packets, but not which instruction each is
 
 
@@ -94,7 +95,8 @@ def read_captures(checkout: Path, examples: Path | None = None) -> Iterator[Capt
             _, kernel, _, run = path.stem.split("_")
             with path.open("rb") as file:
                 events = _Reader(file).load()
-            programs = {each.tag: each.lib for each in events if type(each).__name__ == "ProfileProgramEvent"}
+            found = [each for each in events if type(each).__name__ == "ProfileProgramEvent"]
+            programs = {each.tag: _MAGIC + each.lib[len(_MAGIC) :] for each in found}
             for event in events:
                 if type(event).__name__ != "ProfileSQTTEvent" or not event.itrace or event.kern not in programs:
                     continue

@@ -140,6 +140,7 @@ class _Simd:
     Attributes:
         port: When the scalar and the vector unit take their next instruction.
         scalar_free, vector_free: When they are done with what they have.
+        transcendental_free: When the unit for those takes the next.
         queue: When each vector instruction leaves its queue, in order.
         in_matrix: Whether the last one was a matrix instruction.
     """
@@ -147,8 +148,10 @@ class _Simd:
     port: dict[Pipe, int] = field(default_factory=dict)
     scalar_free: int = 0
     vector_free: int = 0
+    transcendental_free: int = 0
     queue: deque[int] = field(default_factory=deque)
     in_matrix: bool = False
+    matrix: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -273,6 +276,11 @@ class Simulation:
         known, simd = self._timing, wave.simd
         operands = operands_of(instruction.mnemonic, instruction.operands)
         times = [simd.port.get(Pipe.VECTOR, 0), wave.sent + known.vector_after_memory, self._room(simd)]
+        if instruction.operations[0].role is Role.TRANSCENDENTAL:
+            times.append(simd.transcendental_free)
+        if instruction.unit is Pipe.MATRIX and not simd.in_matrix:
+            own = [leaves for place, leaves in simd.matrix if place == wave.place]
+            times += [leaves for place, leaves in simd.matrix if place != wave.place] + own[:-1]
         if any(kind == "s" for kind, _ in operands.reads):
             times.append(wave.scalar + known.memory_after_scalar)
         if operands.second or any(kind in _SCALARS for kind, _ in operands.writes):
@@ -347,17 +355,21 @@ class Simulation:
     def _begin_vector(self, wave: _Wave, instruction: Instruction, time: int) -> None:
         known, simd, cost = self._timing, wave.simd, self._rates.cost(instruction)
         operands = operands_of(instruction.mnemonic, instruction.operands)
-        matrix, cycles = instruction.unit is Pipe.MATRIX, int(cost.cycles)
+        matrix, cycles = instruction.unit is Pipe.MATRIX, int(cost.issue)
         begun = max([time, simd.vector_free, *(wave.ready.get(each, 0) for each in operands.reads)])
         ended = begun + cycles + known.matrix_fill * (matrix and not simd.in_matrix)
         simd.port[Pipe.VECTOR] = time + (1 if matrix else cycles)
         simd.vector_free, simd.in_matrix = ended, matrix
         simd.queue.append(ended + known.matrix_leaves if matrix else ended)
+        if matrix:
+            simd.matrix = [each for each in simd.matrix if each[1] > time] + [(wave.place, simd.queue[-1])]
         wave.next = max(wave.next, self._room(simd))
-        wave.ready.update((each, ended - 1 + known.dependent) for each in operands.writes if each[0] == "v")
+        done = ended - 1 + int(cost.cycles - cost.issue)
+        wave.ready.update((each, done + known.dependent) for each in operands.writes if each[0] == "v")
         wave.vector.append(begun)
         if instruction.operations[0].role is Role.TRANSCENDENTAL:
-            wave.transcendental.append(ended - 1)
+            wave.transcendental.append(done)
+            simd.transcendental_free = time + int(cost.cycles)
         wave.vector_begun, wave.vector_ended = begun, ended
         if instruction.mnemonic.startswith("v_cmp"):
             wave.mask = begun

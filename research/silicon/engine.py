@@ -25,11 +25,12 @@ from rocattn_profiling.kernels.read.instructions import Access, Pipe, Role, inte
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Cycles in which memory answers: scalar loads and fetched code, vector loads, and stores before s_endpgm."""
+    """Cycles in which memory answers: scalar loads, vector loads, stores before s_endpgm, and code that is fetched."""
 
     scalar: int
     vector: int
     store: int
+    code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class Timing:
         taken, not_taken: From a branch to the next instruction (handwritten, gemm).
         sent: From a memory instruction to its start, if nothing is in its way; a wait behind it ends no sooner.
         vector_after_memory: From that start to a vector instruction of the same wave (gemm: v_add_f32).
-        after_store: From a store to memory to what is neither vector nor memory (plus, gemm: s_nop).
+        after_store: From the start of a store to memory to what no unit gets (plus, gemm: s_nop).
+        clause: From an instruction that a unit gets to s_clause (gemm).
         lds_load, lds_store: From the end of service in LDS to the end of the wait.
         lds_queue: Accesses that LDS holds; behind them others wait to start.
         barrier: From the last wave's arrival to the next instruction (sync).
@@ -68,7 +70,8 @@ class Timing:
     not_taken: int = 3
     sent: int = 3
     vector_after_memory: int = 4
-    after_store: int = 8
+    after_store: int = 5
+    clause: int = 3
     lds_load: int = 28
     lds_store: int = 29
     lds_queue: int = 12
@@ -80,6 +83,9 @@ class Timing:
     matrix_leaves: int = 7
     end: int = 13
     code_bytes: int = 256
+
+
+TIMINGS = {"rdna3": Timing(taken=27), "rdna4": Timing()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +176,8 @@ class _Wave:
         vector_begun, vector_ended: Of the last vector instruction.
         mask, scalars: When the last vector instruction began that writes a mask; that uses a scalar register.
         scalar: When it issued its last scalar instruction.
-        memory, stored, sent: When it issued its last memory instruction and store, and when the former began.
+        memory, sent, stores: When it issued its last memory instruction, when that began, and whether it is a store.
+        issued: When it issued its last instruction that a unit gets.
         outstanding: When each access ends, by counter.
         arrived: At how many barriers.
     """
@@ -193,7 +200,8 @@ class _Wave:
     scalars: int = _LONG_AGO
     scalar: int = _LONG_AGO
     memory: int = _LONG_AGO
-    stored: int = _LONG_AGO
+    stores: bool = False
+    issued: int = _LONG_AGO
     sent: int = _LONG_AGO
     outstanding: dict[str, deque[int]] = field(default_factory=dict)
     arrived: int = 0
@@ -216,7 +224,7 @@ class Simulation:
     def __init__(self, arch: str, memory: Memory, timing: Timing | None = None) -> None:
         self._rates: Rates = rates(arch, _LANES)
         self._counters = Counters(arch)
-        self._memory, self._timing = memory, timing or Timing()
+        self._memory, self._timing = memory, timing or TIMINGS[self._rates.family]
         self._waves: list[_Wave] = []
         self._simds = [_Simd(), _Simd()]
         self._lds: deque[int] = deque()
@@ -299,14 +307,15 @@ class Simulation:
             left = self._counters.left_by(instruction)
             queues = [(wave.outstanding.get(counter, ()), number) for counter, number in left.items()]
             ended = [queue[-1 - number] for queue, number in queues if len(queue) > number]
-            return [wave.memory + known.sent, wave.stored + known.after_store * (not left), *ended]
+            return [wave.memory + known.sent, *ended]
         if name == "s_endpgm":
             return [wave.vector_ended + known.end, *(max(queue, default=0) for queue in wave.outstanding.values())]
         if "scc" in name:
             return [wave.scalar + known.branch_after_scalar]
         if "vcc" in name or "exec" in name:
             return [wave.mask + known.vector_done, wave.scalar + known.branch_after_scalar]
-        return [wave.memory + known.sent, wave.stored + known.after_store]
+        stored = wave.sent + known.after_store if wave.stores else 0
+        return [wave.memory + known.sent, stored, wave.issued + known.clause * (name == "s_clause")]
 
     def _asked_delays(self, wave: _Wave) -> list[int]:
         times = []
@@ -325,7 +334,7 @@ class Simulation:
         unit = instruction.unit
         group = wave.step.address // known.code_bytes
         self._code.setdefault(group, time)
-        self._code.setdefault(group + 1, time + self._memory.scalar)
+        self._code.setdefault(group + 1, time + self._memory.code)
         wave.next, wave.internal = time + 1, False
         if unit in _VECTORS:
             self._begin_vector(wave, instruction, time)
@@ -348,6 +357,8 @@ class Simulation:
                 self._meet(wave, time, waits=instruction.mnemonic == "s_barrier")
             elif instruction.mnemonic == "s_nop":
                 wave.next = time + 1 + int(instruction.operands, 0)
+        if not wave.internal:
+            wave.issued = time
         wave.times.append(time)
         wave.at += 1
         self._pass_silent(wave)
@@ -393,7 +404,7 @@ class Simulation:
             self._global_free = wave.sent + int(cost.issue)
             latency = self._memory.store if stores else self._memory.vector
             done = time + known.sent + wave.step.answer if wave.step.answer else wave.sent + latency
-            wave.stored = time if stores else wave.stored
+            wave.stores = stores
         self._count(wave, instruction, done)
 
     def _count(self, wave: _Wave, instruction: Instruction, done: int) -> None:

@@ -54,7 +54,7 @@ class Capture:
     """The traced waves of one shader engine, by their place on the SIMD.
 
     Attributes:
-        arch, kernel, run, engine: Which it is.
+        arch, kernel, program, run, engine: Which it is; a kernel may launch several programs.
         waves: Those on the traced SIMD.
         beside: Those on the other SIMD that shares LDS with it, of which a trace has the accesses to memory only: what
             they executed is taken from the waves of the first, and the times in between are theirs, moved.
@@ -62,6 +62,7 @@ class Capture:
 
     arch: str
     kernel: str
+    program: str
     run: int
     engine: int
     waves: tuple[Wave, ...]
@@ -96,14 +97,15 @@ def read_captures(checkout: Path, examples: Path | None = None) -> Iterator[Capt
             with path.open("rb") as file:
                 events = _Reader(file).load()
             found = [each for each in events if type(each).__name__ == "ProfileProgramEvent"]
-            programs = {each.tag: _MAGIC + each.lib[len(_MAGIC) :] for each in found}
+            programs = {each.tag: (each.name, _MAGIC + each.lib[len(_MAGIC) :]) for each in found}
             for event in events:
                 if type(event).__name__ != "ProfileSQTTEvent" or not event.itrace or event.kern not in programs:
                     continue
-                waves = _waves(sqtt, event.blob, programs[event.kern], arch)
+                name, program = programs[event.kern]
+                waves = _waves(sqtt, event.blob, program, arch)
                 if any(len(wave.steps) > 1 for wave in waves):
                     beside = tuple(_beside(sqtt, event.blob, waves))
-                    yield Capture(arch, kernel, int(run), event.se, waves, beside)
+                    yield Capture(arch, kernel, name, int(run), event.se, waves, beside)
 
 
 def _beside(sqtt: Any, trace: bytes, waves: Sequence[Wave]) -> Iterator[Wave]:

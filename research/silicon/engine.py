@@ -403,7 +403,7 @@ class Simulation:
             wave.sent = max(time + known.sent, self._global_free)
             self._global_free = wave.sent + int(cost.issue)
             latency = self._memory.store if stores else self._memory.vector
-            done = time + known.sent + wave.step.answer if wave.step.answer else wave.sent + latency
+            done = time + wave.step.answer if wave.step.answer else wave.sent + latency - known.sent
             wave.stores = stores
         self._count(wave, instruction, done)
 

@@ -22,7 +22,7 @@ from engine import Step
 from rocattn.toolchain import choose_compiler
 from rocattn_profiling.kernels.read.assembly import Instruction, parse_assembly
 from rocattn_profiling.kernels.read.code_objects import DeviceObject
-from rocattn_profiling.kernels.read.disassembly import disassemble
+from rocattn_profiling.kernels.read.disassembly import DisassemblyError, disassemble
 from rocattn_profiling.kernels.read.instructions import Pipe
 
 COMMIT = "a9069c177a9da9cca18593edf55acd2e6073cca6"
@@ -82,17 +82,21 @@ class _Empty:
 
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> type:
-        known = module.split(".")[0] in {"builtins", "collections"}
+        known = module in {"builtins", "collections"}
         return super().find_class(module, name) if known else type(name, (_Empty,), {})
 
 
-def read_captures(checkout: Path, examples: Path | None = None) -> Iterator[Capture]:
-    """Yield what a checkout of tinygrad holds for `ARCHITECTURES`, kernels that trace nothing left out."""
+def read_captures(checkout: Path, folder: Path | None = None) -> Iterator[Capture]:
+    """Yield the captures of a checkout of tinygrad, or of another folder, for `ARCHITECTURES`.
+
+    Left out, and named on stderr, are those that cannot be read or judged: of code that no disassembler here reads in
+    full, and of more waves than have places at once, as nothing says which of them meet at a barrier.
+    """
     sys.path.insert(0, str(checkout.resolve()))
     from tinygrad.renderer.amd import sqtt
 
     for arch in ARCHITECTURES:
-        for path in sorted(((examples or checkout / "extra/sqtt/examples") / arch).glob("profile_*.pkl")):
+        for path in sorted(((folder or checkout / "extra/sqtt/examples") / arch).glob("profile_*.pkl")):
             _, kernel, _, run = path.stem.split("_")
             with path.open("rb") as file:
                 events = _Reader(file).load()
@@ -102,10 +106,15 @@ def read_captures(checkout: Path, examples: Path | None = None) -> Iterator[Capt
                 if type(event).__name__ != "ProfileSQTTEvent" or not event.itrace or event.kern not in programs:
                     continue
                 name, program = programs[event.kern]
-                waves = _waves(sqtt, event.blob, program, arch)
+                try:
+                    waves = _waves(sqtt, event.blob, program, arch)
+                except (DisassemblyError, LookupError) as error:
+                    print(f"{path}, shader engine {event.se}: {error}", file=sys.stderr)
+                    continue
                 if any(len(wave.steps) > 1 for wave in waves):
-                    beside = tuple(_beside(sqtt, event.blob, waves))
-                    yield Capture(arch, kernel, name, int(run), event.se, waves, beside)
+                    yield Capture(
+                        arch, kernel, name, int(run), event.se, waves, tuple(_beside(sqtt, event.blob, waves))
+                    )
 
 
 def _beside(sqtt: Any, trace: bytes, waves: Sequence[Wave]) -> Iterator[Wave]:
@@ -142,6 +151,8 @@ def _waves(sqtt: Any, trace: bytes, program: bytes, arch: str) -> tuple[Wave, ..
         following = following or dict(pairwise(text))
         executed, issued = steps.setdefault(info.wave, []), times.setdefault(info.wave, [])
         at = expected.get(info.wave, info.pc)
+        if executed and executed[-1].instruction.mnemonic == "s_endpgm":
+            raise LookupError("several waves have one place, one after the other")
         while at != info.pc:
             executed.append(Step(text[at], at))
             issued.append(None)

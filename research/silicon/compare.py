@@ -61,8 +61,8 @@ class Score:
         shares = [f"{100 * count / self.stretches:6.1f}" for count in self.right.values()]
         worst = max(self.errors, key=abs)
         middle = median(map(abs, self.errors))
-        name = " ".join(map(str, what))
-        return f"{name:30} {len(self.errors):5} {middle:7.1f} {worst:7.1f} {self.stretches:9} {' '.join(shares)} {self.same:7}"
+        totals = f"{len(self.errors):5} {middle:7.1f} {worst:7.1f} {self.stretches:9}"
+        return f"{' '.join(map(str, what)):30} {totals} {' '.join(shares)} {self.same:7}"
 
     def meets(self) -> bool:
         """Whether a time may be printed: by ``one``, the only one that needs no trace of the kernel."""
@@ -234,9 +234,7 @@ def _answered_as(capture: Capture, other: Capture) -> Capture:
         return replace(wave, steps=tuple(replace(s, answer=k.answer) for s, k in zip(wave.steps, known, strict=True)))
 
     return replace(
-        capture,
-        waves=tuple(map(put, capture.waves, other.waves)),
-        beside=tuple(map(put, capture.beside, other.beside)),
+        capture, waves=tuple(map(put, capture.waves, other.waves)), beside=tuple(map(put, capture.beside, other.beside))
     )
 
 

@@ -114,7 +114,6 @@ class Operands:
     second: bool
 
 
-
 @lru_cache(maxsize=1 << 14)
 def operands_of(mnemonic: str, operands: str) -> Operands:
     """Return the registers of an instruction, those that it names and VCC where its name says so."""

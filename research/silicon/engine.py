@@ -77,7 +77,7 @@ class Timing:
     lds_queue: int = 12
     lds_wide: float = 1.5
     barrier: int = 14
-    vector_queue: int = 8
+    vector_queue: int = 9
     scalar_queue: int = 3
     matrix_fill: int = 6
     matrix_leaves: int = 7
@@ -113,6 +113,12 @@ class Operands:
     writes: frozenset[tuple[str, int]]
     second: bool
 
+    @property
+    def conflicts(self) -> int:
+        """How many vector registers it reads beyond one of each bank."""
+        registers = [number for kind, number in self.reads if kind == "v"]
+        return len(registers) - len({number % _BANKS for number in registers})
+
 
 @lru_cache(maxsize=1 << 14)
 def operands_of(mnemonic: str, operands: str) -> Operands:
@@ -134,7 +140,7 @@ _ALU_WAITS = {"sa_sdst": (0, 1), "va_vcc": (1, 1), "va_ssrc": (8, 1), "va_sdst":
 _SILENT = {"s_delay_alu", "s_wait_alu", "s_barrier_wait"}
 _VECTORS, _MEMORIES = {Pipe.VECTOR, Pipe.MATRIX}, {Pipe.LDS, Pipe.GLOBAL, Pipe.SCRATCH}
 _SCALARS = {"s", "vcc", "exec"}
-_LANES = 32
+_LANES, _BANKS = 32, 4
 _LONG_AGO, _NEVER = -1000, 1 << 40
 
 
@@ -170,7 +176,7 @@ class _Wave:
         internal: Whether the last instruction was one that no unit gets.
         times: When it issued each step so far.
         ready: When the vector unit can read what is written to a register.
-        vector, transcendental: When the unit began each such instruction.
+        vector, transcendental: When s_delay_alu takes each such instruction to have begun.
         delays: What s_delay_alu asks for, by step.
         vector_begun, vector_ended: Of the last vector instruction.
         mask, scalars: When the last vector instruction began that writes a mask; that uses a scalar register.
@@ -367,7 +373,7 @@ class Simulation:
         operands = operands_of(instruction.mnemonic, instruction.operands)
         matrix, cycles = instruction.unit is Pipe.MATRIX, int(cost.issue)
         begun = max([time, simd.vector_free, *(wave.ready.get(each, 0) for each in operands.reads)])
-        ended = begun + cycles + known.matrix_fill * (matrix and not simd.in_matrix)
+        ended = begun + cycles + (known.matrix_fill * (not simd.in_matrix) if matrix else _conflicts(instruction))
         simd.port[Pipe.VECTOR] = time + (1 if matrix else cycles)
         simd.vector_free, simd.in_matrix = ended, matrix
         simd.queue.append(ended + known.matrix_leaves if matrix else ended)
@@ -376,9 +382,9 @@ class Simulation:
         wave.next = max(wave.next, self._room(simd))
         done = ended - 1 + int(cost.cycles - cost.issue)
         wave.ready.update((each, done + known.dependent) for each in operands.writes if each[0] == "v")
-        wave.vector.append(begun)
+        wave.vector.append(time)
         if instruction.operations[0].role is Role.TRANSCENDENTAL:
-            wave.transcendental.append(done)
+            wave.transcendental.append(time + int(cost.cycles - cost.issue))
             simd.transcendental_free = time + int(cost.cycles)
         wave.vector_begun, wave.vector_ended = begun, ended
         if instruction.mnemonic.startswith("v_cmp"):
@@ -455,6 +461,11 @@ class Simulation:
             while at < len(wave.steps) and wave.steps[at].instruction.mnemonic == "s_delay_alu":
                 at += 1
         return at
+
+
+def _conflicts(instruction: Instruction) -> int:
+    """Return the cycles in which the vector unit reads again; both halves of a dual instruction read at once."""
+    return max(operands_of(*half).conflicts for half in instruction.halves)
 
 
 @lru_cache(maxsize=1 << 8)

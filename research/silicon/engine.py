@@ -432,7 +432,8 @@ class Simulation:
         while wave.at < len(wave.steps) and wave.step.instruction.mnemonic in _SILENT:
             instruction = wave.step.instruction
             name, operands = instruction.mnemonic, instruction.operands
-            wave.next += wave.internal  # else it passes beside the one before it
+            if name != "s_barrier_wait":
+                wave.next += wave.internal  # else it passes beside the one before it
             if name == "s_delay_alu":
                 behind = _SKIP.search(operands)
                 skipped = {"SAME": 0, "NEXT": 1}.get(behind[1], int(behind[2] or 0) + 1) if behind else 0

@@ -1,0 +1,165 @@
+"""The simulation of research/silicon on small code, with times that captures of real GPUs have for it."""
+
+import importlib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rocattn_profiling.kernels.read.assembly import Instruction
+
+RESEARCH = Path(__file__).resolve().parents[3] / "research" / "silicon"
+ARCHITECTURES = ["gfx1100", "gfx1200"]
+WMMA = "v_wmma_f32_16x16x16_f16 v[{0}:{1}], v[200:203], v[204:207], v[{0}:{1}]"
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """The simulation."""
+    monkeypatch.syspath_prepend(RESEARCH)
+    return importlib.import_module("engine")
+
+
+@pytest.fixture
+def compare(monkeypatch):
+    """What judges it."""
+    monkeypatch.syspath_prepend(RESEARCH)
+    return importlib.import_module("compare")
+
+
+def steps_of(engine, *lines, taken=()):
+    """Return lines as steps, four bytes apart."""
+    instructions = [Instruction(*line.partition(" ")[::2], line=n) for n, line in enumerate(lines)]
+    return tuple(engine.Step(each, 4 * n, taken=n in taken) for n, each in enumerate(instructions))
+
+
+def issue(engine, arch, *waves, starts=(), simds=(), block=None, taken=()):
+    """Return when each of some waves issues each of its lines."""
+    simulation = engine.Simulation(arch, engine.Memory(scalar=1000, vector=600, store=300))
+    for n, lines in enumerate(waves):
+        place = {"simd": simds[n] if simds else 0, "block": n if block is None else block}
+        simulation.add(steps_of(engine, *lines, taken=taken), starts[n] if starts else 0, **place)
+    return simulation.run()
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+class TestOneWave:
+    """A wave that has its SIMD to itself."""
+
+    def test_delays_are_kept_in_the_wave(self, engine, arch):
+        """gemm: v_add_f32 behind v_add_f32, 5 cycles apart where s_delay_alu says so."""
+        add, delay = (
+            "v_add_f32_e32 v0, v0, v1",
+            "s_delay_alu instid0(VALU_DEP_1) | instskip(NEXT) | instid1(VALU_DEP_1)",
+        )
+        assert issue(engine, arch, [add, delay, add, add])[0][::3] == [0, 10]
+
+    def test_dependences_without_hint_wait_in_the_unit(self, engine, arch):
+        """sync: three vector instructions are issued one a cycle; what needs the last one's result, later."""
+        code = ["v_mov_b32_e32 v4, -1", "v_cndmask_b32_e32 v5, v4, v3, vcc_lo", "v_lshlrev_b32_e32 v6, 2, v0"]
+        times = issue(engine, arch, [*code, "global_store_b32 v6, v5, s[0:1]"])[0]
+        assert times[:3] == [0, 1, 2]
+        assert times[3] == pytest.approx(21, abs=3)  # traced: 21
+
+    def test_memory_answers_in_its_time(self, engine, arch):
+        """plus: a wait ends when memory answers, the next instruction follows in the next cycle."""
+        wait = {"gfx1100": "s_waitcnt lgkmcnt(0)", "gfx1200": "s_wait_kmcnt 0x0"}[arch]
+        times = issue(engine, arch, ["s_load_b64 s[0:1], s[0:1], 0x0", wait, "v_add_f32_e32 v0, s0, v0"])[0]
+        assert times == [0, 1000, 1001]
+
+    def test_a_wait_for_what_has_come_is_short(self, engine, arch):
+        """gemm: behind an LDS load a wait ends after 3 cycles at least, and vector work begins after 7."""
+        wait = {"gfx1100": "s_waitcnt lgkmcnt(1)", "gfx1200": "s_wait_dscnt 0x1"}[arch]
+        times = issue(engine, arch, ["ds_load_b128 v[2:5], v1 offset:32", wait, "v_add_f32_e32 v0, v0, v6"])[0]
+        assert times == [0, 3, 7]
+
+    def test_lds_answers_in_32_to_37_cycles(self, engine, arch):
+        """sync and gemm: a load of 4 bytes a lane, and one of 16."""
+        wait = {"gfx1100": "s_waitcnt lgkmcnt(0)", "gfx1200": "s_wait_dscnt 0x0"}[arch]
+        narrow = issue(engine, arch, ["ds_load_b32 v3, v2", wait])[0][1]
+        wide = issue(engine, arch, ["ds_load_b128 v[4:7], v2", wait])[0][1]
+        assert (narrow, wide) == (32, 37)
+
+    def test_scalar_chains_need_no_time_between(self, engine, arch):
+        """handwritten: s_add, s_cmp and the branch that it decides."""
+        times = issue(engine, arch, ["s_add_co_i32 s1, s1, -1", "s_cmp_eq_i32 s1, 0", "s_cbranch_scc0 .L1"])[0]
+        assert times == [0, 1, 11]
+
+    def test_a_taken_branch_costs_more(self, engine, arch):
+        """gemm: 3 cycles where it falls through; to another address 27 on gfx1100 and 9 on gfx1200."""
+        code = ["s_cbranch_execz .L1", "s_mov_b32 s0, 0"]
+        assert issue(engine, arch, code)[0][1] == 3
+        assert issue(engine, arch, code, taken={0})[0][1] == {"gfx1100": 27, "gfx1200": 9}[arch]
+
+    def test_registers_of_one_bank_are_read_in_turns(self, engine, arch):
+        """Older gemm: 40 v_fmac_f32 take longer if two of their registers are multiples of 4 apart."""
+        apart = [f"v_fmac_f32_e32 v{4 * n % 64}, v{65 + 4 * n % 64}, v130" for n in range(40)]
+        same = [f"v_fmac_f32_e32 v{4 * n % 64}, v{64 + 4 * n % 64}, v130" for n in range(40)]
+        clean, conflicting = issue(engine, arch, apart)[0][-1], issue(engine, arch, same)[0][-1]
+        assert clean == 39
+        assert conflicting > 60
+
+
+def test_matrix_instructions_fill_their_queue_and_then_stop_the_wave(engine):
+    """handwritten: issued one a cycle until the queue is full, then one as one of 16 cycles leaves it."""
+    code = [WMMA.format(8 * n, 8 * n + 7) for n in range(14)]
+    times = issue(engine, "gfx1200", code)[0]
+    assert times[:8] == list(range(8))
+    assert [b - a for a, b in pairwise(times[9:])] == [16] * 4
+
+
+def test_transcendental_work_leaves_room_for_other_vector_work(engine):
+    """Older handwritten: v_mov follows v_rcp in the next cycle, another v_rcp in four."""
+    times = issue(engine, "gfx1200", ["v_rcp_f32_e32 v1, v0", "v_mov_b32_e32 v2, 0", "v_rcp_f32_e32 v3, v0"])[0]
+    assert times == [0, 1, 4]
+
+
+def test_the_oldest_wave_goes_first_and_others_fill_gaps(engine):
+    """gemm: waves of a SIMD issue one vector instruction a cycle among them."""
+    work = [f"v_mov_b32_e32 v{n}, 0" for n in range(4)]
+    assert issue(engine, "gfx1100", work, work) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    waiting = [work[0], "s_delay_alu instid0(VALU_DEP_1)", *work[1:]]
+    older, younger = issue(engine, "gfx1100", waiting, work)
+    assert (older[0], older[2]) == (0, 5)
+    assert younger == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_lds_serves_both_simds_in_turns(engine, arch):
+    """gemm: loads of 16 bytes a lane are answered 6 cycles apart, whichever SIMD they come from."""
+    wait = {"gfx1100": "s_waitcnt lgkmcnt(0)", "gfx1200": "s_wait_dscnt 0x0"}[arch]
+    waves = [["ds_load_b128 v[2:5], v1", wait]] * 4
+    ended = [times[1] for times in issue(engine, arch, *waves, simds=(0, 1, 0, 1))]
+    assert sorted(ended) == [37, 43, 49, 55]
+
+
+@pytest.mark.parametrize(
+    ("arch", "barrier"), [("gfx1100", ["s_barrier"]), ("gfx1200", ["s_barrier_signal -1", "s_barrier_wait 0xffff"])]
+)
+def test_a_barrier_waits_for_the_last_wave(engine, arch, barrier):
+    """sync: 14 cycles after it, in each wave of the block and no other."""
+    code = [*barrier, "s_mov_b32 s0, 0"]
+    times = issue(engine, arch, code, code, starts=(0, 100), simds=(0, 1), block=0)
+    assert [each[-1] for each in times] == [114, 114]
+    assert issue(engine, arch, code, code, starts=(0, 100))[0][-1] == 14
+    with pytest.raises(ValueError, match="barrier"):
+        issue(engine, arch, code, ["s_mov_b32 s0, 0"], block=0)
+
+
+def test_the_same_code_takes_the_same_time(engine):
+    """Nothing depends on chance, nor on what was simulated before."""
+    waves = [["ds_load_b128 v[2:5], v1", "s_wait_dscnt 0x0", "v_exp_f32_e32 v2, v2", WMMA.format(8, 15)]] * 6
+    first, again = (issue(engine, "gfx1200", *waves, simds=(0, 1) * 3) for _ in range(2))
+    assert first == again
+
+
+def test_answers_are_read_off_waits(compare, engine):
+    """A load is answered when the wait ends that leaves fewer outstanding than there were."""
+    code = [
+        "global_load_b32 v1, v0, s[0:1]",
+        "global_load_b32 v2, v0, s[2:3]",
+        "s_waitcnt vmcnt(1)",
+        "s_waitcnt vmcnt(0)",
+    ]
+    wave = compare.Wave(steps_of(engine, *code, "s_endpgm"), (10, 11, 500, 520, 530))
+    assert [step.answer for step in compare.answered(wave, "gfx1100").steps] == [490, 509, None, None, None]

@@ -40,10 +40,11 @@ class Timing:
     Attributes:
         dependent: From a vector instruction to the next in its unit that reads what it writes (gemm: v_add_f32). The
             unit sees to it; an s_delay_alu keeps the instruction in its wave for so long.
-        vector_done: To a memory instruction, a wait for it (s_wait_alu) or a branch on its mask (all captures).
+        vector_done: To a memory instruction, or a wait for it, s_wait_alu (all captures).
         scalar_after_vector: To a scalar instruction behind vector ones that use scalar registers (gemm: s_mov_b32).
         scalar_done: From a scalar instruction to one of another unit that must see it: s_load, s_wait_alu (gemm).
         branch_after_scalar, memory_after_scalar: The same to a branch on SCC (handwritten) and to a load (gemm).
+        branch_after_mask: From a vector comparison to a branch on its mask (gemm: v_cmpx).
         carry_after_scalar: To a vector instruction with a second, scalar result (handwritten: v_mad_co_u64_u32).
         taken, not_taken: From a branch to the next instruction (handwritten, gemm).
         sent: From a memory instruction to its start, if nothing is in its way; a wait behind it ends no sooner.
@@ -64,9 +65,10 @@ class Timing:
     scalar_after_vector: int = 7
     scalar_done: int = 9
     branch_after_scalar: int = 10
+    branch_after_mask: int = 16
     memory_after_scalar: int = 10
     carry_after_scalar: int = 11
-    taken: int = 9
+    taken: int = 27
     not_taken: int = 3
     sent: int = 3
     vector_after_memory: int = 4
@@ -85,7 +87,7 @@ class Timing:
     code_bytes: int = 256
 
 
-TIMINGS = {"rdna3": Timing(taken=27), "rdna4": Timing()}
+TIMINGS = {"rdna3": Timing(), "rdna4": Timing(branch_after_mask=17, taken=9, lds_load=30)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +320,7 @@ class Simulation:
         if "scc" in name:
             return [wave.scalar + known.branch_after_scalar]
         if "vcc" in name or "exec" in name:
-            return [wave.mask + known.vector_done, wave.scalar + known.branch_after_scalar]
+            return [wave.mask + known.branch_after_mask, wave.scalar + known.branch_after_scalar]
         stored = wave.sent + known.after_store if wave.stores else 0
         return [wave.memory + known.sent, stored, wave.issued + known.clause * (name == "s_clause")]
 

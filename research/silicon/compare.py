@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from captures import ARCHITECTURES, COMMIT, Capture, Wave, read_captures
 from engine import Memory, Simulation
 
-from rocattn_profiling.kernels.model.schedule import Counters
+from rocattn_profiling.kernels.model.schedule import WaitCounters
 from rocattn_profiling.kernels.read.instructions import Pipe, waits_for_waves
 
 CYCLES, SHARE = 4, 0.10
@@ -207,7 +207,7 @@ def latencies(capture: Capture) -> Memory:
 
 def answered(wave: Wave, arch: str) -> Wave:
     """Return a wave whose accesses have the answers that its waits tell."""
-    counters, steps = Counters(arch), list(wave.steps)
+    counters, steps = WaitCounters(arch), list(wave.steps)
     under_way: dict[str, list[int]] = {}
     for i, (step, time) in enumerate(zip(wave.steps, wave.times, strict=True)):
         instruction = step.instruction

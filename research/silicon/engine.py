@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from rocattn_profiling.kernels.model.lanes import registers_of, written_by
 from rocattn_profiling.kernels.model.rates import Rates, rates
-from rocattn_profiling.kernels.model.schedule import Counters
+from rocattn_profiling.kernels.model.schedule import WaitCounters
 from rocattn_profiling.kernels.read.assembly import Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, Role, integer
 
@@ -52,6 +52,8 @@ class Timing:
         after_store: From the start of a store to memory to what no unit gets (plus, gemm: s_nop).
         clause: From an instruction that a unit gets to s_clause (gemm).
         lds_load, lds_store: From the end of service in LDS to the end of the wait.
+        lds_wide, lds_wide_more: How often as long as its bytes need a load of more than 4 bytes a lane is served, and
+            how much longer it is then under way (gemm: ds_load_b128, the only one that there is).
         lds_queue: Accesses that LDS holds; behind them others wait to start.
         barrier: From the last wave's arrival to the next instruction (sync).
         vector_queue: Vector instructions of a SIMD that wait for the unit; with more, waves stop (handwritten).
@@ -78,6 +80,7 @@ class Timing:
     lds_store: int = 29
     lds_queue: int = 12
     lds_wide: float = 1.5
+    lds_wide_more: int = 0
     barrier: int = 14
     vector_queue: int = 9
     scalar_queue: int = 3
@@ -87,7 +90,7 @@ class Timing:
     code_bytes: int = 256
 
 
-TIMINGS = {"rdna3": Timing(), "rdna4": Timing(branch_after_mask=17, taken=9, lds_load=30)}
+TIMINGS = {"rdna3": Timing(), "rdna4": Timing(branch_after_mask=17, taken=9, lds_wide_more=2)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,7 @@ class Simulation:
 
     def __init__(self, arch: str, memory: Memory, timing: Timing | None = None) -> None:
         self._rates: Rates = rates(arch, _LANES)
-        self._counters = Counters(arch)
+        self._counters = WaitCounters(arch)
         self._memory, self._timing = memory, timing or TIMINGS[self._rates.family]
         self._waves: list[_Wave] = []
         self._simds = [_Simd(), _Simd()]
@@ -402,10 +405,10 @@ class Simulation:
         if instruction.unit is Pipe.LDS:
             full = len(self._lds) >= known.lds_queue
             wave.sent = max(time + known.sent, self._lds[-known.lds_queue] if full else 0)
-            service = cost.cycles * (known.lds_wide if cost.cycles > 1 and not stores else 1)
-            self._lds_free = max(wave.sent, self._lds_free) + int(service)
+            wide = cost.cycles > 1 and not stores
+            self._lds_free = max(wave.sent, self._lds_free) + int(cost.cycles * (known.lds_wide if wide else 1))
             self._lds.append(self._lds_free)
-            done = self._lds_free + (known.lds_store if stores else known.lds_load)
+            done = self._lds_free + (known.lds_store if stores else known.lds_load + known.lds_wide_more * wide)
         else:
             wave.sent = max(time + known.sent, self._global_free)
             self._global_free = wave.sent + int(cost.issue)

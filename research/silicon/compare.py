@@ -7,19 +7,22 @@
 
 Each kernel was captured twice. Run 0 says in how many cycles memory answers, and nothing else; run 1 is judged. What
 a trace cannot leave to a simulation is given: what each wave executes, and when it begins. A stretch goes from one
-wait, barrier or taken branch to the next; it is right within 4 cycles or 10 %. Three predictions are compared:
+wait, barrier or taken branch to the next; it is right within 4 cycles or 10 %. Four predictions are compared:
 
 * ``one``: memory answers in one time each for scalar loads, vector loads and stores, the medians of run 0;
 * ``each``: each access is answered in the time that it was in run 0;
 * ``run 0``: run 0 itself, without any simulation: what no prediction from it can be expected to beat.
 
-``issue`` is the part of a stretch before its wait, in which no memory is: from ``each``. Nothing is fetched.
+* ``own``: each access is answered in the time that it was in run 1 itself, so that no memory is left to predict.
+
+Nothing is fetched.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -31,7 +34,7 @@ from captures import ARCHITECTURES, COMMIT, Capture, Wave, read_captures
 from engine import Memory, Simulation
 
 from rocattn_profiling.kernels.model.schedule import WaitCounters
-from rocattn_profiling.kernels.read.instructions import Pipe, waits_for_waves
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, waits_for_waves
 
 CYCLES, SHARE = 4, 0.10
 MEDIAN, WORST, STRETCHES = 15, 25, 90  # per cent: what a time must keep to be printed anywhere
@@ -45,7 +48,7 @@ class Score:
 
     errors: list[float] = field(default_factory=list)
     stretches: int = 0
-    right: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("one", "each", "run 0", "issue"), 0))
+    right: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("one", "each", "run 0", "own"), 0))
     same: int = 0
 
     def add(self, other: Score) -> None:
@@ -133,6 +136,7 @@ def judge(first: Capture, second: Capture) -> Score:
         "one": simulated(second, memory),
         "each": simulated(_answered_as(second, first), memory),
         "run 0": [wave.times for wave in first.waves],
+        "own": simulated(_answered_as(second, second), memory),
     }
     score = Score()
     for number, wave in enumerate(second.waves):
@@ -143,8 +147,6 @@ def judge(first: Capture, second: Capture) -> Score:
         score.stretches += len(stretches)
         for name, times in predictions.items():
             score.right[name] += sum(_right(wave.times, times[number], a, b) for a, b in stretches)
-        before = [(a, _before(wave, b)) for a, b in stretches]
-        score.right["issue"] += sum(_right(wave.times, predictions["each"][number], a, b) for a, b in before)
     return score
 
 
@@ -190,18 +192,17 @@ def simulated(capture: Capture, memory: Memory) -> list[list[int]]:
 
 def latencies(capture: Capture) -> Memory:
     """Return in how many cycles memory answers, the medians over a capture's accesses."""
-    answers: dict[str, list[int]] = {"scalar": [], "load": [], "store": []}
+    answers: defaultdict[Access | None, list[int]] = defaultdict(list)  # of scalar loads, without an access
     for wave in capture.waves:
         for step in answered(wave, capture.arch).steps:
             if step.answer:
-                operation = step.instruction.operations[0]
-                kind = "scalar" if operation.access is None else operation.access.value
-                answers.setdefault(kind, []).append(step.answer)
+                answers[step.instruction.operations[0].access].append(step.answer)
     wave = capture.waves[0]
     longest = _longest(wave.times)
     waited = wave.times[longest] - wave.times[_before(wave, longest)]
     cold = waited > _COLD and wave.steps[longest].instruction.unit in {Pipe.VECTOR, Pipe.SCALAR, Pipe.MATRIX}
-    scalar, load, store = (int(median(known)) if known else 0 for known in list(answers.values())[:3])
+    middle = {access: int(median(known)) for access, known in answers.items()}
+    scalar, load, store = (middle.get(access, 0) for access in (None, Access.LOAD, Access.STORE))
     return Memory(scalar, load, store, wave.times[longest] - wave.start if cold else 0)
 
 

@@ -1,11 +1,13 @@
 """A timing simulation of half a WGP of RDNA 3 and 4: two SIMDs, the LDS between them, and the waves on them.
 
 Each wave issues its instructions in order; the waves of a SIMD take turns at its units, the oldest first. What happens
-when was read off captures of real GPUs (`captures`), from run 0 alone; `Timing` says of each number which code shows
-it. Times are of issue, as a trace has them: the cycle in which an instruction leaves its wave, or a wait ends.
+when was read off captures of real GPUs (`captures`); `Timing` says of each number which code shows it ("older": of the
+same repository's history). Times are of issue, as a trace has them: the cycle in which an instruction leaves its wave,
+or a wait ends. What a wave executes is given (`Step`), since no values are computed; memory answers in a given time.
+The cycles that a unit is busy, what counts as outstanding and what is written to are the product's tables.
 
-Known of an instruction is what the product's tables say (unit, cycles, counters, registers written); what a wave
-executes is given (`Step`), since no values are computed. Memory answers after a fixed time.
+Nothing here is known of waves of 64 lanes, of WMMA on RDNA 3, of s_sleep and priorities, of atomics, of LDS loads of 8
+bytes a lane, and of bank conflicts in LDS.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Timing:
         branch_after_scalar, memory_after_scalar: The same to a branch on SCC (handwritten) and to a load (gemm).
         branch_after_mask: From a vector comparison to a branch on its mask (gemm: v_cmpx).
         carry_after_scalar: To a vector instruction with a second, scalar result (handwritten: v_mad_co_u64_u32).
-        taken, not_taken: From a branch to the next instruction (handwritten, gemm).
+        taken, not_taken: From a branch to the next instruction (handwritten, gemm; RDNA 3: older gemm).
         sent: From a memory instruction to its start, if nothing is in its way; a wait behind it ends no sooner.
         vector_after_memory: From that start to a vector instruction of the same wave (gemm: v_add_f32).
         after_store: From the start of a store to memory to what no unit gets (plus, gemm: s_nop).
@@ -56,8 +58,11 @@ class Timing:
             how much longer it is then under way (gemm: ds_load_b128, the only one that there is).
         lds_queue: Accesses that LDS holds; behind them others wait to start.
         barrier: From the last wave's arrival to the next instruction (sync).
-        vector_queue: Vector instructions of a SIMD that wait for the unit; with more, waves stop (handwritten).
+        vector_queue: Vector instructions of a SIMD that wait for the unit; with more, waves stop (handwritten, older
+            gemm).
+        scalar_queue: How far the scalar unit may be behind (handwritten).
         matrix_fill: What the first of several matrix instructions takes longer (handwritten).
+        matrix_leaves: How long one keeps its place in the queue behind its end (handwritten).
         end: From the last vector instruction's end to the wave's.
         code_bytes: What is fetched at once; the next so many bytes are asked for when the wave enters these.
     """
@@ -136,9 +141,9 @@ def operands_of(mnemonic: str, operands: str) -> Operands:
 
 
 _REGISTERS = re.compile(r"\b[vsa](?:\d+\b|\[\d+:\d+\])|\b(?:vcc|exec)(?:_lo|_hi)?\b")
-_KEEPS = re.compile(r"fmac|mac_|dot\dc|v_dual|v_swap|cndmask")
+_KEEPS = re.compile(r"fmac|mac_|dot\dc|v_dual|v_swap")
 _SECOND = re.compile(r"v_mad_(?:co_)?[iu]64|v_\w+_co_")
-_DELAY = re.compile(r"instid([01])\((VALU_DEP|TRANS32_DEP|SALU_CYCLE|FMA_ACCUM_CYCLE)_(\d)\)")
+_DELAY = re.compile(r"instid([01])\((VALU_DEP|TRANS32_DEP|SALU_CYCLE)_(\d)\)")
 _SKIP = re.compile(r"instskip\((SAME|NEXT|SKIP_(\d))\)")
 _SCALAR_LOAD = re.compile(r"s_(?:buffer_)?load|s_scratch_load")
 _ALU_WAITS = {"sa_sdst": (0, 1), "va_vcc": (1, 1), "va_ssrc": (8, 1), "va_sdst": (9, 7), "va_vdst": (12, 15)}
@@ -159,6 +164,7 @@ class _Simd:
         transcendental_free: When the unit for those takes the next.
         queue: When each vector instruction leaves its queue, in order.
         in_matrix: Whether the last one was a matrix instruction.
+        matrix: Of which wave each of those is that are in the queue, and when it leaves.
     """
 
     port: dict[Pipe, int] = field(default_factory=dict)
@@ -240,6 +246,7 @@ class Simulation:
         self._lds: deque[int] = deque()
         self._lds_free = self._global_free = 0
         self._code: dict[int, int] = {}
+        self._met: dict[tuple[int, int], int] = {}
 
     def add(self, steps: Sequence[Step], start: int, *, simd: int = 0, block: int = 0) -> None:
         """Add a wave that begins at a time; waves of one block meet at its barriers."""
@@ -363,8 +370,9 @@ class Simulation:
         else:
             wave.internal = True
             if instruction.mnemonic in {"s_barrier", "s_barrier_signal"}:
-                wave.arrived += 1
-                self._meet(wave, time, waits=instruction.mnemonic == "s_barrier")
+                self._arrive(wave, time)
+                if instruction.mnemonic == "s_barrier":
+                    self._wait_for_others(wave)
             elif instruction.mnemonic == "s_nop":
                 wave.next = time + 1 + int(instruction.operands, 0)
         if not wave.internal:
@@ -422,14 +430,19 @@ class Simulation:
             queue = wave.outstanding.setdefault(name, deque())
             queue.append(max(done, queue[-1] if queue else 0))
 
-    def _meet(self, wave: _Wave, time: int, *, waits: bool) -> None:
-        """Let the waves of a block go on if all have arrived, else keep this one if its instruction waits."""
+    def _arrive(self, wave: _Wave, time: int) -> None:
+        """Count a wave in at its block's next barrier; the last one lets those go on that wait there."""
+        wave.arrived += 1
         block = [each for each in self._waves if each.block == wave.block]
         if all(each.arrived >= wave.arrived for each in block):
+            self._met[wave.block, wave.arrived] = time
             for each in block:
-                each.next = max(each.next % _NEVER, time + self._timing.barrier)
-        elif waits:
-            wave.next = _NEVER + wave.next
+                if each.next >= _NEVER:
+                    each.next = max(each.next - _NEVER, time + self._timing.barrier)
+
+    def _wait_for_others(self, wave: _Wave) -> None:
+        met = self._met.get((wave.block, wave.arrived))
+        wave.next = wave.next + _NEVER if met is None else max(wave.next, met + self._timing.barrier)
 
     def _pass_silent(self, wave: _Wave) -> None:
         """Go over instructions that a trace leaves out: they hold up the next one, if anything."""
@@ -446,16 +459,14 @@ class Simulation:
                     at = self._following(wave, skipped if which == "1" else 0)
                     wave.delays.setdefault(at, []).append((kind, int(number)))
             elif name == "s_barrier_wait":
-                block = [each for each in self._waves if each.block == wave.block]
-                if any(each.arrived < wave.arrived for each in block):
-                    wave.next = _NEVER + wave.next
+                self._wait_for_others(wave)
             else:
                 asked = _alu_wait(operands)
                 if "sa_sdst" in asked:
                     wave.next = max(wave.next, wave.scalar + known.scalar_done)
                 if asked - {"sa_sdst"}:
                     wave.next = max(wave.next, wave.vector_begun + known.vector_done)
-            wave.times.append(wave.next)
+            wave.times.append(wave.next % _NEVER)
             wave.at += 1
 
     @staticmethod

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import zip_longest
 
 from rocattn_profiling.kernels.model.lanes import registers_of, written_by
 from rocattn_profiling.kernels.model.rates import Rates, rates
@@ -58,8 +59,7 @@ class Timing:
             how much longer it is then under way (gemm: ds_load_b128, the only one that there is).
         lds_queue: Accesses that LDS holds; behind them others wait to start.
         barrier: From the last wave's arrival to the next instruction (sync).
-        vector_queue: Vector instructions of a SIMD that wait for the unit; with more, waves stop (handwritten, older
-            gemm).
+        vector_queue: Vector instructions of a SIMD that wait for the unit; with more, waves stop (handwritten).
         scalar_queue: How far the scalar unit may be behind (handwritten).
         matrix_fill: What the first of several matrix instructions takes longer (handwritten).
         matrix_leaves: How long one keeps its place in the queue behind its end (handwritten).
@@ -87,7 +87,7 @@ class Timing:
     lds_wide: float = 1.5
     lds_wide_more: int = 0
     barrier: int = 14
-    vector_queue: int = 9
+    vector_queue: int = 8
     scalar_queue: int = 3
     matrix_fill: int = 6
     matrix_leaves: int = 7
@@ -117,17 +117,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Registers that an instruction reads and writes, and whether it has a second result, be it thrown away."""
+    """Registers of an instruction.
+
+    Attributes:
+        reads, writes: Those that it reads and writes.
+        sources: Vector registers that it reads, in the order of its operands; one that it also writes is the last.
+        second: Whether it has a second result, be it thrown away.
+    """
 
     reads: frozenset[tuple[str, int]]
     writes: frozenset[tuple[str, int]]
+    sources: tuple[int, ...]
     second: bool
-
-    @property
-    def conflicts(self) -> int:
-        """How many vector registers it reads beyond one of each bank."""
-        registers = [number for kind, number in self.reads if kind == "v"]
-        return len(registers) - len({number % _BANKS for number in registers})
 
 
 @lru_cache(maxsize=1 << 14)
@@ -136,8 +137,9 @@ def operands_of(mnemonic: str, operands: str) -> Operands:
     writes = frozenset(written_by(mnemonic, operands))
     named = [register for text in _REGISTERS.findall(operands) for register in registers_of(text)]
     first = len(registers_of(_REGISTERS.search(operands)[0])) if writes and named else 0
-    reads = frozenset(named if _KEEPS.search(mnemonic) else named[first:] if writes else named)
-    return Operands(reads, writes, bool(_SECOND.match(mnemonic)))
+    ordered = named[first:] + (named[:first] if _KEEPS.search(mnemonic) else [])
+    sources = tuple(number for kind, number in ordered if kind == "v")
+    return Operands(frozenset(ordered), writes, sources, bool(_SECOND.match(mnemonic)))
 
 
 _REGISTERS = re.compile(r"\b[vsa](?:\d+\b|\[\d+:\d+\])|\b(?:vcc|exec)(?:_lo|_hi)?\b")
@@ -165,6 +167,7 @@ class _Simd:
         queue: When each vector instruction leaves its queue, in order.
         in_matrix: Whether the last one was a matrix instruction.
         matrix: Of which wave each of those is that are in the queue, and when it leaves.
+        reader, sources: Which wave the last vector instruction is of, and the vector registers that it reads.
     """
 
     port: dict[Pipe, int] = field(default_factory=dict)
@@ -174,6 +177,8 @@ class _Simd:
     queue: deque[int] = field(default_factory=deque)
     in_matrix: bool = False
     matrix: list[tuple[int, int]] = field(default_factory=list)
+    reader: int = -1
+    sources: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -386,7 +391,13 @@ class Simulation:
         operands = operands_of(instruction.mnemonic, instruction.operands)
         matrix, cycles = instruction.unit is Pipe.MATRIX, int(cost.issue)
         begun = max([time, simd.vector_free, *(wave.ready.get(each, 0) for each in operands.reads)])
-        ended = begun + cycles + (known.matrix_fill * (not simd.in_matrix) if matrix else _conflicts(instruction))
+        if matrix:
+            ended = begun + cycles + known.matrix_fill * (not simd.in_matrix)
+        else:
+            before = simd.sources if simd.reader == wave.place else ()
+            halves = [operands_of(*half).sources for half in instruction.halves]
+            ended = begun + cycles + max(_conflicts(half, before) for half in halves)
+        simd.reader, simd.sources = wave.place, operands.sources
         simd.port[Pipe.VECTOR] = time + (1 if matrix else cycles)
         simd.vector_free, simd.in_matrix = ended, matrix
         simd.queue.append(ended + known.matrix_leaves if matrix else ended)
@@ -480,9 +491,15 @@ class Simulation:
         return at
 
 
-def _conflicts(instruction: Instruction) -> int:
-    """Return the cycles in which the vector unit reads again; both halves of a dual instruction read at once."""
-    return max(operands_of(*half).conflicts for half in instruction.halves)
+def _conflicts(sources: Sequence[int], before: Sequence[int]) -> int:
+    """Return the cycles in which the vector unit reads again: of each bank one register at once.
+
+    Args:
+        sources: The registers that an instruction reads.
+        before: Those of the one before it: one that stands in the same place is still there.
+    """
+    read = {number for number, other in zip_longest(sources, before) if number is not None and number != other}
+    return len(read) - len({number % _BANKS for number in read})
 
 
 @lru_cache(maxsize=1 << 8)

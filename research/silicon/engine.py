@@ -46,7 +46,8 @@ class Timing:
         vector_done: To a memory instruction, or a wait for it, s_wait_alu (all captures).
         scalar_after_vector: To a scalar instruction behind vector ones that use scalar registers (gemm: s_mov_b32).
         scalar_done: From a scalar instruction to one of another unit that must see it: s_load, s_wait_alu (gemm).
-        branch_after_scalar, memory_after_scalar: The same to a branch on SCC (handwritten) and to a load (gemm).
+        branch_after_scalar: The same to a branch on SCC (handwritten).
+        memory_after_scalar: The same to a load, or a vector instruction that reads a scalar register (gemm).
         branch_after_mask: From a vector comparison to a branch on its mask (gemm: v_cmpx).
         carry_after_scalar: To a vector instruction with a second, scalar result (handwritten: v_mad_co_u64_u32).
         taken, not_taken: From a branch to the next instruction (handwritten, gemm; RDNA 3: older gemm).

@@ -46,7 +46,8 @@ _CLEAR = 12.0  # times the level, or its part, beyond which the fewest draws dec
 _DRAWN = 60_000  # points in all bootstrap draws: long series get fewer draws
 _PLAIN = 100.0  # t squared that no stable series of independent, winsorised points reaches
 _AROUND = 41  # points whose noise is that of the point in the middle
-_LATER = np.where(np.tri(_AROUND, _AROUND + 1, -1, dtype=bool), 0.0, np.inf)  # starts too near to an end
+_ENDS = 8 * CONFIRMED  # of levels, whose costs are computed at once
+_LATER = np.where(np.tri(_ENDS, _ENDS + 1, -1, dtype=bool), 0.0, np.inf)  # starts too near to an end
 _ROWS = np.arange(CONFIRMED)
 _PRICE = 5.0  # squared, in squared noise scales: the penalty of a level
 _MOST_CORRELATED = 0.8
@@ -261,7 +262,8 @@ def _searched(logs: Array, level: float, *, whole: bool = True) -> tuple[int, in
     first, body, last = _ends(logs)
     logs, body = logs[first:last], body - first
     y = winsorised(logs[:body])
-    offered = sorted({*(_cuts(y, 0, body, level) if whole else ()), *_levels(y)})
+    levels = _levels(y)
+    offered = sorted({*levels, *(_cuts(y, 0, body, level, set(levels)) if whole else ())})
     doubts: dict[tuple[int, int, int], tuple[float, float]] = {}
     cuts = _pruned(logs[:body], y, offered, level, doubts)
     if cuts and cuts[-1] >= FEWEST:
@@ -315,18 +317,22 @@ def _apart(y: Array) -> int:
     return 0
 
 
-def _cuts(y: Array, start: int, end: int, level: float) -> Iterator[int]:
-    """Yield the steps within a segment, the most significant first."""
+def _cuts(y: Array, start: int, end: int, level: float, known: Collection[int]) -> list[int]:
+    """Return the steps within a segment that are not known: the most significant one, and those on both sides of it."""
     part = y[start:end]
     if len(part) < FEWEST:
-        return
+        return []
     surprise, run, length = _surprise(part)
-    cuts = [cut for cut in (run, run + length) if 0 < cut < len(part)]
-    parts = list(itertools.pairwise([0, *cuts, len(part)]))
-    if cuts and _chance(part, cuts, surprise) <= level:
-        yield from (start + cut for cut in cuts)
-        for a, b in parts:
-            yield from _cuts(y, start + a, start + b, level)
+    cuts = [start + cut for cut in (run, run + length) if 0 < cut < len(part)]
+    new = [cut for cut in cuts if cut not in known]
+
+    def is_step() -> bool:
+        return _chance(part, [cut - start for cut in cuts], surprise) <= level
+
+    if not cuts or (new and not is_step()):
+        return []
+    within = [cut for a, b in itertools.pairwise([start, *cuts, end]) for cut in _cuts(y, a, b, level, known)]
+    return [*new, *within] if new or (within and is_step()) else []  # the test is the costly part
 
 
 def _levels(y: Array) -> list[int]:
@@ -336,25 +342,23 @@ def _levels(y: Array) -> list[int]:
     best, begins = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=np.intp)
     best[0] = 0.0
 
-    room = np.empty((2, _AROUND * (count + 1)))
-    for first in range(CONFIRMED, count + 1, _AROUND):  # a block of ends at once: their costs do not need `best`
-        ends, some = slice(first, first + _AROUND), min(_AROUND, count + 1 - first)
-        known = first + some - SHORTEST
-        around, weight = (part[: some * known].reshape(some, known) for part in room)
-        np.subtract(sums[ends, None], sums[:known], out=around)
-        np.subtract(totals[ends, None], totals[:known], out=weight)
+    room = np.empty((2, _ENDS * (count + 1)))
+    for first in range(CONFIRMED, count + 1, _ENDS):  # their costs do not need `best`
+        after = min(first + _ENDS, count + 1)
+        known, shape = after - SHORTEST, (after - first, after - SHORTEST)
+        costs, weight = (part[: shape[0] * known].reshape(shape) for part in room)
+        np.subtract(sums[first:after, None], sums[:known], out=costs)
+        np.subtract(totals[first:after, None], totals[:known], out=weight)
         with np.errstate(divide="ignore", invalid="ignore"):  # starts after an end, which is not asked for
-            np.divide(np.square(around, out=around), weight, out=around)
-        np.subtract(squares[ends, None], squares[:known], out=weight)
-        np.subtract(weight, around, out=around)
-        newest = around[-1].copy()
-        around[:, first + 1 - CONFIRMED :] += _LATER[:some, : some + 1]
-        for at in range(0, some, CONFIRMED):  # no level begins and ends within these
-            few = around[at : at + CONFIRMED, : first + at]
-            few = few[:, : first + at + len(few) - CONFIRMED] + best[: first + at + len(few) - CONFIRMED]
-            chosen = few.argmin(axis=1)
-            begins[first + at : first + at + len(few)] = chosen
-            best[first + at : first + at + len(few)] = few[_ROWS[: len(few)], chosen] + _PRICE**2
+            np.divide(np.square(costs, out=costs), weight, out=costs)
+        np.subtract(squares[first:after, None], squares[:known], out=weight)
+        newest = np.subtract(weight, costs, out=costs)[-1].copy()
+        costs[:, first + 1 - CONFIRMED :] += _LATER[: after - first, : after - first + 1]
+        for end in range(first, after, CONFIRMED):  # no level begins and ends within these
+            later = min(end + CONFIRMED, after)
+            few = costs[end - first : later - first, : later - CONFIRMED] + best[: later - CONFIRMED]
+            begins[end:later] = chosen = few.argmin(axis=1)
+            best[end:later] = few[_ROWS[: later - end], chosen] + _PRICE**2
     cuts, at = [], int((newest + best[: len(newest)]).argmin())
     while at:
         cuts.append(at)
@@ -412,23 +416,24 @@ def _surprise(part: Array) -> tuple[float, int, int]:
     return math.sqrt(best / (left / (count - 2))), where, length
 
 
-def _surprises(rows: Array) -> Array:
-    """Return the largest t statistic of each row; it computes on columns so that memory is read in order."""
-    count = rows.shape[1]
-    centred = rows - rows.mean(axis=1, keepdims=True)
-    sums = np.zeros((count + 1, len(rows)), dtype=np.float32)  # faster, and a draw's noise is far larger
-    np.cumsum(centred.T, axis=0, out=sums[1:], dtype=np.float32)
+def _surprises(columns: Array) -> Array:
+    """Return the largest t statistic of each series, a column each so that memory is read in order."""
+    count = len(columns)
+    centred = columns - columns.sum(axis=0) / count
+    sums = np.zeros((count + 1, columns.shape[1]), dtype=np.float32)  # faster, and a draw's noise is far larger
+    np.cumsum(centred, axis=0, out=sums[1:], dtype=np.float32)
     gains = _steps(sums)
     room = np.empty_like(gains)
-    for length, weight in zip(*(column.tolist() for column in _lengths(count)), strict=True):
+    lengths, weights = _lengths(count)
+    for length, share in zip(lengths.tolist(), (1 / weights).tolist(), strict=True):
         # By the run's begin, the largest gain of any length: the maximum of each length would take longer.
         many = count - SHORTEST - length - CONFIRMED + 1
         gain, most = room[:many], gains[:many]
         np.subtract(sums[CONFIRMED + length : count - SHORTEST + 1], sums[CONFIRMED : CONFIRMED + many], out=gain)
-        np.divide(np.square(gain, out=gain), weight, out=gain)
+        np.multiply(np.square(gain, out=gain), share, out=gain)
         np.maximum(most, gain, out=most)
     best = gains.max(axis=0).astype(float)
-    left = np.maximum((centred**2).sum(axis=1) - best, count * FLOOR**2)
+    left = np.maximum((centred**2).sum(axis=0) - best, count * FLOOR**2)
     surprises: Array = np.sqrt(best / (left / (count - 2)))
     return surprises
 
@@ -496,22 +501,22 @@ class _Stable:
         return mean - _EULER * spread, spread
 
     def _drawn(self, first: int, after: int) -> Array:
-        """Return some of the series, a row each."""
-        count = len(self._residuals)
-        rows: Array = self._residuals[_picked(count, first, after)]
+        """Return some of the series, a column each."""
+        drawn = self._residuals.take(_picked(len(self._residuals), first, after))
         if self._correlation:
-            rows[:, 1:] *= math.sqrt(1 - self._correlation**2)
-            shift = 1
-            while shift < count and self._correlation**shift > 1e-17:  # a first-order autoregression: 1 / (1 - cB) = (1 + cB) (1 + c^2 B^2) ...
-                rows[:, shift:] += self._correlation**shift * rows[:, :-shift]
-                shift *= 2
-        return rows
+            drawn[1:] *= math.sqrt(1 - self._correlation**2)
+            shift, share = 1, self._correlation
+            # A first-order autoregression: 1 / (1 - cB) = (1 + cB) (1 + c^2 B^2) ..., until a factor is 1 in doubles.
+            while shift < len(drawn) and share > 1e-17:
+                drawn[shift:] += share * drawn[:-shift]
+                shift, share = 2 * shift, share**2
+        return drawn
 
 
 @lru_cache(maxsize=256)
 def _picked(count: int, first: int, after: int) -> NDArray[np.int32]:
     """Return which residuals some of the stable series of a length are made of: deterministic for the same series."""
-    return np.random.default_rng(count).integers(0, count, size=(after, count))[first:].astype(np.int32)
+    return np.random.default_rng(count).integers(0, count, size=(after, count))[first:].T.astype(np.int32, order="C")
 
 
 def _pruned(

@@ -309,15 +309,14 @@ class Progress:
         from rocattn_profiling.base.markup import terminal
 
         self.done += count
-        what = terminal(what, _WHAT)
         if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, what=what)
+            self._bar.update(self._task, completed=self.done, what=terminal(what, _WHAT))
             return
         now = time.monotonic()
         if now - self._last >= self._quiet_s or (self.done >= self.total and not self._brief):
             self._last, self._brief = now, False
             left = (now - self._started) / max(self.done, 1) * (self.total - self.done)
-            say(f"{self.title}: {self.done}/{self.total}, {left:.0f} s left{', ' + what if what else ''}")
+            say(f"{self.title}: {self.done}/{self.total}, {left:.0f} s left{', ' + terminal(what, _WHAT) if what else ''}")
 
     def show(self, step: Step) -> None:
         """Show where a run of several phases is: each phase has a bar of its own, and the whole run the time left."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -309,9 +311,9 @@ def _draw(
 ) -> Drawn:  # fmt: skip
     xs, ys = trace.corners
     known = np.isfinite(ys)
-    texts = [f"{x},{y}" for x, y in zip(xs_of(xs), ys_of(np.where(known, ys, math.nan)), strict=True)]
-    edges = np.flatnonzero(np.diff(known, prepend=False, append=False)).tolist()
-    paths = [texts[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
+    texts = list(map("{},{}".format, xs_of(xs), ys_of(np.where(known, ys, math.nan))))
+    edges = [0, *(np.flatnonzero(known[1:] != known[:-1]) + 1).tolist(), len(ys)]
+    paths = [texts[start:end] for start, end in itertools.pairwise(edges) if end > start and known[start]]
     marks = []
     points = [v for v in trace.values if v.y is None or (v.title and math.isfinite(v.y))]
     between = [(v.low, v.high) for v in points if v.title and v.low is not None and v.high is not None]
@@ -402,18 +404,25 @@ def thin(values: Array, most: int, keep: Collection[int] = ()) -> list[int]:
     count = len(values)
     if count <= most:
         return list(range(count))
-    known = np.isfinite(values)
-    stretches = max(1, most // 2)
-    starts = np.arange(stretches) * count // stretches
-    stretch = np.repeat(np.arange(stretches), np.diff(starts, append=count))
+    known, stretches = np.isfinite(values), max(1, most // 2)
+    within, first = _stretches(count, stretches), np.arange(stretches)
     kept = {0, count - 1, *keep}
     for sign in (1, -1):
         # In a stretch without values this is its first index, so a gap stays a gap.
-        order = np.lexsort((np.where(known, sign * values, np.inf), stretch))
-        kept.update(order[starts].tolist())
-    failed = np.flatnonzero(values == math.inf)
-    kept.update(failed[np.unique(stretch[failed], return_index=True)[1]].tolist())
+        lowest = np.where(known, sign * values, np.inf)[within].argmin(axis=1)
+        kept.update(within[first, lowest].tolist())
+    if (failed := values == math.inf).any():
+        own = failed[within]
+        kept.update(within[first, own.argmax(axis=1)][own.any(axis=1)].tolist())
     return sorted(kept)
+
+
+@lru_cache(maxsize=64)
+def _stretches(count: int, many: int) -> NDArray[np.intp]:
+    """Return the indices of so many points in stretches, a row each; the shorter ones repeat their last."""
+    edges = np.arange(many + 1) * count // many
+    longest = int((edges[1:] - edges[:-1]).max())
+    return np.minimum(edges[:-1, None] + np.arange(longest), edges[1:, None] - 1)
 
 
 LETTER = 0.64
@@ -444,7 +453,7 @@ def place_labels(
         for x, y, anchor in places:
             box = _box(text, x, y, anchor, font)
             inside = box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
-            if inside and not any(_overlap(box, other) for other in boxes):
+            if inside and not any(_overlap(box, other) for other in reversed(boxes)):  # the nearest are the last
                 free.append((sum(_crosses(box, line) for line in lines), box, (x, y, anchor)))
         if free:
             _, box, (x, y, anchor) = min(free, key=lambda place: place[0])  # the first of the best

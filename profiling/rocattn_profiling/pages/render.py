@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +101,11 @@ def shorten(text: str, most: int = 90) -> str:
 
 
 _LONGEST = 4000  # characters of a cell of Markdown
+_SPECIAL = re.compile("[&<>'\"]")
 _JOINT = re.compile(r"(\.|_+|,|::|\w\(|\w&lt;|[a-z](?=[A-Z][a-z]))(?=[\w&(…])")
 
 
+@lru_cache(maxsize=4096)
 def breakable(text: str) -> Markup:
     """Return escaped text that may break where a name has a joint: benchmarks' and kernels' names are long."""
     from markupsafe import Markup, escape
@@ -114,9 +116,11 @@ def breakable(text: str) -> Markup:
 
 def _shown(text: str) -> str:
     """Return what a template prints of a stranger's text."""
+    if not _SPECIAL.search(shown := _finalized(text)):  # most have none
+        return str(shown)
     from markupsafe import escape
 
-    return str(escape(_finalized(text)))
+    return str(escape(shown))
 
 
 def marks(drawn: Sequence[Mark], radius: float) -> Markup:

@@ -411,10 +411,10 @@ def _sparks(lines: Sequence[HistoryLine], ratios: Sequence[NDArray[np.float64]])
 
 def entry_of(line: HistoryLine) -> LatestPoint:
     """Return the newest point of a line whose points are in commit order."""
-    backwards = _known(reversed(line.points))
-    newest = line.points[-1] if line.points else None
-    last, before = next(backwards, None), next(backwards, None)
-    first = next(_known(line.points), None)
+    points, known = line.points, np.flatnonzero(np.isfinite(line.points.values)).tolist()
+    newest = points[-1] if points else None
+    first, last = (points[known[0]], points[known[-1]]) if known else (None, None)
+    before = points[known[-2]] if len(known) > 1 else None
     direction = direction_of(last, before)
     current = newest is not None and newest == last
     return LatestPoint(
@@ -428,10 +428,6 @@ def entry_of(line: HistoryLine) -> LatestPoint:
         worse=current and line.lower_is_better is not None and direction == ("up" if line.lower_is_better else "down"),
         anchor=line.anchor,
     )
-
-
-def _known(points: Iterable[Point]) -> Iterator[Point]:
-    return (p for p in points if p.value is not None and math.isfinite(p.value))
 
 
 def direction_of(last: Point | None, before: Point | None) -> str:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ LABEL_CHARACTERS = 8
 """Width of the labels left of a chart, in characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChartPoint:
+class ChartPoint(NamedTuple):
     """One point to draw; ``y`` is None if it failed, NaN for a gap. Without a title it gets no mark.
 
     ``anchor`` is that of the mark, for links to it.
@@ -97,8 +96,7 @@ class Label:
     anchor: str
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A drawn point: its place, its interval's ends, its tooltip, the page behind it and its anchor."""
 
     x: float
@@ -259,21 +257,21 @@ def line_chart(
 
     along = Axis(low_x, high_x, x_log, []) if spans and high_x > low_x else None
 
-    def xs_of(values: Sequence[float] | Array) -> list[float]:
+    def xs_of(values: Sequence[float] | Array) -> Array:
         parts = along.places(np.array(values, dtype=float)) if along else np.full(len(values), 0.5)
-        return list(np.round(chart.left + span_x * (0.02 + 0.96 * parts), 1).tolist())
+        return np.rint(10 * (chart.left + span_x * (0.02 + 0.96 * parts)))
 
-    def ys_of(values: Sequence[float] | Array) -> list[float]:
+    def ys_of(values: Sequence[float] | Array) -> Array:
         parts = axis.places(np.array(values, dtype=float))
-        return list(np.round(chart.bottom - span_y * np.clip(parts, 0.0, 1.0), 1).tolist())
+        return np.rint(10 * (chart.bottom - span_y * np.minimum(np.maximum(parts, 0.0), 1.0)))
 
     def labelled(texts: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-        return list(zip(xs_of([x for x, _ in texts]), (text for _, text in texts), strict=True))
+        return list(zip(_pixels(xs_of([x for x, _ in texts])), (text for _, text in texts), strict=True))
 
     def anchor(at: float, label: str) -> str:
         return "end" if at + 3.3 * len(label) > chart.width else "middle"
 
-    chart.y_ticks = [Tick(at, write(y)) for at, y in zip(ys_of(ticks), ticks, strict=True)]
+    chart.y_ticks = [Tick(at, write(y)) for at, y in zip(_pixels(ys_of(ticks)), ticks, strict=True)]
     chart.x_ticks = [Tick(at, label, anchor(at, label)) for at, label in labelled(x_ticks)]
     chart.x_label = x_label
     row = chart.bottom + 16 + TAG_ROW
@@ -285,10 +283,10 @@ def line_chart(
         fits = len(chart.y_ticks[-1].label if chart.y_ticks else "") + len(fit.symbol) < LABEL_CHARACTERS
         chart.y_label, chart.unit = (fit.symbol, "") if fits else ("", fit.symbol)
     chart.lines = [_draw(trace, xs_of, ys_of, chart.bottom) for trace in traces]
-    chart.rule = ys_of([rule])[0] if rule is not None else None
+    chart.rule = _pixels(ys_of([rule]))[0] if rule is not None else None
     # From the last commit of the old level to the first surely on the new one, and never too thin to see.
-    ends = zip(bands, xs_of([b.low for b in bands]), xs_of([max(b.low, b.high) for b in bands]), strict=True)
-    chart.bands = [Band(low - 2, high + 2, b.title, b.tone, b.href) for b, low, high in ends]
+    lows, highs = (_pixels(xs_of(ends)) for ends in ([b.low for b in bands], [max(b.low, b.high) for b in bands]))
+    chart.bands = [Band(low - 2, high + 2, b.title, b.tone, b.href) for b, low, high in zip(bands, lows, highs, strict=True)]
     chart.edges = labelled(edges)
     return chart
 
@@ -306,26 +304,43 @@ def _shown(traces: Sequence[ChartLine]) -> list[float]:
 
 
 def _draw(
-    trace: ChartLine, xs_of: Callable[[Sequence[float] | Array], list[float]],
-    ys_of: Callable[[Sequence[float] | Array], list[float]], bottom: float,
+    trace: ChartLine, xs_of: Callable[[Sequence[float] | Array], Array],
+    ys_of: Callable[[Sequence[float] | Array], Array], bottom: float,
 ) -> Drawn:  # fmt: skip
     xs, ys = trace.corners
     known = np.isfinite(ys)
-    texts = list(map("{},{}".format, xs_of(xs), ys_of(np.where(known, ys, math.nan))))
+    places = zip(_texts(xs_of(xs)), _texts(ys_of(np.where(known, ys, 1.0))), strict=True)
+    texts = list(map(",".join, places))
     edges = [0, *(np.flatnonzero(known[1:] != known[:-1]) + 1).tolist(), len(ys)]
     paths = [texts[start:end] for start, end in itertools.pairwise(edges) if end > start and known[start]]
     marks = []
     points = [v for v in trace.values if v.y is None or (v.title and math.isfinite(v.y))]
     between = [(v.low, v.high) for v in points if v.title and v.low is not None and v.high is not None]
-    ends = iter(zip(ys_of([low for low, _ in between]), ys_of([high for _, high in between]), strict=True))
-    places = zip(xs_of([v.x for v in points]), ys_of([math.nan if v.y is None else v.y for v in points]), strict=True)
-    for value, (x, y) in zip(points, places, strict=True):
+    heights = [math.nan if v.y is None else v.y for v in points]
+    tops = _pixels(ys_of([*heights, *(low for low, _ in between), *(high for _, high in between)]))
+    ends = iter(zip(tops[len(points) :][: len(between)], tops[len(points) + len(between) :], strict=True))
+    for value, x, y in zip(points, _pixels(xs_of([v.x for v in points])), tops, strict=False):
         least, most = next(ends) if value.title and value.low is not None and value.high is not None else (None, None)
         if value.y is None:
             marks.append(Mark(x, bottom - 6, value.title, failed=True, href=value.href, anchor=value.anchor))
         else:
             marks.append(Mark(x, y, value.title, least, most, href=value.href, anchor=value.anchor))
     return Drawn(trace.name, trace.colour, [" ".join(path) for path in paths if len(path) > 1], marks, trace.place)
+
+
+def _pixels(tenths: Array) -> list[float]:
+    return list((tenths / 10).tolist())
+
+
+def _texts(tenths: Array) -> list[str]:
+    """Return tenths of pixels as text: a history has millions, and to format one takes ten times as long."""
+    at = tenths.astype(np.intp)
+    return list(_written(int(at.max(initial=0)).bit_length()).take(at).tolist())
+
+
+@lru_cache(maxsize=16)
+def _written(bits: int) -> NDArray[np.object_]:
+    return np.array([str(tenths / 10) for tenths in range(1 << bits)], dtype=object)
 
 
 @dataclass(frozen=True, slots=True)

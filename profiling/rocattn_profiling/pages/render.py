@@ -70,7 +70,7 @@ def environment() -> Environment:
 
 def _finalized(value: Any) -> Any:
     """Return what a template prints without a stranger's control characters; what is escaped stays so."""
-    if not isinstance(value, str) or value.isprintable() or (clean := seen(value)) == value:
+    if not isinstance(value, str) or str.replace(value, "\n", "").isprintable() or (clean := seen(value)) == value:
         return value
     return type(value)(clean)
 

@@ -316,7 +316,8 @@ class Progress:
         if now - self._last >= self._quiet_s or (self.done >= self.total and not self._brief):
             self._last, self._brief = now, False
             left = (now - self._started) / max(self.done, 1) * (self.total - self.done)
-            say(f"{self.title}: {self.done}/{self.total}, {left:.0f} s left{', ' + terminal(what, _WHAT) if what else ''}")
+            told = f", {terminal(what, _WHAT)}" if what else ""
+            say(f"{self.title}: {self.done}/{self.total}, {left:.0f} s left{told}")
 
     def show(self, step: Step) -> None:
         """Show where a run of several phases is: each phase has a bar of its own, and the whole run the time left."""

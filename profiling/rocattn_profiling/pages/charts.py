@@ -286,7 +286,9 @@ def line_chart(
     chart.rule = _pixels(ys_of([rule]))[0] if rule is not None else None
     # From the last commit of the old level to the first surely on the new one, and never too thin to see.
     lows, highs = (_pixels(xs_of(ends)) for ends in ([b.low for b in bands], [max(b.low, b.high) for b in bands]))
-    chart.bands = [Band(low - 2, high + 2, b.title, b.tone, b.href) for b, low, high in zip(bands, lows, highs, strict=True)]
+    chart.bands = [
+        Band(low - 2, high + 2, b.title, b.tone, b.href) for b, low, high in zip(bands, lows, highs, strict=True)
+    ]
     chart.edges = labelled(edges)
     return chart
 
@@ -437,7 +439,8 @@ def _stretches(count: int, many: int) -> NDArray[np.intp]:
     """Return the indices of so many points in stretches, a row each; the shorter ones repeat their last."""
     edges = np.arange(many + 1) * count // many
     longest = int((edges[1:] - edges[:-1]).max())
-    return np.minimum(edges[:-1, None] + np.arange(longest), edges[1:, None] - 1)
+    places: NDArray[np.intp] = np.minimum(edges[:-1, None] + np.arange(longest), edges[1:, None] - 1)
+    return places
 
 
 LETTER = 0.64

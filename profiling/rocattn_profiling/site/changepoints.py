@@ -181,10 +181,7 @@ def short_levels(series: Series, boundaries: Collection[str] = ()) -> list[Short
         for start, end in _runs(side):
             own = side[start] * y[max(0, start - SHORTEST) : end + SHORTEST]
             inside = slice(min(start, SHORTEST), min(start, SHORTEST) + end - start)
-            if (
-                1 < end - start < CONFIRMED
-                and own[inside].min() > np.delete(own, inside).max() + far[start]
-            ):
+            if 1 < end - start < CONFIRMED and own[inside].min() > np.delete(own, inside).max() + far[start]:
                 found.append(ShortLevel(shas[kept[start]], shas[kept[end]], bool(side[start] > 0)))
     return found
 
@@ -378,7 +375,7 @@ def _lengths(count: int) -> tuple[NDArray[np.intp], Array]:
     return tried, tried * (1 - tried / count)
 
 
-def _steps(sums: Array) -> Array:
+def _steps(sums: NDArray[np.floating]) -> Array:
     """Return the gains of steps, which reach an end.
 
     Runs shorter than `CONFIRMED` count only at the end, where changes should be reported soon: elsewhere they are
@@ -579,8 +576,8 @@ def _are_levels(raw: Array, cut: int, shift: float, newest: bool) -> bool:
     sign = math.copysign(1.0, shift)
     # Winsorising understates outliers, so the larger shift counts; at the end, with few points, the smaller one.
     half = (min if newest and count <= CONFIRMED else max)(abs(shift), sign * (after - before)) / 2
-    old = np.count_nonzero(sign * (after - raw[:cut]) > half)
-    new = np.count_nonzero(sign * (raw[cut:] - before) > half)
+    old = int(np.count_nonzero(sign * (after - raw[:cut]) > half))
+    new = int(np.count_nonzero(sign * (raw[cut:] - before) > half))
     # Of three or four points at the end all must fit; from five on one may stray.
     needed = min(CONFIRMED, count - (count >= CONFIRMED)) if newest else CONFIRMED
     return old >= CONFIRMED and new >= needed
@@ -652,9 +649,10 @@ def _scales(y: Array) -> Array:
         return np.full(len(y), step_scale(y))
     few = math.ceil(0.9 * (_AROUND - 1))
     around = _sorted_windows(np.abs(y[1:] - y[:-1]), _AROUND - 1)[:, :few].sum(axis=1) / few / 0.9
-    scales, before = np.empty(len(y)), _AROUND // 2
-    scales[:before], scales[before : before + len(around)], scales[before + len(around) :] = around[0], around, around[-1]
-    return np.maximum(scales, FLOOR, out=scales)
+    before = _AROUND // 2
+    beside = np.full(before, around[0]), around, np.full(len(y) - len(around) - before, around[-1])
+    scales: Array = np.maximum(np.concatenate(beside), FLOOR)
+    return scales
 
 
 def _median(values: Array) -> float:

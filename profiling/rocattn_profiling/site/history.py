@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 

@@ -135,7 +135,7 @@ class Operands:
 @lru_cache(maxsize=1 << 14)
 def operands_of(mnemonic: str, operands: str) -> Operands:
     """Return the registers of an instruction, those that it names and VCC where its name says so."""
-    writes = frozenset(written_by(mnemonic, operands))
+    writes = frozenset(written_by(Instruction(mnemonic, operands)))
     named = [register for text in _REGISTERS.findall(operands) for register in registers_of(text)]
     first = len(registers_of(_REGISTERS.search(operands)[0])) if writes and named else 0
     ordered = named[first:] + (named[:first] if _KEEPS.search(mnemonic) else [])

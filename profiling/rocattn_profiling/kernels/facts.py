@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 OCCUPANCY, HOT_LOOP, CALLED = "occupancy", "hot loop", "called code"
 """Facts that a comparison is of, and that a kernel may lack (`KernelFacts.lacks`)."""
 _DESCRIPTOR_GRANULE = 16  # a descriptor counts VGPRs in steps of at most this
-_VGPR = re.compile(r"\bv\[?(?:\d{1,4}:)?(\d{1,4})\b")
 _LOAD = re.compile(r"global_load_(\d+)B")
 
 
@@ -196,14 +195,14 @@ def kernel_facts(
     loop = instructions = loop_bytes = None
     if function is not None:
         missing += _undeclared(info, function)
-        instructions = sum(len(block.instructions) for block in function.blocks)
+        instructions = function.instructions.total()
         try:
             loop = loop_cost(function, arch, threads)
         except NoRatesError:
             lack(HOT_LOOP, "unknown_processor", f"no instruction rates are known for {processor}")
         except RocattnError as error:
             lack(HOT_LOOP, "unknown_rates", str(error))
-        if any(map(is_call, {each.mnemonic for block in function.blocks for each in block.instructions})):
+        if any(is_call(each.mnemonic) for each in function.instructions):
             lacks[CALLED] = Reason("called", "functions that are not inlined are not followed")
         hot = hot_loop(function)
         if hot and info.code_bytes and instructions:
@@ -261,8 +260,10 @@ def _undeclared(info: KernelInfo, function: AssemblyFunction) -> list[str]:
     """Return what to say if code names VGPRs beyond all that a launch allocates; AITER names them beyond an offset."""
     said = number(function.descriptor.get("next_free_vgpr", ""))
     declared = info.descriptor.vgprs if info.descriptor else said or 0
-    text = "\n".join({each.operands for block in function.blocks for each in block.instructions})
-    last = max(map(int, set(_VGPR.findall(text))), default=-1)
+    text = "\n".join({each.operands for each in function.instructions})
+    digits = len(str(declared))  # a number of fewer is less
+    named = re.findall(rf"\bv\[?(?:\d{{1,4}}:)?(\d{{{digits},4}})\b", text)
+    last = max(map(int, set(named)), default=-1)
     return [f"registers: its code names v{last} of {declared} declared VGPRs"] if last >= declared > 0 else []
 
 

@@ -213,10 +213,10 @@ def in_processes(work: Callable[[T], R], items: Iterable[T], *, jobs: int) -> It
 
 
 def _begin(parent: int) -> None:
-    """Begin a process: Ctrl-C ends the one that started it, and that this one; instructions are no garbage."""
+    """Begin a process: Ctrl-C ends the one that started it, and that this one; what is made here has no cycles."""
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.set_threshold(50_000)
+    gc.disable()
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SHOWN = 3
 MOST = 12  # kernels that lines are looked up for: each may take a compilation
 _LOCATION = re.compile(r"\s*\.loc\s[^;]*;\s*(\S.*)$")
+_FILE = re.compile(r"\s*\.(?:file|loc)\s")
 _FRAME = re.compile(r"([^\s\[\]@]+):(\d+):\d+")
 _WIDTH = 72  # of the source text shown
 
@@ -90,10 +91,11 @@ def lines_of_shipped(kernel: Shipped, root: Path) -> list[SourceLine]:
     plain, with_tables = compile_kernel(kernel, root), compile_kernel(kernel, root, line_tables=True)
     if _machine_code(plain.data) != _machine_code(with_tables.data):
         return []  # then these are the lines of another program
-    function = next((each for each in parse_assembly(with_tables.assembly) if each.name == kernel.symbol), None)
+    text, chains = _with_chains(with_tables.assembly)
+    function = next((each for each in parse_assembly(text) if each.name == kernel.symbol), None)
     if function is None:
         return []
-    function = _at_callers(function, _chains(with_tables.assembly))
+    function = _at_callers(function, chains)
     sources = _Sources(root, root / kernel.source)
     lines = lines_of_loop(loop_cost(function, kernel.arch))
     loop = hot_loop(function)
@@ -149,38 +151,37 @@ def shown_for(metric: str) -> str:
     return METRICS[metric].lines if metric in METRICS else ""
 
 
-def _chains(assembly: str) -> list[tuple[Frame, ...]]:
-    """Return for each line of a text the chain of calls that the last location before it names."""
-    chains: list[tuple[Frame, ...]] = [()]
-    current: tuple[Frame, ...] = ()
+def _with_chains(assembly: str) -> tuple[str, list[tuple[Frame, ...]]]:
+    """Return a text whose locations have numbers of chains of calls for files, and these chains."""
+    chains: list[tuple[Frame, ...]] = []
+    lines = []
     for line in assembly.splitlines():
-        if ".loc" in line and (match := _LOCATION.match(line)):
-            current = tuple((file, number) for file, number in _FRAME.findall(match[1]))
-        chains.append(current)
-    return chains
+        if match := _LOCATION.match(line):
+            lines.append(f"\t.loc\t{len(chains)} 1")
+            chains.append(tuple((file, number) for file, number in _FRAME.findall(match[1])))
+        elif not _FILE.match(line):
+            lines.append(line)
+    return "\n".join(lines), chains
 
 
 def _at_callers(function: AssemblyFunction, chains: Sequence[tuple[Frame, ...]]) -> AssemblyFunction:
     """Return a function with its instructions attributed to the file that has its hot loop."""
+
+    def chain(instruction: Instruction) -> tuple[Frame, ...]:
+        return chains[int(instruction.source.partition(":")[0])] if instruction.source else ()
+
+    def placed(instruction: Instruction) -> Instruction:
+        frames = [frame for frame in chain(instruction) if frame[1] != "0"]
+        inside = [frame for frame in frames if frame[0] in files]
+        source = ":".join((inside or frames or [("", "")])[0]).removeprefix(":")
+        return Instruction(instruction.mnemonic, instruction.operands, source, spill=instruction.spill)
+
     loop = hot_loop(function)
     ends = [function.blocks[block].instructions[-1:] for block in loop.latches] if loop else []
-    files = {chains[last[0].line][0][0] for last in ends if last and chains[last[0].line]}
-
-    def source(line: int) -> str:
-        frames = [frame for frame in chains[line] if frame[1] != "0"]
-        inside = [frame for frame in frames if frame[0] in files]
-        return ":".join((inside or frames or [("", "")])[0]).removeprefix(":")
-
-    blocks = [
-        replace(
-            block,
-            instructions=tuple(
-                msgspec.structs.replace(instruction, source=source(instruction.line))
-                for instruction in block.instructions
-            ),
-        )
-        for block in function.blocks
-    ]
+    files = {chain(last[0])[0][0] for last in ends if last and chain(last[0])}
+    known = {instruction: placed(instruction) for instruction in function.instructions}
+    bodies = [tuple(known[each] for each in block.instructions) for block in function.blocks]
+    blocks = (replace(block, instructions=body) for block, body in zip(function.blocks, bodies, strict=True))
     return replace(function, blocks=tuple(blocks))
 
 

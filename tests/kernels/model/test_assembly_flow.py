@@ -33,7 +33,7 @@ def read(lines):
 def graph_of(successors):
     """Return a function with one instruction a block and these edges."""
     return AssemblyFunction(
-        "k", "gfx1100", tuple(BasicBlock("", (Instruction("s_nop", "0", i),), to) for i, to in enumerate(successors))
+        "k", "gfx1100", tuple(BasicBlock("", (Instruction("s_nop", "0"),), to) for i, to in enumerate(successors))
     )
 
 

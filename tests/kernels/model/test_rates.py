@@ -18,7 +18,7 @@ FAMILIES += [("gfx1151", 32), ("gfx1201", 32), ("gfx1201", 64)]
 def cost(arch, text, wave=None):
     """Return what one instruction costs."""
     mnemonic, _, operands = text.partition(" ")
-    return rates(arch, wave or (64 if arch.startswith("gfx9") else 32)).cost(Instruction(mnemonic, operands, 1))
+    return rates(arch, wave or (64 if arch.startswith("gfx9") else 32)).cost(Instruction(mnemonic, operands))
 
 
 class TestData:

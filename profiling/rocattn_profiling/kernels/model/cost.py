@@ -16,13 +16,13 @@ independent ones of its own, run beside the rest, so that two waves on a SIMD ca
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rocattn_profiling.kernels.model.cache_lines import CacheLines, cache_lines
 from rocattn_profiling.kernels.model.lanes import LaneValues
 from rocattn_profiling.kernels.model.lds import LdsConflicts, lds_conflicts
-from rocattn_profiling.kernels.model.loops import Loop, find_loops, has_irregular_cycles, hottest, usual_path
+from rocattn_profiling.kernels.model.loops import Loop, find_loops, has_irregular_cycles, hot_loop, usual_path
 from rocattn_profiling.kernels.model.rates import Cost, Rates, rates
 from rocattn_profiling.kernels.model.schedule import Schedule, named_in, schedule_of
 from rocattn_profiling.kernels.model.trips import Count, count_of
@@ -181,47 +181,47 @@ def loop_cost(function: AssemblyFunction, arch: str, threads: int = 0) -> LoopCo
     chip = (arch or function.target).partition(":")[0]
     table = rates(chip, function.wave_size)
     loops = find_loops(function)
-    loop = hottest(function, loops)
+    loop = hot_loop(function)
     path = usual_path(function, loop) if loop else tuple(range(len(function.blocks)))
     body = [instruction for block in path for instruction in function.blocks[block].instructions]
     if not body:
         return None
-    costs = [table.cost(instruction) for instruction in body]
-    unrated = [instruction for instruction, cost in zip(body, costs, strict=True) if not cost.known]
-    notes = _notes(function, table, loops, loop, path, body, unrated)
+    costs = {instruction: table.cost(instruction) for instruction in set(body)}
+    notes = _notes(function, table, loops, loop, path, costs)
     values = LaneValues(function, threads)
     lds, lines = lds_conflicts(function, path, chip, values), cache_lines(function, path, chip, values)
     label = function.blocks[path[0]].label if loop else ""
-    cost = _summary(table, chip, body, costs, lds, lines, label, loop is not None, notes)
+    line = next(block.line for at in path if (block := function.blocks[at]).instructions)
+    cost = _summary(table, chip, body, costs, lds, lines, (label, line), loop is not None, notes)
     count = count_of(function, loop.header, loop.blocks, values) if loop else Count(0, 1)
-    beside = [[*each.own] for each in loops if each.header not in path]
-    skipped = sorted(loop.blocks.difference(path)) if loop else []
-    others = [
-        _beside(table, [i for block in sorted(own) for i in function.blocks[block].instructions]) for own in beside
-    ]
-    rare = _beside(table, [i for block in skipped for i in function.blocks[block].instructions])
+    beside = [each.own for each in loops if each.header not in path]
+    skipped = loop.blocks.difference(path) if loop else ()
+    *others, rare = (
+        _beside(table, [each for block in sorted(blocks) for each in function.blocks[block].instructions])
+        for blocks in (*beside, skipped)
+    )
     cost = replace(cost, others=(*others, replace(rare, cycles=0.0)))
     return replace(cost, step=count.step or None, trips=count.trips) if count else cost
 
 
 def _barriers(body: Iterable[Instruction]) -> int:
-    return sum(waits_for_waves(instruction.mnemonic) for instruction in body)
+    return sum(times for instruction, times in Counter(body).items() if waits_for_waves(instruction.mnemonic))
 
 
 def _beside(table: Rates, body: Sequence[Instruction]) -> OtherLoop:
-    costs = [table.cost(instruction) for instruction in body]
-    moved = sum(cost.lane_bytes for cost in costs if cost.unit is Pipe.GLOBAL)
+    counted = [(times, table.cost(instruction)) for instruction, times in Counter(body).items()]
+    moved = sum(times * cost.lane_bytes for times, cost in counted if cost.unit is Pipe.GLOBAL)
     return OtherLoop(
         source=next((instruction.source for instruction in body if instruction.source), ""),
-        cycles=sum(map(lone_cycles, costs)),
-        flops=sum(cost.flops + table.wave_size * cost.lane_flops for cost in costs),
+        cycles=sum(times * lone_cycles(cost) for times, cost in counted),
+        flops=sum(times * (cost.flops + table.wave_size * cost.lane_flops) for times, cost in counted),
         global_bytes=table.wave_size * moved, barriers=_barriers(body), idioms=named_in(body),
     )  # fmt: skip
 
 
 def _summary(
-    table: Rates, chip: str, body: Sequence[Instruction], costs: Sequence[Cost], lds: LdsConflicts | None,
-    cached: CacheLines | None, label: str, has_loop: bool, notes: tuple[str, ...],
+    table: Rates, chip: str, body: Sequence[Instruction], costs: Mapping[Instruction, Cost], lds: LdsConflicts | None,
+    cached: CacheLines | None, place: tuple[str, int], has_loop: bool, notes: tuple[str, ...],
 ) -> LoopCost:  # fmt: skip
     """Add up what instructions cost."""
     wave = table.wave_size
@@ -231,37 +231,36 @@ def _summary(
     flops = {"matrix": 0, "vector": 0}
     moved = dict.fromkeys(("lds", "global", "scratch"), 0)
     shared_issue = peak = beside = dual = lds_reads = 0.0
-    for instruction, cost in zip(body, costs, strict=True):
+    for instruction, times in Counter(body).items():
+        cost = costs[instruction]
         part = _PARTS[cost.unit]
-        spent = lone_cycles(cost)
+        cycles, spent = times * cost.cycles, times * lone_cycles(cost)
         busy[part] += spent  # type: ignore[assignment]  # a Counter of floats
-        kind, line = kinds[cost.kind], lines[instruction.source]
-        kind[0] += 1
-        kind[1] += cost.cycles
-        line[0] += 1
-        line[1] += spent
+        for of, taken in (kinds[cost.kind], cycles), (lines[instruction.source], spent):
+            of[0] += times
+            of[1] += taken
         if part in {"matrix", "vector"}:
-            shared_issue += cost.issue
-            peak += cost.peak_cycles
+            shared_issue += times * cost.issue
+            peak += times * cost.peak_cycles
             if cost.kind == "transcendental" and cost.issue < cost.cycles:  # in a unit of their own
-                beside += cost.cycles
+                beside += cycles
         elif part == "memory":
-            busy["lds" if cost.unit is Pipe.LDS else "global"] += cost.cycles  # type: ignore[assignment]
+            busy["lds" if cost.unit is Pipe.LDS else "global"] += cycles  # type: ignore[assignment]
             if cost.unit is Pipe.LDS and instruction.operations[0].access is Access.LOAD:
-                lds_reads += cost.cycles
-            moved[cost.unit.value] += wave * cost.lane_bytes
+                lds_reads += cycles
+            moved[cost.unit.value] += times * wave * cost.lane_bytes
         elif cost.unit is Pipe.BRANCH:
-            busy["branch"] += cost.cycles  # type: ignore[assignment]
-        flops["matrix"] += cost.flops
-        flops["vector"] += wave * cost.lane_flops
-        dual += cost.operations - 1
+            busy["branch"] += cycles  # type: ignore[assignment]
+        flops["matrix"] += times * cost.flops
+        flops["vector"] += times * wave * cost.lane_flops
+        dual += times * (cost.operations - 1)
     lds_reads *= (lds and lds.read_factor) or 1
     serial = busy["matrix"] + busy["vector"]
     issue = sum(busy[part] for part in ("matrix", "vector", "scalar", "memory", "other"))
     bound_by, bound = _bound(table, busy, shared_issue, beside)
     done = sum(flops.values())
     return LoopCost(
-        arch=chip, wave_size=wave, loop=label, has_loop=has_loop, line=body[0].line,
+        arch=chip, wave_size=wave, loop=place[0], has_loop=has_loop, line=place[1],
         source=next((instruction.source for instruction in body if instruction.source), ""), instructions=len(body),
         kinds={kind: Work(int(n), cycles) for kind, (n, cycles) in sorted(kinds.items())},
         issue_cycles=issue, matrix_cycles=busy["matrix"], vector_cycles=busy["vector"], scalar_cycles=busy["scalar"],
@@ -277,7 +276,7 @@ def _summary(
         dual=int(dual), barriers=_barriers(body),
         schedule=schedule_of(
             body, chip, is_loop=has_loop, named=["vector load of one address"] if cached and cached.uniform else [],
-            cycles=[lone_cycles(cost) for cost in costs],
+            cycles={instruction: lone_cycles(cost) for instruction, cost in costs.items()},
         ),
         lds=lds, cache_lines=cached,
         lds_reads_per_matrix=lds_reads * table.shared_by("lds") / busy["matrix"] if busy["matrix"] else None,
@@ -317,7 +316,7 @@ _PARTS = {
 
 def _notes(
     function: AssemblyFunction, table: Rates, loops: Sequence[Loop], loop: Loop | None, path: tuple[int, ...],
-    body: Sequence[Instruction], unknown: Iterable[Instruction],
+    costs: Mapping[Instruction, Cost],
 ) -> tuple[str, ...]:  # fmt: skip
     """Return what a reader of the numbers must know about this function."""
     notes = []
@@ -328,12 +327,12 @@ def _notes(
         if met := {header for header in inner if path.count(header) == 1}:
             what = "an inner loop is" if len(met) == 1 else f"{len(met)} inner loops are"
             notes.append(f"{what} counted as running once, however often that is")
-    units = {classify(instruction.mnemonic).unit for instruction in body}
+    units = {classify(instruction.mnemonic).unit for instruction in costs}
     if table.family.startswith("cdna") and {Pipe.MATRIX, Pipe.VECTOR} <= units:
         notes.append(_OVERLAP)
     if has_irregular_cycles(function, loops):
         notes.append("some cycles of branches can be entered at several places: they are no loops here")
-    if any(is_indirect(instruction.mnemonic) for instruction in body):
+    if any(is_indirect(instruction.mnemonic) for instruction in costs):
         notes.append("it calls or jumps to addresses in registers: what runs there is not counted")
     if gone := function.unknown_targets:
         notes.append(
@@ -341,6 +340,6 @@ def _notes(
         )
     if not function.is_kernel and table.family.startswith("rdna"):
         notes.append(f"the text does not say the wave size: {function.wave_size} is assumed")
-    if unrated := sorted({instruction.mnemonic for instruction in unknown}):
+    if unrated := sorted({instruction.mnemonic for instruction, cost in costs.items() if not cost.known}):
         notes.append(f"no rates for {', '.join(unrated[:5])}: counted as plain instructions of their unit")
     return tuple(notes)

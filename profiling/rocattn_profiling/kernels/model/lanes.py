@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rocattn_profiling.kernels.read.assembly import AssemblyFunction, halves_of
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, integer, is_indirect
 
 if TYPE_CHECKING:
@@ -99,15 +99,15 @@ class LaneValues:
         for index, block in enumerate(function.blocks):
             for follower in block.successors:
                 self._before[follower].append(index)
-        self._writers: dict[int, dict[Register, list[int]]] = {}
+        self._writers = _writers(function)
+        self._calls = self._writers.get(_ANYTHING, {})
         self._known: dict[tuple[Register, Site], Lanes | None] = {}
         self._entering: dict[tuple[Register, int], list[Site | None]] = {}
         self._under_way: set[tuple[Register, Site]] = set()
         self._steps = 0
         self._one_dimension = not any(
             each.mnemonic.startswith("v_bfe_u32") and _OTHER_DIMENSION.match(each.operands)
-            for block in function.blocks
-            for each in block.instructions
+            for each in function.instructions
         )
 
     def operand(self, text: str, at: Site) -> Lanes | None:
@@ -134,10 +134,10 @@ class LaneValues:
         return [(other, len(self._blocks[other].instructions)) for other in self._before[block]]
 
     def _operand(self, text: str, at: Site) -> Lanes | _Cycle | None:
-        if (number := integer(text)) is not None:
-            return self._same(number)
-        registers = registers_of(text)
-        return self._reaching(registers[0], at) if registers else self._unknown_scalar()  # a symbol is a number
+        if registers := registers_of(text):
+            return self._reaching(registers[0], at)
+        number = integer(text)
+        return self._unknown_scalar() if number is None else self._same(number)  # a symbol is a number
 
     def _same(self, number: int) -> Lanes:
         return Lanes(np.full_like(self._threads, number & _MASK), self._wave_size)
@@ -184,7 +184,7 @@ class LaneValues:
         return self._entering[register, block]
 
     def _on_the_ways_to(self, register: Register, block: int) -> Iterator[Site | None]:
-        waiting, visited = [block], set()
+        waiting, visited, written = [block], set(), self._writers.get(register, {})
         while waiting:
             block = waiting.pop()
             if block == 0:
@@ -193,26 +193,15 @@ class LaneValues:
                 if other in visited:
                     continue
                 visited.add(other)
-                if places := self._places(register, other):
-                    yield other, places[-1]
+                if other in written or other in self._calls:
+                    yield other, self._places(register, other)[-1]
                 else:
                     waiting.append(other)
 
     def _places(self, register: Register, block: int) -> Sequence[int]:
         """Return the instructions of a block that may write a register."""
-        written = self._written(block)
-        own, calls = written.get(register, ()), written.get(_ANYTHING, ())
+        own, calls = self._writers.get(register, {}).get(block, ()), self._calls.get(block, ())
         return sorted([*own, *calls]) if own and calls else own or calls
-
-    def _written(self, block: int) -> dict[Register, list[int]]:
-        """Return the instructions of a block that write each register."""
-        if block not in self._writers:
-            writers: dict[Register, list[int]] = {}
-            for i, instruction in enumerate(self._blocks[block].instructions):
-                for register in written_by(instruction.mnemonic, instruction.operands):
-                    writers.setdefault(register, []).append(i)
-            self._writers[block] = writers
-        return self._writers[block]
 
     def _defined(self, register: Register, site: Site) -> Lanes | _Cycle | None:
         """Return what an instruction writes to a register."""
@@ -294,6 +283,18 @@ class LaneValues:
         return Lanes(_COMPARED[match[1]](*known).astype(np.int64), self._wave_size)
 
 
+@lru_cache(maxsize=1)
+def _writers(function: AssemblyFunction) -> dict[Register, dict[int, list[int]]]:
+    """Return the instructions that write each register, by block."""
+    writers: dict[Register, dict[int, list[int]]] = {}
+    written = {each: written_by(each) for each in function.instructions}
+    for number, block in enumerate(function.blocks):
+        for place, instruction in enumerate(block.instructions):
+            for register in written[instruction]:
+                writers.setdefault(register, {}).setdefault(number, []).append(place)
+    return writers
+
+
 class _Cycle:
     """The value of a register that depends on itself only, in the iteration before."""
 
@@ -325,14 +326,14 @@ def plain_name(mnemonic: str) -> str:
     return _SUFFIX.sub("", mnemonic).replace("_nc_", "_")
 
 
-@lru_cache(maxsize=1 << 15)
-def written_by(mnemonic: str, operands: str) -> tuple[Register, ...]:
+def written_by(instruction: Instruction) -> tuple[Register, ...]:
     """Return the registers that an instruction, which may be two in one, or a function that it calls may write."""
+    mnemonic = instruction.mnemonic
     if is_indirect(mnemonic) and not mnemonic.startswith("s_setpc"):
         return (_ANYTHING,)
-    if not mnemonic.startswith("v_dual_"):
-        return _results(mnemonic, operands)
-    return tuple(register for half in halves_of(mnemonic, operands) for register in _results(*half))
+    if len(instruction.halves) == 1:
+        return _results(mnemonic, instruction.operands)
+    return tuple(register for half in instruction.halves for register in _results(*half))
 
 
 def _results(mnemonic: str, operands: str) -> tuple[Register, ...]:

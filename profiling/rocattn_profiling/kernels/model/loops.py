@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.model.lanes import LaneValues
@@ -45,6 +45,7 @@ class Loop:
         return frozenset(blocks)
 
 
+@lru_cache(maxsize=1)
 def find_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
     """Return all loops by the place of their headers.
 
@@ -126,13 +127,9 @@ def has_irregular_cycles(function: AssemblyFunction, loops: Iterable[Loop]) -> b
     return any(place[to] <= i and (block, to) not in back for block, i in place.items() for to in successors[block])
 
 
+@lru_cache(maxsize=1)
 def hot_loop(function: AssemblyFunction) -> Loop | None:
-    """Return the loop that the kernel spends its time in, as far as the text can tell; None without loops."""
-    return hottest(function, find_loops(function))
-
-
-def hottest(function: AssemblyFunction, loops: Iterable[Loop]) -> Loop | None:
-    """Return the hot one of a function's loops.
+    """Return the loop that the kernel spends its time in, as far as the text can tell; None without loops.
 
     It is the loop with the most matrix instructions of its own (not in inner loops), else with the most FLOPs, else
     with the most accesses of global memory, else with the most vector instructions; the first of equals. A loop that
@@ -149,7 +146,7 @@ def hottest(function: AssemblyFunction, loops: Iterable[Loop]) -> Loop | None:
             return matrix, 0, 0, 0
         return 0, sum(_flops(body, lane_flops) for body in bodies), units[Pipe.GLOBAL], units[Pipe.VECTOR]
 
-    loops = [loop for loop in loops if not _is_over_lanes(function, loop)]
+    loops = [loop for loop in find_loops(function) if not _is_over_lanes(function, loop)]
     hot = max((loop for loop in loops if not _is_over_tiles(function, loop)), key=heat, default=None)
     while hot and (around := next((loop for loop in loops if hot in loop.inner), None)):
         if _is_over_tiles(function, around) or not _repeated(function, hot):
@@ -160,12 +157,17 @@ def hottest(function: AssemblyFunction, loops: Iterable[Loop]) -> Loop | None:
 
 def _repeated(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
     """Return the blocks of all iterations of a loop, if they are a constant number, and not too many to look at."""
-    count = count_of(function, loop.header, loop.blocks, LaneValues(function, function.wave_size))
+    count = count_of(function, loop.header, loop.blocks, _wave_values(function))
     if count is None or not count.trips:
         return ()
     once = usual_path(function, loop)
     instructions = sum(len(function.blocks[block].instructions) for block in once)
     return once * count.trips if instructions * count.trips <= _MOST_REPEATED else ()
+
+
+@lru_cache(maxsize=1)
+def _wave_values(function: AssemblyFunction) -> LaneValues:
+    return LaneValues(function, function.wave_size)
 
 
 def _is_over_lanes(function: AssemblyFunction, loop: Loop) -> bool:

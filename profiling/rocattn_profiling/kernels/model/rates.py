@@ -120,8 +120,7 @@ class Rates:
 
     def cost(self, instruction: Instruction) -> Cost:
         """Return what an instruction takes."""
-        traits = _traits(instruction.mnemonic, instruction.operands)
-        key = (instruction.mnemonic, traits, instruction.mnemonics[1:], instruction.on_stack)
+        key = (instruction.mnemonic, _traits(instruction), instruction.on_stack)
         cost = self._costs.get(key)
         if cost is None:
             cost = self._costs[key] = self._cost(instruction)
@@ -301,12 +300,15 @@ def _format(operands: str, name: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _traits(mnemonic: str, operands: str) -> str | bool:
+def _traits(instruction: Instruction) -> str | bool:
     """Return what of the operands matters to the cost."""
+    mnemonic, operands = instruction.mnemonic, instruction.operands
     if mnemonic.startswith("s_"):
         return operands if mnemonic == "s_nop" else ""
+    if mnemonic.startswith("v_dual_"):
+        return instruction.mnemonics[-1]
     if mnemonic.startswith("v_"):
-        return operands if "f8f6f4" in mnemonic else has_lane_exchange(operands)
+        return operands if "f8f6f4" in mnemonic else instruction.operations[0].role is Role.CROSS_LANE
     return _NO_SCALAR_ADDRESS.search(operands) is not None
 
 

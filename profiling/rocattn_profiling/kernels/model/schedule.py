@@ -5,18 +5,19 @@ them be busy at once. A product is one of 16 x 16 x 16 (8192 FLOPs) whatever the
 it also takes twice as long.
 
 A loop is read in its steady state: what an iteration leaves outstanding, the next one waits for. Each wait is matched
-with the accesses that it waits for by the hardware's counters (`WaitCounters`), so a wait that finds nothing
-outstanding is no wait.
+with the accesses that it waits for by the hardware's counters (`WaitCounters`), so a wait that finds nothing outstanding
+is no wait.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import median
+from typing import NamedTuple
 
 from rocattn_profiling.kernels.read.assembly import Instruction, count_mnemonics
 from rocattn_profiling.kernels.read.instructions import (
@@ -81,7 +82,12 @@ class Schedule:
 
 
 def schedule_of(
-    body: Sequence[Instruction], arch: str, *, is_loop: bool, named: Sequence[str] = (), cycles: Sequence[float] = ()
+    body: Sequence[Instruction],
+    arch: str,
+    *,
+    is_loop: bool,
+    named: Sequence[str] = (),
+    cycles: Mapping[Instruction, float] | None = None,
 ) -> Schedule:
     """Return the order of an iteration.
 
@@ -93,14 +99,14 @@ def schedule_of(
         cycles: What a lone wave needs to issue each instruction.
     """
     events, products = _events(body, WaitCounters(arch))
-    vector = sum(instruction.unit is Pipe.VECTOR for instruction in body)
+    counts, spent = Counter(body), [cycles[each] for each in body] if cycles else []
+    vector = sum(times for instruction, times in counts.items() if instruction.unit is Pipe.VECTOR)
     waits = _waits(events, products, is_loop=is_loop)
     distances = [wait.distance for wait in waits if wait.distance is not None]
     loads = [wait.loads for wait in waits if wait.loads]
     load_distances = [wait.load_distance for wait in waits if wait.load_distance is not None]
-    widths = [
-        instruction.operations[0].width for instruction in body if _is_global_load(instruction)
-    ]  # where nothing waits for them in the loop, all are under way
+    loads_of = [(each.operations[0].width, times) for each, times in counts.items() if _is_global_load(each)]
+    widths = [width for width, times in loads_of for _ in range(times)]  # without a wait in the loop, all are under way
     in_flight = max(loads, key=lambda each: (sum(each), len(each)), default=tuple(widths))
     return Schedule(
         products=products,
@@ -114,14 +120,14 @@ def schedule_of(
         bytes_in_flight=sum(in_flight) if widths else None,
         load_distance=median(load_distances) if products and load_distances else None,
         idioms=(*named_in(body), *named),
-        exposed_cycles=_exposed(events, cycles, is_loop=is_loop) if widths and cycles and not products else None,
+        exposed_cycles=_exposed(events, spent, is_loop=is_loop) if widths and spent and not products else None,
     )
 
 
 def named_in(body: Sequence[Instruction]) -> tuple[str, ...]:
     """Return the idioms in instructions."""
     found = idioms(count_mnemonics(body))
-    wide = any(is_wide_fence(instruction.mnemonic, instruction.operands) for instruction in body)
+    wide = any(is_wide_fence(instruction.mnemonic, instruction.operands) for instruction in set(body))
     return (*found, FENCE) if wide and FENCE not in found else found
 
 
@@ -162,23 +168,23 @@ def _mean_run(body: Sequence[Instruction], waits: set[int], *, is_loop: bool) ->
     return sum(runs) / len(runs)
 
 
-def _exposed(events: Sequence[_Access | _Asked], cycles: Sequence[float], *, is_loop: bool) -> float:
+def _exposed(events: Sequence[_Event], cycles: Iterable[float], *, is_loop: bool) -> float:
     """Return how long an iteration waits for global memory, if nothing else of it takes longer than its issue."""
-    queues, late, waited = dict[str, deque[float]](), 0.0, 0.0
+    queues, late, waited = defaultdict[str, deque[float]](deque), 0.0, 0.0
     issued = list(accumulate(cycles))
     for iteration in range(_ITERATIONS if is_loop else 1):
         before, start = late, iteration * issued[-1]
-        for event in events:
-            now = start + issued[event.at] + late
-            if isinstance(event, _Access):
-                for name in event.counters:
-                    queues.setdefault(name, deque()).append(now + LATENCY * (event.load is not None))
+        for at, _, what in events:
+            now = start + issued[at] + late
+            if isinstance(what, _Access):
+                for name in what.counters:
+                    queues[name].append(now + LATENCY * (what.load is not None))
                 continue
-            for name, left in event.left.items():
-                queue = queues.get(name, deque())
+            for name, left in what.left.items():
+                queue = queues[name]
                 ended = [queue.popleft() for _ in range(len(queue) - left)]
                 late += max(max(ended, default=now) - now, 0)
-                now = start + issued[event.at] + late
+                now = start + issued[at] + late
         waited = late - before
     return waited
 
@@ -205,15 +211,11 @@ class _Access:
     """An access to memory.
 
     Attributes:
-        at: Which instruction it is.
-        products: Those before it in the iteration.
         reads_lds: Whether it reads LDS.
         load: What a lane gets from global memory; None if it is no load of that.
         counters: Those that count it.
     """
 
-    at: int
-    products: float
     reads_lds: bool
     load: int | None
     counters: frozenset[str]
@@ -221,60 +223,70 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A wait in the code: where, products before it in the iteration, and what it leaves outstanding, by counter."""
+    """A wait in the code: what it leaves outstanding, by counter."""
 
-    at: int
-    products: float
     left: dict[str, int]
 
 
-def _waits(events: Sequence[_Access | _Asked], total: float, *, is_loop: bool) -> list[_Wait]:
+class _Event(NamedTuple):
+    """Where in the iteration something counts or waits, and the products before it."""
+
+    at: int
+    products: float
+    what: _Access | _Asked
+
+
+def _waits(events: Sequence[_Event], total: float, *, is_loop: bool) -> list[_Wait]:
     """Match the waits of an iteration with what they wait for; of a loop, those of one that follows others."""
     queues: dict[str, deque[tuple[float, _Access]]] = {}
     waits: list[_Wait] = []
-    for iteration in range(_ITERATIONS if is_loop else 1):
-        waits, start = [], iteration * total
-        for event in events:
-            if isinstance(event, _Access):
-                for name in event.counters:
-                    queues.setdefault(name, deque()).append((start + event.products, event))
+    last = (_ITERATIONS if is_loop else 1) - 1
+    for iteration in range(last + 1):
+        for at, products, what in events:
+            here = iteration * total + products
+            if isinstance(what, _Access):
+                for name in what.counters:
+                    queues.setdefault(name, deque()).append((here, what))
                 continue
             ended = {
                 name: [queues[name].popleft() for _ in range(len(queues[name]) - left)]
-                for name, left in event.left.items()
+                for name, left in what.left.items()
                 if name in queues
             }
-            if done := [each for of_counter in ended.values() for each in of_counter]:
-                reads = [products for products, each in done if each.reads_lds]
-                loaded = [products for products, each in done if each.load is not None]
-                before = [  # once, though two counters count a flat one
-                    each.load
-                    for name, queue in (queues.items() if loaded else ())
-                    for _, each in (*ended.get(name, ()), *queue)
-                    if each.load is not None and name == min(each.counters)
-                ]
-                here = start + event.products
-                nearest = [here - max(places) if places else None for places in (reads, loaded)]
-                waits.append(_Wait(event.at, nearest[0], tuple(before), nearest[1]))
+            if iteration == last and any(ended.values()):
+                waits.append(_wait(at, here, ended, queues))
     return waits
 
 
-def _events(body: Sequence[Instruction], counters: WaitCounters) -> tuple[list[_Access | _Asked], float]:
+def _wait(
+    at: int,
+    here: float,
+    ended: Mapping[str, Sequence[tuple[float, _Access]]],
+    queues: Mapping[str, Iterable[tuple[float, _Access]]],
+) -> _Wait:
+    done = [each for of_counter in ended.values() for each in of_counter]
+    reads = [products for products, each in done if each.reads_lds]
+    loaded = [products for products, each in done if each.load is not None]
+    before = [  # once, though two counters count a flat one
+        each.load
+        for name, queue in (queues.items() if loaded else ())
+        for _, each in (*ended.get(name, ()), *queue)
+        if each.load is not None and name == min(each.counters)
+    ]
+    nearest = [here - max(places) if places else None for places in (reads, loaded)]
+    return _Wait(at, nearest[0], tuple(before), nearest[1])
+
+
+def _events(body: Sequence[Instruction], counters: WaitCounters) -> tuple[list[_Event], float]:
     """Return what counts and what waits, in order, and all products of the iteration."""
-    events: list[_Access | _Asked] = []
-    products = 0.0
+    events: list[_Event] = []
+    products, known = 0.0, {instruction: counters.told(instruction) for instruction in set(body)}
     for at, instruction in enumerate(body):
-        if instruction.mnemonic.startswith("s_wait"):
-            if left := counters.left_by(instruction):
-                events.append(_Asked(at, products, left))
-            continue
-        operation = instruction.operations[0]
-        if operation.unit is Pipe.MATRIX:
-            products += operation.flops / PRODUCT_FLOPS
-        elif operation.unit is not Pipe.VECTOR and (names := counters.of(instruction.mnemonic, operation)):
-            loads = operation.access is Access.LOAD
-            load = operation.width if loads and operation.unit is Pipe.GLOBAL else None
-            events.append(_Access(at, products, loads and operation.unit is Pipe.LDS, load, names))
+        what = known[instruction]
+        if isinstance(what, float):
+            products += what
+        elif what is not None:
+            events.append(_Event(at, products, what))
     return events, products
 
 
@@ -291,6 +303,20 @@ class WaitCounters:
         self._same = {} if arch.startswith("gfx12") else {"k": "ds"}
         if arch.startswith("gfx9"):
             self._same["store"] = "load"
+
+    def told(self, instruction: Instruction) -> _Access | _Asked | float | None:
+        """Return what an instruction is to the order: the products of one, or None for what only takes time."""
+        if instruction.mnemonic.startswith("s_wait"):
+            left = self.left_by(instruction)
+            return _Asked(left) if left else None
+        operation = instruction.operations[0]
+        if operation.unit is Pipe.MATRIX:
+            return operation.flops / PRODUCT_FLOPS
+        if operation.unit is Pipe.VECTOR or not (names := self.of(instruction.mnemonic, operation)):
+            return None
+        loads = operation.access is Access.LOAD
+        load = operation.width if loads and operation.unit is Pipe.GLOBAL else None
+        return _Access(loads and operation.unit is Pipe.LDS, load, names)
 
     def of(self, mnemonic: str, operation: Operation) -> frozenset[str]:
         """Return the counters that count an instruction; none for what is no access."""

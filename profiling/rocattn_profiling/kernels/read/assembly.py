@@ -7,13 +7,11 @@ nothing is executed. `rocattn_profiling.kernels.model.loops` finds the loops.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from sys import intern
-
-import msgspec
 
 from rocattn_profiling.kernels.read.instructions import (
     Operation,
@@ -37,76 +35,51 @@ _BUFFER_START = re.compile(r"s(\d+),\s*s\1,\s*s\d+$")
 _BUFFER_CARRY = re.compile(r"s(\d+),\s*s\1,\s*0$")
 
 
-class Instruction(msgspec.Struct, frozen=True):
-    """One issued instruction.
+class Instruction:
+    """One issued instruction. Of a text, those that are written alike and have one source are one object.
 
     Attributes:
         mnemonic, operands: As written; a dual instruction's operands hold its second half, too.
-        line: Line of the assembly text, from 1.
         source: File and line of the line table ("flash.h:210"), or "".
         spill: Whether the compiler notes that it saves or restores a spilled register.
-        stack: Whether it is a buffer instruction with the buffer that the kernel has for its stack.
+        on_stack: Whether it is a buffer instruction that reaches the stack.
+        operations: What it does: two operations where two are issued as one (v_dual_*), else one.
+        unit: The unit that it is issued to.
+        target: The label that a branch names.
+        falls_through: Whether the next instruction may follow.
+        halves: What is issued, with its operands: both halves of a dual instruction (v_dual_*) as they are called
+            alone, else itself.
+        mnemonics: The same without operands.
     """
 
-    mnemonic: str
-    operands: str
-    line: int
-    source: str = ""
-    spill: bool = False
-    stack: bool = False
+    __slots__ = (
+        "falls_through", "halves", "mnemonic", "mnemonics", "on_stack", "operands", "operations", "source", "spill",
+        "target", "unit",
+    )  # fmt: skip
 
-    @property
-    def mnemonics(self) -> tuple[str, ...]:
-        """What is issued: both halves of a dual instruction (v_dual_*) as they are called alone, else itself."""
-        if not self.mnemonic.startswith("v_dual_"):  # a property that is cached costs more
-            return (self.mnemonic,)
-        return tuple(mnemonic for mnemonic, _ in self.halves)
+    def __init__(
+        self, mnemonic: str, operands: str, source: str = "", *, spill: bool = False, stack: bool = False
+    ) -> None:
+        """Take what is written; ``stack`` says that its buffer is the one that the kernel has for its stack."""
+        self.mnemonic, self.operands, self.source, self.spill = mnemonic, operands, source, spill
+        marked = spill or stack
+        self.on_stack = mnemonic.startswith("buffer_") and (marked or _STACK.search(operands) is not None)
+        self.halves = halves_of(mnemonic, operands)
+        self.mnemonics = tuple(name for name, _ in self.halves)
+        self.operations = self._operations()
+        self.unit = self.operations[0].unit
+        self.target = operands.rpartition(",")[2].strip() if is_branch(mnemonic) else None
+        self.falls_through = not ends_flow(mnemonic)
 
-    @property
-    def halves(self) -> tuple[tuple[str, str], ...]:
-        """The same, each with its operands."""
-        return halves_of(self.mnemonic, self.operands)
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        """What it does: two operations where two are issued as one (v_dual_*), else one."""
-        return _operations(self.mnemonic, self.operands, self.spill or self.stack)
-
-    @property
-    def unit(self) -> Pipe:
-        """The unit that it is issued to."""
-        return self.operations[0].unit
-
-    @property
-    def target(self) -> str | None:
-        """The label that a branch names."""
-        return self.operands.rpartition(",")[2].strip() if is_branch(self.mnemonic) else None
-
-    @property
-    def falls_through(self) -> bool:
-        """Whether the next instruction may follow."""
-        return not ends_flow(self.mnemonic)
-
-    @property
-    def on_stack(self) -> bool:
-        """Whether it is a buffer instruction that reaches the stack."""
-        return _on_stack(self.mnemonic, self.operands, self.spill or self.stack)
-
-
-def _on_stack(mnemonic: str, operands: str, marked: bool) -> bool:
-    return mnemonic.startswith("buffer_") and (marked or _STACK.search(operands) is not None)
-
-
-@lru_cache(maxsize=1 << 16)
-def _operations(mnemonic: str, operands: str, marked: bool) -> tuple[Operation, ...]:
-    if mnemonic.startswith("v_dual_"):
-        return tuple(classify(half) for half, _ in halves_of(mnemonic, operands))
-    operation = classify(mnemonic)
-    if operation.unit is Pipe.VECTOR and operation.role is not Role.CROSS_LANE and has_lane_exchange(operands):
-        return (Operation(Pipe.VECTOR, Role.CROSS_LANE),)
-    if operation.unit is Pipe.GLOBAL and _on_stack(mnemonic, operands, marked):
-        return (Operation(Pipe.SCRATCH, access=operation.access, width=operation.width),)
-    return (operation,)
+    def _operations(self) -> tuple[Operation, ...]:
+        if self.mnemonic.startswith("v_dual_"):
+            return tuple(map(classify, self.mnemonics))
+        operation = classify(self.mnemonic)
+        if operation.unit is Pipe.VECTOR and has_lane_exchange(self.operands):
+            return (Operation(Pipe.VECTOR, Role.CROSS_LANE),)
+        if self.on_stack and operation.unit is Pipe.GLOBAL:
+            return (Operation(Pipe.SCRATCH, access=operation.access, width=operation.width),)
+        return (operation,)
 
 
 def count_mnemonics(body: Collection[Instruction]) -> Counter[str]:
@@ -118,7 +91,6 @@ def count_mnemonics(body: Collection[Instruction]) -> Counter[str]:
     return counts
 
 
-@lru_cache(maxsize=1 << 14)
 def halves_of(mnemonic: str, operands: str) -> tuple[tuple[str, str], ...]:
     """Return what is issued by an instruction, each with its operands."""
     if not mnemonic.startswith("v_dual_"):
@@ -136,16 +108,18 @@ class BasicBlock:
         label: The label before it; "" if it follows a conditional branch.
         instructions: In order; a branch is the last.
         successors: Indices of the blocks that may follow, the one that it falls into first.
+        line: Of the assembly text, from 1: that of the first instruction.
     """
 
     label: str
     instructions: tuple[Instruction, ...]
     successors: tuple[int, ...]
+    line: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AssemblyFunction:
-    """A kernel or a function that kernels call.
+    """A kernel or a function that kernels call; only itself is equal to it.
 
     Attributes:
         name: Its symbol.
@@ -161,6 +135,11 @@ class AssemblyFunction:
     descriptor: dict[str, str] = field(default_factory=dict)
     unknown_targets: tuple[str, ...] = ()
 
+    @cached_property
+    def instructions(self) -> Counter[Instruction]:
+        """How often each instruction is in it."""
+        return Counter(instruction for block in self.blocks for instruction in block.instructions)
+
     @property
     def is_kernel(self) -> bool:
         """Whether it can be launched."""
@@ -175,9 +154,8 @@ class AssemblyFunction:
 
 # The most frequent lines: an instruction, its operands, a comment behind ";". All others take the slow path.
 _USUAL = re.compile(r"\t([a-z][a-z0-9]*_\w+)(?:[ \t]+([^;/]*[^;/\s]))?\s*(;.*)?$")
-_FUNCTION = re.compile(
-    r"^[ \t]*\.type[ \t]+([^\s,]+)[ \t]*,[ \t]*@function|^[ \t]*\.amdhsa_kernel[ \t]+(\S+)", re.MULTILINE
-)
+_FUNCTION = re.compile(r"\.type[ \t]+([^\s,]+)[ \t]*,[ \t]*@function")
+_KERNEL = re.compile(r"\.amdhsa_kernel[ \t]+(\S+)")
 _LABEL = re.compile(r"\s*([^\s:;\"]+):(?!:)")
 _INSTRUCTION = re.compile(r"\s*([a-z][a-z0-9]*_\w+)(?:\s+(.*))?$")
 _TARGET = re.compile(r"gfx[0-9][0-9a-z-]*(?::[a-z]+[+-])*")
@@ -195,9 +173,18 @@ def parse_assembly(text: str, first_line: int = 1) -> tuple[AssemblyFunction, ..
         text: The text.
         first_line: The number of its first line, where it is a part of a file.
     """
-    reader = _Reader({symbol or other for symbol, other in _FUNCTION.findall(text)})
+    reader = _Reader({*_FUNCTION.findall(text), *_KERNEL.findall(text)})
     reader.read(text, first_line)
     return reader.functions()
+
+
+@dataclass(eq=False)
+class _Body:
+    """A function's instructions with their lines, and its labels, each with the number of instructions before it."""
+
+    instructions: list[Instruction] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    labels: list[tuple[str, int]] = field(default_factory=list)
 
 
 class _Reader:
@@ -207,24 +194,28 @@ class _Reader:
         self._names = names
         self._target = self._source = ""
         self._files: dict[str, str] = {}
-        self._bodies: dict[str, list[str | Instruction]] = {}  # labels and instructions in order
+        self._bodies: dict[str, _Body] = {}
         self._descriptors: dict[str, dict[str, str]] = {}
-        self._body: list[str | Instruction] | None = None
+        self._body: _Body | None = None
         self._descriptor: dict[str, str] | None = None
+        self._known: defaultdict[str, dict[str, Instruction]] = defaultdict(dict)  # by source and line: many recur
 
     def read(self, text: str, first_line: int) -> None:
         """Take in all of the text."""
-        usual, known = _USUAL.match, dict[str, tuple[str, str, bool]]()  # many lines recur
+        usual, known, body = _USUAL.match, self._known[""], self._body
         for number, line in enumerate(text.splitlines(), first_line):
-            said = known.get(line)
-            if said is None and len(line) <= _LONGEST_LINE and (match := usual(line)):
-                mnemonic, operands, comment = match.groups("")
-                spill = bool(comment) and _SPILL.search(comment) is not None
-                said = known[line] = intern(mnemonic), operands, spill
-            if said is not None and self._body is not None:
-                self._body.append(Instruction(said[0], said[1], number, self._source, said[2]))
-            else:
-                self._read_line(number, line)
+            if body is not None:
+                said = known.get(line)
+                if said is None and len(line) <= _LONGEST_LINE and (match := usual(line)):
+                    mnemonic, operands, comment = match.groups("")
+                    spill = bool(comment) and _SPILL.search(comment) is not None
+                    said = known[line] = Instruction(intern(mnemonic), operands, self._source, spill=spill)
+                if said is not None:
+                    body.instructions.append(said)
+                    body.lines.append(number)
+                    continue
+            self._read_line(number, line)
+            body, known = self._body, self._known[self._source]
 
     def _read_line(self, number: int, line: str) -> None:
         code, semicolon, comment = line.partition(";")
@@ -238,20 +229,19 @@ class _Reader:
         if stripped.startswith("."):
             self._directive(stripped)
         elif self._body is not None and (match := _INSTRUCTION.match(stripped)):
-            if len(stripped) > _LONGEST_LINE:
-                self._body.append(Instruction(UNREADABLE, "", number, self._source))
-                return
+            mnemonic, operands = (UNREADABLE, "") if len(stripped) > _LONGEST_LINE else match.groups("")
             spill = bool(semicolon) and bool(_SPILL.search(comment))
-            self._body.append(Instruction(intern(match[1]), match[2] or "", number, self._source, spill))
+            self._body.instructions.append(Instruction(intern(mnemonic), operands, self._source, spill=spill))
+            self._body.lines.append(number)
 
     def _label(self, name: str) -> None:
         if name in self._names:
-            self._body = self._bodies.setdefault(name, [])
+            self._body = self._bodies.setdefault(name, _Body())
             self._source = ""
         elif name.startswith(".Lfunc_end"):
             self._body = None
         elif self._body is not None:
-            self._body.append(name)
+            self._body.labels.append((name, len(self._body.instructions)))
 
     def _directive(self, text: str) -> None:
         if text.startswith(".loc"):
@@ -283,61 +273,52 @@ class _Reader:
             through_buffer = (
                 _BUFFER_STACK.match(self._target) and descriptor.get("private_segment_fixed_size", "0") != "0"
             )
-            blocks, unknown = _basic_blocks(_with_stack(body) if through_buffer else body)
+            if through_buffer:
+                _mark_stack(body)
+            blocks, unknown = _basic_blocks(body)
             functions.append(AssemblyFunction(name, self._target, blocks, descriptor, unknown))
         return tuple(functions)
 
 
-def _with_stack(body: list[str | Instruction]) -> list[str | Instruction]:
-    """Return the body of a kernel that has scratch memory, with the accesses to it marked."""
+def _mark_stack(body: _Body) -> None:
+    """Mark, in the body of a kernel that has scratch memory, the accesses to it."""
     copies, started = {"0"}, set()
-    for item in body:
-        if isinstance(item, str):
-            continue
-        if item.mnemonic == "s_mov_b64" and (match := _BUFFER_COPY.match(item.operands)):
+    for each in body.instructions:
+        if each.mnemonic == "s_mov_b64" and (match := _BUFFER_COPY.match(each.operands)):
             copies.add(match[1])
-        elif item.mnemonic == "s_add_u32" and (match := _BUFFER_START.match(item.operands)) and match[1] in copies:
+        elif each.mnemonic == "s_add_u32" and (match := _BUFFER_START.match(each.operands)) and match[1] in copies:
             started.add(int(match[1]))
         elif (
-            item.mnemonic == "s_addc_u32"
-            and (match := _BUFFER_CARRY.match(item.operands))
+            each.mnemonic == "s_addc_u32"
+            and (match := _BUFFER_CARRY.match(each.operands))
             and (first := int(match[1]) - 1) in started
         ):
-            return [_marked(each, f" s[{first}:{first + 3}],") for each in body]
-    return body
+            stack = f" s[{first}:{first + 3}],"
+            accesses = {
+                known: Instruction(known.mnemonic, known.operands, known.source, spill=known.spill, stack=True)
+                for known in set(body.instructions)
+                if known.mnemonic.startswith("buffer_") and stack in known.operands
+            }
+            body.instructions[:] = [accesses.get(known, known) for known in body.instructions]
+            return
 
 
-def _marked(item: str | Instruction, stack: str) -> str | Instruction:
-    """Return an instruction that knows whether its buffer is the stack's."""
-    if isinstance(item, str) or not item.mnemonic.startswith("buffer_") or stack not in item.operands:
-        return item
-    return msgspec.structs.replace(item, stack=True)
-
-
-def _basic_blocks(body: list[str | Instruction]) -> tuple[tuple[BasicBlock, ...], tuple[str, ...]]:
+def _basic_blocks(body: _Body) -> tuple[tuple[BasicBlock, ...], tuple[str, ...]]:
     """Return the blocks of a function, and the labels that its branches name in vain."""
-    targets = {item.target for item in body if isinstance(item, Instruction) and is_branch(item.mnemonic)}
-    parts: list[tuple[str, list[Instruction]]] = [("", [])]
-    at: dict[str, int] = {}
-    for item in body:
-        if isinstance(item, str):
-            if item in targets:
-                if parts[-1][1]:
-                    parts.append((item, []))
-                at[item] = len(parts) - 1
-                parts[-1] = (item, parts[-1][1])
-            continue
-        parts[-1][1].append(item)
-        if is_branch(item.mnemonic) or ends_flow(item.mnemonic):
-            parts.append(("", []))
-    if not any(parts[-1]):
-        parts.pop()  # nothing follows the last branch
-    unknown = {target for target in targets if target is not None and target not in at}
+    instructions, kinds = body.instructions, set(body.instructions)
+    targets = {each.target for each in kinds if each.target is not None}
+    last = {each for each in kinds if each.target is not None or not each.falls_through}
+    places = {label: place for label, place in body.labels if label in targets}
+    labels = {place: label for label, place in places.items()}
+    starts = {0, *labels, *(place for place, each in enumerate(instructions, 1) if each in last)}
+    ordered = sorted(start for start in starts if start < len(instructions) or start in labels)
+    index = {start: number for number, start in enumerate(ordered)}
     blocks = []
-    for index, (label, instructions) in enumerate(parts):
-        last = instructions[-1] if instructions else None
-        follow = [index + 1] if index + 1 < len(parts) and (last is None or last.falls_through) else []
-        if last is not None and last.target in at and at[last.target] not in follow:
-            follow.append(at[last.target])
-        blocks.append(BasicBlock(label, tuple(instructions), tuple(follow)))
-    return tuple(blocks), tuple(sorted(unknown))
+    for number, start in enumerate(ordered):
+        part = tuple(instructions[start : ordered[number + 1] if number + 1 < len(ordered) else None])
+        end = part[-1] if part else None
+        follow = [number + 1] if number + 1 < len(ordered) and (end is None or end.falls_through) else []
+        if end is not None and end.target in places and (goal := index[places[end.target]]) not in follow:
+            follow.append(goal)
+        blocks.append(BasicBlock(labels.get(start, ""), part, tuple(follow), body.lines[start] if part else 0))
+    return tuple(blocks), tuple(sorted(targets - places.keys()))

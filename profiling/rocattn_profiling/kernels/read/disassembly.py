@@ -17,10 +17,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
@@ -39,6 +40,9 @@ from rocattn_profiling.kernels.read.instructions import ends_flow, is_branch
 if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
     from rocattn.toolchain.elf import Elf, Symbol
+
+    # An instruction in its place: its address, where a branch goes, and its file and line.
+    Line = tuple[int, "_Said", int | None, tuple[str, str] | None]
 
 MAX_CODE_BYTES = 32 << 20
 _TIMEOUT_S = 120.0
@@ -199,15 +203,23 @@ class _Span:
     end: int
 
 
-@dataclass(slots=True)
-class _Line:
-    """An instruction as printed; ``target`` is where a branch goes, ``source`` its file and line."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Said:
+    """What a tool prints of an instruction, and its line as assembly text; ``ends`` if the next one is not run next."""
 
-    address: int
     mnemonic: str
     operands: str
-    target: int | None
-    source: tuple[str, str] | None
+    text: str
+    branches: bool
+    ends: bool
+    readable: bool
+
+
+@lru_cache(maxsize=1 << 15)
+def _said(mnemonic: str, operands: str) -> _Said:
+    readable = not mnemonic.startswith((".", "<"))  # ".long 0x7fb01514": newer than the tool
+    text = f"\t{mnemonic if readable else UNREADABLE} {operands}".rstrip()
+    return _Said(mnemonic, operands, text, is_branch(mnemonic), ends_flow(mnemonic), readable)
 
 
 def _functions(elf: Elf) -> list[_Span]:
@@ -270,12 +282,12 @@ def _text(
 
 
 def _assembled(
-    device: DeviceObject, elf: Elf, read: Iterable[tuple[_Span, list[_Line]]], tool: str, replaced: Mapping[int, str]
+    device: DeviceObject, elf: Elf, read: Iterable[tuple[_Span, list[Line]]], tool: str, replaced: Mapping[int, str]
 ) -> str:  # fmt: skip
     """Return what a tool read of each function as assembly text."""
     writer = _Writer(device, elf)
     for span, instructions in read:
-        writer.function(span, _restored(instructions, replaced))
+        writer.function(span, _restored(instructions, replaced) if replaced else instructions)
     if not writer.instructions:
         raise DisassemblyError(f"{tool} finds no instructions in it")
     if writer.unreadable > _MAX_UNREADABLE * writer.instructions:
@@ -284,39 +296,42 @@ def _assembled(
     return "\n".join(writer.lines) + "\n"
 
 
-def _decoded(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[_Line]]]:
+def _decoded(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[Line]]]:
     """Yield each function with its instructions, as LLVM's library reads them."""
     llvm = _llvm(tool)
     context = llvm.LLVMCreateDisasmCPU(b"amdgcn-amd-amdhsa", device.processor.encode(), None, 0, None, None)
     text = ctypes.create_string_buffer(1024)
-    read: dict[bytes, tuple[str, str, int]] = {}  # by the words that tell how long an instruction is: many recur
+    read: dict[int, tuple[_Said, int]] = {}  # by the words that tell how long an instruction is: many recur
     for span in functions:
         within = (each for each in elf.sections if each.address <= span.start < each.address + each.bytes)
         if (section := next(within, None)) is None:
             raise DisassemblyError(f"it is damaged: {span.name} begins in none of its sections")
         code = elf.content(section)[span.start - section.address : span.end - section.address]
-        start, place = ctypes.addressof(held := ctypes.create_string_buffer(code, len(code))), 0
-        body = []
-        while place + 4 <= len(held):
-            known = read.get(code[place : place + 4]) or read.get(code[place : place + 8])
-            if known is None:
-                taken = llvm.LLVMDisasmInstruction(
-                    context, start + place, len(code) - place, span.start + place, text, 1024
-                )
-                mnemonic, _, operands = text.value.decode().strip().partition(" ") if taken else (".long", "", "")
-                known = mnemonic, operands.partition("//")[0].strip(), taken or 4
-                if taken in {4, 8}:
-                    read[code[place : place + taken]] = known
-            mnemonic, operands, taken = known
-            at = span.start + place
-            target = _target(mnemonic, at, int.from_bytes(code[place : place + 4], "little"))
-            body.append(_Line(at, mnemonic, operands, target, None))
+        start = ctypes.addressof(held := ctypes.create_string_buffer(code, len(code)))
+        words = array("I", code[: len(held) & ~3])
+        place, end = 0, len(words)
+        body: list[Line] = []
+        words.append(0)
+        while place < end:
+            word = words[place]
+            if (known := read.get(word)) is None:
+                both = word << 32 | words[place + 1] | 1 << 64
+                if (known := read.get(both)) is None:
+                    left, at = len(code) - 4 * place, 4 * place
+                    taken = llvm.LLVMDisasmInstruction(context, start + at, left, span.start + at, text, 1024)
+                    mnemonic, _, operands = text.value.decode().strip().partition(" ") if taken else (".long", "", "")
+                    known = _said(mnemonic, operands.partition("//")[0].strip()), -(-taken // 4) or 1
+                    if taken in {4, 8}:
+                        read[word if taken == 4 else both] = known
+            said, taken = known
+            at = span.start + 4 * place
+            body.append((at, said, _target(at, word) if said.branches else None, None))
             place += taken
         yield span, body
     llvm.LLVMDisasmDispose(ctypes.c_void_p(context))
 
 
-def _printed(device: DeviceObject, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[_Line]]]:
+def _printed(device: DeviceObject, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[Line]]]:
     """Yield each function with its instructions, as llvm-objdump prints them."""
     with tempfile.TemporaryDirectory(prefix="rocattn-objdump-") as folder:
         code, printed = Path(folder, "code.hsaco"), Path(folder, "code.txt")
@@ -338,15 +353,16 @@ def _printed(device: DeviceObject, functions: list[_Span], tool: str) -> Iterato
             yield from _by_function(lines, functions)
 
 
-def _restored(lines: list[_Line], replaced: Mapping[int, str]) -> list[_Line]:
+def _restored(lines: list[Line], replaced: Mapping[int, str]) -> list[Line]:
     """Return a function's instructions with those that were replaced in their places."""
     restored = []
     for line in lines:
-        if (text := replaced.get(line.address)) is None:
+        address, _, _, source = line
+        if (text := replaced.get(address)) is None:
             restored.append(line)
         elif text:
             mnemonic, _, operands = text.partition(" ")
-            restored.append(_Line(line.address, mnemonic, operands, None, line.source))
+            restored.append((address, _said(mnemonic, operands), None, source))
     return restored
 
 
@@ -361,12 +377,12 @@ def _complaint(tool: str, status: int, output: str) -> DisassemblyError:
     return DisassemblyError(f"{tool} {said}")
 
 
-def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple[_Span, list[_Line]]]:
+def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple[_Span, list[Line]]]:
     """Yield each function with its instructions; what lies between functions is padding."""
     spans = iter(functions)
     span = next(spans, None)
     source: tuple[str, str] | None = None
-    body: list[_Line] = []
+    body: list[Line] = []
     starts = {each.start for each in functions}
     for line in lines:
         if line.startswith("; "):
@@ -385,16 +401,14 @@ def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple
         if span is None:
             return
         if address >= span.start:
-            target = _target(match[1], address, int(match[4], 16))
-            body.append(_Line(address, match[1], match[2], target, source))
+            said = _said(match[1], match[2])
+            body.append((address, said, _target(address, int(match[4], 16)) if said.branches else None, source))
     if span is not None:
         yield span, body
 
 
-def _target(mnemonic: str, address: int, word: int) -> int | None:
+def _target(address: int, word: int) -> int:
     """Return where a branch goes: its low 16 bits count words from the next instruction, forwards or backwards."""
-    if not is_branch(mnemonic):
-        return None
     words = word & 0xFFFF
     return address + 4 + 4 * (words - 0x10000 if words & 0x8000 else words)
 
@@ -416,37 +430,32 @@ class _Writer:
         self.lines.append(f'\t.amdgcn_target "amdgcn-amd-amdhsa--{self.device.target}"')
         self.lines += [f'\t.ident "{name}"' for name in _compilers(self.elf)]
 
-    def function(self, span: _Span, instructions: list[_Line]) -> None:
+    def function(self, span: _Span, instructions: list[Line]) -> None:
         """Write a function, and its descriptor if it is a kernel."""
         number = len(self.lines)
         self.lines += [f"\t.type\t{span.name},@function", f"{span.name}:"]
-        targets = {line.target for line in instructions}
-        source, reachable = None, True
-        for line in instructions:
-            if line.address in targets:
-                self.lines.append(f"{_label(line.address)}:")
+        targets = {target for _, _, target, _ in instructions}
+        current, reachable, lines = None, True, self.lines
+        for address, said, target, source in instructions:
+            if address in targets:
+                lines.append(f"{_label(address)}:")
                 reachable = True
-            if not reachable and line.mnemonic == "s_nop":
+            if not reachable and said.mnemonic == "s_nop":
                 continue  # the assembler's, to align the loop behind it
-            reachable = not ends_flow(line.mnemonic)
-            if line.source and line.source != source:
-                self._location(*line.source)
-            source = line.source
-            self._instruction(line)
+            reachable = not said.ends
+            if source and source != current:
+                self._location(*source)
+            current = source
+            self.instructions += 1
+            self.unreadable += not said.readable
+            if target is None:
+                lines.append(said.text)
+            else:
+                operands = f"{said.operands[: said.operands.rfind(',') + 1]} {_label(target)}".lstrip()
+                lines.append(f"\t{said.mnemonic} {operands}")
         self.lines += [f".Lfunc_end{number}:", f"\t.size\t{span.name}, .Lfunc_end{number}-{span.name}"]
         if span.name in self._kernels:
             self._descriptor(self._kernels[span.name])
-
-    def _instruction(self, line: _Line) -> None:
-        self.instructions += 1
-        if line.mnemonic.startswith((".", "<")):  # ".long 0x7fb01514": newer than the tool
-            self.unreadable += 1
-            self.lines.append(f"\t{UNREADABLE} {line.operands}".rstrip())
-            return
-        operands = line.operands
-        if line.target is not None:
-            operands = f"{operands[: operands.rfind(',') + 1]} {_label(line.target)}".lstrip()
-        self.lines.append(f"\t{line.mnemonic} {operands}".rstrip())
 
     def _location(self, path: str, line: str) -> None:
         if path not in self._files:

@@ -106,6 +106,7 @@ def is_branch(mnemonic: str) -> bool:
     return bool(_BRANCH.match(mnemonic))
 
 
+@lru_cache(maxsize=1 << 14)
 def is_indirect(mnemonic: str) -> bool:
     """Whether it goes to an address that no operand names."""
     return bool(_INDIRECT.match(mnemonic))
@@ -175,7 +176,7 @@ def _is_product(mnemonic: str) -> bool:
 
 def has_lane_exchange(operands: str) -> bool:
     """Whether operands hold a DPP modifier, with which any vector instruction reads other lanes."""
-    return bool(_DPP.search(operands))
+    return ("_" in operands or "dpp8" in operands) and bool(_DPP.search(operands))  # few have either
 
 
 CALL, FENCE = "function call", "fence"

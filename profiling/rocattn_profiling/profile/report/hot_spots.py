@@ -262,7 +262,7 @@ def _cost(device: Device | None, lanes: int | None) -> tuple[Callable[[str], flo
     @cache
     def cycles(text: str) -> float | None:
         mnemonic, _, operands = text.partition(" ")
-        cost = table.cost(Instruction(mnemonic, operands, 0)) if mnemonic else None
+        cost = table.cost(Instruction(mnemonic, operands)) if mnemonic else None
         return lone_cycles(cost) if cost and cost.known else None
 
     return cycles, ""

@@ -506,13 +506,14 @@ def _in_order(old: LoopPin, new: LoopPin, factor: float, words: sentences.Words)
 def _outwaited(old: LoopPin, new: LoopPin, factor: float, cycles: float, facts: KernelFacts) -> bool:
     """Whether what a wave waits for memory changed the other way, and outweighs the cycles that it issues more.
 
-    Other waves of its SIMD fill its waits; not so where one side has none at all: there a prefetch came or went.
+    Other waves of its SIMD fill its waits; not so where one side has none at all: there a prefetch came or went. Cycles
+    that came hide latency, too: a loop that only takes longer has fewer waits, by no more than those.
     """
     waits = tuple(loop.order.exposed_cycles if loop.order else None for loop in (old, new))
     waited = METRICS["exposed latency"].growth(waits[0], waits[1], factor)
     waves = (facts.occupancy.waves_per_simd if facts.occupancy else 0) or 1
     hidden = min(wait or 0 for wait in waits) < METRICS["exposed latency"].points
-    return waited * cycles < 0 and (hidden or abs(waited) / waves > abs(cycles))
+    return waited * cycles < 0 and abs(waited) / (1 if hidden else waves) > abs(cycles)
 
 
 def _idioms(loop: LoopPin) -> set[str]:

@@ -185,6 +185,9 @@ def kernel_facts(
         if 0 < info.block < threads:
             raise OccupancyError(f"blocks of {threads} threads cannot be: it is compiled for {info.block} at most")
         waves = _waves(arch, info, function, lds, threads)
+        if not (block or waves.waves_per_simd):
+            waves = None
+            raise OccupancyError(f"blocks of {threads} threads, its limit, do not fit, and nothing says its block")
     except ArchError:
         lack(OCCUPANCY, "unknown_processor", f"no facts are known of {processor}")
     except RocattnError as error:

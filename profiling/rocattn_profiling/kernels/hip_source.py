@@ -39,7 +39,7 @@ _LIBCXX = {
     )
 }  # fmt: skip
 _LACKING = re.compile(r"error: .*(file not found|undeclared|no member named|unknown type|no matching function)")
-_SIMPLER = re.compile(r"'(\w+)' is deprecated: rocattn")
+_SIMPLER = re.compile(r"'(\w+)(?:<[^']*>)?' is deprecated: rocattn")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,13 @@ def test_latency_that_is_exposed_outweighs_some_cycles(before, after, cycles):
     assert verdict(plain(2000), plain(2900, count=100))[0] == "better"  # other waves fill as much
 
 
+def test_latency_that_more_cycles_hide_is_no_gain():
+    """An inner loop that is unrolled no more has no waits left to fill: it takes longer all the same."""
+    unrolled, rolled = plain(180, count=200), plain(0, count=500)
+    assert verdict(unrolled, rolled) == ("worse", {"issue cycles"})
+    assert verdict(rolled, unrolled) == ("better", {"issue cycles"})
+
+
 def test_an_idiom_in_the_place_of_another_counts_by_its_cost():
     """An atomic of global memory for one of LDS: as many kinds, and worse."""
     old, new = plain(idioms=("LDS atomic",)), plain(idioms=("global atomic",))

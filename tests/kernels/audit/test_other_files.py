@@ -12,6 +12,7 @@ from rocattn.toolchain import code_object
 from rocattn_profiling import cli
 from rocattn_profiling.base.markup import markdown
 from rocattn_profiling.kernels.audit import audit_files
+from rocattn_profiling.kernels.facts import OCCUPANCY
 from rocattn_profiling.kernels.foreign import LaunchConfig
 from rocattn_profiling.kernels.read import cxx_names
 
@@ -307,6 +308,15 @@ def test_a_block_that_is_required_is_the_block(tmp_path):
     assert (one.block, one.occupancy.waves_per_simd) == (128, 2)
     assert not any("launched with" in line for line in one.unknown)
     assert audit_files([path], launch=LaunchConfig(256)).kernels[0].block == 256
+
+
+def test_a_limit_that_does_not_fit_is_not_its_block(tmp_path):
+    """Nothing runs with no waves: how it is launched is not known, until somebody says it."""
+    path = kernel(tmp_path / "k.s", "k")
+    path.write_text(path.read_text() + REQUIRED.replace(".reqd_workgroup_size", ".reqd_cluster_size"))
+    (one,) = audit_files([path]).kernels
+    assert (one.occupancy, one.lacks[OCCUPANCY].code) == (None, "unknown_numbers")
+    assert audit_files([path], launch=LaunchConfig(64)).kernels[0].occupancy.waves_per_simd == 2
 
 
 @pytest.mark.parametrize(

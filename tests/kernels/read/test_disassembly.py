@@ -141,7 +141,7 @@ class TestConversion:
             disassemble(device)
         reasons = str(caught.value).partition("no llvm-objdump for gfx942: ")[2].split("; ")
         assert [reason.partition("llvm-objdump-")[2] for reason in reasons[:-1]] == [
-            "19 is too old: it cannot read 8 of its 8 instructions", "18 crashes on it", "17 does not know it",
+            "19 is too old: it cannot read over 1 % of its instructions", "18 crashes on it", "17 does not know it",
             "16 fails: error: no space left",
         ]  # fmt: skip
         install(tmp_path / "bin", "llvm-objdump-16", monkeypatch, text=printed(start, *CODE))  # there is space again

@@ -291,8 +291,7 @@ def _assembled(
     if not writer.instructions:
         raise DisassemblyError(f"{tool} finds no instructions in it")
     if writer.unreadable > _MAX_UNREADABLE * writer.instructions:
-        share = f"{writer.unreadable} of its {writer.instructions} instructions"
-        raise DisassemblyError(f"{tool} is too old: it cannot read {share}")
+        raise DisassemblyError(f"{tool} is too old: it cannot read over {100 * _MAX_UNREADABLE:g} % of its instructions")
     return "\n".join(writer.lines) + "\n"
 
 

@@ -245,7 +245,8 @@ def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts |
     elif compiler != facts.compiler and any(finding.metric not in _WHOEVER_COMPILED for finding in found):
         found = [finding for finding in found if finding.metric in _WHOEVER_COMPILED]
         gaps.append((*_LOOPS, Reason("another_compiler", sentences.compiled_by(compiler, facts.compiler))))
-    findings = _weighed(found)
+    outside = before is not None and before.spills.instructions == facts.spills.instructions == 0
+    findings = _weighed(found, outside=outside)
     known = _as_known(pin, now, [facts, *([before] if before else [])])
     change = Change(arch=facts.arch, kernel=facts.name, file=facts.file, before=known, after=now)
     changes = [change] if findings else []
@@ -380,15 +381,20 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
         yield finding("code", 0, (pin.code_bytes, now.code_bytes), words.code())
 
 
-def _weighed(findings: Iterable[Finding]) -> list[Finding]:
+def _weighed(findings: Iterable[Finding], *, outside: bool = False) -> list[Finding]:
     """Let the gravest quantity of a kernel decide: what contradicts it is a note, as is the order of instructions.
 
     A spill gone or a cycle saved outweighs a lost wave; overlap and runs of products fall when code between them goes.
-    The order, and what counts as exposed latency or as few waves, is judgement: no GPU measured it.
+    Spills that are all ``outside`` of the hot loop come behind what that costs. The order, and what counts as exposed
+    latency or as few waves, is judgement: no GPU measured it.
     """
     found = list(findings)
     voting = [each for each in found if each.severity in {"worse", "better"} and METRICS[each.metric].worse]
-    verdict = min(voting, key=_rank).severity if voting else "note"
+
+    def rank(finding: Finding) -> float:
+        return len(_PRECEDENCE) if outside and finding.metric == "spills" else _rank(finding)
+
+    verdict = min(voting, key=rank).severity if voting else "note"
     return [
         msgspec.structs.replace(each, severity="note")
         if each.severity in {"worse", "better"} and (not METRICS[each.metric].worse or each.severity != verdict)

@@ -184,10 +184,7 @@ def kernel_facts(
             raise OccupancyError("nothing says how many VGPRs it has")
         if 0 < info.block < threads:
             raise OccupancyError(f"blocks of {threads} threads cannot be: it is compiled for {info.block} at most")
-        waves = _waves(arch, info, function, lds, threads)
-        if not (block or waves.waves_per_simd):
-            waves = None
-            raise OccupancyError(f"blocks of {threads} threads, its limit, do not fit, and nothing says its block")
+        waves = _waves(arch, info, function, lds, block)
     except ArchError:
         lack(OCCUPANCY, "unknown_processor", f"no facts are known of {processor}")
     except RocattnError as error:
@@ -230,7 +227,7 @@ def _scratch_accesses(loop: LoopCost | None) -> int | None:
 
 
 def _waves(arch: str, info: KernelInfo, function: AssemblyFunction | None, lds_bytes: int, block: int) -> Occupancy:
-    """Return how many waves fit, by what a launch takes.
+    """Return how many waves fit, by what a launch takes; of blocks of the kernel's limit, if nothing says its block.
 
     Where LDS limits the waves the compiler pads the VGPRs to as few waves. That binds nothing: with less LDS it pads
     less. Only what is taken to limit the waves further (amdgpu_waves_per_eu) is a limit of its own, and named as such:
@@ -238,11 +235,13 @@ def _waves(arch: str, info: KernelInfo, function: AssemblyFunction | None, lds_b
     """
     used, taken = (
         occupancy(
-            arch, wave_size=info.wave_size, vgprs=vgprs, sgprs=info.sgprs, lds_bytes=lds_bytes, block=block or None,
-            wgp_mode=_wgp_mode(info, function),
+            arch, wave_size=info.wave_size, vgprs=vgprs, sgprs=info.sgprs, lds_bytes=lds_bytes,
+            block=block or info.block or None, wgp_mode=_wgp_mode(info, function),
         )
         for vgprs in (info.vgprs, _allocated(info, function))
     )  # fmt: skip
+    if not (block or taken.waves_per_simd):
+        raise OccupancyError(f"blocks of {info.block} threads, its limit, do not fit, and nothing says its block")
     if taken.waves_per_simd >= used.waves_per_simd:
         return used
     bound_by = tuple("VGPRs asked for" if name == "VGPRs" else name for name in taken.bound_by)

@@ -9,6 +9,7 @@ import pytest
 
 from rocattn_profiling.kernels.audit import AuditFileError, read_audit
 from rocattn_profiling.kernels.compare import compare
+from rocattn_profiling.kernels.facts import Spills
 from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.model.cache_lines import CacheLines
 from rocattn_profiling.kernels.model.cost import LineCost
@@ -509,9 +510,14 @@ def test_without_flops_or_loads_how_a_loop_counts_is_its_work():
 def test_spills_that_are_gone_outweigh_a_lost_wave_and_overlap():
     """The verdict has one order: the spill decides, and what contradicts it is a note."""
     before, after = loop(schedule=order()), loop(schedule=order(own_overlap_pct=20.0, run=4.0))
-    kinds, _ = findings(facts(vgprs=190, vgpr_spills=64, scratch=256, cost=before), facts(vgprs=241, cost=after))
+    spilling = facts(vgprs=190, vgpr_spills=64, scratch=256, cost=before)
+    inside = msgspec.structs.replace(spilling, spills=Spills(vgprs=64, sgprs=0, instructions=64))
+    kinds, _ = findings(inside, facts(vgprs=241, cost=after))
     assert {severity for severity, _ in kinds} == {"better", "note"}
     assert ("better", "spills") in kinds
+    kinds, _ = findings(spilling, facts(vgprs=241, cost=after))  # the hot loop is what it was, with fewer waves
+    assert {severity for severity, _ in kinds} == {"worse", "note"}
+    assert ("worse", "occupancy") in kinds
 
 
 def test_a_prefetch_that_is_gone_outweighs_cycles_saved():

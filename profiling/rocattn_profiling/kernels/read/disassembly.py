@@ -291,7 +291,8 @@ def _assembled(
     if not writer.instructions:
         raise DisassemblyError(f"{tool} finds no instructions in it")
     if writer.unreadable > _MAX_UNREADABLE * writer.instructions:
-        raise DisassemblyError(f"{tool} is too old: it cannot read over {100 * _MAX_UNREADABLE:g} % of its instructions")
+        share = f"over {100 * _MAX_UNREADABLE:g} % of its instructions"
+        raise DisassemblyError(f"{tool} is too old: it cannot read {share}")
     return "\n".join(writer.lines) + "\n"
 
 

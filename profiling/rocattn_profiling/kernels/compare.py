@@ -245,6 +245,11 @@ def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts |
     elif compiler != facts.compiler and any(finding.metric not in _WHOEVER_COMPILED for finding in found):
         found = [finding for finding in found if finding.metric in _WHOEVER_COMPILED]
         gaps.append((*_LOOPS, Reason("another_compiler", sentences.compiled_by(compiler, facts.compiler))))
+    if any(gap[:2] == _LOOPS for gap in gaps):  # waves gained are no gain to a loop that lost its prefetch
+        found = [
+            msgspec.structs.replace(each, severity="note") if (each.severity, each.metric) in _UNSEEN else each
+            for each in found
+        ]
     outside = before is not None and before.spills.instructions == facts.spills.instructions == 0
     findings = _weighed(found, outside=outside)
     known = _as_known(pin, now, [facts, *([before] if before else [])])
@@ -256,6 +261,7 @@ def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts |
 Gap = tuple[str, str, Reason[str]]
 """A fact of one kernel that was not compared, as `counted` takes it."""
 _LOOPS = ("hot loop of # kernel", "hot loops of # kernels")
+_UNSEEN = {("better", "occupancy"), ("better", "blocks")}
 _UNREAD = Reason("unread", "it was not read")
 _UNCLEAR = Reason("unclear", "several of each side have the same name and configuration", "leave one on each side")
 _UNPAIRED = Reason("unpaired", "the other side has none like it, but new ones")

@@ -507,6 +507,13 @@ def test_without_flops_or_loads_how_a_loop_counts_is_its_work():
     assert [each.code for each in comparison.not_compared] == ["another_loop"]
 
 
+def test_waves_gained_are_not_better_where_the_loop_is_unknown():
+    """Registers are saved by losing a prefetch, too; waves lost are worse all the same."""
+    few, many = (msgspec.structs.replace(facts(vgprs=count, lds=0), loop=None) for count in (241, 96))
+    assert ("note", "occupancy") in findings(few, many)[0]
+    assert ("worse", "occupancy") in findings(many, few)[0]
+
+
 def test_spills_that_are_gone_outweigh_a_lost_wave_and_overlap():
     """The verdict has one order: the spill decides, and what contradicts it is a note."""
     before, after = loop(schedule=order()), loop(schedule=order(own_overlap_pct=20.0, run=4.0))

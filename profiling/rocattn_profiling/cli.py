@@ -130,10 +130,11 @@ def main(argv: list[str] | None = None) -> int:
         try:
             top = _parsed(_top_parser(), sys.argv[1:] if argv is None else argv)
             name, debug = f"rocattn {top.command}", top.debug
-            arguments = _parsed(parser_for(top.command, debug=debug), top.rest)
-            debug = arguments.debug
-            with cleanly(top.command), json_alone(getattr(arguments, "json", False)):
-                return int(import_module(f"rocattn_profiling.{top.command}.command").run(arguments))
+            with cleanly(top.command):
+                arguments = _parsed(parser_for(top.command, debug=debug), top.rest)
+                debug = arguments.debug
+                with json_alone(getattr(arguments, "json", False)):
+                    return int(import_module(f"rocattn_profiling.{top.command}.command").run(arguments))
         finally:
             sys.stdout.flush()  # here, where an error has its line; not when the interpreter ends
     except RocattnError as error:

@@ -87,3 +87,40 @@ def test_a_command_runs_in_another_thread(capsys):
     thread.start()
     thread.join()
     assert ended == [True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_a_compiled_module_started(number):
+    """Of msgspec, which drops what is raised while it imports datetime, and crashes where it next looks for a date."""
+    program = (
+        "import signal, sys, time\n"
+        "from rocattn_profiling.base.console import cleanly\n"
+        "class Ends:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == 'datetime': signal.raise_signal({int(number)})\n"
+        "sys.modules.pop('datetime', None)\n"
+        "sys.meta_path.insert(0, Ends())\n"
+        "try:\n"
+        "    with cleanly('verify'):\n"
+        "        import msgspec\n"
+        "        time.sleep(60)\n"
+        "except (KeyboardInterrupt, SystemExit):\n"
+        "    import msgspec\n"
+        "    print(msgspec.to_builtins({1}))\n"
+    )
+    done = subprocess.run(
+        [*hearing(number), sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False, timeout=50
+    )
+    assert (done.returncode, done.stdout) == (0, "[1]\n")
+
+
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_while_a_class_is_made_ends_as_any_other(number, ends):
+    """Python 3.11 raises a RuntimeError with it as the cause, which would be a bug of ours."""
+
+    class Named:
+        def __set_name__(self, *_):
+            signal.raise_signal(number)
+
+    with pytest.raises(ends), cleanly("plan"):
+        type("Made", (), {"field": Named()})

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.machinery import ExtensionFileLoader
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
@@ -26,6 +27,8 @@ _WHAT = 160  # characters of a step: a label may be long
 _GAP = 3  # between two columns of a table
 _ELAPSED_TERMINAL_S, _ELAPSED_LOG_S = 20.0, 60.0  # between two lines on a step that takes long
 _ENDING = {signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
+_STARTS = (ExtensionFileLoader.create_module.__code__, ExtensionFileLoader.exec_module.__code__)
+_LOADED_S = 0.01  # until a signal is raised again that came while a compiled module started
 _kept: list[tuple[IO[str], int]] = []  # stdout, and its descriptor, while `json_alone` has them
 
 
@@ -127,15 +130,37 @@ def print_utf8(text: str) -> None:
 def at_end(handler: Callable[[int, FrameType | None], Any]) -> Handlers:
     """Have a handler called when the job is stopped or its terminal closes; return the former ones, for `restore`.
 
-    A signal that is ignored (SIGHUP under nohup) stays ignored.
+    A signal that is ignored (SIGHUP under nohup) stays ignored. Ctrl-C does what it did.
     """
     if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
         return {}
-    former = {number: signal.getsignal(number) for number in _ENDING}
+    former = {number: signal.getsignal(number) for number in (*_ENDING, signal.SIGINT)}
     former = {number: was for number, was in former.items() if was not in {signal.SIG_IGN, None}}
-    for number in former:
-        signal.signal(number, handler)
+    for number, was in former.items():
+        wanted = handler if number in _ENDING else was
+        signal.signal(number, _between_loads(wanted) if callable(wanted) else wanted)
     return former
+
+
+def _between_loads(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], Any]:
+    """Return a handler that raises, but not while a compiled module starts: what it imports for that would be missing.
+
+    Not all of them look whether an import failed: msgspec dropped the exception, and crashed minutes later for want of
+    datetime.
+    """
+
+    def heard(number: int, frame: FrameType | None) -> Any:
+        caller = frame
+        while caller is not None:
+            if caller.f_code in _STARTS:
+                # Sent to the thread that waits, in a call of the system say: a signal to another does not end that.
+                again = threading.Timer(_LOADED_S, signal.pthread_kill, (threading.get_ident(), number))
+                again.daemon = True
+                return again.start()
+            caller = caller.f_back
+        return handler(number, frame)
+
+    return heard
 
 
 class EndedError(KeyboardInterrupt):
@@ -177,10 +202,15 @@ def cleanly(command: str) -> Iterator[None]:
     former = at_end(ended)
     try:
         yield
-    except EndedError as error:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        told = error.__cause__ if isinstance(error, RuntimeError) else error  # 3.11 wraps what comes in __set_name__
+        if not isinstance(told, KeyboardInterrupt):
+            raise
+        if not isinstance(told, EndedError):
+            raise told from None
         with suppress(OSError):  # no terminal is left to write to
-            say(f"rocattn {command}: {ending(_ENDING[error.number])}", *getattr(error, "__notes__", ()))
-        raise SystemExit(128 + error.number) from None
+            say(f"rocattn {command}: {ending(_ENDING[told.number])}", *getattr(told, "__notes__", ()))
+        raise SystemExit(128 + told.number) from None
     finally:
         restore(former)
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
-
 from rocattn.errors import RocattnError, complaint, signal_name
 from rocattn_profiling.base.markup import terminal
 
@@ -346,6 +344,8 @@ class ForkServer:
         environment: Mapping[str, str],
         scratch: Path,
     ) -> None:
+        import msgspec  # no --help needs it
+
         self.key, self.ready, self._text = key, False, b""
         self._stack = ExitStack()
         folder = self._stack.enter_context(
@@ -378,6 +378,8 @@ class ForkServer:
 
     def run(self, request: Mapping[str, Any], cwd: Path, log: Path, timeout_s: float) -> Ended:
         """Fork a process for a request and wait for its end; it is killed after the timeout."""
+        import msgspec
+
         began = time.monotonic()
         assert self._process.stdin is not None
         with suppress(OSError):  # a server that has ended answers nothing

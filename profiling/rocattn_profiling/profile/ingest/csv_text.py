@@ -1,6 +1,6 @@
 """CSV as profilers, spreadsheets and crashes leave it, read in blocks of bounded size.
 
-pandas' C parser reads a block with fixed types. Only a block that does not fit them (a cut line, a repeated header, a
+pandas' C parser reads a block with fixed types, two at a time: it does not hold the GIL. Only a block that does not fit them (a cut line, a repeated header, a
 spreadsheet's number) or has unbalanced quotes pays for `split_records`, line by line: rocprofv3 quotes kernel names
 without escaping the quotes in them, rocprof v1 may not quote them at all, and names contain commas and line ends. No
 other field contains any of these, so the name is what stands between the expected number of plain fields before and
@@ -15,10 +15,12 @@ import gzip
 import io
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -26,10 +28,15 @@ import pandas as pd
 from rocattn_profiling.profile.ingest.parts import ABORTED, DROPPED, MISSING, Notes, UnreadableError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from numpy.typing import NDArray
 
-BLOCK_BYTES = 8 << 20
+R = TypeVar("R")
+BLOCK_BYTES = 4 << 20
+_READERS = 2
 LONGEST_LINE_BYTES = 4 << 20
+_IN_CACHE = 1 << 18  # bytes looked at together, with half a dozen masks of as many
 HEADER_BYTES = 1 << 20  # rocprof-compute's merged header has 2700 columns, 80 KB
 _STRICT = {"int": "int64", "float": "float64", "label": "category"}
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -156,11 +163,12 @@ def blocks(
     parser = _Parser(header, wanted, notes)
     try:
         line = 2
-        for piece in _chunks(stream, header.bytes, block_bytes, notes):
+        for piece, columns in _ahead(parser.regular, _chunks(stream, header.bytes, block_bytes, notes)):
             data = parser.unfinished + piece
             line -= parser.unfinished.count(b"\n")
-            parser.unfinished = b""
-            block = None if data.isspace() else parser.parse(data, line)
+            if parser.unfinished:
+                columns, parser.unfinished = parser.regular(data), b""
+            block = None if data.isspace() else parser.parse(data, line, columns)
             line += count_byte(data, b"\n")
             if block is not None and block.rows:
                 yield block
@@ -170,6 +178,20 @@ def blocks(
         notes.add("{n} NUL [byte|bytes] (the file was not fully written)", "dropped; profile again", count=stream.nuls)
     finally:
         stream.close()
+
+
+def _ahead(work: Callable[[bytes], R], pieces: Iterable[bytes]) -> Iterator[tuple[bytes, R]]:
+    """Yield each piece with what ``work`` returns for it, which it does for the next ones meanwhile."""
+    waiting: deque[tuple[bytes, Future[R]]] = deque()
+    with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:  # for all threads
+        warnings.simplefilter("ignore", pd.errors.ParserWarning)  # rows of other lengths show in their values
+        for piece in pieces:
+            waiting.append((piece, pool.submit(work, piece)))
+            if len(waiting) > _READERS:
+                first, done = waiting.popleft()
+                yield first, done.result()
+        for first, done in waiting:
+            yield first, done.result()
 
 
 def _chunks(stream: Utf8, header_bytes: int, size: int, notes: Notes) -> Iterator[bytes]:
@@ -221,17 +243,20 @@ class _Parser:
         self._header, self._wanted, self._notes = header, wanted, notes
         self._name_at = wanted["kernel"][0] if "kernel" in wanted else None
         self.unfinished = b""  # the start of a record that the next block completes
-        self._edges = np.zeros(256, bool)
-        self._edges[np.frombuffer(header.delimiter.encode() + b"\r\n", np.uint8)] = True
+        self._delimiter = ord(header.delimiter)
 
-    def parse(self, data: bytes, line: int) -> RecordBlock:
-        """Return the records of a block, by the faster method that is correct for them."""
+    def regular(self, data: bytes) -> dict[str, Any] | None:
+        """Return the columns of a block that pandas reads as it is meant; None for any other."""
         try:
             self._check(data)
-            columns = self._read(data)
-            return RecordBlock(len(next(iter(columns.values()))), line, columns)
+            return self._read(data)
         except (ValueError, OverflowError):  # pandas' parser errors are ValueErrors, and so is IrregularError
-            pass
+            return None
+
+    def parse(self, data: bytes, line: int, columns: dict[str, Any] | None) -> RecordBlock:
+        """Return the records of a block, which are these columns if it is regular."""
+        if columns is not None:
+            return RecordBlock(len(next(iter(columns.values()))), line, columns)
         width = len(self._header.names)
         delimiter = self._header.delimiter
         rows, lines, self.unfinished = split_records(data, width, delimiter, self._name_at, line, self._notes)
@@ -241,19 +266,26 @@ class _Parser:
         """Refuse data that pandas would misread without an error.
 
         That is 8.1E+14, which it takes for an integer (spreadsheets write a capital E, the profilers do not), unpaired
-        quotes, and a quote next to neither a delimiter nor a line end.
+        quotes, and a quote next to neither a delimiter nor a line end. Blank lines alone it cannot read.
 
         Raises:
             IrregularError: When the data has any of these.
         """
-        if b"E+" in data:
-            raise IrregularError("E+")
+        if data.isspace():
+            raise IrregularError(" ")
         text = np.frombuffer(data, np.uint8)
-        at = np.flatnonzero(text == ord('"'))
-        if len(at) % 2:
-            raise IrregularError('"')
-        at = at[(at > 0) & (at < len(text) - 1)]
-        if not (self._edges[text[at - 1]] | self._edges[text[at + 1]]).all():
+        quotes = 0
+        for begin in range(0, len(text), _IN_CACHE):
+            part = text[begin : begin + _IN_CACHE + 2]  # with the first two of the next
+            if ((part[:-1] == ord("E")) & (part[1:] == ord("+"))).any():
+                raise IrregularError("E+")
+            quote, edge = part == ord('"'), part == self._delimiter
+            edge |= part == ord("\n")
+            edge |= part == ord("\r")
+            if (quote[1:-1] & ~(edge[:-2] | edge[2:])).any():
+                raise IrregularError('"')
+            quotes += np.count_nonzero(quote[:_IN_CACHE])
+        if quotes % 2:
             raise IrregularError('"')
 
     def _read(self, data: bytes) -> dict[str, Any]:
@@ -263,9 +295,7 @@ class _Parser:
             ValueError: When a value is not of its column's type (`IrregularError` is one).
         """
         types = {position: _STRICT[kind] for position, kind in self._wanted.values()}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", pd.errors.ParserWarning)  # rows of other lengths show in their values
-            warnings.simplefilter("ignore", RuntimeWarning)  # "nan" for an integer is an error a moment later
+        with np.errstate(invalid="ignore"):  # "nan" for an integer is an error a moment later
             frame = pd.read_csv(
                 io.BytesIO(data), header=None, names=range(len(self._header.names)), usecols=sorted(types),
                 index_col=False, sep=self._header.delimiter, dtype=types, na_filter=False, low_memory=False,

@@ -244,9 +244,10 @@ class _Reader:
             f"SELECT {', '.join(fields)} FROM rocpd_info_kernel_symbol"  # noqa: S608 - own names
         ):
             symbols[codes.get(str(owner), 0), identity] = (name, counts)
-        owners = np.zeros(len(dispatches["kernel"]), np.int64) if guid is None else guid.astype(np.int64)
-        pairs = pd.MultiIndex.from_arrays([owners, dispatches["kernel"]])
-        codes_of_row, unique = pairs.factorize()
+        of_row, identities = pd.factorize(dispatches["kernel"])
+        owned = of_row if guid is None else guid.astype(np.int64) * len(identities) + of_row
+        codes_of_row, pairs = pd.factorize(owned)
+        unique = [(int(pair) // len(identities), int(identities[pair % len(identities)])) for pair in pairs]
         kernels = Vocabulary(kernel_name)
         names = np.zeros(len(unique), np.int32)
         counts_of = np.full((len(unique), len(fields) - 3), MISSING, np.int64)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+import numpy as np
 import pandas as pd
 
 NO_PROCESS = -1  # the file does not say which process
@@ -242,7 +243,8 @@ class Profile:
         process by process. Per GPU only if every dispatch's is known: how launches on several GPUs interleave differs
         between runs.
         """
-        by_gpu = ["agent"] if self.dispatches["agent"].notna().all() else []
-        order = self.dispatches.sort_values(["pass", "process", "dispatch"], kind="stable")
+        rows = self.dispatches
+        by_gpu = ["agent"] if rows["agent"].notna().all() else []
         keys = ["pass", "kernel", "grid", "block", *by_gpu]
+        order = rows[keys].iloc[np.lexsort((rows["dispatch"], rows["process"], rows["pass"].cat.codes))]
         return order.groupby(keys, observed=True, sort=False, dropna=False).cumcount().sort_index().astype("int32")

@@ -145,10 +145,11 @@ def find_launches(profile: Profile) -> Launches:
     keys = rows[["kernel", "grid", "block"]].assign(gpu=_same_gpus(rows), ordinal=profile.ordinals())
     # Sorted, so that the numbering does not depend on which pass came first.
     launch = keys.groupby(KEYS, observed=True, dropna=False, sort=True).ngroup().to_numpy()
-    first = pd.Series(launch).drop_duplicates().sort_values()
+    first = np.empty(launch.max(initial=-1) + 1, np.int64)
+    first[launch[::-1]] = np.arange(len(launch))[::-1]  # the last that is written stays
     described = ["process", "dispatch", "agent", "lds_bytes", "scratch_bytes", "vgprs", "agprs", "sgprs", "wave_size"]
     rank = rows.groupby("pass", observed=True, sort=False)["process"].rank(method="dense").astype("int64") - 1
-    table = pd.concat([keys, rows[described], rank.rename("rank")], axis=1).iloc[first.index].reset_index(drop=True)
+    table = pd.concat([keys, rows[described], rank.rename("rank")], axis=1).iloc[first].reset_index(drop=True)
     table["ordinal"] = table.groupby(KEYS[:3], observed=True, dropna=False).cumcount()  # that plans are matched by
     count = len(table)
     time = (rows["end_ns"] - rows["start_ns"]).astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
@@ -168,7 +169,7 @@ def find_launches(profile: Profile) -> Launches:
     undisturbed, passes = np.full(count, np.nan), []
     problems: list[str] = []
     alike: dict[frozenset[str], list[tuple[str, NDArray[np.int64]]]] = {}
-    for code in dict.fromkeys(of_row.tolist()):
+    for code in pd.unique(of_row).tolist():
         duration = np.full(count, np.nan)
         here = launch[of_row == code]
         duration[here] = time[of_row == code]
@@ -191,7 +192,7 @@ def _same_gpus(rows: pd.DataFrame) -> NDArray[np.int64]:
     if rows["agent"].isna().any():
         return np.zeros(len(rows), np.int64)
     agents, of_pass = rows["agent"].to_numpy(np.int64), rows["pass"].cat.codes.to_numpy()
-    sets = {code: set(agents[of_pass == code].tolist()) for code in dict.fromkeys(of_pass.tolist())}
+    sets = {code: set(pd.unique(agents[of_pass == code]).tolist()) for code in pd.unique(of_pass).tolist()}
     widest = max(sets.values(), key=len, default=set())
     result = agents.copy()
     for code, own in sets.items():

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import struct
+import time
 from collections import Counter
 
 import pytest
@@ -306,6 +307,29 @@ def test_counts_larger_than_the_file_are_refused_at_once(write, tmp_path):
     path.write_bytes(whole)
     with pytest.raises(RocattnError, match="its version is 9, and 2 and 3 are read"):
         read_model(path)
+
+
+def _gguf(path, *entries):
+    """Write a file of these keys, each with the bytes of its type and value."""
+    texts = [struct.pack("<Q", len(key)) + key + value for key, value in entries]
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(texts)) + b"".join(texts))
+    return path
+
+
+def test_tables_and_long_texts_cost_little(tmp_path):
+    """Four million tokens, megabytes of text and of numbers: what no model needs is passed over, cut or refused."""
+    begun = time.process_time()
+    tokens = (b"tokenizer.ggml.tokens", struct.pack("<IIQ", 9, 8, 1 << 22) + bytes(8 << 22))
+    texts = [(b"%d" % at, struct.pack("<IQ", 8, 1 << 16) + b"\x1b" * (1 << 16)) for at in range(100)]
+    with pytest.raises(RocattnError, match="the key general.architecture is missing"):
+        read_model(_gguf(tmp_path / "texts", tokens, *texts))
+    numbers = [(b"%d" % at, struct.pack("<IIQ", 9, 0, 1 << 16) + bytes(1 << 16)) for at in range(100)]
+    with pytest.raises(RocattnError, match="says that 65536 entries follow"):
+        read_model(_gguf(tmp_path / "numbers", *numbers))
+    beyond = (b"tokenizer.x", struct.pack("<IIQQ", 9, 8, 1, 1 << 63))
+    with pytest.raises(RocattnError, match="a text ends at byte 9223372036854775875, beyond its own end"):
+        read_model(_gguf(tmp_path / "beyond", beyond))
+    assert time.process_time() - begun < 3
 
 
 def test_an_architecture_cannot_write_to_the_terminal(write, tmp_path):

@@ -28,6 +28,7 @@ MOST, MOST_BLOCKS = (1 << 32) - 1, 1 << 16
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _LEAST_KEY_BYTES, _MOST_TEXTS = 13, 1 << 22  # a key's length, type and a byte; larger vocabularies are not known
+_LONGEST_TEXT, _MOST_VALUES = 1 << 10, 1 << 20  # bytes that are read of a text, and elements of all arrays together
 _BAICHUAN_13B = 40  # blocks
 
 
@@ -172,7 +173,7 @@ class _Gguf:
     """
 
     def __init__(self, data: mmap.mmap) -> None:
-        self._data, self._at, self._order = data, 0, "<"
+        self._data, self._at, self._order, self._left = data, 0, "<", _MOST_VALUES
         if data[:4] != b"GGUF":
             raise _GgufError("it does not begin with GGUF")
         self._at = 4
@@ -208,11 +209,11 @@ class _Gguf:
             raise _GgufError(f"it says that {count} entries follow at byte {self._at}, more than it can hold")
         return count
 
-    def _text(self, *, wanted: bool = True) -> str:
-        """Return the text that follows, on a line and harmless; "" if it is not wanted."""
+    def _text(self) -> str:
+        """Return the text that follows, or its beginning, on a line and harmless."""
         size = self._count(1, MOST)
-        self._at += size
-        return terminal(self._data[self._at - size : self._at].decode(errors="replace")) if wanted else ""
+        begin, self._at = self._at, self._at + size
+        return terminal(self._data[begin : begin + min(size, _LONGEST_TEXT)].decode(errors="replace"))
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
@@ -223,16 +224,28 @@ class _Gguf:
 
     def _array(self, key: str, *, wanted: bool) -> list[Any]:
         kind = self._number("I")
-        if kind == _STRING:
-            return [self._text(wanted=wanted) for _ in range(self._count(struct.calcsize("=Q"), _MOST_TEXTS))]
-        if kind not in _NUMBERS:
+        if kind != _STRING and kind not in _NUMBERS:
             raise _GgufError(f"{key} is an array of the unknown type {kind}")
-        size = struct.calcsize(f"={_NUMBERS[kind]}")
-        count = self._count(size, MOST_BLOCKS if wanted else MOST)
-        if wanted:
-            return [self._number(_NUMBERS[kind]) for _ in range(count)]
-        self._at += count * size
-        return []
+        code = _NUMBERS.get(kind, "Q")  # a text begins with its length
+        size = struct.calcsize(f"={code}")
+        if not wanted:
+            self._pass_over(self._count(size, _MOST_TEXTS if kind == _STRING else MOST), size, texts=kind == _STRING)
+            return []
+        count = self._count(size, self._left)
+        self._left -= count
+        return [self._text() if kind == _STRING else self._number(code) for _ in range(count)]
+
+    def _pass_over(self, count: int, size: int, *, texts: bool) -> None:
+        """Go to the end of an array; of texts, of which a vocabulary has hundreds of thousands, by their lengths."""
+        if not texts:
+            self._at += count * size
+            return
+        length, at, end = struct.Struct(f"{self._order}Q").unpack_from, self._at, len(self._data)
+        for _ in range(count):
+            at += size + length(self._data, at)[0]
+            if at > end:
+                raise _GgufError(f"it says that a text ends at byte {at}, beyond its own end")
+        self._at = at
 
 
 def model_of(metadata: Mapping[str, Any], name: str) -> Model:

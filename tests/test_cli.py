@@ -266,3 +266,11 @@ def test_a_closed_stream_changes_no_status(closed, status):
     assert (done.stdout[:1] == "{") == (status == 0)
     told = "rocattn plan: cannot write what was asked for to stdout: Bad file descriptor\n"
     assert done.stderr == (told if status and "2>" not in closed else "")
+
+
+def test_two_dashes_after_an_equals_sign_are_a_value():
+    """As any other that names nothing; argparse makes an empty list of them, which would mean the default."""
+    parse = cli.parser_for("gate").parse_args
+    assert parse(["run", "--base=--"]).base == "--"
+    assert parse(["run", "--arch=--"]).arch == ["--"]
+    assert rocattn("plan", "--dtype=--").returncode == 4

@@ -42,6 +42,14 @@ class _Parser(argparse.ArgumentParser):
         print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(USAGE)
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Take "--" for the value that it is in `--base=--`, for which argparse gives an empty list."""
+        if not action.option_strings or arg_strings != ["--"]:
+            return super()._get_values(action, arg_strings)  # type: ignore[misc]
+        value = self._get_value(action, "--")  # type: ignore[attr-defined]
+        self._check_value(action, value)
+        return value if action.nargs is None else [value]
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse what is no choice, with the one that was probably meant."""
         try:

@@ -130,13 +130,30 @@ def run_step(command: Sequence[str], source: Path, target: str) -> str:
         ToolchainError: When it fails; with the compiler's first error line.
     """
     done = subprocess.run(
-        command, cwd=source.parent, env=_environment(), stdin=subprocess.DEVNULL,
+        (*_ended_with_us(), *command), cwd=source.parent, env=_environment(), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, errors="replace", check=False,
     )  # fmt: skip
     if done.returncode:
         text = f"{source.name} does not compile for {target}: {_why(done.stderr, done.returncode)}"
         raise ToolchainError(text, command=command, output=done.stderr)
     return done.stderr.strip()
+
+
+@functools.cache
+def _ended_with_us() -> tuple[str, ...]:
+    """Return what to start a compilation with, so that it ends if this process is killed; nothing where that is not had.
+
+    Python could do it between fork and exec, which is not safe beside threads, and copies the tables of all our pages.
+    """
+    program = shutil.which("setpriv")  # of util-linux; from 2.33 on it knows the signal
+    if program is None:
+        return ()
+    words = (program, "--pdeathsig", "KILL")
+    try:
+        known = subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        known = False
+    return words if known else ()
 
 
 def _candidates() -> Iterator[Compiler]:

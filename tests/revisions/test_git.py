@@ -57,7 +57,7 @@ def test_three_dots_are_the_merge_base(repo, tmp_path):
             revisions.resolve(root, name)
 
 
-@pytest.mark.parametrize("name", ["no-such-branch", "HEAD~7", "deadbeef", "--help", "HEAD:a.txt", ""])
+@pytest.mark.parametrize("name", ["no-such-branch", "HEAD~7", "deadbeef", "--help", "HEAD:a.txt", "", "^HEAD", "--"])
 def test_a_missing_revision_is_one_line_that_names_it(repo, name):
     """What is no commit is refused in one line, options included."""
     repo.commit("only", **{"a.txt": "1"})
@@ -65,6 +65,9 @@ def test_a_missing_revision_is_one_line_that_names_it(repo, name):
         revisions.resolve(repo.root, name)
     assert repr(name) in str(caught.value)
     assert "\n" not in str(caught.value)
+    with pytest.raises(RevisionError, match="does not exist") as caught:
+        revisions.resolve(repo.root, name + "x" * 10_000)
+    assert len(str(caught.value)) < 1000
 
 
 def test_a_root_commit_has_no_parent(repo):

@@ -46,6 +46,11 @@ def lines_of(folder):
     return whole, torn
 
 
+def stamps_of(folder):
+    """Return when each document below a folder was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")}
+
+
 def descendants(process):
     """Return the processes that a process has started."""
     with contextlib.suppress(psutil.Error):
@@ -61,14 +66,14 @@ def kill_once(verb, folder, chance):
     """
     words, most = VERBS[verb]
     how, at = chance.choice([*STATUS]), chance.uniform(0.2, most)
-    before, _ = lines_of(folder)
+    before, stamps = lines_of(folder)[0], stamps_of(folder)
     cold = {"ROCATTN_CACHE_DIR": str(folder / f"cold-{chance.random()}")} if verb in COMPILING else {}
     process = subprocess.Popen(
         [*hearing(signal.SIGINT, signal.SIGHUP), sys.executable, "-m", "rocattn_profiling.cli", *words],
         cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         env=os.environ | cold,
     )  # fmt: skip
-    began, started, end = time.time(), {}, time.monotonic() + at
+    started, end = {}, time.monotonic() + at
     while time.monotonic() < end and process.poll() is None:
         started |= {child.pid: child for child in descendants(process)}
         time.sleep(0.05)
@@ -80,13 +85,13 @@ def kill_once(verb, folder, chance):
     _, alive = psutil.wait_procs(started.values(), timeout=_GONE_S)
     left = [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
     assert left == [], (verb, how, at, said)
-    whole, torn = lines_of(folder)
+    (whole, torn), later = lines_of(folder), stamps_of(folder)
     assert not torn or how == signal.SIGKILL, (verb, how, at, torn)
     for path, earlier in before.items():  # none of an unfinished run is lost to the next
-        # A run that is killed on its way out has written its results, and so removed the journal.
-        written = [one for one in path.parent.glob("*.json") if path not in whole and one.stat().st_mtime >= began]
+        # A run that is killed on its way out has written its results, and so removed the journal or replaced the last.
+        written = any(later[one] != stamps.get(one) for one in later if one.parent == path.parent)
         kept = process.returncode in {0, 1, 3} or whole.get(path, [])[: len(earlier)] == earlier
-        assert kept or written, (verb, how, at, path)
+        assert kept or written, (verb, how, at, path, len(earlier), len(whole.get(path, [])))
     if process.returncode == STATUS[how] and how != signal.SIGKILL:
         assert said.splitlines()[-1].startswith("rocattn") or "earlier run" in said, said
         if told := _KEPT.search(said):

@@ -1,9 +1,13 @@
 """Which compiler is chosen, and what is said about those that cannot be."""
 
 import shlex
+import shutil
+import subprocess
 import sys
+import time
 from importlib.util import find_spec
 
+import psutil
 import pytest
 
 from rocattn import toolchain
@@ -180,3 +184,21 @@ def test_without_any_compiler_the_cpu_has_a_reason(no_pinned):
     with pytest.raises(ToolchainError, match=r"no C\+\+ compiler: .*pip install .*ziglang==\d[.\d]+, or put clang"):
         toolchain.choose_host_compiler()
     assert toolchain.compiler_environment() == {}
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="util-linux ends a compilation with its process")
+def test_no_compilation_survives_the_process_that_wants_it(tmp_path):
+    """Even if that one is killed."""
+    program = (
+        "from pathlib import Path\n"
+        "from rocattn.toolchain.compilers import run_step\n"
+        "run_step(['sh', '-c', 'echo $$ > new; mv new pid; exec sleep 900'], Path('a.cpp').absolute(), 'this CPU')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "pid").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        compiler = psutil.Process(int((tmp_path / "pid").read_text()))
+        process.kill()
+    assert psutil.wait_procs([compiler], timeout=60)[1] == []

@@ -23,6 +23,7 @@ from rocattn_profiling.revisions.hunks import NATIVE
 
 WORKTREE = "WORKTREE"
 _ENDING_S, _PAUSE_S = 2.0, 0.05  # for what was started by a process that was killed
+_LONGEST_NAME = 200  # of a revision that a message names
 _UNSHALLOW = "run `git fetch --unshallow` first; in a GitHub workflow give actions/checkout `fetch-depth: 0`"
 # What ties git to one repository, whichever folder it starts in, and to one reading of paths: git sets it for hooks,
 # which run the gate.
@@ -161,6 +162,8 @@ def resolve(repo: Path, name: str) -> Revision:
         if error.output:  # about a revision that is missing, --quiet says nothing
             raise
         raise RevisionError(_missing(repo, name)) from error
+    if not sha.isalnum():  # "^HEAD": what HEAD does not have
+        raise RevisionError(_missing(repo, name))
     return _describe(repo, name, sha)
 
 
@@ -189,6 +192,8 @@ def _describe(repo: Path, name: str, sha: str, *, dirty: bool = False) -> Revisi
 
 
 def _missing(repo: Path, name: str) -> str:
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}…"
     if _is_shallow(repo):
         return f"revision {name!r} is not in this shallow clone: {_UNSHALLOW}"
     try:

@@ -45,8 +45,8 @@ class _Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Take "--" for the value that it is in `--base=--`, for which argparse gives an empty list."""
         if not action.option_strings or arg_strings != ["--"]:
-            return super()._get_values(action, arg_strings)  # type: ignore[misc]
-        value = self._get_value(action, "--")  # type: ignore[attr-defined]
+            return super()._get_values(action, arg_strings)
+        value = self._get_value(action, "--")
         self._check_value(action, value)
         return value if action.nargs is None else [value]
 

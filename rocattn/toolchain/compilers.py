@@ -141,7 +141,7 @@ def run_step(command: Sequence[str], source: Path, target: str) -> str:
 
 @functools.cache
 def _ended_with_us() -> tuple[str, ...]:
-    """Return what to start a compilation with, so that it ends if this process is killed; nothing where that is not had.
+    """Return what to start a compilation with, so that it ends if this process is killed; nothing if nothing can.
 
     Python could do it between fork and exec, which is not safe beside threads, and copies the tables of all our pages.
     """

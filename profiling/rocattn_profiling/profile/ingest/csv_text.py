@@ -1,10 +1,10 @@
 """CSV as profilers, spreadsheets and crashes leave it, read in blocks of bounded size.
 
-pandas' C parser reads a block with fixed types, two at a time: it does not hold the GIL. Only a block that does not fit them (a cut line, a repeated header, a
-spreadsheet's number) or has unbalanced quotes pays for `split_records`, line by line: rocprofv3 quotes kernel names
-without escaping the quotes in them, rocprof v1 may not quote them at all, and names contain commas and line ends. No
-other field contains any of these, so the name is what stands between the expected number of plain fields before and
-after it.
+pandas' C parser reads a block with fixed types, two at a time: it does not hold the GIL. Only a block that does not fit
+them (a cut line, a repeated header, a spreadsheet's number) or has unbalanced quotes pays for `split_records`, line by
+line: rocprofv3 quotes kernel names without escaping the quotes in them, rocprof v1 may not quote them at all, and names
+contain commas and line ends. No other field contains any of these, so the name is what stands between the expected
+number of plain fields before and after it.
 """
 
 from __future__ import annotations
@@ -163,11 +163,11 @@ def blocks(
     parser = _Parser(header, wanted, notes)
     try:
         line = 2
-        for piece, columns in _ahead(parser.regular, _chunks(stream, header.bytes, block_bytes, notes)):
+        for piece, alone in _ahead(parser.regular, _chunks(stream, header.bytes, block_bytes, notes)):
             data = parser.unfinished + piece
             line -= parser.unfinished.count(b"\n")
-            if parser.unfinished:
-                columns, parser.unfinished = parser.regular(data), b""
+            columns = parser.regular(data) if parser.unfinished else alone
+            parser.unfinished = b""
             block = None if data.isspace() else parser.parse(data, line, columns)
             line += count_byte(data, b"\n")
             if block is not None and block.rows:
@@ -284,7 +284,7 @@ class _Parser:
             edge |= part == ord("\r")
             if (quote[1:-1] & ~(edge[:-2] | edge[2:])).any():
                 raise IrregularError('"')
-            quotes += np.count_nonzero(quote[:_IN_CACHE])
+            quotes += int(np.count_nonzero(quote[:_IN_CACHE]))
         if quotes % 2:
             raise IrregularError('"')
 

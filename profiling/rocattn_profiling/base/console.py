@@ -6,6 +6,7 @@ rich and msgspec are imported inside the functions, so that ``--help`` does not 
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import signal
@@ -19,6 +20,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
     from rich.console import Console
 
     Handlers = dict[signal.Signals, Any]
@@ -103,7 +105,8 @@ def saying_elapsed(what: str, say_line: Callable[[str], None]) -> Iterator[None]
 def open_streams() -> None:
     """Open the standard streams that who started us has closed, so that no file of ours gets their numbers.
 
-    What goes to stderr is for people, and is dropped. What goes to stdout was asked for: writing it fails.
+    What goes to stderr is for people, and is dropped, also where a full disk does not take it. What goes to stdout was
+    asked for: writing it fails.
     """
     for number in range(3):
         try:
@@ -112,6 +115,22 @@ def open_streams() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY), number)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if sys.stderr is sys.__stderr__ and sys.stderr.fileno() == 2:
+        raw = io.BufferedWriter(_ForPeople(2, "wb", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
+
+
+class _ForPeople(io.FileIO):
+    """A stream that drops what a full disk does not take: a log that cannot be written ends no measurement."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write some bytes."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            return memoryview(data).nbytes
 
 
 def spell_out() -> None:

@@ -29,7 +29,7 @@ def compare(monkeypatch):
 
 def steps_of(engine, *lines, taken=()):
     """Return lines as steps, four bytes apart."""
-    instructions = [Instruction(*line.partition(" ")[::2], line=n) for n, line in enumerate(lines)]
+    instructions = [Instruction(*line.partition(" ")[::2]) for line in lines]
     return tuple(engine.Step(each, 4 * n, taken=n in taken) for n, each in enumerate(instructions))
 
 

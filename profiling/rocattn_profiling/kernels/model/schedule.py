@@ -5,8 +5,8 @@ them be busy at once. A product is one of 16 x 16 x 16 (8192 FLOPs) whatever the
 it also takes twice as long.
 
 A loop is read in its steady state: what an iteration leaves outstanding, the next one waits for. Each wait is matched
-with the accesses that it waits for by the hardware's counters (`WaitCounters`), so a wait that finds nothing outstanding
-is no wait.
+with the accesses that it waits for by the hardware's counters (`WaitCounters`), so a wait that finds nothing
+outstanding is no wait.
 """
 
 from __future__ import annotations

@@ -114,10 +114,10 @@ def open_streams() -> None:
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY), number)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
-    if sys.stderr is sys.__stderr__ and sys.stderr.fileno() == 2:
+    sys.stderr, standard = sys.stderr or os.fdopen(2, "w", closefd=False), sys.__stderr__
+    if standard is not None and sys.stderr is standard and standard.fileno() == 2:
         raw = io.BufferedWriter(_ForPeople(2, "wb", closefd=False))
-        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
+        sys.stderr = io.TextIOWrapper(raw, standard.encoding, standard.errors, line_buffering=True)
 
 
 class _ForPeople(io.FileIO):

@@ -135,7 +135,10 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     known = ("name", "arch", *_NUMBERS)
     if not lines:
         raise CommandError(f"{path} is empty: its first line must name the columns, of {', '.join(known)}")
-    (_, columns), *rows = [(n, [cell.strip() for cell in next(csv.reader([line]))]) for n, line in lines]
+    try:
+        (_, columns), *rows = [(n, [cell.strip() for cell in next(csv.reader([line]))]) for n, line in lines]
+    except csv.Error as error:
+        raise CommandError(f"{path} is no table: {error}") from error
     if stray := [column for column in columns if column not in known]:
         raise CommandError(f"{path} has a column {stray[0]!r}: known are {', '.join(known)}")
     if len(set(columns)) < len(columns):

@@ -84,6 +84,7 @@ def test_command_answers_a_file_of_cases_and_names_its_bad_rows(capsys, tmp_path
         ("arch,vgprs,lsd\n", "column 'lsd'"),
         ("arch,wave\n", "no column vgprs"),
         ("arch,vgprs,vgprs\n", "a column twice"),
+        ("arch,vgprs\n" + "9" * 200_000, "is no table"),
         (b"\xff\xfe\x00", "is no text"),
     ],
 )

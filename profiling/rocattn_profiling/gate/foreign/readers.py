@@ -332,7 +332,7 @@ def _tables(source: Text) -> Iterator[tuple[list[str], list[list[str]]]]:
     header: list[str] = []
     rows: list[list[str]] = []
     for line in [*source.content.splitlines(), ""]:
-        cells = [cell.strip() for cell in next(csv.reader([re.sub(r"^\[\d+\]:?", "", line.strip())]), [])]
+        cells = _cells(re.sub(r"^\[\d+\]:?", "", line.strip()))
         if header and len(cells) == len(header):
             rows.append(cells)
             continue
@@ -340,6 +340,13 @@ def _tables(source: Text) -> Iterator[tuple[list[str], list[list[str]]]]:
             yield header, rows
         names = len(cells) > 1 and not any(map(_is_number, cells))
         header, rows = (cells, []) if names and any(map(unit_of, cells)) else ([], [])
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line]), [])]
+    except csv.Error:  # a cell of more than 128 KiB: of no table
+        return []
 
 
 def _is_number(cell: str) -> bool:

@@ -13,7 +13,7 @@ bytes a lane, and of bank conflicts in LDS.
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -108,12 +108,14 @@ class Step:
         address: Where it lies.
         taken: Whether it is a branch that is taken.
         answer: Cycles in which memory answers it, if they are known.
+        conflicts: How often as long LDS takes over it because of bank conflicts.
     """
 
     instruction: Instruction
     address: int = 0
     taken: bool = False
     answer: int | None = None
+    conflicts: float = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ _ALU_WAITS = {"sa_sdst": (0, 1), "va_vcc": (1, 1), "va_ssrc": (8, 1), "va_sdst":
 _SILENT = {"s_delay_alu", "s_wait_alu", "s_barrier_wait"}
 _VECTORS, _MEMORIES = {Pipe.VECTOR, Pipe.MATRIX}, {Pipe.LDS, Pipe.GLOBAL, Pipe.SCRATCH}
 _SCALARS = {"s", "vcc", "exec"}
-_LANES, _BANKS = 32, 4
+_BANKS = 4
 _LONG_AGO, _NEVER = -1000, 1 << 40
 
 
@@ -162,6 +164,7 @@ class _Simd:
     """What the waves of a SIMD share.
 
     Attributes:
+        number: Its own.
         port: When the scalar and the vector unit take their next instruction.
         scalar_free, vector_free: When they are done with what they have.
         transcendental_free: When the unit for those takes the next.
@@ -171,6 +174,7 @@ class _Simd:
         reader, sources: Which wave the last vector instruction is of, and the vector registers that it reads.
     """
 
+    number: int = 0
     port: dict[Pipe, int] = field(default_factory=dict)
     scalar_free: int = 0
     vector_free: int = 0
@@ -199,6 +203,7 @@ class _Wave:
         mask, scalars: When the last vector instruction began that writes a mask; that uses a scalar register.
         scalar: When it issued its last scalar instruction.
         memory, sent, stores: When it issued its last memory instruction, when that began, and whether it is a store.
+        priority: What s_setprio gave it.
         issued: When it issued its last instruction that a unit gets.
         outstanding: When each access ends, by counter.
         arrived: At how many barriers.
@@ -227,6 +232,7 @@ class _Wave:
     sent: int = _LONG_AGO
     outstanding: dict[str, deque[int]] = field(default_factory=dict)
     arrived: int = 0
+    priority: int = 0
 
     @property
     def step(self) -> Step:
@@ -241,16 +247,22 @@ class Simulation:
         arch: The GPU ("gfx1100").
         memory: When its memory answers.
         timing: What is known of its units.
+
+    Attributes:
+        lanes, simds: Of a wave, and how many SIMDs there are.
+        slot: Cycles from one instruction of a wave, or of a unit that takes one at a time, to the next.
     """
 
+    lanes, simds, slot = 32, 2, 1
+
     def __init__(self, arch: str, memory: Memory, timing: Timing | None = None) -> None:
-        self._rates: Rates = rates(arch, _LANES)
+        self._rates: Rates = rates(arch, self.lanes)
         self._counters = WaitCounters(arch)
         self._memory, self._timing = memory, timing or TIMINGS[self._rates.family]
         self._waves: list[_Wave] = []
-        self._simds = [_Simd(), _Simd()]
-        self._lds: deque[int] = deque()
-        self._lds_free = self._global_free = 0
+        self._simds = [_Simd(number) for number in range(self.simds)]
+        self._lds: defaultdict[int, deque[int]] = defaultdict(deque)
+        self._global_free = 0
         self._code: dict[int, int] = {}
         self._met: dict[tuple[int, int], int] = {}
 
@@ -266,7 +278,8 @@ class Simulation:
         """
         waiting = list(self._waves)
         while waiting:
-            time, _, wave = min(((self._earliest(wave), wave.place, wave) for wave in waiting), key=lambda e: e[:2])
+            order = ((self._earliest(wave), -wave.priority, wave.place, wave) for wave in waiting)
+            time, _, _, wave = min(order, key=lambda each: each[:3])
             if time >= _NEVER:
                 raise ValueError("waves wait at a barrier for one that has ended")
             self._issue(wave, time)
@@ -358,13 +371,13 @@ class Simulation:
         group = wave.step.address // known.code_bytes
         self._code.setdefault(group, time)
         self._code.setdefault(group + 1, time + self._memory.code)
-        wave.next, wave.internal = time + 1, False
+        wave.next, wave.internal = time + self.slot, False
         if unit in _VECTORS:
             self._begin_vector(wave, instruction, time)
         elif unit in _MEMORIES:
             self._begin_memory(wave, instruction, time)
         elif unit is Pipe.SCALAR:
-            wave.simd.port[unit] = time + 1
+            wave.simd.port[unit] = time + self.slot
             if _SCALAR_LOAD.match(instruction.mnemonic):
                 self._count(wave, instruction, time + (wave.step.answer or self._memory.scalar))
             else:
@@ -380,7 +393,9 @@ class Simulation:
                 if instruction.mnemonic == "s_barrier":
                     self._wait_for_others(wave)
             elif instruction.mnemonic == "s_nop":
-                wave.next = time + 1 + int(instruction.operands, 0)
+                wave.next = time + self.slot * (1 + int(instruction.operands, 0))
+            elif instruction.mnemonic == "s_setprio":
+                wave.priority = int(instruction.operands, 0)
         if not wave.internal:
             wave.issued = time
         wave.times.append(time)
@@ -420,15 +435,15 @@ class Simulation:
     def _begin_memory(self, wave: _Wave, instruction: Instruction, time: int) -> None:
         known, cost = self._timing, self._rates.cost(instruction)
         stores = instruction.operations[0].access is Access.STORE
-        wave.simd.port[instruction.unit] = time + 1
+        wave.simd.port[instruction.unit] = time + self.slot
         wave.memory = time
         if instruction.unit is Pipe.LDS:
-            full = len(self._lds) >= known.lds_queue
-            wave.sent = max(time + known.sent, self._lds[-known.lds_queue] if full else 0)
+            queue = self._lds[wave.simd.number // self._rates.shared_by("lds")]
+            wave.sent = max(time + known.sent, queue[-known.lds_queue] if len(queue) >= known.lds_queue else 0)
             wide = cost.cycles > 1 and not stores
-            self._lds_free = max(wave.sent, self._lds_free) + int(cost.cycles * (known.lds_wide if wide else 1))
-            self._lds.append(self._lds_free)
-            done = self._lds_free + (known.lds_store if stores else known.lds_load + known.lds_wide_more * wide)
+            cycles = cost.cycles * wave.step.conflicts * (known.lds_wide if wide else 1)
+            queue.append(max(wave.sent, queue[-1] if queue else 0) + int(cycles))
+            done = queue[-1] + (known.lds_store if stores else known.lds_load + known.lds_wide_more * wide)
         else:
             wave.sent = max(time + known.sent, self._global_free)
             self._global_free = wave.sent + int(cost.issue)

@@ -17,7 +17,7 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -41,7 +41,7 @@ TIMING = Timing(
     dependent=5,  # 8 cycles from one v_fma_f32 to the next that needs it: TLX, measured on gfx950
     vector_done=0, scalar_after_vector=0, scalar_done=0, memory_after_scalar=0, carry_after_scalar=0, sent=0,
     vector_after_memory=0, after_store=0, clause=0, scalar_queue=0, lds_wide=1,
-    lds_load=61, lds_store=61,  # 69 cycles from one ds_read_b32 to the next: TLX, measured on gfx950
+    lds_load=60, lds_store=60,  # 68 from one ds_read_b32 to the next: TLX, the same (stores: not known)
     branch_after_scalar=4, branch_after_mask=8, taken=16, not_taken=4, barrier=16,  # not known
 )  # fmt: skip
 _PACKED = "v_pk_add_f32", "v_pk_fma_f32", "v_pk_mul_f32", "v_pk_mov_b32", "v_dot"
@@ -54,14 +54,15 @@ class Cdna(Simulation):
     Vector and matrix instructions are of one kind, and registers are waited for in the wave. What may follow a matrix
     instruction on its SIMD is from traces of MI308X and MI350X (LLVM's pull request 233721): the vector unit goes on
     after a slot, and one more for each 16 bytes of its widest source; packed arithmetic in single precision, two slots
-    after its end, and one more with sources of 16 bytes. When its result can be read is LLVM's (GCNHazardRecognizer).
+    after its end, and one more with sources of 16 bytes. Its result is read four slots after its end, on gfx950 five,
+    as LLVM has it (GCNHazardRecognizer), and by a product that adds to it at once.
     """
 
     lanes, simds, slot = 64, 4, 4
 
     def __init__(self, arch: str, memory: Memory, timing: Timing = TIMING) -> None:
         super().__init__(arch, memory, timing)
-        self._result = (4 if arch == "gfx950" else 3) * self.slot
+        self._result = (5 if arch == "gfx950" else 4) * self.slot
         self._matrix_free = [0] * self.simds
         self._packed_free = [0] * self.simds
         self._chained: dict[tuple[int, tuple[str, int]], int] = {}
@@ -185,7 +186,7 @@ class Steady:
 
 
 def steady(kernel: Kernel, latency: int = LATENCY, timing: Timing = TIMING) -> Steady:
-    """Simulate iterations of all waves of a CU, and count while all of them are under way."""
+    """Simulate iterations of all waves of a CU, and count until the first wave is through with its own."""
     simulation = Cdna(kernel.arch, Memory(latency, latency, latency), timing)
     bodies = [kernel.steps(loop) for loop in kernel.loops]
     waves = []
@@ -194,8 +195,8 @@ def steady(kernel: Kernel, latency: int = LATENCY, timing: Timing = TIMING) -> S
             waves.append(bodies[number * len(bodies) // kernel.waves])
             simulation.add(waves[-1] * _ITERATIONS, 0, simd=len(waves) % 4, block=block)
     times = simulation.run()
-    begin = max(each[_WARM * len(body)] for each, body in zip(times, waves, strict=True))
-    end = min(each[-1] for each in times)
+    first = min(range(len(times)), key=lambda number: times[number][-1])
+    begin, end = times[first][_WARM * len(waves[first])], times[first][-1]
     costs = rates(kernel.arch, 64)
     work = iterations = 0.0
     for issued, body in zip(times, waves, strict=True):
@@ -256,10 +257,10 @@ class Row:
         ).rstrip()
 
 
-def _rows(aiter: Path | None, bench: Path | None, triton: Path | None, latency: int) -> Iterator[Row]:
+def _rows(assembly: Path | None, bench: Path | None, triton: Path | None, latency: int) -> Iterator[Row]:
     simulated: dict[tuple[str, str], tuple[float, str]] = {}
-    if aiter:
-        code = aiter / "hsa/gfx942/fmha_v3_fwd/MI300"
+    if assembly:
+        code = assembly / "hsa/gfx942/fmha_v3_fwd/MI300"
         simulated["aiter", "128"] = steady(_of_aiter(code / "fwd_hd128_bf16_causal_rtna.co"), latency).busy, ""
     for folder in sorted((triton / "gfx942").iterdir()) if triton else ():
         shares = sorted(steady(kernel, latency).busy for kernel in _of_triton(folder))
@@ -277,12 +278,13 @@ def _rows(aiter: Path | None, bench: Path | None, triton: Path | None, latency: 
             pairs = [(a, b) for a in keys for b in keys if measured[a] > measured[b]]
             right = sum(simulated[a][0] > simulated[b][0] for a, b in pairs)
             yield Row("MI300X, pairs of these in order", len(pairs), right, right == len(pairs))
-    if aiter:
+    if assembly:
         rtz, rtne = (steady(_of_aiter(code / f"fwd_hd128_bf16_{name}.co"), latency) for name in ("rtz", "rtne"))
         ratio = rtne.cycles / rtz.cycles
-        yield Row("MI300X, speed of AITER's rtz over rtne", _ROUNDING, ratio, abs(ratio / _ROUNDING - 1) <= _RATIO / 100)
+        close = abs(ratio / _ROUNDING - 1) <= _RATIO / 100
+        yield Row("MI300X, speed of AITER's rtz over rtne", _ROUNDING, ratio, close)
         for name, share in _PUBLISHED.items():
-            kernel = _of_aiter(aiter / f"hsa/gfx950/fmha_v3_fwd/fwd_hd128_bf16{name}.co")
+            kernel = _of_aiter(assembly / f"hsa/gfx950/fmha_v3_fwd/fwd_hd128_bf16{name}.co")
             note = "measured: of the peak at 2.4 GHz, simulated: of cycles"
             yield Row(f"MI355X, AITER D=128{name} %", 100 * share, steady(kernel, latency).busy, None, note)
 

@@ -21,6 +21,13 @@ def engine(monkeypatch):
 
 
 @pytest.fixture
+def cdna(monkeypatch):
+    """The same of CDNA."""
+    monkeypatch.syspath_prepend(RESEARCH)
+    return importlib.import_module("cdna")
+
+
+@pytest.fixture
 def compare(monkeypatch):
     """What judges it."""
     monkeypatch.syspath_prepend(RESEARCH)
@@ -153,6 +160,73 @@ def test_the_same_code_takes_the_same_time(engine):
     waves = [["ds_load_b128 v[2:5], v1", "s_wait_dscnt 0x0", "v_exp_f32_e32 v2, v2", WMMA.format(8, 15)]] * 6
     first, again = (issue(engine, "gfx1200", *waves, simds=(0, 1) * 3) for _ in range(2))
     assert first == again
+
+
+def issue_on_cdna(cdna, arch, *waves, simds=()):
+    """Return when each of some waves of a CU issues each of its lines."""
+    simulation = cdna.Cdna(arch, cdna.Memory(scalar=1000, vector=600, store=300))
+    for n, lines in enumerate(waves):
+        simulation.add(steps_of(cdna, *lines), 0, simd=simds[n] if simds else 0, block=n)
+    return simulation.run()
+
+
+MFMA = {
+    "gfx942": "v_mfma_f32_32x32x8_f16 v[{0}:{1}], v[200:201], v[204:205], v[{0}:{1}]",
+    "gfx950": "v_mfma_f32_32x32x16_f16 v[{0}:{1}], v[200:203], v[204:207], v[{0}:{1}]",
+}
+
+
+class TestCdna:
+    """Waves of 64 lanes; times are sums of published ones."""
+
+    def test_a_simd_takes_a_vector_instruction_in_4_cycles(self, cdna):
+        """Of all its waves; one that needs the last one's result waits for 8."""
+        free, bound = ["v_mov_b32_e32 v1, 0", "v_mov_b32_e32 v2, 0"], ["v_mov_b32_e32 v1, 0", "v_mov_b32_e32 v2, v1"]
+        assert issue_on_cdna(cdna, "gfx942", free) == [[0, 4]]
+        assert issue_on_cdna(cdna, "gfx942", bound) == [[0, 8]]
+        assert issue_on_cdna(cdna, "gfx942", free, free) == [[0, 4], [8, 12]]
+        assert issue_on_cdna(cdna, "gfx942", free, free, simds=(0, 1)) == [[0, 4], [0, 4]]
+
+    @pytest.mark.parametrize(("arch", "vector", "packed", "result"), [("gfx942", 4, 40, 48), ("gfx950", 8, 44, 52)])
+    def test_what_runs_beside_a_matrix_instruction(self, cdna, arch, vector, packed, result):
+        """Vector work at once, packed work behind it, what reads its result still later."""
+        product = MFMA[arch].format(0, 15)
+        for line, time in (
+            ("v_mov_b32_e32 v100, 0", vector), ("v_pk_mul_f32 v[100:101], v[102:103], v[104:105]", packed),
+            ("v_mov_b32_e32 v100, v15", result), (product, 32), (MFMA[arch].format(16, 31), 32),
+            (MFMA[arch].format(16, 31).replace("v[200:20", "v[0:"), result),
+        ):  # fmt: skip
+            times = [issue_on_cdna(cdna, arch, [product, line])[0][1]]
+            if time != result:
+                times.append(issue_on_cdna(cdna, arch, [product], [line])[1][0])
+            assert set(times) == {time}, line
+
+    def test_priority_goes_before_age(self, cdna):
+        """s_setprio lets a younger wave go first."""
+        work = ["s_nop 0", *(f"v_mov_b32_e32 v{n}, 0" for n in range(3))]
+        older, younger = issue_on_cdna(cdna, "gfx942", work, ["s_setprio 1", *work[1:]])
+        assert younger == [0, 4, 8, 12]
+        assert older[1:] == [16, 20, 24]
+
+    def test_lds_answers_after_64_cycles(self, cdna):
+        """TLX: 68 from one ds_read_b32 to the next that needs it."""
+        read, wait = "ds_read_b32 v1, v0", "s_waitcnt lgkmcnt(0)"
+        assert issue_on_cdna(cdna, "gfx950", [read, wait, read])[0] == [0, 64, 68]
+
+    def test_two_simds_share_half_of_lds(self, cdna):
+        """Reads of 16 bytes a lane keep it for 16 cycles on gfx942."""
+        wave = ["ds_read_b128 v[2:5], v1", "s_waitcnt lgkmcnt(0)"]
+        times = issue_on_cdna(cdna, "gfx942", *[wave] * 4, simds=(0, 1, 2, 3))
+        assert [each[1] for each in times] == [76, 92, 76, 92]
+
+    @pytest.mark.parametrize(("blocks", "busy"), [(1, 47), (2, 94), (4, 100)])
+    def test_more_waves_fill_the_matrix_unit(self, cdna, blocks, busy):
+        """A wave that waits for each product leaves the unit to another."""
+        lines = [MFMA["gfx942"].format(0, 15), "v_mov_b32_e32 v100, v0", "s_cbranch_scc0 .L1"]
+        text = "\n".join([".type k,@function", "k:", ".L1:", *lines, "s_endpgm", ".size k, .-k", ""])
+        (function,) = cdna.parse_assembly(text)
+        kernel = cdna.Kernel("gfx942", function, (cdna.hot_loop(function),), 4, blocks)
+        assert cdna.steady(kernel).busy == pytest.approx(busy, abs=4)
 
 
 def test_answers_are_read_off_waits(compare, engine):

@@ -4,10 +4,11 @@ Each wave issues its instructions in order; the waves of a SIMD take turns at it
 when was read off captures of real GPUs (`captures`); `Timing` says of each number which code shows it ("older": of the
 same repository's history). Times are of issue, as a trace has them: the cycle in which an instruction leaves its wave,
 or a wait ends. What a wave executes is given (`Step`), since no values are computed; memory answers in a given time.
-The cycles that a unit is busy, what counts as outstanding and what is written to are the product's tables.
+The cycles that a unit is busy, what counts as outstanding and what is written to are the product's tables. What CDNA
+does otherwise is in `cdna`.
 
-Nothing here is known of waves of 64 lanes, of WMMA on RDNA 3, of s_sleep and priorities, of atomics, of LDS loads of 8
-bytes a lane, and of bank conflicts in LDS.
+Nothing here is known of RDNA's waves of 64 lanes, of WMMA on RDNA 3, of s_sleep and priorities, of atomics, of LDS
+loads of 8 bytes a lane, and of bank conflicts in LDS.
 """
 
 from __future__ import annotations

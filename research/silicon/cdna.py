@@ -42,7 +42,7 @@ from rocattn_profiling.kernels.read.instructions import Access, Pipe
 
 LATENCY = 790  # cycles from a load to its answer: what Triton's TLX takes for gfx950, not measured
 TIMING = Timing(
-    dependent=5,  # 8 cycles from one v_fma_f32 to the next that needs it: TLX, measured on gfx950
+    dependent=5,  # 8 cycles from one v_fma_f32 to the next that needs it: TLX, measured on gfx950 (GCN had 4)
     vector_done=0, scalar_after_vector=0, scalar_done=0, memory_after_scalar=0, carry_after_scalar=0, sent=0,
     vector_after_memory=0, after_store=0, clause=0, scalar_queue=0, lds_wide=1,
     lds_load=60, lds_store=60,  # 68 from one ds_read_b32 to the next: TLX, the same (stores: not known)

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+from pickle import PicklingError
 
 import pytest
 
@@ -43,10 +45,9 @@ def test_results_come_in_the_order_of_their_items():
 
 def test_forks_make_way_for_new_ones():
     """A fork keeps a copy of all that it touches: none lives from the first item to the last."""
-    pids = list(forked(lambda _: os.getpid(), range(300), 2))
-    spans = [max(at for at, other in enumerate(pids) if other == pid) - pids.index(pid) for pid in {*pids}]
-    assert max(spans) < 60
-    assert len({*pids}) > 4
+    items = Counter(forked(lambda _: os.getpid(), range(300), 2))
+    assert max(items.values()) < 30
+    assert len(items) > 10
 
 
 def test_an_error_is_that_of_the_work():
@@ -55,8 +56,11 @@ def test_an_error_is_that_of_the_work():
     def work(at):
         raise ValueError(f"item {at}")
 
-    with pytest.raises(ValueError, match="item 0"):
+    with pytest.raises(ValueError, match="item 0") as raised:
         list(forked(work, range(4), 2))
+    assert "in work" in "".join(raised.value.__notes__)  # where it was, for who mends it
+    with pytest.raises((AttributeError, PicklingError), match="local object"):
+        list(forked(lambda at: lambda: at, range(4), 2))
 
 
 def test_a_killed_process_is_one_line():

@@ -17,7 +17,9 @@ def compared(series, tags=()):
     """The page of series, tags being (name, number of the commit)."""
     lines = [line for family in families(series) for line in family.lines]
     places = {(line.label, line.where): f"history/x.html#{line.anchor}" for line in lines}
-    return compare.compare_page(lines, places, Around(COMMITS, tags=[(name, f"{n:040x}") for name, n in tags]))
+    around = Around(COMMITS, tags=[(name, f"{n:040x}") for name, n in tags])
+    chosen = compare.compared_commits(lines, around)
+    return chosen and compare.compare_page(chosen, lines, places, around)
 
 
 def rising(series_of, **about):

@@ -186,6 +186,18 @@ class StagedFiles:
             _remove(partial)
         _remove_empty(self._made)
 
+    def expect(self, paths: Iterable[Path]) -> None:
+        """Prepare for files that forks of this process will `add`: what they leave is removed here, too.
+
+        Raises:
+            RocattnError: As `add`; and for a device or a pipe, whose content could not wait in a fork.
+        """
+        for path in paths:
+            if _is_special(path):
+                raise RocattnError(f"cannot write {path}: not a regular file")
+            with _naming(path):
+                self._beside(path)
+
     def add(self, path: Path, pieces: Iterable[bytes]) -> None:
         """Write a file beside its target; the content for a device or a pipe waits in memory.
 

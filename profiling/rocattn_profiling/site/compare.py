@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -72,14 +72,20 @@ class ComparePage:
     island: Markup
 
 
-def compare_page(
-    lines: Sequence[HistoryLine], places: Mapping[tuple[str, str], str], around: Around
-) -> ComparePage | None:
-    """Compare the newest commit of the branch with the last release, or else with the one measured before it.
+class Compared(NamedTuple):
+    """Two commits to compare, how many values each measured one has, and the releases among these, newest first."""
+
+    old: str
+    new: str
+    values: Mapping[str, int]
+    releases: Mapping[str, str]
+
+
+def compared_commits(lines: Sequence[HistoryLine], around: Around) -> Compared | None:
+    """Choose the newest commit of the branch and the last release, or else the one measured before it.
 
     Args:
         lines: Every line of the site.
-        places: The page and anchor of each.
         around: The site's commits and tags.
 
     Returns:
@@ -90,9 +96,22 @@ def compare_page(
     measured = sorted((commits[sha] for sha in values if commits[sha].on_branch), key=lambda info: info.order)
     releases = _releases(measured, around)
     pair = _pair(lines, [info.sha for info in measured], releases)
-    if pair is None:
-        return None
-    old, new = pair
+    return pair and Compared(*pair, values, releases)
+
+
+def compare_page(
+    compared: Compared, lines: Sequence[HistoryLine], places: Mapping[tuple[str, str], str], around: Around
+) -> ComparePage:
+    """Compare two commits.
+
+    Args:
+        compared: The commits.
+        lines: Every line of the site.
+        places: The page and anchor of each.
+        around: The site's commits and tags.
+    """
+    commits = around.commits
+    old, new, values, releases = compared
     held, room = {new, old}, VALUES - values[new] - values[old]
     for sha in dict.fromkeys([*releases, *sorted(values, key=lambda sha: -commits[sha].order)]):
         if sha not in held and values[sha] <= room:

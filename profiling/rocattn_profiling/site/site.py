@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,11 @@ from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, envi
 from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.changes import AUDIT, atom, lower_is_better, where_of
 from rocattn_profiling.site.commits import CommitInfo, History, with_pull_requests
-from rocattn_profiling.site.compare import ROWS, ComparePage, compare_page
+from rocattn_profiling.site.compare import ROWS, Compared, compare_page, compared_commits
 from rocattn_profiling.site.history import (
     CSV_VALUES,
     Family,
     HistoryPage,
-    KernelPage,
     drawn_lines,
     families,
     history_page,
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.model import GateResult
 
     Step = Callable[[int, str], None]
+    Keep = Callable[[str, str], str]
+    Texts = list[tuple[str, str]]
 
 FRONT = "index.html"
 OPTIONAL = ("compare.html", "changes.html", "commits.html", "kernels.html", "bench.html", "gate.html")
@@ -130,10 +132,13 @@ def write_site(
         RocattnError: When the folder cannot be written; then nothing changed.
     """
     with staging or StagedFiles() as waiting:
-        written = [out / FRONT]
-        for name, text in pages_of(site, on_step, jobs):
+
+        def keep(name: str, text: str) -> str:
             waiting.add(out / name, [text.encode()])
-            written += [out / name] * (name != FRONT)
+            return ""
+
+        pages = pages_of(site, on_step, jobs, keep, lambda names: waiting.expect(out / name for name in names))
+        written = [out / FRONT, *(out / name for name, _ in pages if name != FRONT)]
         waiting.commit()
     kept = set(written)
     earlier = [*(out / name for name in OPTIONAL), *(path for name in FOLDERS for path in (out / name).glob("*.html"))]
@@ -145,8 +150,19 @@ def write_site(
     return written
 
 
-def pages_of(site: Site, on_step: Step = lambda _, __: None, jobs: int = 1) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of each page, feed, style sheet and script included; as `write_site`."""
+def pages_of(
+    site: Site, on_step: Step = lambda _, __: None, jobs: int = 1, keep: Keep = lambda _, text: text,
+    expect: Callable[[list[str]], None] = lambda _: None,
+) -> Iterator[tuple[str, str]]:  # fmt: skip
+    """Yield the path and text of each page, feed, style sheet and script included; as `write_site`.
+
+    Args:
+        site: The contents.
+        on_step: As of `write_site`, as is ``jobs``.
+        jobs: Number of processes.
+        keep: Called with each path and text in the process that laid the page out; returns what is sent for the text.
+        expect: Called with the paths of pages that other processes may lay out, before they do.
+    """
     prepare_templates()
     add_filters(
         {
@@ -155,103 +171,158 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None, jobs: int = 1) -> I
             "pull_requests": with_pull_requests,
         }
     )
-    commits, by_series = site.history.commits, site.changes.by_series()
-    series = in_commit_order(site.series, commits)
-    grouped = families(series, by_series)
-    names = {line.name for family in grouped for line in family.lines if line.name}
-    backends = order_backends({*names, *(site.report.backends if site.report else ())})
-    paths = commit_paths(series, commits)
-    pages_above = {sha: f"../{path}" for sha, path in paths.items()}
-    around = Around(commits, backends, site.changes.boundaries, pages_above, site.history.tags)
-    kernels = kernel_pages(series, around, by_series)
-    steps = len(grouped) + len(kernels) + len(paths)
-    gate = gate_view.view(site.gate) if site.gate else None
-    places, dots = places_of(grouped, around)
-    homes = {change.id: dots.get(change.id, "changes.html") for change in site.changes.listed}
-    measured = commits_of(line.points for line in series).keys()
-    compared = compare_page([line for family in grouped for line in family.lines], places, around)
-    common: dict[str, Any] = {
-        "searched": sum(commits[sha].on_branch for sha in measured & commits.keys()),
-        "links": _navigation(site, bool(kernels), bool(paths), compared), "compares": bool(compared),
-        "project": site.project, "version": rocattn.__version__,
-        "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
-        "commit_pages": paths, "line_count": len(series), "limit": LISTED_CAUSES, "asv": site.asv,
-        "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(kernels), "gated": bool(site.gate),
-        "tags": {sha: [name for name, tagged in site.history.tags if tagged == sha] for sha in paths},
-        "csv": sum(len(line.points) for line in series) <= CSV_VALUES,
-        "pretty": {line.benchmark: line.pretty_name for line in series if line.pretty_name},
-        "places": places, "causes": {cause.sha: cause for cause in site.changes.causes},
-    }  # fmt: skip
-
-    def page(path: str, template: str, title: str, **values: Any) -> tuple[str, str]:
-        return path, render(template, title, root="../" * path.count("/"), here=path, **common, **values)
-
-    def history_pages(family: Family) -> tuple[HistoryPage, list[tuple[str, str]]]:
-        laid = history_page(family, around)
-        title = f"{laid.title} - {site.project}"
-        texts = [page(f"history/{laid.slug}.html", "history.html.j2", title, page=laid, scripted=True)]
-        if common["csv"]:
-            texts.append((f"history/{family.slug}.csv", values_csv(family)))
-        return laid.without_charts(), texts
-
+    layout = _Layout(site, keep)
+    expect(layout.many())
+    steps = len(layout.families) + len(layout.kernels) + len(layout.paths)
+    # The longest first.
+    alone = [layout.commits, layout.comparison, *[layout.changes] * bool(site.series)]
+    tasks: list[Callable[[], Any]] = [*alone, *(partial(layout.history, family) for family in layout.families)]
+    done = forked(_called, tasks, jobs)
+    moved, compared, *changes = itertools.islice(done, len(alone))
     histories = []
-    for laid, texts in forked(history_pages, grouped, jobs):
+    for laid, texts in done:
         on_step(steps, texts[0][0])
         histories.append(laid)
         yield from texts
-    # After the many pages above, whose processes would copy them.
-    moved = commit_pages(series, site.history, site.changes.listed, site.changes.boundaries, paths)
-    yield page(
-        FRONT, "index.html.j2", site.project, gate=gate,
-        judged=judged_state(site.gate, site.history, site.gate_branch) if site.gate else None,
-        head=commits.get(site.history.head), report=site.report,
-        baseline=BASELINE, problems=site.problems, machines=site.machines,
-        pages=histories, tree=tree_of(histories), scripted=bool(histories),
-        machine_names=sorted({line.machine for line in series}), commit_count=len(measured),
-        standing=site.standing, headline=HEADLINE, changes=site.changes,
-        kernels=kernels, baselines=sorted(site.baselines), last=last_measured(series, site.history),
-        broken=broken_lines(series, site.history),
-    )  # fmt: skip
-    yield from _optional(site, page, paths, compared, moved, kernels, gate)
-    for kernel in kernels:
-        title, path = f"{kernel.name} - {site.project}", f"kernels/{kernel.slug}.html"
+    tasks = [partial(layout.front, histories), partial(layout.all_commits, moved)]
+    done = forked(_called, tasks + [partial(layout.commit, commit) for commit in moved], jobs)
+    yield from itertools.chain(next(done), *changes, compared, next(done), _optional(layout))
+    for kernel in layout.kernels:
+        path = f"kernels/{kernel.slug}.html"
         on_step(steps, path)
-        yield page(path, "kernel.html.j2", title, page=kernel)
-
-    def commit_text(commit: CommitPage) -> tuple[str, str]:
-        title = f"{commit.commit.sha[:8]} - {site.project}"
-        return page(commit.path, "commit.html.j2", title, page=commit, judged=gate)
-
-    for path, text in forked(commit_text, moved, jobs):
-        on_step(steps, path)
-        yield path, text
-    yield from ((attached.path, attached.text) for attached in site.standing.attached)
+        yield layout.page(path, "kernel.html.j2", kernel.name, page=kernel)
+    for texts in done:
+        on_step(steps, texts[0][0])
+        yield from texts
+    yield from (layout.text(attached.path, attached.text) for attached in site.standing.attached)
     for name in ("style.css", "site.js")[: 1 + bool(histories)]:
-        yield name, environment().get_template(f"{name}.j2").render(many=MANY)
+        yield layout.text(name, environment().get_template(f"{name}.j2").render(many=MANY))
 
 
-def _optional(
-    site: Site, page: Callable[..., tuple[str, str]], paths: Mapping[str, str], compared: ComparePage | None,
-    moved: Sequence[CommitPage], kernels: Sequence[KernelPage], gate: gate_view.GateView | None,
-) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Yield the pages of which a site has one or none, and those of reports."""
-    if site.series:
-        yield page("changes.html", "changes.html.j2", f"Changes - {site.project}", changes=site.changes)
-        feed = atom(site.changes.regressions, site.history, paths, site.made_ms, site.url, site.project)
-        yield "feed.xml", feed
-    if compared:
-        title = f"Compare - {site.project}"
-        yield page("compare.html", "compare.html.j2", title, page=compared, most=ROWS, scripted=True)
-    if moved:
-        yield page("commits.html", "commits.html.j2", f"Commits - {site.project}", pages=moved)
-    if kernels:
-        yield page("kernels.html", "kernels.html.j2", f"Kernels - {site.project}", pages=kernels)
+def _called(lay_out: Callable[[], Any]) -> Any:
+    return lay_out()
+
+
+class _Layout:
+    """What all pages of a site share, and how each is laid out, in whichever process.
+
+    Args:
+        site: The contents.
+        keep: As of `pages_of`.
+    """
+
+    def __init__(self, site: Site, keep: Keep) -> None:
+        self.site, self._keep = site, keep
+        commits, by_series = site.history.commits, site.changes.by_series()
+        self._series = series = in_commit_order(site.series, commits)
+        self.families = grouped = families(series, by_series)
+        self._lines = [line for family in grouped for line in family.lines]
+        names = {line.name for line in self._lines if line.name}
+        backends = order_backends({*names, *(site.report.backends if site.report else ())})
+        self.paths = paths = commit_paths(series, commits)
+        pages_above = {sha: f"../{path}" for sha, path in paths.items()}
+        self._around = around = Around(commits, backends, site.changes.boundaries, pages_above, site.history.tags)
+        self.kernels = kernel_pages(series, around, by_series)
+        self.gate = gate_view.view(site.gate) if site.gate else None
+        self._places, dots = places_of(grouped, around)
+        homes = {change.id: dots.get(change.id, "changes.html") for change in site.changes.listed}
+        self._measured = commits_of(line.points for line in series).keys()
+        self.compared = compared_commits(self._lines, around)
+        self.csv = sum(len(line.points) for line in series) <= CSV_VALUES
+        self._common: dict[str, Any] = {
+            "searched": sum(commits[sha].on_branch for sha in self._measured & commits.keys()),
+            "links": _navigation(site, bool(self.kernels), bool(paths), self.compared), "compares": bool(self.compared),
+            "project": site.project, "version": rocattn.__version__,
+            "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
+            "commit_pages": paths, "line_count": len(series), "limit": LISTED_CAUSES, "asv": site.asv,
+            "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(self.kernels),
+            "gated": bool(site.gate), "csv": self.csv,
+            "tags": {sha: [name for name, tagged in site.history.tags if tagged == sha] for sha in paths},
+            "pretty": {line.benchmark: line.pretty_name for line in series if line.pretty_name},
+            "places": self._places, "causes": {cause.sha: cause for cause in site.changes.causes},
+        }  # fmt: skip
+
+    def text(self, path: str, text: str) -> tuple[str, str]:
+        """Keep a page, and return what `pages_of` yields of it."""
+        return path, self._keep(path, text)
+
+    def page(self, path: str, template: str, title: str, **values: Any) -> tuple[str, str]:
+        """Lay out one page."""
+        title = f"{title} - {self.site.project}" if title else self.site.project
+        root = "../" * path.count("/")
+        return self.text(path, render(template, title, root=root, here=path, **self._common, **values))
+
+    def history(self, family: Family) -> tuple[HistoryPage, Texts]:
+        """Lay out a family's page, and its values."""
+        laid = history_page(family, self._around)
+        texts = [self.page(f"history/{laid.slug}.html", "history.html.j2", laid.title, page=laid, scripted=True)]
+        if self.csv:
+            texts.append(self.text(f"history/{family.slug}.csv", values_csv(family)))
+        return laid.without_charts(), texts
+
+    def changes(self) -> Texts:
+        """Lay out the list of changes, and the feed."""
+        site = self.site
+        listed = self.page("changes.html", "changes.html.j2", "Changes", changes=site.changes)
+        feed = atom(site.changes.regressions, site.history, self.paths, site.made_ms, site.url, site.project)
+        return [listed, self.text("feed.xml", feed)]
+
+    def comparison(self) -> Texts:
+        """Lay out the page of two commits, if there are two."""
+        if not self.compared:
+            return []
+        laid = compare_page(self.compared, self._lines, self._places, self._around)
+        return [self.page("compare.html", "compare.html.j2", "Compare", page=laid, most=ROWS, scripted=True)]
+
+    def commits(self) -> list[CommitPage]:
+        """Return what the pages of commits show."""
+        changes = self.site.changes
+        return commit_pages(self._series, self.site.history, changes.listed, changes.boundaries, self.paths)
+
+    def commit(self, commit: CommitPage) -> Texts:
+        """Lay out a commit's page."""
+        return [self.page(commit.path, "commit.html.j2", commit.commit.sha[:8], page=commit, judged=self.gate)]
+
+    def front(self, histories: Sequence[HistoryPage]) -> Texts:
+        """Lay out the front page."""
+        site, series = self.site, self._series
+        return [self.page(
+            FRONT, "index.html.j2", "", gate=self.gate,
+            judged=judged_state(site.gate, site.history, site.gate_branch) if site.gate else None,
+            head=site.history.commits.get(site.history.head), report=site.report,
+            baseline=BASELINE, problems=site.problems, machines=site.machines,
+            pages=histories, tree=tree_of(histories), scripted=bool(histories),
+            machine_names=sorted({line.machine for line in series}), commit_count=len(self._measured),
+            standing=site.standing, headline=HEADLINE, changes=site.changes,
+            kernels=self.kernels, baselines=sorted(site.baselines), last=last_measured(series, site.history),
+            broken=broken_lines(series, site.history),
+        )]  # fmt: skip
+
+    def all_commits(self, moved: Sequence[CommitPage]) -> Texts:
+        """Lay out the list of commits, if there are some."""
+        return [self.page("commits.html", "commits.html.j2", "Commits", pages=moved)] if moved else []
+
+    def many(self) -> list[str]:
+        """Return the paths of the pages that are laid out in several processes."""
+        kinds = ("html", "csv") if self.csv else ("html",)
+        return [
+            FRONT, *["changes.html", "feed.xml"] * bool(self.site.series), *["compare.html"] * bool(self.compared),
+            *(f"history/{family.slug}.{kind}" for family in self.families for kind in kinds),
+            *["commits.html"] * bool(self.paths), *self.paths.values(),
+        ]  # fmt: skip
+
+
+def _optional(layout: _Layout) -> Iterator[tuple[str, str]]:
+    """Yield the other pages of which a site has one or none, and those of reports."""
+    site, page = layout.site, layout.page
+    if layout.kernels:
+        yield page("kernels.html", "kernels.html.j2", "Kernels", pages=layout.kernels)
     reports = {"bench.html": ("Report", site.report)} if site.report else {}
     reports |= {f"baselines/{name}.html": (f"Baseline: {name}", report) for name, report in site.baselines.items()}
     for path, (heading, report) in reports.items():
-        yield page(path, "bench.html.j2", f"{heading} - {site.project}", report=report, heading=heading)
-    if gate:
-        yield page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
+        yield page(path, "bench.html.j2", heading, report=report, heading=heading)
+    if layout.gate:
+        yield page("gate.html", "gate.html.j2", "Gate", gate=layout.gate)
 
 
 def machine_fact(value: str, key: str) -> str:
@@ -276,7 +347,7 @@ def places_of(
     return places, dots
 
 
-def _navigation(site: Site, kernels: bool, commits: bool, compared: ComparePage | None) -> list[Link]:
+def _navigation(site: Site, kernels: bool, commits: bool, compared: Compared | None) -> list[Link]:
     links = [Link("index.html", "Overview")]
     links += [Link("changes.html", "Changes")] if site.series else []
     links += [Link("commits.html", "Commits")] if commits else []

@@ -297,9 +297,9 @@ def test_helper_processes_find_the_same():
         points = [Point(sha=f"c{i}", date_ms=i, value=value) for i, value in enumerate(values)]
         lined.append(Series(benchmark=f"b{number}", params={}, unit="s", machine="m", env_name="e", points=points))
         starts.append({"c25"} if number % 4 == 0 else set())
-    here = list(changes.in_processes(lined, starts, 1))
+    here = list(map(changes._search, lined, starts))
     assert sum(len(found.changes) for found in here) >= 8
-    assert list(changes.in_processes(lined, starts, 2)) == here
+    assert list(changes.in_processes(changes._search, lined, starts, jobs=2)) == here
 
 
 def levels(*parts, noise=0.02, seed=0):

@@ -11,14 +11,13 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from xml.etree import ElementTree as ET
 
 import numpy as np
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.series import PLACE_KEYS, Series, in_order, is_rate
+from rocattn_profiling.asv.series import PLACE_KEYS, Series, in_order, is_rate, once_for_commits
 from rocattn_profiling.asv.store import read_config
 from rocattn_profiling.base.forks import forked
 from rocattn_profiling.pages.quantities import percent, utc
@@ -39,13 +38,13 @@ from rocattn_profiling.site.model import LIMIT, OPEN, Boundary, Changes, CommitC
 
 if TYPE_CHECKING:
     from rocattn_profiling.asv.store import AsvStore
-    from rocattn_profiling.site.changepoints import ShortLevel
+    from rocattn_profiling.site.changepoints import ShortLevel, Unsearched
 
     Waived = Callable[[str, str, str, float], str]
     Accepted = Callable[[str, int], str]
     LimitOf = Callable[[str], float]
     Excused = Callable[[Sequence[tuple[str, str]]], Sequence[str]]
-    Runner = Callable[[Sequence[Series], Sequence[set[str]]], Iterable["Searched"]]
+    Runner = Callable[..., Iterable["Searched"]]
 
 _Value = TypeVar("_Value")
 MANY_LINES, MANY_SHARE, MANY_SUITES = 20, 0.1, 3
@@ -66,10 +65,15 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Searched(NamedTuple):
-    """What one series alone tells: its changes, and the levels that are too short to be some."""
+    """What one series alone tells: its changes, the levels that are too short to be some, and where it rose from zero.
+
+    ``left_out`` says why it, or a part of it, was not searched.
+    """
 
     changes: list[CommitChange]
     short: list[ShortLevel]
+    left_out: Unsearched | None
+    rises: list[tuple[CommitChange, float]]
 
 
 def where_of(series: Series) -> str:
@@ -98,7 +102,7 @@ def nothing_excused(ranges: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def find_changes(
-    series: Iterable[Series], history: History, waived: Waived = nothing_waived, run: Runner | None = None,
+    series: Iterable[Series], history: History, waived: Waived = nothing_waived, run: Runner = map,
     accepted: Accepted = nothing_accepted, limit_of: LimitOf = usual_limit, excused: Excused = nothing_excused,
 ) -> Changes:  # fmt: skip
     """Find the changes of every series.
@@ -108,7 +112,7 @@ def find_changes(
         history: The repository's commits, which give the order of points; those of other branches are left out.
         waived: Returns why a regression is accepted ("" if it is not), given the gate's label, metric and architecture
             and its size: the new cost over the old.
-        run: Searches series, given the boundary commits of each; None does so in this process.
+        run: Calls a function with each series and what belongs to it, as `map` does in this process.
         accepted: Returns why asv's configuration does not want a regression, given its label and the order of its
             likeliest commit.
         limit_of: Returns the share beyond which changes of a label are announced.
@@ -129,28 +133,29 @@ def find_changes(
         if key not in begun:
             begun[key] = _starts(line.points.shas, bounds[where], order)
         starts.append(begun[key])
-    run = run or partial(map, _search)
-    found = list(run(lined, starts))
-    for number, levels in _shared(lined, [own.short for own in found]).items():
-        own = found[number]
-        both = changes_of(lined[number], starts[number], shared=levels, found=own.changes)
-        found[number] = own._replace(changes=both)
-    for line, begins, (moves, _) in zip(lined, starts, found, strict=True):
-        code = unsearched(line, begins)
-        rises = from_zero(line, begins) if code == "zero" else []
-        changes.few += code == "few"
-        changes.zero += [(line.label, where_of(line))] if code == "zero" and not rises else []
+    found = list(run(_search, lined, starts))
+    shared = _shared(lined, [own.short for own in found])
+    columns = zip(*((lined[n], starts[n], found[n], levels) for n, levels in shared.items()), strict=True)
+    for number, both in zip(shared, run(_with_shared, *columns) if shared else (), strict=True):
+        found[number] = both
+    places = once_for_commits(lambda points: {sha: index for index, sha in enumerate(points.shas)})
+    for line, (moves, _, left_out, rises) in zip(lined, found, strict=True):
+        changes.few += left_out == "few"
+        changes.zero += [(line.label, where_of(line))] if left_out == "zero" and not rises else []
+        if not (moves or rises):
+            continue
         lower, limit = lower_is_better(line), limit_of(line.label)
-        at = {sha: index for index, sha in enumerate(line.points.shas)} if moves or rises else {}
+        at = places(line.points)
         for move, rise in [*((move, None) for move in moves), *rises]:
             cost = max(move.change.ratio, 1 / move.change.ratio)
             worse = (move.change.ratio > 1) == lower
             reason = worse and (waived(*gate_names(line), cost) or accepted(line.label, order[move.likeliest]))
-            before = (p.sha for p in reversed(line.points[: at[move.commits[0]]]) if p.value is not None)
+            before = np.flatnonzero(line.points.values[: at[move.commits[0]]] != math.inf)[-1:].tolist()
+            since = line.points.shas[before[0]] if before else ""
             changes.listed.append(
                 LevelChange(
                     line.label, line.benchmark, where_of(line), line.unit, move.change, move.commits, move.likeliest,
-                    line.points.dates_ms[at[move.likeliest]], lower, reason or "", next(before, ""), limit, rise,
+                    line.points.dates_ms[at[move.likeliest]], lower, reason or "", since, limit, rise,
                 )
             )  # fmt: skip
     changes.causes = _judged(_causes(changes.listed, order), lined, order, excused)
@@ -411,28 +416,34 @@ def gate_names(series: Series) -> tuple[str, str, str]:
     return series.label, metric, ""
 
 
-def in_processes(series: Sequence[Series], starts: Sequence[set[str]], jobs: int) -> Iterator[Searched]:
-    """Search every series for itself.
-
-    Args:
-        series: Points in commit order.
-        starts: Boundaries of each series.
-        jobs: Number of processes.
+def in_processes(work: Callable[..., Searched], *columns: Sequence[Any], jobs: int) -> Iterator[Searched]:
+    """Do what `map` does, in so many processes.
 
     Raises:
         RocattnError: When a process was killed.
     """
+    many = len(columns[0])
 
     def search(own: range) -> list[Searched]:
-        return [_search(series[at], starts[at]) for at in own]
+        return [work(*(column[at] for column in columns)) for at in own]
 
-    tasks = [range(at, min(at + _LINES, len(series))) for at in range(0, len(series), _LINES)]
+    tasks = [range(at, min(at + _LINES, many)) for at in range(0, many, _LINES)]
     for found in forked(search, tasks, jobs):
         yield from found
 
 
 def _search(series: Series, starts: Collection[str]) -> Searched:
-    return Searched(changes_of(series, starts), short_levels(series, starts))
+    """Search a series for itself: its points are in commit order, and boundaries begin at ``starts``."""
+    left_out = unsearched(series, starts)
+    rises = from_zero(series, starts) if left_out == "zero" else []
+    return Searched(changes_of(series, starts), short_levels(series, starts), left_out, rises)
+
+
+def _with_shared(
+    series: Series, starts: Collection[str], alone: Searched, levels: Collection[ShortLevel]
+) -> Searched:  # fmt: skip
+    """Add short levels that other series prove to what a series alone tells."""
+    return alone._replace(changes=changes_of(series, starts, shared=levels, found=alone.changes))
 
 
 def atom(

@@ -250,9 +250,9 @@ def _changes(series: list[Series], history: History, store: AsvStore, notes: lis
 
     with progress("site: change points", len(series), brief=True) as shown:
 
-        def run(lined: Sequence[Series], starts: Sequence[set[str]]) -> Iterator[Searched]:
+        def run(work: Callable[..., Searched], lined: Sequence[Series], *columns: Sequence[Any]) -> Iterator[Searched]:
             shown.expect(shown.done + len(lined))
-            for line, found in zip(lined, in_processes(lined, starts, jobs), strict=True):
+            for line, found in zip(lined, in_processes(work, lined, *columns, jobs=jobs), strict=True):
                 shown.step(line.label)
                 yield found
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from rocattn_profiling.base.files import (
     write_text,
     write_together,
 )
+from rocattn_profiling.base.forks import forked
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):
@@ -120,6 +122,36 @@ def test_what_is_not_committed_leaves_no_folder(tmp_path):
     with StagedFiles() as staging:
         staging.add(tmp_path / "out/deep/a", [b"told"])
     assert [path.name for path in tmp_path.iterdir()] == [".git"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_forks_write_what_this_process_expects(tmp_path, kept):
+    """All of it lands together, or nothing stays: neither a file that one was writing, nor its folder."""
+    paths = [tmp_path / "new" / str(at) for at in range(4)]
+    (tmp_path / "old").write_text("old")
+
+    def work(path):
+        def pieces():
+            yield b"half"
+            if not kept and path is paths[-1]:
+                raise ValueError("torn")
+
+        staging.add(path, pieces())
+
+    with suppress(ValueError), StagedFiles() as staging:
+        staging.expect(paths)
+        list(forked(work, paths, 2))
+        assert not any(path.exists() for path in paths)
+        staging.commit()
+    found = {path.name for path in tmp_path.rglob("*")}
+    assert found == ({"old", "new", "0", "1", "2", "3"} if kept else {"old"})
+
+
+def test_no_fork_writes_to_a_pipe(tmp_path):
+    """Its content would wait in a process that ends."""
+    os.mkfifo(tmp_path / "pipe")
+    with StagedFiles() as staging, pytest.raises(RocattnError, match="pipe: not a regular file"):
+        staging.expect([tmp_path / "pipe"])
 
 
 def test_a_file_in_the_way_of_a_folder_leaves_none(tmp_path):

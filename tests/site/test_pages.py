@@ -1,9 +1,12 @@
 """The site's pages: no script, no foreign resource, nothing injected, every link alive, every point told."""
 
 import csv
+import errno
 import io
 import math
+import os
 import re
+import signal
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -11,6 +14,7 @@ import msgspec
 import pytest
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.base.files import StagedFiles
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.gate.formats import page as gate_page
 from rocattn_profiling.pages.render import breakable
@@ -276,6 +280,37 @@ def test_pages_are_written_whole_or_not(site, tmp_path):
     with pytest.raises(RocattnError, match="cannot write") as caught:
         write_site(tmp_path / "file" / "site", site)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["killed", "ended", "failed"])
+def test_an_earlier_site_stays_when_a_process_fails(site, tmp_path, monkeypatch, how):
+    """Whatever ends one of those that lay out and write pages, nothing of theirs is left; then all is written."""
+    out = tmp_path / "site"
+    write_site(out, site)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    add, here, changed = StagedFiles.add, os.getpid(), replace(site, project="other")
+
+    def torn(self, path, pieces):
+        add(self, path, [b"half"])
+        if os.getpid() != here and path.parent.name == "history":
+            if how == "failed":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StagedFiles, "add", torn)
+        with pytest.raises((RocattnError, OSError), match=r"helper process was killed|No space left"):
+            write_site(out, changed, jobs=2)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert len(write_site(out, changed, jobs=2)) == len(before)
+    assert "other" in (out / "index.html").read_text()
+
+
+def test_processes_write_what_one_does(site, tmp_path):
+    """The same pages, told in the same order."""
+    alone, both = (write_site(tmp_path / str(jobs), site, jobs=jobs) for jobs in (1, 2))
+    assert [path.relative_to(tmp_path / "1") for path in alone] == [path.relative_to(tmp_path / "2") for path in both]
+    assert [path.read_bytes() for path in alone] == [path.read_bytes() for path in both]
 
 
 def test_the_values_behind_a_chart_are_a_file_beside_it(site):

@@ -72,7 +72,7 @@ class ComparePage:
     island: Markup
 
 
-class Compared(NamedTuple):
+class CommitPair(NamedTuple):
     """Two commits to compare, how many values each measured one has, and the releases among these, newest first."""
 
     old: str
@@ -81,7 +81,7 @@ class Compared(NamedTuple):
     releases: Mapping[str, str]
 
 
-def compared_commits(lines: Sequence[HistoryLine], around: Around) -> Compared | None:
+def compared_commits(lines: Sequence[HistoryLine], around: Around) -> CommitPair | None:
     """Choose the newest commit of the branch and the last release, or else the one measured before it.
 
     Args:
@@ -96,11 +96,11 @@ def compared_commits(lines: Sequence[HistoryLine], around: Around) -> Compared |
     measured = sorted((commits[sha] for sha in values if commits[sha].on_branch), key=lambda info: info.order)
     releases = _releases(measured, around)
     pair = _pair(lines, [info.sha for info in measured], releases)
-    return pair and Compared(*pair, values, releases)
+    return pair and CommitPair(*pair, values, releases)
 
 
 def compare_page(
-    compared: Compared, lines: Sequence[HistoryLine], places: Mapping[tuple[str, str], str], around: Around
+    compared: CommitPair, lines: Sequence[HistoryLine], places: Mapping[tuple[str, str], str], around: Around
 ) -> ComparePage:
     """Compare two commits.
 

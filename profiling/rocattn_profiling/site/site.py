@@ -25,7 +25,7 @@ from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, envi
 from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.changes import AUDIT, atom, lower_is_better, where_of
 from rocattn_profiling.site.commits import CommitInfo, History, with_pull_requests
-from rocattn_profiling.site.compare import ROWS, Compared, compare_page, compared_commits
+from rocattn_profiling.site.compare import ROWS, CommitPair, compare_page, compared_commits
 from rocattn_profiling.site.history import (
     CSV_VALUES,
     Family,
@@ -347,7 +347,7 @@ def places_of(
     return places, dots
 
 
-def _navigation(site: Site, kernels: bool, commits: bool, compared: Compared | None) -> list[Link]:
+def _navigation(site: Site, kernels: bool, commits: bool, compared: CommitPair | None) -> list[Link]:
     links = [Link("index.html", "Overview")]
     links += [Link("changes.html", "Changes")] if site.series else []
     links += [Link("commits.html", "Commits")] if commits else []

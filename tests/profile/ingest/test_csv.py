@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rocattn_profiling.profile import ingest
 from rocattn_profiling.profile.ingest import csv_text
 from rocattn_profiling.profile.ingest.csv_text import split_records
-from rocattn_profiling.profile.ingest.long_csv import product
-from rocattn_profiling.profile.ingest.parts import MISSING, Notes
+from rocattn_profiling.profile.ingest.parts import Notes
 
 from . import generators as g
 from . import older_generators as older
@@ -386,9 +385,3 @@ def test_counting_bytes():
 def test_all_columns_are_compared():
     """The tests above look at every column that a format may state."""
     assert {"process", "queue", "agprs"} < set(ALL)
-
-
-def test_a_size_that_is_no_number_of_items_leaves_the_product_unknown():
-    """Negative, beyond 32 bits, with a fraction, or none: as pandas may read a damaged column."""
-    sizes = {"grid_x": np.array([2, 2, -1, 2**33, 2]), "grid_y": np.array([3.0, 2.5, 3.0, 3.0, np.nan])}
-    assert product(sizes, "grid").tolist() == [6, *[MISSING] * 4]

@@ -207,9 +207,8 @@ def product(sizes: Mapping[str, NDArray[Any]], whole: str) -> NDArray[np.int64]:
     for axis in "xyz":
         size = sizes.get(f"{whole}_{axis}")
         if size is not None:
-            # Where a column is damaged, some versions of pandas read numbers with a fraction, or none.
-            unknown |= ~((size >= 0) & (size <= np.iinfo(np.uint32).max) & (size % 1 == 0))
-            total *= np.where(unknown, 1, size).astype(np.int64)
+            unknown |= (size < 0) | (size > np.iinfo(np.uint32).max)
+            total *= np.where(unknown, 1, size)
     total[unknown] = MISSING
     return total
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from rocattn.backends import BACKENDS
-from rocattn.backends.cpu_flash import PlainCall, address
+from rocattn.backends.cpu_flash import CpuFlashBackend, PlainCall, address
 from rocattn.errors import ConfigError
 from rocattn.gpu.driver import open_hip
 from rocattn.gpu.errors import GpuError
@@ -353,7 +353,8 @@ def _look_up(
             key += map(type, options[1])
         first = tensors[0]
         if first.__class__ is np.ndarray:
-            known = _read_arrays(tensors, key, addresses)
+            own = backend is None or (backend.__class__ is str and backend == CpuFlashBackend.name)
+            known = own and _read_arrays(tensors, key, addresses)
         elif hasattr(first, "data_ptr"):
             known = _read_torch(tensors, key, detached=detached)
             if first.is_cuda:

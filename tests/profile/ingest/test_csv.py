@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -385,3 +386,16 @@ def test_counting_bytes():
 def test_all_columns_are_compared():
     """The tests above look at every column that a format may state."""
     assert {"process", "queue", "agprs"} < set(ALL)
+
+
+def test_numbers_of_a_type_that_was_not_asked_for_are_read_anew(tmp_path, monkeypatch):
+    """pandas 3.0 makes a column with a number beyond int64 one of uint64, where 3.1 refuses it."""
+    path = g.v3_trace(tmp_path / "a.csv", renamed([], ["f", "g"]))
+    right, real = held(ingest.read([path])), pd.read_csv
+
+    def unsigned(*given, **options):
+        frame = real(*given, **options)
+        return frame.astype({name: "uint64" for name in frame if frame[name].dtype == "int64"})
+
+    monkeypatch.setattr(pd, "read_csv", unsigned)
+    assert held(ingest.read([path])) == right

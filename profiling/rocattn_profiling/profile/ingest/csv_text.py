@@ -311,7 +311,8 @@ class _Parser:
                 columns[name] = column.array
             else:
                 columns[name] = column.to_numpy()
-                if kind == "float" and not np.isfinite(columns[name]).all():
+                # pandas 3.0 has uint64 for numbers beyond int64, whatever is asked for.
+                if columns[name].dtype != _STRICT[kind] or not (kind == "int" or np.isfinite(columns[name]).all()):
                     raise IrregularError(name)
         return columns
 

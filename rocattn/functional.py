@@ -33,7 +33,7 @@ from rocattn.config import DTYPE_BYTES, FP8_DTYPES, LARGEST, AttentionConfig, Di
 from rocattn.dropout import dropout_key
 from rocattn.errors import ConfigError
 from rocattn.gpu.tensors import views_of
-from rocattn.layouts import Output, empty_in_layout, heads_view, mask_view, stored_shape
+from rocattn.layouts import empty_in_layout, heads_view, mask_view, stored_shape
 from rocattn.steady import Function, checked_by, computed, keep
 
 if TYPE_CHECKING:
@@ -139,9 +139,7 @@ def attention(
     lse = np.empty((config.batch, config.num_heads, config.seq_q), np.float32) if return_lse else None
     chosen.forward(config, operands, view, lse)
     if type(chosen) is CpuFlashBackend:
-        made = {"out": out} if lse is None else {"out": out, "lse": lse}
-        outputs = {name: Output.of(array) for name, array in made.items()}
-        keep(ATTENTION, tensors, options, backend, chosen.plain_call(config, operands, view, outputs))
+        keep(ATTENTION, tensors, options, backend, chosen.plain_call(config, operands, view, {"out": out, "lse": lse}))
     return out if lse is None else (out, lse)
 
 

@@ -30,7 +30,7 @@ from rocattn.settings import USE_FLASH_ATTENTION, num_threads, raw_text
 from rocattn.threads import thread_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rocattn.backend import Array
     from rocattn.backends.gpu import GpuBackend
@@ -328,9 +328,8 @@ def keep_as(
         change: Makes of what is kept of the other what computes this one.
         detached: As `computed` takes it.
     """
-    key, _ = _look_up(function, tensors, options, None, [], {}, detached=detached)
     _, call = _look_up(*like, None, [], {})
-    if key is not None and call is not None:
+    if call is not None and (key := _look_up(function, tensors, options, None, [], {}, detached=detached)[0]):
         _keep(key, options, change(call))
 
 
@@ -348,14 +347,17 @@ def _look_up(
 ) -> tuple[tuple[Any, ...] | None, Call | None]:  # fmt: skip
     """Return a call's key, None for one to be looked at as a whole, and what is kept of it; add to the addresses."""
     try:
+        first = tensors[0]
+        is_array, of_torch = first.__class__ is np.ndarray, hasattr(first, "data_ptr")
+        if (is_array or (of_torch and not first.is_cuda)) and not only_first(tensors):
+            return None, None
         key = [function, backend, options, *map(type, options)]
         if options[1].__class__ is tuple:
             key += map(type, options[1])
-        first = tensors[0]
-        if first.__class__ is np.ndarray:
+        if is_array:
             own = backend is None or (backend.__class__ is str and backend == CpuFlashBackend.name)
             known = own and _read_arrays(tensors, key, addresses)
-        elif hasattr(first, "data_ptr"):
+        elif of_torch:
             known = _read_torch(tensors, key, detached=detached)
             if first.is_cuda:
                 key += _gpu_state()
@@ -377,6 +379,14 @@ def _look_up(
     return found, call
 
 
+def only_first(tensors: Sequence[Any]) -> bool:
+    """Whether there are no more than the first three: in a host's memory nothing else is kept."""
+    for tensor in tensors[3:]:  # noqa: SIM110 - of a generator each element is one more call
+        if tensor is not None:  # no `in`, nor a count: those compare, and of arrays and tensors that is costly
+            return False
+    return True
+
+
 def _gpu_state() -> tuple[Any, ...]:
     """Return what decides how the gpu backend computes a problem."""
     gpu: Any = BACKENDS.peek("gpu")
@@ -384,10 +394,7 @@ def _gpu_state() -> tuple[Any, ...]:
 
 
 def _read_arrays(arrays: tuple[Any, ...], key: list[Any], addresses: list[int]) -> bool:
-    """Read what the key has of numpy's arrays q, k and v, and their addresses; False where there are others."""
-    for array in arrays[3:]:  # of no comparison: those of arrays are arrays
-        if array is not None:
-            return False
+    """Read what the key has of numpy's arrays q, k and v, and their addresses; False where one is of a subclass."""
     key += (BACKENDS.state, thread_count())
     for array in arrays[:3]:
         if array.__class__ is not np.ndarray:

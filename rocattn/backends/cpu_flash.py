@@ -340,7 +340,7 @@ class CpuFlashBackend(Backend):
 
     @staticmethod
     def plain_call(
-        config: AttentionConfig, operands: Operands, out: Array, outputs: dict[str, Output]
+        config: AttentionConfig, operands: Operands, out: Array, made: dict[str, Array | None]
     ) -> PlainCall | None:
         """Return what computes calls like one of `forward`; None where there is more to it than q, k and v in place.
 
@@ -348,12 +348,13 @@ class CpuFlashBackend(Backend):
             config: As given to `forward`.
             operands: As there.
             out: As there.
-            outputs: What its caller made of them.
+            made: The outputs as its caller stores them, by name.
         """
         used = (operands.q, operands.k, operands.v, out)
         if any(x is not None for x in operands[3:]) or not all(map(_in_place, used)) or not out.size:
             return None
         packed = _shape(config, tuple(x.strides for x in used), (0, 0, 0, 0), -1, thread_count())
+        outputs = {name: Output.of(array) for name, array in made.items() if array is not None}
         return PlainCall(config, packed, outputs, out.dtype)
 
     def forward_varlen(

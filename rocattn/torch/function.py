@@ -87,7 +87,7 @@ def scaled_dot_product_attention(
         causal=is_causal or lower_right, top_left=is_causal, scale=scale, dropout_p=dropout_p,
     )  # fmt: skip
     unchanged = query is call[0] and key is call[1] and value is call[2] and attn_mask is call[3]
-    if is_eager and unchanged and not dropout_p and not out.requires_grad:
+    if is_eager and unchanged and (attn_mask is None or query.is_cuda) and not dropout_p and not out.requires_grad:
         sdpa_is_operator(*call)
     return out if len(shape) == 2 else out.reshape(*shape, *out.shape[2:])
 

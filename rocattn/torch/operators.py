@@ -17,7 +17,7 @@ from rocattn.errors import ConfigError
 from rocattn.functional import ATTENTION, attention, attention_backward, describe, describe_backward
 from rocattn.gpu.tensors import numpy_dtype
 from rocattn.layouts import Output
-from rocattn.steady import Function, Steady, computed, keep_as
+from rocattn.steady import Function, Steady, computed, keep_as, only_first
 from rocattn.threads import threads_from_caller
 from rocattn.varlen import attention_varlen, attention_varlen_backward, describe_varlen, describe_varlen_backward
 
@@ -55,7 +55,8 @@ def run_operator(operator: Any, *tensors: Any, **options: Any) -> Any:
     """
     if torch.compiler.is_compiling():
         return operator(*tensors, **options)
-    if operator is OPERATORS.attention.default and isinstance(tensors[0], torch.Tensor) and is_undisturbed(tensors):
+    plain = operator is OPERATORS.attention.default and isinstance(tensors[0], torch.Tensor) and _may_be_kept(tensors)
+    if plain and is_undisturbed(tensors):
         if (known := _again(tensors, options)) is not None:
             return known
         if _learns(tensors):
@@ -318,15 +319,15 @@ def _tensor(result: Any) -> Tensor:
 
 
 def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    on_cpu = tensors[0].device.type == "cpu"
-    if (found := _again(tensors, options, detached=True, only_kept=on_cpu)) is not None:
+    on_cpu, may_be_kept = tensors[0].device.type == "cpu", _may_be_kept(tensors)
+    if may_be_kept and (found := _again(tensors, options, detached=True, only_kept=on_cpu)) is not None:
         return found
     layout, asked = _layout(tensors[0]), dict(options)
     given = _prepared(tensors, options, layout)
     options |= {"layout": layout, "return_lse": True}
     with threads_from_caller(torch.get_num_threads()):
         out, lse = attention(**given, **options)
-        if on_cpu:
+        if on_cpu and may_be_kept:
             _keep_as_arrays(tensors, asked, given, options)
     return _turned(_tensor(out), layout), _tensor(lse)
 
@@ -372,6 +373,10 @@ def _again(
         return None
     found = computed(_OPERATOR, given[:-1], _values(**options), detached=detached, only_kept=only_kept)
     return cast("tuple[Tensor, Tensor] | None", found)
+
+
+def _may_be_kept(tensors: Sequence[Any]) -> bool:
+    return tensors[0].is_cuda or only_first(tensors)
 
 
 def _all_tensors(tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -424,7 +429,8 @@ def sdpa_again(*call: Any) -> Tensor | None:
         call: query, key, value, attn_mask; is_causal, None for a window, scale, enable_gqa and dropout_p.
     """
     tensors = call[:4]
-    if torch.is_autocast_enabled("cuda" if tensors[0].is_cuda else "cpu") or not is_undisturbed(tensors):
+    kind = "cuda" if tensors[0].is_cuda else "cpu"
+    if not _may_be_kept(tensors) or torch.is_autocast_enabled(kind) or not is_undisturbed(tensors):
         return None
     found = computed(_SDPA, tensors, call[4:], only_kept=True)
     return None if found is None else found[0]
@@ -549,8 +555,10 @@ def _below_autograd(keys: Any, tensors: Sequence[Any], options: dict[str, Any]) 
         tensors: The operator's.
         options: As given.
     """
-    if is_undisturbed(tensors) and (found := _again(tensors, options, detached=True)) is not None:
-        return found
+    if _may_be_kept(tensors) and is_undisturbed(tensors):
+        found = _again(tensors, options, detached=True)
+        if found is not None:
+            return found
     operator = OPERATORS.attention.default
     with _C._AutoDispatchBelowAutograd():  # noqa: SLF001 - here and below: as in PyTorch's own registration
         if keys is None:

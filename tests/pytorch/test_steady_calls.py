@@ -38,6 +38,8 @@ def test_a_steady_call_on_the_cpu_is_little_python(cpu_flash):
     x = normal(1, 2, 8, 16)
     plain = counted(lambda: scaled_dot_product_attention(x, x, x), ours, theirs)
     assert 0 < plain <= 50
+    mask = torch.ones(8, 8, dtype=torch.bool)  # of whose calls nothing is kept: they are not looked up either
+    assert counted(lambda: scaled_dot_product_attention(x, x, x, mask), ours, theirs) <= 235
     y = x.clone().requires_grad_()
     learning = counted(lambda: scaled_dot_product_attention(y, y, y), ours, theirs)
     assert plain < learning <= 190

@@ -1,8 +1,8 @@
 // Forward attention: cutting a problem into items, running an item, finishing rows (the arithmetic is in forward.h).
 //
-// An item is up to kMaxPanels panels of one KV head (and, where there are few items, one range of keys). Panels are
-// cut at fixed rows and tiles at fixed keys, so how many panels an item holds may depend on the number of threads: it
-// changes who computes a row, not how.
+// An item is up to kMaxPanels panels of one KV head (and, where there are few items, one range of keys, or some of a
+// panel's vectors). Panels are cut at fixed rows and tiles at fixed keys, so what an item holds may depend on the number
+// of threads: it changes who computes a row, not how.
 #include "dropout.h"
 #include "panels.h"
 #include "varlen.h"
@@ -110,17 +110,20 @@ template <class T, class Op>
 struct Item {
   const Forward& f;
   const Args& a;
-  const int64_t split, head, block, b, kv, k_first, k_last, v_ld;
+  const int64_t share, split, head, block, b, kv, k_first, k_last, v_ld;
+  const int64_t vectors_from, vectors_to;  // of each panel
   Scratch scratch;
   const Buffers buffers;
   int64_t count = 0, lo, hi;  // its panels, and the keys that some of them sees
   Panel panels[kMaxPanels];
 
   Item(const Forward& f, int64_t item, int worker)
-      : f(f), a(*f.p.a), split(item % f.splits), head(item / f.splits % f.p.heads),
-        block(f.blocks - 1 - item / f.splits / f.p.heads),  // the last rows see most keys: heavy first
+      : f(f), a(*f.p.a), share(item % f.shares), split(item / f.shares % f.splits),
+        head(item / f.shares / f.splits % f.p.heads),
+        block(f.blocks - 1 - item / f.shares / f.splits / f.p.heads),  // the last rows see most keys: heavy first
         b(head / a.Hkv), kv(head % a.Hkv), k_first(split * f.split_keys), k_last(min2(a.Sk, k_first + f.split_keys)),
-        v_ld(round_up(a.Dv, VL)), scratch{f.scratch + worker * f.scratch_bytes}, buffers(f.take(scratch)), lo(k_last), hi(k_first) {
+        v_ld(round_up(a.Dv, VL)), vectors_from(PV / f.shares * share), vectors_to(PV / f.shares * (share + 1)),
+        scratch{f.scratch + worker * f.scratch_bytes}, buffers(f.take(scratch)), lo(k_last), hi(k_first) {
     for (int64_t i = block * f.panel_count; i < min2(f.panels, (block + 1) * f.panel_count); i++, count++) {
       start_panel<T>(f, panels[count], scratch, b, kv, i, split, k_first, k_last);
       lo = min2(lo, panels[count].lo), hi = max2(hi, panels[count].hi);
@@ -212,29 +215,34 @@ struct Item {
       int64_t end = min2(to, max2(panel.top[skipped], from + kMinChunk));
       end = min2(to, round_up(end, step));
       if (skipped > 0) clear_output(panel, a.Dv);
-      if (vectors) multiply_vectors(tile, panel, skipped, from, end - from);
-      else multiply_matrix(tile, panel, skipped, from, end - from);
+      if (!vectors) skipped = skipped / 2 * 2;
+      // The chunks, and what is an edge, are the whole panel's: a row's sums do not depend on the share.
+      Panel seen = panel.between(max2(skipped, vectors_from), vectors_to);
+      seen.inner_hi = panel.inner[skipped];
+      if (seen.vectors > 0) {
+        if (vectors) multiply_vectors(tile, seen, from, end - from);
+        else multiply_matrix(seen, from - tile.first, from, end - from);
+      }
       panel.fresh = false;
       from = end;
     }
   }
 
-  void multiply_vectors(KeyTile& tile, const Panel& panel, int64_t skipped, int64_t from, int64_t keys) {
+  void multiply_vectors(KeyTile& tile, const Panel& panel, int64_t from, int64_t keys) {
     const int64_t offset = from - tile.first;
     const char* raw_v = tile.v + offset * tile.v_row;
     const char* k = f.copy_k ? (const char*)(buffers.K + offset * f.Dr) : tile.k + offset * tile.k_row;
     const float* v = f.copy_v ? buffers.V + (f.value_pairs ? offset / 2 : offset) * v_ld : (const float*)raw_v;
     int part_finite = -1;
-    panel_dispatch<T, Op>(f, skipped == 0 ? panel : panel.without(skipped), k, f.copy_k ? f.Dr * 4 : tile.k_row,
-                          v, f.copy_v ? v_ld * 4 : tile.v_row, raw_v, tile.v_row, from, keys, buffers.S, buffers.M,
+    panel_dispatch<T, Op>(f, panel, k, f.copy_k ? f.Dr * 4 : tile.k_row, v, f.copy_v ? v_ld * 4 : tile.v_row, raw_v,
+                          tile.v_row, from, keys, buffers.S, buffers.M,
                           keys == tile.n ? &tile.v_finite : &part_finite);
   }
 
-  void multiply_matrix([[maybe_unused]] const KeyTile& tile, [[maybe_unused]] const Panel& panel,
-                       [[maybe_unused]] int64_t skipped, [[maybe_unused]] int64_t from,
-                       [[maybe_unused]] int64_t keys) {
+  void multiply_matrix([[maybe_unused]] const Panel& panel, [[maybe_unused]] int64_t skip,
+                       [[maybe_unused]] int64_t from, [[maybe_unused]] int64_t keys) {
 #if defined(__AMX_BF16__)
-    amx::panel_tile<T>(f, skipped < 2 ? panel : panel.without(skipped / 2 * 2), buffers, from - tile.first, from, keys);
+    amx::panel_tile<T>(f, panel, buffers, skip, from, keys);
 #endif
   }
 
@@ -242,7 +250,9 @@ struct Item {
   void finish(Panel& panel) {
     clear_output(panel, a.Dv);
     if (f.splits == 1) {
-      finish_panel<T>(f.p, b, kv, panel.first, panel.rows, panel.o, panel.m, panel.low, panel.l, panel.w);
+      const Panel part = panel.between(vectors_from, vectors_to);
+      if (part.rows > 0)
+        finish_panel<T>(f.p, b, kv, part.first, part.rows, part.o, part.m, part.low, part.l, part.w);
       return;
     }
     float* to = f.partial + ((head * f.panels + panel.first / PW) * f.splits + split) * f.partial_floats();
@@ -323,6 +333,23 @@ bool amx::allowed() {
   }
   return known > 0;
 }
+
+namespace {
+// Whether this process had at most two CPUs when it was first asked: the same answer for any number of threads.
+[[maybe_unused]] bool few_cpus() {
+  static int32_t answer;  // 0: not asked
+  int32_t known = __atomic_load_n(&answer, __ATOMIC_RELAXED);
+  if (known == 0) {
+    constexpr long kGetAffinity = 204;
+    uint64_t mask[128] = {};
+    int count = syscall(kGetAffinity, 0L, sizeof mask, mask) > 0 ? 0 : 3;
+    for (const uint64_t word : mask) count += __builtin_popcountll(word);
+    known = count <= 2 ? 1 : -1;
+    __atomic_store_n(&answer, known, __ATOMIC_RELAXED);
+  }
+  return known > 0;
+}
+}  // namespace
 #endif
 
 void Forward::plan(int threads) {
@@ -336,11 +363,13 @@ void Forward::plan(int threads) {
   amx = false, keys = TK;
 #if defined(__AMX_BF16__)
   // Cutting fp32 into three parts costs more than the unit saves where rows, keys or features are few; features count in
-  // steps of 32. Measured on a Xeon, from 0.7 (long, D >= 96) to 1.8 times (D = 16) the time of vectors.
+  // steps of 32. Measured on a Xeon, from 0.7 (long, D >= 96) to 1.8 times (D = 16) the time of vectors. And where the
+  // CPUs are hardware threads of a shared server, the unit took 1.3 to 1.5 times the time of vectors in the mean with 4
+  // and with 16 of them, 0.9 times with one, and varied threefold.
 #if defined(RA_UNIT_FOR_ALL_FEATURES)  // tests/attention/builds/amx_standin.h
   const bool many = true;
 #else
-  const bool many = a.D > 48 && a.D * a.Sk >= 1 << 14;
+  const bool many = a.D > 48 && a.D * a.Sk >= 1 << 14 && few_cpus();
 #endif
   amx = amx::allowed() && !a.dropout_key && (a.dtype != kFloat32 || (p.R > 32 && many));
   if (amx) {
@@ -383,7 +412,7 @@ void Forward::plan(int threads) {
   // 128. Rows of K's and V's copies a line longer, to spread them over the sets of L1: no gain.
   const int64_t fit = max2<int64_t>(1, ((amx ? 1024 : VL == 16 ? 640 : 384) << 10) / one.taken());
   choose_blocks(max2<int64_t>(1, min2<int64_t>(min2<int64_t>(kMaxPanels, fit), panels)), threads);
-  items = p.heads * blocks * splits;
+  items = p.heads * blocks * splits * shares;
   Scratch all{};
   take(all);
   for (int64_t i = 0; i < panel_count; i++) take(all, panel);
@@ -402,15 +431,21 @@ void Forward::choose_blocks(int64_t most, int threads) {
   }
   const double shared = amx ? 0.45 : copy_k || copy_v ? 0.25 : 0.1;
   double least = 0;
-  for (int64_t size = most; size > 0; size--) {
-    const int64_t count = ceil_div(panels, size), number = p.heads * splits * count;
-    const double mean = (double)panels / count + shared, largest = ceil_div(panels, count) + shared;
+  const auto consider = [&](int64_t count, double mean, double largest, int64_t parts) {
+    const int64_t number = p.heads * splits * count * parts;
     // Causal rows see more keys the later they are: the heaviest blocks start first, and weigh two mean ones.
     const double work = p.banded ? max2(number * mean / threads, 2 * largest) : ceil_div(number, threads) * mean;
     const double time = work + mean * (0.5 - 0.5 / threads);
-    if (least != 0 && time >= least) continue;
-    least = time, blocks = count, panel_count = ceil_div(panels, count);
+    if (least != 0 && time >= least) return;
+    least = time, blocks = count, panel_count = ceil_div(panels, count), shares = parts;
+  };
+  for (int64_t size = most; size > 0; size--) {
+    const int64_t count = ceil_div(panels, size);
+    consider(count, (double)panels / count + shared, ceil_div(panels, count) + shared, 1);
   }
+  // Fewer panels than threads. Half a panel's vectors take more than half of its time (an estimate: each element of K and
+  // V that is loaded meets fewer of them).
+  if (splits == 1 && PV > 2 && p.heads * panels < threads) consider(panels, 0.6 + shared, 0.6 + shared, 2);
 }
 
 Buffers Forward::take(Scratch& scratch) const {

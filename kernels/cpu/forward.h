@@ -69,6 +69,12 @@ struct Panel {
     x.slope += lanes, x.from += lanes, x.to += lanes, x.diagonal += lanes, x.mask += lanes;
     return x;
   }
+  // Vectors [v, end) of the panel.
+  Panel between(int64_t v, int64_t end) const {
+    Panel x = without(v);
+    x.rows = min2(x.rows, (end - v) * VL), x.vectors = min2(x.vectors, end - v);
+    return x;
+  }
 };
 
 // Buffers of one thread beside its panels.
@@ -89,6 +95,7 @@ struct Forward {
   bool far;                   // rows are fetched ahead
   bool cut;                   // pages cut tiles
   int64_t Dr, panels, panel_count, items, blocks, splits, split_keys;
+  int64_t shares = 1;         // threads that divide the vectors of a panel among them
   int64_t scratch_bytes;
   char* scratch;
   float* partial;             // splits > 1: [head][panel][split][partial_floats()]

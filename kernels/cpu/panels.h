@@ -174,7 +174,7 @@ static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first,
     out_rows[i] = (char*)at(a.o, a.os, b, place.head, place.position, T::bytes);
     if (a.lse) a.lse[(b * a.H + place.head) * a.ls + place.position] = natural_lse(m[i], low[i], l[i]);
   }
-  for (int64_t i = 0; i < PW; i += VL) {
+  for (int64_t i = 0; i < rows; i += VL) {
     const vf sum = load(w + i);
     store(inverse + i, 1.0f / select(sum == vf{}, set1(1.0f), sum));
   }

@@ -21,6 +21,8 @@ together. Everything the profiler writes is in DIR/passes, what was done and wha
 
   rocattn profile -- python train.py            the default groups on this machine's GPU
   rocattn profile --pc-sampling -- ./app        and hot spots by source line: rocattn report DIR
+  rocattn profile --thread-trace --kernel attn -- ./app
+                                                and each instruction's cycles in a launch of a kernel
   rocattn profile --list --arch gfx1100         which groups there are, and their counters
   rocattn profile --dry-run --arch gfx942 -- ./app
                                                 the command lines, without a GPU or a profiler
@@ -45,6 +47,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pc-sampling-interval", type=int, default=0, metavar="N",
         help="cycles, a power of two (stochastic, default 1048576), or microseconds (host_trap, default 1000)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--thread-trace", action="store_true",
+        help="one more pass: the cycles of every instruction, on one compute unit, in the first launch of each kernel or "
+        "in those that --kernel and --launches name (ROCm 7.0 and later, with rocprof-trace-decoder)",
     )  # fmt: skip
     parser.add_argument(
         "--tool", default="", metavar="NAME[@ROCM]",
@@ -89,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         keep_env=tuple(arguments.keep_env),
         sampling=arguments.pc_sampling,
         interval=max(arguments.pc_sampling_interval, 0),
+        traced=arguments.thread_trace,
         kernel=arguments.kernel,
         launches=arguments.launches,
         gpu=arguments.gpu_id,
@@ -151,6 +159,7 @@ def _dry(arguments: argparse.Namespace, job: Job) -> int:
         return OK
     for of_pass, how in launches:
         sampled = f"PC samples ({of_pass.sampling})" if of_pass.sampling else "kernel trace, no counters"
+        sampled = "thread trace" if of_pass.traced else sampled
         what = "its own counters" if of_pass.opaque else sampled
         print(f"# {of_pass.name}: {' '.join(of_pass.counters) or what}")
         for name, text in how.files.items():

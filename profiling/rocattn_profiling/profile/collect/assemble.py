@@ -15,7 +15,7 @@ from rocattn_profiling.profile.collect.counters import of_arch
 from rocattn_profiling.profile.collect.find import NoProfilerError, Tool, assume, bundled_rocm, choose, find_profilers
 from rocattn_profiling.profile.collect.hardware import Hardware, visible
 from rocattn_profiling.profile.collect.launchers import LAUNCHERS, refuse
-from rocattn_profiling.profile.collect.passes import PassPlan, plan_passes, sampling_pass
+from rocattn_profiling.profile.collect.passes import PassPlan, plan_passes, sampling_pass, trace_pass
 from rocattn_profiling.profile.collect.store import Job
 from rocattn_profiling.profile.ingest.choice import ranges_of
 
@@ -23,6 +23,9 @@ _CHOOSES_GPU = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEV
 # Variables by which profilers control the application's process. Inherited ones would add another tool, counters or
 # output format (rocprofv3 appends to ROCPROF_OUTPUT_FORMAT). ROCPROF selects the collector of rocprof-compute.
 _PROFILER = re.compile(r"(?:ROCPROF|ROCP|ROCPROFILER|ROCTRACER)(?:_\w+)?|HSA_TOOLS_\w+|AQLPROFILE_\w+|OMNIPERF_\w+")
+# rocprofv3 takes the letters of this variable for folders (get_att_paths in source/bin/rocprofv3.py of rocprofiler-sdk,
+# check_att_capability): its value is passed on as an option.
+DECODER = "ROCPROF_ATT_LIBRARY_PATH"
 _LIBRARY = re.compile(r"rocprof|roctracer|roctx|rocprofiler|omnitrace|rocprof-sys", re.IGNORECASE)
 
 
@@ -39,6 +42,7 @@ class CollectionRequest(msgspec.Struct, frozen=True):
         keep_env: Variables to pass on although they look like another profiler's.
         sampling: Method of an additional pass with PC samples: stochastic, host_trap, auto, or "" for none.
         interval: Cycles or microseconds between two samples; 0 for the method's usual ones.
+        traced: Whether there is an additional pass with a thread trace.
         kernel: Count only kernels with such a name, a regular expression; "" for all.
         launches: Count only these launches of each kernel (`ranges_of`); "" for all.
         gpu: Count only on the GPU of this index; None for all.
@@ -54,6 +58,7 @@ class CollectionRequest(msgspec.Struct, frozen=True):
     keep_env: tuple[str, ...] = ()
     sampling: str = ""
     interval: int = 0
+    traced: bool = False
     kernel: str = ""
     launches: str = ""
     gpu: int | None = None
@@ -80,6 +85,9 @@ def assemble(request: CollectionRequest, hardware: Hardware) -> Job:
         sampled = sampling_pass(request.sampling, request.interval, arch, tool.release, tool.name)
         beta = "PC sampling is a beta feature of ROCm: AMD warns that it may freeze the GPU"
         plan = msgspec.structs.replace(plan, passes=(*plan.passes, sampled), notes=(*plan.notes, beta))
+    if request.traced:
+        traced = trace_pass(tool.release, tool.name, os.environ.get(DECODER, ""))
+        plan = msgspec.structs.replace(plan, passes=(*plan.passes, traced))
     environment, removed = clean(os.environ, request.keep_env)
     notes = list(plan.notes)
     numbers = visible(hardware, arch)
@@ -129,7 +137,7 @@ def _filtered(plan: PassPlan, request: CollectionRequest, tool: Tool) -> PassPla
         msgspec.structs.replace(
             each, kernel=request.kernel, launches=launches,
             gpu=request.gpu, devices=each.devices if request.gpu is None else (request.gpu,),
-        ) if each.counters or each.opaque else each for each in plan.passes
+        ) if each.counters or each.opaque or each.traced else each for each in plan.passes
     )  # fmt: skip
     note = "what --kernel, --launches and --gpu-id leave out is not counted, and `rocattn report` leaves it out"
     return msgspec.structs.replace(plan, passes=passes, notes=(*plan.notes, note))

@@ -88,7 +88,7 @@ def diagnose(evidence: Evidence) -> list[PassFinding]:
 def _whole(evidence: Evidence) -> bool:
     """Whether the pass succeeded and wrote all requested counters."""
     has_all = all(evidence.arrived.has(name) for name in evidence.of_pass.counters)
-    sampled = evidence.arrived.samples > 0 or not evidence.of_pass.sampling
+    sampled = evidence.arrived.samples > 0 or not (evidence.of_pass.sampling or evidence.of_pass.traced)
     return evidence.ended.status == 0 and evidence.arrived.dispatches > 0 and has_all and sampled
 
 
@@ -202,6 +202,12 @@ def _data(evidence: Evidence, *, unknown: bool) -> Iterator[PassFinding]:
         yield PassFinding(
             NO_DATA, "kernels ran, but no sample was taken",
             f"let them run longer, or sample more often: --pc-sampling-interval below {of_pass.interval}",
+        )  # fmt: skip
+        return
+    if of_pass.traced and not arrived.samples:
+        yield PassFinding(
+            NO_DATA, "kernels ran, but no instruction was traced",
+            next(iter(arrived.problems), "launch more blocks, so that a wave runs on the traced compute unit"),
         )  # fmt: skip
         return
     missing = [name for name in of_pass.counters if not arrived.has(name)]

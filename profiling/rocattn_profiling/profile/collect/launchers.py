@@ -131,6 +131,9 @@ class Rocprofv3:
                 "--pc-sampling-unit", unit, "--pc-sampling-interval", str(of_pass.interval),
             )  # fmt: skip
             output = (*output[:-1], "csv")
+        elif of_pass.traced:  # what it writes of the trace itself has no format to choose
+            where = ("--att-library-path", of_pass.decoder) if of_pass.decoder else ()
+            counting, output = ("--kernel-trace", "--att", *where), (*output[:-1], "csv")
         elif not of_pass.counters:
             counting = ("--kernel-trace",)
         elif is_old:

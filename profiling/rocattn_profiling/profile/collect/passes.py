@@ -22,11 +22,12 @@ from rocattn_profiling.profile.collect.counters import (
     group_names,
     of_arch,
 )
-from rocattn_profiling.profile.collect.find import METHODS
+from rocattn_profiling.profile.collect.find import METHODS, NoProfilerError
 from rocattn_profiling.profile.metrics.definitions import definitions
 
 STATE, PASSES = "state.json", "passes"
-TIMING, SAMPLING = "timing", "pc-sampling"
+TIMING, SAMPLING, TRACE = "timing", "pc-sampling", "thread-trace"
+_TRACES = (7, 0)  # first ROCm release whose rocprofv3 traces instructions
 # Cycles, a power of two, as rocprof-compute's default; and microseconds. Less than that is a lot of data.
 _INTERVALS = {"stochastic": 1 << 20, "host_trap": 1000}
 _COUNTER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -37,8 +38,10 @@ class ProfilerPass(msgspec.Struct, frozen=True):
 
     ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute). ``devices`` are the indices of
     the GPUs to count on; empty for all. ``sampling`` is the method of a pass that takes PC samples instead, every
-    ``interval`` cycles (stochastic) or microseconds (host_trap). ``kernel`` (a regular expression) and ``launches``
-    ("2-10,15", of each kernel) say what is counted, "" for all; ``gpu`` is the index of the only GPU to count on.
+    ``interval`` cycles (stochastic) or microseconds (host_trap); ``traced`` marks the pass that traces instructions, with
+    the decoder in the folder ``decoder``, "" for ROCm's own. ``kernel`` (a regular expression) and ``launches``
+    ("2-10,15", of each kernel) say what is counted or traced, "" for all; ``gpu`` is the index of the only GPU to count
+    on.
     """
 
     name: str
@@ -47,6 +50,8 @@ class ProfilerPass(msgspec.Struct, frozen=True):
     devices: tuple[int, ...] = ()
     sampling: str = ""
     interval: int = 0
+    traced: bool = False
+    decoder: str = ""
     kernel: str = ""
     launches: str = ""
     gpu: int | None = None
@@ -142,7 +147,7 @@ def sampling_pass(method: str, interval: int, arch: str, release: tuple[int, int
     if tool != "rocprofv3":
         raise CounterError(f"{tool} takes no PC samples: rocprofv3 of ROCm 6.4 and later does")
     if arch not in METHODS:
-        others = f"{', '.join(METHODS)} have it; rocprofv3 --att traces instructions"
+        others = f"{', '.join(METHODS)} have it; --thread-trace traces instructions"
         raise CounterError(f"AMD documents no PC sampling for {arch}: {others}")
     known = [name for name, first in METHODS[arch].items() if release == (0, 0) or release >= first]
     if not known:
@@ -154,6 +159,24 @@ def sampling_pass(method: str, interval: int, arch: str, release: tuple[int, int
     if method == "stochastic" and interval & (interval - 1):
         raise CounterError(f"the interval of stochastic PC sampling is a power of two cycles, not {interval}")
     return ProfilerPass(SAMPLING, sampling=method, interval=interval)
+
+
+def trace_pass(release: tuple[int, int], tool: str, decoder: str = "") -> ProfilerPass:
+    """Return the pass that traces the instructions of the waves on one compute unit, in one launch of each kernel.
+
+    Args:
+        release: The profiler's ROCm release; (0, 0) if unknown.
+        tool: The profiler's name.
+        decoder: The folder of AMD's trace decoder; "" where ROCm's own ``lib`` has it.
+
+    Raises:
+        NoProfilerError: When this profiler does not have it.
+    """
+    if tool != "rocprofv3":
+        raise NoProfilerError(f"{tool} traces no instructions: rocprofv3 of ROCm 7.0 and later does")
+    if (0, 0) < release < _TRACES:
+        raise NoProfilerError(f"a thread trace needs ROCm 7.0, this rocprofv3 is of {release[0]}.{release[1]}")
+    return ProfilerPass(TRACE, traced=True, decoder=decoder)
 
 
 def split(too_big: ProfilerPass) -> tuple[ProfilerPass, ProfilerPass] | None:

@@ -117,7 +117,7 @@ class Session:
         launch = LAUNCHERS[job.tool.name].launch(job.tool, of_pass, job.command, folder.absolute(), job.output_format)
         _prepare(launch, folder)
         ours = {PLAN_LOG: str((folder / PLANS).absolute())}
-        if of_pass.sampling:
+        if of_pass.sampling or of_pass.traced:
             ours[LINE_TABLES] = "1"
         try:
             ended = self._start(launch.argv, folder, {**job.environment, **launch.env, **ours})

@@ -207,6 +207,30 @@ SYMPTOMS = (
         "rocprofv3 --list-avail says what it takes; counters do not need it",
     ),
     Symptom(
+        "trace_decoder",
+        # get_att_paths in rocprofv3.py, and att_lib_wrapper.cpp for one of another release or GPU.
+        r"rocprof-trace-decoder library path not found|Error loading decoder",
+        "rocprofv3 finds no trace decoder that it can use",
+        "install rocprof-trace-decoder (part of ROCm from 7.13 on), or name its folder in ROCPROF_ATT_LIBRARY_PATH",
+        stops=False,
+    ),
+    Symptom(
+        "thread_trace",
+        # The first text: issue 6218 of ROCm/rocm-systems; the others: using-thread-trace.rst of rocprofiler-sdk.
+        r"failed to create ATT packet|INVALID_SHADER_DATA|Agent not supported",
+        "this GPU, or its driver, takes no thread trace",
+        "it needs aqlprofile of ROCm 7.0 or later, and an MI200 or later, or a Radeon; counters do not need it",
+        stops=False,
+    ),
+    Symptom(
+        "trace_full",
+        r"Thread trace buffer full!",
+        "the buffer was full before the kernel ended: the end of its trace is missing",
+        "trace a smaller launch, or fewer kernels (--kernel, --launches)",
+        level="warning",
+        stops=False,
+    ),
+    Symptom(
         "disk_full",
         r"No space left on device|Disk quota exceeded",
         "the disk is full",

@@ -91,18 +91,22 @@ def _arrange_samples(parts: Sequence[FilePart]) -> None:
 
 
 def _drop_sampled_times(runs: Iterable[Sequence[FilePart]]) -> None:
-    """Drop the dispatches of sampled runs whose kernels another run has: sampling interrupts the waves."""
+    """Drop the dispatches of sampled or traced runs whose kernels another run has: both disturb the waves."""
     sampled: list[FilePart] = []
     others: list[FilePart] = []
+    runs = list(runs)
+    # The files of a thread trace have no name in common with their run's: they are of its folder.
+    traced = {part.scope for run in runs for part in run if (part.samples["method"] == THREAD_TRACE).any()}
     for run in runs:
-        (sampled if any(len(part.samples) for part in run) else others).extend(run)
+        is_sampled = any(len(part.samples) or part.scope in traced for part in run)
+        (sampled if is_sampled else others).extend(run)
     elsewhere = {name for part in others for name in part.dispatches["kernel"].unique()}
     for part in sampled:
         rest = ~part.dispatches["kernel"].isin(elsewhere)
         if not rest.all() and not len(part.counters):
             part.dispatches = part.dispatches[rest].reset_index(drop=True)
             if not len(part.dispatches) and not len(part.samples):
-                part.skip("its run was sampled, which disturbs its times: those of other runs are used")
+                part.skip("its run was sampled or traced, which disturbs its times: those of other runs are used")
 
 
 def _detail(part: FilePart) -> tuple[bool, bool, int]:

@@ -8,8 +8,8 @@ Settings (a JSON file beside the fake program):
     undefined     number -> architecture of the other GPUs, which have no counter definitions
     zeros         everything but SQ_WAVES reads 0, as on a Radeon at performance level auto
     says          text printed to stderr before the application runs
-    fails         "" or: hangs, writes nothing, samples nothing, breaks the application, full (disk), orphan (aborts and
-                  leaves a worker)
+    fails         "" or: hangs, writes nothing, samples nothing, traces nothing, refuses the trace, breaks the
+                  application, full (disk), orphan (aborts and leaves a worker)
     fails_in      the failure comes only in the passes that ask for this counter ("" all of them)
     log           every call's arguments and environment are appended here, as JSON lines
     tool_version  of rocprof-compute itself

@@ -69,6 +69,8 @@ def parser(version):
         made.add_argument("--pc-sampling-interval", type=int)
     if version >= (7, 0):
         made.add_argument("--pmc", nargs="*")
+        made.add_argument("--advanced-thread-trace", "--att", dest="att", action="store_true")
+        made.add_argument("--att-library-path", nargs="+")
         made.add_argument("-v", "--version", action="store_true")
     return made
 
@@ -106,6 +108,8 @@ def main(path):
     elif not arguments.kernel_trace:
         sys.stderr.write("Warning: No tracing options were enabled.\n")
     check_sampling(arguments)
+    if getattr(arguments, "att", False):
+        check_decoder(arguments)
     default = "rocpd" if version >= (7, 0) else "csv"
     inherited = os.environ.get("ROCPROF_OUTPUT_FORMAT", "")  # appended to, as the script does
     formats = {*filter(None, inherited.split(",")), *(arguments.output_format or [default])}
@@ -129,6 +133,15 @@ def check_sampling(arguments):
         )
     if any(sampling) and not all(sampling):
         fatal("All three PC sampling configurations need to be set")
+
+
+def check_decoder(arguments):
+    """End where the script does, without the library that decodes a thread trace."""
+    own = Path(sys.argv[0]).resolve().parent.parent / "lib"
+    paths = arguments.att_library_path or os.environ.get("ROCPROF_ATT_LIBRARY_PATH")
+    paths = paths or [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), str(own)]
+    if not any(any(Path(path).rglob("librocprof-trace-decoder.so*")) for path in filter(None, paths)):
+        fatal(f"rocprof-trace-decoder library path not found in {paths}")
 
 
 def refuses_sampling(found, version, method, unit):
@@ -192,6 +205,8 @@ def one(found, version, counters, command, out, arguments, formats):
     if "csv" in formats:
         write_csv(out, name, found, version, known, pid)
         write_samples(out, name, found, method)
+    if getattr(arguments, "att", False):
+        return write_trace(out, found, arguments) or status
     if "json" in formats:
         write_json(out / f"{name}_results.json", found, command, pid)
     return status
@@ -273,6 +288,35 @@ def write_samples(out, name, found, method):
         issued = [0, "ROCPROFILER_PC_SAMPLING_INSTRUCTION_TYPE_NO_INST", reason, 4]
         rows += [[*row, *(issued if method == "stochastic" else [])]] * 300
     table(out / f"{name}_pc_sampling_{method}.csv", columns + (more if method == "stochastic" else []), rows)
+
+
+def write_trace(out, found, arguments):
+    """Write the decoded trace of one launch of each kernel, as ROCm 7.0's att-tool names its files; return a status."""
+    if pretend.fails(found, []) == "refuses the trace":
+        pretend.say("E20260815 22:01:05.1 9 aql_packet.cpp:203] failed to create ATT packet")
+        return 1
+    hits = 0 if pretend.fails(found, []) == "traces nothing" else 8
+    header = names("CodeObj Vaddr Instruction Hitcount Latency Stall Idle Source")
+    for number, kernel, *_ in pretend.dispatches(found)[: len(pretend.KERNELS)]:
+        if not re.search(arguments.kernel_include_regex, kernel):
+            continue
+        stem = f"ui_output_agent_45661_dispatch_{number}"
+        plain = re.split(r"[<(]", kernel)[0].split()[-1]
+        rows = [
+            [3, 4096, f"; {plain}", 0, 0, 0, 0, kernel],
+            [3, 4096, "s_load_dwordx4 s[0:3], s[4:5], 0x0", hits, 34 * hits, 30 * hits, 0, "/src/app.hip:11"],
+            [3, 4104, "s_waitcnt vmcnt(0)", hits, 1200 * hits, 1196 * hits, 8 * hits, "/src/app.hip:12"],
+        ]
+        table(out / f"stats_{stem}.csv", header, rows)
+        (out / stem).mkdir()
+        code = [[row[2], 0, line, row[7], *row[:2], *row[3:7]] for line, row in enumerate(rows)]
+        columns = "ISA, _, LineNumber, Source, Codeobj, Vaddr, Hit, Latency, Stall, Idle"
+        (out / stem / "code.json").write_text(json.dumps({"code": code, "header": columns, "version": "3.0.0"}))
+        (out / stem / "se0_sm1_sl0_wv0.json").write_text(json.dumps({"wave": {"cu": 1, "instructions": [[0, 1, 4]]}}))
+        (out / stem / "filenames.json").write_text(json.dumps({"wave_filenames": {"0": "se0_sm1_sl0_wv0.json"}}))
+        (out / f"45661_{number}_shader_engine_0_{number}.att").write_bytes(b"\1\2\0\3")
+        (out / f"{found.arch}_code_object_id_{number}.out").write_bytes(b"\x7fELF")
+    return 0
 
 
 class _Bare:

@@ -23,7 +23,9 @@ from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE
 
 STEPS = ("doctor", "verify", "bench", "audit", "gate", "profile", "report", "site")
-MEASURING = frozenset({"verify", "bench", "audit", "gate", "profile", "site"})
+OF_GPU: Final = "known"
+"""The step of a job about a GPU alone: the known program."""
+MEASURING = frozenset({"verify", "bench", "audit", "gate", "profile", OF_GPU, "site"})
 """Steps without any of which nothing was measured."""
 _VERDICTS = {
     OK: ("PASS", "bold green", ""),  # `_passed`
@@ -283,8 +285,25 @@ def _gated(path: Path) -> tuple[str, Coverage]:
     return counted(result), result.coverage
 
 
+def _profiled(path: Path) -> tuple[str, Coverage]:
+    from rocattn_profiling.ci.known import FOLDERS
+    from rocattn_profiling.profile.collect.store import read_profile
+
+    places = {name: path.parents[1] / name / path.name for name in FOLDERS}
+    # They are written one after the other: an older one is of an earlier job.
+    is_of_job = {name: each.is_file() and each.stat().st_mtime >= path.stat().st_mtime for name, each in places.items()}
+    read = [read_profile(each) for name, each in places.items() if is_of_job[name]]
+    measured, passes = sum(each.measured for each in read), sum(len(each.passes) for each in read)
+    gaps = [part for each in read for part in each.not_compared]
+    gaps += [
+        NotCompared(what=name, code="refused", text="rocattn profile refused it, as its line above says", needed=True)
+        for name, known in is_of_job.items() if not known
+    ]  # fmt: skip
+    return f"{measured} of {passes} passes measured", Coverage(compared=measured, not_compared=tuple(gaps))
+
+
 _FILES = {
     "verify": (_verified, "verify.json"), "bench": (_benched, "records.jsonl"), "audit": (_audited, "comparison.json"),
-    "gate": (_gated, "verdict.json"),
+    "gate": (_gated, "verdict.json"), OF_GPU: (_profiled, "profile/profile.json"),
 }  # fmt: skip
 """What reads the evidence of a step, and from which of its files."""

@@ -24,7 +24,7 @@ from rocattn_profiling.base.journal import keeping
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.base.status import NOT_MEASURED, CommandError
 from rocattn_profiling.ci import card
-from rocattn_profiling.ci.card import ASKED, CHANGE, DOCTOR, STEPS, JobStep, SkipCode, gravity, status_of
+from rocattn_profiling.ci.card import ASKED, CHANGE, DOCTOR, OF_GPU, STEPS, JobStep, SkipCode, gravity, status_of, worst
 
 if TYPE_CHECKING:
     from rocattn_profiling.gate.model import Entry
@@ -37,6 +37,9 @@ _EPILOG = """\
 Each step is a command of rocattn. One that cannot be run here (no compiler, no git checkout, no profiler) is skipped,
 and stands in the verdict, as do the parts that a step left out: backends that are not there, benchmarks that were
 skipped or are undecided.
+
+With --gpu a known program is profiled and one of its kernels traced, too (step known), and what was measured is packed
+into rocattn-gpu.tar.gz, without names of users, machines and folders, for the issue form "First numbers of a GPU".
 
 exit status: 0 what ran is right, and nothing is proven to be slower; what did not run is listed
              1 something is wrong, or became slower or worse
@@ -61,8 +64,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--allow-stand-in", action="store_true", help="with --gpu: the stand-in counts as a GPU")
     parser.add_argument(
-        "--skip", nargs="+", action="extend", default=[], choices=STEPS, metavar="STEP", help=f"of {', '.join(STEPS)}"
-    )
+        "--skip", nargs="+", action="extend", default=[], choices=(*STEPS, OF_GPU), metavar="STEP",
+        help=f"of {', '.join(STEPS)}; with --gpu also {OF_GPU}",
+    )  # fmt: skip
     parser.add_argument("--history", type=int, metavar="N", help="commits to measure for the site (quick 2, else 10)")
     parser.add_argument("--strict", action="store_true", help="fail (status 2) when the gate stays undecided")
     parser.add_argument("--site-url", default="", metavar="URL", help="the address of the site, for its feed")
@@ -81,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         execute(steps, _run_command, out, arguments.gpu or "")
     for step in steps:
         card.read_back(step, out, began_s)
-    return _finish(arguments, out, steps, status_of(steps))
+    return _finish(arguments, out, steps, began_s)
 
 
 def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
@@ -118,10 +122,28 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
             asked=arguments.history is not None,
         ),
     ]  # fmt: skip
+    if arguments.gpu is not None:
+        steps.insert(STEPS.index("profile") + 1, known_step(out / OF_GPU, arguments.gpu))
     for step in steps:
         if step.name in arguments.skip:
             step.why_skipped, step.asked = Reason(ASKED, "asked for by --skip"), False
     return steps
+
+
+def known_step(out: Path, arch: str) -> JobStep:
+    """Return the step that profiles the known program; that its numbers are wanted, --gpu says."""
+    from rocattn_profiling.ci import known
+
+    return JobStep(OF_GPU, known.commands(out, arch), why_no_profiler(), asked=True)
+
+
+def why_no_profiler() -> Reason[SkipCode] | None:
+    """Return why nothing can be profiled here; None if it can."""
+    from rocattn_profiling.profile.collect.find import find_profilers
+
+    if any(not tool.problem for tool in find_profilers()):
+        return None
+    return Reason("no_profiler", "no profiler is installed (rocattn doctor says how to get one)", DOCTOR)
 
 
 def why_no_audit() -> Reason[SkipCode] | None:
@@ -252,7 +274,6 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], Reason[Skip
     """Return commands that profile the GPU benchmarks that became slower, or the reason why there are none."""
     from rocattn.errors import RocattnError
     from rocattn_profiling.gate import verdict
-    from rocattn_profiling.profile.collect.find import find_profilers
 
     try:
         result = verdict.read(_verdict(out))
@@ -266,8 +287,8 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], Reason[Skip
     slower = [entry for entry in slower if all(cause.kind != "counters" for cause in entry.causes)][:PROFILED]
     if not slower:
         return [], Reason("profiled", f"the gate has profiled what became slower: {out / 'gate' / 'explain'}")
-    if not any(not tool.problem for tool in find_profilers()):
-        return [], Reason("no_profiler", "no profiler is installed (rocattn doctor says how to get one)", DOCTOR)
+    if why := why_no_profiler():
+        return [], why
     commands: list[list[str]] = []
     named = ["--arch", arch] if arch else []
     for number, entry in enumerate(slower, 1):
@@ -300,8 +321,17 @@ def _run_command(command: list[str]) -> int:
             raise
 
 
-def _finish(arguments: argparse.Namespace, out: Path, steps: list[JobStep], status: int) -> int:
-    pages = card.pages_of(steps, out)
+def _finish(arguments: argparse.Namespace, out: Path, steps: list[JobStep], began_s: float) -> int:
+    status, pages = status_of(steps), card.pages_of(steps, out)
+    if arguments.gpu is not None:
+        from rocattn.errors import RocattnError
+        from rocattn_profiling.ci import archive
+
+        try:
+            pages["archive"] = archive.pack(steps, out, began_s, steps[0].commands[0])
+        except RocattnError as error:
+            say(f"what was measured is not packed: {error}")
+            status = worst([status, NOT_MEASURED])
     coverage = card.coverage_of(steps)
     result = {
         "status": status,

@@ -50,8 +50,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--thread-trace", action="store_true",
-        help="one more pass: the cycles of every instruction, on one compute unit, in the first launch of each kernel or "
-        "in those that --kernel and --launches name (ROCm 7.0 and later, with rocprof-trace-decoder)",
+        help="one more pass: the cycles of every instruction on one compute unit, in each kernel's first launch or in "
+        "those that --kernel and --launches name (ROCm 7.0 and later, with rocprof-trace-decoder)",
     )  # fmt: skip
     parser.add_argument(
         "--tool", default="", metavar="NAME[@ROCM]",

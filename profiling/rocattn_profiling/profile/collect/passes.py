@@ -38,8 +38,8 @@ class ProfilerPass(msgspec.Struct, frozen=True):
 
     ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute). ``devices`` are the indices of
     the GPUs to count on; empty for all. ``sampling`` is the method of a pass that takes PC samples instead, every
-    ``interval`` cycles (stochastic) or microseconds (host_trap); ``traced`` marks the pass that traces instructions, with
-    the decoder in the folder ``decoder``, "" for ROCm's own. ``kernel`` (a regular expression) and ``launches``
+    ``interval`` cycles (stochastic) or microseconds (host_trap). ``traced`` marks a pass with a thread trace, and
+    ``decoder`` is its decoder's folder, "" for ROCm's own. ``kernel`` (a regular expression) and ``launches``
     ("2-10,15", of each kernel) say what is counted or traced, "" for all; ``gpu`` is the index of the only GPU to count
     on.
     """

@@ -6,6 +6,7 @@ Settings (a JSON file beside the fake program):
     limits        block -> counters a pass; the real hardware's, which may be less than the tables say
     unknown       counters that this release does not know
     undefined     number -> architecture of the other GPUs, which have no counter definitions
+    kernels       in place of KERNELS
     zeros         everything but SQ_WAVES reads 0, as on a Radeon at performance level auto
     says          text printed to stderr before the application runs
     fails         "" or: hangs, writes nothing, samples nothing, traces nothing, refuses the trace, breaks the
@@ -91,7 +92,7 @@ def dispatches(found):
     """Return (number, kernel, grid, block, LDS bytes, VGPRs, start, end) of every dispatch of the application."""
     rows = []
     for number in range(1, 2 * len(KERNELS) + 1):
-        name, grid, block, lds, vgprs = KERNELS[(number - 1) % len(KERNELS)]
+        name, grid, block, lds, vgprs = (found.kernels or KERNELS)[(number - 1) % len(KERNELS)]
         start = START_NS + 1_000_000 * number
         rows.append((number, name, grid, block, lds, vgprs, start, start + 10_000 + 37 * number))
     return rows

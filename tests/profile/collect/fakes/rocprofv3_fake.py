@@ -108,8 +108,7 @@ def main(path):
     elif not arguments.kernel_trace:
         sys.stderr.write("Warning: No tracing options were enabled.\n")
     check_sampling(arguments)
-    if getattr(arguments, "att", False):
-        check_decoder(arguments)
+    check_decoder(arguments)
     default = "rocpd" if version >= (7, 0) else "csv"
     inherited = os.environ.get("ROCPROF_OUTPUT_FORMAT", "")  # appended to, as the script does
     formats = {*filter(None, inherited.split(",")), *(arguments.output_format or [default])}
@@ -136,7 +135,9 @@ def check_sampling(arguments):
 
 
 def check_decoder(arguments):
-    """End where the script does, without the library that decodes a thread trace."""
+    """End where the script does, for a thread trace without the library that decodes it."""
+    if not getattr(arguments, "att", False):
+        return
     own = Path(sys.argv[0]).resolve().parent.parent / "lib"
     paths = arguments.att_library_path or os.environ.get("ROCPROF_ATT_LIBRARY_PATH")
     paths = paths or [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), str(own)]
@@ -205,8 +206,7 @@ def one(found, version, counters, command, out, arguments, formats):
     if "csv" in formats:
         write_csv(out, name, found, version, known, pid)
         write_samples(out, name, found, method)
-    if getattr(arguments, "att", False):
-        return write_trace(out, found, arguments) or status
+        status = write_trace(out, found, arguments) or status
     if "json" in formats:
         write_json(out / f"{name}_results.json", found, command, pid)
     return status
@@ -292,6 +292,8 @@ def write_samples(out, name, found, method):
 
 def write_trace(out, found, arguments):
     """Write the decoded trace of one launch of each kernel, as ROCm 7.0's att-tool names its files; return a status."""
+    if not getattr(arguments, "att", False):
+        return 0
     if pretend.fails(found, []) == "refuses the trace":
         pretend.say("E20260815 22:01:05.1 9 aql_packet.cpp:203] failed to create ATT packet")
         return 1

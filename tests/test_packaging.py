@@ -398,9 +398,16 @@ def test_profiling_is_not_a_package():
 
 
 def test_the_version_has_one_value():
-    """pyproject.toml, the package and the citation say the same version."""
+    """pyproject.toml, the package, the citation and the newest entry of the changelog say the same version."""
     assert rocattn.__version__ == PROJECT["version"]
     assert f"\nversion: {PROJECT['version']}\n" in (ROOT / "CITATION.cff").read_text()
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest[1] == PROJECT["version"]
+
+
+def test_the_release_is_described_without_a_registry():
+    """How a version is published is said by name: an address would be a reader's to follow, and another's to change."""
+    assert not re.search(r"https?://[^\s)]*pypi", (ROOT / "CONTRIBUTING.md").read_text(), re.IGNORECASE)
 
 
 def test_the_citation_is_valid():

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What is about to be published: `try_release.sh named DIST` compares the files' names with the tag in TAG, and
-# `try_release.sh installed DIST` installs the wheel into an empty environment and uses it outside of the checkout.
+# `try_release.sh installed DIST` installs wheel and sdist into empty environments and uses them outside the checkout.
 set -euo pipefail
 
 case "${1:-} ${2:-}" in
@@ -14,15 +14,17 @@ case "${1:-} ${2:-}" in
     done
     ;;
 "installed "?*)
-    wheel=$(realpath "$2"/*.whl)
-    cd "$(mktemp -d)"
-    python3 -m venv env
-    env/bin/pip install --quiet "${wheel}[toolchain]"
-    env/bin/rocattn --version
-    env/bin/rocattn verify --quick
-    env/bin/rocattn plan --arch gfx942 --dtype float16 --head-dim 64 --json > plan.json
-    env/bin/rocattn kernels build --plan plan.json --out kernels
-    env/bin/rocattn kernels audit kernels/*.hsaco
+    dist=$(realpath "$2")
+    for file in "$dist"/*.whl "$dist"/*.tar.gz; do
+        cd "$(mktemp -d)"
+        python3 -m venv env
+        env/bin/pip install --quiet "${file}[toolchain]"
+        env/bin/rocattn --version
+        env/bin/rocattn verify --quick
+        env/bin/rocattn plan --arch gfx942 --dtype float16 --head-dim 64 --json > plan.json
+        env/bin/rocattn kernels build --plan plan.json --out kernels
+        env/bin/rocattn kernels audit kernels/*.hsaco
+    done
     ;;
 *)
     echo "usage: try_release.sh named|installed DIST" >&2

@@ -8,7 +8,7 @@ PyTorch (CUDA) installed::
     python research/peers/on_nvidia.py streams times         # some of them
     python research/peers/on_nvidia.py gate                  # also against kernels that sleep in their hot loop
 
-Steps: doctor, verify, bench, memory, streams, graphs, out-of-memory, fault, killed, times, host, gate.
+Steps: doctor, verify, bench, memory, streams, graphs, out-of-memory, fault, killed, times, host, archive, gate.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -464,6 +465,22 @@ def _within(limit_s: float, command: list[str]) -> subprocess.CompletedProcess[s
         return subprocess.CompletedProcess(command, 124, said[0], f"{said[1]}\nno end within {limit_s:g} s")
 
 
+def archive() -> str:
+    """Rehearse `rocattn ci --gpu`: the archive has all but the profiles, for which AMD's profilers are needed."""
+    out = ROOT / "out/nvidia-ci"
+    command = [sys.executable, "-m", "rocattn_profiling.cli", "ci", "--gpu", "--quick", "--skip", "gate", "site"]
+    status = subprocess.run([*command, "--out", str(out)], cwd=ROOT, check=False).returncode
+    with tarfile.open(out / "rocattn-gpu.tar.gz") as packed:
+        texts = {member.name.partition("/")[2]: packed.extractfile(member).read().decode() for member in packed}
+    missing = texts["README.md"].partition("## Not measured")[2]
+    private = (str(ROOT), str(Path.home()), os.uname().nodename)
+    told = [(name, word) for name, text in texts.items() for word in private if len(word) > 3 and word in text]
+    rows = [row for row in json.loads(texts["beside.json"]) if row["kernels_ns"][0] > 0]
+    if status != 3 or "known: no profiler is installed" not in missing or told or not rows:
+        raise SystemExit(f"status {status}, {len(rows)} timed kernels, in the archive {told}, {missing}")
+    return f"{len(texts)} files, {len(rows)} kernels timed on host and card; status 3, because nothing was profiled"
+
+
 STEPS = {
     "doctor": lambda: _command("doctor"),
     "verify": lambda: _command("verify", "--backend", "gpu", "--level", "core", "--out", "out/nvidia-verify"),
@@ -473,7 +490,7 @@ STEPS = {
                                "--out", "out/nvidia-memory"),
     "streams": streams, "host-streams": host_streams, "graphs": graphs, "own-graphs": own_graphs,
     "out-of-memory": out_of_memory, "fault": fault, "killed": killed, "times": times,
-    "host": host,
+    "host": host, "archive": archive,
 }  # fmt: skip
 
 

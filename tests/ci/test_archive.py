@@ -265,6 +265,16 @@ def test_the_audit_stands_beside_the_measured_time():
     assert known.beside([timed], [])[0]["not_audited"] == "the audit of this job has no such kernel"
 
 
+def test_a_gpu_that_is_not_timed_is_no_pass(job):
+    """Verify and bench name it: their defaults pass without a GPU."""
+    run()
+    steps = {step["name"]: step["commands"] for step in json.loads(Path("o/ci.json").read_text())["steps"]}
+    for name in ("verify", "bench"):
+        ((*_, command),) = [steps[name]]
+        assert command[command.index("--backend") + 1] == "gpu"
+        assert cli.parser_for(name).parse_args(command[1:]).backend == ["gpu"]
+
+
 def test_only_a_job_about_a_gpu_has_the_step_and_the_archive(job):
     """Without --gpu neither is there, and nothing says that it is missing."""
     cli.main(["ci", "--out", "o", "--skip", "gate", "report", "site"])

@@ -266,7 +266,6 @@ def _readme(
     if not rows:
         missing.append("no time of a GPU stands beside the audit's numbers")
     lines += [f"- {each}" for each in missing] or ["Nothing was left out."]
-    lines += ["", "## The audit's numbers beside what was timed", ""]
     columns = (
         ("problem", "problem"), ("kernel", "kernel"), ("call, µs", "time_ns"), ("TFLOP/s", "tflops"),
         ("VGPRs", "vgprs"), ("spilled VGPRs", "vgpr_spills"), ("waves per SIMD", "waves_per_simd"),
@@ -274,6 +273,7 @@ def _readme(
         ("why not audited", "not_audited"),
     )  # fmt: skip
     if rows:
+        lines += ["", "## The audit's numbers beside what was timed", ""]
         lines += [f"| {' | '.join(name for name, _ in columns)} |", f"|{'---|' * len(columns)}"]
         lines += [f"| {' | '.join(_cell(row, key) for _, key in columns)} |" for row in rows]
         lines += ["", f"With the host's time of each launch: `{BESIDE}`. The audit predicts no time."]

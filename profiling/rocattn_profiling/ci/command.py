@@ -38,8 +38,9 @@ Each step is a command of rocattn. One that cannot be run here (no compiler, no 
 and stands in the verdict, as do the parts that a step left out: backends that are not there, benchmarks that were
 skipped or are undecided.
 
-With --gpu a known program is profiled and one of its kernels traced, too (step known), and what was measured is packed
-into rocattn-gpu.tar.gz, without names of users, machines and folders, for the issue form "First numbers of a GPU".
+With --gpu, backend gpu alone is checked and timed (in float16), a known program is profiled and one of its kernels
+traced (step known), and what was measured is packed into rocattn-gpu.tar.gz, without names of users, machines and
+folders, for the issue form "First numbers of a GPU".
 
 exit status: 0 what ran is right, and nothing is proven to be slower; what did not run is listed
              1 something is wrong, or became slower or worse
@@ -102,14 +103,18 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     why_no_report = Reason[SkipCode]("no_records", "bench was not run") if "bench" in arguments.skip else None
     history = ["--measure", str(count), *(["--launches", "2"] if arguments.quick else [])]
     address = ["--url", arguments.site_url] if arguments.site_url else []
-    doctor = ["doctor"]
+    doctor, on_gpu, halves = ["doctor"], [], []
     if arguments.gpu is not None:
+        # Named, so that a GPU that is not checked or timed is no pass; in the type that attention on GPUs runs in.
+        on_gpu, halves = ["--backend", "gpu"], ["--dtype", "float16"]
         doctor += ["--gpu", *([arguments.gpu] if arguments.gpu else [])]
         doctor += ["--allow-stand-in"] if arguments.allow_stand_in else []
     steps = [
         JobStep("doctor", [doctor]),
-        JobStep("verify", [["verify", *quick, "--out", f"{out}/verify"]]),
-        JobStep("bench", [["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]]),
+        JobStep("verify", [["verify", *quick, *on_gpu, "--out", f"{out}/verify"]]),
+        JobStep(
+            "bench", [["bench", "--grid", *grids, *quick, *on_gpu, *halves, "--out", f"{out}/bench", "--fresh"]]
+        ),
         JobStep("audit", [["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"]], why_no_audit()),
         JobStep(
             "gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], why_no_gate,

@@ -20,7 +20,7 @@ case "${1:-} ${2:-}" in
         python3 -m venv env
         env/bin/pip install --quiet "${file}[toolchain]"
         env/bin/rocattn --version
-        env/bin/rocattn verify --quick
+        case $file in *.whl) env/bin/rocattn verify --quick ;; esac # by the CPU kernels that it carries
         env/bin/rocattn plan --arch gfx942 --dtype float16 --head-dim 64 --json > plan.json
         env/bin/rocattn kernels build --plan plan.json --out kernels
         env/bin/rocattn kernels audit kernels/*.hsaco

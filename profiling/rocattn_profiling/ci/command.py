@@ -136,10 +136,18 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
 
 
 def known_step(out: Path, arch: str) -> JobStep:
-    """Return the step that profiles the known program; that its numbers are wanted, --gpu says."""
+    """Return the step that profiles the known program; that its numbers are wanted, --gpu says.
+
+    Args:
+        out: Its folder.
+        arch: The GPU's architecture; "" for that of the GPU that rocattn uses: a processor's own may stand beside it.
+    """
+    from rocattn.gpu.probe import probe
     from rocattn_profiling.ci import known
 
-    return JobStep(OF_GPU, known.commands(out, arch), why_no_profiler(), asked=True)
+    devices = () if arch else probe().devices
+    of_first = devices[0].arch.partition(":")[0] if devices else arch
+    return JobStep(OF_GPU, known.commands(out, of_first), why_no_profiler(), asked=True)
 
 
 def why_no_profiler() -> Reason[SkipCode] | None:

@@ -18,6 +18,7 @@ import os
 import platform
 import pwd
 import re
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -268,6 +269,7 @@ def _readme(
     lines += [f"- {each}" for each in missing] or ["Nothing was left out."]
     columns = (
         ("problem", "problem"), ("kernel", "kernel"), ("call, µs", "time_ns"), ("TFLOP/s", "tflops"),
+        ("host, µs", "host_ns"), ("its kernels, µs", "kernels_ns"),
         ("VGPRs", "vgprs"), ("spilled VGPRs", "vgpr_spills"), ("waves per SIMD", "waves_per_simd"),
         ("issue cycles of an iteration", "loop_issue_cycles"), ("issue bound, %", "issue_bound_pct"),
         ("why not audited", "not_audited"),
@@ -276,7 +278,7 @@ def _readme(
         lines += ["", "## The audit's numbers beside what was timed", ""]
         lines += [f"| {' | '.join(name for name, _ in columns)} |", f"|{'---|' * len(columns)}"]
         lines += [f"| {' | '.join(_cell(row, key) for _, key in columns)} |" for row in rows]
-        lines += ["", f"With the host's time of each launch: `{BESIDE}`. The audit predicts no time."]
+        lines += ["", f"Host and kernels are medians; each launch is in `{BESIDE}`. The audit predicts no time."]
     lines += ["", "## Not in this archive", "", *(f"- {each}" for each in left_out)]
     lines += ["- logs, raw traces (`.att`), code objects (`.out`): they name folders, and stay on the machine"]
     lines += [f"- all but {_WAVES} timelines of waves of each trace"]
@@ -285,8 +287,10 @@ def _readme(
 
 def _cell(row: Mapping[str, Any], key: str) -> str:
     value = row.get(key)
+    if isinstance(value, list):  # of launches
+        value = statistics.median(value) if any(value) else None
     if isinstance(value, float):
-        return f"{value / 1000:.1f}" if key == "time_ns" else f"{value:.3g}"
+        return f"{value / 1000:.1f}" if key.endswith("_ns") else f"{value:.3g}"
     return "" if value is None else str(value)
 
 

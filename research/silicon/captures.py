@@ -28,7 +28,10 @@ from rocattn_profiling.kernels.read.instructions import Pipe
 COMMIT = "a9069c177a9da9cca18593edf55acd2e6073cca6"
 """Of github.com/tinygrad/tinygrad: what the numbers in the documents are of."""
 _MAGIC = b"\x7fELF\x02\x01\x01"  # which older captures of hand-made code lack
-ARCHITECTURES = ("gfx1100", "gfx1200")  # of gfx950 that version decodes packets, but not which instruction each is
+ARCHITECTURES = ("gfx1100", "gfx1200", "gfx950")
+_SLOT = 4  # cycles: the resolution of gfx950's traces
+_KINDS = {"SMEM": {Pipe.SCALAR}, "SALU": {Pipe.SCALAR}, "VALU": {Pipe.VECTOR, Pipe.MATRIX}, "NEXT": {Pipe.BRANCH},
+          "LDS": {Pipe.LDS}, "FLAT": {Pipe.GLOBAL}, "VMEM": {Pipe.GLOBAL}}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Capture:
 
     Attributes:
         arch, kernel, program, run, engine: Which it is; a kernel may launch several programs.
-        waves: Those on the traced SIMD.
+        waves: Those on the traced SIMD; of gfx950 those of the traced CU, one on each SIMD.
         beside: Those on the other SIMD that shares LDS with it, of which a trace has the accesses to memory only: what
             they executed is taken from the waves of the first, and the times in between are theirs, moved.
     """
@@ -106,8 +109,9 @@ def read_captures(checkout: Path, folder: Path | None = None) -> Iterator[Captur
                 if type(event).__name__ != "ProfileSQTTEvent" or not event.itrace or event.kern not in programs:
                     continue
                 name, program = programs[event.kern]
+                read = _waves_of_cu if arch == "gfx950" else _waves
                 try:
-                    waves = _waves(sqtt, event.blob, program, arch)
+                    waves = read(sqtt, event.blob, program, arch)
                 except (DisassemblyError, LookupError) as error:
                     print(f"{path}, shader engine {event.se}: {error}", file=sys.stderr)
                     continue
@@ -163,6 +167,42 @@ def _waves(sqtt: Any, trace: bytes, program: bytes, arch: str) -> tuple[Wave, ..
         words = info.inst.simm16 & 0xFFFF if taken else 0
         expected[info.wave] = following.get(at, at) + 4 * (words - 0x10000 * (words >> 15))
     return tuple(Wave(tuple(steps[wave]), tuple(times[wave])) for wave in sorted(steps))
+
+
+def _waves_of_cu(sqtt: Any, trace: bytes, program: bytes, arch: str) -> tuple[Wave, ...]:
+    """Return the waves of a CU of gfx950, of whose packets the decoder does not say which instruction each is.
+
+    They come in order and have kinds, so code without loops tells. A wait is not traced; it ends a slot before what is
+    behind it begins.
+    """
+    ended, packets = {}, {}
+    for packet in sqtt.decode(trace):
+        name = type(packet).__name__
+        if name == "CDNA_INST" and not packet.op.name.startswith("OTHER"):
+            packets.setdefault(packet.simd, []).append(packet)
+        elif name == "CDNA_WAVEEND" and packet.cu == 0:
+            ended[packet.simd] = packet._time  # noqa: SLF001
+    if not packets:
+        return ()
+    text, waves = _instructions(program, arch), []
+    for simd, traced in sorted(packets.items()):
+        steps: list[Step] = []
+        times: list[int | None] = []
+        following = iter(text.items())
+        for packet in traced:
+            for address, instruction in following:
+                steps.append(Step(instruction, address))
+                times.append(None)
+                if instruction.unit in _KINDS.get(packet.op.name.partition("_")[0], ()):
+                    break
+                if instruction.unit is Pipe.WAIT:
+                    times[-1] = packet._time - _SLOT  # noqa: SLF001
+                elif instruction.mnemonic != "s_nop":
+                    raise LookupError(f"{instruction.mnemonic} is traced as {packet.op.name}")
+            times[-1] = packet._time  # noqa: SLF001
+        address, instruction = next(following)
+        waves.append(Wave((*steps, Step(instruction, address)), (*times, ended[simd])))
+    return tuple(waves)
 
 
 def _instructions(program: bytes, arch: str) -> dict[int, Instruction]:

@@ -1,28 +1,18 @@
-"""Judges the simulation on CDNA: the share of busy matrix units and the speeds that others measured, against hot loops.
+"""The simulation of a CU of CDNA 3 and 4: the waves of the blocks that fit, in the hot loop of a kernel.
 
-    git clone https://github.com/ROCm/aiter AITER                       # e4048607
-    git clone https://github.com/midiareshadi/attn-dsl-bench BENCH      # 94ea7f3, of MI300X; it names Triton's source
-    python research/silicon/cdna.py --aiter AITER --bench BENCH --triton CACHES
-
-``CACHES/gfx942/128`` is the cache (``TRITON_CACHE_DIR``) into which Triton 3.4.0 compiled each configuration of that
-source for head dimension 128. Nothing is fetched.
-
-A CU runs the usual path of a kernel's hot loop, with the blocks that fit; loads, of spilled registers too, are answered
-in one time. Each number is a published one (`TIMING`, `Cdna`), or it is said that it is not known. Triton's rows are
-means over all configurations that its tuner launched, so simulated ones are, too.
-
-Not judged: rows of fewer tokens, of AITER at D = 64 (CK's) and of AOTriton; speeds on MI355X, as no clock is published
-with them; and kernels that Triton 3.7 spills, whose code does not come out here with the spills that were reported.
+Each number is a published one (`TIMING`, `Cdna`), or it is said that it is not known. Loads, of spilled registers too,
+are answered in one time. What is known of silicon is in `published`.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
+import heapq
 import json
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,7 +21,7 @@ from engine import Memory, Simulation, Step, Timing, operands_of
 
 from rocattn.toolchain.code_object import KernelInfo
 from rocattn_profiling.kernels.model.lanes import LaneValues
-from rocattn_profiling.kernels.model.lds import lds_conflicts
+from rocattn_profiling.kernels.model.lds import LdsConflicts, lds_conflicts
 from rocattn_profiling.kernels.model.loops import Loop, find_loops, hot_loop, usual_path
 from rocattn_profiling.kernels.model.occupancy import occupancy
 from rocattn_profiling.kernels.model.rates import rates
@@ -60,6 +50,9 @@ class Cdna(Simulation):
     after a slot, and one more for each 16 bytes of its widest source; packed arithmetic in single precision, two slots
     after its end, and one more with sources of 16 bytes. Its result is read four slots after its end, on gfx950 five,
     as LLVM has it (GCNHazardRecognizer), and by a product that adds to it at once.
+
+    Attributes:
+        lost: Wave, step, cycles and the time at which they end, for each pause between two instructions, and its cause.
     """
 
     lanes, simds, slot = 64, 4, 4
@@ -70,15 +63,48 @@ class Cdna(Simulation):
         self._matrix_free = [0] * self.simds
         self._packed_free = [0] * self.simds
         self._chained: dict[tuple[int, tuple[str, int]], int] = {}
+        self.lost: list[tuple[int, int, int, int, str]] = []
 
     def _earliest(self, wave) -> int:
-        time = super()._earliest(wave)
-        operands = operands_of(wave.step.instruction.mnemonic, wave.step.instruction.operands)
-        summed = operands.writes if wave.step.instruction.unit is Pipe.MATRIX else frozenset()
-        needed = [wave.ready.get(each, 0) for each in (operands.reads | operands.writes) - summed]
-        needed += [self._chained.get((wave.place, each), wave.ready.get(each, 0)) for each in summed]
-        time = max([time, *needed])
+        time = max(super()._earliest(wave), max(self._needed(wave).values(), default=0))
         return -(-time // self.slot) * self.slot
+
+    def _needed(self, wave) -> dict[tuple[str, int], int]:
+        """Return when the registers of a wave's next instruction are there."""
+        instruction = wave.step.instruction
+        operands = operands_of(instruction.mnemonic, instruction.operands)
+        summed = operands.writes if instruction.unit is Pipe.MATRIX else frozenset()
+        needed = {each: wave.ready.get(each, 0) for each in operands.reads | operands.writes}
+        return {each: self._chained.get((wave.place, each), at) if each in summed else at for each, at in needed.items()}
+
+    def _issue(self, wave, time: int) -> None:
+        if wave.times:
+            begun = wave.times[-1] + self.slot
+            for cycles, cause in ((wave.next - begun, self._cause_before(wave)), (time - wave.next, "")):
+                if cycles > 0:
+                    self.lost.append((wave.place, wave.at, cycles, time, cause or self._cause(wave, time)))
+        super()._issue(wave, time)
+
+    @staticmethod
+    def _cause_before(wave) -> str:
+        """Return why a wave could not go on behind its last instruction."""
+        last = wave.steps[wave.at - 1].instruction
+        return "barrier" if "barrier" in last.mnemonic else "branch" if last.unit is Pipe.BRANCH else "issue"
+
+    def _cause(self, wave, time: int) -> str:
+        """Return what the next instruction waited for until now."""
+        instruction, now = wave.step.instruction, time - self.slot
+        late = [each for each, at in self._needed(wave).items() if at > now]
+        if instruction.unit is Pipe.WAIT:
+            left = self._counters.left_by(instruction)
+            ends = {name: queue[-1 - left[name]] for name, queue in wave.outstanding.items()
+                    if name in left and len(queue) > left[name]}  # fmt: skip
+            return "LDS" if ends and max(ends, key=ends.__getitem__) == "ds" else "memory"
+        if late:
+            return "matrix result" if any((wave.place, each) in self._chained for each in late) else "vector result"
+        if instruction.unit is Pipe.MATRIX and self._matrix_free[wave.simd.number] > now:
+            return "matrix unit"
+        return "issue"
 
     def _vector_limits(self, wave, instruction: Instruction) -> list[int]:
         simd = wave.simd
@@ -137,31 +163,51 @@ class Kernel:
     def steps(self, loop: Loop) -> tuple[Step, ...]:
         """Return one iteration on the usual path of a loop."""
         path = usual_path(self.function, loop)
-        conflicts = lds_conflicts(self.function, path, self.arch, LaneValues(self.function, 64 * self.waves))
-        reads, writes = (conflicts.read_factor or 1, conflicts.write_factor or 1) if conflicts else (1, 1)
         steps = []
         for block, following in pairwise((*path, path[0])):
-            for instruction in self.function.blocks[block].instructions:
-                stores = instruction.operations[0].access is Access.STORE
-                steps.append(Step(instruction, conflicts=writes if stores else reads))
+            steps += self._of_blocks([block], path)
             if steps and steps[-1].instruction.unit is Pipe.BRANCH:
                 steps[-1] = replace(steps[-1], taken=following != block + 1)
         return tuple(steps)
 
+    def outside(self) -> tuple[Step, ...]:
+        """Return what is in no loop with products, each instruction once and no branch taken."""
+        hot = {block for loop in find_loops(self.function) if _products(self.function, loop) for block in loop.own
+               if not loop.inner}  # fmt: skip
+        blocks = [block for block in range(len(self.function.blocks)) if block not in hot]
+        steps = self._of_blocks(blocks, blocks)
+        return tuple(step for step in steps[:-1] if step.instruction.mnemonic != "s_endpgm") + tuple(steps[-1:])
 
-def read_kernel(path: Path, *, groups: int = 1, lds_bytes: int = 0) -> Kernel:
-    """Return the kernel of a code object.
+    def _of_blocks(self, blocks: Iterable[int], path: Sequence[int]) -> list[Step]:
+        conflicts = _conflicts(self.function, tuple(path), self.arch, 64 * self.waves)
+        reads, writes = (conflicts.read_factor or 1, conflicts.write_factor or 1) if conflicts else (1, 1)
+        instructions = [each for block in blocks for each in self.function.blocks[block].instructions]
+        stores = [each.operations[0].access is Access.STORE for each in instructions]
+        return [Step(each, conflicts=writes if store else reads) for each, store in zip(instructions, stores, strict=True)]
+
+
+@lru_cache(maxsize=4)
+def _conflicts(function: AssemblyFunction, path: tuple[int, ...], arch: str, threads: int) -> LdsConflicts | None:
+    return lds_conflicts(function, path, arch, LaneValues(function, threads))
+
+
+def read_kernel(path: Path, *, groups: int = 1) -> Kernel:
+    """Return the kernel of a code object, with source lines where its assembly text lies beside it.
 
     Args:
-        path: The file.
+        path: The file; what Triton says of its launch is in the JSON beside it.
         groups: How many loops its waves are in at once: the first ones with as many matrix instructions as the hot one.
-        lds_bytes: What a launch adds to the LDS that it declares.
     """
     (device,) = read_objects(path.read_bytes(), path.name)
-    info: KernelInfo = device.kernels[0]
-    functions = parse_assembly(disassemble(device))
-    function = next(each for each in functions if each.name == info.symbol)
-    arch = device.processor
+    said, text = path.with_suffix(".json"), path.with_suffix(".amdgcn")
+    lds = json.loads(said.read_text())["shared"] if said.is_file() else 0
+    assembly = text.read_text() if text.is_file() else disassemble(device)
+    return kernel_of(assembly, device.processor, device.kernels[0], groups=groups, lds_bytes=lds)
+
+
+def kernel_of(assembly: str, arch: str, info: KernelInfo, *, groups: int = 1, lds_bytes: int = 0) -> Kernel:
+    """Return a kernel by its assembly; ``lds_bytes`` is what a launch adds to the LDS that it declares."""
+    function = next(each for each in parse_assembly(assembly) if each.name == info.symbol)
     fits = occupancy(
         arch, wave_size=64, vgprs=info.vgprs, sgprs=info.sgprs, lds_bytes=info.lds_bytes + lds_bytes, block=info.block
     )
@@ -184,132 +230,109 @@ class Steady:
     Attributes:
         busy: Per cent of the cycles in which its matrix units work.
         cycles: Of an iteration of a wave, over the waves of a SIMD.
+        products: Cycles of the matrix unit in an iteration.
+        lost: Per cent of the waves' time by cause and by the source line (or instruction) that waits.
     """
 
     busy: float
     cycles: float
+    products: float
+    lost: dict[tuple[str, str], float]
+
+    def causes(self, most: int = 3) -> str:
+        """Return the largest causes, each with its costliest line."""
+        whole: Counter[str] = Counter()
+        for (cause, _), share in self.lost.items():
+            whole[cause] += share
+        lines = {cause: max((share, line) for (each, line), share in self.lost.items() if each == cause)[1]
+                 for cause in whole}  # fmt: skip
+        return ", ".join(f"{cause} {share:.0f} ({lines[cause]})" for cause, share in whole.most_common(most))
 
 
 def steady(kernel: Kernel, latency: int = LATENCY, timing: Timing = TIMING) -> Steady:
     """Simulate iterations of all waves of a CU, and count until the first wave is through with its own."""
     simulation = Cdna(kernel.arch, Memory(latency, latency, latency), timing)
     bodies = [kernel.steps(loop) for loop in kernel.loops]
+    waves = _add(simulation, kernel, [body * _ITERATIONS for body in bodies])
+    times = simulation.run()
+    first = min(range(len(times)), key=lambda number: times[number][-1])
+    begin, end = times[first][_WARM * len(waves[first]) // _ITERATIONS], times[first][-1]
+    work = iterations = 0.0
+    for issued, steps in zip(times, waves, strict=True):
+        within = [step for step, time in zip(steps, issued, strict=True) if begin <= time < end]
+        iterations += len(within) * _ITERATIONS / len(steps)
+        work += _matrix_cycles(kernel.arch, within)
+    lost: Counter[tuple[str, str]] = Counter()
+    for place, step, cycles, at, cause in simulation.lost:
+        if begin < at <= end:
+            instruction = waves[place][step].instruction
+            lost[cause, instruction.source or instruction.mnemonic] += cycles
+    whole = (end - begin) * len(waves)
+    return Steady(
+        100 * work / (4 * (end - begin)), (end - begin) / iterations * 4, work / iterations,
+        {key: 100 * cycles / whole for key, cycles in lost.items()},
+    )  # fmt: skip
+
+
+def _add(simulation: Cdna, kernel: Kernel, paths: Sequence[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
+    """Add the waves of a CU, the first ones of a block on the first path; return the path of each."""
     waves = []
     for block in range(kernel.blocks):
         for number in range(kernel.waves):
-            waves.append(bodies[number * len(bodies) // kernel.waves])
-            simulation.add(waves[-1] * _ITERATIONS, 0, simd=len(waves) % 4, block=block)
-    times = simulation.run()
-    first = min(range(len(times)), key=lambda number: times[number][-1])
-    begin, end = times[first][_WARM * len(waves[first])], times[first][-1]
-    costs = rates(kernel.arch, 64)
-    work = iterations = 0.0
-    for issued, body in zip(times, waves, strict=True):
-        for step, time in zip(body * _ITERATIONS, issued, strict=True):
-            if begin <= time < end:
-                iterations += 1 / len(body)
-                if step.instruction.unit is Pipe.MATRIX:
-                    work += costs.cost(step.instruction).cycles
-    return Steady(100 * work / (4 * (end - begin)), (end - begin) / iterations * 4)
+            waves.append(paths[number * len(paths) // kernel.waves])
+            simulation.add(waves[-1], 0, simd=len(waves) % 4, block=block)
+    return waves
 
 
-MI300X_ROWS = ("aiter", "128"), ("triton", "128"), ("triton", "64")
-"""Of attn-dsl-bench: whose machine code is at hand."""
-_LONGEST = "16384"  # tokens, of the rows that a steady state is of; shorter ones are mostly beginning and end
-_POINTS, _RATIO = 8, 8  # points of matrix share, and per cent of a ratio, that a number may be off
-_ROUNDING = 522 / 449  # TFLOP/s of AITER with bf16 rounded by rtz and by rtne on MI300X: moonmath-ai/amd-kernels
-_PUBLISHED = {"": 1283 / 2517, "_causal": 1247 / 2517}  # of MI355X's peak, AITER at D = 128: HipKittens f09e968
-
-
-def main() -> int:
-    """Print the table; 1 if an aim is missed, 2 if there is nothing to judge."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--aiter", type=Path, metavar="FOLDER", help="checkout of github.com/ROCm/aiter")
-    parser.add_argument("--bench", type=Path, metavar="FOLDER", help="checkout of midiareshadi/attn-dsl-bench")
-    parser.add_argument("--triton", type=Path, metavar="FOLDER", help="Triton's caches by GPU and head dimension")
-    parser.add_argument("--latency", type=int, default=LATENCY, metavar="CYCLES", help=f"of loads ({LATENCY})")
-    options = parser.parse_args()
-    rows = list(_rows(options.aiter, options.bench, options.triton, options.latency))
-    print(f"{'':50} {'measured':>9} {'simulated':>9} {'off by':>9}")
-    for row in rows:
-        print(row.text())
-    return 2 if not rows else int(any(row.met is False for row in rows))
+def _matrix_cycles(arch: str, steps: Iterable[Step]) -> float:
+    costs = rates(arch, 64)
+    return sum(costs.cost(step.instruction).cycles for step in steps if step.instruction.unit is Pipe.MATRIX)
 
 
 @dataclass(frozen=True)
-class Row:
-    """A line of the table.
+class Launch:
+    """What a kernel works through.
 
     Attributes:
-        name: What was measured.
-        measured, simulated: The numbers.
-        met: Whether they are close enough; None if nothing says how close they ought to be.
-        note: What they are of.
+        tokens, head: Of its sequences, and features.
+        sequences: How many there are: batch times heads.
+        rows: Queries of a tile.
+        pairs: Whether a block takes the first and the last tile of a sequence, then the next two, and so on.
     """
 
-    name: str
-    measured: float
-    simulated: float
-    met: bool | None
-    note: str = ""
+    tokens: int
+    head: int
+    sequences: int
+    rows: int
+    pairs: bool = False
 
-    def text(self) -> str:
-        """Return it as a line."""
-        word = {True: "meets the aim", False: "misses the aim", None: "not judged"}[self.met]
-        off = "" if self.met is None else f"{self.simulated - self.measured:+.2f}"
-        return f"{self.name:50} {self.measured:9.2f} {self.simulated:9.2f} {off:>9} {word:14} {self.note}".rstrip()
-
-
-def _rows(assembly: Path | None, bench: Path | None, triton: Path | None, latency: int) -> Iterator[Row]:
-    simulated: dict[tuple[str, str], tuple[float, str]] = {}
-    if assembly:
-        code = assembly / "hsa/gfx942/fmha_v3_fwd/MI300"
-        simulated["aiter", "128"] = steady(_of_aiter(code / "fwd_hd128_bf16_causal_rtna.co"), latency).busy, ""
-    for folder in sorted((triton / "gfx942").iterdir()) if triton else ():
-        shares = sorted(steady(kernel, latency).busy for kernel in _of_triton(folder))
-        each = " ".join(f"{share:.1f}" for share in shares)
-        simulated["triton", folder.name] = sum(shares) / len(shares), f"mean of {each}"
-    if bench:
-        measured = dict(_measured(bench))
-        for key in MI300X_ROWS:
-            if key in simulated:
-                share, note = simulated[key]
-                close = abs(share - measured[key]) <= _POINTS
-                yield Row(f"MI300X, matrix share %, {key[0]} D={key[1]}", measured[key], share, close, note)
-        keys = [key for key in MI300X_ROWS if key in simulated]
-        if len(keys) > 1:
-            pairs = [(a, b) for a in keys for b in keys if measured[a] > measured[b]]
-            right = sum(simulated[a][0] > simulated[b][0] for a, b in pairs)
-            yield Row("MI300X, pairs of these in order", len(pairs), right, right == len(pairs))
-    if assembly:
-        rtz, rtne = (steady(_of_aiter(code / f"fwd_hd128_bf16_{name}.co"), latency) for name in ("rtz", "rtne"))
-        ratio = rtne.cycles / rtz.cycles
-        close = abs(ratio / _ROUNDING - 1) <= _RATIO / 100
-        yield Row("MI300X, speed of AITER's rtz over rtne", _ROUNDING, ratio, close)
-        for name, share in _PUBLISHED.items():
-            kernel = _of_aiter(assembly / f"hsa/gfx950/fmha_v3_fwd/fwd_hd128_bf16{name}.co")
-            note = "measured: of the peak at 2.4 GHz, simulated: of cycles"
-            yield Row(f"MI355X, AITER D=128{name} %", 100 * share, steady(kernel, latency).busy, None, note)
+    def tiles(self) -> list[tuple[int, ...]]:
+        """Return the tiles of a sequence by block, the first tile has the fewest keys."""
+        number = -(-self.tokens // self.rows)
+        return [(n, number - 1 - n) for n in range(number // 2)] if self.pairs else [(n,) for n in range(number)]
 
 
-def _of_aiter(path: Path) -> Kernel:
-    """Return one of AITER's kernels for attention: of a block's eight waves four are in each of two loops."""
-    return read_kernel(path, groups=2)
+def whole(kernel: Kernel, state: Steady, launch: Launch, cus: int, latency: int = LATENCY) -> tuple[float, int]:
+    """Return the matrix share of a causal launch from begin to end, in per cent, and its cycles.
 
-
-def _of_triton(cache: Path) -> Iterator[Kernel]:
-    """Yield the kernels of a cache."""
-    for path in sorted(cache.rglob("*.hsaco")):
-        yield read_kernel(path, lds_bytes=json.loads(path.with_suffix(".json").read_text())["shared"])
-
-
-def _measured(bench: Path) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield implementation and head dimension, and the share of the longest sequences."""
-    with (bench / "results/raw/counters_v1.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["seq_len"] == _LONGEST:
-                yield (row["implementation"], row["head_dim"]), float(row["mfma_util"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    Blocks go to the CU that is free first, in order. A tile takes what is in no loop, simulated once by all waves of a
+    CU, and as many steady iterations as its products need; tiles on the diagonal cost as others do, and a CU that has
+    fewer blocks than fit is no faster. What a launch takes before its first block is not in it.
+    """
+    simulation = Cdna(kernel.arch, Memory(latency, latency, latency))
+    paths = _add(simulation, kernel, [kernel.outside()])
+    fixed = max(times[-1] for times in simulation.run()) / len(kernel.loops)
+    done = _matrix_cycles(kernel.arch, paths[0]) * kernel.waves / len(kernel.loops)
+    resident = kernel.waves * kernel.blocks / 4
+    peak = {"gfx942": 512, "gfx950": 1024}[kernel.arch]  # FLOPs of a matrix unit in a cycle, half precision
+    free = [0.0] * (cus * kernel.blocks)
+    work = 0.0
+    for tiles in launch.tiles() * launch.sequences:
+        begun = heapq.heappop(free)
+        for tile in tiles:
+            needed = 4 * launch.rows * launch.head * min((tile + 1) * launch.rows, launch.tokens) / peak
+            iterations = max(0.0, needed - done) / (state.products * kernel.waves)
+            begun += fixed + iterations * state.cycles * resident
+            work += needed
+        heapq.heappush(free, begun)
+    return 100 * work / (4 * cus * max(free)), int(max(free))

@@ -31,6 +31,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from captures import ARCHITECTURES, COMMIT, Capture, Wave, read_captures
+from cdna import Cdna
 from engine import Memory, Simulation
 
 from rocattn_profiling.kernels.model.schedule import WaitCounters
@@ -181,7 +182,12 @@ def _longest(times: Times) -> int:
 
 
 def simulated(capture: Capture, memory: Memory) -> list[list[int]]:
-    """Return when each wave on the traced SIMD issues each step."""
+    """Return when each traced wave issues each step."""
+    if capture.arch == "gfx950":
+        cu = Cdna(capture.arch, memory)
+        for number, wave in enumerate(capture.waves):
+            cu.add(wave.steps, wave.start, simd=number, block=number)
+        return cu.run()
     simulation = Simulation(capture.arch, memory)
     meets = any(waits_for_waves(step.instruction.mnemonic) for step in capture.waves[0].steps)
     for simd, waves in enumerate((capture.waves, capture.beside)):

@@ -38,6 +38,9 @@ TIMING = Timing(
     lds_load=60, lds_store=60,  # 68 from one ds_read_b32 to the next: TLX, the same (stores: not known)
     branch_after_scalar=4, branch_after_mask=8, taken=16, not_taken=4, barrier=16,  # not known
 )  # fmt: skip
+TRACED = replace(TIMING, dependent=1, lds_load=36, lds_store=36)
+"""With what run 0 of tinygrad's gfx950 gemm shows instead: v_add_f32 4 cycles behind the one that it needs, and waits for
+LDS that end 40 to 44 cycles behind an access."""
 _PACKED = "v_pk_add_f32", "v_pk_fma_f32", "v_pk_mul_f32", "v_pk_mov_b32", "v_dot"
 _WARM, _ITERATIONS = 4, 16
 
@@ -170,10 +173,13 @@ class Kernel:
                 steps[-1] = replace(steps[-1], taken=following != block + 1)
         return tuple(steps)
 
+    def product_loops(self) -> list[Loop]:
+        """Return the innermost loops with matrix instructions."""
+        return [each for each in find_loops(self.function) if not each.inner and _products(self.function, each)]
+
     def outside(self) -> tuple[Step, ...]:
         """Return what is in no loop with products, each instruction once and no branch taken."""
-        hot = {block for loop in find_loops(self.function) if _products(self.function, loop) for block in loop.own
-               if not loop.inner}  # fmt: skip
+        hot = {block for loop in self.product_loops() for block in loop.own}
         blocks = [block for block in range(len(self.function.blocks)) if block not in hot]
         steps = self._of_blocks(blocks, blocks)
         return tuple(step for step in steps[:-1] if step.instruction.mnemonic != "s_endpgm") + tuple(steps[-1:])
@@ -231,12 +237,16 @@ class Steady:
         busy: Per cent of the cycles in which its matrix units work.
         cycles: Of an iteration of a wave, over the waves of a SIMD.
         products: Cycles of the matrix unit in an iteration.
+        outside, outside_products: Of what is in no loop, simulated once by all waves of a CU: when the last one is
+            through, and cycles of the matrix unit of a block. Where waves are in several loops, each has its own ends.
         lost: Per cent of the waves' time by cause and by the source line (or instruction) that waits.
     """
 
     busy: float
     cycles: float
     products: float
+    outside: float
+    outside_products: float
     lost: dict[tuple[str, str], float]
 
     def causes(self, most: int = 3) -> str:
@@ -251,7 +261,8 @@ class Steady:
 
 def steady(kernel: Kernel, latency: int = LATENCY, timing: Timing = TIMING) -> Steady:
     """Simulate iterations of all waves of a CU, and count until the first wave is through with its own."""
-    simulation = Cdna(kernel.arch, Memory(latency, latency, latency), timing)
+    memory = Memory(latency, latency, latency)
+    simulation = Cdna(kernel.arch, memory, timing)
     bodies = [kernel.steps(loop) for loop in kernel.loops]
     waves = _add(simulation, kernel, [body * _ITERATIONS for body in bodies])
     times = simulation.run()
@@ -268,8 +279,12 @@ def steady(kernel: Kernel, latency: int = LATENCY, timing: Timing = TIMING) -> S
             instruction = waves[place][step].instruction
             lost[cause, instruction.source or instruction.mnemonic] += cycles
     whole = (end - begin) * len(waves)
+    simulation = Cdna(kernel.arch, memory, timing)
+    (ends, *_) = _add(simulation, kernel, [kernel.outside()])
     return Steady(
         100 * work / (4 * (end - begin)), (end - begin) / iterations * 4, work / iterations,
+        max(issued[-1] for issued in simulation.run()) / len(kernel.loops),
+        _matrix_cycles(kernel.arch, ends) * kernel.waves / len(kernel.loops),
         {key: 100 * cycles / whole for key, cycles in lost.items()},
     )  # fmt: skip
 
@@ -312,17 +327,13 @@ class Launch:
         return [(n, number - 1 - n) for n in range(number // 2)] if self.pairs else [(n,) for n in range(number)]
 
 
-def whole(kernel: Kernel, state: Steady, launch: Launch, cus: int, latency: int = LATENCY) -> tuple[float, int]:
+def whole(kernel: Kernel, state: Steady, launch: Launch, cus: int) -> tuple[float, int]:
     """Return the matrix share of a causal launch from begin to end, in per cent, and its cycles.
 
-    Blocks go to the CU that is free first, in order. A tile takes what is in no loop, simulated once by all waves of a
-    CU, and as many steady iterations as its products need; tiles on the diagonal cost as others do, and a CU that has
-    fewer blocks than fit is no faster. What a launch takes before its first block is not in it.
+    Blocks go to the CU that is free first, in order. A tile takes what is in no loop, and as many steady iterations as
+    its products need; tiles on the diagonal cost as others do, and a CU that has fewer blocks than fit is no faster.
+    What a launch takes before its first block is not in it.
     """
-    simulation = Cdna(kernel.arch, Memory(latency, latency, latency))
-    paths = _add(simulation, kernel, [kernel.outside()])
-    fixed = max(times[-1] for times in simulation.run()) / len(kernel.loops)
-    done = _matrix_cycles(kernel.arch, paths[0]) * kernel.waves / len(kernel.loops)
     resident = kernel.waves * kernel.blocks / 4
     peak = {"gfx942": 512, "gfx950": 1024}[kernel.arch]  # FLOPs of a matrix unit in a cycle, half precision
     free = [0.0] * (cus * kernel.blocks)
@@ -331,8 +342,8 @@ def whole(kernel: Kernel, state: Steady, launch: Launch, cus: int, latency: int 
         begun = heapq.heappop(free)
         for tile in tiles:
             needed = 4 * launch.rows * launch.head * min((tile + 1) * launch.rows, launch.tokens) / peak
-            iterations = max(0.0, needed - done) / (state.products * kernel.waves)
-            begun += fixed + iterations * state.cycles * resident
+            iterations = max(0.0, needed - state.outside_products) / (state.products * kernel.waves)
+            begun += state.outside + iterations * state.cycles * resident
             work += needed
         heapq.heappush(free, begun)
     return 100 * work / (4 * cus * max(free)), int(max(free))

@@ -1,8 +1,10 @@
 """The simulation of research/silicon on small code, with times that captures of real GPUs have for it."""
 
 import importlib
+import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +27,13 @@ def cdna(monkeypatch):
     """The same of CDNA."""
     monkeypatch.syspath_prepend(RESEARCH)
     return importlib.import_module("cdna")
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """What others measured of it."""
+    monkeypatch.syspath_prepend(RESEARCH)
+    return importlib.import_module("published")
 
 
 @pytest.fixture
@@ -222,11 +231,93 @@ class TestCdna:
     @pytest.mark.parametrize(("blocks", "busy"), [(1, 47), (2, 94), (4, 100)])
     def test_more_waves_fill_the_matrix_unit(self, cdna, blocks, busy):
         """A wave that waits for each product leaves the unit to another."""
-        lines = [MFMA["gfx942"].format(0, 15), "v_mov_b32_e32 v100, v0", "s_cbranch_scc0 .L1"]
-        text = "\n".join([".type k,@function", "k:", ".L1:", *lines, "s_endpgm", ".size k, .-k", ""])
-        (function,) = cdna.parse_assembly(text)
-        kernel = cdna.Kernel("gfx942", function, (cdna.hot_loop(function),), 4, blocks)
+        kernel = looping(cdna, blocks, [MFMA["gfx942"].format(0, 15), "v_mov_b32_e32 v100, v0"])
         assert cdna.steady(kernel).busy == pytest.approx(busy, abs=4)
+
+    @pytest.mark.parametrize(
+        ("lines", "cause"),
+        [
+            (["global_load_dword v1, v0, s[0:1]", "s_waitcnt vmcnt(0)"], "memory"),
+            (["ds_read_b32 v1, v0", "s_waitcnt lgkmcnt(0)"], "LDS"),
+            (["v_mov_b32_e32 v100, v0"], "matrix result"),
+            ([MFMA["gfx942"].format(16, 31)], "matrix unit"),
+            (["s_barrier"], "barrier"),
+        ],
+    )
+    def test_a_pause_has_a_cause_and_a_place(self, cdna, lines, cause):
+        """The largest one is named first; with what waits, where there is no source line."""
+        found = cdna.steady(looping(cdna, 1, [MFMA["gfx942"].format(0, 15), *lines])).lost
+        largest, place = max(found, key=found.__getitem__)
+        assert largest == cause
+        assert place in {line.partition(" ")[0] for line in lines} | {"s_cbranch_scc0", "v_mfma_f32_32x32x8_f16"}
+        assert sum(found.values()) < 100
+
+    def test_long_launches_come_near_the_steady_state(self, cdna):
+        """Short ones have more beginnings and ends, and CUs that have nothing left to do."""
+        kernel = looping(cdna, 1, [MFMA["gfx942"].format(0, 15), MFMA["gfx942"].format(16, 31)])
+        state = cdna.steady(kernel)
+        shares = [cdna.whole(kernel, state, cdna.Launch(n, 128, 256, 128), 304)[0] for n in (1024, 4096, 16384)]
+        assert shares == sorted(shares)
+        assert state.busy * 0.9 < shares[-1] < state.busy
+
+    def test_pairs_of_tiles_are_equal_work(self, cdna):
+        """The first tile of a causal sequence has the fewest keys, the last one most."""
+        assert cdna.Launch(1024, 128, 1, 256, pairs=True).tiles() == [(0, 3), (1, 2)]
+        assert cdna.Launch(1024, 128, 1, 256).tiles() == [(0,), (1,), (2,), (3,)]
+
+
+def looping(cdna, blocks, lines):
+    """Return a kernel of four waves with these lines in its loop."""
+    text = [".type k,@function", "k:", "v_mov_b32_e32 v0, 0", ".L1:", *lines, "s_cbranch_scc0 .L1", "s_endpgm"]
+    (function,) = cdna.parse_assembly("\n".join([*text, ".size k, .-k", ""]))
+    return cdna.Kernel("gfx942", function, (cdna.hot_loop(function),), 4, blocks)
+
+
+@pytest.mark.parametrize(("runs", "reach"), [((100, 119), 1), ((100, 123), 0.5), ((10, 18), 1), ((10, 19), 0.5)])
+def test_no_forecast_is_right_on_runs_that_differ(compare, runs, reach):
+    """One number can be right on two only where what either may be off overlaps."""
+    assert compare._reach((0, runs[0]), (0, runs[1]), 0, 1) == reach
+
+
+def test_ranks_are_correlated(published):
+    """The same order, and the opposite one."""
+    pairs = [(1, 10), (2, 30), (5, 90)]
+    assert published._spearman(pairs) == 1
+    assert published._spearman([(a, -b) for a, b in pairs]) == -1
+
+
+class TestPackets:
+    """gfx950's traces, of which the decoder tells kinds only."""
+
+    CODE = ("s_load_dwordx2 s[0:1], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)", "s_nop 0", "v_mov_b32_e32 v0, s0", "s_endpgm")
+
+    def read(self, compare, monkeypatch, kinds):
+        """Return the waves of one SIMD."""
+
+        def packet(name, time, op="", simd=2):
+            kind = SimpleNamespace(name=op)
+            return type(name, (), {"_time": time, "simd": simd, "cu": 0, "op": kind})()
+
+        captures = sys.modules["captures"]
+        text = {4 * n: Instruction(*line.partition(" ")[::2]) for n, line in enumerate(self.CODE)}
+        monkeypatch.setattr(captures, "_instructions", lambda *_: text)
+        packets = [packet("CDNA_INST", 100 * n, op) for n, op in enumerate(kinds)] + [packet("CDNA_WAVEEND", 900)]
+        return captures._waves_of_cu(SimpleNamespace(decode=lambda _: packets), b"", b"", "gfx950")
+
+    def test_kinds_in_order_tell_the_instructions(self, compare, monkeypatch):
+        """A wait ends a slot before what is behind it begins."""
+        (wave,) = self.read(compare, monkeypatch, ["SMEM_RD", "VALU_32"])
+        assert wave.times == (0, 96, None, 100, 900)
+        assert [step.address for step in wave.steps] == [0, 4, 8, 12, 16]
+
+    def test_another_order_is_refused(self, compare, monkeypatch):
+        """As code with loops has."""
+        with pytest.raises(LookupError, match="traced as LDS"):
+            self.read(compare, monkeypatch, ["SMEM_RD", "LDS"])
+
+    def test_a_trace_without_instructions_has_no_waves(self, compare, monkeypatch):
+        """plus: its wave was on a shader engine that was not traced."""
+        assert self.read(compare, monkeypatch, []) == ()
 
 
 def test_answers_are_read_off_waits(compare, engine):

@@ -39,8 +39,8 @@ TIMING = Timing(
     branch_after_scalar=4, branch_after_mask=8, taken=16, not_taken=4, barrier=16,  # not known
 )  # fmt: skip
 TRACED = replace(TIMING, dependent=1, lds_load=36, lds_store=36)
-"""With what run 0 of tinygrad's gfx950 gemm shows instead: v_add_f32 4 cycles behind the one that it needs, and waits for
-LDS that end 40 to 44 cycles behind an access."""
+"""With what run 0 of tinygrad's gfx950 gemm shows instead: v_add_f32 4 cycles behind the one that it needs, and waits
+for LDS that end 40 to 44 cycles behind an access."""
 _PACKED = "v_pk_add_f32", "v_pk_fma_f32", "v_pk_mul_f32", "v_pk_mov_b32", "v_dot"
 _WARM, _ITERATIONS = 4, 16
 
@@ -78,7 +78,9 @@ class Cdna(Simulation):
         operands = operands_of(instruction.mnemonic, instruction.operands)
         summed = operands.writes if instruction.unit is Pipe.MATRIX else frozenset()
         needed = {each: wave.ready.get(each, 0) for each in operands.reads | operands.writes}
-        return {each: self._chained.get((wave.place, each), at) if each in summed else at for each, at in needed.items()}
+        return {
+            each: self._chained.get((wave.place, each), at) if each in summed else at for each, at in needed.items()
+        }
 
     def _issue(self, wave, time: int) -> None:
         if wave.times:
@@ -189,7 +191,9 @@ class Kernel:
         reads, writes = (conflicts.read_factor or 1, conflicts.write_factor or 1) if conflicts else (1, 1)
         instructions = [each for block in blocks for each in self.function.blocks[block].instructions]
         stores = [each.operations[0].access is Access.STORE for each in instructions]
-        return [Step(each, conflicts=writes if store else reads) for each, store in zip(instructions, stores, strict=True)]
+        return [
+            Step(each, conflicts=writes if store else reads) for each, store in zip(instructions, stores, strict=True)
+        ]
 
 
 @lru_cache(maxsize=4)

@@ -43,6 +43,9 @@ CYCLES, SHARE = 4, 0.10
 MEDIAN, WORST, STRETCHES = 15, 25, 90  # per cent: what a time must keep to be printed anywhere
 _COLD = 500  # cycles: what holds up an instruction that waits for nothing for so long is its own fetch
 Times = Sequence[int | None]
+_TITLES = (
+    "GPU", "waves off by, %", "stretches right, %", "memory as traced", "by first trace", "any at most", "longest wait",
+)  # fmt: skip
 
 
 @dataclass
@@ -75,7 +78,7 @@ class Score:
         off = f"{median(map(abs, self.errors)):.1f}, {max(map(abs, self.errors)):.1f}"
         shares = [f"{100 * self.right[name] / self.stretches:.0f}" for name in ("one", "own", "run 0", "any")]
         word = "meets" if self.meets() else "misses"
-        return f"| {' | '.join((arch, off, *shares, f'{self.same} of {len(self.errors)}', word))} |"
+        return f"| {' | '.join((arch, off, *shares, f'{self.same}/{len(self.errors)}', word))} |"
 
     def meets(self) -> bool:
         """Whether a time may be printed: by ``one``, the only one that needs no trace of the kernel."""
@@ -130,8 +133,7 @@ def _print_table(pairs: Sequence[tuple[Capture, Capture]], timing: Timing) -> No
         score = judge(first, second, timing)
         totals[first.arch].add(score)
         print(score.row(first.arch, first.kernel, f"se {first.engine}", f"({len(first.waves[0].steps)})"))
-    print("\n| GPU | waves' time off by, %: median, worst | stretches right, %: simulated | with memory as traced | by the"
-          " first trace | any forecast at most | longest wait the same | |\n" + "|---" * 8 + "|")  # fmt: skip
+    print(f"\n| {' | '.join(_TITLES)} | |\n" + "|---" * (len(_TITLES) + 1) + "|")
     for arch, score in totals.items():
         if score.stretches:
             print(score.summary(arch))

@@ -1,4 +1,4 @@
-"""Attention of others at attn-dsl-bench's sizes, for `rocattn kernels capture`: launches.py WHAT CHECKOUT HEAD [TOKENS].
+"""Attention of others at attn-dsl-bench's sizes, for `rocattn kernels capture`: launches.py WHAT CHECKOUT HEAD TOKENS.
 
     rocattn kernels capture --python TRITON_3_4 --arch gfx942 gfx950 --out CODE/triton/128 -- \
         python research/silicon/launches.py triton HIPKITTENS 128
@@ -47,11 +47,11 @@ def sdpa(checkout, q, k, v, out):
 
     tokens, head = q.shape[2:]
     table = checkout / "v3python/database/amd/gfx942/flash/attn_fwd.sqlite3"
-    names = ("tuned_kernel$PERSISTENT_TYPE", "tuned_kernel$BLOCK_M", "tuned_kernel$BLOCK_N", "tuned_kernel$PRE_LOAD_V")
-    options = ("compiler_options$waves_per_eu", "compiler_options$num_warps", "compiler_options$num_stages")
     (row,) = sqlite3.connect(table).execute(
-        f"SELECT {', '.join(names + options)} FROM FLASH$attn_fwd WHERE inputs$Q_dtype = 'torch.bfloat16'"
-        " AND inputs$CAUSAL_TYPE = 3 AND inputs$ENABLE_DROPOUT = 0 AND inputs$PADDED_HEAD = 0 AND inputs$BIAS_TYPE = 0"
+        "SELECT tuned_kernel$PERSISTENT_TYPE, tuned_kernel$BLOCK_M, tuned_kernel$BLOCK_N, tuned_kernel$PRE_LOAD_V,"
+        " compiler_options$waves_per_eu, compiler_options$num_warps, compiler_options$num_stages FROM FLASH$attn_fwd"
+        " WHERE inputs$Q_dtype = 'torch.bfloat16' AND inputs$CAUSAL_TYPE = 3 AND inputs$ENABLE_DROPOUT = 0"
+        " AND inputs$PADDED_HEAD = 0 AND inputs$BIAS_TYPE = 0"
         " AND inputs$Max_seqlen_q = ? AND inputs$Max_seqlen_k = ? AND inputs$BLOCK_DMODEL = ?",
         (tokens, tokens, head),
     )
@@ -62,9 +62,10 @@ def sdpa(checkout, q, k, v, out):
     attn_fwd[(304 * 2,)](
         q, k, v, None, None, head**-0.5, sums, out, None, None, None, None, None,
         *q.stride(), *k.stride(), *v.stride(), *out.stride(), 0, 0, 0, 0, 0, 0,
-        Num_head_q=HEADS, Num_head_k=HEADS, Num_seqlens=0, cu_seqlens_q=lengths, cu_seqlens_k=lengths, Max_seqlen_q=tokens,
-        Max_seqlen_k=tokens, BLOCK_DMODEL=head, Head_dim=head, PADDED_HEAD=False, ENABLE_DROPOUT=False, dropout_p=0.0,
-        philox_seed_ptr=seed, philox_offset1=seed, philox_offset2=0, philox_seed_output=seed, philox_offset_output=seed,
+        Num_head_q=HEADS, Num_head_k=HEADS, Num_seqlens=0, cu_seqlens_q=lengths, cu_seqlens_k=lengths,
+        Max_seqlen_q=tokens, Max_seqlen_k=tokens, BLOCK_DMODEL=head, Head_dim=head, PADDED_HEAD=False,
+        ENABLE_DROPOUT=False, dropout_p=0.0, philox_seed_ptr=seed, philox_offset1=seed, philox_offset2=0,
+        philox_seed_output=seed, philox_offset_output=seed,
         RETURN_ENCODED_SOFTMAX=False, encoded_softmax=None, CAUSAL_TYPE=3, Window_left=-2147483647,
         Window_right=-2147483647, BIAS_TYPE=0, USE_ALIBI=False, INT8=False, INT8_KV=False, USE_P_SCALE=False,
         PERSISTENT_TYPE=persistent, persistent_atomic_counter=counter, Num_CU=304, GRID_CU_MULTIP=2, Batch=BATCH,

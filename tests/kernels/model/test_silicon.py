@@ -1,7 +1,6 @@
 """The simulation of research/silicon on small code, with times that captures of real GPUs have for it."""
 
 import importlib
-import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -291,33 +290,39 @@ class TestPackets:
 
     CODE = ("s_load_dwordx2 s[0:1], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)", "s_nop 0", "v_mov_b32_e32 v0, s0", "s_endpgm")
 
-    def read(self, compare, monkeypatch, kinds):
+    @pytest.fixture
+    def read(self, monkeypatch):
+        """What reads a trace of such kinds."""
+        monkeypatch.syspath_prepend(RESEARCH)
+        captures = importlib.import_module("captures")
+        text = {4 * n: Instruction(*line.partition(" ")[::2]) for n, line in enumerate(self.CODE)}
+        monkeypatch.setattr(captures, "_instructions", lambda *_: text)
+        return lambda *kinds: self.waves(captures, kinds)
+
+    def waves(self, captures, kinds):
         """Return the waves of one SIMD."""
 
         def packet(name, time, op="", simd=2):
             kind = SimpleNamespace(name=op)
             return type(name, (), {"_time": time, "simd": simd, "cu": 0, "op": kind})()
 
-        captures = sys.modules["captures"]
-        text = {4 * n: Instruction(*line.partition(" ")[::2]) for n, line in enumerate(self.CODE)}
-        monkeypatch.setattr(captures, "_instructions", lambda *_: text)
         packets = [packet("CDNA_INST", 100 * n, op) for n, op in enumerate(kinds)] + [packet("CDNA_WAVEEND", 900)]
         return captures._waves_of_cu(SimpleNamespace(decode=lambda _: packets), b"", b"", "gfx950")
 
-    def test_kinds_in_order_tell_the_instructions(self, compare, monkeypatch):
+    def test_kinds_in_order_tell_the_instructions(self, read):
         """A wait ends a slot before what is behind it begins."""
-        (wave,) = self.read(compare, monkeypatch, ["SMEM_RD", "VALU_32"])
+        (wave,) = read("SMEM_RD", "VALU_32")
         assert wave.times == (0, 96, None, 100, 900)
         assert [step.address for step in wave.steps] == [0, 4, 8, 12, 16]
 
-    def test_another_order_is_refused(self, compare, monkeypatch):
+    def test_another_order_is_refused(self, read):
         """As code with loops has."""
         with pytest.raises(LookupError, match="traced as LDS"):
-            self.read(compare, monkeypatch, ["SMEM_RD", "LDS"])
+            read("SMEM_RD", "LDS")
 
-    def test_a_trace_without_instructions_has_no_waves(self, compare, monkeypatch):
+    def test_a_trace_without_instructions_has_no_waves(self, read):
         """plus: its wave was on a shader engine that was not traced."""
-        assert self.read(compare, monkeypatch, []) == ()
+        assert read() == ()
 
 
 def test_answers_are_read_off_waits(compare, engine):

@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import sys
+import textwrap
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,13 @@ from rocattn_profiling.revisions.git import Revision
 _SPEC = importlib.util.spec_from_file_location("own_gate", Path(__file__).parents[2] / ".rocattn/gate/__init__.py")
 sys.modules["own_gate"] = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(sys.modules["own_gate"])
+
+
+def fold(text, width=115):
+    """Return text for a snapshot: what is longer than a line of code goes on, indented."""
+    return "\n".join(
+        "\n    ".join(textwrap.wrap(line, width)) if len(line) > width else line for line in text.split("\n")
+    )
 
 
 @pytest.fixture

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Benchmark, Case
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import card, markdown, page, render, sarif
 from rocattn_profiling.gate.headline import conclude
-from rocattn_profiling.gate.model import ORDER, Cause, Location
+from rocattn_profiling.gate.model import ORDER
 from rocattn_profiling.gate.rule.pairs import Decision
+
+from .conftest import make_entry
 
 
 @pytest.mark.parametrize(
@@ -44,11 +47,68 @@ def test_exit_statuses(entry, result_of, found, overall, status, strict):
     assert (result.verdict, result.status, result.strict_status) == (overall, status, strict)
 
 
-def test_a_regression_beside_a_lost_benchmark_names_both(entry, result_of):
-    """The stronger statement leads, the other is in the same sentence."""
-    result = result_of([entry("slow", "regression", 1.31), entry("lost", "missing", reason="gone")])
-    assert "slower by 31 %" in result.sentence
-    assert "1 of 2 existing benchmarks was not compared" in result.sentence
+BARRIERS = [make_entry(f"kernel{n}", "regression", 1.5, metric="audit", arch="gfx942") for n in range(3)]
+CODE = make_entry("37 kernels", "pass", metric="audit", arch="gfx942")
+FASTER = make_entry("c", "improvement", 0.8, metric="audit", arch="gfx942")
+SPILL = make_entry("kernel", "regression", decision=None, metric="audit", arch="gfx942", reason="43 registers spilled")
+UNTOUCHED = [
+    make_entry(f"a{n}", "pass", decision=Decision(id="a", verdict="pass", reason="no changed code runs in it"))
+    for n in range(3)
+]
+PASS, OPEN, SLOW = make_entry("b", "pass"), make_entry("o", "inconclusive"), make_entry("slow", "regression", 1.2)
+
+
+@pytest.mark.parametrize(
+    ("entries", "facts", "sentence"),
+    [
+        ([PASS], {}, snapshot("1 benchmark is within 5 %")),
+        ([make_entry("slow", "regression", 1.31), make_entry("lost", "missing", reason="gone")], {}, snapshot(
+            "1 of 2 benchmarks is slower by 31 % (cause not found); 1 of 2 existing benchmarks was not compared"
+        )),
+        # A spill where base had none, a backend that is not selected any more.
+        ([make_entry("slow", "regression", 3.0), SPILL, PASS], {}, snapshot(
+            "1 of 2 benchmarks is slower by 200 %, 1 of 1 exact metric is worse (cause not found)"
+        )),
+        # Half as many barriers again are not 50 % slower; sizes and times have a percentage each.
+        ([*BARRIERS, make_entry("same", "pass", metric="audit"), PASS], {}, snapshot(
+            "3 of 4 exact metrics are worse (cause not found)"
+        )),
+        ([*BARRIERS, make_entry("m", "regression", 1.031, metric="peakmem"), make_entry("n", "pass", metric="mem"),
+          SLOW, PASS], {}, snapshot(
+              "1 of 4 benchmarks is slower by 20 %, 1 of 4 benchmarks is larger by 3.1 %, 3 of 3 exact metrics are "
+              "worse (cause not found)"
+          )),
+        ([CODE, PASS], {}, snapshot("all 2 results are no worse")),
+        ([FASTER], {}, snapshot("1 of 1 result improved")),
+        ([CODE, FASTER], {}, snapshot("1 of 2 results no worse, 1 improved")),
+        # What was measured once is counted apart.
+        (UNTOUCHED[:1], {}, snapshot("1 benchmark runs no changed code")),
+        (UNTOUCHED, {}, snapshot("3 benchmarks run no changed code")),
+        ([*UNTOUCHED, PASS], {}, snapshot("all 4 benchmarks pass: 1 within 5 %, 3 run no changed code")),
+        ([*UNTOUCHED, PASS, OPEN], {}, snapshot(
+            "4 of 5 benchmarks pass: 1 within 5 %, 3 run no changed code; 1 undecided"
+        )),
+        ([*UNTOUCHED, OPEN], {}, snapshot("3 of 4 benchmarks run no changed code; 1 undecided")),
+        ([PASS], {"invalid": "the machine, not the code, changed speed"}, snapshot(
+            "The session does not count: the machine, not the code, changed speed"
+        )),
+        ([PASS], {"problems": ["w.toml:3: the waiver of x expired"]}, snapshot(
+            "No regression, but the waivers do not hold: w.toml:3: the waiver of x expired"
+        )),
+        ([PASS], {"problems": ["w.toml:3: the waiver of x expired.", "more"]}, snapshot(
+            "No regression, but the waivers do not hold: w.toml:3: the waiver of x expired (1 more)"
+        )),
+    ],
+)  # fmt: skip
+def test_the_sentence_counts_each_kind_apart(result_of, entries, facts, sentence):
+    """The strongest statement leads, what was not compared is in the same sentence."""
+    assert result_of(entries, **facts).sentence == sentence
+
+
+def test_a_change_without_a_ratio_is_worst_of_all(result_of):
+    """It has no number to sort by."""
+    result = result_of([make_entry("slow", "regression", 3.0), SPILL, PASS])
+    assert [e.label for e in result.entries] == ["kernel", "slow", "b"]
 
 
 @pytest.mark.parametrize(
@@ -74,59 +134,23 @@ def test_problems_fail_what_would_be_green(entry, result_of, found, overall, sta
 
 def test_problems_fail_an_invalid_session_too(entry, result_of):
     """That the machine moved does not excuse a waiver that nobody looked after."""
+    moved = result_of([entry("a", "pass")], invalid="the machine moved")
+    assert (moved.verdict, moved.status) == ("inconclusive", 0)
     assert result_of([entry("a", "pass")], invalid="the machine moved", problems=["x"]).status == 1
 
 
-def test_a_regression_without_a_ratio_is_one(entry, result_of):
-    """A spill where base had none, a backend that is not selected any more: worst of all, and named by architecture."""
-    spill = entry("kernel", "regression", decision=None, metric="audit", arch="gfx942", reason="43 registers spilled")
-    result = result_of([entry("slow", "regression", 3.0), spill, entry("fine", "pass")])
-    assert (result.verdict, result.status) == ("regression", 1)
-    assert result.sentence.startswith("1 of 2 benchmarks is slower by 200 %, 1 of 1 exact metric is worse (")
-    assert [e.label for e in result.entries] == ["kernel", "slow", "fine"]
-    assert "43 registers spilled" in card.text(result)
-
-
-def test_counts_are_no_times(entry, result_of):
-    """Half as many barriers again are not 50 % slower; sizes and times have a percentage each."""
-    barriers = [entry(f"kernel{n}", "regression", 1.5, metric="audit", arch="gfx942") for n in range(3)]
-    counts = result_of([*barriers, entry("same", "pass", metric="audit"), entry("b", "pass")])
-    assert counts.sentence == "3 of 4 exact metrics are worse (cause not found)"
-    sizes = [entry("m", "regression", 1.031, metric="peakmem"), entry("n", "pass", metric="mem")]
-    mixed = result_of([*barriers, *sizes, entry("slow", "regression", 1.2), entry("fast", "pass")])
-    assert mixed.sentence == (
-        "1 of 4 benchmarks is slower by 20 %, 1 of 4 benchmarks is larger by 3.1 %, 3 of 3 exact metrics are worse "
-        "(cause not found)"
-    )
-
-
-def test_exact_metrics_alone_do_not_make_a_gate_green(entry, result_of):
+@pytest.mark.parametrize(
+    ("entries", "status"),
+    [
+        ([CODE, make_entry("b", "skipped"), make_entry("c", "broken")], 3),
+        ([CODE], 0),
+        ([CODE, make_entry("gone", "waived", decision=None)], 0),  # accepted to be removed
+        ([CODE, make_entry("gone", "removed")], 3),
+    ],
+)
+def test_exact_metrics_alone_do_not_make_a_gate_green(result_of, entries, status):
     """Machine code that did not change says nothing about benchmarks of which none ran; without any it is a result."""
-    code = entry("37 kernels", "pass", metric="audit", arch="gfx942")
-    assert result_of([code, entry("b", "skipped"), entry("c", "broken")]).status == 3
-    assert result_of([code]).verdict == "pass"
-    assert result_of([code, entry("gone", "waived", decision=None)]).verdict == "pass"  # accepted to be removed
-    assert result_of([code, entry("gone", "removed")]).status == 3
-    assert result_of([code, entry("b", "pass")]).sentence == "all 2 results are no worse"
-    assert result_of([entry("b", "pass")]).sentence == "1 benchmark is within 5 %"
-    faster = entry("c", "improvement", 0.8, metric="audit", arch="gfx942")
-    assert result_of([faster]).sentence == "1 of 1 result improved"
-    assert result_of([code, faster]).sentence == "1 of 2 results no worse, 1 improved"
-
-
-def test_the_text_says_why_and_what_is_waived(entry, result_of):
-    """Causes with their place, waivers and a ceiling that was broken stand beside the numbers."""
-    cause = Cause(kind="machine code", text="12 VGPRs spilled", location=Location(path="kernels/a.hip", line=7))
-    result = result_of([
-        entry("worse", "regression", 1.5, causes=[cause], reason="above its ceiling"),
-        entry("known", "waived", 1.2, waiver="costs a compare (#41, up to x1.3)"),
-    ])  # fmt: skip
-    text = card.text(result)
-    assert "  cause:  machine code: 12 VGPRs spilled (kernels/a.hip:7)\n" in text
-    assert "1 accepted by a waiver\n" in text
-    assert "    costs a compare (#41, up to x1.3)\n" in text
-    assert "  above its ceiling\n" in text
-    assert max(map(len, text.splitlines())) < 120
+    assert result_of(entries).status == status
 
 
 def test_the_text_cannot_command_the_terminal_or_the_workflow(entry, result_of):
@@ -170,65 +194,23 @@ def test_a_value_of_nothing_shows_no_ratio(entry, result_of):
     assert "ratio" not in found["properties"]
 
 
-def test_broken_benchmarks_with_one_reason_share_it(entry, result_of):
-    """Each reason once, with their number and as many names as a line has room for."""
-    entries = [entry(f"b.C.track_nan({i})", "broken", reason="nan is no value") for i in range(41)]
-    entries.insert(20, entry("b.time_other", "broken", reason="SystemExit: 3"))
-    text = card.text(result_of([*entries, entry("x", "pass")]))
-    assert "\n41 broken on both sides: nan is no value\n  b.C.track_nan(0), b.C.track_nan(1)" in text
-    assert "\n1 broken on both sides: SystemExit: 3\n  b.time_other\n" in text
-
-
-def test_an_invalid_session_is_inconclusive(entry, result_of):
-    """When the machine moved, nothing passes."""
-    result = result_of([entry("a", "pass")], invalid="the machine, not the code, changed speed")
-    assert (result.verdict, result.status) == ("inconclusive", 0)
-    assert "does not count" in result.sentence
-
-
 def test_a_suite_that_did_not_run_on_both_sides_has_no_ratio(entry, result_of):
     """x1.000 would read as "measured, and nothing changed"; exact metrics are none of its benchmarks."""
-    result = result_of([entry("a", "missing", None), entry("k", "pass", metric="audit")], launches=2)
-    assert "all benchmarks together: unknown, as none was compared" in render.suite_ratio(result)
-    assert "all benchmarks together: x1.000" in render.suite_ratio(result_of([entry("a", "pass")], launches=2))
-
-
-def test_the_text_is_worst_first_and_shows_what_is_open(entry, result_of):
-    """Regressions, then what could not be measured, then the undecided, each with its reason; passes are counted."""
-    result = result_of([
-        entry("fine", "pass"),
-        entry("open", "inconclusive"),
-        entry("worse", "regression", 1.5),
-        entry("lost", "failed", reason="ValueError: x"),
-        entry("faster", "improvement", 0.5),
-    ], notes=["a note"])  # fmt: skip
-    text = card.text(result)
-    places = [
-        text.index(f"\n{part}") for part in ("slower: worse", "fails on head: lost", "1 undecided: why", "1 improved")
-    ]
-    assert places == sorted(places)
-    assert "2 ms -> 3 ms  x1.500 [1.455, 1.545]" in text
-    assert "ValueError: x" in text
-    assert "1 regression, 1 failed, 1 undecided, 1 improvement, 1 pass; 10 processes\n" in text
-    assert text.endswith("note: a note\n")
-
-
-def test_what_runs_nothing_that_changed_has_no_ratio(entry, result_of):
-    """It was measured once: the sentence counts it apart, and no form shows a ratio or an interval of it."""
-    decision = Decision(id="a", verdict="pass", reason="no changed code runs in it")
-    alone = [entry(f"a{n}", "pass", decision=decision) for n in range(3)]
-    assert result_of(alone).sentence == "3 benchmarks run no changed code"
-    assert result_of(alone[:1]).sentence == "1 benchmark runs no changed code"
-    assert "unknown, as none was compared" in render.suite_ratio(result_of(alone))
-    mixed = result_of([*alone, entry("b", "pass")])
-    assert mixed.sentence == "all 4 benchmarks pass: 1 within 5 %, 3 run no changed code"
-    open_ = result_of([*alone, entry("b", "pass"), entry("c", "inconclusive")])
-    assert open_.sentence == "4 of 5 benchmarks pass: 1 within 5 %, 3 run no changed code; 1 undecided"
-    assert result_of([*alone, entry("c", "inconclusive")]).sentence == (
-        "3 of 4 benchmarks run no changed code; 1 undecided"
+    assert render.suite_ratio(result_of([entry("a", "missing", None), CODE], launches=2)) == snapshot(
+        "all benchmarks together: unknown, as none was compared"
     )
-    assert render.change(alone[0]) == "2 ms -> 2 ms, runs no changed code"
-    fine, untouched = page.view(mixed).quiet
+    assert render.suite_ratio(result_of([PASS], launches=2)) == snapshot(
+        "all benchmarks together: x1.000; canary: x1.000"
+    )
+
+
+def test_what_runs_nothing_that_changed_has_no_ratio(result_of):
+    """It was measured once: no form shows a ratio or an interval of it."""
+    assert render.suite_ratio(result_of(UNTOUCHED)) == snapshot(
+        "all benchmarks together: unknown, as none was compared"
+    )
+    assert render.change(UNTOUCHED[0]) == "2 ms -> 2 ms, runs no changed code"
+    fine, untouched = page.view(result_of([*UNTOUCHED, PASS])).quiet
     assert (len(fine.rows), fine.why, len(untouched.rows), untouched.why) == (1, "", 3, "runs no changed code")
     assert {(row.ratio, row.interval, row.rounds) for row in untouched.rows} == {("", "", 0)}
 

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate import waivers
@@ -41,6 +42,61 @@ def slow(entry, count, cause=LINE):
     return [
         entry(f"m.C.time_x({n})", "regression", 1.2 + n / 100, name="m.C.time_x", causes=[cause]) for n in range(count)
     ]
+
+
+def test_a_card_is_worst_first_and_says_why(rich):
+    """Each status with its reason, its change and what accepts it; passes are counted."""
+    assert card.text(rich, 100) == snapshot("""\
+REGRESSION: 1 of 11 benchmarks is slower by 31 %, 1 of 2 exact metrics is worse (1 cause); 3 of 11
+  existing benchmarks were not compared, 1 waiver did not hold; not compared: 1 benchmark broken on
+  both sides (no), 1 benchmark skipped (no GPU), 1 benchmark not judged (shown), 1 more
+base ababababab a subject
+head ababababab a subject
+2 regressions, 1 failed, 1 missing, 1 removed, 1 undecided, 1 waived, 1 broken, 2 improvements, 1
+  ungated, 1 new, 1 skipped, 1 pass; 10 processes
+problem: .rocattn/waivers.toml:12: the waiver of x time expired on 2026-01-01
+
+worse: 2 results
+  flash f16 [audit, gfx942]          0 registers -> 43 registers
+  bench_a.Class.time_slow(1, 'cpu')         2 ms ->      2.62 ms  x1.310 [1.271, 1.349]
+  43 registers are spilled
+  cause:  machine code: 12 VGPRs spilled (kernels/hip/flash attention.hip:118)
+  accept: Rocattn-Accept: bench_a.Class.time_slow(1, 'cpu') | time | 1.35 | REASON
+
+fails on head: bench_a.Class.time_lost
+  ValueError: x
+
+missing on head: bench_a.Class.time_gone
+  not there
+  accept: Rocattn-Accept: bench_a.Class.time_gone | removed | REASON
+
+removed: bench_a.Class.time_old
+  gone
+  accept: Rocattn-Accept: bench_a.Class.time_old | removed | REASON
+
+1 undecided: why
+  bench_a.Class.time_open  2 ms -> 2.08 ms  x1.040 [1.009, 1.071]
+
+1 accepted by a waiver
+  bench_a.Class.time_known  2 ms -> 2.16 ms  x1.080 [1.048, 1.112]
+    costs a compare (#41, up to x1.1)
+
+2 improved
+  flash f32 [audit, gfx942]  2 ms -> 1.8 ms  x0.900 [0.873, 0.927]
+  bench_a.Class.time_fast  2 ms -> 1.4 ms  x0.700 [0.679, 0.721]
+
+1 broken on both sides: no
+  bench_a.Class.time_both
+
+1 skipped: no GPU
+  bench_a.Class.time_skip
+
+1 new: bench_a.Class.time_new
+1 not judged: bench_a.Class.time_rate
+
+note: the environments differ: numpy 2.4.5 -> 2.4.6
+note: a note
+""")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

@@ -4,10 +4,13 @@ import html
 import re
 
 import pytest
+from inline_snapshot import snapshot
 from markdown_it import MarkdownIt
 
-from rocattn_profiling.gate.formats import markdown, outputs
+from rocattn_profiling.gate.formats import card, markdown, outputs
 from rocattn_profiling.gate.model import Cause, Location
+
+from ..conftest import fold
 
 OWN = {
     "h3", "p", "ul", "li", "strong", "code", "pre", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"
@@ -22,24 +25,79 @@ def tags(source):
 
 def test_the_comment_is_worst_first_and_says_why(rich):
     """Regressions and what was lost, each cause once; reasons of what is open; other numbers folded."""
-    text = markdown.comment(rich)
-    assert text.startswith("<!-- rocattn-gate -->\n### rocattn gate: regression\n")
-    words = re.findall(r"^\| <code>[^|]*\| \**([a-z]+)", text, re.MULTILINE)
-    assert words == ["regression", "regression", "failed", "missing", "removed", "undecided", "waived", "broken",
-                     "improvement", "improvement", "new"]  # fmt: skip
-    places = [
-        text.index(part) for part in ("**regression**", "**cause of**", "- **1 undecided:**", "more benchmarks</")
-    ]
-    assert places == sorted(places)
-    assert "| 2 ms | 2.62 ms | x1.310 | &#91;1.271, 1.349&#93; |" in text
-    assert "| 0 registers | 43 registers |  |  |" in text
-    assert text.count("12 VGPRs spilled") == 1
-    assert "- **machine code:** 12 VGPRs spilled (<code>kernels/hip/flash attention.hip&#58;118</code>)" in text
-    assert "waived: costs a compare (&#35;&#8203;41, up to x1.1)" in text
-    assert "**problem:** .rocattn/waivers.toml" in text
-    assert "<code>numpy</code> <code>2.4.5</code> on base, <code>2.4.6</code> on head" in text
-    assert "1 ungated, 1 new, 1 skipped, 1 pass" in text
-    assert "Cut to size" not in text
+    assert fold(markdown.comment(rich)) == snapshot("""\
+<!-- rocattn-gate -->
+### rocattn gate: regression
+
+1 of 11 benchmarks is slower by 31 %, 1 of 2 exact metrics is worse (1 cause); 3 of 11 existing benchmarks were not
+    compared, 1 waiver did not hold; not compared: 1 benchmark broken on both sides (no), 1 benchmark skipped (no GPU),
+    1 benchmark not judged (shown), 1 more
+
+base <code>ababababab</code> a subject, head <code>ababababab</code> a subject: 2 regressions, 1 failed, 1 missing,
+    1 removed, 1 undecided, 1 waived, 1 broken, 2 improvements, 1 ungated, 1 new, 1 skipped, 1 pass
+
+- **problem:** .rocattn/waivers.toml&#58;12: the waiver of x time expired on 2026-01-01
+
+| benchmark | verdict | base | head | head / base | 95 % interval |
+|---|---|---:|---:|---:|---|
+| <code>flash f16 &#91;audit, gfx942&#93;</code> | **regression** | 0 registers | 43 registers |  |  |
+| <code>bench_a.Class.time_slow(1, 'cpu')</code> | **regression** | 2 ms | 2.62 ms | x1.310 | &#91;1.271,
+    1.349&#93; |
+| <code>bench_a.Class.time_lost</code> | **failed** |  |  |  |  |
+| <code>bench_a.Class.time_gone</code> | **missing** |  |  |  |  |
+| <code>bench_a.Class.time_old</code> | **removed** |  |  |  |  |
+
+**cause of** <code>flash f16 &#91;audit, gfx942&#93;</code> and 1 more:
+
+- 43 registers are spilled
+- **machine code:** 12 VGPRs spilled (<code>kernels/hip/flash attention.hip&#58;118</code>)
+- accept: <code>Rocattn-Accept: bench_a.Class.time_slow(1, 'cpu') &#124; time &#124; 1.35 &#124; REASON</code>
+
+**no cause found for** <code>bench_a.Class.time_lost</code>:
+
+- ValueError: x
+
+**no cause found for** <code>bench_a.Class.time_gone</code>:
+
+- not there
+- accept: <code>Rocattn-Accept: bench_a.Class.time_gone &#124; removed &#124; REASON</code>
+
+**no cause found for** <code>bench_a.Class.time_old</code>:
+
+- gone
+- accept: <code>Rocattn-Accept: bench_a.Class.time_old &#124; removed &#124; REASON</code>
+
+
+- **1 undecided:** why (<code>bench_a.Class.time_open</code>)
+- **1 broken on both sides:** no (<code>bench_a.Class.time_both</code>)
+- **1 skipped:** no GPU (<code>bench_a.Class.time_skip</code>)
+
+<details><summary>6 more benchmarks</summary>
+
+| benchmark | verdict | base | head | head / base | 95 % interval |
+|---|---|---:|---:|---:|---|
+| <code>bench_a.Class.time_open</code> | undecided | 2 ms | 2.08 ms | x1.040 | &#91;1.009, 1.071&#93; |
+| <code>bench_a.Class.time_known</code> | waived: costs a compare (&#35;&#8203;41, up to x1.1) | 2 ms | 2.16 ms |
+    x1.080 | &#91;1.048, 1.112&#93; |
+| <code>bench_a.Class.time_both</code> | broken |  |  |  |  |
+| <code>flash f32 &#91;audit, gfx942&#93;</code> | improvement | 2 ms | 1.8 ms | x0.900 | &#91;0.873, 0.927&#93; |
+| <code>bench_a.Class.time_fast</code> | improvement | 2 ms | 1.4 ms | x0.700 | &#91;0.679, 0.721&#93; |
+| <code>bench_a.Class.time_new</code> | new |  |  |  |  |
+
+</details>
+
+<details><summary>How it was measured</summary>
+
+- m: c, 2 cores; o
+- Python 3.11; 10 processes, seed 1, quick mode
+- a pass shows the change to be within 5 %; a change is called when its estimate is 2 % or more and significantly
+    beyond 1 %; at most 5 % chance of a false alarm over the whole suite
+- all benchmarks together: x1.000; canary: x1.000
+- <code>numpy</code> <code>2.4.5</code> on base, <code>2.4.6</code> on head
+- a note
+
+</details>
+""")
 
 
 def test_likely_slower_entries_and_own_rules_are_marked(entry, result_of):
@@ -61,13 +119,27 @@ def test_likely_slower_entries_and_own_rules_are_marked(entry, result_of):
 def test_undecided_entries_share_a_reason(entry, result_of):
     """A row that says "broken" and nothing else sends everyone to the log."""
     broken = [entry(f"b.track_nan({i})", "broken", reason="nan is no value") for i in range(41)]
-    noisy = entry("n", "inconclusive")
-    text = markdown.comment(result_of([*broken, entry("b.other", "broken", reason="SystemExit: 3"), noisy]))
-    assert [re.sub("</?code>", "", line) for line in re.findall(r"^- (\*\*\d.*)", text, re.MULTILINE)] == [
-        "**1 undecided:** why (n)",
-        "**41 broken on both sides:** nan is no value (b.track_nan(0), b.track_nan(1), b.track_nan(2) and 38 more)",
-        "**1 broken on both sides:** SystemExit&#58; 3 (b.other)".replace("&#58; ", ": "),
-    ]
+    broken.insert(20, entry("b.other", "broken", reason="SystemExit: 3"))
+    result = result_of([*broken, entry("n", "inconclusive")])
+    rows = re.findall(r"^- \*\*\d.*", markdown.comment(result), re.MULTILINE)
+    assert fold("\n".join(rows)) == snapshot("""\
+- **1 undecided:** why (<code>n</code>)
+- **41 broken on both sides:** nan is no value (<code>b.track_nan(0)</code>, <code>b.track_nan(1)</code>,
+    <code>b.track_nan(2)</code> and 38 more)
+- **1 broken on both sides:** SystemExit: 3 (<code>b.other</code>)\
+""")
+    assert card.text(result, 100).partition("10 processes")[2] == snapshot("""\
+
+
+1 undecided: why
+  n  2 ms -> 2 ms  x1.000 [0.970, 1.030]
+
+41 broken on both sides: nan is no value
+  b.track_nan(0), b.track_nan(1), b.track_nan(2), b.track_nan(3), b.track_nan(4) and 36 more
+
+1 broken on both sides: SystemExit: 3
+  b.other
+""")
 
 
 def test_the_comment_links_to_its_run_only_when_told(rich):

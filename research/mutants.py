@@ -98,7 +98,7 @@ SUBJECTS = [
         ('in {"pass", "improvement"}', 'in {"pass"}'),
         ("if narrowed or any(", "if any("),
         ('e.arch in {"", waiver.arch}', "e.arch == waiver.arch"),
-        ('label.startswith((f"{part}(", f"{part}."))', "label.startswith(part)"),
+        ('label.startswith((f"{part}(", f"{part}.", f"{part}::"))', "label.startswith(part)"),
         ("in waivers[:index] if w.key == waiver.key", "in waivers[:index] if w == waiver"),
         ("or not is_number(ceiling) or not ceiling > 1", "or not is_number(ceiling) or not ceiling >= 1"),
         ("if match is None or not ceiling > 1:", "if match is None:"),

@@ -1,5 +1,6 @@
 """Synthetic launches, entries and verdicts, and sessions cut short, for the tests of the gate."""
 
+import contextlib
 import importlib.util
 import math
 import sys
@@ -10,6 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from rocattn_profiling.asv.launch import Benchmark, Case
+from rocattn_profiling.cli import main
+from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.model import JUDGED, ORDER, Entry, GateResult, SideFacts, badness
 from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
@@ -21,6 +25,25 @@ from rocattn_profiling.revisions.git import Revision
 _SPEC = importlib.util.spec_from_file_location("own_gate", Path(__file__).parents[2] / ".rocattn/gate/__init__.py")
 sys.modules["own_gate"] = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(sys.modules["own_gate"])
+
+
+def gate_run(root, *arguments, out="out"):
+    """Run ``rocattn gate run`` in a folder; return its exit status and the verdict."""
+    with contextlib.chdir(root):
+        status = main(["gate", "run", "--out", out, *arguments])
+    path = Path(root, out, "verdict.json")
+    return status, verdict.read(path) if path.exists() else None
+
+
+def statuses(result):
+    """Label -> status."""
+    return {entry.label: entry.status for entry in result.entries}
+
+
+def case_of(label, kind="time", unit="seconds", name="", **facts):
+    """One benchmark without parameters."""
+    facts = {"version": "1", "params": [], "param_names": [], **facts}
+    return Case(benchmark=Benchmark(name=name or label, type=kind, unit=unit, **facts), param=None, label=label)
 
 
 def fold(text, width=115):

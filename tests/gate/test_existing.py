@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from rocattn_profiling.cli import main
-from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.sides import open_sides
 from rocattn_profiling.revisions import interpreters as facts
+
+from .conftest import gate_run
 
 SUITE = """\
 import tinylib
@@ -70,10 +71,7 @@ def place(made, tmp_path, monkeypatch):
 
 def gate(base, head, *arguments):
     """Run the command; return its exit status and the verdict."""
-    pythons = [f"--base-python={base}", f"--head-python={head}"]
-    status = main(["gate", "run", *pythons, "--suite", "suite", "--quick", "--out", "out", *arguments])
-    path = Path("out/verdict.json")
-    return status, verdict.read(path) if path.exists() else None
+    return gate_run(".", f"--base-python={base}", f"--head-python={head}", "--suite", "suite", "--quick", *arguments)
 
 
 def test_a_slower_environment_fails_without_git_or_asv_runner(place, monkeypatch, capsys):
@@ -198,10 +196,8 @@ def test_a_configuration_beside_the_suite_is_followed(place):
         '{"benchmark_dir": "mine", "matrix": {"env_nobuild": {"WANTED": ["1"]}}, "default_benchmark_timeout": 50}'
     )
     Path("perf/mine/bench.py").write_text("import os\ndef track_wanted():\n    return int(os.environ['WANTED'])\n")
-    pythons = ["--base-python", "a", "--head-python", "a"]
-    assert main(["gate", "run", *pythons, "--suite", "perf", "--quick", "--out", "out"]) == 0
-    result = verdict.read(Path("out/verdict.json"))
-    assert [entry.label for entry in result.entries] == ["bench.track_wanted"]
+    status, result = gate_run(".", "--base-python=a", "--head-python=a", "--suite", "perf", "--quick")
+    assert (status, [entry.label for entry in result.entries]) == (0, ["bench.track_wanted"])
 
 
 def test_settings_above_the_suite_are_used(place):

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from rocattn_profiling.asv.store import AsvStore
-from rocattn_profiling.cli import main
-from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.sides import open_sides
 from rocattn_profiling.revisions import asv_config, environments
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import Recipe, SuiteError, read_config
 from rocattn_profiling.revisions.build import BuildError
+
+from .conftest import gate_run, statuses
 
 pytestmark = pytest.mark.slow
 
@@ -40,19 +40,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 def gate(root, *arguments):
     """Gate a project quickly; return the exit status and the verdict."""
-    here = Path.cwd()
-    os.chdir(root)
-    try:
-        status = main(["gate", "run", "--quick", "--out", "out", *arguments])
-    finally:
-        os.chdir(here)
-    path = root / "out/verdict.json"
-    return status, verdict.read(path) if path.exists() else None
-
-
-def statuses(result):
-    """Label -> status."""
-    return {entry.label: entry.status for entry in result.entries}
+    return gate_run(root, "--quick", *arguments)
 
 
 def hatchling(name, package):

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.launch import Benchmark, Suite
+from rocattn_profiling.asv.launch import Suite
 from rocattn_profiling.cli import main
-from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.model import Entry
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.result import failed_by_change
@@ -21,25 +20,15 @@ from rocattn_profiling.gate.run import run_gate
 from rocattn_profiling.gate.sides import choose_revisions, out_errors
 from rocattn_profiling.revisions.git import RevisionError
 
+from .conftest import case_of, gate_run, statuses
+
 COUNTING = "TICKS = 0\ndef work(n):\n    global TICKS\n    TICKS += n\n"
 DOUBLED = {"tinylib/__init__.py": COUNTING.replace("+= n", "+= 2 * n")}
 
 
 def gate(project, *arguments, out="out/gate"):
     """Run the command in the project; return its exit status and the verdict."""
-    here = Path.cwd()
-    os.chdir(project.root)
-    try:
-        status = main(["gate", "run", "--out", out, *arguments])
-    finally:
-        os.chdir(here)
-    path = project.root / out / "verdict.json"
-    return status, verdict.read(path) if path.exists() else None
-
-
-def statuses(result):
-    """Label -> status."""
-    return {entry.label: entry.status for entry in result.entries}
+    return gate_run(project.root, *arguments, out=out)
 
 
 pytestmark = pytest.mark.slow
@@ -49,32 +38,29 @@ def test_a_doubled_loop_fails_and_names_the_benchmarks(project, offline, capsys)
     """A planted slowdown exits 1; every benchmark on that path is named with its ratio, and the text leads with it."""
     project.commit("slower", **DOUBLED)
     status, result = gate(project, "--quick")
-    assert status == 1
-    assert result.verdict == "regression"
-    assert set(statuses(result).values()) == {"regression"}
+    assert (status, result.verdict, set(statuses(result).values())) == (1, "regression", {"regression"})
     assert [round(entry.decision.ratio, 3) for entry in result.entries] == [2.0] * 2
     assert all(len(entry.base_launches) == 5 for entry in result.entries)
     printed = capsys.readouterr()
     assert printed.err.splitlines()[-1] == "page: out/gate/index.html"
     assert (project.root / "out/gate/index.html").read_text().count("<title>head: ") == 10
-    shown = printed.out
-    assert shown.startswith("REGRESSION: 2 of 2 benchmarks")
-    assert "\nslower: bench_work.Exact.time_work\n" in shown  # then a line for each of its two parameters
-    assert (project.root / "out/gate/verdict.txt").read_text() == shown
+    assert printed.out.startswith("REGRESSION: 2 of 2 benchmarks")
+    assert "\nslower: bench_work.Exact.time_work\n" in printed.out  # then a line for each of its two parameters
+    assert (project.root / "out/gate/verdict.txt").read_text() == printed.out
 
 
 def test_the_same_code_passes_and_json_is_alone_on_stdout(project, offline, capsys):
-    """A commit that changes no code exits 0 when strict; notes say that files are identical and it was offline."""
+    """A commit that changes no code exits 0 when strict; notes say what whoever reads it later did not see."""
     project.commit("empty")
+    project.put("log", "")
     status, result = gate(project, "--quick", "--strict", "--json", "--bench", r"\(100\)")
-    assert status == 0
-    assert set(statuses(result).values()) == {"pass"}
+    assert (status, set(statuses(result).values())) == (0, {"pass"})
     assert any("identical files" in note for note in result.notes)
     assert any("offline" in note for note in result.notes)
+    assert "1 untracked file is not part of HEAD, so it was not built: log" in result.notes
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(msgspec.json.encode(result))
-    assert printed["patterns"] == [r"\(100\)"]
-    assert len(printed["entries"]) == 1
+    assert (printed["patterns"], len(printed["entries"])) == ([r"\(100\)"], 1)
 
 
 def test_a_speedup_passes_as_an_improvement(project, offline):
@@ -199,21 +185,11 @@ def test_a_test_fails_on_head_if_its_own_file_changed(tmp_path, head_text, statu
     for side, text in (("base", ""), ("head", head_text)):
         (trees[side] / "tests").mkdir(parents=True)
         (trees[side] / "tests/test_bench.py").write_text(text)
-    test = Benchmark(name=name, type="time", unit="seconds", version="", params=[], param_names=[])
-    suite = Suite(benchmarks=[test], broken={})
+    suite = Suite(benchmarks=[case_of(name, version="").benchmark], broken={})
     entry = Entry(label=name, name=name, status="broken", reason="ZeroDivisionError")
     (found,) = failed_by_change([entry], suite, suite, trees)
     assert (found.status, "its own code changed" in found.reason) == (status, status == "failed")
     assert failed_by_change([entry], None, suite, trees) == [entry]
-
-
-def test_a_suite_that_fails_on_both_sides_is_not_green(project, offline, capsys):
-    """Nothing ran, so nothing is judged: exit 3 with the first reason, also when strict was not asked for."""
-    project.commit("broken", **{"benchmarks/bench_work.py": "def time_never():\n    raise ValueError('no luck')\n"})
-    project.commit("same")
-    status, result = gate(project, "--quick")
-    assert (status, result.verdict, statuses(result)) == (3, "not measured", {"bench_work.time_never": "broken"})
-    assert "ValueError: no luck" in capsys.readouterr().out
 
 
 def test_a_full_disk_is_one_line_that_names_the_folder():
@@ -348,15 +324,6 @@ def test_untracked_files_are_named_and_stop_nothing(project):
     assert noted(project, "HEAD") == []
 
 
-def test_a_verdict_tells_of_untracked_files(project, offline):
-    """Whoever reads it later did not see the screen."""
-    project.commit("second")
-    project.put("log", "")
-    status, result = gate(project, "--quick", "--bench", "100")
-    assert status == 0
-    assert "1 untracked file is not part of HEAD, so it was not built: log" in result.notes
-
-
 def test_an_output_folder_that_takes_no_files_is_one_line(project, offline, capsys):
     """A file in the way of --out: exit 4, and the line names the folder."""
     project.put("out", "in the way")
@@ -471,9 +438,3 @@ def test_a_list_says_how_long_and_how_far(project, offline, capsys):
     assert {row[heading.index("benchmark") :].partition("(")[0] for row in rows} == {"bench_work.Exact.time_work"}
     assert all(row[: heading.index("benchmark")].split()[-2:] == ["called", "directly"] for row in rows)
     assert not (project.root / "out/gate/verdict.json").exists()
-
-
-def test_a_plain_benchmark_folder_is_a_suite(project, offline):
-    """Any folder of asv benchmarks can be gated by its name."""
-    status, result = gate(project, "--base", "HEAD", "--suite", "benchmarks", "--quick", "--bench", "301")
-    assert (status, result.suite) == (0, "benchmarks")

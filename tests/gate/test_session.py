@@ -6,7 +6,7 @@ import re
 import msgspec
 import pytest
 
-from rocattn_profiling.asv.launch import Benchmark, Case, Outcome, Request
+from rocattn_profiling.asv.launch import Outcome, Request
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.measure import PairedSession, order_of
 from rocattn_profiling.gate.model import Design
@@ -16,6 +16,8 @@ from rocattn_profiling.gate.session.state import with_ratio
 from rocattn_profiling.gate.session.store import LaunchStore
 from rocattn_profiling.measure.records import Launch
 
+from .conftest import case_of
+
 
 def design(cases, options=None):
     """A design of these cases by the usual rule."""
@@ -24,11 +26,7 @@ def design(cases, options=None):
 
 def test_a_finished_run_is_not_gone_on_with(tmp_path):
     """Only an unfinished session with the same key is resumed, and each one's launches stay until it is finished."""
-    case = Case(
-        benchmark=Benchmark(name="b", type="time", unit="seconds", version="1", params=[], param_names=[]),
-        param=None,
-        label="b",
-    )
+    case = case_of("b")
     path = tmp_path / "launches.jsonl"
     LaunchStore(path, "key").put(case, "base", 0, Outcome(status="failed", reason="kept"))
     assert LaunchStore(path, "key").get(case, "base", 0).reason == "kept"
@@ -48,8 +46,7 @@ def test_a_finished_run_is_not_gone_on_with(tmp_path):
 @pytest.mark.parametrize(("side", "expected"), [("head", "failed"), ("base", "broken")])
 def test_a_benchmark_that_fails_in_a_later_round_is_given_up(tmp_path, side, expected):
     """A failure on head counts as the change's, one on base makes the benchmark unreliable; never a new benchmark."""
-    benchmark = Benchmark(name="b", type="track", unit="bytes", version="1", params=[], param_names=[])
-    case = Case(benchmark=benchmark, param=None, label="b")
+    case = case_of("b", "track", "bytes")
 
     class Scripted:
         def __init__(self, name):
@@ -71,8 +68,6 @@ def test_a_benchmark_that_fails_in_a_later_round_is_given_up(tmp_path, side, exp
 @pytest.mark.parametrize(("builds", "kept"), [(("3.11.7", "3.11.7"), True), (("3.11.7", "3.12.1"), False)])
 def test_fixed_work_of_two_builds_of_python_is_not_compared(tmp_path, builds, kept):
     """The canary stays with the launches of a pair only where one interpreter ran it on both sides."""
-    benchmark = Benchmark(name="b", type="time", unit="seconds", version="1", params=[], param_names=[])
-    case = Case(benchmark=benchmark, param=None, label="b")
 
     class Scripted:
         def __init__(self, build):
@@ -84,7 +79,7 @@ def test_fixed_work_of_two_builds_of_python_is_not_compared(tmp_path, builds, ke
 
     launchers = {name: Scripted(build) for name, build in zip(("base", "head"), builds, strict=True)}
     store = LaunchStore(tmp_path / "launches.jsonl", "key")
-    (pair,) = PairedSession(launchers, design([case]), store, lambda _: None).run().pairs
+    (pair,) = PairedSession(launchers, design([case_of("b")]), store, lambda _: None).run().pairs
     assert {x.canary > 0 for side in (pair.a, pair.b) for x in side.launches} == {kept}
 
 
@@ -106,8 +101,7 @@ class Spells:
 
 def measured(folder, head, kind="time", labels=("b",), base=None):
     """A session of benchmarks of which head is scripted."""
-    benchmark = Benchmark(name="b", type=kind, unit="seconds", version="1", params=[], param_names=[])
-    cases = [Case(benchmark=benchmark, param=None, label=label) for label in labels]
+    cases = [case_of(label, kind, name="b") for label in labels]
     launchers = {"base": base or Spells(()), "head": head}
     store = LaunchStore(folder / "launches.jsonl", "key")
     return PairedSession(launchers, design(cases, Options(quick=True)), store, lambda _: None).run()
@@ -262,11 +256,7 @@ class Scattering(Spells):
 
 def traced_session(folder, shown, import_s=0.0, launchers=None, fresh=True):
     """Measure scattering benchmarks, of which a trace shows what it is told; return the traced ones, steps, result."""
-    cases = [
-        Case(benchmark=Benchmark(name="m.b", type="time", unit="seconds", version="1", params=[], param_names=[]),
-             param=None, label=label)
-        for label in shown
-    ]  # fmt: skip
+    cases = [case_of(label, name="m.b") for label in shown]
     traced, steps = [], []
 
     def runs_change(case):
@@ -367,11 +357,7 @@ def test_a_deterministic_value_needs_one_round(tmp_path, head, verdict):
             value = self.value if case.benchmark.deterministic else 7.0
             return Outcome(status="ok", launch=Launch(start_ns=1, pos=pos, number=1, samples_ns=[value]))
 
-    cases = [
-        Case(benchmark=Benchmark(name=name, type="track", unit="registers", version="1", params=[], param_names=[],
-                                 deterministic=name == "exact"), param=None, label=name)
-        for name in ("exact", "any")
-    ]  # fmt: skip
+    cases = [case_of(name, "track", "registers", deterministic=name == "exact") for name in ("exact", "any")]
     sides = {"base": Counting(43.0), "head": Counting(head)}
     store = LaunchStore(tmp_path / "launches.jsonl", "key")
     session = PairedSession(sides, design(cases, Options(quick=True)), store, lambda _: None).run()

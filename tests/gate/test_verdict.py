@@ -9,14 +9,13 @@ import pytest
 from inline_snapshot import snapshot
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.launch import Benchmark, Case
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import card, markdown, page, render, sarif
 from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.model import ORDER
 from rocattn_profiling.gate.rule.pairs import Decision
 
-from .conftest import make_entry
+from .conftest import case_of, make_entry
 
 
 @pytest.mark.parametrize(
@@ -274,8 +273,7 @@ def test_reading_what_is_no_verdict_is_one_line(entry, result_of, tmp_path):
 )
 def test_rates_are_not_judged_by_smaller_is_better(kind, unit, larger):
     """asv counts a smaller value as better, always; a tracked rate would be judged the wrong way round."""
-    benchmark = Benchmark(name="b", type=kind, unit=unit, version="1", params=[], param_names=[])
-    assert bool(verdict.ungated(Case(benchmark=benchmark, param=None, label="b"))) is larger
+    assert bool(verdict.ungated(case_of("b", kind, unit))) is larger
 
 
 def test_a_benchmark_without_a_launch_is_no_pass(entry, result_of):

@@ -1,6 +1,5 @@
 """Environments of revisions: built once, of the revision's own code, with clear lines when they cannot be."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from rocattn_profiling.revisions import build as building
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import Recipe
-from rocattn_profiling.revisions.build import Build, meaningful_line
+from rocattn_profiling.revisions.build import Build
 from rocattn_profiling.revisions.environments import BuildError, CacheError
 from rocattn_profiling.revisions.git import Revision
 
@@ -47,14 +46,18 @@ def ask(environment, code):
 
 
 def test_each_revision_imports_its_own_code(project, offline):
-    """Two commits of a library are two environments, each with its own version of the code, and asv_runner."""
+    """Two commits of a library are two environments, each with its own version of the code, and asv_runner.
+
+    The recorded versions are those of the running interpreter, where an environment borrows from it.
+    """
     first = environments.build(project.root, revisions.resolve(project.root, "HEAD"))
     project.commit("second", **{"tinylib/__init__.py": "def work(n):\n    return 'second'\n"})
     second = environments.build(project.root, revisions.resolve(project.root, "HEAD"))
     assert ask(first, "import tinylib; print(tinylib.work(3))") == "5"
     assert ask(second, "import tinylib, asv_runner; print(tinylib.work(3))") == "second"
-    assert first.offline
-    assert first.packages["tinylib"] == "0.1"
+    assert (first.offline, first.packages["tinylib"]) == (True, "0.1")
+    assert first.packages["numpy"] == ask(first, "import numpy; print(numpy.__version__)")
+    assert first.python_version == ".".join(map(str, sys.version_info[:3]))
     assert environments.differences(first, second) == {}
 
 
@@ -147,19 +150,19 @@ def test_nothing_of_a_build_stays_in_the_scratch_folder(project, own_cache):
 
 
 @pytest.mark.parametrize(
-    ("files", "why"),
+    ("pyproject", "why"),
     [
-        ({"pyproject.toml": "[project\n"}, "not valid TOML"),
-        (
-            {"pyproject.toml": environments_pyproject("tinylib").replace('version = "9"', 'dynamic = ["version"]')},
-            "version",
-        ),
-        ({"pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "no_such_backend"\n'}, "no_such_backend"),
+        ("[project\n", "not valid TOML"),
+        (environments_pyproject("tinylib").replace('version = "9"', 'dynamic = ["version"]'), "version"),
+        ('[build-system]\nrequires = []\nbuild-backend = "no_such_backend"\n', "no_such_backend"),
+        (None, "no pyproject.toml"),
     ],
 )
-def test_an_unbuildable_commit_is_one_line_with_its_log(project, offline, files, why):
+def test_an_unbuildable_commit_is_one_line_with_its_log(project, offline, pyproject, why):
     """The line names the revision, the build tool's reason and the log; the log exists and holds more."""
-    project.commit("broken", **files)
+    if pyproject is None:
+        (project.root / "pyproject.toml").unlink()
+    project.commit("broken", **({"pyproject.toml": pyproject} if pyproject else {}))
     with pytest.raises(BuildError) as caught:
         environments.build(project.root, revisions.resolve(project.root, "HEAD"))
     text = str(caught.value)
@@ -169,14 +172,6 @@ def test_an_unbuildable_commit_is_one_line_with_its_log(project, offline, files,
     if "log: " in text:
         log = text.split("log: ")[1].rstrip("]")
         assert len(Path(log).read_text()) > len(text)
-
-
-def test_a_revision_without_a_pyproject_is_unbuildable(project, offline):
-    """No pyproject.toml: said so."""
-    (project.root / "pyproject.toml").unlink()
-    project.commit("gone")
-    with pytest.raises(BuildError, match=r"no pyproject\.toml"):
-        environments.build(project.root, revisions.resolve(project.root, "HEAD"))
 
 
 def test_a_cache_folder_that_is_a_file_is_one_line(project, own_cache):
@@ -195,15 +190,34 @@ def test_a_read_only_cache_folder_is_one_line(project, own_cache, not_root):
         environments.build(project.root, revisions.resolve(project.root, "HEAD"))
 
 
-def test_a_full_disk_while_building_is_the_cache_s_fault(project, own_cache, monkeypatch, tmp_path):
+@pytest.fixture
+def failing_uv(project, own_cache, monkeypatch, tmp_path):
+    """Return a function that makes uv fail with a line."""
+
+    def fail(line):
+        fake = tmp_path / "uv"
+        fake.write_text(f"#!/bin/sh\necho 'error: {line}' >&2\nexit 2\n")
+        fake.chmod(0o755)
+        monkeypatch.setenv("ROCATTN_OFFLINE", "0")
+        monkeypatch.setenv("ROCATTN_UV", str(fake))
+
+    return fail
+
+
+def test_a_full_disk_while_building_is_the_cache_s_fault(project, failing_uv):
     """A build tool that reports a full disk is an environment error, not an unbuildable commit."""
-    fake = tmp_path / "uv"
-    fake.write_text("#!/bin/sh\necho 'error: failed to write: No space left on device (os error 28)' >&2\nexit 2\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("ROCATTN_OFFLINE", "0")
-    monkeypatch.setenv("ROCATTN_UV", str(fake))
+    failing_uv("failed to write: No space left on device (os error 28)")
     with pytest.raises(CacheError, match="No space left"):
         environments.build(project.root, revisions.resolve(project.root, "HEAD"))
+
+
+def test_no_index_falls_back_to_the_running_packages(project, failing_uv):
+    """When uv cannot reach an index the environment is made offline, and says so."""
+    failing_uv("Failed to fetch: dns error: failed to lookup address")
+    revision = revisions.resolve(project.root, "HEAD")
+    assert environments.build(project.root, revision).offline
+    with pytest.raises(BuildError, match="no package index answers"):
+        environments.build(project.root, revision, offline=False)
 
 
 def test_asv_s_tools_are_not_the_ones_that_python_brought(project, tmp_path, monkeypatch):
@@ -230,70 +244,39 @@ def test_another_python_is_asked_for(project, own_cache, offline, monkeypatch):
         environments.build(project.root, revisions.resolve(project.root, "HEAD"))
 
 
-def test_no_index_falls_back_to_the_running_packages(project, own_cache, monkeypatch, tmp_path):
-    """When uv cannot reach an index the environment is made offline, and says so."""
-    fake = tmp_path / "uv"
-    fake.write_text("#!/bin/sh\necho 'error: Failed to fetch: dns error: failed to lookup address' >&2\nexit 2\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("ROCATTN_OFFLINE", "0")
-    monkeypatch.setenv("ROCATTN_UV", str(fake))
-    revision = revisions.resolve(project.root, "HEAD")
-    assert environments.build(project.root, revision).offline
-    with pytest.raises(BuildError, match="no package index answers"):
-        environments.build(project.root, revision, offline=False)
-
-
 def test_constraints_come_from_the_lock_of_the_revision(tmp_path):
-    """Names, versions and hashes stay for uv, hashes go for pip, comments go for both."""
-    lock = "# tables: x\nnumpy==2.4.6 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
-    lock += "zipp==4 ; python_version < '3.12'\n"
-    (tmp_path / "requirements.lock").write_text(lock)
-    assert building.constraints(tmp_path, tmp_path, hashes=True)[0] == "--constraint"
-    lines = (tmp_path / "constraints.txt").read_text().splitlines()
-    assert [line.split() for line in lines] == [
-        ["numpy==2.4.6", "--hash=sha256:aa", "--hash=sha256:bb"],
-        ["zipp==4", ";", "python_version", "<", "'3.12'"],
-    ]
-    building.constraints(tmp_path, tmp_path, hashes=False)
-    assert [line.split()[0] for line in (tmp_path / "constraints.txt").read_text().splitlines()] == [
-        "numpy==2.4.6",
-        "zipp==4",
-    ]
-    assert "hash" not in (tmp_path / "constraints.txt").read_text()
-
-
-def test_no_lock_means_no_constraints(tmp_path):
-    """A revision without a lock is installed without."""
+    """Names, versions and hashes stay for uv, hashes go for pip, comments go for both; no lock, no constraints."""
     assert building.constraints(tmp_path, tmp_path, hashes=True) == []
+    lock = "# tables: x\nnumpy==2.4.6 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
+    (tmp_path / "requirements.lock").write_text(f"{lock}zipp==4 ; python_version < '3.12'\n")
+    zipp = ["zipp==4", ";", "python_version", "<", "'3.12'"]
+    for hashes, numpy in ((True, ["numpy==2.4.6", "--hash=sha256:aa", "--hash=sha256:bb"]), (False, ["numpy==2.4.6"])):
+        assert building.constraints(tmp_path, tmp_path, hashes=hashes)[0] == "--constraint"
+        lines = (tmp_path / "constraints.txt").read_text().splitlines()
+        assert [line.split() for line in lines] == [numpy, zipp]
 
 
 @pytest.mark.parametrize(
     ("said", "line"),
     [
-        (
-            "error: Failed to build `x`\n  ├─▶ The build backend returned an error\n  ╰─▶ ValueError: no wheel\n",
-            "ValueError: no wheel",
-        ),
-        (
-            "collecting\nModuleNotFoundError: No module named 'x'\nerror: subprocess-exited-with-error",
-            "ModuleNotFoundError: No module named 'x'",
-        ),
-        (
-            "error: Failed to build `x`\n  cause: TOML parse error at line 1, column 6\n 1 | not toml [\n  no value",
-            "TOML parse error at line 1, column 6",
-        ),
-        (
-            "ValueError: no license\nerror: metadata-generation-failed\n\u00d7 Encountered error while generating",
-            "ValueError: no license",
-        ),
-        (
-            "x.c:1: fatal error: no x.h\n  ERROR: Failed building wheel for x\nerror: failed-wheel-build-for-install",
-            "x.c:1: fatal error: no x.h",
-        ),
+        ("error: Failed to build `x`\n  ├─▶ The build backend returned an error\n  ╰─▶ ValueError: no wheel\n",
+         "ValueError: no wheel"),
+        ("collecting\nModuleNotFoundError: No module named 'x'\nerror: subprocess-exited-with-error",
+         "ModuleNotFoundError: No module named 'x'"),
+        ("error: Failed to build `x`\n  cause: TOML parse error at line 1, column 6\n 1 | not toml [\n  no value",
+         "TOML parse error at line 1, column 6"),
+        ("ValueError: no license\nerror: metadata-generation-failed\n\u00d7 Encountered error while generating",
+         "ValueError: no license"),
+        ("x.c:1: fatal error: no x.h\n  ERROR: Failed building wheel for x\nerror: failed-wheel-build-for-install",
+         "x.c:1: fatal error: no x.h"),
+        # A compiler's first error, not the command that failed by it.
+        ("gcc -c a.c\na.c:3:5: error: unknown type\na.c:9:1: error: more\nerror: command 'gcc' failed",
+         "a.c:3:5: error: unknown type"),
+        ("ValueError: no\nerror: subprocess-exited-with-error", "ValueError: no"),
         ("all quiet\nlast words\n", "last words"),
         ("", "it printed nothing"),
     ],
-)
+)  # fmt: skip
 def test_the_line_that_names_the_cause_is_found(said, line):
     """Wrapping lines of uv and pip are passed over for the one with the cause."""
     assert building.meaningful_line(said) == line
@@ -351,29 +334,6 @@ def test_differences_name_both_versions():
     renamed = environments.differences(made({"old": "1"}, project="old"), made({"new": "1"}, project="new"))
     assert renamed == {"new": ("", "1"), "old": ("1", "")}
     assert environments.differences(made({"x": "1"}, project="x"), made({"x": "2"}, project="x")) == {}
-
-
-def test_facts_list_the_packages_that_are_imported(project, offline):
-    """The recorded versions are those of the running interpreter, where the environment borrows them."""
-    built = environments.build(project.root, revisions.resolve(project.root, "HEAD"))
-    code = "import json, numpy; print(json.dumps(numpy.__version__))"
-    assert built.packages["numpy"] == json.loads(ask(built, code))
-    assert built.python_version == ".".join(map(str, sys.version_info[:3]))
-
-
-@pytest.mark.parametrize(
-    ("said", "line"),
-    [
-        (
-            "gcc -c a.c\na.c:3:5: error: unknown type\na.c:9:1: error: more\nerror: command 'gcc' failed",
-            "a.c:3:5: error: unknown type",
-        ),
-        ("ValueError: no\nerror: subprocess-exited-with-error", "ValueError: no"),
-    ],
-)  # fmt: skip
-def test_a_compilers_error_names_the_cause(said, line):
-    """Its first one, not the command that failed by it."""
-    assert meaningful_line(said) == line
 
 
 def test_what_only_conda_has_is_explained(tmp_path):

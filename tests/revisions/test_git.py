@@ -71,16 +71,12 @@ def test_a_missing_revision_is_one_line_that_names_it(repo, name):
 
 
 def test_a_root_commit_has_no_parent(repo):
-    """The very first commit cannot be compared with a parent, and says what to do."""
+    """The very first commit cannot be compared with a parent, and says what to do; before it there is nothing."""
+    with pytest.raises(RevisionError, match="no commit yet"):
+        revisions.resolve(repo.root, "HEAD")
     repo.commit("only", **{"a.txt": "1"})
     with pytest.raises(RevisionError, match=r"has no parent.*--base"):
         revisions.parent(repo.root, revisions.resolve(repo.root, "HEAD"))
-
-
-def test_an_empty_repository_says_so(repo):
-    """Before the first commit there is nothing to measure."""
-    with pytest.raises(RevisionError, match="no commit yet"):
-        revisions.resolve(repo.root, "HEAD")
 
 
 def test_a_shallow_clone_is_told_to_unshallow(repo, tmp_path):
@@ -203,17 +199,12 @@ def test_a_snapshot_sees_a_change_as_new_as_the_index(repo):
 
 
 def test_a_snapshot_of_the_same_tree_is_the_same_commit(repo):
-    """An interrupted run on a dirty tree finds its results again."""
-    repo.commit("first", **{"a.txt": "1"})
-    repo.put("a.txt", "2")
-    assert revisions.snapshot_worktree(repo.root).sha == revisions.snapshot_worktree(repo.root).sha
-
-
-def test_a_clean_tree_needs_no_snapshot(repo):
-    """WORKTREE of a clean tree is HEAD."""
+    """An interrupted run on a dirty tree finds its results again; a clean tree is HEAD."""
     head = repo.commit("first", **{"a.txt": "1"})
     found = revisions.resolve(repo.root, "WORKTREE")
     assert (found.sha, found.dirty) == (head, False)
+    repo.put("a.txt", "2")
+    assert revisions.snapshot_worktree(repo.root).sha == revisions.snapshot_worktree(repo.root).sha
 
 
 def test_a_checkout_has_the_revision_and_leaves_no_trace(repo, tmp_path):
@@ -226,15 +217,6 @@ def test_a_checkout_has_the_revision_and_leaves_no_trace(repo, tmp_path):
         assert (tree / "a.txt").read_text() == "1"
     assert state_of(repo) == before
     assert not list((tmp_path / "scratch").iterdir())
-
-
-def test_a_snapshot_can_be_checked_out(repo, tmp_path):
-    """A dangling commit is as good as any other."""
-    repo.commit("first", **{"a.txt": "1"})
-    repo.put("b.txt", "new")
-    snapshot = revisions.snapshot_worktree(repo.root)
-    with revisions.checkout(repo.root, snapshot, tmp_path / "scratch") as tree:
-        assert (tree / "b.txt").read_text() == "new"
 
 
 def test_in_a_hook_of_git_s_the_user_s_branch_stays(repo, tmp_path, monkeypatch):

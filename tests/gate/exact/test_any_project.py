@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.cli import main
-from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import markdown
 from rocattn_profiling.gate.options import CodeObjects, Options
 
 from ...kernels.audit.test_other_files import KERNEL
 from ...kernels.test_capture import PROGRAM, TRITON
 from ...test_not_compared import NUMBERS
+from ..conftest import gate_run
 
 pytestmark = pytest.mark.slow
 SOURCE = '#include "size.h"\n\ntemplate <int N>\n__global__ void __launch_bounds__(64)\nadd(float* x) {}\n'
@@ -51,9 +50,7 @@ BUILD = ("--code-objects", "build/*.s", "--build", "mkdir build && cp k.s build/
 
 def gate(*arguments):
     """Run the command; return its exit status and the verdict."""
-    status = main(["gate", "run", "--no-noise", "--out", "out", *arguments])
-    path = Path("out/verdict.json")
-    return status, verdict.read(path) if path.exists() else None
+    return gate_run(".", "--no-noise", *arguments)
 
 
 def test_lost_waves_of_what_a_build_leaves_are_red(kernels):

@@ -5,11 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocattn_profiling.asv.launch import Benchmark, Case, Launcher
+from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.gate.explain.files import FileChange
 from rocattn_profiling.gate.explain.reach import Reach, difference, distances, reach_of
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.selftest import SelftestOptions
+
+from ..conftest import case_of
 
 LIBRARY = """
 \"\"\"A library.\"\"\"
@@ -89,10 +91,7 @@ def changed(trees, old, new, path="library.py"):
 def by_name(trees, *changes):
     """Distances by the benchmark's last name."""
     names = ["Suite.time_inner", "Suite.time_outer", "Suite.time_method", "time_new", "time_nothing"]
-    benchmarks = [
-        Benchmark(name=f"bench.{name}", type="time", unit="s", version="", params=[], param_names=[]) for name in names
-    ]
-    cases = [Case(benchmark=benchmark, param=None, label=benchmark.name) for benchmark in benchmarks]
+    cases = [case_of(f"bench.{name}") for name in names]
     calls = distances(changes, trees / "head", [trees / "head/suite"], cases)
     return calls and {label.rpartition(".")[2]: number for label, number in calls.items()}
 
@@ -223,9 +222,7 @@ def test_apart(benchmark):
 
 def of_names(trees, change, shared, names):
     """Distances of benchmarks by their names; those that are not known are left out."""
-    benchmarks = [Benchmark(name=n, type="time", unit="s", version="", params=[], param_names=[]) for n in names]
-    cases = [Case(benchmark=benchmark, param=None, label=benchmark.name) for benchmark in benchmarks]
-    return distances([change], trees / "head", shared, cases)
+    return distances([change], trees / "head", shared, [case_of(name) for name in names])
 
 
 def test_names_imported_together_do_not_call_each_other(trees):

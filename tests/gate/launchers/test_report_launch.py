@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from rocattn_profiling.asv.launch import Request
-from rocattn_profiling.cli import main
-from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.launchers.report_launch import ReportLauncher, ReportPlace
 from rocattn_profiling.gate.options import OptionError, Options
 from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
+
+from ..conftest import gate_run, statuses
 
 pytestmark = pytest.mark.slow
 
@@ -47,20 +47,13 @@ def program(repo):
 
 def gate(project, *words):
     """Gate the last commit; return the status and the verdict."""
-    here = Path.cwd()
-    os.chdir(project.root)
-    try:
-        status = main(["gate", "run", "--quick", "--no-noise", "--out", "out", *words])
-    finally:
-        os.chdir(here)
-    path = project.root / "out/verdict.json"
-    return status, verdict.read(path) if path.exists() else None
+    return gate_run(project.root, "--quick", "--no-noise", *words)
 
 
 def test_a_programs_own_results_are_gated(program, offline, capsys):
     """A slower time and a lower rate are regressions with their values, what is equal passes; one run a round."""
     status, result = gate(program, *WORDS)
-    assert {entry.label: entry.status for entry in result.entries} == {
+    assert statuses(result) == {
         "sort": "regression", "rate": "regression", "copy": "pass",
     }  # fmt: skip
     rate = next(entry for entry in result.entries if entry.label == "rate")

@@ -1,13 +1,10 @@
 """A verdict is about two different trees, or there is none: where a benchmark found the project is looked at."""
 
-import os
-from pathlib import Path
-
 import pytest
 
 from rocattn_profiling.asv.launch import Differing
-from rocattn_profiling.cli import main
-from rocattn_profiling.gate import verdict
+
+from ..conftest import gate_run
 
 pytestmark = pytest.mark.slow
 
@@ -40,13 +37,7 @@ MEMBER = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.b
 
 def gate(project, *words):
     """Gate the last commit; return the status and the verdict."""
-    here = Path.cwd()
-    os.chdir(project.root)
-    try:
-        status = main(["gate", "run", "--quick", "--no-noise", "--out", "out", *words])
-    finally:
-        os.chdir(here)
-    return status, verdict.read(project.root / "out/verdict.json")
+    return gate_run(project.root, "--quick", "--no-noise", *words)
 
 
 def suite_of(project, text, **files):

@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from rocattn_profiling.asv.launch import Benchmark, Case, Outcome, OutOfTimeError, Request
+from rocattn_profiling.asv.launch import Outcome, OutOfTimeError, Request
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.measure import PairedSession
 from rocattn_profiling.gate.model import Design
@@ -16,6 +16,8 @@ from rocattn_profiling.gate.result import budget_of
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.session.store import LaunchStore
 from rocattn_profiling.measure.records import Launch
+
+from ..conftest import case_of
 
 
 class Clock:
@@ -81,11 +83,7 @@ def session(tmp_path, monkeypatch):
             clock.now += 2.0 if calls else 0.0
             return runs_change(label)
 
-        cases = [
-            Case(benchmark=Benchmark(name=label, type="time", unit="seconds", version="1", params=[], param_names=[]),
-                 param=None, label=label)
-            for label in labels
-        ]  # fmt: skip
+        cases = [case_of(label) for label in labels]
         design = Design(
             cases=cases, policy=Options(quick=True).policy(), request=Request(), seed=3, steps=steps or {},
             pace=Pace(known if known is not None else dict.fromkeys(labels, 1.0), {"m": 1.0}, shared=shared),
@@ -279,11 +277,7 @@ def test_what_is_no_duration_is_refused(text):
 
 def test_estimates_follow_imports_records_and_launches():
     """An import makes launches long, or rounds where they share it; a record is believed more, this run's most."""
-    slow, fast = (
-        Case(benchmark=Benchmark(name=name, type="time", unit="seconds", version="1", params=[], param_names=[]),
-             param=None, label=name)
-        for name in ("slow.time_x", "fast.time_x")
-    )  # fmt: skip
+    slow, fast = case_of("slow.time_x"), case_of("fast.time_x")
     guessed = Pace(imports={"slow": 3.0, "fast": 0.1, "": 1.0})
     assert guessed.launch_s(slow) == pytest.approx(guessed.launch_s(fast) + 2.9)
     shared = Pace(imports={"slow": 20.0, "fast": 0.1, "": 1.0})
@@ -315,13 +309,9 @@ def test_estimates_follow_imports_records_and_launches():
 
 def test_times_are_recorded(tmp_path):
     """One run's launches are the next one's plan; a damaged record is none."""
-    case = Case(
-        benchmark=Benchmark(name="b", type="time", unit="seconds", version="1", params=[], param_names=[]),
-        param=None, label="b",
-    )  # fmt: skip
     path = tmp_path / "times/x.json"
     first = Pace()
-    first.saw(case, 2.0)
+    first.saw(case_of("b"), 2.0)
     first.record(path)
     assert pace.recorded(path) == {"b": 2.0}
     path.write_text("{")

@@ -4,13 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocattn_profiling.asv.launch import Benchmark, Request, Suite
+from rocattn_profiling.asv.launch import Request, Suite
 from rocattn_profiling.gate.explain.files import FileChange
 from rocattn_profiling.gate.explain.reach import Reach
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.listing import ListedSuites
 from rocattn_profiling.gate.planning.plan import Plan
 from rocattn_profiling.gate.rule.policy import Policy
+
+from ..conftest import case_of
 
 NAMES = ("test_direct", "test_through", "test_apart", "test_made_later")
 TESTS = """\
@@ -48,12 +50,7 @@ def planned(tmp_path, monkeypatch):
 
     def plan(*names, commands=(), better=""):
         context.options = Options(quick=True, commands=commands)
-        benchmarks = [
-            Benchmark(name=f"tests/test_bench.py::{n}", type="time", unit="s", version="", params=[], param_names=[],
-                      better=better)
-            for n in names
-        ]  # fmt: skip
-        suite = Suite(benchmarks=benchmarks)
+        suite = Suite(benchmarks=[case_of(f"tests/test_bench.py::{name}", better=better).benchmark for name in names])
         suites = ListedSuites({"base": suite, "head": suite}, None)
         return Plan(context, suites, suite.cases(), Request(), Policy(), Reach(context.changes))
 

@@ -6,6 +6,7 @@ from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning import settings
 from rocattn_profiling.gate.planning.settings import GateSettings, GateSettingsError
 
+from ..conftest import statuses
 from ..launchers.test_report_launch import PROGRAM, gate
 
 SETTINGS = """\
@@ -24,11 +25,6 @@ def program(repo):
     repo.put(".gitignore", "out/\n")
     repo.commit("first", **{"bench.py": PROGRAM, "cost.txt": "1.0", settings.FILE: SETTINGS})
     return repo
-
-
-def statuses(result):
-    """Return the status of each benchmark by its label."""
-    return {entry.label: entry.status for entry in result.entries}
 
 
 @pytest.mark.slow

@@ -49,7 +49,8 @@ def case_of(label, kind="time", unit="seconds", name="", **facts):
 def fold(text, width=115):
     """Return text for a snapshot: what is longer than a line of code goes on, indented."""
     return "\n".join(
-        "\n    ".join(textwrap.wrap(line, width)) if len(line) > width else line for line in text.split("\n")
+        "\n    ".join(textwrap.wrap(line, width, break_on_hyphens=False)) if len(line) > width else line
+        for line in text.split("\n")
     )
 
 

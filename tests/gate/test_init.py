@@ -119,14 +119,15 @@ def test_the_workflow_measures_what_the_project_has(repo, capsys, kind, measured
     assert results == {"asv": "benchmarks/out", "suite": "results"}.get(kind, ".asv/results") + "/*/noise.json.rocattn"
 
 
-@pytest.mark.parametrize("kind", ["suite", "pytest", "command"])
-def test_the_gate_takes_the_options_in_the_workflow(repo, kind):
-    """Each command line of the written workflows is one of this rocattn's."""
+@pytest.mark.parametrize("kind", ["asv", "suite", "pytest", "command"])
+def test_the_gate_takes_the_options_in_the_workflow(repo, capsys, kind):
+    """Each command line of the workflows is one of this rocattn's, and the next command has the same options."""
     options = put_kind(repo, kind)
     repo.commit("first")
     assert start(repo, *options, *([] if kind == "suite" else ["--requirements", "extra"])) == 0
-    parser = cli.parser_for("gate")
-    for words in gate_words(repo):
+    parser, lines = cli.parser_for("gate"), gate_words(repo)
+    assert shlex.split(answer(capsys)["next"][0])[5:] == lines[0][2:]  # but for the base
+    for words in lines:
         arguments = parser.parse_args(["run", *words])
         assert arguments.head == "HEAD"
         measured = {"suite": arguments.suite, "pytest": arguments.pytest, "command": arguments.commands}
@@ -305,16 +306,6 @@ def test_an_edited_workflow_is_not_filled_in(repo, capsys, monkeypatch):
     assert start(repo) == 4
     assert [file["state"] for file in answer(capsys)["files"]] == ["kept", "filled in", "unchanged"]
     assert (repo.root / init.WORKFLOW).read_text() == edited
-
-
-@pytest.mark.parametrize("kind", ["asv", "suite", "pytest", "command"])
-def test_the_next_command_is_the_workflow_s_own(repo, capsys, kind):
-    """The same options, but for the base."""
-    options = put_kind(repo, kind)
-    repo.commit("first")
-    assert start(repo, *options, "--requirements", "extra") == 0
-    on_request, *_ = gate_words(repo)
-    assert shlex.split(answer(capsys)["next"][0])[5:] == on_request[2:]
 
 
 @pytest.mark.parametrize(

@@ -177,12 +177,6 @@ def test_another_workflow_s_name_is_refused(hub, tmp_path, name):
     assert "WORKFLOW is" in done.stderr
 
 
-def test_a_run_without_a_verdict_leaves_an_empty_one(hub, tmp_path):
-    """It is rendered as "could not measure", never left out."""
-    hub.artifacts = {"wheel": archive({"x": b""})}
-    assert fetched(hub, tmp_path) == {"verdict.json": b""}
-
-
 @pytest.mark.parametrize("workflow", ["test", "gpu"])
 def test_earlier_attempts_verdict_is_not_used(hub, tmp_path, workflow):
     """A run that is run again keeps what its first attempt left: a job that then leaves nothing measured nothing."""
@@ -242,24 +236,29 @@ def test_hostile_archive_writes_nothing_elsewhere(hub, tmp_path, what):
     assert fetched(hub, tmp_path) == {"verdict-gfx1100.json": b"", "verdict-gfx942.json": b"2"}
 
 
-def test_a_huge_artifact_is_not_even_asked_for(hub, tmp_path):
-    """Its size is known before."""
-    hub.artifacts, hub.sizes = {"verdict": archive({"verdict.json": b"1"})}, {"verdict": 1 << 40}
+GOOD = archive({"verdict.json": b"1"})
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "sizes", "asked"),
+    [
+        ({"wheel": archive({"x": b""})}, {}, False),
+        ({"verdict": GOOD}, {"verdict": 1 << 40}, False),  # its size is known before
+        ({"verdict": bytes((32 << 20) + 1)}, {"verdict": 10}, True),  # it lies about its size, and is cut off
+        # Names become file names and markers.
+        (
+            dict.fromkeys(["verdict-../../x", "verdict-$(touch x)", "verdict-A", "verdict-\n", "Verdict"], GOOD),
+            {},
+            False,
+        ),
+    ],
+    ids=["none", "huge", "larger than it says", "hostile names"],
+)
+def test_what_is_no_verdict_leaves_an_empty_one(hub, tmp_path, artifacts, sizes, asked):
+    """It is rendered as "could not measure", never left out."""
+    hub.artifacts, hub.sizes = artifacts, sizes
     assert fetched(hub, tmp_path) == {"verdict.json": b""}
-    assert not any("zip" in path for _, path in hub.calls)
-
-
-def test_one_that_lies_about_its_size_is_cut_off(hub, tmp_path):
-    """The limit holds for what is read, too."""
-    hub.artifacts, hub.sizes = {"verdict": bytes((32 << 20) + 1)}, {"verdict": 10}
-    assert fetched(hub, tmp_path) == {"verdict.json": b""}
-
-
-def test_only_expected_artifacts_are_taken(hub, tmp_path):
-    """Names become file names and markers: hostile ones are left."""
-    good = archive({"verdict.json": b"1"})
-    hub.artifacts = dict.fromkeys(["verdict-../../x", "verdict-$(touch x)", "verdict-A", "verdict-\n", "Verdict"], good)
-    assert fetched(hub, tmp_path) == {"verdict.json": b""}
+    assert any("zip" in path for _, path in hub.calls) == asked
 
 
 def comment(hub, folder, texts, **environment):

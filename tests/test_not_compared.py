@@ -250,5 +250,7 @@ def test_gpu_benchmarks_without_a_gpu_end_before_the_builds(place, monkeypatch, 
         chosen = [word for pattern in patterns for word in ("--bench", pattern)]
         assert run(" ".join(["gate run --head HEAD --out", "OUT", *chosen])) == 3
         said = capsys.readouterr().err
-        assert "nothing was built, as nothing could be measured: the benchmarks of bench_gpu need an AMD GPU" in said
+        assert (
+            "nothing was built, because nothing could be measured: the benchmarks of bench_gpu need an AMD GPU" in said
+        )
         assert "building" not in said

@@ -39,7 +39,7 @@ def set_level(level: str, state: Path) -> int:
     tool = find_tool()
     before = read(tool) if tool else ""
     if not tool or not before:
-        why = "it does not tell the level" if tool else "neither amd-smi nor rocm-smi is installed"
+        why = "it does not report the level" if tool else "neither amd-smi nor rocm-smi is installed"
         print(f"::warning::performance level not set: {why}; samples carry their clocks")
         return 0
     if before == level:

@@ -35,11 +35,11 @@ def refusal(name: str, event: dict[str, Any], repository: str, allowed: str) -> 
     guards = (
         (bool(allowed), "ROCATTN_RUNNER_FOR is not set on this machine"),
         (repository.lower() == allowed.lower(), f"{repository!a} may not use this machine"),
-        (by_hand or name == "pull_request", f"the event {name!a} does not come here"),
-        (by_hand or labelled, f"a pull request comes here by the label {LABEL} alone"),
+        (by_hand or name == "pull_request", f"the event {name!a} is not allowed here"),
+        (by_hand or labelled, f"a pull request runs here by the label {LABEL} alone"),
         (
             by_hand or str(head.get("full_name", "")).lower() == allowed.lower(),
-            "a fork's pull request does not come here",
+            "a fork's pull request is not allowed here",
         ),
     )
     return next((why for holds, why in guards if not holds), "")

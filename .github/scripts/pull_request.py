@@ -58,7 +58,7 @@ class Api:
         self.repository = matching(REPOSITORY, "GITHUB_REPOSITORY")
         self._token = os.environ.get("GITHUB_TOKEN", "")
         if re.fullmatch(r"[!-~]+", self._token) is None:
-            raise RefusedError("GITHUB_TOKEN is not set, or is no token")  # which is not shown
+            raise RefusedError("GITHUB_TOKEN is not set, or is not a token")  # which is not shown
 
     def call(self, method: str, path: str, body: object = None, limit: int = MAX_ARCHIVE_BYTES) -> bytes:
         """Send one request below ``/repos/OWNER/NAME`` and return the answer's body.
@@ -89,7 +89,7 @@ class Api:
         try:
             return json.loads(self.call("GET", path))
         except (ValueError, RecursionError) as error:
-            raise RefusedError(f"the answer to {path} is no JSON") from error
+            raise RefusedError(f"the answer to {path} is not JSON") from error
 
     def pages(self, path: str, most: int = 20) -> Iterator[dict[str, Any]]:
         """Return the items of a list that comes in pages."""
@@ -125,7 +125,7 @@ def objects(answer: Any) -> list[dict[str, Any]]:
         RefusedError: When it is something else.
     """
     if not isinstance(answer, list) or not all(isinstance(one, dict) for one in answer):
-        raise RefusedError("an answer of the API is not the list that it must be")
+        raise RefusedError("an answer of the API is not a list")
     return answer
 
 
@@ -137,7 +137,7 @@ def matching(pattern: re.Pattern[str], name: str) -> str:
     """
     value = os.environ.get(name, "")
     if pattern.fullmatch(value) is None:
-        raise RefusedError(f"{name} is {value[:100]!a}, which is not what it must be")
+        raise RefusedError(f"{name} is {value[:100]!a}, which is not valid")
     return value
 
 
@@ -155,7 +155,7 @@ def admit() -> None:
     sha = matching(SHA, "ASKED_SHA")
     base = matching(REVISION, "ASKED_BASE")
     if ".." in base:
-        raise RefusedError(f"the base {base!a} is no branch or commit")
+        raise RefusedError(f"the base {base!a} is not a branch or commit")
     if os.environ.get("GITHUB_EVENT_NAME") == "pull_request":
         api, number = Api(), number_in("PULL_REQUEST")
         actor = matching(re.compile(r"[A-Za-z0-9-]{1,100}(?:\[bot\])?"), "LABELLED_BY")
@@ -214,7 +214,7 @@ def fetch(folder: Path) -> None:
     # Not beside the texts: what renders them could change it.
     output("owed", " ".join(f"{name}={ended}" for name, (ended, _) in owed.items()))
     if not owed:
-        print("no machine took a job of this run, or it is a fork's: there is nothing to tell")
+        print("no machine took a job of this run, or it is a fork's: there is nothing to report")
 
 
 def newest(artifacts: list[dict[str, Any]], name: str, job: dict[str, Any]) -> dict[str, Any] | None:
@@ -275,7 +275,7 @@ def verdict_of(archive: bytes) -> bytes:
                 raise RefusedError(f"it holds {len(members)} files named {MEMBER}")
             mode = members[0].external_attr >> 16
             if mode and not stat.S_ISREG(mode) and stat.S_IFMT(mode):
-                raise RefusedError(f"{MEMBER} is no plain file")
+                raise RefusedError(f"{MEMBER} is not a regular file")
             with opened.open(members[0]) as file:
                 text = file.read(MAX_VERDICT_BYTES + 1)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as error:
@@ -305,7 +305,7 @@ def rendered(path: Path) -> str:
     """
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise RefusedError(f"{path.name} is no plain file")
+            raise RefusedError(f"{path.name} is not a regular file")
         return file.read(MAX_COMMENT_BYTES).decode(errors="replace")
 
 

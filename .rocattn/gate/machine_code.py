@@ -219,9 +219,11 @@ class PinFiles(Review):
             return None
         pins = read_pins(path)
         if pins.compiler != facts.compiler:
-            raise PinError(f"they are of {pins.compiler}, and the kernels are compiled by {facts.compiler}")
+            raise PinError(f"they come from {pins.compiler}, but {facts.compiler} compiled the kernels")
         if pins.rates != rates_version():
-            raise PinError("their cycles are of another table of rates: `rocattn kernels audit --write-pins`")
+            raise PinError(
+                "they were computed with a different instruction-cost table: `rocattn kernels audit --write-pins`"
+            )
         return pins
 
 

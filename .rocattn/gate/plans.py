@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from rocattn_profiling.gate.model import Cause, Entry, Status, decision_of
+from rocattn_profiling.pages.render import count as counted
 
 from .answers import Answers, PlanAnswer, PlannedLaunch
 from .machine_code import error_at
@@ -99,7 +100,7 @@ def _plan(key: str, arch: str, old: PlanAnswer, new: PlanAnswer) -> Iterator[_Ch
         if not lost:
             yield _Change("new", "plan", "plans", key, arch, f"base has none: {old.problem}")
         elif not old.problem:
-            text = f"there is none any more ({lost}); base launches {_names(old.launches)}"
+            text = f"there is no plan any more ({lost}); base launches {_names(old.launches)}"
             yield _Change("regression", "plan", "plans", key, arch, text)
         else:
             yield _Change("pass", "plan", "no plan", key, arch, "neither side has one")
@@ -163,7 +164,7 @@ def _selection(key: str, old: Answers, new: Answers) -> Iterator[_Change]:
         now = new.backends.get(name)
         # The selected backend is compared above; another one is lost to those who name it.
         if name != old.selected and answer.supports:
-            lost = "" if now and now.supports else f": {now.why}" if now else ", which is not there any more"
+            lost = "" if now and now.supports else f": {now.why}" if now else ": it is not registered any more"
             text = f"{name} does not compute it any more{lost}" if lost else "as in base"
             yield _Change("regression" if lost else "pass", "plan", f"support {name}", key, "", text)
 
@@ -176,11 +177,11 @@ def lost_backend(old: Answers, new: Answers) -> str:
     answer, before = new.backends.get(was), old.backends[was]
     chosen = now or "no backend"
     if answer is None:
-        return f"{chosen} is selected, since {was}, which base selects, is not there any more"
+        return f"{chosen} is selected, since {was}, which base selects, is not registered any more"
     if not answer.able:
         return f"{chosen} is selected, since {was}, which base selects, cannot any more: {answer.why}"
     if now in old.backends and old.backends[now].priority < before.priority:
-        return f"{chosen} is selected, which base holds for slower than {was}"
+        return f"{chosen} is selected, which base ranks below {was}"
     return ""
 
 
@@ -217,7 +218,7 @@ def _judged(changes: Sequence[_Change], others: int) -> Entry | None:
     causes = _causes(alike, "launch" if first.metric == "workspace" else "backend")
     if first.group == FLASH_PATH and status == "regression":
         causes = [msgspec.structs.replace(cause, about=FLASH_PATH) for cause in causes]
-    more = f"; {kinds - 1} more kinds of change" if kinds > 1 else ""
+    more = f"; {counted(kinds - 1, 'more kind')} of change" if kinds > 1 else ""
     reason = f"{len(alike)} of {count} problems: {causes[0].text}{more}"
     base: float | None
     head: float | None
@@ -247,7 +248,7 @@ def _ratio(below: float | None, above: float | None) -> float | None:
 
 
 def _more(alike: Sequence[_Change]) -> str:
-    return f", and {len(alike) - 1} more problems that change alike" if len(alike) > 1 else ""
+    return f", and {counted(len(alike) - 1, 'more problem')} alike" if len(alike) > 1 else ""
 
 
 def _causes(changes: Sequence[_Change], kind: Literal["backend", "launch"]) -> list[Cause]:
@@ -280,7 +281,10 @@ def _listed(metric: str, changes: Sequence[_Change]) -> list[Entry]:
     if not changes:
         return []
     what = "plans or choices" if metric == "plan" else "workspaces"
-    reason = f"{len(changes)} {what} differ from base's, none by a slower path: shown, not judged"
+    different = (
+        counted(len(changes), "plan or choice", what) if metric == "plan" else counted(len(changes), "workspace")
+    )
+    reason = f"{different} not as in base, none by a slower path: shown, not judged"
     return [
         Entry(
             label=f"changed {what}", name=f"changed {what}", metric=metric, status="ungated", reason=reason,

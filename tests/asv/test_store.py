@@ -253,7 +253,7 @@ def test_a_result_that_is_no_number_costs_its_benchmark_alone(store, value):
     assert {s.benchmark for s in series} == {"suite.Class.time_it"}
     assert len([p for s in series for p in s.points if p.value == 1.0]) == 2
     (problem,) = problems
-    assert problem.startswith(f"passed over suite.Class.track_it ({type(value).__name__} in place of a number), ")
+    assert problem.startswith(f"passed over suite.Class.track_it ({type(value).__name__} instead of a number), ")
 
 
 @pytest.mark.parametrize("date", [math.inf, math.nan, 1e300, 10**300, -1, "x" * 9000, None])
@@ -284,7 +284,7 @@ def test_names_and_reasons_of_files_are_cut(store):
     assert [problem.startswith("passed over") for problem in problems] == [True] * 2
     assert max(map(len, problems)) < 1000
     assert all(map(str.isprintable, problems))
-    assert any("str in place of a number" in problem for problem in problems)
+    assert any("str instead of a number" in problem for problem in problems)
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400), 1e308, math.inf])

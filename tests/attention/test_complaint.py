@@ -66,7 +66,9 @@ def test_a_missing_python_is_told_in_pyenv_s_first_line(tmp_path, monkeypatch):
     shim.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{PYENV}END\nexit 127\n")
     shim.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(InterpreterError, match=r"does not answer as a Python does: pyenv: python3\.12: command not"):
+    with pytest.raises(
+        InterpreterError, match=r"does not answer like a Python interpreter: pyenv: python3\.12: command not"
+    ):
         find_interpreter("python3.12", "--python")
 
 

@@ -93,7 +93,7 @@ def test_a_waiver_of_a_removed_benchmark_fails_a_quick_run(slower):
     assert (status, result.verdict) == (1, "problem")
     (problem,) = result.problems
     assert problem.startswith(f"{waivers.FILE}:10: the waiver of bench_work.Gone.time_work time is not needed: ")
-    assert problem.endswith("no benchmark of the suite has this name, parameters and metric; take it out")
+    assert problem.endswith("no benchmark in the suite has this name, these parameters and this metric; remove it")
 
 
 def test_above_its_ceiling_a_regression_fails(slower, monkeypatch):

@@ -296,7 +296,7 @@ def test_python_chooses_the_interpreter_of_revisions(repo, offline, capsys):
     python = repo.root / "python"
     python.symlink_to(os.path.realpath("/usr/bin/env"))
     assert gate(repo.root, "--base", "HEAD", "--head", "HEAD", "--python", "no-such", "--suite", "b")[0] == 4
-    assert "--python no-such: is no program" in capsys.readouterr().err.strip().splitlines()[-1]
+    assert "--python no-such: is not a program" in capsys.readouterr().err.strip().splitlines()[-1]
     other = Recipe(python=("/other/python", "3.12.1"))
     with pytest.raises(BuildError, match="not those of --python"):
         environments.build(repo.root, revisions.resolve(repo.root, "HEAD"), other)

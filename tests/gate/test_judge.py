@@ -100,9 +100,9 @@ def test_a_malformed_line_costs_one_message(line, tmp_path, capsys, bad, said):
     path = written(tmp_path, [line("one"), bad, "", line("two")])
     out = tmp_path / "out.jsonl"
     assert main(["gate", "judge", str(path), "--out", str(out)]) == 3
-    told = [row for row in capsys.readouterr().err.splitlines() if "is no pair" in row]
+    told = [row for row in capsys.readouterr().err.splitlines() if "is not a pair" in row]
     assert len(told) == 1
-    assert "line 2 is no pair" in told[0]
+    assert "line 2 is not a pair" in told[0]
     assert said in told[0]
     assert [json.loads(row)["id"] for row in out.read_text().splitlines()] == ["one", "two"]
 
@@ -121,8 +121,8 @@ def test_a_file_of_something_else_has_few_messages(line, tmp_path, capsys):
     path = written(tmp_path, ["x"] * 1500 + [line("one")])
     assert main(["gate", "judge", str(path), "--out", str(tmp_path / "o"), "--json"]) == 3
     captured = capsys.readouterr()
-    assert captured.err.count("is no pair:") == 1000
-    assert "500 more lines are no pair" in captured.err
+    assert captured.err.count("is not a pair:") == 1000
+    assert "500 more lines refused" in captured.err
     printed = json.loads(captured.out)
     assert (printed["refused"], printed["counts"]) == (1500, {"pass": 1})
 

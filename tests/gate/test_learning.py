@@ -60,7 +60,7 @@ def test_a_selftest_teaches_the_runs_after_it(varying, gate):
     assert (status, found.noise) == (0, NoiseSource(path=str(path)))
     assert [(entry.noise.sessions, entry.noise.launches) for entry in found.entries] == [(1, 8)]
     assert all(entry.noise.value < 0.03 for entry in found.entries)
-    assert "known of 1 of 1 benchmarks, 1 session each" in Path("out/gate/comment.md").read_text()
+    assert "known for 1 of 1 benchmarks, 1 session each" in Path("out/gate/comment.md").read_text()
     assert path.read_bytes() == before
 
     assert gate("run", "--base", "HEAD", "--head", "HEAD", "--learn", *QUICK)[0] == 0
@@ -102,9 +102,9 @@ def test_a_record_that_cannot_be_used_changes_nothing(varying, gate, monkeypatch
     kept.write_text("{")
     run = ("run", "--base", "HEAD", "--head", "HEAD", *QUICK, "--noise", str(kept))
     status, found = gate(*run, "--learn")
-    assert (status, found.noise.why_not) == (0, f"{kept} is no noise record of rocattn gate")
-    assert "is no noise record of rocattn gate" in Path("out/gate/comment.md").read_text()
-    assert "noise: nothing learned: kept.json is no noise record" in gate.err
+    assert (status, found.noise.why_not) == (0, f"{kept} is not a noise record of rocattn gate")
+    assert "is not a noise record of rocattn gate" in Path("out/gate/comment.md").read_text()
+    assert "noise: nothing learned: kept.json is not a noise record" in gate.err
     assert kept.read_text() == "{"
 
     kept.unlink()
@@ -114,11 +114,11 @@ def test_a_record_that_cannot_be_used_changes_nothing(varying, gate, monkeypatch
     assert not Path("results").exists()
     _, found = gate(*run)
     # Quick launches are shorter than those that were learned from.
-    assert "known of 0 of 1 benchmarks" in Path("out/gate/comment.md").read_text()
+    assert "known for 0 of 1 benchmarks" in Path("out/gate/comment.md").read_text()
     monkeypatch.setenv("ROCATTN_MACHINE", "elsewhere")
     status, found = gate(*run)
     assert (status, [entry.noise for entry in found.entries]) == (0, [None])
-    assert found.noise.why_not.startswith(f"{kept} is of another machine")
+    assert found.noise.why_not.startswith(f"{kept} is from another machine")
     _, found = gate(*run[:-2], "--no-noise")
     assert found.noise.why_not == "left alone (--no-noise)"
 
@@ -139,7 +139,7 @@ def compared(tmp_path, base="3.13.1", head="3.13.9", name=""):
 
 def test_two_versions_of_python_have_no_common_past(tmp_path):
     """Noise of one says nothing of the other; patch releases are alike."""
-    assert "two versions of Python" in compared(tmp_path, head="3.11.2").known([]).source.why_not
+    assert "different versions of Python" in compared(tmp_path, head="3.11.2").known([]).source.why_not
     assert "no record yet" in compared(tmp_path).known([]).source.why_not
 
 
@@ -172,10 +172,10 @@ def test_how_much_was_known_is_one_line(entry):
     entries = [entry(f"b{n}", "pass", noise=noise) for n, noise in enumerate((*known, None))]
     entries += [entry("kernel", "pass", metric="audit", arch="gfx942"), entry("lost", "failed")]
     line = render.known_beforehand(entries, NoiseSource(path="a/file"))
-    assert line == "noise of earlier sessions: known of 2 of 3 benchmarks, 3 to 8 sessions each (file)"
+    assert line == "noise of earlier sessions: known for 2 of 3 benchmarks, 3 to 8 sessions each (file)"
     assert (
         render.known_beforehand([], NoiseSource(path="f"))
-        == "noise of earlier sessions: known of 0 of 0 benchmarks (f)"
+        == "noise of earlier sessions: known for 0 of 0 benchmarks (f)"
     )
 
 
@@ -184,7 +184,7 @@ def test_a_comment_takes_no_word_of_the_noise_source(result_of, entry, tmp_path)
     known = KnownNoise(sessions=3, launches=30, value=0.01)
     path = tmp_path / "verdict.json"
     for source, shown in (
-        (NoiseSource(path="@everyone <b>"), "known of 1 of 1 benchmarks, 3 sessions each"),
+        (NoiseSource(path="@everyone <b>"), "known for 1 of 1 benchmarks, 3 sessions each"),
         (NoiseSource(path="x", why_not="@everyone <b>"), "noise of earlier sessions: not known"),
     ):
         verdict.write(result_of([entry("b", "pass", noise=known)], noise=source), path)

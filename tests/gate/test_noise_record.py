@@ -147,9 +147,9 @@ def test_another_machine_s_record_is_never_used_nor_touched(path, field, value):
     before, there = path.read_bytes(), msgspec.structs.replace(HERE, **{field: value})
     found = noise_record.known(path, there, [KEY])
     assert found.benchmarks == []
-    assert f"{path} is of another machine, m (a CPU, 2 cores); this is" in found.source.why_not
+    assert f"{path} is from another machine, m (a CPU, 2 cores); this is" in found.source.why_not
     assert str(value) in found.source.why_not
-    with pytest.raises(NoiseError, match="is of another machine"):
+    with pytest.raises(NoiseError, match="is from another machine"):
         append(path, machine=there)
     assert path.read_bytes() == before
 

@@ -217,7 +217,7 @@ def test_a_full_disk_is_one_line_that_names_the_folder():
         (("--base", "HEAD", "--tolerance", "0"), 4, "--tolerance"),
         (("--base", "HEAD", "--rounds", "-1"), 4, "--rounds"),
         (("--base", "HEAD", "--rounds", "0"), 4, "--rounds 0: give 1 to 200"),
-        (("--base-python", "/bin/ls", "--head-python", "/bin/ls"), 4, "does not answer as a Python does"),
+        (("--base-python", "/bin/ls", "--head-python", "/bin/ls"), 4, "does not answer like a Python interpreter"),
     ],
 )
 def test_bad_requests_are_one_line_with_their_status(project, offline, capsys, arguments, status, said):
@@ -413,7 +413,7 @@ def test_what_does_not_run_the_change_is_measured_once(project, offline, capsys)
     assert (len(of["changed"].base_launches), len(of["other"].base_launches)) == (5, 1)
     assert len(of["other"].head_launches) == 1
     assert (of["changed"].decision.untouched, of["other"].decision.untouched) == (False, True)
-    assert of["other"].decision.reason.endswith("a traced call on both sides shows that")
+    assert of["other"].decision.reason.endswith("traced calls on both sides show it")
     assert result.launches == 12
     planned = gate(project, "--quick")[1].budget.estimate_s  # by the first run's times
     capsys.readouterr()

@@ -42,7 +42,7 @@ def test_two_gates_do_not_share_a_folder(project, gate, capsys):
     with alone(out):
         (out / "verdict.json").write_text("the first's")
         assert gate() == 4
-        assert "another gate is at work in out/gate: wait for it" in capsys.readouterr().err.splitlines()[-1]
+        assert "another gate is running in out/gate: wait for it" in capsys.readouterr().err.splitlines()[-1]
         assert (out / "verdict.json").read_text() == "the first's"
     assert gate("--bench", r"\(100\)") == 0
 
@@ -52,7 +52,7 @@ def test_the_lock_of_a_run_that_was_just_killed_is_waited_for(tmp_path):
     holder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     threading.Timer(0.3, os.close, [holder]).start()
-    with alone(tmp_path), pytest.raises(RocattnError, match="another gate is at work"), alone(tmp_path):
+    with alone(tmp_path), pytest.raises(RocattnError, match="another gate is running"), alone(tmp_path):
         pass
 
 

@@ -97,7 +97,7 @@ def test_the_rule_that_was_used_stands_in_the_entry(tmp_path, entry):
     ]
     assert rules == [
         f"tolerance 3 % (a change: 1.2 %), floor 5 us, 9 rounds at most ({FILE}:1)", "",
-        f"as every other ({FILE}:6)", ""
+        f"the same rule as all others ({FILE}:6)", ""
     ]  # fmt: skip
 
 
@@ -163,14 +163,14 @@ def test_a_change_of_the_thresholds_is_named(tmp_path):
         ("", "'benchmark' is missing|benchmark is missing"),
         ('benchmark = "a"', "it sets nothing"),
         ('benchmark = "a"\nmetric = "time"', "it sets nothing"),
-        ('benchmark = ""\nrounds = 3', "benchmark must be text"),
+        ('benchmark = ""\nrounds = 3', "benchmark must be non-empty text"),
         ('benchmark = "a"\nround = 3', "'round' is unknown; known are"),
         ('benchmark = "a"\nrounds = 3\nmetric = "tme"', "metric 'tme' is unknown; known are time, mem, peakmem"),
-        ('benchmark = "a"\nrounds = 3\nmetric = ""', "metric must be text that is not empty"),
+        ('benchmark = "a"\nrounds = 3\nmetric = ""', "metric must be non-empty text"),
         ('benchmark = "a"\ntolerance = 0.1\nmetric = "audit"', "tolerance is for what is measured: audit is exact"),
         ('benchmark = "a"\nfloor = "1 MiB"\nmetric = "workspace"', "floor is for what is measured: workspace is exact"),
         ('benchmark = "a"\nrounds = 3\nmetric = "plan"\ngate = true', "rounds is for what is measured: plan is exact"),
-        ('benchmark = "a"\ntolerance = 5', "tolerance must be a part of the value from 0.005 to 1"),
+        ('benchmark = "a"\ntolerance = 5', "tolerance must be a fraction from 0.005 to 1"),
         ('benchmark = "a"\ntolerance = 0', "tolerance must be"),
         ('benchmark = "a"\ntolerance = nan', "tolerance must be"),
         ('benchmark = "a"\ntolerance = true', "tolerance must be"),

@@ -81,8 +81,8 @@ OLD = {"expires": dt.date(2026, 1, 1)}
 TRAILER = {"expires": None, "source": "commit abc"}
 WAIVED = f"waived: known (#41, up to x1.1, until 2026-12-31, {FILE}:2)"
 UNUSED = f"{FILE}:2: the waiver of {LABEL} time is not needed: "
-NO_WORSE = "is not needed: it did not get worse; take it out"
-NAMELESS = "no benchmark of the suite has this name, parameters and metric"
+NO_WORSE = "is not needed: it did not get worse; remove it"
+NAMELESS = "no benchmark in the suite has this name, these parameters and this metric"
 BARE = f"{KERNEL} audit"
 ARCH = ", with an arch, which only exact metrics have"
 
@@ -106,11 +106,11 @@ def kernel(status, ratio=1.2, label=KERNEL, metric="audit", arch="gfx942", **fac
          ["waived: known (#41, up to x1.5, accepted in commit abc)"]),
         ([make_entry(LABEL, "pass")], [TRAILER], ["pass: "]),
         ([OTHER], [TRAILER], ["pass: "]),
-        ([OTHER], [{}], ["pass: ", f"{UNUSED}{NAMELESS}; take it out"]),
+        ([OTHER], [{}], ["pass: ", f"{UNUSED}{NAMELESS}; remove it"]),
         ([make_entry("bench", "failed", reason="ImportError"), OTHER], [{}], ["failed: ImportError", "pass: "]),
         ([make_entry("bench", "broken", reason="ImportError"), OTHER], [{}], ["broken: ImportError", "pass: "]),
         ([OTHER], [{"benchmark": "c", "arch": "gfx942"}],
-         ["pass: ", f"{FILE}:2: the waiver of c time gfx942 is not needed: {NAMELESS}{ARCH}; take it out"]),
+         ["pass: ", f"{FILE}:2: the waiver of c time gfx942 is not needed: {NAMELESS}{ARCH}; remove it"]),
         ([kernel("regression"), kernel("regression", decision=None, arch="gfx1100")],
          [{**AUDIT, "ceiling": 2.0}, {**AUDIT, "ceiling": 2.0, "arch": "gfx1100"}],
          [WAIVED.replace("1.1", "2"),
@@ -128,7 +128,8 @@ def kernel(status, ratio=1.2, label=KERNEL, metric="audit", arch="gfx942", **fac
         ([kernel("pass", label="37 kernels"), OTHER], [{**AUDIT, "arch": ""}],
          ["pass: ", "pass: ", f"{FILE}:2: the waiver of {KERNEL} audit {NO_WORSE}"]),
         ([kernel("regression", arch="gfx1100"), kernel("pass", label="37 kernels")], [{**AUDIT, "arch": ""}],
-         [f"regression: not waived: {FILE}:2 is of {BARE} without an architecture, this is {BARE} gfx1100", "pass: "]),
+         [f"regression: not waived: {FILE}:2 is for {BARE} without an architecture, but this is {BARE} gfx1100",
+          "pass: "]),
     ],
     ids=["below its ceiling", "at its ceiling", "above its ceiling", "on its last day", "a day after its last",
          "two, and the larger counts", "a trailer and a fix in a later commit", "a trailer of no benchmark",
@@ -159,7 +160,7 @@ def test_only_the_named_benchmark_and_metric_is_waived(other):
 @pytest.mark.parametrize(
     ("entries", "row", "problems"),
     [
-        *(([make_entry(LABEL, status, 1.05)], {}, [f"{UNUSED}it did not get worse; take it out"])
+        *(([make_entry(LABEL, status, 1.05)], {}, [f"{UNUSED}it did not get worse; remove it"])
           for status in ("pass", "improvement")),
         # What is undecided, or did not run, may still be slower.
         *(([make_entry(LABEL, status, 1.05)], {}, [])
@@ -167,7 +168,7 @@ def test_only_the_named_benchmark_and_metric_is_waived(other):
         ([OTHER], OLD, [f"{FILE}:2: the waiver of {LABEL} time expired on 2026-01-01"]),  # once, not as unused too
         # Its entry names the benchmark without parameters; another one's name may begin with it.
         ([make_entry("bench.Class.time_x", "removed"), OTHER], {},
-         [f"{UNUSED}the suite no longer has it; take it out"]),
+         [f"{UNUSED}the suite no longer has it; remove it"]),
     ],
 )  # fmt: skip
 def test_a_narrowed_run_knows_the_same_of_these(entries, row, problems, narrowed):
@@ -235,14 +236,14 @@ def test_a_waiver_that_the_change_added_is_named(tmp_path, entry):
         ("[[waivers]]\n", "'waivers' is unknown"),
         (GOOD.replace("reason", "raison", 1), f"{FILE}:2: 'raison' is unknown; known are"),
         (GOOD.replace('issue = "https://example.org/7"\n', ""), f"{FILE}:11: issue is missing"),
-        (GOOD.replace('"costs a compare a tile"', '" "'), f"{FILE}:2: reason must be text that is not empty"),
+        (GOOD.replace('"costs a compare a tile"', '" "'), f"{FILE}:2: reason must be non-empty text"),
         *((GOOD.replace("2026-12-31", day), f"{FILE}:2: expires must be a date without quotes")
           for day in ('"2026-12-31"', "2026-12-31T00:00:00")),
         *((GOOD.replace("1.10", ceiling), f"{FILE}:2: ceiling must be a ratio above 1")
           for ceiling in ("0.9", "1.0", "nan", "true", '"1.10"', "1" + "0" * 400)),
         *((text, f"{FILE} cannot be read: a value in it is too long or too deep")
           for text in (GOOD.replace("1.10", "1" + "0" * 5000), "x = " + "[" * 100_000)),
-        (GOOD.replace('"time"', "3"), f"{FILE}:2: metric must be text"),
+        (GOOD.replace('"time"', "3"), f"{FILE}:2: metric must be non-empty text"),
         (GOOD.replace('"time"', '"tme"'), f"{FILE}:2: metric 'tme' is unknown; known are time, mem, .*plan, exact$"),
         (GOOD.replace('"audit"', '"Audit"'), f"{FILE}:11: metric 'Audit' is unknown"),
         (GOOD.replace("gfx942", "gxf942"), f"{FILE}:11: arch: 'gxf942' is no GPU architecture"),
@@ -403,16 +404,16 @@ def test_the_documented_examples_are_read(tmp_path):
     ("regressed", "written", "said"),
     [
         ((KERNEL, "audit", "gfx1100"), (KERNEL, "audit", "gfx942"),
-         f"is of {KERNEL} audit gfx942, this is {KERNEL} audit gfx1100"),
+         f"is for {KERNEL} audit gfx942, but this is {KERNEL} audit gfx1100"),
         ((KERNEL, "audit", "gfx1100"), (KERNEL, "audit", ""),
-         f"is of {KERNEL} audit without an architecture, this is {KERNEL} audit gfx1100"),
+         f"is for {KERNEL} audit without an architecture, but this is {KERNEL} audit gfx1100"),
         (("flash path", "plan", ""), ("flash path", "plan", "gfx942"),
-         "is of flash path plan gfx942, this is flash path plan without an architecture"),
-        ((KERNEL, "audit", "gfx1100"), ("Flash_attention  F16 D=128", "audit", "gfx1100"), "is of Flash_a"),
-        ((LABEL, "time", ""), (LABEL, "mem", ""), f"is of {LABEL} mem, this is {LABEL} time"),
-        ((LABEL, "time", ""), (LABEL, "time", "gfx942"), f"is of {LABEL} time gfx942, this is {LABEL} time"),
-        ((LABEL, "time", ""), (LABEL.replace("'", '"'), "time", ""), 'is of bench.Class.time_x(1024, "'),
-        ((LABEL, "time", ""), ("bench.Class.time_x", "time", ""), "is of bench.Class.time_x time, this is"),
+         "is for flash path plan gfx942, but this is flash path plan without an architecture"),
+        ((KERNEL, "audit", "gfx1100"), ("Flash_attention  F16 D=128", "audit", "gfx1100"), "is for Flash_a"),
+        ((LABEL, "time", ""), (LABEL, "mem", ""), f"is for {LABEL} mem, but this is {LABEL} time"),
+        ((LABEL, "time", ""), (LABEL, "time", "gfx942"), f"is for {LABEL} time gfx942, but this is {LABEL} time"),
+        ((LABEL, "time", ""), (LABEL.replace("'", '"'), "time", ""), 'is for bench.Class.time_x(1024, "'),
+        ((LABEL, "time", ""), ("bench.Class.time_x", "time", ""), "is for bench.Class.time_x time, but this is"),
     ],
     ids=["architecture", "without one", "on all of them", "case", "metric", "of a time", "quotes", "parameters"],
 )  # fmt: skip

@@ -184,7 +184,7 @@ def test_without_a_tool_or_an_answer_nothing_is_set(tmp_path):
     assert (done.returncode, "neither amd-smi nor rocm-smi is installed" in done.stdout) == (0, True)
     smi = install_smi(tmp_path, "amd-smi", level="")
     done = run("gpu_level.py", "set", "high", "state", cwd=tmp_path, PATH=smi.path)
-    assert (done.returncode, "does not tell the level" in done.stdout) == (0, True)
+    assert (done.returncode, "does not report the level" in done.stdout) == (0, True)
     assert not (tmp_path / "state").exists()
 
 

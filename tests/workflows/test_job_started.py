@@ -46,7 +46,7 @@ def test_hook_lets_only_its_repositorys_labels_through(tmp_path, change, why):
     [("workflow_dispatch", 0), ("push", 1), ("pull_request_target", 1), ("schedule", 1), ("issue_comment", 1), ("", 1)],
 )
 def test_only_manual_runs_of_other_events_are_let_in(tmp_path, name, status):
-    """Each needs write access, or does not come here."""
+    """Each needs write access, or is not allowed here."""
     (tmp_path / "event.json").write_text("{}")
     told = {"GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": name}
     done = run("job_started.py", ROCATTN_RUNNER_FOR="we/rocattn", GITHUB_REPOSITORY="we/rocattn", **told)

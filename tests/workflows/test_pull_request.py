@@ -438,7 +438,7 @@ def test_an_address_that_is_none_is_one_line(hub, tmp_path):
 def test_a_token_that_is_none_is_said_and_not_shown(hub, tmp_path, token):
     """The step forgot it, or something else stands there."""
     done = admit(hub, tmp_path, GITHUB_TOKEN=token)
-    assert (done.returncode, done.stderr) == (1, "pull_request.py: GITHUB_TOKEN is not set, or is no token\n")
+    assert (done.returncode, done.stderr) == (1, "pull_request.py: GITHUB_TOKEN is not set, or is not a token\n")
     assert hub.calls == []
 
 

@@ -322,7 +322,7 @@ def test_the_night_measures_and_publishes(scenario):
     found = verdict(machine, "verdict")
     assert found["noise"]["path"].endswith(f".asv/{record}")
     assert [(entry["noise"]["sessions"], entry["noise"]["launches"]) for entry in found["entries"]] == [(1, 8)]
-    assert "known of 1 of 1 benchmarks, 1 session each" in done.summary
+    assert "known for 1 of 1 benchmarks, 1 session each" in done.summary
     assert (machine.work / ".asv" / record).read_text().strip() == kept
 
 

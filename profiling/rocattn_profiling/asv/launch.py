@@ -487,7 +487,7 @@ def ask_worker(
         else:
             ended = server.run(asked, cwd or own, log, min(most_s, left))
         if ended.status is None and left < most_s:
-            raise OutOfTimeError(f"the process was ended after {ended.seconds:.0f} s, for lack of time")
+            raise OutOfTimeError(f"killed after {ended.seconds:.0f} s: the run's time limit was reached")
         if ended.status is None or not answer.exists():
             Path(folder, "room").write_bytes(bytes(1 << 16))  # a full disk takes the answer and the log with it
             printed = _tail(log)

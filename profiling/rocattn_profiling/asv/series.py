@@ -225,7 +225,7 @@ def in_order(series: Iterable[Series], place: Mapping[str, int]) -> list[Series]
 def date_of(stated: object) -> int:
     """Return the date that a result file states, in milliseconds since 1970; ValueError for what is none."""
     if not isinstance(stated, int | float) or not 0 <= stated < _END_MS:
-        raise ValueError(f"its date is {plain(str(stated), 40)}, no time in milliseconds since 1970")
+        raise ValueError(f"its date is {plain(str(stated), 40)}, not a time in milliseconds since 1970")
     return int(stated)
 
 
@@ -325,7 +325,7 @@ def _whole(column: list[Any] | None, width: int) -> list[Any]:
     if column is None:
         return [None] * width
     if not isinstance(column, list):
-        raise TypeError(f"{type(column).__name__} in place of a list")
+        raise TypeError(f"{type(column).__name__} instead of a list")
     return column if len(column) == width else [*column, *[None] * width][:width]
 
 
@@ -333,7 +333,7 @@ def _kinds(values: Sequence[Any]) -> set[type]:
     """Return the types of numbers and None; ValueError for anything else."""
     kinds = {*map(type, values)}
     for kind in kinds - {float, int, type(None)}:
-        raise ValueError(f"{kind.__name__} in place of a number")
+        raise ValueError(f"{kind.__name__} instead of a number")
     return kinds
 
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.selftest import Selftest, Sensitivity
 
 _RUN_EPILOG = """\
-  rocattn gate run --base main...               HEAD against the commit at which it left main
+  rocattn gate run --base main...               HEAD against its merge base with main
   rocattn gate run --head WORKTREE --bench Sort
                                                 uncommitted changes against HEAD, some benchmarks
 
 exit status: 0 nothing is proven to be slower
-             1 a benchmark became slower or larger, or a waiver is expired or not needed
+             1 a benchmark became slower or larger, or a waiver has expired or is not needed
              2 undecided, under --strict
              3 something could not be built or measured, nothing was judged, or a --bench matches nothing
              4 usage or environment error
@@ -85,7 +85,7 @@ def _prepare_run(parser: argparse.ArgumentParser) -> None:
         "--head", default="", metavar="REV", help="revision to judge, or WORKTREE for the tree as it is (default: HEAD)"
     )
     for side in ("base", "head"):
-        text = f"Python of an existing environment to take as {side}, instead of revisions"
+        text = f"Python of an existing environment to use as {side}, instead of revisions"
         parser.add_argument(f"--{side}-python", default="", metavar="PYTHON", help=text)
     text = "interpreter to build revisions with (default: the running one)"
     parser.add_argument("--python", default="", metavar="PYTHON", help=text)
@@ -102,7 +102,7 @@ repeated"
         "--quick", action="store_true", help="fewer rounds, shorter launches, only Quick… classes if any"
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="most rounds for an undecided benchmark")
-    text = "end after this time, builds not counted: 10m, 90s, 1h30m; the same command then continues with the rest"
+    text = "stop after this time, not counting builds: 10m, 90s, 1h30m; the same command then continues with the rest"
     parser.add_argument("--max-time", default="", metavar="TIME", help=text)
     text = "print what would be measured, how long it takes and what calls changed code; measure nothing"
     parser.add_argument("--list", action="store_true", help=text)
@@ -227,7 +227,7 @@ def _prepare_comment(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``comment``."""
     parser.description = (
         "Print the comment for a pull request from a verdict that foreign code may have written: only its numbers and "
-        "names are used, and the conclusion is drawn anew. Without a readable verdict the comment says that nothing "
+        "names are used, and the conclusion is drawn again. Without a readable verdict the comment says that nothing "
         "was measured, and the status is 3."
     )
     parser.add_argument("verdict", metavar="VERDICT.json", help="the untrusted verdict")

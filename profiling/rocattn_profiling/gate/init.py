@@ -233,7 +233,7 @@ def _found(repo: Path, start: Path, arguments: argparse.Namespace) -> list[_Meas
         )  # fmt: skip
         options.check()
         if own != settings.GateSettings() and settings.chosen(Options(), own) != options:
-            raise CommandError(f"{SETTINGS} says what is measured: write the command into it", USAGE)
+            raise CommandError(f"{SETTINGS} already says what is measured: add the command there", USAGE)
         return [_Measured("command", f"{count} command{'' if count == 1 else 's'}", options, _results(repo))]
     if arguments.pytest:
         folder = _inside(repo, start, arguments.pytest)

@@ -1,6 +1,6 @@
 """``rocattn gate judge``: decide stored pairs without measuring, JSON Lines in and a decision for each line out.
 
-A line that is no pair costs one message and stops nothing. Lines are decided each on its own, or all as one session.
+A line that is not a pair costs one message and stops nothing. Lines are decided each on its own, or all as one session.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rocattn_profiling.base.status import USAGE, CommandError
 from rocattn_profiling.gate import options as gate_options
 from rocattn_profiling.gate.rule.pairs import Pair, PairError, Side
 from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
     from rocattn_profiling.gate.rule.suite import SuiteDecision
@@ -53,7 +54,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     gate_options.add_tolerance(parser)
     parser.add_argument(
         "--session", action="store_true",
-        help="the lines are one session: Holm's correction over all of them, void if the machine changed speed",
+        help="treat the lines as one session: Holm's correction over all of them, void if the machine changed speed",
     )  # fmt: skip
     parser.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
     parser.add_argument("--json", action="store_true", help="print counts as JSON on stdout, and nothing else there")
@@ -77,11 +78,11 @@ def _check_out(arguments: argparse.Namespace) -> None:
     """Refuse an output that would do harm, before anything is judged."""
     if arguments.out == "-":
         if arguments.json:
-            raise CommandError("--out - and --json both want standard output: give one of them")
+            raise CommandError("--out - and --json both write to standard output: give one of them")
         return
     source, out = Path(arguments.input), Path(arguments.out)
     if arguments.input != "-" and source.exists() and out.exists() and source.samefile(out):
-        raise CommandError(f"--out {out} is the file of stored pairs itself, which the decisions would replace")
+        raise CommandError(f"--out {out} is the file of stored pairs itself, and the decisions would replace it")
 
 
 @contextmanager
@@ -103,7 +104,7 @@ def _report(judged: Judged, arguments: argparse.Namespace) -> None:
     for problem in judged.problems:
         say(f"{arguments.input}: {problem}")
     if more := judged.refused - len(judged.problems):
-        say(f"{arguments.input}: {more} more lines are no pair")
+        say(f"{arguments.input}: {count(more, 'more line')} refused")
     if judged.invalid:
         say(f"the session does not count: {judged.invalid}")
     data = b"".join(line + b"\n" for line in judged.lines)
@@ -112,7 +113,7 @@ def _report(judged: Judged, arguments: argparse.Namespace) -> None:
         facts: dict[str, Any] = {"counts": judged.counts, "problems": judged.problems, "refused": judged.refused}
         facts["not_compared"] = judged.coverage.not_compared
         emit_json({**facts, "invalid": judged.invalid, "out": out})
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(judged.counts.items())) or "no pairs"
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(judged.counts.items())) or "no pairs"
     gaps = msgspec.structs.replace(judged.coverage, undecided=0).gaps("judged")
     say(f"{counts}{'; ' * bool(gaps)}{gaps}: {out}")
 
@@ -145,7 +146,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         lines: The lines out as JSON, one for each pair, in the order of the lines in.
         counts: Verdict -> how many.
-        problems: A message for each line that is no pair; the first thousand of them.
+        problems: A message for each line that is not a pair; the first thousand of them.
         refused: How many lines are no pair.
         invalid: Why the session as a whole does not count (only when judged as one); else empty.
     """
@@ -256,7 +257,7 @@ class _Reader:
     def _refuse(self, number: int, error: Exception, row: bytes) -> None:
         self.refused += 1
         if self.refused <= _MOST_PROBLEMS:
-            self.problems.append(f"line {number} is no pair: {_problem(error, row)}")
+            self.problems.append(f"line {number} is not a pair: {_problem(error, row)}")
 
 
 def _problem(error: Exception, row: bytes) -> str:

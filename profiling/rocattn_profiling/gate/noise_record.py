@@ -116,7 +116,7 @@ class NoiseHistory:
         path = None if self.context.options.no_noise else self.path
         pythons = {_short(facts.python) for facts in self.context.facts.values()}
         if path is not None and len(pythons) > 1:
-            return EarlierNoise(source=NoiseSource(why_not="not known beforehand for two versions of Python at once"))
+            return EarlierNoise(source=NoiseSource(why_not="unknown: the sides run different versions of Python"))
         return known(path, this_machine(), [self._key(case) for case in cases])
 
     def learn(self, cases: Sequence[Case], measured: SessionResult) -> str:
@@ -185,13 +185,13 @@ def read(path: Path, machine: Machine) -> NoiseRecord:
     except DamagedError as error:
         raise NoiseError(f"{path} is damaged: {error}; without it, the next run begins a new one") from error
     except DocumentError as error:
-        raise NoiseError(f"{path} is no noise record of rocattn gate") from error
+        raise NoiseError(f"{path} is not a noise record of rocattn gate") from error
     if record.schema != SCHEMA:
         raise NoiseError(of_other_schema(path, record.schema, SCHEMA))
     if not all(past.sessions and all(map(_is_sound, past.sessions)) for past in record.benchmarks):
-        raise NoiseError(f"{path} holds numbers that are no times")
+        raise NoiseError(f"{path} contains numbers that are not times")
     if record.machine != (here := recorded_machine(machine)):
-        raise NoiseError(f"{path} is of another machine, {terminal(record.machine.title, 200)}; this is {here.title}")
+        raise NoiseError(f"{path} is from another machine, {terminal(record.machine.title, 200)}; this is {here.title}")
     return record
 
 

@@ -122,11 +122,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("--python says what revisions are built with: existing environments have their own")
         if bool(self.base_python) != bool(self.head_python):
             missing = "--head-python" if self.base_python else "--base-python"
-            raise OptionError(f"{missing} is missing: two existing environments are compared, one a side")
+            raise OptionError(f"{missing} is missing: an existing environment is needed on each side")
         if self.requirements and self.base_python:
             raise OptionError("--requirements says what to build with: existing environments have their own packages")
         if self.requirements and not (self.pytest or self.commands or self.kernels or self.code_objects):
-            raise OptionError("--requirements goes with --pytest or --command: an asv suite has those of its matrix")
+            raise OptionError("--requirements goes with --pytest or --command: an asv suite takes them from its matrix")
         if self.results and len(self.results) not in {1, len(self.commands)}:
             raise OptionError("--results goes with --command: give one for all commands, or one for each")
         if self.results and not self.commands:
@@ -136,7 +136,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         self._check_machine_code()
         named = (*self.pytest, *self.commands, *self.requirements, *self.kernels)
         if not all(text.strip() for text in named):
-            raise OptionError("--pytest, --command, --kernels and --requirements each need a text")
+            raise OptionError("--pytest, --command, --kernels and --requirements each need a value")
         if self.no_noise and (self.noise_file or self.learn):
             raise OptionError("--no-noise leaves the record of noise alone: it goes with neither --noise nor --learn")
 
@@ -144,7 +144,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.archs and not (self.code_objects or self.kernels):
             raise OptionError("--arch goes with --code-objects or --kernels: name what to compare")
         if self.kernels and not self.archs:
-            raise OptionError("--kernels compiles a program's kernels: say with --arch for what")
+            raise OptionError("--kernels compiles a program's kernels: name the architectures with --arch")
         for arch in self.archs:
             architecture(arch)  # what is not known is refused before anything is built
         if self.code_objects and self.base_python:

@@ -52,7 +52,7 @@ def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options
     for case in suites["base"].cases(options.patterns):
         # Benchmarks of a module that head cannot import are covered by the module's entry.
         if case.label not in known and not any(of_module(case.label, module) for module in broken):
-            reason = "base offers it and head does not, from the same benchmark files"
+            reason = "base has it and head does not, with the same benchmark files"
             entries.append(Entry(label=case.label, name=case.benchmark.name, status="missing", reason=reason))
     return entries
 
@@ -234,9 +234,7 @@ def _again(context: Context) -> str:
 def _notes(context: Context, session: SessionResult) -> list[str]:
     notes = []
     if any(fact.offline for fact in context.facts.values()):
-        notes.append(
-            "offline: dependencies are those of the running interpreter on both sides, not the revisions' own locks"
-        )
+        notes.append("offline: both sides use the running interpreter's dependencies, not the revisions' own locks")
     base, head = (context.facts[side].revision for side in SIDES)
     if base is not None and head is not None and base.tree == head.tree:
         notes.append("base and head have identical files: this run measures the machine's noise")

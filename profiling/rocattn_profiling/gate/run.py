@@ -223,7 +223,7 @@ def _concluded(
     """Add exact metrics and causes, and apply the repository's own thresholds and waivers."""
     options, limits = context.options, context.thresholds
     if options.exact and context.trees:
-        on_step(Step(done=0, total=0, what="reading off exact metrics"))
+        on_step(Step(done=0, total=0, what="reading exact metrics"))
         with plugin_errors(plugin):
             entries = [*entries, *plugin.entries()]
     # A quick run may read off a selection only, whichever benchmarks it measures: rocattn's looks at some kernels.
@@ -254,7 +254,7 @@ def alone(out: Path) -> Iterator[None]:
     while not _lock(descriptor):
         if time.monotonic() > end:
             os.close(descriptor)
-            raise RocattnError(f"another gate is at work in {out}: wait for it, or name another folder with --out")
+            raise RocattnError(f"another gate is running in {out}: wait for it, or name another folder with --out")
         time.sleep(_PAUSE_S)
     try:
         yield

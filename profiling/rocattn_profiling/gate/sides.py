@@ -162,7 +162,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         messages = waivers.commit_messages(repo, chosen["base"], chosen["head"])
         accepted, limits = waivers.load(head_tree, messages, base_tree), thresholds.load(head_tree, base_tree)
         if (why := load_plugin(head_tree).unmeasurable(options.patterns)) is not None:
-            raise CommandError(f"nothing was built, as nothing could be measured: {why.line}", NOT_MEASURED)
+            raise CommandError(f"nothing was built, because nothing could be measured: {why.line}", NOT_MEASURED)
         # Head's benchmarks run on both sides, each by head's requirements; a captured program by its own side's.
         of_base = with_tests(recipe, base_tree, tests, options) if options.kernels else recipe
         built = _build_with_pins(repo, chosen, {"base": of_base, "head": recipe}, say, note)
@@ -302,7 +302,7 @@ def _test_in(repo: Path, start: Path, test: str) -> str:
     path, colons, name = test.partition("::")
     inside = _suite_in(repo, start, path) or "."
     if Path(inside).is_absolute():
-        raise UnknownNameError(f"--pytest {path} is outside of the repository: its tests belong to no revision")
+        raise UnknownNameError(f"--pytest {path} is outside the repository: its tests belong to no revision")
     return f"{inside}{colons}{name}"
 
 
@@ -318,7 +318,7 @@ def _build_with_pins(
         return _build(repo, chosen, recipes, say)
     except MatrixPinError as error:
         pins = " and ".join(recipes["head"].pins)
-        note(f"asv's matrix asks for {pins}, which does not install here ({error}): both sides take what does")
+        note(f"asv's matrix asks for {pins}, which does not install here ({error}): both sides use what does")
         return _build(repo, chosen, {side: recipe.without_pins() for side, recipe in recipes.items()}, say)
 
 
@@ -334,7 +334,7 @@ def _build(
         with saying_elapsed(what, say):
             built[side] = environments.build(repo, revision, recipes[side])
     if built["base"].offline != built["head"].offline:
-        with saying_elapsed("building both sides with the packages here", say):
+        with saying_elapsed("building both sides with the packages installed here", say):
             built = {
                 side: environments.build(repo, revision, recipes[side], offline=True)
                 for side, revision in chosen.items()

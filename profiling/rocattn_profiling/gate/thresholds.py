@@ -65,7 +65,7 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
             sets.append(f"tolerance {tolerated} (a change: {called})")
         sets += [f"floor {self.floor:g} {self.unit}"] if self.floor else []
         sets += [f"{self.rounds} rounds at most"] if self.rounds else []
-        return f"{', '.join(sets) or 'as every other'} ({self.source})"
+        return f"{', '.join(sets) or 'the same rule as all others'} ({self.source})"
 
     def matches(self, label: str, metric: str) -> bool:
         """Whether it applies to this benchmark."""
@@ -175,11 +175,11 @@ def _threshold(row: dict[str, Any], source: str) -> Threshold:
         raise ThresholdError(f"{source}: it sets nothing: give tolerance, floor, rounds or gate")
     for key in ("benchmark", "metric"):
         if not isinstance(row.get(key, "x"), str) or not row.get(key, "x"):
-            raise ThresholdError(f"{source}: {key} must be text that is not empty")
+            raise ThresholdError(f"{source}: {key} must be non-empty text")
     if "metric" in row:
         check_metric(row["metric"], source, ThresholdError)
         if row["metric"] in EXACT and (idle := [key for key in ("tolerance", "floor", "rounds") if key in row]):
-            why = f"{row['metric']} is exact, and takes gate alone"
+            why = f"{row['metric']} is exact, and takes only gate"
             raise ThresholdError(f"{source}: {idle[0]} is for what is measured: {why}")
     check_limits(row, source, ThresholdError)
     if not isinstance(row.get("gate", True), bool):
@@ -200,7 +200,7 @@ def check_limits(row: Mapping[str, Any], source: str, error: type[RocattnError])
     effect, rounds = row.get("tolerance"), row.get("rounds", MOST_ROUNDS)
     if effect is not None and not (is_number(effect) and TOLERANCE_RANGE[0] <= effect <= TOLERANCE_RANGE[1]):
         low, high = TOLERANCE_RANGE
-        raise error(f"{source}: tolerance must be a part of the value from {low:g} to {high:g} (0.05 is 5 %)")
+        raise error(f"{source}: tolerance must be a fraction from {low:g} to {high:g} (0.05 is 5 %)")
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
         raise error(f"{source}: rounds must be a whole number from 1 to {MOST_ROUNDS}")
 

@@ -66,7 +66,7 @@ def ungated(case: Case) -> str:
     if benchmark.better == "unknown":
         return undirected(benchmark.unit)
     if benchmark.type == "track" and not benchmark.better and is_rate(benchmark.unit):
-        return f"asv counts smaller as better, and {benchmark.unit} says otherwise: shown, not judged"
+        return f"asv treats smaller as better, but {benchmark.unit} says otherwise: shown, not judged"
     return ""
 
 

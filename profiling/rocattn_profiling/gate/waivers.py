@@ -230,7 +230,7 @@ def apply(
         if waiver.expires is None or _expired(waiver, today):
             continue
         if why := _unused(waiver, entries, narrowed=narrowed):
-            problems.append(f"{waiver.source}: the waiver of {waiver.title} is not needed: {why}; take it out")
+            problems.append(f"{waiver.source}: the waiver of {waiver.title} is not needed: {why}; remove it")
     return after, problems
 
 
@@ -259,7 +259,7 @@ def _passed_over(entry: Entry, waivers: Sequence[Waiver]) -> Entry:
         for label, metric, arch in (meant.key, (entry.label, entry.metric, entry.arch))
     )
     return msgspec.structs.replace(
-        entry, reason=_and(entry.reason, f"not waived: {meant.source} is of {is_of}, this is {needs}")
+        entry, reason=_and(entry.reason, f"not waived: {meant.source} is for {is_of}, but this is {needs}")
     )
 
 
@@ -297,7 +297,7 @@ def _unused(waiver: Waiver, entries: Sequence[Entry], *, narrowed: bool) -> str:
         )
         return _NO_WORSE if related and not unknown else ""
     also = ", with an arch, which only exact metrics have" if waiver.arch else ""
-    return f"no benchmark of the suite has this name, parameters and metric{also}"
+    return f"no benchmark in the suite has this name, these parameters and this metric{also}"
 
 
 def _belongs(label: str, part: str) -> bool:
@@ -323,7 +323,7 @@ def _waiver(row: dict[str, object], source: str) -> Waiver:
     for key in _TEXTS:
         value = row.get(key, "")
         if not isinstance(value, str) or (key in _NEEDED and not value.strip()):
-            raise WaiverError(f"{source}: {key} must be text that is not empty")
+            raise WaiverError(f"{source}: {key} must be non-empty text")
     check_metric(str(row["metric"]), source, WaiverError)
     if why := _bad_arch(str(row.get("arch", ""))):
         raise WaiverError(f"{source}: arch: {why}")

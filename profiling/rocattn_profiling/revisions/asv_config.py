@@ -210,7 +210,7 @@ def _text(settings: dict[str, Any], key: str, default: str, path: Path) -> str:
     if value is None:
         return default
     if not isinstance(value, str):
-        raise SuiteError(f"{path.name}: {key!r} is not a text")
+        raise SuiteError(f"{path.name}: {key!r} is not a string")
     return value
 
 
@@ -273,7 +273,7 @@ def _requirements(settings: dict[str, Any]) -> tuple[list[str], list[str]]:
         if options[0] is None or package.lower().replace("_", "-") in {"asv-runner", "pip"}:
             continue  # null: asv does not install it; the runner is ours on both sides
         if len(options) > 1:
-            left_out.append(f"asv's matrix has {len(options)} versions of {package}: the first serves both sides")
+            left_out.append(f"asv's matrix has {len(options)} versions of {package}: both sides use the first")
         version = str(options[0]).strip()
         if version and not re.match(r"[<>=!~@]", version):
             version = f"=={version}"

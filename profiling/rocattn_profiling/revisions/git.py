@@ -103,7 +103,7 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None, stdin
     try:
         done = subprocess.run(command, input=stdin.encode(), capture_output=True, check=False, env=variables)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NoGitError("git is not installed: what compares or shows revisions needs it") from error
+        raise NoGitError("git is not installed: comparing or showing revisions needs it") from error
     except OSError as error:
         raise NoGitError(f"git does not start: {error.strerror}") from error
     # Bytes, not text mode: it would make a carriage return in a subject or a path the end of a line.
@@ -339,7 +339,7 @@ def _fetch_missing(repo: Path, revision: Revision) -> None:
     except RevisionError as error:
         raise RevisionError(
             f"this clone is partial, and the files of {revision.name} cannot be fetched ({error}): "
-            "see to its remote, or run `git fetch --refetch --no-filter`",
+            "check its remote, or run `git fetch --refetch --no-filter`",
             error.output,
         ) from error
 

@@ -135,7 +135,7 @@ def find_interpreter(python: str, option: str) -> tuple[str, Facts]:
         path = path / "bin" / "python"
     program = shutil.which(path.absolute() if os.sep in python or path.exists() else python)
     if program is None:
-        what = "is a folder without bin/python" if path.is_dir() else "is no program"
+        what = "is a folder without bin/python" if path.is_dir() else "is not a program"
         raise InterpreterError(f"{option} {python}: {what}; name an environment's Python, like .venv/bin/python")
     # Not resolved: the interpreter of a virtual environment is a link, and knows its environment by the link's place.
     program = os.path.abspath(program)  # noqa: PTH100 - Path.resolve would follow the link
@@ -150,11 +150,11 @@ def find_interpreter(python: str, option: str) -> tuple[str, Facts]:
     except subprocess.TimeoutExpired as error:
         raise InterpreterError(f"{option} {python} does not answer within {_TIMEOUT_S:g} s") from error
     except (OSError, msgspec.DecodeError) as error:
-        raise InterpreterError(f"{option} {python} does not answer as a Python does: {error}") from error
+        raise InterpreterError(f"{option} {python} does not answer like a Python interpreter: {error}") from error
     if done.returncode or facts is None:
         # Another program may quote the whole question in its complaint: its beginning is enough.
         why = complaint(done.stderr)[:160]
-        raise InterpreterError(f"{option} {python} does not answer as a Python does: {why}")
+        raise InterpreterError(f"{option} {python} does not answer like a Python interpreter: {why}")
     if tuple(int(part) for part in facts.python_version.split(".")[:2]) < OLDEST:
         wanted = ".".join(map(str, OLDEST))
         raise InterpreterError(

@@ -159,7 +159,7 @@ def wanted_by_tests(tree: Path, project: Path, named: Sequence[str], tests: Iter
             listed.append(text)
         else:
             raise UnknownNameError(
-                f"--requirements {text}: no file there, no group or extra of pyproject.toml, no package"
+                f"--requirements {text}: not a file, a group or extra of pyproject.toml, or a package"
             )
     return list(dict.fromkeys(listed))
 

@@ -223,7 +223,7 @@ def test_a_revision_that_asks_for_another_triton_is_compared(repo, offline, envi
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"kernels": ("python x.py",)}, "say with --arch for what"),
+        ({"kernels": ("python x.py",)}, "name the architectures with --arch"),
         ({"kernels": ("python x.py",), "archs": ("gfx1",)}, "gfx1"),
         ({"archs": ("gfx942",)}, "--arch goes with --code-objects or --kernels"),
         (

@@ -99,25 +99,24 @@ flash path won:
 - flash path (improvement, 1 -> 2, x0.5): 1 of 2 problems: the standard path (qk_matmul + softmax + pv_matmul)
     gives way to the flash path (flash_attention_causal) (p)
 plan lost:
-- plans (regression, 2 -> 1, x2): 1 of 2 problems: there is none any more (ConfigError: D = 300 is too large); base
-    launches flash_attention_causal (p)
+- plans (regression, 2 -> 1, x2): 1 of 2 problems: there is no plan any more (ConfigError: D = 300 is too large);
+    base launches flash_attention_causal (p)
 plan won:
 - plans (new): 1 of 2 problems: base has none: ConfigError: D = 300 is too large (p)
 never a plan:
 planner lost:
-- plans (regression, 2 -> 1, x2): 1 of 2 problems: there is none any more (ImportError: no tiles); base launches
+- plans (regression, 2 -> 1, x2): 1 of 2 problems: there is no plan any more (ImportError: no tiles); base launches
     flash_attention_causal (p)
 base is too old to plan:
 workspace of nothing:
 - workspace gpu (regression): 0 -> 4096 bytes of workspace of p
-- changed plans or choices (ungated): 2 plans or choices differ from base's, none by a slower path: shown, not
-    judged
+- changed plans or choices (ungated): 2 plans or choices not as in base, none by a slower path: shown, not judged
 workspace:
 - workspace gpu gfx942 (regression, 4096 -> 16384, x4): 4096 -> 16384 bytes of workspace of p
 CPU workspace:
 - workspace cpu (regression, 8192 -> 12288, x1.5): 8192 -> 12288 bytes of workspace of p
 less than a page:
-- changed workspaces (ungated): 1 workspaces differ from base's, none by a slower path: shown, not judged
+- changed workspaces (ungated): 1 workspace not as in base, none by a slower path: shown, not judged
 less:
 - workspace cpu (improvement): 8192 -> 0 bytes of workspace of p
 selected one unable:
@@ -125,10 +124,9 @@ selected one unable:
     cannot any more: no causal masks (p)
 selected one gone:
 - select cpu-flash (regression, 2 -> 1, x2): 1 of 2 problems: cpu is selected, since cpu-flash, which base selects,
-    is not there any more (p)
+    is not registered any more (p)
 slower one selected:
-- select cpu-flash (regression, 2 -> 1, x2): 1 of 2 problems: cpu is selected, which base holds for slower than
-    cpu-flash (p)
+- select cpu-flash (regression, 2 -> 1, x2): 1 of 2 problems: cpu is selected, which base ranks below cpu-flash (p)
 selected one away:
 - select cpu-flash (regression, 2 -> 1, x2): 1 of 2 problems: cpu is selected, since cpu-flash, which base selects,
     cannot any more: no compiler (p)
@@ -136,18 +134,16 @@ none selected:
 - select cpu-flash (regression, 2 -> 1, x2): 1 of 2 problems: no backend is selected, since cpu-flash, which base
     selects, cannot any more: no causal masks (p)
 unknown to base:
-- changed plans or choices (ungated): 1 plans or choices differ from base's, none by a slower path: shown, not
-    judged
+- changed plans or choices (ungated): 1 plan or choice not as in base, none by a slower path: shown, not judged
 equal:
-- changed plans or choices (ungated): 1 plans or choices differ from base's, none by a slower path: shown, not
-    judged
+- changed plans or choices (ungated): 1 plan or choice not as in base, none by a slower path: shown, not judged
 unable:
 - support cpu (regression, 2 -> 1, x2): 1 of 2 problems: cpu does not compute it any more: no windows (p)
 not on this machine:
 unable, and not here:
 - support cpu (regression, 2 -> 1, x2): 1 of 2 problems: cpu does not compute it any more: no device (p)
 gone:
-- support cpu (regression, 2 -> 1, x2): 1 of 2 problems: cpu does not compute it any more, which is not there any
+- support cpu (regression, 2 -> 1, x2): 1 of 2 problems: cpu does not compute it any more: it is not registered any
     more (p)
 """)
 
@@ -175,8 +171,8 @@ def test_a_lost_plan_is_one_of_those_that_base_has():
     base["e"] = missing
     gone, refused = Answers(plans={"gfx942": NO_PLAN}), Answers(unknown="ConfigError: D")
     for lost, reason, numbers, ratio in (
-        ({"a": gone}, "1 of 4 problems: there is none any more", (4, 3), 4 / 3),
-        ({"a": gone, "d": gone}, "2 of 4 problems: there is none any more", (4, 2), 2),
+        ({"a": gone}, "1 of 4 problems: there is no plan any more", (4, 3), 4 / 3),
+        ({"a": gone, "d": gone}, "2 of 4 problems: there is no plan any more", (4, 2), 2),
         ({"a": refused}, "1 of 5 problems: the library refuses the problem", (5, 4), 5 / 4),
     ):
         found = exact_plans.compare(base, base | lost, ["gfx942"])
@@ -212,7 +208,7 @@ def test_another_geometry_is_listed_and_not_judged(changed, says):
     assert (entry.label, entry.arch, entry.status) == ("changed plans or choices", "", "ungated")
     assert says in entry.causes[0].text
     assert entry.causes[0].text.endswith(" (p)")  # one problem, on two architectures
-    assert entry.reason.startswith("2 plans or choices differ from base's")
+    assert entry.reason.startswith("2 plans or choices not as in base")
 
 
 @pytest.mark.parametrize(
@@ -295,7 +291,7 @@ def test_a_workspace_is_told_by_the_problem_that_changed_most(before, after, sta
         for one, two in zip(before, after, strict=True)
     )
     assert f"{numbers[0]} -> {numbers[1]} bytes of workspace of " in entry.reason
-    assert (f"and {alike - 1} more problems" in entry.reason) == (alike > 1)
+    assert (f"and {alike - 1} more problem" in entry.reason) == (alike > 1)
 
 
 def test_losses_of_some_architectures_are_theirs():
@@ -313,4 +309,4 @@ def test_losses_of_some_architectures_are_theirs():
     assert first.text.endswith("windows are not allowed (b and 1 more)")
     assert second.text.endswith("it is Tuesday (a)")
     assert lost[0].reason.startswith("3 of 3 problems: ")
-    assert lost[0].reason.endswith("; 1 more kinds of change")
+    assert lost[0].reason.endswith("; 1 more kind of change")

@@ -217,10 +217,10 @@ def test_asvs_results_are_read_with_their_samples(tmp_path):
 @pytest.mark.parametrize(
     ("text", "form", "why"),
     [
-        ("nothing of this", "", "of no known format: name it with --format"), ("{", "", "of no known format"),
+        ("nothing of this", "", "has no known format: name it with --format"), ("{", "", "has no known format"),
         ("{}", "google", "is not google"), ("a,b\n1,2\n", "csv", "holds no results as csv"),
         ('{"name": "x", "value": 1, "unit": "u", "better": "more"}', "", "is not jsonl"),
-        ("BenchmarkA 1 5 ns/op\n" * 2, "pytest", "is not pytest"), ("a," + "b" * 200_000, "", "of no known format"),
+        ("BenchmarkA 1 5 ns/op\n" * 2, "pytest", "is not pytest"), ("a," + "b" * 200_000, "", "has no known format"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_line(tmp_path, text, form, why):

@@ -52,7 +52,7 @@ def test_no_sentence_of_the_verdicts_is_shown(stored):
     assert "b.C.time_slow" in text
     assert "x1.310" in text
     assert "kernels/a.hip&#58;7" in text
-    assert "a waiver is expired or not needed" in text
+    assert "a waiver has expired or is not needed" in text
 
 
 def test_reasons_are_shown_when_asked_for(stored):

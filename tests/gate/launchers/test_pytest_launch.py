@@ -304,7 +304,7 @@ def test_a_marker_alone_is_no_benchmark_of_pytest_benchmark(tmp_path):
     code = "import pytest\n\n\n@pytest.mark.benchmark\ndef test_it(): ...\n"
     write(tmp_path / "tree", {"pytest.ini": "[pytest]\naddopts = -p no:hypothesispytest\n", "test_a.py": code})
     launcher = PytestLauncher(sys.executable, tmp_path / "tree", ["test_a.py"], tmp_path / "scratch")
-    with pytest.raises(SuiteError, match="1 of the tests have the marker `benchmark` alone"):
+    with pytest.raises(SuiteError, match="1 test with the marker `benchmark`, and none with the fixture"):
         launcher.discover()
     with pytest.raises(UnknownNameError, match=r"nothing to measure: test_a\.py has tests with the marker"):
         discover(tmp_path / "tree")

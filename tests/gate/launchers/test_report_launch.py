@@ -183,7 +183,7 @@ def test_a_cmake_project_is_gated_from_its_own_file(repo, offline):
     ("command", "report", "why"),
     [
         ("echo no; exit 3", "jsonl", "exit status 3"), ("true", "google:r.json", "it wrote no r.json"),
-        ("true", "google:old.json", "it left the old old.json"), ("echo hello", "google", "is not google"),
+        ("true", "google:old.json", "it did not rewrite old.json"), ("echo hello", "google", "is not google"),
     ],
 )  # fmt: skip
 def test_what_reports_nothing_says_why(tmp_path, command, report, why):

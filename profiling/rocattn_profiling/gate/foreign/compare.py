@@ -92,7 +92,7 @@ def _cut(files: Sequence[str]) -> int:
         cuts = [at for at in range(1, len(keys)) if keys[at] != keys[at - 1]]
         if len(cuts) == 1:
             return cuts[0]
-    raise CommandError("what is base's and what is head's is not clear: name head's files after --head", USAGE)
+    raise CommandError("cannot tell base's files from head's: name head's files after --head", USAGE)
 
 
 def _files(names: Sequence[str]) -> Iterator[Path]:
@@ -127,7 +127,7 @@ def compared(sides: Mapping[SideName, Sequence[Path]], policy: Policy, form: str
     judged = [_judged(pair, read, each, decision) for pair, each in zip(pairs, decision.decisions, strict=True)]
     entries = sorted([*judged, *others], key=worst_first)
     if any(entry.metric == "time" and entry.unit != "ns" for entry in entries):
-        notes.append("more of a rate is better: its ratio is base / head, so that above 1 is worse for all")
+        notes.append("for a rate, larger is better: its ratio is base / head, so above 1 is always worse")
     overall, sentence = conclude(entries, decision.invalid, tolerance=policy.tolerance)
     facts = {side: SideFacts(interpreter=_title(sides[side]), python="", packages={}) for side in SIDES}
     return GateResult(

@@ -134,7 +134,7 @@ def parse(text: str, path: Path, form: str = "") -> Results:
     source = Text(text, whole, path)
     name = form or next((name for name, each in FORMS.items() if _fits(each, source)), "")
     if not name:
-        raise ReadError(f"{path} is of no known format: name it with --format ({', '.join(FORMS)})")
+        raise ReadError(f"{path} has no known format: name it with --format ({', '.join(FORMS)})")
     readings: dict[str, Reading] = {}
     failed: dict[str, str] = {}
     try:

@@ -54,7 +54,7 @@ def known_beforehand(entries: Sequence[Entry], source: NoiseSource) -> str:
     sessions = span([noise.sessions for noise in known])
     about = f", {sessions} session{'' if sessions == '1' else 's'} each" if known else ""
     where = f" ({name})" if name else ""
-    return f"noise of earlier sessions: known of {len(known)} of {len(measured)} benchmarks{about}{where}"
+    return f"noise of earlier sessions: known for {len(known)} of {len(measured)} benchmarks{about}{where}"
 
 
 def _is_compared(entry: Entry) -> bool:

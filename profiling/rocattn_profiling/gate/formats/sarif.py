@@ -37,7 +37,7 @@ class _Rule(NamedTuple):
 _MEASURED = (
     "The result says what differs on this benchmark's path; measure it again with rocattn gate run --bench NAME."
 )
-_EXACT = "The metric is read off, not measured: it is the same on every machine. Mend it, or waive it with a reason."
+_EXACT = "The metric is computed, not measured: it is the same on every machine. Fix it, or waive it with a reason."
 RULES = {
     "time": _Rule("SlowerBenchmark", "A benchmark became slower.", _MEASURED),
     "mem": _Rule("MoreMemory", "A benchmark's result needs more memory.", _MEASURED),
@@ -46,7 +46,7 @@ RULES = {
     "audit": _Rule("KernelResources", "A kernel's machine code became worse.", _EXACT),
     "workspace": _Rule("LargerWorkspace", "A plan needs a larger workspace.", _EXACT),
     "plan": _Rule("SlowerPath", "Other kernels or backends are selected.", _EXACT),
-    "exact": _Rule("ExactMetric", "A number that is read off became worse.", _EXACT),
+    "exact": _Rule("ExactMetric", "An exact metric became worse.", _EXACT),
     "not-measured": _Rule(
         "NotMeasured",
         "A benchmark that ran on base does not run on head.",
@@ -59,13 +59,10 @@ RULES = {
         "note",
     ),
     "improved": _Rule(
-        "ImprovedPin",
-        "An exact metric became better.",
-        "Lower its pin, so that the next change cannot lose it.",
-        "note",
+        "ImprovedPin", "An exact metric became better.", "Lower its pin, or a later change can lose the gain.", "note"
     ),
     "waivers": _Rule(
-        "WaiverDoesNotHold", "A waiver is expired, or nothing needs it.", "Take it out, or renew it with a reason."
+        "WaiverDoesNotHold", "A waiver has expired, or nothing needs it.", "Remove it, or renew it with a reason."
     ),
 }
 _IDS = list(RULES)

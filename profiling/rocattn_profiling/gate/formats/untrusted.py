@@ -31,7 +31,7 @@ _MOST_SOURCES = 20
 _VALUED = frozenset({"--suite", "--pytest", "--command", "--build", "--results", "--requirements", "--python"})
 _INVALID = "the machine, not the code, changed speed"
 _MOST_LEFT_OUT = 50
-_PROBLEM = "a waiver is expired or not needed"
+_PROBLEM = "a waiver has expired or is not needed"
 
 
 class UntrustedError(RocattnError):
@@ -60,7 +60,7 @@ def read(path: Path, *, explain: bool = False) -> GateResult:
     except DocumentError as error:
         raise UntrustedError(f"{path.name} is not a verdict of rocattn gate") from error
     if result.schema != SCHEMA or len(result.entries) > MOST_ENTRIES:
-        raise UntrustedError(f"{path.name} is of another schema, or has more than {MOST_ENTRIES} entries")
+        raise UntrustedError(f"{path.name} has another schema, or more than {MOST_ENTRIES} entries")
     return _concluded(result if explain else _without_sentences(result))
 
 

@@ -29,6 +29,7 @@ from rocattn_profiling.asv.launch import (
     run_logged,
 )
 from rocattn_profiling.base.process import Patience, StartError
+from rocattn_profiling.pages.render import count
 from rocattn_profiling.revisions.asv_config import SuiteError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class PytestLauncher(ForkingLauncher):
             raise SuiteError(f"pytest cannot list {' '.join(self._shown())}: {outcome.reason}; {needs}")
         if answer["marked"] and not answer["tests"]:
             raise SuiteError(
-                f"{answer['marked']} of the tests have the marker `benchmark` alone, and none the fixture: let them "
+                f"{count(answer['marked'], 'test')} with the marker `benchmark`, and none with the fixture: let them "
                 "take `benchmark` and call what is timed with it"
             )
         benchmarks, seconds = _benchmarks(answer["tests"]), answer["seconds"]

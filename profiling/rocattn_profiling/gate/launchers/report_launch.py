@@ -174,7 +174,7 @@ class ReportLauncher(CommandLauncher):
                 timeout_s=min(within_s, TIMEOUT_S), grace_s=0,
             )  # fmt: skip
         if ended.status is None and within_s < TIMEOUT_S:
-            raise OutOfTimeError(f"the command was ended after {ended.seconds:.0f} s, for lack of time")
+            raise OutOfTimeError(f"the command was killed after {ended.seconds:.0f} s: time limit of the run")
 
         def failed(why: str) -> _Run:
             return _Run(None, Outcome(status="failed", reason=why, seconds=ended.seconds), set(), start_ns)
@@ -184,7 +184,7 @@ class ReportLauncher(CommandLauncher):
         if ended.status is None:
             return failed(ended.sentence(""))
         if report.file and (after := stamp(file)) in {None, before}:
-            return failed(f"it {'wrote no' if after is None else 'left the old'} {report.file}")
+            return failed(f"it {'wrote no' if after is None else 'did not rewrite'} {report.file}")
         try:
             text = printed.read_text(errors="replace")
             results = read_results(file, report.form) if report.file else parse(text, Path("its output"), report.form)

@@ -244,5 +244,5 @@ def _broken(arch: str, name: str, error: str) -> Entry:
 
 def _rest(arch: str, kernels: int, noted: int) -> Entry:
     name = f"{kernels} kernels"
-    changes = f"{noted} of them with changes without consequence" if noted else "without any difference that counts"
+    changes = f"{noted} of them with changes that do not matter" if noted else "without any difference that matters"
     return Entry(label=name, name="kernels", metric="audit", arch=arch, status="pass", reason=f"{name}: {changes}")

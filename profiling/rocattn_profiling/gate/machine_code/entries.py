@@ -40,7 +40,7 @@ _MOST_BYTES = 4_000_000  # of a source: a larger one is data
 _MOST_FILES = 6  # changed ones that are named
 _LONGEST = 400  # lines of a kernel, from the one that names it: a change there goes first
 _NOTHING = Reason[str]("no_files", "no file matches", "say with --build what makes them")
-_NO_ARCH = Reason[str]("no_arch", "there are sources among them", "say with --arch what to compile them for")
+_NO_ARCH = Reason[str]("no_arch", "there are sources among them", "name architectures to compile for with --arch")
 _NO_KERNELS = Reason[str](
     "no_kernels", "its program compiled no Triton kernel",
     "its environment needs Triton, and its inputs have to reach a kernel",

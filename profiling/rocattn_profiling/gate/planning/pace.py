@@ -265,7 +265,7 @@ def span(seconds: tuple[float, float], *, unknown: bool = False) -> str:
         unknown: Whether it leaves commands out that nobody has timed.
     """
     if unknown:
-        return f"{duration(seconds[0])} at least: how long a command takes shows its first run"
+        return f"{duration(seconds[0])} at least: the first run shows how long a command takes"
     low, high = (duration(end) for end in seconds)
     if low == high or seconds[1] < 1.3 * seconds[0]:
         return f"about {duration(math.fsum(seconds) / 2)}"

@@ -138,14 +138,14 @@ class _Lines:
     def text(self, table: dict[str, Any], key: str) -> str:
         value = table[key]
         if not isinstance(value, str) or not value.strip():
-            raise GateSettingsError(f"{self(key)}: {key} must be text that is not empty")
+            raise GateSettingsError(f"{self(key)}: {key} must be non-empty text")
         return value
 
     def texts(self, table: dict[str, Any], key: str) -> tuple[str, ...]:
         value = table.get(key, [])
         listed = [value] if isinstance(value, str) else value
         if not isinstance(listed, list) or not all(isinstance(each, str) and each.strip() for each in listed):
-            raise GateSettingsError(f"{self(key)}: {key} must be a text or a list of texts, none of them empty")
+            raise GateSettingsError(f"{self(key)}: {key} must be a string or a list of strings, none of them empty")
         return tuple(listed)
 
 

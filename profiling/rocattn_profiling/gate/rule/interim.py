@@ -139,7 +139,7 @@ def examine(pair: Pair, policy: Policy) -> Interim:
     if selection.disturbed:
         excuse: Reason[Code] = Reason(
             "busy_machine", "too noisy: the machine was busy or slow in most launches of a side",
-            "measure again on a machine at rest",
+            "measure again on an idle machine",
         )  # fmt: skip
         summary = _summary(fitted.posterior)
         return Interim(1.0, 1.0, 1.0, fitted.level, summary, _quantity(pair, cpu=False), excuse)
@@ -197,7 +197,7 @@ def _estimated(pair: Pair, selection: Selection, fitted: Fit, disturbance: _Dist
 
 def _drift_note(drifted: float) -> Reason[Code]:
     text = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
-    return Reason("drift", text, "run the two sides in turns")
+    return Reason("drift", text, "alternate the two sides")
 
 
 def _pass_steps(pair: Pair, selection: Selection, fitted: Fit, disturbance: _Disturbance, policy: Policy) -> Steps:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_LAUNCHES = 200
 """A side; `rocattn gate run` takes no more rounds."""
 _INTERVAL_Z = 2 * 1.959964  # width of a 95 % interval, in standard errors
-_QUIET = "measure on a machine at rest"
+_QUIET = "measure on an idle machine"
 _MORE = "measure more rounds"
 GUARDS: dict[Guard, tuple[str, str]] = {
     "wall_time": ("wall time of undisturbed launches contradicts it", _QUIET),

@@ -54,7 +54,7 @@ class SuiteDecision(NamedTuple):
     listed: Sequence[str] = ()
 
 
-_UNTOUCHED = "no changed code runs in it: a traced call on both sides shows that"
+_UNTOUCHED = "no changed code runs in it: traced calls on both sides show it"
 _SAME_CODE = "no changed code runs in it: only comments, docstrings and documents differ"
 
 
@@ -317,7 +317,7 @@ def _session(benchmarks: list[_Benchmark], policy: Policy) -> tuple[float, Reaso
             f"the machine, not the code, changed speed: all benchmarks moved by {math.expm1(shift) * 100:+.1f} % and "
             f"the canary by {math.expm1(canary) * 100:+.1f} %"
         )
-        return math.exp(canary), Reason("machine_changed_speed", text, "measure again on a machine at rest")
+        return math.exp(canary), Reason("machine_changed_speed", text, "measure again on an idle machine")
     return math.exp(canary), None
 
 

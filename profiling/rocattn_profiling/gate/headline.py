@@ -50,7 +50,7 @@ def conclude(
 def _concluded(
     entries: Sequence[Entry], invalid: str, problems: Sequence[str], tolerance: float, limit_s: float
 ) -> tuple[Overall, str]:
-    """Conclude from what was compared; arguments as of `conclude`."""
+    """Conclude from what was compared; arguments: see `conclude`."""
     late = f"not reached in {_duration(limit_s)}"
     count = {status: sum(entry.status == status for entry in entries) for status in ORDER}
     lost = [entry for entry in entries if entry.lost]

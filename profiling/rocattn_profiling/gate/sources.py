@@ -179,7 +179,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
                 Launcher(python, folder, scratch, variables, config.timeout_s, tree=where, differing=differing)
             )
         if self.tests:
-            remedy = "no package index is used: install it beside rocattn" if side.offline else "install it there"
+            remedy = "no package index is used: install it where rocattn is" if side.offline else "install it there"
             launchers.append(
                 PytestLauncher(python, where, self.tests, scratch, variables, remedy=remedy, differing=differing)
             )
@@ -233,7 +233,7 @@ class Discovery(NamedTuple):
 
     @property
     def line(self) -> str:
-        """What to tell who named nothing; empty for an asv.conf.json."""
+        """Notice for users who named no suite; empty for an asv.conf.json."""
         none = "" if self.configured else f"no {FILE}: "
         return f"{none}measuring {self.what}; --suite or --pytest names others" if self.what else ""
 
@@ -241,7 +241,7 @@ class Discovery(NamedTuple):
 def discover(tree: Path, here: str = "") -> Discovery:
     """Return what a tree has: an asv.conf.json, else a usual folder of asv benchmarks, else pytest-benchmark tests.
 
-    Arguments and errors as of `discover_all`.
+    Arguments and errors: see `discover_all`.
     """
     return next(discover_all(tree, here))
 
@@ -266,7 +266,7 @@ def discover_all(tree: Path, here: str = "", *, needed: bool = True) -> Iterator
 
 
 def _suite_of(tree: Path, here: str) -> Discovery | None:
-    """Return a tree's asv benchmarks; arguments and errors as of `discover_all`."""
+    """Return a tree's asv benchmarks; arguments and errors: see `discover_all`."""
     listed = own_files(tree, *(f"*{name}" for name in FILES))
     folders = sorted({path.parent.relative_to(tree) for path in listed if path.name in FILES})
     mine = [folder for folder in folders if here not in {"", "."} and folder.is_relative_to(here)]
@@ -408,4 +408,4 @@ def check_installed(tree: Path, sources: Sources, sides: Mapping[SideName, Envir
     for side, environment in sides.items():
         if project and project not in environment.packages:
             text = f"{environment.python} has no {project}: install that side's {project} there"
-            raise SuiteError(f"{text}, or {side} would be measured with the code beside the tests")
+            raise SuiteError(f"{text}, or {side} would be measured with the code next to the tests")

@@ -232,7 +232,7 @@ class Build:
         if missing := [name for name in names if name not in lent]:
             raise self._unbuildable(
                 f"asv's matrix wants {' and '.join(missing)}, no package index is used, and this interpreter has none: "
-                f"install it beside rocattn"
+                f"install it where rocattn is"
             )
 
     def _unbuildable(self, why: str) -> BuildError:

@@ -89,7 +89,7 @@ class Text(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A format: whether a text is of it, and its readings; an exception among them is of a benchmark that failed."""
+    """A format: whether a text has it, and its readings; an exception among them stands for a benchmark that failed."""
 
     fits: Callable[[Text], bool]
     read: Callable[[Text], Iterator[Reading | tuple[str, str]]]
@@ -126,7 +126,7 @@ def read_results(path: Path, form: str = "") -> Results:
 
 
 def parse(text: str, path: Path, form: str = "") -> Results:
-    """Read what a program wrote; arguments and errors as of `read_results`, with the text itself."""
+    """Read what a program wrote; arguments and errors: see `read_results`, with the text itself."""
     try:
         whole = json.loads(text) if text.lstrip()[:1] in {"{", "["} else None
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""All files that are written from one verdict: for people, CI servers and code-scanning pages."""
+"""All files that are written from one verdict: for readers, CI servers and code-scanning pages."""
 
 from __future__ import annotations
 

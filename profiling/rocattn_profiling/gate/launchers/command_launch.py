@@ -112,7 +112,7 @@ class CommandLauncher:
         self,
         name: str,
         label: str,
-        trace: Sequence[str] = (),  # noqa: ARG002 - as of `CaseLauncher.loaded`
+        trace: Sequence[str] = (),  # noqa: ARG002 - see `CaseLauncher.loaded`
         *,
         module: str = "",  # noqa: ARG002
         within_s: float = math.inf,

@@ -98,7 +98,7 @@ class PytestLauncher(ForkingLauncher):
             names = " and ".join(missing)
             raise SuiteError(f"{self.python} has no {names}, which --pytest needs: {self.remedy}")
         if outcome.status != "ok":
-            needs = "--requirements names what they need beside the project"
+            needs = "--requirements names what they need besides the project"
             raise SuiteError(f"pytest cannot list {' '.join(self._shown())}: {outcome.reason}; {needs}")
         if answer["marked"] and not answer["tests"]:
             raise SuiteError(

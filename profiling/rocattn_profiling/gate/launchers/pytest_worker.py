@@ -95,7 +95,7 @@ def list_tests(request: Answer, plugin: Any, installed: Any, end: Any) -> Answer
 
 
 def run_test(request: Answer, plugin: Any, kit: Any, installed: Any, fork: Any, end: Any) -> Answer:
-    """Run one test and end with its timings as pytest-benchmark has them, and what was watched beside them."""
+    """Run one test and end with its timings as pytest-benchmark has them, and what was watched meanwhile."""
     import pytest
 
     sampling = plugin.Sampling(installed, request, fork, kit)

@@ -32,7 +32,7 @@ from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Case, Request
 
-_TAKEN_S = 0.001  # of a launch beside the run, which it shares with others of its command
+_TAKEN_S = 0.001  # of a launch besides the run, which it shares with others of its command
 _APART_S = 0.1  # of the canary, 0.2 ms, while a program runs
 _AROUND = 4  # times before and after it
 _WAITING = 0.1  # voluntary switches a call, of a benchmark that may wait

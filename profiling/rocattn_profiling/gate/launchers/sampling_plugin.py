@@ -24,7 +24,7 @@ WARMUP_NS = 20_000_000
 BETWEEN_NS = 2_000_000  # of fixed work: rounds of a microsecond are not interrupted by it one by one
 MOST_SAMPLES = 12  # stored of one launch; a test with a thousand rounds of its own has them averaged in groups
 FEWEST, FEWEST_LONG, LONG_NS = 4, 2, 500_000_000
-# Options that a project may set for people, and that change or break a measurement of one test.
+# Options that a project may set for interactive runs, and that change or break a measurement of one test.
 QUIET: dict[str, Any] = {
     "benchmark_disable": False, "benchmark_enable": True, "benchmark_skip": False, "benchmark_only": False,
     "benchmark_save": None, "benchmark_autosave": None, "benchmark_compare": None, "benchmark_compare_fail": [],
@@ -303,7 +303,7 @@ class Sampling(Single):
         return max(time.perf_counter_ns() - started, 1)
 
     def answer(self, data: list[float], number: int) -> dict[str, Any]:
-        """Return the samples in ns with what was watched beside them.
+        """Return the samples in ns with what was watched meanwhile.
 
         Args:
             data: Seconds of a call in each round, as pytest-benchmark has them.

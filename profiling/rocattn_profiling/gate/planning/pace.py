@@ -258,7 +258,7 @@ def parsed_limit(text: str) -> float:
 
 
 def span(seconds: tuple[float, float], *, unknown: bool = False) -> str:
-    """Return an estimate for people: ``about 18 min``, ``about 18 to 40 min``.
+    """Return a readable estimate: ``about 18 min``, ``about 18 to 40 min``.
 
     Args:
         seconds: The low and the high end.

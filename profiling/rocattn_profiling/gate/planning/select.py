@@ -57,7 +57,7 @@ def _last(name: str) -> str:
 
 
 def of_module(name: str, module: str) -> bool:
-    """Whether a benchmark is of a module: asv joins them by a dot, pytest by colons."""
+    """Whether a benchmark belongs to a module: asv joins them by a dot, pytest by colons."""
     return name.startswith((f"{module}.", f"{module}::"))
 
 

@@ -200,10 +200,13 @@ def test_a_timing_has_samples_cpu_times_and_switches(run):
     assert found.peak_rss_bytes > 2**20
 
 
-def test_the_right_parameters_arrive(run):
-    """Each combination runs with its own values."""
+def test_values_of_all_types_are_numbers(run):
+    """Each combination runs with its own values; peak memory covers what was allocated, object size is as it is."""
     assert run("Params.track_pair(20, 'z')").launch.samples_ns == [2000.0 + ord("z")]
     assert run("Params.track_pair(10, 'x')").launch.samples_ns == [1000.0 + ord("x")]
+    assert run("track_size").launch.samples_ns == [7.0]
+    assert 64 * 2**20 < run("peakmem_list").launch.samples_ns[0] < 2**30
+    assert 8000 <= run("mem_list").launch.samples_ns[0] < 9000
 
 
 def test_a_given_number_and_count_are_kept(run):
@@ -233,15 +236,20 @@ def test_setup_runs_before_every_timed_call(run):
     assert found.status == "ok", found.traceback
 
 
-def test_setup_that_is_not_implemented_skips_with_its_reason(run):
-    """NotImplementedError in setup is asv's word for skip."""
-    found = run("Params.time_it(10, 'y')")
-    assert (found.status, found.reason) == ("skipped", "no y here")
-
-
-def test_skip_in_the_body_skips_with_its_reason(run):
-    """SkipNotImplemented is the word in the body."""
-    assert (run("track_skips").status, run("track_skips").reason) == ("skipped", "not on this machine")
+@pytest.mark.parametrize(
+    ("label", "status", "reason"),
+    [
+        ("Params.time_it(10, 'y')", "skipped", "no y here"),  # NotImplementedError in setup is asv's word for it
+        ("track_skips", "skipped", "not on this machine"),  # in the body it is SkipNotImplemented
+        ("BadCache.time_never", "failed", "setup_cache: RuntimeError: cannot prepare"),
+        # BLAS is single-threaded by default, variables of asv's matrix win; PYTHONPATH and GIT_DIR stay out.
+        ("time_environment", "ok", ""),
+    ],
+)
+def test_how_it_ends_is_told_with_its_reason(run, label, status, reason):
+    """Skipped by itself, failed with where it failed, or run in the environment that it expects."""
+    found = run(label)
+    assert (found.status, found.reason) == (status, reason), found.traceback
 
 
 def test_a_cache_is_made_once_and_passed_to_all(run, tmp_path):
@@ -250,12 +258,6 @@ def test_a_cache_is_made_once_and_passed_to_all(run, tmp_path):
     assert run("Cached.track_cached").launch.samples_ns == [42.0]
     assert run("Cached.time_cached").status == "ok"
     assert (tmp_path / "log.txt").read_text() == "cache made\n"
-
-
-def test_a_cache_that_cannot_be_made_fails_its_benchmarks(run):
-    """The reason says that it was setup_cache."""
-    found = run("BadCache.time_never")
-    assert (found.status, found.reason) == ("failed", "setup_cache: RuntimeError: cannot prepare")
 
 
 def test_the_runner_is_ours_in_every_environment(suite, tmp_path):
@@ -326,24 +328,11 @@ def test_steal_is_the_share_of_cpu_time_given_to_others():
     assert len(asv_worker.cpu_ticks()) in {0, 8}
 
 
-def test_values_of_all_types_are_numbers(run):
-    """Peak memory covers what the benchmark allocated, object size and tracked numbers come as they are."""
-    assert run("track_size").launch.samples_ns == [7.0]
-    assert 64 * 2**20 < run("peakmem_list").launch.samples_ns[0] < 2**30
-    assert 8000 <= run("mem_list").launch.samples_ns[0] < 9000
-
-
 def test_peak_memory_does_not_start_at_the_parent_s_size(run):
     """A large parent must not hide the benchmark's own peak, as ru_maxrss would."""
     ballast = bytearray(os.urandom(4096)) * (300 * 2**20 // 4096)
     assert run("peakmem_list").launch.samples_ns[0] < 200 * 2**20
     assert len(ballast) == 300 * 2**20
-
-
-def test_threads_are_one_unless_the_suite_says_otherwise(run):
-    """BLAS is single-threaded by default, variables of asv's matrix win; PYTHONPATH and GIT_DIR stay out."""
-    found = run("time_environment")
-    assert found.status == "ok", found.traceback
 
 
 @pytest.mark.parametrize("given", [None, "g++"])
@@ -386,45 +375,36 @@ def test_owners_of_modules_are_those_of_importlib(monkeypatch, tmp_path):
     assert running_packages() == {"a": "1", "b-b": "1", "c": "1", "d": "1"}
 
 
-def test_an_unreadable_suite_is_one_line(tmp_path):
-    """A package whose __init__ exits the interpreter cannot be listed; it is said in one line."""
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("__init__.py", "import os\nos._exit(3)\n", r"cannot list the benchmarks.*status 3"),
+        # asv's discovery makes every class, and stops at the first that raises: the line says where that is.
+        ("bench_odd.py", "class Odd:\n    def __init__(self):\n        raise OSError('no data')\n    def time_x(self): ...\n",
+         r"no data \(bench_odd\.py, line 3\)$"),
+    ],
+)  # fmt: skip
+def test_an_unreadable_suite_is_one_line(tmp_path, file, text, why):
+    """A package that exits the interpreter cannot be listed, nor can a class that cannot be made."""
     folder = tmp_path / "benchmarks"
     folder.mkdir()
-    (folder / "__init__.py").write_text("import os\nos._exit(3)\n")
-    with pytest.raises(SuiteError, match=r"cannot list the benchmarks.*status 3"):
+    (folder / file).write_text(text)
+    with pytest.raises(SuiteError, match=why):
         Launcher(sys.executable, folder, tmp_path / "scratch").discover()
 
 
-def test_a_class_that_cannot_be_made_is_named_by_its_place(tmp_path):
-    """asv's discovery makes every class, and stops at the first that raises: the line says where that is."""
-    folder = tmp_path / "benchmarks"
-    folder.mkdir()
-    (folder / "bench_odd.py").write_text(
-        "class Odd:\n    def __init__(self):\n        raise OSError('no data')\n\n    def time_x(self):\n        ...\n"
-    )
-    with pytest.raises(SuiteError, match=r"no data \(bench_odd\.py, line 3\)$"):
-        Launcher(sys.executable, folder, tmp_path / "scratch").discover()
-
-
-def test_the_request_is_all_the_worker_reads(suite, tmp_path):
-    """The worker is a plain script: a JSON argument in, a JSON file out."""
+@pytest.mark.parametrize(
+    ("parent", "answered"), [({}, True), ({"parent": os.getpid()}, True), ({"parent": os.getppid()}, False)]
+)
+def test_the_request_is_all_the_worker_reads(suite, tmp_path, parent, answered):
+    """A plain script: a JSON argument in, a JSON file out; none for a gate that was killed before it could ask."""
     command = Launcher(sys.executable, suite, tmp_path / "scratch").call_command("bench.track_size", "bench.track_size")
     answer = tmp_path / "answer.json"
     request = {"do": "run", "suite": str(suite), "tree": str(suite.parent), "benchmark": "bench.track_size"}
-    request |= {"param": None, "answer": str(answer)}
-    subprocess.run([sys.executable, "-s", command[1], json.dumps(request)], check=True, cwd=tmp_path)
-    assert json.loads(answer.read_text())["value"] == 7.0
-
-
-def test_a_worker_whose_parent_is_gone_measures_nothing(suite, tmp_path):
-    """Started by a gate that was killed before the worker could ask to be killed with it."""
-    command = Launcher(sys.executable, suite, tmp_path / "scratch").call_command("bench.track_size", "bench.track_size")
-    for parent, answered in ((os.getpid(), True), (os.getppid(), False)):
-        answer = tmp_path / f"answer-{parent}.json"
-        request = {"do": "run", "suite": str(suite), "tree": str(suite.parent), "benchmark": "bench.track_size"}
-        request |= {"param": None, "answer": str(answer), "parent": parent}
-        ended = subprocess.run([sys.executable, "-s", command[1], json.dumps(request)], check=False, cwd=tmp_path)
-        assert (ended.returncode == 0, answer.exists()) == (answered, answered)
+    request |= {"param": None, "answer": str(answer), **parent}
+    ended = subprocess.run([sys.executable, "-s", command[1], json.dumps(request)], check=False, cwd=tmp_path)
+    assert (ended.returncode == 0, answer.exists()) == (answered, answered)
+    assert not answered or json.loads(answer.read_text())["value"] == 7.0
 
 
 def test_a_second_name_of_a_function_is_no_second_benchmark(tmp_path):

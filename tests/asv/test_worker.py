@@ -380,7 +380,7 @@ def test_owners_of_modules_are_those_of_importlib(monkeypatch, tmp_path):
     [
         ("__init__.py", "import os\nos._exit(3)\n", r"cannot list the benchmarks.*status 3"),
         # asv's discovery makes every class, and stops at the first that raises: the line says where that is.
-        ("bench_odd.py", "class Odd:\n    def __init__(self):\n        raise OSError('no data')\n    def time_x(self): ...\n",
+        ("bench_odd.py", "class Odd:\n def __init__(self):\n  raise OSError('no data')\n def time_x(self): ...\n",
          r"no data \(bench_odd\.py, line 3\)$"),
     ],
 )  # fmt: skip

@@ -405,7 +405,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         schema: Of this structure.
-        verdict: "pass", "regression", "problem" (a waiver is expired or unused), "inconclusive" or "not measured".
+        verdict: "pass", "regression", "problem" (a waiver has expired or is unused), "inconclusive" or "not measured".
         sentence: The verdict in one sentence.
         created_ms: Unix time of the verdict.
         base, head: The two sides.

@@ -80,7 +80,7 @@ class CombinedLauncher:
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
     ) -> Outcome:
-        """Measure a case by the launcher that it is of."""
+        """Measure a case with its launcher."""
         return self._launcher(case.benchmark.name).run(
             case, request, pos=pos, seed=seed, layout=layout, within_s=within_s
         )
@@ -91,13 +91,13 @@ class CombinedLauncher:
             launcher.end_server()
 
     def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
-        """Return the command of the launcher that the benchmark is of."""
+        """Return the command of the benchmark's launcher."""
         return self._launcher(name).call_command(name, label, answer)
 
     def loaded(
         self, name: str, label: str, trace: Sequence[str] = (), *, module: str = "", within_s: float = math.inf
     ) -> Loaded | None:
-        """Return what a benchmark loads, by the launcher that it is of."""
+        """Return what a benchmark loads, by its launcher."""
         return self._launcher(name).loaded(name, label, trace, module=module, within_s=within_s)
 
     def _launcher(self, name: str) -> CaseLauncher:
@@ -123,7 +123,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> str:
-        """The suite's folder, or else the first that tests were named of; "" for commands alone."""
+        """The suite's folder, or else that of the first tests named; "" for commands alone."""
         return self.config.benchmark_dir if self.suite else next((test.partition("::")[0] for test in self.tests), "")
 
     def launchers(

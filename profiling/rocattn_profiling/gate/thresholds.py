@@ -239,7 +239,7 @@ def read_toml(tree: Path, file: str, error: type[RocattnError]) -> tuple[dict[st
     Args:
         tree: A checkout.
         file: Path of the file in it.
-        error: Class of the exception for a file that is no TOML.
+        error: Class of the exception for a file that is not TOML.
 
     Returns:
         Its content, and its text; both empty where there is no such file.

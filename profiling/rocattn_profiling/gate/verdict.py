@@ -114,7 +114,7 @@ def read(path: Path) -> GateResult:
     """Read a verdict.
 
     Raises:
-        RocattnError: When it is missing, no regular file, or not a verdict of this schema.
+        RocattnError: When it is missing, not a regular file, or not a verdict of this schema.
     """
     try:
         with open_regular(path) as file:

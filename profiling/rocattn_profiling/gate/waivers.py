@@ -2,7 +2,7 @@
 
 They are in the gated repository's ``.rocattn/waivers.toml``, or for one change in a commit's trailer. A waiver accepts
 one benchmark, metric and architecture, named exactly. It widens no threshold and moves no baseline, and what it accepts
-is shown. A waiver that is expired or no longer needed fails the gate, since a rotting list hides the next regression.
+is shown. A waiver that expired or is no longer needed fails the gate, since a rotting list hides the next regression.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
         return self.benchmark, self.metric, self.arch
 
     def accepts(self, entry: Entry) -> bool:
-        """Whether it is of this regression: by its name, or by the place of its cause, which no number read off has."""
+        """Whether it covers this regression: by its name, or by the place of its cause, which exact metrics lack."""
         if entry.status in _GONE or self.metric == REMOVED:
             return entry.status in _GONE and self.metric == REMOVED and _belongs(entry.label, self.benchmark)
         if self.metric == CAUSE and entry.metric not in EXACT and entry.place is not None:
@@ -212,7 +212,7 @@ def apply(
         narrowed: Whether the run left out benchmarks, which may exist although it did not measure them.
 
     Returns:
-        The entries, and a line for each waiver that is expired or not needed.
+        The entries, and a line for each waiver that has expired or is not needed.
     """
     after = []
     for entry in entries:

@@ -34,26 +34,40 @@ def project(tmp_path):
     return projects(tmp_path)
 
 
-def test_changed_files_that_it_loads_are_named_with_lines(project):
-    """Neither a file that it does not load, nor the benchmark itself, which both sides run as head has it."""
-    context = project({
-        "tinylib/work.py": LIBRARY["tinylib/work.py"].replace("range(2)", "range(6)"),
-        "tinylib/apart.py": "def apart():\n    return 4\n",
-    })  # fmt: skip
-    (context.trees["base"] / "benchmarks/bench_work.py").write_text(SUITE.replace("20000", "10000"))
-    (entry,) = explained(context)
-    assert [one.text for one in entry.causes] == ["tinylib/work.py:5 changed (+1 -1)"]
-    assert places(entry) == [("tinylib/work.py", 5)]
+WORK = LIBRARY["tinylib/work.py"]
+SLOWER = WORK.replace("range(2)", "range(6)")
+APART = {"tinylib/apart.py": "def apart():\n    return 4\n"}
+FALLBACK = f"try:\n    from tinylib.fast import part\nexcept ImportError:\n    {WORK}"
+WITH_RANDOM = f"import random\n{WORK}"
 
 
-def test_a_module_that_only_base_loads_is_named(project):
-    """The fallback that takes its place has not changed, and neither has the import of it."""
-    work = f"try:\n    from tinylib.fast import part\nexcept ImportError:\n    {LIBRARY['tinylib/work.py']}"
-    context = project({"tinylib/work.py": work})
-    (context.trees["base"] / "tinylib/work.py").write_text(work)
-    (context.trees["base"] / "tinylib/fast.py").write_text("def part(n):\n    return n\n")
-    (entry,) = explained(context)
-    assert [one.text for one in entry.causes] == ["tinylib/fast.py is gone"]
+@pytest.mark.parametrize(
+    ("head", "base", "entry", "texts"),
+    [
+        ({"tinylib/work.py": SLOWER, **APART}, {"benchmarks/bench_work.py": SUITE.replace("20000", "10000")}, worse(),
+         ["tinylib/work.py:5 changed (+1 -1)"]),
+        ({"tinylib/work.py": FALLBACK}, {"tinylib/work.py": FALLBACK, "tinylib/fast.py": "def part(n): ...\n"},
+         worse(), ["tinylib/fast.py is gone"]),
+        # ``random`` and a package's ``__init__`` are loaded by everything: neither accuses a changed file of that name.
+        ({"tools/random.py": "x = 2\n", "tools/__init__.py": "x = 3\n", "tinylib/work.py": WITH_RANDOM},
+         {"tinylib/work.py": WITH_RANDOM}, worse(), []),
+        (APART, {"tinylib/__init__.py": f"{LIBRARY['tinylib/__init__.py']}\n\ndef old():\n    pass\n"},
+         worse("bench_work.time_needs_old", "missing", reason="gone"), ["tinylib/__init__.py:1 changed (+0 -4)"]),
+        # A module that cannot be imported is no benchmark: nobody knows what it would load.
+        ({"tinylib/apart.py": "x = 1\n", "README.md": "words\n"}, {},
+         worse("bench_gone", "failed", reason="cannot be imported"),
+         ["README.md is new", "tinylib/apart.py:1 changed (+1 -2)"]),
+    ],
+    ids=["what it loads, and not the benchmark itself", "only base loads it", "a library's module", "base's files",
+         "all, where neither side runs"],
+)  # fmt: skip
+def test_changed_files_that_it_loads_are_named_with_lines(project, head, base, entry, texts):
+    """Neither a file that it does not load, nor a fallback or an import that has not changed."""
+    context = project(head)
+    for path, text in base.items():
+        (context.trees["base"] / path).write_text(text)
+    (found,) = explained(context, entry)
+    assert [one.text for one in found.causes] == texts
 
 
 def test_a_data_file_beside_a_loaded_module_is_named(project):
@@ -95,15 +109,6 @@ def test_a_renamed_file_is_compared_with_what_it_was(repo, tmp_path):
     changed = "tinylib/pieces.py:2 (tinylib/parts.py in base) changed (+1 -1)"
     assert entry.causes[0].text == changed
     assert places(entry) == [("tinylib/pieces.py", 2), ("tinylib/work.py", 1)]
-
-
-def test_a_module_of_a_library_is_not_the_projects(project):
-    """``random`` and a package's ``__init__`` are loaded by everything: neither accuses a changed file of that name."""
-    context = project({"tools/random.py": "x = 2\n", "tools/__init__.py": "x = 3\n"})
-    for tree in context.trees.values():
-        (tree / "tinylib/work.py").write_text(f"import random\n{LIBRARY['tinylib/work.py']}")
-    (entry,) = explained(context)
-    assert entry.causes == []
 
 
 def test_another_compiled_module_points_at_native_sources(tmp_path):
@@ -149,22 +154,6 @@ def test_a_failure_on_head_is_located_by_its_traceback(project):
         traceback = f'  File "{folder}/tinylib/parts.py", line 3, in part\n    raise ValueError\n'
         (entry,) = explained(context, worse(status="failed", reason="ValueError: planted", traceback=traceback))
         assert places(entry) == [("tinylib/parts.py", 3), ("tinylib/parts.py", 2)]
-
-
-def test_a_benchmark_that_head_lacks_has_base_s_files(project):
-    """Those of them that changed, and no others."""
-    gone = LIBRARY["tinylib/__init__.py"]
-    context = project({"tinylib/__init__.py": gone, "tinylib/apart.py": "def apart():\n    return 4\n"})
-    (context.trees["base"] / "tinylib/__init__.py").write_text(f"{gone}\n\ndef old():\n    pass\n")
-    (entry,) = explained(context, worse("bench_work.time_needs_old", "missing", reason="old is gone"))
-    assert [path for path, _ in places(entry)] == ["tinylib/__init__.py"]
-
-
-def test_all_changed_files_count_where_neither_side_runs(project):
-    """A module that cannot be imported is no benchmark: nobody knows what it would load."""
-    context = project({"tinylib/apart.py": "x = 1\n", "README.md": "words\n"})
-    (entry,) = explained(context, worse("bench_gone", "failed", reason="cannot be imported"))
-    assert [one.text for one in entry.causes] == ["README.md is new", "tinylib/apart.py:1 changed (+1 -2)"]
 
 
 def test_two_environments_are_compared_by_what_is_loaded(project):

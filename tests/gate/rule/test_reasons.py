@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.cli import main
@@ -21,6 +22,8 @@ from rocattn_profiling.gate.rule.pairs import Decision, Pair
 from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.rule.reasons import GUARDS, Limits, launches_needed, undecided
 from rocattn_profiling.gate.rule.suite import decide, decide_suite
+
+from ..conftest import fold
 
 LIMITS = Limits(change=0.005, alone=0.025, leniency=1.0, equivalence=0.0125)
 
@@ -42,41 +45,42 @@ def test_the_guard_that_crosses_the_limit_is_the_reason(guard):
     assert found.remedy
 
 
-@pytest.mark.parametrize("guard", ["always_interrupted", "slow_spells"])
-def test_a_guard_that_prevents_a_pass_is_the_reason(guard):
-    """The change is nothing, and would pass without the guard."""
-    steps = ((None, 0.001), ("drift", 0.001), (guard, 0.3))
-    assert undecided(analysis(shift=0.001, same=steps), Policy(), 5, LIMITS).code == guard
+DRIFT = Reason("drift", "it drifted", "take turns")
 
 
-def test_a_change_too_small_to_call_lacks_a_pass():
-    """That it is small is no reason by itself: such a change may pass, so what a pass lacks is told."""
-    found = undecided(analysis(shift=0.015, change=((None, 0.001), ("small", 1.0))), Policy(), 5, LIMITS)
-    assert found.code == "few_rounds"
-    assert "a pass needs" in found.text
-    assert "a regression needs" not in found.text
-
-
-def test_significant_alone_names_the_number_of_benchmarks():
-    """Below 2.5 %, and above what Holm's step-down leaves of it."""
-    found = undecided(analysis(change=((None, 0.01), ("clock", 0.012))), Policy(), 5, LIMITS)
-    assert (found.code, found.remedy) == ("many_benchmarks", "measure it alone")
-    assert "1.2 %" in found.text
-    assert "0.5 %" in found.text
-
-
-def test_sides_in_sequence_and_a_moving_clock_come_first():
-    """More rounds would mend neither."""
-    note = Reason("drift", "it drifted", "take turns")
-    assert undecided(analysis(note=note), Policy(), 5, LIMITS) == note
-    assert undecided(analysis(clock=True), Policy(), 5, LIMITS).code == "clock"
-
-
-def test_noise_that_no_rounds_mend_is_named():
-    """A projection above the most rounds that the gate takes; or an estimate between the sizes of both verdicts."""
-    quiet, loud = (undecided(analysis(shift=0.0, error=error), Policy(), 5, LIMITS) for error in (0.025, 0.5))
-    assert (quiet.code, loud.code) == ("few_rounds", "noise")
-    assert "about 7 rounds" in quiet.remedy
+@pytest.mark.parametrize(
+    ("facts", "code", "line"),
+    [
+        # The change is nothing, and would pass without the guard.
+        *(({"shift": 0.001, "same": ((None, 0.001), ("drift", 0.001), (guard, 0.3))}, guard, ": ".join(GUARDS[guard]))
+          for guard in ("always_interrupted", "slow_spells")),
+        # That it is small is no reason by itself: such a change may pass, so what a pass lacks is told.
+        ({"shift": 0.015, "change": ((None, 0.001), ("small", 1.0))}, "few_rounds", snapshot("""\
+a pass needs the probability of 5 % or more to fall to 1.25 % (now 50 %): about 6 rounds would decide, if the noise
+    stays the same\
+""")),
+        # Below 2.5 %, and above what Holm's step-down leaves of it.
+        ({"change": ((None, 0.01), ("clock", 0.012))}, "many_benchmarks", snapshot(
+            "p = 1.2 % would be enough alone; among these benchmarks it must be 0.5 %: measure it alone"
+        )),
+        # More rounds would mend neither sides in sequence nor a moving clock: they come first.
+        ({"note": DRIFT}, "drift", "it drifted: take turns"),
+        ({"clock": True}, "clock", ": ".join(GUARDS["clock"])),
+        # A projection above the most rounds that the gate takes; or an estimate between the sizes of both verdicts.
+        ({"shift": 0.0, "error": 0.025}, "few_rounds", snapshot("""\
+a pass needs the probability of 5 % or more to fall to 1.25 % (now 50 %): about 7 rounds would decide, if the noise
+    stays the same\
+""")),
+        ({"shift": 0.0, "error": 0.5}, "noise", snapshot("""\
+a pass needs the probability of 5 % or more to fall to 1.25 % (now 50 %): more than 200 rounds would be needed:
+    make the benchmark less noisy\
+""")),
+    ],
+)  # fmt: skip
+def test_an_undecided_pair_says_why(facts, code, line):
+    """What kept it from a verdict, and what would decide it."""
+    found = undecided(analysis(**facts), Policy(), 5, LIMITS)
+    assert (found.code, fold(f"{found.text}: {found.remedy}")) == (code, line)
 
 
 @pytest.mark.parametrize("same", [0.001, 0.0125, 0.05])

@@ -26,21 +26,33 @@ def test_without_a_file_the_rule_stays(tmp_path):
         assert found.notes([]) == []
 
 
-def test_the_first_match_counts(tmp_path, entry):
-    """In the file's order; what a table leaves out stays as the run has it, not as a later table has it."""
-    found = load(tmp_path, """
-[[threshold]]
-benchmark = "bench_a.*"
-rounds = 12
-[[threshold]]
-benchmark = "*"
-tolerance = 0.2
-floor = "3 us"
-""")  # fmt: skip
-    first = found.policy_for("bench_a.C.time_x(1)", "time", POLICY)
-    assert (first.looks, first.tolerance, first.floor) == ((5, 10, 12), 0.05, 0.0)
-    second = found.policy_for("bench_b.C.time_x(1)", "time", POLICY)
-    assert (second.looks, second.tolerance, second.floor) == (POLICY.looks, 0.2, 3000.0)
+FIRST = '[[threshold]]\nbenchmark = "bench_a.*"\nrounds = 12\n[[threshold]]\nbenchmark = "*"\n'
+ALL = '[[threshold]]\nbenchmark = "*"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "metric", "unit", "changed"),
+    [
+        # In the file's order; what a table leaves out stays as the run has it, not as a later table has it.
+        (f'{FIRST}tolerance = 0.2\nfloor = "3 us"', "bench_a.C.time_x(1)", "time", "", {"looks": (5, 10, 12)}),
+        (f'{FIRST}tolerance = 0.2\nfloor = "3 us"', "b.time_x(1)", "time", "", {"tolerance": 0.2, "floor": 3000.0}),
+        (f'{ALL}metric = "peakmem"\nfloor = "2 MiB"', "x", "time", "", {}),
+        (f'{ALL}metric = "peakmem"\nfloor = "2 MiB"', "x", "peakmem", "", {"floor": 2.0 * 2**20}),
+        # A benchmark may stop earlier; it cannot make the whole suite longer.
+        *((f"{ALL}rounds = {rounds}", "x", "time", "", {"looks": looks}) for rounds, looks in (
+            (5, (5,)), (7, (5, 7)), (20, (5, 10, 15, 20)), (200, (5, 10, 15, 20)), (2, (2,)))),
+        # Times are in ns, memory in bytes, tracked values in their own unit.
+        (f'{ALL}floor = "5 us"', "x", "time", "", {"floor": 5000.0}),
+        (f'{ALL}floor = "5 us"', "x", "track", "seconds", {"floor": 5000.0}),
+        (f'{ALL}floor = "3.5 ulp"', "x", "track", "ulp", {"floor": 3.5}),
+    ],
+)  # fmt: skip
+def test_the_first_match_counts(tmp_path, text, label, metric, unit, changed):
+    """It changes what it says of the run's policy, and nothing else."""
+    expected = {"looks": POLICY.looks, "tolerance": 0.05, "floor": 0.0, **changed}
+    policy = load(tmp_path, text).policy_for(label, metric, POLICY, unit)
+    assert {name: getattr(policy, name) for name in expected} == expected
+    assert (policy is POLICY) == (not changed)
 
 
 @pytest.mark.parametrize(
@@ -60,22 +72,6 @@ def test_a_label_matches_itself_and_patterns_match_whole_labels(tmp_path, patter
     """Brackets in a label are the label's; case counts; a prefix needs its star."""
     found = load(tmp_path, f'[[threshold]]\nbenchmark = "{pattern}"\ngate = false\n')
     assert (found.find(label, "time") is not None) is matches
-
-
-def test_a_metric_narrows_a_pattern(tmp_path):
-    """The same label may have a time and a peak."""
-    found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nmetric = "peakmem"\nfloor = "2 MiB"\n')
-    assert found.policy_for("x", "time", POLICY) is POLICY
-    assert found.policy_for("x", "peakmem", POLICY).floor == 2 * 2**20
-
-
-@pytest.mark.parametrize(
-    ("rounds", "looks"), [(5, (5,)), (7, (5, 7)), (20, (5, 10, 15, 20)), (200, (5, 10, 15, 20)), (2, (2,))]
-)
-def test_rounds_are_at_most_those_of_the_run(tmp_path, rounds, looks):
-    """A benchmark may stop earlier; it cannot make the whole suite longer."""
-    found = load(tmp_path, f'[[threshold]]\nbenchmark = "*"\nrounds = {rounds}\n')
-    assert found.policy_for("x", "time", POLICY).looks == looks
 
 
 def test_what_is_not_judged_is_shown_after_the_first_look(tmp_path, entry):
@@ -111,16 +107,12 @@ def test_an_exact_metric_has_no_rule_but_that_it_is_judged(tmp_path, entry):
 
 
 def test_units_of_a_floor_are_the_benchmarks(tmp_path):
-    """Times in ns, memory in bytes, tracked values in their own unit; any other would be a limit of another size."""
+    """Any other would be a limit of another size; a larger floor of the run's stays."""
     found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nfloor = "5 us"\n')
-    assert found.policy_for("x", "time", POLICY).floor == 5000.0
     assert found.policy_for("x", "time", Policy(floor=9000.0)).floor == 9000.0
-    assert found.policy_for("x", "track", POLICY, "seconds").floor == 5000.0
     for metric, unit in (("peakmem", ""), ("mem", ""), ("track", "ulp")):
         with pytest.raises(ThresholdError, match=f"{FILE}:1: its floor is in us, but x is in"):
             found.policy_for("x", metric, POLICY, unit)
-    own = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nfloor = "3.5 ulp"\n')
-    assert own.policy_for("x", "track", POLICY, "ulp").floor == 3.5
 
 
 def test_a_floor_lets_small_changes_pass(tmp_path, make_pair):

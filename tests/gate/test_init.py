@@ -180,7 +180,7 @@ def test_commands_are_written_where_the_gate_reads_them(repo, capsys):
     assert start(repo) == 0
     assert answer(capsys)["setup"]["kinds"] == ["file"]
     assert start(repo, "--command", "./d") == 4
-    assert f"{settings.FILE} says what is measured" in capsys.readouterr().err
+    assert f"{settings.FILE} already says what is measured" in capsys.readouterr().err
 
 
 def test_linters_find_nothing_in_what_is_written(repo, tmp_path):

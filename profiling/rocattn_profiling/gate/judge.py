@@ -24,7 +24,6 @@ from rocattn_profiling.base.status import USAGE, CommandError
 from rocattn_profiling.gate import options as gate_options
 from rocattn_profiling.gate.rule.pairs import Pair, PairError, Side
 from rocattn_profiling.gate.rule.policy import Policy
-from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
     from rocattn_profiling.gate.rule.suite import SuiteDecision
@@ -101,6 +100,8 @@ def _opened(name: str) -> Iterator[BinaryIO]:
 
 def _report(judged: Judged, arguments: argparse.Namespace) -> None:
     """Write the decisions, and print problems and counts."""
+    from rocattn_profiling.pages.render import count
+
     for problem in judged.problems:
         say(f"{arguments.input}: {problem}")
     if more := judged.refused - len(judged.problems):

@@ -33,6 +33,18 @@ def series_of():
     return make_series
 
 
+@pytest.fixture(scope="module")
+def log_of():
+    """Return a function: a number of commits on the branch, named as in `make_series`, a millisecond apart."""
+
+    def log(count):
+        shas = [f"{n:040x}" for n in range(count)]
+        infos = [CommitInfo(sha, 1_789_000_000_000 + n, f"Commit {n}", n, on_branch=True) for n, sha in enumerate(shas)]
+        return History(dict(zip(shas, infos, strict=True)), "main", shas[-1])
+
+    return log
+
+
 @pytest.fixture
 def history():
     """Twelve commits named as in `make_series`; the fourth has a hostile subject."""

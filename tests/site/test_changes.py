@@ -6,6 +6,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.asv.launch import Benchmark, Case
 from rocattn_profiling.asv.series import is_rate
@@ -27,12 +28,9 @@ STEP = [*wobble(1.0, 11), *wobble(1.3, 9, 11)]
 
 
 @pytest.fixture
-def long_history():
+def long_history(log_of):
     """Thirty commits on the branch; every subject is plain."""
-    commits = {
-        f"{n:040x}": CommitInfo(f"{n:040x}", 1_789_000_000_000 + n, f"Commit {n}", n, on_branch=True) for n in range(30)
-    }
-    return History(commits, "main", f"{29:040x}")
+    return log_of(30)
 
 
 def site_of(series, history, waived=lambda *_: "", **more):
@@ -66,18 +64,24 @@ def test_a_history_of_another_repository_is_not_called_quiet(series_of, long_his
     assert "of them on main" not in pages["index.html"]
 
 
-def test_a_short_history_is_not_called_free_of_regressions(series_of, long_history):
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([STEP[:4]], "too short to search"),
+        ([[0.0] * 11, STEP[:4]], "too short to search"),
+        ([[0.0] * 11], "nothing to search"),
+        ([STEP[:4], STEP], "1 regression open"),
+    ],
+    ids=["short", "zeros and short", "zeros", "one that is long enough"],
+)
+def test_a_short_history_is_not_called_free_of_regressions(series_of, long_history, lines, says):
     """The first site that anybody makes has a few commits: green would say what nobody looked at."""
-    _, pages = site_of([series_of(STEP[:4])], long_history)
-    assert '<div class="value">too short to search</div>' in pages["index.html"]
-    assert "not looked at: 1 line of fewer than 8 points" in pages["index.html"]
-    assert "No line could be searched." in pages["changes.html"]
-    _, pages = site_of([series_of([0.0] * 11), series_of(STEP[:4], benchmark="suite.time_b")], long_history)
-    assert '<div class="value">too short to search</div>' in pages["index.html"]
-    _, pages = site_of([series_of([0.0] * 11)], long_history)
-    assert '<div class="value">nothing to search</div>' in pages["index.html"]
-    _, pages = site_of([series_of(STEP[:4]), series_of(STEP, benchmark="suite.time_b")], long_history)
-    assert "too short to search" not in pages["index.html"]
+    series = [series_of(values, benchmark=f"suite.time_{n}") for n, values in enumerate(lines)]
+    _, pages = site_of(series, long_history)
+    assert f'<div class="value">{says}</div>' in pages["index.html"]
+    alone = lines == [STEP[:4]]
+    assert ("not looked at: 1 line of fewer than 8 points" in pages["index.html"]) == (STEP[:4] in lines)
+    assert not alone or "No line could be searched." in pages["changes.html"]
 
 
 def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_history):
@@ -112,24 +116,15 @@ def test_the_site_and_the_gate_take_the_same_units_for_rates(series_of, long_his
     assert bool(verdict.ungated(Case(benchmark=benchmark, param=None, label="x"))) == rate
 
 
-def test_pages_point_at_nothing_that_they_do_not_have(series_of):
+def test_pages_point_at_nothing_that_they_do_not_have(series_of, log_of):
     """Without an audit no commit's page tells of machine code; a chart too full for dots is not said to have them."""
-    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", n, f"Commit {n}", n, on_branch=True) for n in range(90)}
-    history = History(commits, "main", f"{89:040x}")
+    history = log_of(90)
     audited = series_of([1.0] * 20, benchmark="bench_audit.K.track_vgprs", params={"arch": "gfx942", "kernel": "k"})
     for points, more in ((20, []), (20, [audited]), (70, [])):
         changes, pages = site_of([series_of([*wobble(1.0, 11), *wobble(1.3, points - 11, 11)]), *more], history)
         (change,) = changes.listed
         assert ("machine code differs" in pages[f"commits/{change.likeliest}.html"]) == bool(more)
         assert ("Hover over a dot" in pages["history/bench-inference.html"]) == (points == 20)
-
-
-def test_a_level_that_came_back_is_recovered(series_of, long_history):
-    """Up and down again: neither stands; both are listed as undone."""
-    changes, pages = site_of([series_of([*wobble(1.0, 10), *wobble(1.4, 9), *wobble(1.0, 10)])], long_history)
-    assert [c.state for c in changes.listed if c.worse] == ["recovered"]
-    assert changes.open == []
-    assert "Undone by a later change" in pages["changes.html"]
 
 
 def test_an_accepted_regression_is_waived_with_its_reason(series_of, long_history):
@@ -162,37 +157,39 @@ def test_audit_numbers_are_known_to_waivers_by_kernel_and_arch(series_of):
         assert gate_names(series_of([1.0], benchmark=f"s.C.{name}", params={})) == (f"s.C.{name}", metric, "")
 
 
-def test_nothing_is_compared_across_another_driver(series_of, long_history):
+def places_of(fact, *values):
+    """A fact's value at each of 20 commits: values with the commit that each begins at."""
+    found = {}
+    for value, start in values:
+        found |= {f"{n:040x}": {"cpu": "x"} | ({fact: value} if value else {}) for n in range(start, 20)}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("places", "gap", "boundary"),
+    [
+        (places_of("driver", ("6.3", 0), ("<6.4>", 11)), (), (11, "driver 6.3 -> <6.4>")),
+        (places_of("driver", ("6.3", 0), ("", 10), ("6.4", 11)), (), (11, "driver 6.3 -> 6.4")),
+        (places_of("compiler", ("clang 21", 0), ("clang 22", 10)), (10,), (10, "compiler clang 21 -> clang 22")),
+        (places_of("compiler", ("", 0), ("clang 22", 11)), (), None),
+    ],
+    ids=["driver", "not written down in between", "begins without a point", "a newer tool's fact"],
+)
+def test_nothing_is_compared_across_another_driver(series_of, long_history, places, gap, boundary):
     """A step where the driver became another one is no change: the boundary is drawn and declared instead."""
-    places = {f"{n:040x}": {"driver": "6.3" if n < 11 else "<6.4>", "cpu": "x"} for n in range(20)}
-    changes, pages = site_of([series_of(STEP, places=places)], long_history)
-    assert changes.listed == []
-    assert [(b.sha, b.text) for b in changes.boundaries] == [(f"{11:040x}", "driver 6.3 -> <6.4>")]
-    assert 'class="edge"' in pages["history/bench-inference.html"]
-    for name in ("changes.html", "history/bench-inference.html"):
-        assert "driver 6.3 -&gt; &lt;6.4&gt;" in pages[name]
+    values = [None if n in gap else value for n, value in enumerate(STEP)]
+    changes, pages = site_of([series_of(values, places=places)], long_history)
+    assert [(int(b.sha, 16), b.text) for b in changes.boundaries] == ([boundary] if boundary else [])
+    assert len(changes.listed) == (boundary is None)
+    assert ('class="edge"' in pages["history/bench-inference.html"]) == bool(boundary)
+    for name in ("changes.html", "history/bench-inference.html") if boundary else ():
+        assert boundary[1].replace("<", "&lt;").replace(">", "&gt;") in pages[name]
 
 
-def test_what_older_files_do_not_know_is_no_boundary(series_of, long_history):
-    """A fact that appears with a newer tool says nothing; a boundary without a point counts from the next one."""
-    late = {f"{n:040x}": {"cpu": "x"} | ({"compiler": "clang 22"} if n > 10 else {}) for n in range(20)}
-    changes, _ = site_of([series_of(STEP, places=late)], long_history)
-    assert changes.boundaries == []
-    assert len(changes.open) == 1
-    other = {f"{n:040x}": {"compiler": "clang 21" if n < 10 else "clang 22"} for n in range(20)}
-    gap = [*STEP[:10], None, *STEP[11:]]
-    changes, _ = site_of([series_of(gap, places=other)], long_history)
-    assert [b.sha for b in changes.boundaries] == [f"{10:040x}"]
-    assert changes.listed == []
+def test_a_boundary_without_a_point_counts_from_the_next_one():
+    """Of two, the one whose commit was measured by this line stays where it is."""
     order = {sha: number for number, sha in enumerate("abcde")}
     assert _starts("abde", [Boundary(sha, "m", "") for sha in "bc"], order) == {"b", "d"}
-
-
-def test_a_fact_that_a_file_in_between_lacks_is_still_compared(series_of, long_history):
-    """The driver was written down at commit 0, not at 10, and is another one at 11."""
-    places = {f"{n:040x}": {"driver": "6.3" if n < 11 else "6.4"} for n in range(20)} | {f"{10:040x}": {"cpu": "x"}}
-    changes, _ = site_of([series_of(STEP, places=places)], long_history)
-    assert [(b.sha, b.text) for b in changes.boundaries] == [(f"{11:040x}", "driver 6.3 -> 6.4")]
 
 
 def test_a_boundary_is_of_one_machine_and_environment(series_of, long_history):
@@ -244,10 +241,11 @@ def test_a_regression_is_open_until_the_level_comes_back(series_of, long_history
     (new,) = find_changes([series_of(STEP[:15])], long_history).listed
     assert (new.state, new.open, new.tone) == ("new", True, "bad")
     back = [series_of([*wobble(1.0, 10), *wobble(1.4, 9), *wobble(1.0, 10)])]
-    (up,) = [change for change in find_changes(back, long_history).listed if change.worse]
-    assert (up.state, up.open, up.tone) == ("recovered", False, "")
-    (up,) = [change for change in find_changes(back, long_history, lambda *_: "why").listed if change.worse]
-    assert (up.state, up.open, up.tone) == ("recovered", False, "")
+    for waived in (lambda *_: "", lambda *_: "why"):
+        changes, pages = site_of(back, long_history, waived)
+        assert [(c.state, c.open, c.tone) for c in changes.listed if c.worse] == [("recovered", False, "")]
+        assert changes.open == []
+        assert "Undone by a later change" in pages["changes.html"]
 
 
 def test_commits_of_other_branches_are_not_part_of_the_line(series_of, long_history):
@@ -291,17 +289,19 @@ def test_a_feed_s_entry_says_what_is_known_of_the_regression(series_of, long_his
     """Size with its interval, the low end first, state, commits and acceptance; improvements are none."""
     faster = series_of([1 / value for value in STEP], benchmark="suite.time_faster")
     changes = find_changes([series_of(STEP), faster], long_history, lambda *_: "needed for #7")
-    (change,) = [change for change in changes.listed if change.worse]
     feed, (entry,) = entries_of(changes, long_history)
-    low, high = (f"{100 * (ratio - 1):+.1f} %" for ratio in (change.point.ratio_low, change.point.ratio_high))
-    size = f"{100 * (change.point.ratio - 1):+.1f} %"
-    assert entry["summary"].startswith(f"{change.label}: {size} (95 %: {low} to {high}) on box, py3.11-numpy2.4")
-    assert ", waived after 9 points" in entry["summary"]
-    assert ("or from another of" in entry["summary"]) == (len(change.commits) > 1)
-    assert entry["summary"].endswith("; accepted: needed for #7")
-    assert entry["title"] == f"{change.likeliest[:8]} Commit 11: 1 line {size} (waived)"
     # The date of the commit, 1_789_000_000_011 ms, is that of the news; of the feed, that of its newest entry.
-    assert entry["updated"] == feed.find(f"{ATOM}updated").text == "2026-09-10T00:26:40Z"
+    assert feed.find(f"{ATOM}updated").text == entry["updated"]
+    assert entry == snapshot(
+        {
+            "id": "urn:uuid:7c42f203-76f4-5de5-bc72-37b6a9480ddc",
+            "title": "00000000 Commit 11: 1 line +30.0 % (waived)",
+            "updated": "2026-09-10T00:26:40Z",
+            "link": None,
+            "summary": "bench.inference.cpu('b1-h3-q33'): +30.0 % (95 %: +29.6 % to +30.4 %) on box, py3.11-numpy2.4, "
+            "waived after 9 points; accepted: needed for #7",
+        }
+    )
     undated = {sha: dataclasses.replace(info, date_ms=0) for sha, info in long_history.commits.items()}
     _, (entry,) = entries_of(changes, History(undated, "main", long_history.head))
     assert entry["updated"] == "2026-09-21T00:26:40Z"  # of the result: eleven days after the first
@@ -414,18 +414,15 @@ def test_a_rise_from_zero_is_a_change(series_of, long_history, values, states):
         assert changes.listed[0].likeliest == f"{11:040x}"
 
 
-@pytest.mark.parametrize(("level", "state"), [(2e-16, "small"), (1e-9, "confirmed")])
-def test_a_rise_from_zero_within_rounding_is_small(series_of, long_history, level, state):
-    """A result that was exact and is off by its last bit is not slower; it would head every list."""
-    line = series_of([0.0] * 11 + [level] * 9, benchmark="suite.track_error", unit="error")
-    assert [change.state for change in find_changes([line], long_history).listed] == [state]
-
-
-def test_a_rise_from_zero_is_not_sought_across_another_driver(series_of, long_history):
-    """Zeros of the old driver and fives of the new one."""
-    places = {f"{n:040x}": {"driver": "6.8" if n < 11 else "6.9"} for n in range(20)}
-    line = series_of([0.0] * 11 + [5.0] * 9, benchmark="suite.track_leaks", unit="leaks", places=places)
-    assert find_changes([line], long_history).listed == []
+@pytest.mark.parametrize(
+    ("level", "places", "states"),
+    [(2e-16, {}, ["small"]), (1e-9, {}, ["confirmed"]), (5.0, places_of("driver", ("6.8", 0), ("6.9", 11)), [])],
+    ids=["a last bit, which would head every list", "an error", "zeros of the old driver, fives of the new one"],
+)
+def test_a_rise_from_zero_that_is_no_regression(series_of, long_history, level, places, states):
+    """What was exact and is off by its last bit is not slower; nothing is sought across another driver."""
+    line = series_of([0.0] * 11 + [level] * 9, benchmark="suite.track_error", unit="error", places=places)
+    assert [change.state for change in find_changes([line], long_history).listed] == states
 
 
 def test_what_asv_conf_accepts_is_waived_with_its_reason(series_of, long_history):
@@ -485,10 +482,10 @@ def test_a_cause_is_a_commit_with_its_lines_the_largest_first(series_of, long_hi
     assert "What moved" not in pages[f"commits/{12:040x}.html"]
 
 
-def crowd(series_of, lines=200, factor=1.09, unmoved=0):
-    """Lines of twenty suites, all higher from commit 11 on, and some that are not."""
+def crowd(series_of, lines=200, factor=1.09, unmoved=0, suites=20):
+    """Lines of so many suites, all higher from commit 11 on, and some that are not."""
     wobbles = [[value * (1 + 0.001 * ((n + at) % 5)) for at, value in enumerate(stepped(factor))] for n in range(lines)]
-    moved = [series_of(own, benchmark=f"suite{n % 20}.Bench.time_{n}") for n, own in enumerate(wobbles)]
+    moved = [series_of(own, benchmark=f"suite{n % suites}.Bench.time_{n}") for n, own in enumerate(wobbles)]
     return [*moved, *(series_of(wobble(1.0, 20), benchmark=f"still.time_{n}") for n in range(unmoved))]
 
 
@@ -519,21 +516,15 @@ def test_an_event_is_listed_once_and_is_no_regression(series_of, long_history):
 
 
 @pytest.mark.parametrize(
-    ("lines", "unmoved", "doubted"), [(40, 0, True), (40, 300, True), (40, 500, False), (19, 0, False)]
+    ("lines", "unmoved", "suites", "doubted"),
+    [(40, 0, 20, True), (40, 300, 20, True), (40, 500, 20, False), (19, 0, 20, False), (40, 0, 1, False)],
 )
-def test_many_lines_at_a_commit_of_code_are_in_doubt(series_of, long_history, lines, unmoved, doubted):
-    """A core function moves as many: it is open, and the page says where else to look."""
-    changes, pages = site_of(crowd(series_of, lines, unmoved=unmoved), long_history)
+def test_many_lines_at_a_commit_of_code_are_in_doubt(series_of, long_history, lines, unmoved, suites, doubted):
+    """A core function moves as many: it is open, and the page says where else to look. A suite shares its code."""
+    changes, pages = site_of(crowd(series_of, lines, unmoved=unmoved, suites=suites), long_history)
     (cause,) = changes.of("open")
     assert (len(cause.changes), bool(cause.doubt), cause.event) == (lines, doubted, "")
     assert ("perhaps the machine" in pages["index.html"]) == doubted
-
-
-def test_many_lines_of_one_suite_are_no_event(series_of, long_history):
-    """They share their code."""
-    series = [series_of(stepped(1.3), benchmark=f"s.Bench.time_{n}") for n in range(40)]
-    (cause,) = find_changes(series, long_history).causes
-    assert cause.doubt == ""
 
 
 @pytest.mark.parametrize(("lines", "found"), [(8, 8), (3, 0), (400, 400)])

@@ -41,33 +41,43 @@ def said(values, unit="seconds", *, lower=True):
     return entry.latest, entry.previous, entry.first, entry.direction, entry.worse
 
 
-def test_the_newest_point_is_compared_with_previous_and_first():
-    """What failed or is not available in between is passed over; a line of one point is against nothing."""
-    assert said([1.0, 2.0, 3.0]) == ("3.00 s", "+50.0 %", "+200 %", "up", True)
-    assert said([4.0, None, math.nan, 3.0]) == ("3.00 s", "-25.0 %", "-25.0 %", "down", False)
-    assert said([None, 2.0]) == ("2.00 s", "—", "—", "", False)
-    assert said([2.0, 3.0], "GB/s", lower=False)[3:] == ("up", False)
-    assert said([3.0, 2.0], "GB/s", lower=False)[3:] == ("down", True)
-    assert said([2.0, 3.0], "bytes", lower=None)[3:] == ("up", False)
-    assert said([-2.0, -3.0])[1] == "-50.0 %"  # below 0, down stays down
-
-
-@pytest.mark.parametrize(("newest", "word"), [(None, "failed"), (math.nan, "n/a")])
-def test_a_missing_newest_value_is_not_replaced_by_an_older_one(newest, word):
-    """What ran before and does not any more has neither a time nor a change."""
-    assert said([1.0, 2.0, newest]) == (word, "", "", "", False)
+@pytest.mark.parametrize(
+    ("values", "options", "expected"),
+    [
+        ([1.0, 2.0, 3.0], {}, ("3.00 s", "+50.0 %", "+200 %", "up", True)),
+        ([4.0, None, math.nan, 3.0], {}, ("3.00 s", "-25.0 %", "-25.0 %", "down", False)),
+        ([None, 2.0], {}, ("2.00 s", "—", "—", "", False)),
+        ([1.0, 2.0, None], {}, ("failed", "", "", "", False)),
+        ([1.0, 2.0, math.nan], {}, ("n/a", "", "", "", False)),
+        ([2.0, 3.0], {"unit": "GB/s", "lower": False}, ("3 GB/s", "+50.0 %", "+50.0 %", "up", False)),
+        ([3.0, 2.0], {"unit": "GB/s", "lower": False}, ("2 GB/s", "-33.3 %", "-33.3 %", "down", True)),
+        ([2.0, 3.0], {"unit": "bytes", "lower": None}, ("3.00 B", "+50.0 %", "+50.0 %", "up", False)),
+        ([-2.0, -3.0], {}, ("-3.00 s", "-50.0 %", "-50.0 %", "down", False)),  # below 0, down stays down
+    ],
+)
+def test_the_newest_point_is_compared_with_previous_and_first(values, options, expected):
+    """What failed or is not available in between is passed over; at the end it has neither a value nor a change."""
+    assert said(values, **options) == expected
     assert entry_of(HistoryLine("p", "n", "m", "seconds", Points.of([]))).latest == "not measured"
 
 
-def test_intervals_that_touch_are_no_direction():
+NO_INTERVAL = Point(sha="a", date_ms=0, value=9.0)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "direction"),
+    [
+        (point(4.0, 3.0, 5.0), point(2.0, 1.0, 3.0), ""),
+        (point(4.0, 3.1, 5.0), point(2.0, 1.0, 3.0), "up"),
+        (point(0.5, 0.2, 1.0), point(2.0, 1.0, 3.0), ""),
+        (point(0.5, 0.2, 0.9), point(2.0, 1.0, 3.0), "down"),
+        (NO_INTERVAL, point(2.0, 1.0, 3.0), ""),
+        (point(2.0, 1.0, 3.0), NO_INTERVAL, ""),
+    ],
+)
+def test_intervals_that_touch_are_no_direction(new, old, direction):
     """Only what left the other's interval went up or down; without an interval nothing did."""
-    old = point(2.0, 1.0, 3.0)
-    assert direction_of(point(4.0, 3.0, 5.0), old) == ""
-    assert direction_of(point(4.0, 3.1, 5.0), old) == "up"
-    assert direction_of(point(0.5, 0.2, 1.0), old) == ""
-    assert direction_of(point(0.5, 0.2, 0.9), old) == "down"
-    assert direction_of(Point(sha="a", date_ms=0, value=9.0), old) == ""
-    assert direction_of(old, Point(sha="a", date_ms=0, value=9.0)) == ""
+    assert direction_of(new, old) == direction
 
 
 def test_values_are_against_the_first_that_is_one():
@@ -96,30 +106,28 @@ def test_names_of_pages_are_unlike():
     assert names[0] == "a-time-x"
 
 
-def test_lines_with_open_changes_are_drawn_first(series_of, monkeypatch):
+def test_lines_with_open_changes_are_drawn_first(series_of, log_of, monkeypatch):
     """Of five lines three fit; the last one regressed. Lines stay in order."""
     monkeypatch.setattr(history, "LINES", 3)
-    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(20)}
-    log = History(commits, "main", f"{19:040x}")
+    log = log_of(20)
     flat = [1 + 0.001 * (n % 3) for n in range(20)]
     step = [value * (1.3 if n > 10 else 1) for n, value in enumerate(flat)]
     series = [series_of(step if n == 4 else flat, benchmark="s.time_x", params={"n": str(n)}) for n in range(5)]
     changes = find_changes(series, log)
     (family,) = families(series, changes.by_series())
-    page = history_page(family, Around(commits))
+    page = history_page(family, Around(log.commits))
     assert [panel.label for panel in page.panels] == ["n=0", "n=1", "n=4"]
     assert (page.lines, page.left_out, page.open, page.commits) == (5, 2, 1, 20)
     assert [line.name for line in page.overview.lines] == ["n=0", "n=1", "n=4"]
 
 
-def test_changes_of_a_page_are_newest_first(series_of):
+def test_changes_of_a_page_are_newest_first(series_of, log_of):
     """A regression of commit 11 and its end with 22: the end comes first."""
-    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(32)}
-    log = History(commits, "main", f"{31:040x}")
+    log = log_of(32)
     values = [(1.3 if 11 <= n < 22 else 1) * (1 + 0.001 * (n % 3)) for n in range(32)]
     changes = find_changes([one := series_of(values)], log)
     (family,) = families([one], changes.by_series())
-    page = history_page(family, Around(commits))
+    page = history_page(family, Around(log.commits))
     assert [int(change.likeliest, 16) for change in page.changes] == [22, 11]
     assert (page.open, len(page.changes)) == (0, 2)
     assert page.overview.bands == []  # of what stands only; the chart of the line has both
@@ -139,14 +147,13 @@ def test_a_sketch_is_of_its_own_backend(series_of):
     assert heights["cpu-flash"] == sorted(set(heights["cpu-flash"]), reverse=True)  # y grows downwards
 
 
-def test_the_table_lists_newest_commits_first_with_failures(series_of, monkeypatch):
+def test_the_table_lists_newest_commits_first_with_failures(series_of, log_of, monkeypatch):
     """Ten rows at least; of a commit that is not in the clone no subject is made up."""
     monkeypatch.setattr(history, "TABLE_ROWS", 3)
     values = [float(n + 1) for n in range(14)]
     values[12] = None
     (family,) = families([series_of(values)])
-    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1, f"Commit {n}", n, on_branch=True) for n in range(14)}
-    page = history_page(family, Around(commits))
+    page = history_page(family, Around(log_of(14).commits))
     assert [row.subject for row in page.rows] == [f"Commit {n}" for n in range(13, 3, -1)]
     assert [row.cells for row in page.rows][:3] == [["14.0 s"], ["failed"], ["12.0 s"]]
     rows = history_page(family, Around({})).rows
@@ -163,12 +170,13 @@ def test_environments_that_share_a_page_are_told_apart(series_of):
     assert len({panel.anchor for panel in page.panels}) == 3
 
 
-def test_a_change_is_drawn_from_the_last_surely_old_commit(series_of):
+def test_a_change_is_drawn_from_the_last_surely_old_commit(series_of, log_of):
     """The band reaches from before the first commit that it may have come with to the last; the tooltip names all."""
-    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(20)}
+    log = log_of(20)
+    commits = log.commits
     flat = [1 + 0.001 * (n % 3) for n in range(20)]
     series = [series_of([value * (1.3 if n > 10 else 1) for n, value in enumerate(flat)])]
-    changes = find_changes(series, History(commits, "main", f"{19:040x}"))
+    changes = find_changes(series, log)
     (found,) = changes.listed
     wide = msgspec.structs.replace
     shas = [f"{n:040x}" for n in (9, 10, 11, 12)]
@@ -186,12 +194,13 @@ def test_a_change_is_drawn_from_the_last_surely_old_commit(series_of):
     assert f"with {found.likeliest[:8]} Commit 11" in alone.title
 
 
-def test_a_boundary_stands_before_its_commit(series_of):
+def test_a_boundary_stands_before_its_commit(series_of, log_of):
     """Between the last point of the old driver and the first of the new one."""
-    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(9)}
+    log = log_of(9)
+    commits = log.commits
     places = {sha: {"driver": "6.3" if info.order < 4 else "6.4"} for sha, info in commits.items()}
     both = [series_of([1.0] * 9, places=places, env=env) for env in ("py3.11", "py3.12")]
-    changes = find_changes(both, History(commits, "main", f"{8:040x}"))
+    changes = find_changes(both, log)
     page = history_page(families(both)[0], Around(commits, boundaries=changes.boundaries))
     assert len(page.boundaries) == 2  # one of each environment; drawn over each other they would be one, and are
     for chart in (page.overview, page.panels[0].chart):
@@ -272,12 +281,13 @@ def test_a_module_named_bench_is_no_grid_of_ours(series_of):
     assert [family.name for family in families(both)] == ["bench.Sort.peakmem_all", "bench.Sort.time_all"]
 
 
-def test_a_change_has_its_dot_in_a_history_of_any_length(series_of):
+def test_a_change_has_its_dot_in_a_history_of_any_length(series_of, log_of):
     """Of 400 commits few have dots; the one that moved the level is among them, with its tooltip."""
-    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(400)}
+    log = log_of(400)
+    commits = log.commits
     values = [(1.3 if n >= 211 else 1) * (1 + 0.001 * (n % 5)) for n in range(400)]
     values[210], values[212] = 0.9, 1.5  # the lowest and the highest of their stretches
-    changes = find_changes([one := series_of(values)], History(commits, "main", f"{399:040x}"))
+    changes = find_changes([one := series_of(values)], log)
     (found,) = changes.listed
     line = HistoryLine("p", "cpu", "box", "seconds", one.points, one.label, changes=[found])
     chart = history_charts.panel_chart("p", [line], CommitPlaces(commits), Around(commits), 300, [])
@@ -335,9 +345,9 @@ def test_a_legend_is_short_and_says_all_on_hover(series_of):
     assert page.legend[0].full_name == f"n=1, {envs[0]}"
 
 
-def test_tags_stand_below_the_dates_and_never_overlap(series_of):
+def test_tags_stand_below_the_dates_and_never_overlap(series_of, log_of):
     """At their commit, or between two where it was not measured; of 40 tags those that fit, versions first."""
-    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(100)}
+    commits = log_of(100).commits
     values = [1.0 + 0.001 * (n % 7) for n in range(80)]
     line = series_of(values)
     sparse = msgspec.structs.replace(line, points=[point for n, point in enumerate(line.points) if n not in {50, 51}])

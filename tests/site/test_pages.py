@@ -170,10 +170,7 @@ def test_history_draws_each_line_with_its_gaps(pages):
     titles = re.findall(r"<title>([^<]+)</title>", text)
     assert any("failed" in t and "00000000 2026-09-13" in t for t in titles)
     assert sum("4.00 ms (3.96 to 4.04 ms)" in t for t in titles) == 6
-
-
-def test_history_tells_what_moved_and_keeps_the_table(pages):
-    """The newest value, its changes, and every commit with its subject are text too, not only pictures."""
+    # What moved, and every commit with its subject, are text too, not only pictures.
     text = pages["history/bench-inference.html"]
     assert "5.20 ms" in text
     assert "+30.0 %" in text
@@ -182,22 +179,23 @@ def test_history_tells_what_moved_and_keeps_the_table(pages):
     assert len(re.findall(r'role="img" aria-label="[^"]{20,}', text)) == 3
 
 
-def test_a_move_is_marked_at_the_commit_where_it_happens(series_of, history):
-    """A point outside of the previous one's interval is marked up or down: a hint, in neutral words."""
-    for values, expected in (([4.0, 5.0], (1, 0)), ([5.0, 4.0], (0, 1)), ([4.0, 4.01], (0, 0))):
-        text = dict(pages_of(Site([series_of(values)], history)))["index.html"]
-        assert (text.count("1 above the previous commit"), text.count("1 below the previous commit")) == expected
-
-
-def test_a_hint_warns_of_what_is_worse(series_of, history):
-    """Up is worse for times and down for rates: only that is in the colour of a warning, on both pages."""
-    for unit, values, worse in (
-        ("seconds", [4.0, 5.0], True), ("seconds", [5.0, 4.0], False), ("GB/s", [4.0, 5.0], False),
-        ("GB/s", [5.0, 4.0], True),
-    ):  # fmt: skip
-        made = dict(pages_of(Site([series_of(values, benchmark="suite.track_x", unit=unit)], history)))
-        assert ('<span class="tag warn">1 ' in made["index.html"]) == worse
-        assert ('<span class="tag warn" title="the intervals' in made["history/suite-track-x.html"]) == worse
+@pytest.mark.parametrize(
+    ("unit", "values", "above", "below", "worse"),
+    [
+        ("seconds", [4.0, 5.0], 1, 0, True),
+        ("seconds", [5.0, 4.0], 0, 1, False),
+        ("seconds", [4.0, 4.01], 0, 0, False),
+        ("GB/s", [4.0, 5.0], 1, 0, False),
+        ("GB/s", [5.0, 4.0], 0, 1, True),
+    ],
+)
+def test_a_move_is_marked_at_the_commit_where_it_happens(series_of, history, unit, values, above, below, worse):
+    """A point outside of the previous one's interval: a hint in neutral words, in colour only where it is worse."""
+    made = dict(pages_of(Site([series_of(values, benchmark="suite.track_x", unit=unit)], history)))
+    text = made["index.html"]
+    assert (text.count("1 above the previous commit"), text.count("1 below the previous commit")) == (above, below)
+    assert ('<span class="tag warn">1 ' in text) == worse
+    assert ('<span class="tag warn" title="the intervals' in made["history/suite-track-x.html"]) == worse
 
 
 def test_values_below_zero_are_not_upside_down(series_of, history):
@@ -209,24 +207,20 @@ def test_values_below_zero_are_not_upside_down(series_of, history):
     assert "+100" not in pages["history/bench-inference.html"]
 
 
-def test_a_combination_in_two_environments_is_one(series_of, history):
-    """What is measured in two places is counted once, and the places beside it."""
-    pages = dict(pages_of(Site([series_of([1.0, 1.1]), series_of([1.2, 1.1], env="py3.12")], history)))
-    assert "1 parameter combination in 2 environments over 2 commits" in pages["history/bench-inference.html"]
-    assert "1 combination in 2 environments, 2 commits" in pages["index.html"]
-
-
 def test_results_of_two_machines_or_environments_stay_apart(series_of, history):
-    """Lines of different machines or environments are never joined: each gets a chart that names its place."""
+    """Each line has a chart that names its place; the combination counts once, with the places beside it."""
     series = [
         series_of([1.0, 1.1]),
         series_of([2.0, 2.1], machine="other"),
         series_of([3.0, 3.1], env="py3.13-numpy2.5"),
     ]
-    text = dict(pages_of(Site(series, history)))["history/bench-inference.html"]
+    pages = dict(pages_of(Site(series, history)))
+    text = pages["history/bench-inference.html"]
     assert {"on box, py3.11-numpy2.4", "on box, py3.13-numpy2.5", "on other"} <= set(
         re.findall(r"on (?:box|other)[^<]*", text)
     )
+    assert "1 parameter combination in 3 environments over 2 commits" in text
+    assert "1 combination in 3 environments, 2 commits" in pages["index.html"]
 
 
 def test_long_histories_say_what_they_leave_out(series_of, history):

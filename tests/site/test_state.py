@@ -18,7 +18,7 @@ from rocattn_profiling.kernels.pins import Pin, Pins
 from rocattn_profiling.pages.charts import thin
 from rocattn_profiling.pages.render import GENERATOR
 from rocattn_profiling.site.changes import find_changes, rules_of_asv
-from rocattn_profiling.site.commits import CommitInfo, History, branch_with, commit_url, read_history
+from rocattn_profiling.site.commits import History, branch_with, commit_url, read_history
 from rocattn_profiling.site.history import LINES, TABLE_COLUMNS
 from rocattn_profiling.site.site import HINTS, Site, commit_pages, commit_paths, pages_of, write_site
 from rocattn_profiling.site.state import HEADLINE, arch_state, broken_lines, last_measured, read_standing
@@ -147,29 +147,22 @@ def test_a_kernel_page_has_a_chart_for_each_number(series_of, history):
     assert "kernels/flash-attention-causal-f16-d-128.html" in pages["kernels.html"]
 
 
-def test_code_size_is_told_and_not_judged(series_of, history):
-    """Larger code is a change without a verdict: neither an open regression nor an improvement."""
-    series = [audited(series_of, "code_bytes", [9000.0] * 6 + [9900.0] * 6, unit="bytes")]
-    changes = find_changes(series, history)
-    assert [(c.worse, c.better, c.tone) for c in changes.listed] == [(False, False, "")]
-    pages = dict(pages_of(Site(series, history, changes=changes)))
-    assert "Neither better nor worse" in pages["changes.html"]
-    assert "0 regressions open" in pages["index.html"]
-    assert page_of(series, history, 6).machine_code[0].tone == ""
-
-
 @pytest.mark.parametrize("metric", ["code_bytes", "lds_bytes", "sgprs"])
-def test_what_is_neither_good_nor_bad_is_so_on_every_page(series_of, history, metric):
-    """The page of its history said "Lower is better" and marked a rise, where that of the changes said neither."""
-    series = [msgspec.structs.replace(audited(series_of, metric, [9000.0] * 11 + [9900.0]), unit="bytes")]
+@pytest.mark.parametrize("rise", [6, 11])
+def test_what_is_neither_good_nor_bad_is_so_on_every_page(series_of, history, metric, rise):
+    """Larger code is a change without a verdict: neither an open regression nor an improvement, on no page."""
+    series = [audited(series_of, metric, [9000.0] * rise + [9900.0] * (12 - rise), unit="bytes")]
     changes = find_changes(series, history)
+    assert [(c.worse, c.better, c.tone) for c in changes.listed] == [(False, False, "")] * (rise == 6)
     pages = dict(pages_of(Site(series, history, changes=changes)))
+    assert ("Neither better nor worse" in pages["changes.html"]) == (rise == 6)
+    assert "0 regressions open" in pages["index.html"]
     for name, text in pages.items():
         if name.startswith(("history/", "kernels/")) and name.endswith(".html"):
             assert not re.search("(Low|High)er is better[^;]", text)
             assert "+10.0 %" in text
             assert 'class="tag warn"' not in text
-    assert page_of(series, history, 11).machine_code[0].tone == ""
+    assert page_of(series, history, rise).machine_code[0].tone == ""
 
 
 def test_what_fell_to_nothing_is_told_as_that(series_of, history):
@@ -210,10 +203,7 @@ def test_a_thinned_line_keeps_ends_extremes_failures_and_gaps(count):
     if count > 300:
         assert any(values[i] is None for i in kept)
         assert any(values[i] is not None and math.isnan(values[i]) for i in kept)
-
-
-def test_one_failure_among_thousands_is_drawn():
-    """It is neither the lowest nor the highest of its stretch; of several in one the first stands for all."""
+    # Of two failures in one stretch the first stands for all; it is neither its lowest nor its highest.
     values = [1.0 + 0.001 * (n % 7) for n in range(2000)]
     values[777] = values[778] = None
     kept = thin(encoded(values), 40)
@@ -221,15 +211,14 @@ def test_one_failure_among_thousands_is_drawn():
     assert len(kept) <= 61
 
 
-def test_pages_of_long_histories_stay_small(series_of):
+def test_pages_of_long_histories_stay_small(series_of, log_of):
     """Three hundred lines on one page: few enough elements for any browser, and it says what is left out."""
-    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", n, "s", n, on_branch=True) for n in range(150)}
     rng = random.Random(7)  # noqa: S311 - test data, not secrets
     series = [
         series_of([rng.uniform(1, 1.1) for _ in range(150)], params={"n": str(n)}, benchmark="s.time_x")
         for n in range(LINES + 5)
     ]
-    text = dict(pages_of(Site(series, History(commits, "main", f"{149:040x}"))))["history/s-time-x.html"]
+    text = dict(pages_of(Site(series, log_of(150))))["history/s-time-x.html"]
     assert len(text) < 6 << 20
     assert len(re.findall("<(circle|line|path|text|polyline|td)[ >]", text)) < 40_000
     assert "5 combinations are not drawn here" in text

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -76,32 +77,21 @@ def test_json_is_alone_on_stdout_and_whole(run_bench, tmp_path):
     assert "b1-h2-q9-k13-d12-causal" in err
 
 
-def test_a_wrong_output_is_exit_status_1_and_named(run_bench):
-    """The backend, its error and what was allowed are in one line; a right backend beside it does not hide it."""
-    words = ["--backend", "cpu", "odd-scaled", "--backend-module", "odd_backends"]
-    status, out, err = run_bench(*SHAPE, *SHORT, *words)
-    assert status == 1
-    assert out == ""
-    (line,) = [line for line in err.splitlines() if line.startswith("WRONG")]
-    assert "custom/odd-scaled/b1-h2-q9-k13-d12-causal-float32: error of out is " in line
-
-
-def test_a_written_input_is_exit_status_1_and_named(run_bench):
-    """The table says which, and the line that it may not."""
-    words = ["--backend", "cpu", "odd-writer", "--backend-module", "odd_backends"]
-    status, _, err = run_bench(*SHAPE, *SHORT, *words)
-    assert status == 1
-    assert " WROTE q " in err
-    assert "custom/odd-writer/b1-h2-q9-k13-d12-causal-float32: the backend wrote into q" in err
-
-
-def test_a_crashing_backend_is_exit_status_3_and_named(run_bench, tmp_path):
-    """What it printed is kept in a file that the last lines name."""
-    words = ["--backend", "cpu", "odd-leave", "--backend-module", "odd_backends"]
-    status, _, err = run_bench(*SHAPE, *SHORT, *words)
-    assert status == 3
-    assert "on odd-leave: the process ended with exit status 7: the last words" in err
-    assert str(tmp_path / "out" / "failures.log") in err
+@pytest.mark.parametrize(
+    ("backend", "status", "line"),
+    [
+        ("odd-scaled", 1, r"WRONG.* custom/odd-scaled/b1-h2-q9-k13-d12-causal-float32: error of out is .*"),
+        ("odd-writer", 1, r"WRONG.* custom/odd-writer/b1-h2-q9-k13-d12-causal-float32: the backend wrote into q.*"),
+        ("odd-leave", 3, r".* on odd-leave: the process ended with exit status 7: the last words.*"),
+    ],
+)
+def test_a_backend_that_fails_beside_a_right_one_is_named(run_bench, tmp_path, backend, status, line):
+    """What is wrong is in one line; what a process printed is kept in a file that the last lines name."""
+    found, out, err = run_bench(*SHAPE, *SHORT, "--backend", "cpu", backend, "--backend-module", "odd_backends")
+    assert (found, out) == (status, "")
+    assert len([each for each in err.splitlines() if re.fullmatch(line, each)]) == 1
+    assert (" WROTE q " in err) == (backend == "odd-writer")
+    assert (str(tmp_path / "out" / "failures.log") in err) == (backend == "odd-leave")
 
 
 @pytest.mark.usefixtures("_instant")
@@ -228,53 +218,57 @@ def is_worker(process):
         return False
 
 
-class FakeStore:
-    """Remembers what is added to it."""
+@pytest.fixture
+def added(monkeypatch):
+    """The records that reached asv's store, on a machine of one core whose commit is clean."""
+    found = []
 
-    added: list = []  # noqa: RUF012 - shared with the test on purpose
-    results_dir = "results"
+    class FakeStore:
+        results_dir = "results"
 
-    def __init__(self, root):
-        self.root = root
+        def __init__(self, root):
+            self.root = root
 
-    def add_records(self, records):
-        """Keep them for the test to see."""
-        FakeStore.added = list(records)
-        return len(FakeStore.added)
+        def add_records(self, records):
+            found.extend(records)
+            return len(found)
 
-
-@pytest.mark.usefixtures("_instant")
-@pytest.mark.parametrize(("commit", "stored"), [("clean", 1), ("dirty", 0), ("none", 0)])
-def test_only_a_clean_commit_goes_to_the_asv_store(run_bench, monkeypatch, commit, stored):
-    """A dirty tree, or a copy outside git, has no place in a history by commit: a line says so."""
-    found = None if commit == "none" else Commit(sha="a" * 40, date_ms=1, dirty=commit == "dirty")
-    monkeypatch.setattr(harness.machine, "measured_repo", lambda: HERE)
-    monkeypatch.setattr(harness.machine, "this_commit", lambda _repo: found)
-    monkeypatch.setattr(asv_store, "AsvStore", FakeStore)
-    FakeStore.added = []
-    monkeypatch.setattr(machine, "available_cores", lambda: 1)
-    status, _, err = run_bench("--grid", "square", "--quick", *SHORT[:-1], "--backend", "cpu")
-    assert status == 0
-    assert len(FakeStore.added) == 3 * stored
-    assert ("added 3 results of commit aaaaaaaaa" in err) == bool(stored)
-    assert ("not added to the asv store" in err) != bool(stored)
-
-
-@pytest.mark.usefixtures("_instant")
-@pytest.mark.parametrize(
-    ("words", "switches", "added", "why"),
-    [
-        (["--grid", "square", "--backend", "cpu", "odd-good"], 0, 3, "but not 3 of a backend that no commit has"),
-        ([*SHAPE, "--backend", "cpu"], 0, 0, "not added to the asv store: 1 of a shape or model that is not"),
-        (["--grid", "square", "--backend", "cpu"], 10**6, 0, "not added to the asv store: 3 of which other processes"),
-    ],
-)
-def test_what_is_not_of_the_commits_stays_out_of_the_store(run_bench, monkeypatch, words, switches, added, why):
-    """A user's backend, a shape of one's own, and times of a busy machine would show steps that no commit made."""
     monkeypatch.setattr(harness.machine, "measured_repo", lambda: HERE)
     monkeypatch.setattr(harness.machine, "this_commit", lambda _repo: Commit(sha="a" * 40, date_ms=1))
     monkeypatch.setattr(asv_store, "AsvStore", FakeStore)
     monkeypatch.setattr(machine, "available_cores", lambda: 1)
+    return found
+
+
+@pytest.mark.usefixtures("_instant")
+@pytest.mark.parametrize("commit", ["clean", "dirty", "none"])
+def test_only_a_clean_commit_goes_to_the_asv_store(run_bench, added, monkeypatch, commit):
+    """A dirty tree, or a copy outside git, has no place in a history by commit: a line says so."""
+    found = None if commit == "none" else Commit(sha="a" * 40, date_ms=1, dirty=commit == "dirty")
+    monkeypatch.setattr(harness.machine, "this_commit", lambda _repo: found)
+    status, _, err = run_bench("--grid", "square", "--quick", *SHORT[:-1], "--backend", "cpu")
+    assert (status, len(added)) == (0, 3 * (commit == "clean"))
+    assert ("added 3 results of commit aaaaaaaaa" in err) == (commit == "clean")
+    assert ("not added to the asv store" in err) != (commit == "clean")
+
+
+UNUSUAL = "not added to the asv store: its history is of normal data"
+
+
+@pytest.mark.usefixtures("_instant")
+@pytest.mark.parametrize(
+    ("words", "switches", "count", "why"),
+    [
+        (["--grid", "square", "--backend", "cpu", "odd-good"], 0, 3, "but not 3 of a backend that no commit has"),
+        ([*SHAPE, "--backend", "cpu"], 0, 0, "not added to the asv store: 1 of a shape or model that is not"),
+        (["--grid", "square", "--backend", "cpu"], 10**6, 0, "not added to the asv store: 3 of which other processes"),
+        ([*SHAPE, "--backend", "cpu", "--seed", "1"], 0, 0, UNUSUAL),
+        ([*SHAPE, "--backend", "cpu", "--data", "trig"], 0, 0, UNUSUAL),
+        ([*SHAPE, "--backend", "cpu", "--threads", "2"], 0, 0, UNUSUAL),
+    ],
+)
+def test_what_is_not_of_the_commits_stays_out_of_the_store(run_bench, added, monkeypatch, words, switches, count, why):
+    """A user's backend, shape, data or threads, and a busy machine's times would show steps that no commit made."""
     made = harness.measure_side_by_side
 
     def busy(*given, **more):
@@ -286,29 +280,27 @@ def test_what_is_not_of_the_commits_stays_out_of_the_store(run_bench, monkeypatc
         return sides
 
     monkeypatch.setattr(harness, "measure_side_by_side", busy)
-    FakeStore.added = []
-    _, _, err = run_bench(*words, "--quick", "--backend-module", "odd_backends", *SHORT[:-1])
+    status, _, err = run_bench("--quick", "--backend-module", "odd_backends", *SHORT[:-1], *words)
+    assert (status, len(added)) == (0, count)
     assert why in err
-    assert len(FakeStore.added) == added
 
 
-@pytest.mark.parametrize("command", ["bench", "memory"])
-@pytest.mark.parametrize("count", ["0", "4097", "2147483648", "two"])
-def test_a_number_of_threads_that_no_machine_has_is_refused(command, count, capsys):
-    """Before anything is measured: with that many it did not end."""
-    with pytest.raises(SystemExit) as ended:
-        main([command, "--threads", count])
-    assert ended.value.code == 4
-    assert f"argument --threads: '{count}' is not a number of threads, 1 to 4096" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("limit", ["nan", "inf", "-1", "0", "1e9", "long"])
-def test_a_time_limit_that_no_process_can_be_held_to_is_refused(limit, capsys):
-    """Before anything is measured: with NaN every config was skipped, and no timer takes inf."""
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", f"--time-limit={limit}"])
-    assert ended.value.code == 4
-    assert f"argument --time-limit: '{limit}' is not a number of seconds above 0" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("command", "option", "values", "why"),
+    [
+        # With that many threads it did not end; with NaN every config was skipped, and no timer takes inf.
+        ("bench", "--threads", ["0", "4097", "2147483648", "two"], "is not a number of threads, 1 to 4096"),
+        ("memory", "--threads", ["0", "4097", "2147483648", "two"], "is not a number of threads, 1 to 4096"),
+        ("bench", "--time-limit", ["nan", "inf", "-1", "0", "1e9", "long"], "is not a number of seconds above 0"),
+    ],
+)
+def test_a_number_that_no_run_can_be_held_to_is_refused(command, option, values, why, capsys):
+    """Before anything is measured."""
+    for value in values:
+        with pytest.raises(SystemExit) as ended:
+            main([command, f"{option}={value}"])
+        assert ended.value.code == 4
+        assert f"argument {option}: '{value}' {why}" in capsys.readouterr().err
 
 
 def test_the_time_limit_that_is_named_is_enough():
@@ -316,19 +308,6 @@ def test_the_time_limit_that_is_named_is_enough():
     text = limits.time_problem(60.4, 60.0)
     assert text == "would take about 60 s, the limit is 60 s: raise it with --time-limit 91"
     assert limits.time_problem(0.004, 0.001).startswith("would take about 0.004 s, the limit is 0.001 s")
-
-
-@pytest.mark.usefixtures("_instant")
-@pytest.mark.parametrize("words", [["--seed", "1"], ["--data", "trig"], ["--threads", "2"]])
-def test_unusual_settings_stay_out_of_the_asv_store(run_bench, monkeypatch, words):
-    """A history in which one commit had other data or threads would show a step that no code made."""
-    monkeypatch.setattr(harness.machine, "measured_repo", lambda: HERE)
-    monkeypatch.setattr(harness.machine, "this_commit", lambda _repo: Commit(sha="a" * 40, date_ms=1))
-    monkeypatch.setattr(machine, "available_cores", lambda: 1)
-    monkeypatch.setattr(asv_store, "AsvStore", None)
-    status, _, err = run_bench(*SHAPE, *SHORT[:-1], "--backend", "cpu", *words)
-    assert status == 0
-    assert "not added to the asv store: its history is of normal data" in err
 
 
 @pytest.mark.usefixtures("_instant")

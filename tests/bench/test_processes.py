@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from rocattn.backends.gpu import GpuBackend
 from rocattn.config import AttentionConfig
-from rocattn.errors import NoBackendError, RocattnError
+from rocattn.errors import RocattnError
 from rocattn_profiling.bench import launch as bench_launch
 from rocattn_profiling.bench import limits
 from rocattn_profiling.bench import session as harness
@@ -80,22 +80,21 @@ def test_samples_are_long_enough_for_the_clock(tmp_path):
     assert max(launch.samples_ns) * launch.number > 200_000
 
 
-def test_gradients_are_measured_and_checked(tmp_path):
-    """The backward direction is checked by its gradients; a wrong dk is found."""
-    config = CONFIG.replace(direction="backward")
-    good, bad = bench(tmp_path, ["cpu", "odd-scaled"], [config])
-    assert good.check.ok
-    assert good.check.factor == 3
-    assert not bad.check.ok
-    assert bad.check.what == "dk"
-
-
-@pytest.mark.parametrize("backend", ["odd-scaled", "odd-row", "odd-idle"])
-def test_a_wrong_output_is_found_however_little_is_wrong(tmp_path, backend):
-    """1 % off, one row zero, or returning at once with whatever another backend left in memory."""
-    right, wrong = bench(tmp_path, ["cpu", backend], launches=1)
+@pytest.mark.parametrize(
+    ("backend", "direction", "what"),
+    [
+        ("odd-scaled", "backward", "dk"),
+        ("odd-scaled", "forward", "out"),
+        ("odd-row", "forward", "out"),
+        ("odd-idle", "forward", "out"),
+    ],
+)
+def test_a_wrong_output_is_found_however_little_is_wrong(tmp_path, backend, direction, what):
+    """1 % off, one row zero, or returning at once with whatever another backend left in memory; a wrong gradient."""
+    right, wrong = bench(tmp_path, ["cpu", backend], [CONFIG.replace(direction=direction)])
     assert right.check.ok
-    assert not wrong.check.ok
+    assert direction == "forward" or right.check.factor == 3
+    assert (wrong.check.ok, wrong.check.what) == (False, what)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -141,20 +140,15 @@ def test_what_a_backend_prints_is_not_taken_for_a_result(tmp_path):
     assert record.check.ok
 
 
-def test_what_does_not_fit_is_skipped_with_its_size(tmp_path):
-    """The other backend of the config is measured all the same."""
-    good, large = bench(tmp_path, ["odd-good", "odd-large"])
+def test_what_does_not_fit_is_skipped_with_its_size(tmp_path, monkeypatch):
+    """The other backend is measured all the same. Tensors, outputs, check and process count, not the workspace only."""
+    good, large = bench(tmp_path / "large", ["odd-good", "odd-large"])
     assert good.launches
-    assert large.skipped.startswith("needs 137400.0 GB of workspace and ")
-    assert large.skipped.endswith(" GB available")
-
-
-def test_what_fits_depends_on_the_memory_that_is_left(tmp_path, monkeypatch):
-    """Tensors, both outputs, the check and the process itself are counted, not only the workspace."""
+    assert re.fullmatch(r"needs 137400\.0 GB of workspace and .* GB available", large.skipped)
     monkeypatch.setattr(harness.machine, "available_memory_bytes", lambda: 250_000_000)
-    skipped = bench(tmp_path, ["cpu"])[0].skipped
+    (record,) = bench(tmp_path / "little", ["cpu"])
     pattern = r"needs \d+\.\d MB of workspace and \d+\.\d MB for tensors, 250\.0 MB available"
-    assert re.fullmatch(pattern, skipped)
+    assert re.fullmatch(pattern, record.skipped)
 
 
 class Card(GpuBackend):
@@ -208,46 +202,46 @@ def test_the_estimate_follows_the_work_and_the_machine():
     assert limits.estimate_call_s(longer, CEILINGS, 10**9, on_gpu=True) == pytest.approx(0.02)
 
 
-def test_an_unsupported_config_is_skipped_with_its_reason(tmp_path):
-    """And no process is started for it."""
-    (record,) = bench(tmp_path, ["odd-unable"])
-    assert record.skipped == "not supported: needs a moon"
+@pytest.mark.parametrize(
+    ("backend", "length", "reason"),
+    [
+        ("odd-unable", 9, "not supported: needs a moon"),
+        ("odd-good", 20_000, r"would take about .*the limit is 1 s: raise it with --time-limit .*"),
+    ],
+)
+def test_what_is_not_tried_is_skipped_with_its_reason(tmp_path, backend, length, reason):
+    """No process is started for it."""
+    (record,) = bench(tmp_path, [backend], [CONFIG.replace(seq_q=length, seq_k=length)], time_limit_s=1.0)
+    assert re.fullmatch(reason, record.skipped)
 
 
-def test_a_config_that_takes_too_long_is_skipped(tmp_path):
-    """The estimate and the limit are named."""
-    huge = CONFIG.replace(seq_q=20_000, seq_k=20_000)
-    (record,) = bench(tmp_path, ["odd-good"], [huge], time_limit_s=1.0)
-    assert record.skipped.startswith("would take about ")
-    assert "the limit is 1 s: raise it with --time-limit " in record.skipped
-
-
-def test_an_unknown_backend_is_an_error(tmp_path):
-    """A typing mistake is not a skipped measurement."""
-    with pytest.raises(NoBackendError, match="no backend is named 'cpo'"):
-        bench(tmp_path, ["cpo"])
+@pytest.mark.parametrize(
+    ("backend", "module", "why"),
+    [
+        ("cpo", MODULE, "no backend is named 'cpo'"),  # a typing mistake is not a skipped measurement
+        ("cpu", "no_such_module", "cannot import the backend module 'no_such_module'"),
+    ],
+)
+def test_what_cannot_be_found_is_an_error(tmp_path, backend, module, why):
+    """The name and the cause are in one line."""
+    with pytest.raises(RocattnError, match=why):
+        bench(tmp_path, [backend], backend_module=module)
 
 
 @pytest.mark.usefixtures("_instant")
 def test_a_second_run_measures_only_what_is_missing(tmp_path):
-    """Finished records stay as they are; a new config is added to them."""
+    """Finished records stay as they are; a new config is added to them. Half a pair could not be compared."""
     other = CONFIG.replace(seq_q=7)
+    (alone,) = bench(tmp_path, ["cpu"])
     before = bench(tmp_path, ["cpu", "odd-good"])
+    assert before[0].pair == before[1].pair != alone.pair
     steps = []
     with BenchSession(tmp_path, settings(), on_step=lambda label, count: steps.append((label, count))) as session:
         kept = session.measure("t", CONFIG, ["cpu", "odd-good"])
         added = session.measure("t", other, ["cpu", "odd-good"])
     assert kept == before
-    assert list(read_records(tmp_path / "records.jsonl")) == before + added
+    assert list(read_records(tmp_path / "records.jsonl"))[-4:] == before + added
     assert steps == [(CONFIG.label, 1), (other.label, 1)]
-
-
-@pytest.mark.usefixtures("_instant")
-def test_a_pair_is_measured_anew_when_one_side_is_missing(tmp_path):
-    """Records of different launches could not be compared."""
-    (alone,) = bench(tmp_path, ["cpu"])
-    both = bench(tmp_path, ["cpu", "odd-good"])
-    assert both[0].pair == both[1].pair != alone.pair
 
 
 def test_a_restart_repeats_failures_and_no_skipped_lines(tmp_path):
@@ -397,9 +391,3 @@ def test_a_worker_that_imports_another_rocattn_is_refused(tmp_path, monkeypatch)
     monkeypatch.setattr(bench_launch.rocattn, "__file__", str(tmp_path / "rocattn" / "__init__.py"))
     sides = bench_launch.measure_side_by_side(CONFIG, ["cpu"], settings(), 1)
     assert "the worker imported rocattn from" in sides["cpu"].failed
-
-
-def test_a_backend_module_that_cannot_be_imported_is_one_line(tmp_path):
-    """The module and the cause are named."""
-    with pytest.raises(RocattnError, match="cannot import the backend module 'no_such_module'"):
-        bench(tmp_path, ["cpu"], backend_module="no_such_module")

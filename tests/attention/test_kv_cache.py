@@ -41,25 +41,18 @@ def test_a_cache_holds_what_was_appended_and_never_moves_it():
 
 
 def test_a_truncated_cache_goes_on_from_there():
-    """What was forgotten is overwritten, what was kept is not."""
+    """What was forgotten is overwritten, what was kept is not; a token too many changes nothing."""
     rng = np.random.default_rng(2)
     k, v = tokens(rng, 1, 9)
     cache = KVCache(1, HKV, D, capacity=9, head_dim_v=DV, dtype=np.float64)
     cache.append(k, v)
     cache.truncate(4)
     cache.append(k[:, 6:], v[:, 6:])
-    np.testing.assert_array_equal(cache.keys, np.concatenate([k[:, :4], k[:, 6:]], axis=1))
     with pytest.raises(ConfigError, match="8 tokens: 7 are kept"):
         cache.truncate(8)
-
-
-def test_a_full_cache_says_so_and_keeps_what_it_has():
-    """A token too many is one clear error."""
-    cache = KVCache(1, HKV, D, capacity=5, head_dim_v=DV, dtype=np.float64)
-    cache.append(*tokens(np.random.default_rng(3), 1, 4))
-    with pytest.raises(ConfigError, match="6 tokens do not fit into a cache of 5"):
-        cache.append(*tokens(np.random.default_rng(3), 1, 2))
-    assert cache.length == 4
+    with pytest.raises(ConfigError, match="10 tokens do not fit into a cache of 9"):
+        cache.append(k[:, :3], v[:, :3])
+    np.testing.assert_array_equal(cache.keys, np.concatenate([k[:, :4], k[:, 6:]], axis=1))
 
 
 @pytest.mark.parametrize(("kind", "room"), [(KVCache, {"capacity": 5}), (PagedKVCache, {"num_blocks": 4})])
@@ -115,27 +108,28 @@ def test_sizes_that_count_nothing_are_refused(kind, room):
         for bad in (-1, 2.0, "3", True):
             with pytest.raises(ConfigError, match=f"{name} is {bad!r}: it must be a whole number, 0 or more"):
                 kind(**sizes | {name: bad})
-    with pytest.raises(ConfigError, match="block_size is 0: it must be a whole number, 1 or more"):
-        PagedKVCache(1, HKV, D, num_blocks=2, block_size=0)
     for bad in ("x", None, [], True, [1, "2"], 1j):
         with pytest.raises(ConfigError, match=f"k_scale must be a positive number, or .{HKV}. of them"):
             kind(**sizes | {"k_scale": bad, "dtype": "float8_e4m3fn"})
+    for size in (1 << 47, 1 << 62, 1 << 70):  # beyond this machine, numpy's sizes, 64 bits: it refuses in three ways
+        with pytest.raises(ConfigError, match=r"there is no memory for [0-9.e+]+ GiB of keys or values: keep less"):
+            kind(batch=1, num_kv_heads=8, head_dim=128, **{room: size})
 
 
-def test_no_list_is_made_for_a_huge_number():
-    """Neither sequences nor blocks of no width cost memory, but a list of them never ends."""
-    with pytest.raises(ConfigError, match="batch is 1180591620717411303424: a cache takes at most"):
-        PagedKVCache(1 << 70, HKV, D, num_blocks=1)
-    with pytest.raises(ConfigError, match="num_blocks is 1099511627776: a cache takes at most"):
-        PagedKVCache(1, 0, D, num_blocks=1 << 40)
-
-
-@pytest.mark.parametrize(("kind", "room"), [(KVCache, "capacity"), (PagedKVCache, "num_blocks")])
-@pytest.mark.parametrize("size", [1 << 47, 1 << 62, 1 << 70])  # beyond this machine, numpy's sizes, 64 bits
-def test_a_cache_for_which_there_is_no_memory_is_refused(kind, room, size):
-    """Numpy refuses in three ways what no machine can reserve."""
-    with pytest.raises(ConfigError, match=r"there is no memory for [0-9.e+]+ GiB of keys or values: keep less"):
-        kind(batch=1, num_kv_heads=8, head_dim=128, **{room: size})
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        # Neither sequences nor blocks of no width cost memory, but a list of them never ends.
+        ((1 << 70, HKV, 1, 16), "batch is 1180591620717411303424: a cache takes at most"),
+        ((1, 0, 1 << 40, 16), "num_blocks is 1099511627776: a cache takes at most"),
+        ((1, HKV, 2, 0), "block_size is 0: it must be a whole number, 1 or more"),
+    ],
+)
+def test_sizes_of_pages_that_end_nowhere_are_refused(sizes, words):
+    """Before a list of them is made."""
+    batch, heads, blocks, block_size = sizes
+    with pytest.raises(ConfigError, match=words):
+        PagedKVCache(batch, heads, D, num_blocks=blocks, block_size=block_size)
 
 
 @pytest.mark.parametrize(("kind", "room"), [(KVCache, {"capacity": 5}), (PagedKVCache, {"num_blocks": 4})])

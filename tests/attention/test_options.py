@@ -117,19 +117,12 @@ def test_mask_broadcasts_from_all_sixteen_shapes(full, kind, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_mask_of_two_dimensions_is_shared_by_batches_and_heads(backend):
-    """[Sq, Sk] means [1, 1, Sq, Sk]."""
-    q, k, v = make(Sq=19, Sk=23)
-    mask = np.random.default_rng(4).random((19, 23)) < 0.5
-    agree(run(q, k, v, backend, mask=mask), attend(q, k, v, mask=mask))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_masks_of_keys_and_of_each_batch_are_shared_by_heads(backend):
-    """[B, Sk] where that is no [Sq, Sk], which goes first, and [B, Sq, Sk], each 1 or full."""
+def test_masks_of_fewer_dimensions_are_shared(backend):
+    """[Sq, Sk] goes before [B, Sk], [B, Sq, Sk] has each 1 or full: all heads share them."""
     q, k, v = make(B=3, Sq=19, Sk=23)
     mask = np.random.default_rng(4).random((3, 19, 23)) < 0.5
     keys = mask[:, 0]
+    agree(run(q, k, v, backend, mask=mask[0]), attend(q, k, v, mask=mask[0]))
     agree(run(q, k, v, backend, mask=keys), attend(q, k, v, mask=keys[:, None, None]))
     for part in (mask, mask[:1], mask[:, :1], mask[..., :1]):
         agree(run(q, k, v, backend, mask=part), attend(q, k, v, mask=part[:, None]))
@@ -137,19 +130,27 @@ def test_masks_of_keys_and_of_each_batch_are_shared_by_heads(backend):
     agree(run(q, k, v, backend, mask=keys), attend(q, k, v, mask=keys[None, None]))
 
 
+MASKS = {  # -2.001 is no number of 16 bits: a float32 mask is added as it was given, not rounded to q's dtype first
+    np.float32: [0, -2.001, -np.inf, 1.003, 0.5, -0.1, 3.3],
+    **{kept: [0, -2.0, -np.inf, 1.5, 0.5, -0.125, 3.25] for kept in (np.float64, np.float16, BFLOAT16)},
+}
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=str)
-@pytest.mark.parametrize("kept", [np.float64, np.float16, BFLOAT16], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16, np.float64], ids=str)
+@pytest.mark.parametrize("kept", MASKS, ids=str)
 def test_masks_of_other_floating_dtypes_are_converted(kept, dtype, backend):
     """Exactly, or to float32; a finite number beyond it stays finite, for only -inf hides."""
+    if dtype == np.float64 and backend == "cpu-flash":
+        pytest.skip("cpu-flash has no float64")
     q, k, v = (x.astype(dtype) for x in make(B=1, H=2, Hkv=2, Sq=5, Sk=7, D=8))
-    mask = np.array([[0, -2.0, -np.inf, 1.5, 0.5, -0.125, 3.25]]).astype(kept).repeat(5, 0)
+    mask = np.array([MASKS[kept]]).astype(kept).repeat(5, 0)
     wide = [x.astype(np.float64) for x in (q, k, v)]
     out, lse = run(q, k, v, backend, mask=mask)
     wanted, wanted_lse = attend(*wide, mask=mask.astype(np.float64))
     np.testing.assert_allclose(lse, wanted_lse, rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=1e-2, atol=1e-2)
-    if kept == np.float64:
+    if kept == np.float64 != dtype:
         lowest = np.full((5, 7), np.finfo(np.float64).min)
         out, lse = run(np.zeros_like(q), k, v, backend, mask=lowest)
         out, v = (x.astype(np.float64) for x in (out, v))
@@ -163,21 +164,6 @@ def test_slopes_and_sinks_keep_float64():
     options = {"alibi_slopes": np.array([0.1, 0.7]), "sinks": np.array([0.3, -0.9])}
     for mine, theirs in zip(run(q, k, v, "cpu", **options), attend(q, k, v, **options), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12 if mine.dtype == np.float64 else 1e-6)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float64], ids=["float16", "bfloat16", "float64"])
-def test_a_float32_mask_goes_with_every_dtype(dtype, backend):
-    """-2.001 is no number of 16 bits: the mask is added as it was given, not rounded to q's dtype first."""
-    if dtype == np.float64 and backend == "cpu-flash":
-        pytest.skip("cpu-flash has no float64")
-    q, k, v = (x.astype(dtype) for x in make(B=1, H=2, Hkv=2, Sq=5, Sk=7, D=8))
-    mask = np.float32([[0, -2.001, -np.inf, 1.003, 0.5, -0.1, 3.3]]).repeat(5, 0)
-    wide = [x.astype(np.float64) for x in (q, k, v)]
-    out, lse = run(q, k, v, backend, mask=mask)
-    wanted, wanted_lse = attend(*wide, mask=mask)
-    np.testing.assert_allclose(lse, wanted_lse, rtol=2e-5, atol=2e-5)
-    np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -9,38 +9,22 @@ from rocattn.errors import ConfigError
 from rocattn_profiling.workloads.grids import GRIDS, get_grid
 
 
-def test_inference_is_every_combination_of_its_sizes():
-    """5 lengths x 3 head dimensions x 2 batches x causal and not, self-attention."""
-    configs = GRIDS["inference"].configs()
-    assert len(configs) == 60
-    found = {(c.seq_q, c.head_dim, c.batch, c.causal) for c in configs}
-    assert found == {(s, d, b, c) for s in (128, 256, 512, 1024, 2048) for d in (32, 64, 128) for b in (1, 4)
-                     for c in (False, True)}  # fmt: skip
-    assert all(c.seq_q == c.seq_k and c.num_heads == c.num_kv_heads == 8 for c in configs)
-
-
-def test_square_is_one_head_of_n_tokens_and_n_dimensions():
-    """[1, n, n] means batch 1, one head, n tokens, n dimensions."""
-    configs = GRIDS["square"].configs()
-    assert [(c.batch, c.num_heads, c.seq_q, c.seq_k, c.head_dim) for c in configs] == [
-        (1, 1, n, n, n) for n in (32, 64, 128, 256, 512)
-    ]
-
-
-def test_gemma_has_both_head_groupings_at_all_sizes():
-    """5 lengths x 4 batches x KV heads 32 and 8, D 256, causal."""
-    configs = GRIDS["gemma"].configs()
-    assert len(configs) == 40
-    found = {(c.seq_q, c.batch, c.num_kv_heads) for c in configs}
-    assert found == {(s, b, h) for s in (512, 1024, 2048, 4096, 8192) for b in (1, 4, 8, 16) for h in (32, 8)}
-    assert {(c.num_heads, c.head_dim, c.causal) for c in configs} == {(32, 256, True)}
-
-
-def test_decode_is_one_query_against_power_of_two_caches():
-    """Sq 1; Sk 128 to 16384; 32 heads sharing 8 KV heads; D 128."""
-    configs = GRIDS["decode"].configs()
-    assert [c.seq_k for c in configs] == [128, 256, 512, 1024, 2048, 4096, 8192, 16384]
-    assert {(c.seq_q, c.num_heads, c.num_kv_heads, c.head_dim) for c in configs} == {(1, 32, 8, 128)}
+@pytest.mark.parametrize(
+    ("name", "fields", "sizes"),
+    [
+        ("inference", "seq_q seq_k head_dim batch causal num_heads num_kv_heads",
+         [(s, s, d, b, c, 8, 8) for s in (128, 256, 512, 1024, 2048) for d in (32, 64, 128) for b in (1, 4)
+          for c in (False, True)]),
+        ("square", "batch num_heads seq_q seq_k head_dim", [(1, 1, n, n, n) for n in (32, 64, 128, 256, 512)]),
+        ("gemma", "seq_q batch num_heads num_kv_heads head_dim causal",
+         [(s, b, 32, h, 256, True) for s in (512, 1024, 2048, 4096, 8192) for b in (1, 4, 8, 16) for h in (32, 8)]),
+        ("decode", "seq_q seq_k num_heads num_kv_heads head_dim", [(1, 1 << n, 32, 8, 128) for n in range(7, 15)]),
+    ],
+)  # fmt: skip
+def test_a_grid_is_every_combination_of_its_sizes(name, fields, sizes):
+    """[1, n, n] of square means batch 1, one head, n tokens, n dimensions; decode is one query against a cache."""
+    found = [tuple(getattr(config, field) for field in fields.split()) for config in GRIDS[name].configs()]
+    assert sorted(found) == sorted(sizes)
 
 
 @pytest.mark.parametrize(("name", "count"), [("inference", 8), ("square", 3), ("gemma", 4), ("decode", 3), ("odd", 4)])

@@ -280,9 +280,9 @@ def support(backend: Backend, config: AttentionConfig) -> Support:
     if config.kv_dtype is not None and not backend.takes_fp8:
         return Support(ok=False, reason=f"{backend.name} takes no 8-bit keys and values, here {config.kv_dtype}")
     if config.lse_gradient and not backend.takes_lse_gradient:
-        return Support(ok=False, reason=f"{backend.name} has no gradient of the LSE: cpu and cpu-flash have")
+        return Support(ok=False, reason=f"{backend.name} has no gradient of the LSE: use cpu or cpu-flash")
     if config.dropout_p and not backend.takes_dropout:
-        return Support(ok=False, reason=f"{backend.name} has no dropout: cpu, cpu-flash and gpu have")
+        return Support(ok=False, reason=f"{backend.name} has no dropout: use cpu, cpu-flash or gpu")
     return checked(backend, (backend.supports if config.varlen is None else backend.supports_varlen)(config))
 
 

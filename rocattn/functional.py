@@ -285,7 +285,7 @@ def describe(
     require_array("k", k)
     require_array("v", v)
     if out_dtype is not None and not isinstance(out_dtype, str):  # it may be unhashable
-        raise ConfigError(f"out_dtype is {out_dtype!r}: it is the name of a dtype")
+        raise ConfigError(f"out_dtype is {out_dtype!r}: it must be the name of a dtype")
     dtype, q_dtype, kv_dtype = _common_dtype(q.dtype, k.dtype, v.dtype, out_dtype)
     num_heads, num_kv_heads = _heads("num_heads", num_heads), _heads("num_kv_heads", num_kv_heads)
     q_view = heads_view(q, layout, num_heads, "q")  # checks the layout
@@ -359,7 +359,7 @@ def _common_dtype(
         return out_dtype or _WIDE_DTYPES[1], small, small
     _check_dtype("q", q)
     if out_dtype not in {None, _name(q)}:
-        raise ConfigError(f"out_dtype is {out_dtype!r}: it is a choice with 8-bit q alone, and q has {_name(q)}")
+        raise ConfigError(f"out_dtype is {out_dtype!r}: it can be chosen only with 8-bit q, and q has {_name(q)}")
     if small is not None:
         return _name(q), None, small
     for name, dtype in (("k", k), ("v", v)):

@@ -428,7 +428,7 @@ def _kept_scales(kept: np.dtype[Any], k_scale: Any, v_scale: Any, heads: int) ->
         except (TypeError, ValueError):
             scale = np.empty(0)
         if scale.shape not in {(), (heads,)} or not scale.size or not (np.isfinite(scale) & (scale > 0)).all():
-            raise ConfigError(f"{name} must be a positive number, or [{heads}] of them, one a KV head")
+            raise ConfigError(f"{name} must be a positive number, or [{heads}] of them, one per KV head")
         scales[name] = scale
     if kept.name in FP8_DTYPES:
         return scales

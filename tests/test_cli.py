@@ -170,10 +170,7 @@ def test_a_full_disk_under_stdout_is_no_bug(monkeypatch, capsys):
 
     monkeypatch.setattr(verb, "run", fail)
     assert cli.main(["doctor"]) == 4
-    assert (
-        capsys.readouterr().err
-        == "rocattn doctor: cannot write what was asked for to stdout: No space left on device\n"
-    )
+    assert capsys.readouterr().err == "rocattn doctor: cannot write the output to stdout: No space left on device\n"
     assert cli.main(["doctor", "--debug"]) == 3
     assert "Traceback" in capsys.readouterr().err
 
@@ -194,7 +191,7 @@ def test_whatever_cannot_be_printed_is_said_in_one_line(arguments, name, unbuffe
         command = [sys.executable, "-m", "rocattn_profiling.cli", *arguments]
         environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment)
-    assert done.stderr == f"{name}: cannot write what was asked for to stdout: No space left on device\n"
+    assert done.stderr == f"{name}: cannot write the output to stdout: No space left on device\n"
     assert done.returncode == 4
 
 
@@ -220,7 +217,7 @@ def test_a_folder_that_is_gone_is_one_line(tmp_path):
     script = 'rmdir "$PWD" && exec "$@"'
     command = ["sh", "-c", script, "sh", sys.executable, "-c", "from rocattn_profiling.cli import main; exit(main())"]
     done = subprocess.run([*command, "ci"], cwd=gone, capture_output=True, text=True, check=False)
-    assert done.stderr == "rocattn ci: the folder that it was started in is gone: change to one that is there\n"
+    assert done.stderr == "rocattn ci: the working directory no longer exists: change to one that does\n"
     assert done.returncode == 4
 
 
@@ -267,7 +264,7 @@ def test_a_closed_stream_changes_no_status(closed, status):
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert (done.stdout[:1] == "{") == (status == 0)
-    told = "rocattn plan: cannot write what was asked for to stdout: Bad file descriptor\n"
+    told = "rocattn plan: cannot write the output to stdout: Bad file descriptor\n"
     assert done.stderr == (told if status and "2>" not in closed else "")
 
 

@@ -21,7 +21,7 @@ from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
 
 # Verb -> one line of help. Each verb's `command` has `prepare(parser)` and `run(arguments) -> exit status`.
 VERBS = {
-    "doctor": "say what this machine has: compilers, GPU, profilers, backends, and what is missing",
+    "doctor": "show what this machine has (compilers, GPU, profilers, backends) and what is missing",
     "bench": "time attention backends on workload grids, checking every output",
     "verify": "check every available backend against float64",
     "memory": "measure peak memory against sequence length, and what fits in a budget",
@@ -171,11 +171,11 @@ def _unexpected(name: str, error: Exception, *, debug: bool) -> int:
         if not error.filename:
             _drop(sys.stdout)
         if not debug:
-            where = error.filename or "what was asked for to stdout"
+            where = error.filename or "the output to stdout"
             _complain(f"{name}: cannot write {where}: {error.strerror}")
             return USAGE
     if isinstance(error, FileNotFoundError) and not debug and _is_nowhere():
-        _complain(f"{name}: the folder that it was started in is gone: change to one that is there")
+        _complain(f"{name}: the working directory no longer exists: change to one that does")
         return USAGE
     _complain(traceback.format_exc().rstrip())
     _complain(f"{name}: this is a bug in rocattn: please report the lines above")

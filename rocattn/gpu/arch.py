@@ -30,7 +30,7 @@ def processor(target: str) -> str:
     if match is None:
         raise ArchError(f"{target!r} is no GPU architecture: write it like gfx942 or gfx1100")
     if _KNOWN.fullmatch(match[1]) is None:
-        raise ArchError(f"there are no kernels for {match[1]}: there are for {', '.join(TESTED)} and their siblings")
+        raise ArchError(f"there are no kernels for {match[1]}, only for {', '.join(TESTED)} and their siblings")
     return match[1]
 
 

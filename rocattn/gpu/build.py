@@ -135,7 +135,7 @@ def pack_scalar(arg: Arg) -> bytes:
     try:
         return struct.pack(code, arg.value)
     except (struct.error, OverflowError) as error:
-        raise GpuError(f"argument {arg.name} = {arg.value!r} is no {arg.type}: {error}") from error
+        raise GpuError(f"argument {arg.name} = {arg.value!r} is not a valid {arg.type}: {error}") from error
 
 
 def code_problem(code: bytes, symbol: str, args: Sequence[Arg], block: tuple[int, int, int]) -> str:
@@ -145,10 +145,10 @@ def code_problem(code: bytes, symbol: str, args: Sequence[Arg], block: tuple[int
     except ToolchainError as error:
         return str(error)
     if symbol not in kernels:
-        return f"there is no kernel {symbol}: there is {', '.join(kernels) or 'none'}"
+        return f"there is no kernel {symbol}: the code object has {', '.join(kernels) or 'none'}"
     threads = block[0] * block[1] * block[2]
     if threads > kernels[symbol].block:
-        return f"{symbol} takes {kernels[symbol].block} threads a block, the plan has {threads}"
+        return f"{symbol} takes {kernels[symbol].block} threads per block, the plan has {threads}"
     return argument_problem(kernels[symbol], args)
 
 

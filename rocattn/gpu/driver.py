@@ -97,7 +97,7 @@ def library_path() -> Path:
     except ImportError:
         return Path(LIBRARY)
     except Exception as error:  # half-installed packages raise what they like
-        raise NoRuntimeError(f"no HIP runtime: the package rocm_sdk is there, but not all of it: {error}") from error
+        raise NoRuntimeError(f"no HIP runtime: the package rocm_sdk is incomplete: {error}") from error
 
 
 def stand_in_at_hand() -> bool:
@@ -208,7 +208,7 @@ class Hip:
         except GpuError as error:
             raise NoDeviceError(self._no_device(error)) from error
         if count == 0:
-            raise NoDeviceError(no_device_reason("hipGetDeviceCount gave 0"))
+            raise NoDeviceError(no_device_reason("hipGetDeviceCount returned 0"))
         return count
 
     def _no_device(self, error: GpuError) -> str:

@@ -102,7 +102,7 @@ def can_use_flash_attention(
     """
     reason = ""
     if config.direction == "backward":
-        reason = "these are the kernels of the forward pass"
+        reason = "these kernels compute the forward pass only"
     elif config.dtype not in KERNEL_TYPES:
         reason = f"flash kernels take {', '.join(KERNEL_TYPES)}, not {config.dtype}"
     elif max(config.head_dim, config.head_dim_v) > (most := largest_head_dim(arch or "gfx942", config.dtype)):

@@ -143,7 +143,7 @@ class LaunchPlan:
                        workspaces=workspaces, compute_units=int(values.get("compute_units", 0)))  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise ConfigError(f"this is no launch plan of `rocattn plan --json`: {what}") from error
+            raise ConfigError(f"this is not a launch plan from `rocattn plan --json`: {what}") from error
         for launch in plan.launches:
             for arg in launch.args:
                 if arg.kind == "buffer" and arg.name not in buffers:

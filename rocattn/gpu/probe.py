@@ -62,7 +62,7 @@ def _death(status: int, output: str) -> str:
     if status > 0:
         return f"looking for GPUs failed: {last}"
     name = signal_name(-status)
-    return f"the HIP runtime crashed ({name}) while it was asked for devices; bindings and ROCm may not match: {last}"
+    return f"the HIP runtime crashed ({name}) while listing devices; bindings and ROCm may not match: {last}"
 
 
 def _probe_here() -> GpuProbe:

@@ -154,7 +154,7 @@ class Runtime:
             return self.hip.module_function(self.hip.module_load(code), launch.symbol)
         except GpuError as error:
             if error.status in _UNFIT:
-                raise ArchError(f"the device is {self.device.arch}, which code for {self.arch} does not fit") from error
+                raise ArchError(f"the device is {self.device.arch}, which cannot run code for {self.arch}") from error
             details = f" ({report})" if (report := self.hip.report()) else ""
             raise GpuError(f"{launch.kernel} ({launch.code_object}) does not load: {error}{details}") from error
 
@@ -384,7 +384,7 @@ def check_process(initialised_in: int) -> None:
     """
     if os.getpid() != initialised_in:
         raise ForkError(
-            f"HIP was initialised in process {initialised_in}, of which this one ({os.getpid()}) is a fork, and cannot "
+            f"HIP was initialized in process {initialised_in}, of which this one ({os.getpid()}) is a fork, and cannot "
             'be used here: start workers with multiprocessing\'s "spawn", or fork before the first use of the GPU'
         )
 

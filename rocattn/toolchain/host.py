@@ -165,12 +165,12 @@ def compile_for(
     def make() -> dict[str, bytes]:
         compiled = _build([*compiler.argv, *own_options(compiler, target.machine)], compiler.linker, files, chosen)
         if _inputs(files) != inputs:  # else the cache would hold another version under this key
-            raise ToolchainError(f"{files[0].name} or what belongs to it changed while it was compiled: run it again")
+            raise ToolchainError(f"{files[0].name} or a header changed while it was compiled: run it again")
         return {"code.so": compiled}
 
     def announce() -> None:
         if what:
-            cost = f"some 20 s of CPU time, kept in {folder}"
+            cost = f"about 20 s of CPU time, kept in {folder}"
             notice(f"compiling {what} for {target.isa} with {compiler.version} ({cost})")
 
     return ContentCache(folder).get_or_make(content_key(parts), make, announce)["code.so"]

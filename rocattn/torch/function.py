@@ -67,7 +67,7 @@ def scaled_dot_product_attention(
             kind = "nested tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise ConfigError(f"{name} is a {kind}: a tensor that is not nested is needed")
         if _has_tangent(tensor):
-            raise NotImplementedError(f"{name} has a tangent: there is no forward-mode derivative here")
+            raise NotImplementedError(f"{name} has a tangent: forward-mode derivatives are not supported")
     _check_options(dropout_p, is_causal=is_causal, enable_gqa=enable_gqa)
     is_causal, lower_right, attn_mask = _causality(query, key, attn_mask, is_causal)
     kind = query.device.type

@@ -46,7 +46,7 @@ def _attend(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Compute a layer's attention of query [B, H, Sq, D] as [B, Sq, H, Dv]; what is not computed is refused."""
     if position_bias is not None or output_attentions:
-        raise ConfigError("there are no position_bias and no output_attentions here: use attn_implementation='eager'")
+        raise ConfigError("position_bias and output_attentions are not supported: use attn_implementation='eager'")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     # In this order: whether there is one row is a symbol under torch.compile. Without a mask they stand at the front.
     aligned = bool(query.shape[2] > 1 and attention_mask is None and causal)

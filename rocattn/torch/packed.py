@@ -78,7 +78,7 @@ def flash_attn_varlen_func(
     """
     del deterministic
     if dropout_p != 0.0:
-        raise ConfigError(f"dropout_p is {dropout_p}: packed sequences have no dropout here; pass 0.0")
+        raise ConfigError(f"dropout_p is {dropout_p}: packed sequences do not support dropout: pass 0.0")
     seqlens_k = None
     if block_table is not None:
         cu_seqlens_k, seqlens_k = None, cu_seqlens_k[1:] - cu_seqlens_k[:-1]
@@ -130,7 +130,7 @@ def flash_attn_with_kvcache(
     """
     del rotary_interleaved, num_splits
     if rotary_cos is not None or rotary_sin is not None or cache_leftpad is not None:
-        raise ConfigError("rotary_cos, rotary_sin and cache_leftpad must be None: turn q and k before, and do not pad")
+        raise ConfigError("rotary_cos, rotary_sin and cache_leftpad must be None: rotate q and k first, and do not pad")
     if q.dim() != 4 or k_cache.dim() != 4:
         raise ConfigError(f"q and k_cache have {q.dim()} and {k_cache.dim()} dimensions: [B, S, H, D] are needed")
     if (k is None) != (v is None):

@@ -65,7 +65,7 @@ class DeviceTensor:
         ({"scale": True}, "scale is True: it must be a number"),
         ({"scale": "0.5"}, "scale is '0.5': it must be a number"),
         ({"scale": 10**400}, "scale is 1000.*: it must be a number"),
-        ({"out_dtype": ["float16"]}, r"out_dtype is \['float16'\]: it is the name of a dtype"),
+        ({"out_dtype": ["float16"]}, r"out_dtype is \['float16'\]: it must be the name of a dtype"),
         ({"num_heads": np.array([4])}, r"num_heads is array\(\[4\]\): it must be a whole number"),
         ({"num_kv_heads": 2.0}, "num_kv_heads is 2.0: it must be a whole number"),
         ({"causal": 1}, "causal is 1: it must be True or False"),

@@ -100,7 +100,7 @@ def test_what_makes_no_sense_is_refused():
         ("q has dtype float8_e4m3fnuz: use one of", (q.astype(FORMATS[1]), k, v), {}),
         ("q_scale is a factor of 8-bit q", (q, k, v), {"q_scale": 2.0}),
         ("out_dtype is 'float64': use one of None, bfloat16", (k, k, v), {"out_dtype": "float64"}),
-        ("out_dtype is 'bfloat16': it is a choice with 8-bit q alone", (q, k, v), {"out_dtype": "bfloat16"}),
+        ("out_dtype is 'bfloat16': it can be chosen only with 8-bit q", (q, k, v), {"out_dtype": "bfloat16"}),
         ("q_scale times k_scale must be finite and at most 1e", (k, k, v), {"q_scale": 1e5, "k_scale": 1e5}),
         ("factors of 8-bit k and v", (q, k.astype(q.dtype), v.astype(q.dtype)), {"k_scale": 2.0}),
         (r"k_scale has shape \(3,\)", (q, k, v), {"k_scale": np.ones(3, np.float32)}),

@@ -106,7 +106,7 @@ def test_a_named_backend_that_is_not_measured_is_status_3(run_bench, others):
     assert skipped["reason"].startswith("needs 137400.0 GB")
     assert skipped["failed"] is False
     assert value["unmeasured"] == [{"suite": "custom", "backend": "odd-large", "reason": skipped["reason"]}]
-    assert "not measured: odd-large in custom, asked for with --backend (status 3): needs 137400.0 GB" in err
+    assert "not measured: odd-large in custom, requested with --backend (status 3): needs 137400.0 GB" in err
 
 
 def test_a_backend_module_adds_its_backends(tmp_path, monkeypatch):
@@ -252,16 +252,16 @@ def test_only_a_clean_commit_goes_to_the_asv_store(run_bench, added, monkeypatch
     assert ("not added to the asv store" in err) != (commit == "clean")
 
 
-UNUSUAL = "not added to the asv store: its history is of normal data"
+UNUSUAL = "not added to the asv store: its history has only normal data"
 
 
 @pytest.mark.usefixtures("_instant")
 @pytest.mark.parametrize(
     ("words", "switches", "count", "why"),
     [
-        (["--grid", "square", "--backend", "cpu", "odd-good"], 0, 3, "but not 3 of a backend that no commit has"),
+        (["--grid", "square", "--backend", "cpu", "odd-good"], 0, 3, "but not 3 of a backend that is in no commit"),
         ([*SHAPE, "--backend", "cpu"], 0, 0, "not added to the asv store: 1 of a shape or model that is not"),
-        (["--grid", "square", "--backend", "cpu"], 10**6, 0, "not added to the asv store: 3 of which other processes"),
+        (["--grid", "square", "--backend", "cpu"], 10**6, 0, "not added to the asv store: 3 with most launches disturbed by other"),
         ([*SHAPE, "--backend", "cpu", "--seed", "1"], 0, 0, UNUSUAL),
         ([*SHAPE, "--backend", "cpu", "--data", "trig"], 0, 0, UNUSUAL),
         ([*SHAPE, "--backend", "cpu", "--threads", "2"], 0, 0, UNUSUAL),
@@ -317,7 +317,7 @@ def test_a_second_run_says_what_it_kept(run_bench):
     status, second, err = run_bench(*SHAPE, *SHORT, "--json")
     assert status == 0
     assert json.loads(first)["records"] == json.loads(second)["records"]
-    assert "1 configs were finished by an earlier run (--fresh measures everything anew)" in err
+    assert "1 config kept from an earlier run (--fresh measures all again)" in err
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_a_gpus_host_time_stands_below_the_table(capfd):
     ]
     bench_view.print_tables([("s", [make_record([], backend="gpu", launches=launches)])])
     said = capfd.readouterr().err
-    line = f"gpu, {CONFIG.label}, arrays on the GPU: host 13.0 us a call, kernels 8.00 us"
+    line = f"gpu, {CONFIG.label}, arrays on the GPU: host 13.0 us per call, kernels 8.00 us"
     assert line in " ".join(said.split())
     bench_view.print_tables([("s", [make_record([[1e6]])])])
     assert "host" not in capfd.readouterr().err

@@ -289,7 +289,7 @@ def test_records_whose_identity_is_not_known_are_put_aside(tmp_path, lost):
     run_bench([CONFIG], ["cpu"], tmp_path, settings(), suite="t", on_note=notes.append)
     (aside,) = (tmp_path / "older").iterdir()
     assert list(read_records(aside)) == before
-    assert any(note.endswith("they are of an unknown commit and machine") for note in notes)
+    assert any(note.endswith("they come from an unknown commit and machine") for note in notes)
 
 
 @pytest.mark.usefixtures("_instant")

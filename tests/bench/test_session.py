@@ -113,7 +113,7 @@ def test_a_cache_that_no_copies_can_fill_stays_warm(tmp_path, asked, monkeypatch
         run_bench([CONFIG], ["cpu"], tmp_path, SETTINGS, fresh=True, on_note=notes.append)
     assert asked["copies"][:2] == [1, 1]
     assert asked["copies"][2] > 1
-    assert sum(note.startswith("this system does not tell the size of its last-level cache") for note in notes) == 1
+    assert sum(note.startswith("this system does not report the size of its last-level cache") for note in notes) == 1
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(NEEDED_S, True), (NEEDED_S - 0.1, False)])

@@ -107,4 +107,4 @@ def test_a_crash_outside_of_any_backend_fails_all_of_them(measure, outcome):
     sides, asked = measure(lambda _: outcome)
     assert len(asked) == 1
     why = outcome.reason if isinstance(outcome, Crash) else outcome.failed
-    assert {(side.failed, side.log) for side in sides.values()} == {(f"outside of any backend: {why}", "words")}
+    assert {(side.failed, side.log) for side in sides.values()} == {(f"outside any backend: {why}", "words")}

@@ -97,7 +97,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path, capsys):
     good["launches"][0]["code_object"] = "qk_matmul.0123456789abcdef.hsaco"
     for text, words in (
         ("{", "is no JSON"),
-        ('{"arch": "gfx1100"}', "this is no launch plan of `rocattn plan --json`: no 'buffers'"),
+        ('{"arch": "gfx1100"}', "this is not a launch plan from `rocattn plan --json`: no 'buffers'"),
         (json.dumps(good), "asks for qk_matmul.0123456789abcdef.hsaco, but these sources make qk_matmul."),
     ):
         path.write_text(text)

@@ -72,7 +72,7 @@ def test_devices_are_described(stub):
 
 
 @pytest.mark.parametrize(
-    ("count", "status", "named"), [(0, 100, "hipErrorNoDevice"), (0, 0, "hipGetDeviceCount gave 0")]
+    ("count", "status", "named"), [(0, 100, "hipErrorNoDevice"), (0, 0, "hipGetDeviceCount returned 0")]
 )
 def test_a_runtime_without_a_device_says_so(stub, count, status, named):
     """The error is named, not numbered, and the reason goes on to /dev/kfd or what hides the device."""

@@ -288,5 +288,5 @@ os.wait()
 print(json.dumps([os.read(reading, 4096).decode(), isinstance(said(lambda: rocattn.attention(tq, tk, tv)), list)]))
 """
     text, parent = hostgpu(PRELUDE + TORCH + ATTEMPTS + code)
-    assert "HIP was initialised in process" in text
+    assert "HIP was initialized in process" in text
     assert parent

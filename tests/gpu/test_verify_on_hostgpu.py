@@ -37,6 +37,6 @@ def test_a_failure_there_is_repeated_with_the_same_runtime(hostgpu, tmp_path):
     name = "scales/b1-h4x2-q67-k131-d64-lse-float16-subnormal"
     assert hostgpu(CODE, "gfx90a", str(tmp_path), name) == [1]
     (failure,) = json.loads((tmp_path / "0" / "verify.json").read_text())["failures"]
-    assert failure["symptom"] == "subnormal elements of q, k and v are taken for 0"
+    assert failure["symptom"] == "subnormal elements of q, k and v are treated as 0"
     setting = "ROCM_PATH=$(rocattn doctor --hostgpu) ROCATTN_HOSTGPU_ARCH=gfx90a"
     assert failure["command"] == f"{setting} rocattn verify --case {name} --backend gpu"

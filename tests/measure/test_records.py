@@ -126,7 +126,7 @@ def test_a_folder_whose_records_cannot_be_read_says_what_to_do(tmp_path, line):
         pass
     (tmp_path / "records.jsonl").write_bytes(line)
     with (
-        pytest.raises(RocattnError, match=r"records.jsonl:1 .*; to measure anew, --fresh puts that file aside$"),
+        pytest.raises(RocattnError, match=r"records.jsonl:1 .*; to measure again, move that file aside with --fresh$"),
         Folder(tmp_path, fresh=False, on_note=notes.append),
     ):
         pass

@@ -127,7 +127,7 @@ def test_usable_backends_begin_with_standard_attention(monkeypatch):
 
 
 def test_a_report_says_what_was_asked_and_what_sizes_let_expect():
-    """The options of the problem in words; what measured sizes say against the theory; the saving at the longest."""
+    """The options of the problem in words; what extrapolated against the theory; the saving at the longest."""
     asked = CONFIG.replace(causal=True, window=(64, 0), softcap=30.0, seq_q=1, head_dim_v=24)
     made = msgspec.structs.replace(study(), config=asked.to_dict(), keep_queries=True, threads=1)
     assert memory_report.describe(made) == (
@@ -137,13 +137,13 @@ def test_a_report_says_what_was_asked_and_what_sizes_let_expect():
     assert memory_report.describe(study()) == ("batch 3, 4 heads with 2 KV heads, D 16, float32, forward, 2 threads")
     growth = Growth(exponent=1.5, low=1.25, high=1.75, fixed_bytes=0, factor=1, misfit_pct=0, lengths=5)
     assert memory_report.exponent_text(growth) == "1.50 [1.25, 1.75]"
-    assert memory_report.exponent_text(msgspec.structs.replace(growth, low=0.7)) == "no power of length"
+    assert memory_report.exponent_text(msgspec.structs.replace(growth, low=0.7)) == "no power law"
     fit = MemoryFit(
         backend="cpu", growth=growth, longest=9, longest_theory_bytes=1000, longest_measured_bytes=1250.0,
         worst_difference_pct=0,
     )  # fmt: skip
     assert memory_report.model_text(fit) == "1.22 KiB (+25.0 %)"
-    assert memory_report.model_text(msgspec.structs.replace(fit, longest_measured_bytes=None)) == "no such curve"
+    assert memory_report.model_text(msgspec.structs.replace(fit, longest_measured_bytes=None)) == "no fit"
     saved = [
         Reduction(backend=name, standard="cpu", length=length, total_pct=float(length), workspace_pct=0)
         for name, length in (("cpu-flash", 64), ("cpu-flash", 512), ("cpu-flash", 128), ("other", 4096))

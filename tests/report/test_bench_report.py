@@ -56,7 +56,7 @@ def test_the_length_from_which_flash_wins_is_said(records, record_of):
     html, text = report_html(report, 0), report_markdown(report)
     assert f"{line}." in html
     assert markdown(line) in text
-    assert "Caches warm, but where it says cold." in html
+    assert "Caches warm unless marked cold." in html
     assert f"{cold.label} cold" in html
     assert markdown(f"{cold.label} cold") in text
     (winning,) = bench_report.to_json(report)["winning_lengths"]
@@ -147,7 +147,7 @@ def test_a_busy_machine_is_announced(record_of):
     report = bench_report.build([calm, msgspec.structs.replace(busy, launches=disturbed)])
     assert (report.launches, report.disturbed) == (6, 3)
     html, text = report_html(report, 0), report_markdown(report)
-    assert "3 of 6 process launches lost the CPU" in html
+    assert "3 of 6 process launches repeatedly lost the CPU" in html
     assert html.count(" ms !</td>") == 1
     assert "3 of 6 launches lost the CPU" in text
     assert len(re.findall(r"\| [\d.]+ ms ! \|", text)) == 1

@@ -49,7 +49,7 @@ def test_a_compilation_that_takes_long_is_announced(source, own_cache, monkeypat
     compiler = toolchain.choose_host_compiler().version
     toolchain.compile_host([source], isa="portable", what="the CPU kernels")
     printed = capsys.readouterr()
-    cost = f"some 20 s of CPU time, kept in {own_cache}"
+    cost = f"about 20 s of CPU time, kept in {own_cache}"
     line = f"rocattn: compiling the CPU kernels for portable with {compiler} ({cost})\n"
     assert (printed.out, printed.err) == ("", line)
     toolchain.compile_host([source], isa="portable", what="the CPU kernels")

@@ -185,9 +185,9 @@ def test_nothing_run_is_not_a_pass(capsys, tmp_path, faulty, fault, words):
     ("words", "message"),
     [
         (["--backend", "gqu"], "no backend is named 'gqu'; registered: cpu-flash, cpu"),
-        (["--case", "b1"], "no case is labelled 'b1'"),
+        (["--case", "b1"], "no case has the label 'b1'"),
         (["--family", "shapes"], "no family is named 'shapes': use one of basics, accuracy,"),
-        (["--case", label(), "--family", "gradients"], "the case of --case is of the family accuracy: name that in"),
+        (["--case", label(), "--family", "gradients"], "the case given with --case is in the family accuracy: name that, or no --family"),
         (["--backend-module", "no_such_module"], "cannot import the backend module 'no_such_module'"),
     ],
 )
@@ -226,7 +226,7 @@ def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty, nu
     assert "1 check " in (tmp_path / "interrupted/index.html").read_text()
     assert not (tmp_path / "verify.json").exists()
     assert main(words) == 0
-    assert f"goes on with 1 cases of a run that was ended ({tmp_path}/cases.jsonl)" in capsys.readouterr().err
+    assert f"resuming an earlier run, cases done: 1 ({tmp_path}/cases.jsonl)" in capsys.readouterr().err
     report = json.loads((tmp_path / "verify.json").read_text())
     assert len(calls) == report["ran"] + 1, "the first case was not run again, the second was"
     assert not (tmp_path / "cases.jsonl").exists()

@@ -61,7 +61,7 @@ TWISTS = {
     "finite values of an additive mask are not added": (Twist(mask="only -inf"), "additive"),
     "an additive mask is multiplied by the scale, too": (Twist(mask="scaled"), "additive"),
     "softcap is ignored": (Twist(softcap=False), "all"),
-    "softcap comes after ALiBi and the mask": (Twist(late_softcap=True), "all"),
+    "softcap is applied after ALiBi and the mask": (Twist(late_softcap=True), "all"),
     "ALiBi slopes are ignored": (Twist(alibi=0.0), "all"),
     "ALiBi is added, not subtracted": (Twist(alibi=-1.0), "all"),
     "ALiBi slopes are multiplied by the scale, too": (Twist(alibi=0.4), "all"),
@@ -70,14 +70,14 @@ TWISTS = {
     "scores are not scaled": (Twist(scale=4.0), "plain"),
     "scores are scaled twice": (Twist(scale=0.25), "plain"),
     "`scale` is ignored": (Twist(scale=0.25 / 0.4), "all"),
-    "query head h takes KV head h % Hkv": (Twist(interleaved=True), "plain"),
+    "query head h uses KV head h % Hkv": (Twist(interleaved=True), "plain"),
     "partial outputs are not rescaled": (Twist(tile=16, stale="output"), "plain"),
     "partial sums are not rescaled": (Twist(tile=16, stale="sum"), "plain"),
     "the value of the key after it": (Twist(value_shift=1), "plain"),
     "rows of V are read 32 elements apart": (Twist(value_stride=32), "plain"),
     "the last key of a row is not seen": (Twist(dropped=1), "plain"),
     "the LSE has the wrong sign": (Twist(lse="negated"), "plain"),
-    "the LSE is without the row's largest score": (Twist(lse="of the scores' sum alone"), "plain"),
+    "the LSE omits the row's largest score": (Twist(lse="of the scores' sum alone"), "plain"),
 }
 
 
@@ -157,7 +157,7 @@ def test_flushed_subnormals_are_named():
     inputs = make_case_inputs(config, "x0.0001")
     view, lse = attend(config, inputs, Twist(flushed=True))
     out = np.ascontiguousarray(view.swapaxes(1, 2)).astype(np.float16)
-    assert likeliest(config, inputs, out, lse) == "subnormal elements of q, k and v are taken for 0"
+    assert likeliest(config, inputs, out, lse) == "subnormal elements of q, k and v are treated as 0"
 
 
 def test_a_mistake_that_would_spoil_right_rows_is_not_named():

@@ -60,7 +60,7 @@ def by_thread(out, _lse):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (unsteady, "when it is run again"),
+        (unsteady, "when it runs again"),
         (by_thread_count, "on 2 threads"),
         (by_thread, "when 4 threads call it at once"),
     ],
@@ -69,7 +69,7 @@ def test_bits_that_change_are_a_fault(spoil, words):
     """The sentence says in how many elements of which tensor, and when."""
     case = first("determinism", dtype="float32", direction="forward")
     text = fault(case, Changed(after=spoil))
-    assert text.startswith("out has other bits in ")
+    assert text.startswith("out differs in ")
     assert text.endswith(words)
     assert fault(case, Changed()) == ""
 
@@ -108,7 +108,7 @@ def test_leaked_and_swallowed_nans_are_faults():
     def swallow(out, _lse):
         out[np.isnan(out)] = 0.5
 
-    assert "rows that see a key of NaN are numbers" in fault(case, Changed(after=swallow))
+    assert "rows that see a NaN key have no NaN" in fault(case, Changed(after=swallow))
 
 
 def test_gradients_of_hidden_poisoned_keys_must_be_zero():
@@ -151,12 +151,12 @@ def test_a_wrong_yardstick_is_blamed_and_not_the_backend(monkeypatch):
     monkeypatch.setattr(verify_run, "all_gradients", lambda *a: (g := right(*a)) | {"dk": g["dk"] * (1 + 1e-5)})
     found = verify([first("gradients", dtype="float64")], [Changed()]).outcomes
     assert [(o.backend, o.ok) for o in found] == [("changed", True), (YARDSTICK, False)]
-    assert "dk of the float64 reference is off finite differences" in found[1].fault
+    assert "dk of the float64 reference deviates from finite differences" in found[1].fault
 
     right_out = verify_run.attend
     monkeypatch.setattr(verify_run, "attend", lambda *a: [x + 1e-6 for x in right_out(*a)])
     found = verify([first("visibility", dtype="float16")], [Changed()]).outcomes
-    assert "out of the float64 reference is off the contract by" in found[-1].fault
+    assert "out of the float64 reference deviates from the contract by" in found[-1].fault
 
 
 def test_reading_or_writing_outside_of_an_array_is_a_fault():
@@ -173,7 +173,7 @@ def test_reading_or_writing_outside_of_an_array_is_a_fault():
         return config, operands._replace(k=shifted)
 
     assert fault(case, Changed()) == ""
-    assert "the backend wrote outside of out" in fault(case, Changed(after=write))
+    assert "the backend wrote outside out" in fault(case, Changed(after=write))
     assert "out has NaN or inf where float64 has none" in fault(case, Changed(before=read))
 
 

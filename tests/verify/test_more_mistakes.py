@@ -77,22 +77,22 @@ def of(**options):
 
 
 HEADS = {
-    "every head takes the mask of the first": (
+    "every head uses the first head's mask": (
         of(mask="bool", mask_shape=(2, 6, 37, 53)) + of(mask="additive", mask_shape=(1, 6, 37, 53)),
         bent("mask", lambda _, mask: np.broadcast_to(mask[:, :1], mask.shape)),
     ),
-    "every batch takes the mask of the first": (
+    "every batch uses the first batch's mask": (
         of(mask="bool", mask_shape=(2, 1, 37, 53)), bent("mask", lambda _, mask: np.broadcast_to(mask[:1], mask.shape)),
     ),
-    "every head takes the ALiBi slope of the first": (
+    "every head uses the first head's ALiBi slope": (
         of(alibi=True) + of(alibi=True, causal=True),
         bent("alibi_slopes", lambda _, slopes: np.broadcast_to(slopes[:, :1], slopes.shape)),
     ),
-    "a head takes the ALiBi slope of the number of its KV head": (of(alibi=True), bent("alibi_slopes", of_kv_head)),
-    "every head takes the sink of the first": (
+    "a head uses its KV head's index to look up the ALiBi slope": (of(alibi=True), bent("alibi_slopes", of_kv_head)),
+    "every head uses the first head's sink": (
         of(sinks=True), bent("sinks", lambda _, sinks: np.broadcast_to(sinks[:1], sinks.shape)),
     ),
-    "a head takes the sink of the number of its KV head": (of(sinks=True, softcap=9.0), bent("sinks", of_kv_head)),
+    "a head uses its KV head's index to look up the sink": (of(sinks=True, softcap=9.0), bent("sinks", of_kv_head)),
 }  # fmt: skip
 
 
@@ -205,8 +205,8 @@ def by_threads(_config, _operands, out):
     [
         (lambda: Bent(forward=drifting()), "its bits differ from run to run"),
         (lambda: Bent(forward=by_threads), "its bits depend on the number of threads"),
-        (Adding, "it adds to what its output holds, or leaves parts of it unwritten"),
-        (Stale, "K or V that was refilled in place is read as it was before"),
+        (Adding, "it adds to the output's old contents, or leaves parts of the output unwritten"),
+        (Stale, "K or V refilled in place is read with its old contents"),
         (Shared, "calls from several threads disturb each other"),
     ],
 )

@@ -44,7 +44,7 @@ def named(config, view, lse, *, inputs=None, what="out"):
         ({}, Twist(tile=16, stale="both"), "partial results are not rescaled when a later tile has a larger score"),
         ({"scale": 20.0}, Twist(tile=16, stale="output", slack=8 * math.log(2)),
          "partial outputs are not rescaled when a later tile has a larger score (tiles of 16 keys fit best)"),
-        ({}, Twist(value_shift=-1), "each key meets the value of the key before it"),
+        ({}, Twist(value_shift=-1), "each key is paired with the value of the key before it"),
         ({}, Twist(dropped=2), "the last 2 keys are not seen"),
         ({"causal": True}, Twist(hidden=-1e30), ""),
         ({"causal": True, "seq_q": 41}, Twist(hidden=-1e30), "hidden scores are a finite number, not -inf"),
@@ -125,7 +125,7 @@ def test_a_mistake_is_told_from_rounding_in_each_dtype(dtype, rounding, effect, 
     values = size * (1 + effect * inputs.v.astype(np.float64))
     inputs = replace(inputs, v=values.astype(inputs.v.dtype))
     (exact, _), (wrong, _) = attend(config, inputs), attend(config, inputs, Twist(value_shift=1))
-    for view, words in ((exact, ""), (wrong, "each key meets the value of the key after it")):
+    for view, words in ((exact, ""), (wrong, "each key is paired with the value of the key after it")):
         assert likeliest(config, inputs, store(config, view * (1 + rounding), np.float64), None) == words
 
 
@@ -170,8 +170,8 @@ def test_a_stride_past_the_end_explains_a_third_of_the_rows(spoilt, words):
     [
         ({}, Twist(lse="log2"), "the LSE is in base 2, not natural"),
         ({}, Twist(lse="negated"), "the LSE has the wrong sign"),
-        ({}, Twist(dropped=1), "the LSE is without the last key"),
-        ({"sinks": True}, Twist(sinks=False), "the LSE is without the sink"),
+        ({}, Twist(dropped=1), "the LSE omits the last key"),
+        ({"sinks": True}, Twist(sinks=False), "the LSE omits the sink"),
         ({}, Twist(), ""),
     ],
     ids=str,
@@ -320,7 +320,7 @@ def test_what_no_mistake_was_tried_on_is_counted():
     """A case that is too large says nothing for or against a mistake, and is said; nor does one of another backend."""
     failed = [failing("scale"), failing(tried=False), failing("mask", backend="other")]
     found = symptoms(failed)
-    assert found["b"][0] == "scale: fits 1 of 2 failing cases; none of the others can tell"
+    assert found["b"][0] == "scale: fits 1 of 2 failing cases; the others do not contradict it"
     assert found["other"][0] == "mask"
 
 
@@ -339,7 +339,7 @@ def test_failures_without_a_name_are_said_to_have_in_common():
     ]
     assert symptoms(ran)["b"][0] == (
         "3 of 6 cases fail, and no known mistake fits them all; off: lse in 2, an exception in 1; "
-        "all failing cases have: float32, D=64; all cases fail with: softcap; none fails with: float16"
+        "all failing cases have: float32, D=64; all cases fail with: softcap; no case fails with: float16"
     )
 
 

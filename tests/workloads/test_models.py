@@ -145,8 +145,8 @@ def test_public_models_have_the_layers_that_llama_cpp_runs(name):
         ("llama", {"attention__head_count_kv": 4}, "6 heads, which 4 KV heads cannot share"),
         ("llama", {"attention__sliding_window": [8, 0, 8, 0]}, r"sliding_window is \[8, 0, 8, 0\], not a whole number"),
         ("llama", {"attention__key_length": [16] * 90}, r"key_length is \[16, 16, .*…, not a whole number"),
-        ("llama", {"attention__key_length": 0}, "block 0 has heads without elements, by its key_length"),
-        ("llama", {"embedding_length": 3}, "block 0 has heads without elements, by its key_length"),
+        ("llama", {"attention__key_length": 0}, "block 0 has heads of 0 elements by its key_length"),
+        ("llama", {"embedding_length": 3}, "block 0 has heads of 0 elements by its key_length"),
         ("llama", {"attention__head_count": -2}, "attention.head_count is -2, not a whole number from 0"),
         ("llama", {"attention__head_count": [6, 6, "six", 6]}, "attention.head_count is 'six', not a whole number"),
         ("llama", {"block_count": "four"}, "block_count is 'four', not a whole number"),
@@ -184,7 +184,7 @@ def test_options_of_other_architectures():
     assert model_of(metadata("jina-bert-v2"), "m").alibi
     assert [model_of(metadata("baichuan", block_count=n), "m").alibi for n in (32, 40)] == [False, True]
     assert model_of(metadata("llama4"), "m").notes == (
-        "layers that see chunks of 8192 tokens in llama.cpp are taken to see everything before them",
+        "layers that see chunks of 8192 tokens in llama.cpp see everything before them here",
     )
     assert model_of(metadata("llama4", attention__sliding_window=0), "m").notes == ()
     keys = {"attention__key_length": 32, "attention__value_length": 24, "attention__key_length_swa": 8}
@@ -244,7 +244,7 @@ def test_a_file_that_is_no_gguf_is_one_clear_line(write, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--prompts", "9"], "--prompts are those of a --model"),
+        (["--prompts", "9"], "--prompts needs a model: name its file with --model"),
         (["--model", "x.gguf", "--grid", "square"], "--grid: not allowed with argument --model"),
         (["--model", "x.gguf", "--head-dim", "9"], "--head-dim cannot be used with --model"),
         (["--model", "x.gguf", "--direction", "backward"], "forward only"),
@@ -282,7 +282,7 @@ def test_counts_larger_than_the_file_are_refused_at_once(write, tmp_path):
     whole = bytearray(write("llama").read_bytes())
     whole[4] = 9
     path.write_bytes(whole)
-    with pytest.raises(RocattnError, match="its version is 9, and 2 and 3 are read"):
+    with pytest.raises(RocattnError, match="its version is 9, but only 2 and 3 can be read"):
         read_model(path)
 
 

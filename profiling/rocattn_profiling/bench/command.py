@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from rocattn_profiling.measure.settings import Settings
 
 _EPILOG = """\
-Each config is measured in fresh processes, the backends in turns, and every output is compared with float64. Speed-ups
-have a 95 % interval over process launches. A config that does not fit in memory or in the time limit is skipped and
-listed. Records are written as they are finished: a run with the same --out, commit and settings measures what is
-missing.
+Each config is measured in fresh processes that take turns between backends, and every output is compared with float64.
+Speed-ups have a 95 % interval over process launches. A config that does not fit in memory or in the time limit is
+skipped and listed. Records are written as they finish: a rerun with the same --out, commit and settings measures only
+what is missing.
 
-exit status: 0 measured, and all outputs right (what was skipped for its size is listed)
+exit status: 0 measured, and all outputs right (configs skipped for their size are listed)
              1 an output was wrong
              3 a backend crashed or raised, a job of a cluster left no result, nothing of a requested grid was measured,
                or nothing of it on a backend that --backend names
@@ -49,25 +49,25 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     mode.add_argument(
         "--grid", action="extend", nargs="+", metavar="NAME", help="grids (default inference; see --list)"
     )
-    mode.add_argument("--list", action="store_true", help="list the grids and their sizes, and end")
+    mode.add_argument("--list", action="store_true", help="list the grids and their sizes, then exit")
     mode.add_argument(
         "--modules", action="extend", nargs="+", metavar="NAME",
         help="attention modules with their projections (standard, gemma, gemma_fast: with a KV cache)",
     )  # fmt: skip
     mode.add_argument(
         "--model", metavar="FILE.gguf",
-        help="a model's attention layers (its projections and feed-forward layers are not): time to first token and "
-        "decoded tokens/s, by this file's metadata",
+        help="the attention layers of a model by this file's metadata, without projections and feed-forward layers: "
+        "time to first token and decoded tokens/s",
     )  # fmt: skip
     what.add_argument(
         "--prompts", type=positive, nargs="+", metavar="N",
-        help="of a model: prompt lengths, and the lengths to decode at (default 128 512 2048; quick: 128 512; no "
-        "longer than the model's context)",
+        help="with --model: prompt lengths, which are also the cache lengths to decode at (default 128 512 2048; with "
+        "--quick 128 512; at most the model's context)",
     )  # fmt: skip
     what.add_argument("--quick", action="store_true", help="a subset of each grid, and short launches")
     what.add_argument(
         "--backend", action="extend", nargs="+", metavar="NAME",
-        help="backends, the first of which the others are compared with; gpu-standard is the standard path of gpu "
+        help="backends to measure, compared with the first one; gpu-standard is the standard path of gpu "
         "(default: the grid's)",
     )  # fmt: skip
     what.add_argument(
@@ -82,8 +82,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_sizes(shape)
     bench_fleet.add_options(parser)
     how = parser.add_argument_group("how to measure")
-    how.add_argument("--launches", type=positive, metavar="N", help="fresh processes a config (default 3)")
-    how.add_argument("--samples", type=positive, metavar="N", help="samples a launch (default: 5 to 50 in about 1 s)")
+    how.add_argument("--launches", type=positive, metavar="N", help="fresh processes per config (default 3)")
+    how.add_argument("--samples", type=positive, metavar="N", help="samples per launch (default: 5 to 50 in about 1 s)")
     how.add_argument("--threads", type=thread_number, metavar="N", help="threads (default: the cores available)")
     how.add_argument(
         "--time-limit", type=seconds, metavar="S",
@@ -91,9 +91,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     how.add_argument(
         "--warm", action="store_true",
-        help="leave keys and values in the caches between calls of few queries, too, which else find them in none",
+        help="keep keys and values in the CPU caches between calls with few queries, which otherwise start cold",
     )  # fmt: skip
-    how.add_argument("--fresh", action="store_true", help="measure everything anew; older records are moved aside")
+    how.add_argument("--fresh", action="store_true", help="measure everything again; older records are moved aside")
     how.add_argument("--no-store", action="store_true", help="do not add the results to the asv store")
 
 
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_own_checkout()
     bench_fleet.check(arguments)
     if arguments.prompts and not arguments.model:
-        raise CommandError("--prompts are those of a --model: name its file")
+        raise CommandError("--prompts needs a model: name its file with --model")
     settings, parts = _settings(arguments), parts_of(arguments)
     notes: list[str] = []
     total = sum(len(part.configs) for part in parts) * settings.launches
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
     coverage = bench_view.coverage(session, suites, _named(arguments))
     gaps = coverage.gaps("measured")
     for suite, name, reason in unmeasured:
-        say(f"not measured: {name} in {suite}, asked for with --backend (status 3): {reason}")
+        say(f"not measured: {name} in {suite}, requested with --backend (status 3): {reason}")
     more = print_passes(records) if arguments.model else {}
     more["not_compared"] = list(coverage.not_compared)
     more["unmeasured"] = [dict(zip(("suite", "backend", "reason"), each, strict=True)) for each in unmeasured]
@@ -238,7 +238,7 @@ def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
 
     usual = Settings(threads=available_cores() if session.machine else 0)  # 0: what each job of a fleet was given
     if any(getattr(session.settings, name) != getattr(usual, name) for name in ("threads", "data", "seed", "warm")):
-        return "not added to the asv store: its history is of normal data, seed 0, all available cores and not --warm"
+        return "not added to the asv store: its history has only normal data, seed 0, all available cores and no --warm"
     from rocattn_profiling.asv.store import AsvStore
 
     kept, left_out = [], Counter[str]()
@@ -264,11 +264,11 @@ def _not_of_the_history(record: Record) -> str:
     from rocattn_profiling.workloads.modules import WORKLOADS
 
     if not type(BACKENDS.get(record.backend)).__module__.startswith(("rocattn.", "rocattn_profiling.")):
-        return "of a backend that no commit has"
+        return "of a backend that is in no commit"
     if record.suite not in GRIDS | WORKLOADS:
         return "of a shape or model that is not in the suites"
     if mostly_disturbed(record.launches):
-        return "of which other processes disturbed most launches"
+        return "with most launches disturbed by other processes"
     return ""
 
 

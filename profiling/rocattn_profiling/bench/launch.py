@@ -532,7 +532,7 @@ def _blame(sides: dict[str, BackendLaunches], outcome: Crash | Result) -> None:
     """Mark the backend that was running as failed; all of them if the process failed outside of any."""
     culprit, reason = (outcome.backend, outcome.reason) if isinstance(outcome, Crash) else ("", outcome.failed)
     for name in [culprit] if culprit in sides else sides:
-        sides[name].failed = reason if culprit in sides else f"outside of any backend: {reason}"
+        sides[name].failed = reason if culprit in sides else f"outside any backend: {reason}"
         sides[name].log = outcome.log
 
 

@@ -14,6 +14,7 @@ from rocattn_profiling.base.console import say
 from rocattn_profiling.base.status import CommandError
 from rocattn_profiling.bench.model import SUITE_PREFIX
 from rocattn_profiling.bench.session import SuiteFacts
+from rocattn_profiling.pages import render
 from rocattn_profiling.workloads.grids import get_grid
 from rocattn_profiling.workloads.models import read_model
 from rocattn_profiling.workloads.modules import extra_work, of_module
@@ -162,8 +163,8 @@ def _say_what_it_is(model: Model) -> None:
         text = f"{layer.num_heads} heads, {layer.num_kv_heads} KV heads, D {dims}{window}{sinks}"
         kinds[text] = kinds.get(text, 0) + 1
     say(f"{model.name} ({model.architecture}): {model.block_count} blocks, context {model.context_length}")
-    for text, count in kinds.items():
-        say(f"  {count} attention layers: {text}")
+    for text, layers in kinds.items():
+        say(f"  {render.count(layers, 'attention layer')}: {text}")
     options = {
         "attention softcap": model.softcap, "final softcap (not part of attention)": model.final_softcap,
         "scale": model.scale, "ALiBi": model.alibi, "not causal": not model.causal,

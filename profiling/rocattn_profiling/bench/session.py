@@ -110,7 +110,7 @@ class ResultsFolder:
             if session.exists() or self.path.exists():
                 difference = identity.difference(Identity.load(session))
                 if self._fresh or difference:
-                    self._put_aside("as --fresh asks" if self._fresh else f"they are of {difference}")
+                    self._put_aside("--fresh was given" if self._fresh else f"they come from {difference}")
                 elif self.path.exists():
                     self.keep(self._readable())
             staging.commit()
@@ -119,7 +119,7 @@ class ResultsFolder:
         try:
             return list(read_records(self.path))
         except RocattnError as error:
-            raise RocattnError(f"{error}; to measure anew, --fresh puts that file aside") from error
+            raise RocattnError(f"{error}; to measure again, move that file aside with --fresh") from error
 
     def _put_aside(self, why: str) -> None:
         """Move the records of another run to ``older/``."""
@@ -200,13 +200,13 @@ class BenchSession(ResultsFolder):
             self._on_note(f"the machine is busy (load {load:.1f} on {self.machine.cores} cores): times are disturbed")
             if self.settings.threads > 1:
                 self._on_note(
-                    "threads of a BLAS wait for one that lost its core by spinning (64 ms of CPU time a call "
-                    "were seen in place of 0.9): --threads 1 is steadier here"
+                    "BLAS threads spin while they wait for one that lost its core (64 ms of CPU time per call were "
+                    "seen instead of 0.9 ms): --threads 1 is steadier here"
                 )
         if not self._cache_bytes and not self.settings.warm:
             self._on_note(
-                "this system does not tell the size of its last-level cache: 32 MiB is assumed, and decoding "
-                "may find in it what it reads"
+                "this system does not report the size of its last-level cache: 32 MiB is assumed, and decoding "
+                "may read from a warm cache"
             )
         return Identity.of(self.commit, self.machine, self.settings)
 

@@ -14,6 +14,7 @@ from rocattn_profiling.base.reasons import Coverage, NotCompared
 from rocattn_profiling.base.status import OK
 from rocattn_profiling.measure import stats
 from rocattn_profiling.measure.records import Place, by_place, coverage_of, place_names, written_into
+from rocattn_profiling.pages import render
 from rocattn_profiling.workloads.grids import GRIDS
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def _digits(value: float) -> str:
 def caches(records: Iterable[Record]) -> str:
     """Return whether calls found in the caches what they read: in words, for the head of a table."""
     cold = [record.caches == "cold" for record in records]
-    return "caches cold" if all(cold) else "caches warm, but where it says cold" if any(cold) else "caches warm"
+    return "caches cold" if all(cold) else "caches warm unless marked cold" if any(cold) else "caches warm"
 
 
 def config_text(record: Record, dtype: str = "") -> str:
@@ -349,7 +350,7 @@ def host_lines(records: Iterable[Record]) -> list[str]:
         timed = [launch for launch in record.launches if launch.host_ns]
         if timed:
             host, kernels = (statistics.median(getattr(x, name) for x in timed) for name in ("host_ns", "kernels_ns"))
-            parts = f"host {duration(host)} a call, kernels {duration(kernels)}"
+            parts = f"host {duration(host)} per call, kernels {duration(kernels)}"
             lines.append(f"{record.backend}, {record.label}, arrays on the GPU: {parts}")
     return lines
 
@@ -360,14 +361,14 @@ def _disturbance(records: list[Record]) -> str:
     hit, total = sum(s.disturbed_launches for s in summaries), sum(s.launches for s in summaries)
     if not hit:
         return ""
-    return f"! {hit} of {total} launches lost the CPU to other processes over and over: their times are too long"
+    return f"! {hit} of {total} launches repeatedly lost the CPU to other processes: their times are too long"
 
 
 def _fault(check: Check) -> str:
     if check.written:
         return written_into(check.written)
     if check.not_finite:
-        return f"{check.what} has NaN or inf where float64 has none, or the other way round"
+        return f"{check.what} has NaN or inf where float64 has none, or vice versa"
     allowed = f"{check.factor:g} x {check.naive_max_abs_error:.2e}"
     return f"error of {check.what} is {check.max_abs_error:.2e}, allowed {allowed}"
 
@@ -409,9 +410,9 @@ def print_summary(session: BenchSession | FleetSession, records: list[Record]) -
     for unit, reason in session.failures:
         say(f"failed: {unit.name} on {', '.join(unit.backends)}: {reason}")
     if session.failures:
-        say(f"{len(session.failures)} jobs left no result: the same command submits them again")
+        say(f"{render.count(len(session.failures), 'job')} left no result: rerun the command to submit them again")
     if session.failures or any(record.status == "failed" for record in records):
-        say(f"what the failed processes printed: {session.out / 'failures.log'}")
+        say(f"output of the failed processes: {session.out / 'failures.log'}")
     if session.kept_configs:
-        say(f"{session.kept_configs} configs were finished by an earlier run (--fresh measures everything anew)")
+        say(f"{render.count(session.kept_configs, 'config')} kept from an earlier run (--fresh measures all again)")
     say(f"records: {session.path}")

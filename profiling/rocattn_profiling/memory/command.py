@@ -34,13 +34,13 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", 1)}
 _EPILOG = """\
 Each length of each backend is measured in a fresh process: what the allocators count (numpy's arrays, the workspace
-of the CPU kernels, the GPU's pool) and how far the resident set rises. Unless heads are given, 8 query heads share
-one KV head: then cpu holds all scores at once. With more KV heads it works through them 4 million scores at a time.
-Lengths are keys, and query tokens too unless --seq-q fixes those.
+of the CPU kernels, the GPU's pool) and how far the resident set grows. Unless heads are given, 8 query heads share
+one KV head: then cpu holds all scores at once. With more KV heads it computes 4 million scores at a time.
+A length is the number of keys, and of query tokens too unless --seq-q sets that.
 
 exit status: 0 measured, and the theory is right
              1 the allocators' count contradicts the theory (by more than 5 % and 64 KiB)
-             3 a backend failed; nothing was measured, or nothing of a backend that --backend names
+             3 a backend failed, or nothing was measured, or nothing of a backend that --backend names
              4 usage or environment error"""
 
 
@@ -52,13 +52,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to measure")
     what.add_argument(
         "--backend", action="extend", nargs="+", metavar="NAME",
-        help="backends; gpu-standard is the standard path of gpu (default: all that work here but a stand-in GPU)",
+        help="backends; gpu-standard is the standard path of gpu (default: all that work here except a stand-in GPU)",
     )  # fmt: skip
     what.add_argument("--lengths", type=positive, nargs="+", metavar="N", help="(default 1024 to 4096 in 5 steps)")
     what.add_argument("--quick", action="store_true", help="lengths from 256 to 1024")
     what.add_argument(
         "--budget", type=byte_count, metavar="SIZE",
-        help="find the longest sequence that fits in so much memory: 8GiB, 500MB (default: this machine's memory)",
+        help="find the longest sequence that fits in this much memory: 8GiB, 500MB (default: this machine's memory)",
     )  # fmt: skip
     what.add_argument(
         "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
     of_run = (config.to_dict(), keep_queries, threads, code_hash(arguments.backend_module), this_machine())
     journal = Journal(out / "points.jsonl", msgspec.json.encode(of_run).decode(), memory_measure.MemoryPoint)
     if journal.found:
-        say(f"memory: goes on with {len(journal.found)} lengths of a run that was ended ({journal.path})")
+        say(f"memory: resuming an earlier run, lengths done: {len(journal.found)} ({journal.path})")
     total = len(names) * len(lengths)
     with keeping(journal.path, total, journal.count), progress("memory", total) as shown:
         study = memory_measure.measure_memory(
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
     content = memory_report.to_json(report) | {"unmeasured": unmeasured, "not_compared": coverage.not_compared}
     encoded = msgspec.json.format(msgspec.json.encode(content), indent=1).decode()
     for name in unmeasured:
-        say(f"{name} was asked for with --backend and was not measured: status 3")
+        say(f"{name} was requested with --backend and was not measured: status 3")
     if any(not point.skipped for point in study.points):
         page = out / "memory.html"
         write_together({
@@ -156,7 +156,7 @@ def _config(arguments: argparse.Namespace) -> tuple[AttentionConfig, bool]:
     """Return the shape, its lengths to be replaced, and whether its query tokens are fixed."""
     fields = given(arguments)
     if "seq_k" in fields:
-        raise CommandError("the number of keys is what varies: name the numbers with --lengths, not --seq-k")
+        raise CommandError("the number of keys varies: list the numbers with --lengths, not --seq-k")
     if "num_heads" not in fields and "num_kv_heads" not in fields:
         fields |= {"num_heads": 8, "num_kv_heads": 1}
     fields |= given(arguments, STORAGE)
@@ -170,9 +170,9 @@ def _print(study: MemoryStudy) -> None:
 
     measured = [point for point in study.points if point.status == "measured"]
     if measured:
-        columns = ("backend", "tokens", "peak", "theory", "difference", "beside tensors", "scores of peak", "RSS")
+        columns = ("backend", "tokens", "peak", "theory", "difference", "workspace", "scores, % of peak", "RSS")
         print_table(f"memory: {describe(study)}", columns, [_row(point) for point in measured], keys=2)
-        growth = ("backend", "exponent (95 %)", "fixed", "less than standard", "tokens in budget", "measured sizes say")
+        growth = ("backend", "exponent (95 %)", "fixed", "less than standard", "tokens in budget", "extrapolated")
         rows = [_fit_row(study, fit) for fit in study.fits]
         print_table(f"growth, and a budget of {quantity(study.budget_bytes, 'bytes')}", growth, rows)
     for name, reason in study.absent.items():

@@ -97,14 +97,14 @@ def exponent_text(growth: Growth | None) -> str:
     if growth is None:
         return "too few lengths"
     if growth.high - growth.low > WIDEST:
-        return "no power of length"
+        return "no power law"
     return f"{growth.exponent:.2f} [{growth.low:.2f}, {growth.high:.2f}]"
 
 
 def model_text(fit: MemoryFit) -> str:
     """Return the memory extrapolated to the longest sequence, against the theory."""
     if fit.longest_measured_bytes is None or not fit.longest_theory_bytes:
-        return "" if fit.growth is None or not fit.longest else "no such curve"
+        return "" if fit.growth is None or not fit.longest else "no fit"
     change = 100 * (fit.longest_measured_bytes / fit.longest_theory_bytes - 1)
     return f"{quantity(fit.longest_measured_bytes, 'bytes')} ({round(change, 1) + 0.0:+.1f} %)"
 

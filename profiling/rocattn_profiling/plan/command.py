@@ -24,7 +24,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", required=True, metavar="GFX", help="GPU architecture: gfx90a, gfx942, gfx1100, ...")
     parser.add_argument(
         "--compute-units", type=positive, metavar="N",
-        help="of the GPU, as its runtime counts them: CUs on gfx9, else WGPs (default: the target's largest product)",
+        help="compute units as the GPU's runtime counts them: CUs on gfx9, otherwise WGPs (default: the target's most)",
     )  # fmt: skip
     shape = parser.add_argument_group("the problem")
     add_sizes(shape)
@@ -35,13 +35,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="the mask's shape, each 1 or full (default 1 1 Sq Sk)",
     )  # fmt: skip
     shape.add_argument(
-        "--mask-dtype", choices=("float16", "bfloat16", "float32"), help="of an additive mask (default: the dtype)"
+        "--mask-dtype", choices=("float16", "bfloat16", "float32"), help="dtype of an additive mask (default: --dtype)"
     )
     shape.add_argument("--alibi", action="store_true", help="with ALiBi slopes [B, H]")
     shape.add_argument("--sinks", action="store_true", help="with a sink logit for each head")
-    shape.add_argument("--return-lse", action="store_true", help="the LSE is wanted, too")
+    shape.add_argument("--return-lse", action="store_true", help="return the LSE, too")
     add_storage(shape)
-    parser.add_argument("--standard", action="store_true", help="the standard path, also where flash attention can")
+    parser.add_argument("--standard", action="store_true", help="use the standard path even where flash can run")
     add_common(parser)
 
 

@@ -29,7 +29,7 @@ from rocattn_profiling.asv.series import LARGEST, PassedOver
 from rocattn_profiling.asv.store import NO_NUMPY, read_config, up_to_date
 from rocattn_profiling.base.files import StagedFiles, open_regular, write_together
 from rocattn_profiling.base.process import run_group
-from rocattn_profiling.pages.render import moment, render
+from rocattn_profiling.pages.render import count, moment, render
 from rocattn_profiling.site.commits import History
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def publish(store: AsvStore, history: History, out: Path, say: Callable[[str], N
     """
     key = _key(store, history)
     if _is_made(out) and (notes := _notes_of(out, key)) is not None:
-        say("asv's pages are those of an earlier run: no result, setting, commit or tag on them has changed")
+        say("asv's pages are kept from an earlier run: no result, setting, commit or tag on them has changed")
         return AsvPages(published=True, notes=notes)
-    say(f"site: our pages are made; asv's follow, for which asv publish has at most {PUBLISH_TIMEOUT_S:.0f} s")
+    say(f"site: our pages are written; asv's follow, and asv publish may take up to {PUBLISH_TIMEOUT_S:.0f} s")
     pages = AsvPages()
     with StagedFiles() as staging:
         staged = staging.folder(out)
@@ -129,7 +129,7 @@ def _is_made(out: Path) -> bool:
     """
     made = (out / MADE).is_file() or (out / RECORD).is_file()
     if not made and out.is_dir() and any(out.iterdir()):
-        raise RocattnError(f"{out} is there and was not made by asv publish: choose another output folder")
+        raise RocattnError(f"{out} exists and was not made by asv publish: choose another output folder")
     return made
 
 
@@ -186,7 +186,7 @@ def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) 
     staged = stage(store, scratch / "results", history.commits.keys())
     pages.notes += staged.notes
     if not staged.results:
-        pages.reason = "the store has no result of a commit of this repository"
+        pages.reason = "the store has no result for any commit of this repository"
         return
     if not store.benchmarks():
         pages.reason = (
@@ -195,12 +195,12 @@ def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) 
         )
         return
     if off_branch := sum(not history.commits[sha].on_branch for sha in staged.commits):
-        pages.notes.append(f"{off_branch} measured commits are not on {history.branch}: asv's graphs leave them out")
+        pages.notes.append(f"{count(off_branch, 'measured commit')} not on {history.branch}: left out of asv's graphs")
     # A branch whose name could be read as markup or as an option is published as HEAD.
     branch = history.branch if _PLAIN_NAME.fullmatch(history.branch) else "HEAD"
     pages.reason = _run_publish(_config(store, branch, scratch), scratch)
     if not pages.reason and (odd := _drop_odd_tags(scratch / "html" / "index.json")):
-        pages.notes.append(f"{odd} tags are not shown: asv puts their names into its pages as markup")
+        pages.notes.append(f"{count(odd, 'tag')} not shown: asv would put such names into its pages as markup")
 
 
 def _drop_odd_tags(index: Path) -> int:
@@ -251,7 +251,7 @@ def _run_publish(config: Path, scratch: Path) -> str:
             grace_s=0.0,
         )
     if ended.status is None:
-        return f"asv publish did not end within {PUBLISH_TIMEOUT_S:.0f} s: run it yourself, where nothing ends it"
+        return f"asv publish did not end within {PUBLISH_TIMEOUT_S:.0f} s: run it yourself, without that limit"
     if ended.status == 0 and (scratch / "html" / "index.html").is_file():
         return ""
     why = complaint(log.read_text(encoding="utf-8", errors="replace"), "it said nothing")
@@ -317,7 +317,7 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
             passed_over.add(path, error)
             continue
         if changed:
-            staged.notes.append(f"{path.name}: {changed} values that asv cannot show were left out")
+            staged.notes.append(f"{path.name}: {count(changed, 'value')} that asv cannot show left out")
         machine = folder / path.parent.name / "machine.json"
         if not machine.exists():
             facts = machines.get(path.parent.name, {})
@@ -327,7 +327,7 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
         staged.commits.add(data["commit_hash"])
     staged.notes += passed_over.notes()
     if unknown:
-        staged.notes.append(f"{len(unknown)} measured commits are not in this clone: asv's graphs leave them out")
+        staged.notes.append(f"{count(len(unknown), 'measured commit')} not in this clone: left out of asv's graphs")
     return staged
 
 
@@ -341,7 +341,7 @@ def _check(data: dict[str, Any]) -> None:
     for key in ("params", "requirements", "commit_hash", "date", "python", "env_name"):
         data[key]
     if data.get("version") != RESULTS_VERSION:
-        raise ValueError(f"it is of version {data.get('version')!r} of asv's results, not {RESULTS_VERSION}")
+        raise ValueError(f"it has version {data.get('version')!r} of asv's result format, not {RESULTS_VERSION}")
     columns = data["result_columns"]
     unknown = {column for column in columns if not column.startswith("stats_")} - COLUMNS
     if unknown:
@@ -350,7 +350,7 @@ def _check(data: dict[str, Any]) -> None:
     for name, row in data["results"].items():
         lengths = {len(row[at]) for at in statistics if at < len(row) and row[at] is not None}
         if len(lengths) > 1:
-            raise ValueError(f"the statistics of {name} are not of one length")
+            raise ValueError(f"the statistics of {name} differ in length")
 
 
 def _well_formed(name: str, benchmark: dict[str, Any]) -> bool:

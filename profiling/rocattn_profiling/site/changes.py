@@ -314,7 +314,7 @@ def _crowd(cause: CommitCause, place: int, ends: Mapping[str, tuple[list[int], l
         suites = len({suite_of(change.benchmark) for change in own})
         beside = bisect_left(firsts, place) - bisect_left(lasts, place)
         if len(own) >= max(MANY_LINES, MANY_SHARE * beside) and suites >= MANY_SUITES:
-            return f"{len(own)} of {beside} lines on {machine}, of {suites} suites, moved at once"
+            return f"{len(own)} of {beside} lines on {machine}, in {suites} suites, moved at once"
     return ""
 
 
@@ -331,7 +331,7 @@ def rules_of_asv(store: AsvStore, history: History, note: Callable[[str], None])
     try:
         config = vars(read_config(store.config_path))
     except RocattnError as error:
-        note(f"{_THRESHOLDS} and {_FIRST} do not count: {error}")
+        note(f"{_THRESHOLDS} and {_FIRST} are ignored: {error}")
         return nothing_accepted, usual_limit
     thresholds = dict(_entries(config, _THRESHOLDS, note, float))
     begins = dict(_entries(config, _FIRST, note, lambda name: _first_of(store, history, name)))
@@ -357,7 +357,7 @@ def _entries(
         try:
             entries.append((re.compile(pattern), read(value)))
         except (re.error, ValueError, TypeError, RevisionError) as error:
-            note(f"asv.conf.json: {key} of {pattern!r} does not count: {error}")
+            note(f"asv.conf.json: {key} of {pattern!r} is ignored: {error}")
     return entries
 
 

@@ -39,17 +39,17 @@ MOST_JOBS = 8
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_common(parser, out="out/site")
-    parser.add_argument("--repo", default=".", metavar="DIR", help="the repository whose history it is (default .)")
+    parser.add_argument("--repo", default=".", metavar="DIR", help="the repository whose history to show (default .)")
     parser.add_argument("--store", metavar="DIR", help="asv results folder (default: the one asv.conf.json names)")
     parser.add_argument("--results", metavar="DIR", help="where verify, audit, profile, … wrote (default OUT/..)")
     parser.add_argument("--records", metavar="PATH", help="bench records to show as the latest (default RESULTS/bench)")
     parser.add_argument("--gate", metavar="PATH", help="verdict.json of the gate (default RESULTS/gate)")
     parser.add_argument(
         "--measure", type=positive, metavar="N",
-        help="first measure the asv suite's quick benchmarks on those of the newest N commits that have no results",
+        help="first run the asv suite's quick benchmarks on those of the newest N commits that have no results",
     )  # fmt: skip
-    parser.add_argument("--launches", type=positive, default=3, metavar="N", help="of --measure: processes (default 3)")
-    parser.add_argument("--url", default="", metavar="URL", help="the address that the site will have, for its feed")
+    parser.add_argument("--launches", type=positive, default=3, metavar="N", help="processes per benchmark (default 3)")
+    parser.add_argument("--url", default="", metavar="URL", help="the URL that the site will have, for its feed")
     parser.add_argument(
         "--no-asv", action="store_true",
         help="leave out asv's own pages, which take the most time; those of an earlier run are removed",
@@ -75,6 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     """Measure the newest commits of the repository into its asv store; status 3 when none has results then."""
+    from rocattn_profiling.pages.render import count
     from rocattn_profiling.site.measure import measure_history
 
     with progress("history", 0) as shown:
@@ -92,8 +93,8 @@ def _measure(arguments: argparse.Namespace) -> int:
         except RocattnError as error:  # what earlier runs stored is published all the same
             say(f"no commit was measured: {error}")
             return NOT_MEASURED
-    counts = f"{len(done.measured)} commits measured, {len(done.known)} had results"
-    say(f"history: {counts}, {len(done.passed_over)} passed over, {done.launches} launches")
+    counts = f"{count(len(done.measured), 'commit')} measured, {len(done.known)} had results"
+    say(f"history: {counts}, {len(done.passed_over)} passed over, {count(done.launches, 'launch', 'launches')}")
     return OK if done.measured or done.known else NOT_MEASURED
 
 
@@ -110,7 +111,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.site.state import read_standing
 
     if arguments.url and not re.fullmatch(r"https?://[^\s\"'<>]+", arguments.url):
-        raise CommandError(f"{arguments.url!r} is no address of a site: it begins with https://")
+        raise CommandError(f"{arguments.url!r} is not the URL of a site: it begins with https://")
     out, repo = Path(arguments.out).resolve(), Path(arguments.repo).resolve()
     results = Path(arguments.results).resolve() if arguments.results else out.parent
     notes: list[str] = []
@@ -193,6 +194,8 @@ def _remedy(repo: Path, store: AsvStore) -> str:
 
 def _report(site: Site, written: list[Path], coverage: Coverage, *, json: bool) -> None:
     """Report omissions, open regressions and the path of the site."""
+    from rocattn_profiling.pages.render import count
+
     asv = site.asv
     # A file that neither reader accepts is reported once, though each words it differently.
     known = {note.partition(": ")[0] for note in site.problems}
@@ -216,10 +219,9 @@ def _report(site: Site, written: list[Path], coverage: Coverage, *, json: bool) 
             ],
         })  # fmt: skip
     if causes := site.changes.of("open"):
-        is_open = "1 regression is" if len(causes) == 1 else f"{len(causes)} regressions are"
-        lines = sum(len(cause.changes) for cause in causes)
+        lines = count(sum(len(cause.changes) for cause in causes), "line")
         listed = written[0].with_name("changes.html")
-        say(f"{is_open} open in the history, of {lines} {'line' if lines == 1 else 'lines'}: {listed}")
+        say(f"{count(len(causes), 'open regression')} in the history, in {lines}: {listed}")
     gaps = coverage.gaps("shown")
     say(f"The site is at {written[0]}{'; ' * bool(gaps)}{gaps}")
 
@@ -238,8 +240,8 @@ def _unknown_commits(series: list[Series], history: History, repo: Path, store: 
     if not measured or measured.keys() & history.commits.keys():
         return []
     note = (
-        f"none of the {len(measured)} measured commits is in {repo}: no change is sought. Where results are kept apart "
-        f"from the project, name a clone of it: --repo CLONE --store {store}. Of a shallow clone fetch the history."
+        f"none of the {len(measured)} measured commits is in {repo}: no change can be found. If results are kept apart "
+        f"from the project, name a clone of it: --repo CLONE --store {store}. In a shallow clone, fetch the history."
     )
     return [note]
 
@@ -280,7 +282,7 @@ def _waived(repo: Path, notes: list[str]) -> Waived:
     try:
         loaded = waivers.load(repo)
     except RocattnError as error:
-        notes.append(f"no waiver counts: {error}")
+        notes.append(f"waivers are ignored: {error}")
         return nothing_waived
 
     def waived(label: str, metric: str, arch: str, ratio: float) -> str:

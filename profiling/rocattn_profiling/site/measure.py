@@ -109,7 +109,7 @@ def measure_history(
         key = msgspec.json.encode([[(c.label, c.benchmark.version) for c in cases], REQUEST, this_machine()]).decode()
         journal = Journal(store.results_dir / "history.jsonl.rocattn", key, _Finished)  # a name that asv ignores
         if journal.found:
-            say(f"goes on with {len(journal.found)} launches of a run that was ended ({journal.path})")
+            say(f"resuming an earlier run, launches done: {len(journal.found)} ({journal.path})")
         with keeping(journal.path, f"at most {len(todo) * launches} launches", journal.count):
             outcomes = _measure(todo, launchers, launches, journal, on_step)
     measured = []

@@ -29,13 +29,13 @@ FAMILIES = {
     "accuracy": "options in all pairs, against float64 and the other backends",
     "visibility": "which keys each row sees: uniform scores, one-hot values",
     "positions": "where K and V are read: one key a row",
-    "edges": "sizes around tiles, arrays in the midst of NaN",
+    "edges": "sizes around tiles, arrays surrounded by NaN",
     "layouts": "layouts and strides, with and without the LSE",
     "scales": "numbers from subnormal to 1e4, scores of thousands, rising scores, faint probabilities",
     "stability": "scores of 1e8 to 1e31, equal over a row: the largest is subtracted before anything is rounded",
     "containment": "NaN and inf in hidden keys",
     "varlen": "sequences of different lengths in packed rows, gradients too; NaN between them",
-    "paged": "K and V in pages of any size and order, in prompts, chunks and decode steps; NaN in what is unused",
+    "paged": "K and V in pages of any size and order, in prompts, chunks and decode steps; NaN in unused memory",
     "fp8": "8-bit K and V, and Q, in both formats, with scales: all bytes, prompts, decode, packed rows, pages",
     "gradients": "gradients against finite differences in float64",
     "determinism": "the same bits again, on any number of threads, from several threads at once",
@@ -155,7 +155,7 @@ def find_case(label: str) -> VerifyCase:
     for case in itertools.chain(cases(), (_basic(*pair) for pair in all_basics())):
         if case.label == label:
             return case
-    raise ConfigError(f"no case is labelled {label!r}: labels are in verify.json, or in `rocattn verify --json`")
+    raise ConfigError(f"no case has the label {label!r}: labels are in verify.json, or in `rocattn verify --json`")
 
 
 @cache

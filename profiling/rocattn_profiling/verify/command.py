@@ -33,14 +33,14 @@ _SHOWN = 20
 _STAND_IN = "ROCM_PATH=$(rocattn doctor --hostgpu)"
 
 _EPILOG = """\
-Levels: quick (seconds) has each first mistake of a kernel alone, in every dtype, all pairs of options, and each family
-once; core (the default, minutes) adds sizes of numbers, tile edges, memory layouts, poisoned keys, gradients of every
-option and determinism in every dtype; full adds long sequences. For a backend that refuses the plainest cases, cases
-that it takes are added. --out gets verify.json and index.html, one page without scripts.
+Levels: quick (seconds) isolates the common mistakes of a new kernel in every dtype, covers all pairs of options, and
+runs each family once; core (the default, minutes) adds magnitudes, tile edges, memory layouts, poisoned keys, gradients
+of every option and determinism in every dtype; full adds long sequences. If a backend refuses the plainest cases, cases
+that it accepts are added. --out gets verify.json and index.html, one page without scripts.
 
-exit status: 0 all that was run is right
+exit status: 0 everything that ran is right
              1 something is wrong
-             3 nothing was run, or nothing on a backend that --backend names
+             3 nothing ran, or nothing on a backend that --backend names
              4 usage or environment error
              130 interrupted: what was finished is in the folder interrupted in --out, and the same command goes on"""
 
@@ -52,9 +52,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     level = parser.add_mutually_exclusive_group()
     level.add_argument("--level", choices=LEVELS, default="core", help="how much to run (default core)")
     level.add_argument("--quick", dest="level", action="store_const", const="quick", help="the same as --level quick")
-    level.add_argument("--case", metavar="LABEL", help="only the case of this label, as a failing line names it")
+    level.add_argument("--case", metavar="LABEL", help="only the case with this label, as shown for a failure")
     parser.add_argument("--family", nargs="+", metavar="NAME", help="only cases of these families (see --list)")
-    parser.add_argument("--list", action="store_true", help="list the families and how many cases they have, and end")
+    parser.add_argument("--list", action="store_true", help="list the families and their numbers of cases, then exit")
     parser.add_argument("--backend", nargs="+", metavar="NAME", help="backends to check (default: every available one)")
     parser.add_argument(
         "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
@@ -147,7 +147,7 @@ def _journal(arguments: argparse.Namespace, backends: list[Backend]) -> Journal[
     run = (code_hash(), this_machine(), arguments.seed, [b.name for b in backends], _architectures(backends), settings)
     journal = Journal(Path(arguments.out) / "cases.jsonl", repr(run), FinishedCase)
     if journal.found:
-        console.say(f"verify: goes on with {len(journal.found)} cases of a run that was ended ({journal.path})")
+        console.say(f"verify: resuming an earlier run, cases done: {len(journal.found)} ({journal.path})")
     return journal
 
 
@@ -165,7 +165,7 @@ def _keeping(
 
     if journal is None:
         where = Path(arguments.out) / INTERRUPTED
-        return keeping(where, total, count, "the same command begins anew")
+        return keeping(where, total, count, "the same command starts over")
     return keeping(journal.path, total, count)
 
 
@@ -184,7 +184,7 @@ def _chosen(arguments: argparse.Namespace, backends: list[Backend]) -> list[Veri
     if arguments.case:
         case = find_case(arguments.case)
         if arguments.family and case.family not in arguments.family:
-            raise CommandError(f"the case of --case is of the family {case.family}: name that in --family, or none")
+            raise CommandError(f"the case given with --case is in the family {case.family}: name that, or no --family")
         return [case]
     every = cases(arguments.level, backends)
     return [case for case in every if not arguments.family or case.family in arguments.family]
@@ -272,7 +272,7 @@ def _print_conflicts(arch: str) -> None:
     except GpuError:
         counts = []
     if not counts:
-        console.say(f"verify: no LDS access was counted: that takes a case on the stand-in GPU, with {_STAND_IN}")
+        console.say(f"verify: no LDS access was counted: that needs a case on the stand-in GPU, with {_STAND_IN}")
         return
     sums: dict[tuple[str, str], list[int]] = {}
     for kernel, direction, cycles, least in counts:

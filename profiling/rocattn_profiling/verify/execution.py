@@ -92,7 +92,7 @@ def compute(
     _restore(given, before)
     for name, (buffer, inner) in rooms.items():
         if buffer is not inner and not _intact(buffer, inner, fill):
-            raise Spilled(f"the backend wrote outside of {name}")
+            raise Spilled(f"the backend wrote outside {name}")
     return outputs
 
 
@@ -179,10 +179,10 @@ def differing(config: AttentionConfig, inputs: Inputs, backend: Backend) -> tupl
         return LaterRuns(cause, f"{text} {when}") if text else None
 
     for _ in range(_REPEATS):
-        if found := difference("again", compute(config, inputs, backend), "when it is run again"):
+        if found := difference("again", compute(config, inputs, backend), "when it runs again"):
             return first, found
     filled = compute(config, inputs, backend, fill=_FILL)
-    if found := difference("filled", filled, "when its output holds other numbers"):
+    if found := difference("filled", filled, "when its output buffer holds other numbers before the call"):
         return first, found
     if found := difference("refilled", *_refilled(config, inputs, backend)):
         return first, found
@@ -213,7 +213,7 @@ def _refilled(
     finally:
         for name, array in before.items():
             getattr(inputs, name)[...] = array
-    return mine, "where K and V are refilled in place, from those of new arrays", fresh
+    return mine, "when K and V are refilled in place, compared with new arrays of the same numbers", fresh
 
 
 @contextmanager
@@ -237,5 +237,5 @@ def _difference(first: dict[str, Array], other: dict[str, Array]) -> str:
             with np.errstate(all="ignore"):
                 gap = np.abs(array[wrong].astype(np.float64) - other[name][wrong].astype(np.float64))
             largest = float(np.max(gap, initial=0, where=np.isfinite(gap)))
-            return f"{name} has other bits in {int(wrong.sum())} of {wrong.size} elements (up to {largest:.1e} apart)"
+            return f"{name} differs in {int(wrong.sum())} of {wrong.size} elements (up to {largest:.1e} apart)"
     return ""

@@ -81,7 +81,7 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
         if self.check is not None and not self.check.ok:
             c = self.check
             if c.not_finite:
-                parts.append(f"{c.what} has NaN or inf where float64 has none, or the other way round")
+                parts.append(f"{c.what} has NaN or inf where float64 has none, or vice versa")
             else:
                 much = f"{c.ratio:.3g} times what is allowed" if c.ratio < _EXACT else "where it must be exact"
                 error = f"{c.max_abs_error:.2e} (naive {c.naive_max_abs_error:.2e})"
@@ -220,7 +220,7 @@ def _named(mistake: str, failed: Sequence[CaseOutcome]) -> str:
     if cases == len(failed):
         return words
     excluded = any(outcome.fits is not None and not fits for outcome, fits in zip(failed, asked, strict=True))
-    others = "another mistake fits the others" if excluded else "none of the others can tell"
+    others = "another mistake explains the others" if excluded else "the others do not contradict it"
     return f"{words}: fits {cases} of {len(failed)} failing cases; {others}"
 
 
@@ -235,7 +235,7 @@ def _in_common(ran: Sequence[CaseOutcome], failed: Sequence[CaseOutcome]) -> lis
         "off": [f"{what} in {cases}" for what, cases in off.most_common() if cases],
         "all failing cases have": [t for t in count if wrong[t] == len(failed) and count[t] < len(ran)],
         "all cases fail with": [t for t, cases in count.most_common() if 1 < cases == wrong[t] < len(failed)],
-        "none fails with": [t for t, cases in count.most_common() if cases > 1 and not wrong[t]],
+        "no case fails with": [t for t, cases in count.most_common() if cases > 1 and not wrong[t]],
     }
     said = "; ".join(f"{words}: {', '.join(values)}" for words, values in parts.items() if values)
     lines = [f"{len(failed)} of {len(ran)} cases fail, and no known mistake fits them all; {said}"]

@@ -280,7 +280,7 @@ def worst(outcomes: list[CaseOutcome]) -> str:
 def print_failures(report: VerifyReport, limit: int) -> None:
     """Print unchecked backends, symptoms of the failures, and for each of the worst a line with its command."""
     for name, reason in (report.unavailable | report.unchecked).items():
-        asked = " (asked for with --backend: status 3)" if name in report.unchecked else ""
+        asked = " (requested with --backend: status 3)" if name in report.unchecked else ""
         console.say(f"not checked: {name}{asked}: {reason}")
     for backend, lines in report.symptoms.items():
         for line in lines:
@@ -340,7 +340,7 @@ def to_xml(report: VerifyReport) -> str:
     for backend, reason in report.unchecked.items():
         numbers = {"tests": "1", "failures": "0", "errors": "1", "skipped": "0"}
         suite = ET.SubElement(root, "testsuite", {"name": f"{xml(backend)}: not checked", "time": "0.000"} | numbers)
-        test = ET.SubElement(suite, "testcase", classname=xml(backend), name="asked for with --backend", time="0.000")
+        test = ET.SubElement(suite, "testcase", classname=xml(backend), name="requested with --backend", time="0.000")
         ET.SubElement(test, "error", message=xml(f"not checked: {reason}"))
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"

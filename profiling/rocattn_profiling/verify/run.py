@@ -175,7 +175,7 @@ class _Runner:
         sees_poison = visible_pairs(config, self.inputs.mask) & np.repeat(marked, group, axis=1)[:, :, None]
         out = heads_view(arrays["out"], config.layout, config.num_heads, "out").astype(np.float64)
         swallowed = sees_poison.any(axis=-1) & np.isfinite(out).all(axis=-1)
-        return f"{int(swallowed.sum())} rows that see a key of NaN are numbers all the same" if swallowed.any() else ""
+        return f"{int(swallowed.sum())} rows that see a NaN key have no NaN" if swallowed.any() else ""
 
     def _check_yardstick(self, judged: Judgement) -> None:
         """Compare the float64 reference with the contract, once for each case."""
@@ -235,7 +235,7 @@ def forward_problem(config: AttentionConfig, inputs: Inputs, judged: Judgement) 
         exact = verdict.exact.reshape(config.batch, config.num_heads, config.seq_q, -1)
         worst = _apart(exact, wanted.reshape(exact.shape))
         if worst > _CLOSE:
-            return f"{verdict.what} of the float64 reference is off the contract by {worst:.1e}"
+            return f"{verdict.what} of the float64 reference deviates from the contract by {worst:.1e}"
     return ""
 
 
@@ -247,7 +247,7 @@ def gradient_problem(config: AttentionConfig, inputs: Inputs, differences: Mappi
     for name, wanted in differences.items():
         worst = _apart(exact[name], wanted)
         if worst > TOLERANCE:
-            return f"{name} of the float64 reference is off finite differences by {worst:.1e}"
+            return f"{name} of the float64 reference deviates from finite differences by {worst:.1e}"
     return ""
 
 

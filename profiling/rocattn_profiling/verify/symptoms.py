@@ -86,8 +86,8 @@ class KnownMistake(msgspec.Struct, frozen=True, kw_only=True):
 
 DIFFERENCES = {
     "again": "its bits differ from run to run",
-    "filled": "it adds to what its output holds, or leaves parts of it unwritten",
-    "refilled": "K or V that was refilled in place is read as it was before: something is kept by an array's address",
+    "filled": "it adds to the output's old contents, or leaves parts of the output unwritten",
+    "refilled": "K or V refilled in place is read with its old contents: something is cached by an array's address",
     "threads": "its bits depend on the number of threads",
     "at once": "calls from several threads disturb each other",
 }
@@ -97,7 +97,7 @@ NO_DELTA = "rowsum(dO * out), often called delta, is not subtracted"
 LEAK = "NaN or inf of a hidden key reaches rows that do not see it"
 UNSTABLE = "the exponent is rounded before the largest score is subtracted: huge equal scores overflow or vanish"
 COARSE = "probabilities of the backward pass are taken from the LSE, whose rounding decides them at huge scores"
-NARROW = "float64 is computed in float32: every number of the output is one of float32's"
+NARROW = "float64 is computed in float32: every number in the output is exact in float32"
 _HUGE = 2.0**20  # scores whose float32 rounding, in log2 units, begins to decide exponents
 
 
@@ -350,20 +350,20 @@ def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
         yield Hypothesis("the mask is ignored", Twist(mask="ignored"))
         batches, heads = config.mask_shape[:2] if config.mask_shape else (1, 1)
         if heads > 1:
-            yield Hypothesis("every head takes the mask of the first", Twist(masked_by="first head"))
+            yield Hypothesis("every head uses the first head's mask", Twist(masked_by="first head"))
         if batches > 1:
-            yield Hypothesis("every batch takes the mask of the first", Twist(masked_by="first batch"))
+            yield Hypothesis("every batch uses the first batch's mask", Twist(masked_by="first batch"))
         yield Hypothesis("the boolean mask is inverted", Twist(mask="inverted"))
     yield Hypothesis(_FINITE, Twist(hidden=-1e30))
     yield from _scaling(config)
     if config.kv_dtype is not None:
         yield Hypothesis("8-bit tensors are read in the other of the two formats", Twist(other_format=True))
     if group > 1 and config.num_kv_heads > 1:
-        yield Hypothesis("query head h takes KV head h % Hkv, not h // (H / Hkv)", Twist(interleaved=True))
+        yield Hypothesis("query head h uses KV head h % Hkv, not h // (H / Hkv)", Twist(interleaved=True))
     yield from _stale()
-    yield Hypothesis("each key meets the value of the key after it", Twist(value_shift=1))
-    yield Hypothesis("each key meets the value of the key before it", Twist(value_shift=-1))
-    yield Hypothesis("subnormal elements of q, k and v are taken for 0", Twist(flushed=True))
+    yield Hypothesis("each key is paired with the value of the key after it", Twist(value_shift=1))
+    yield Hypothesis("each key is paired with the value of the key before it", Twist(value_shift=-1))
+    yield Hypothesis("subnormal elements of q, k and v are treated as 0", Twist(flushed=True))
 
 
 def _stale() -> Iterator[Hypothesis]:
@@ -396,19 +396,19 @@ def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
     scale = config.softmax_scale
     if config.softcap is not None:
         yield Hypothesis("softcap is ignored", Twist(softcap=False))
-        yield Hypothesis("softcap comes after ALiBi and the mask", Twist(late_softcap=True))
+        yield Hypothesis("softcap is applied after ALiBi and the mask", Twist(late_softcap=True))
     if config.alibi:
         yield Hypothesis("ALiBi slopes are ignored", Twist(alibi=0.0))
         yield Hypothesis("ALiBi is added, not subtracted", Twist(alibi=-1.0))
         yield Hypothesis("ALiBi's distances are aligned top-left, not bottom-right", Twist(alibi_top_left=True))
-        yield Hypothesis("every head takes the ALiBi slope of the first", Twist(sloped_by="first head"))
-        yield Hypothesis("every batch takes the ALiBi slopes of the first", Twist(sloped_by="first batch"))
-        yield Hypothesis("a head takes the ALiBi slope of the number of its KV head", Twist(sloped_by="KV head"))
+        yield Hypothesis("every head uses the first head's ALiBi slope", Twist(sloped_by="first head"))
+        yield Hypothesis("every batch uses the first batch's ALiBi slopes", Twist(sloped_by="first batch"))
+        yield Hypothesis("a head uses its KV head's index to look up the ALiBi slope", Twist(sloped_by="KV head"))
         yield Hypothesis("ALiBi slopes are multiplied by the scale, too", Twist(alibi=scale))
     if config.sinks:
         yield Hypothesis("sinks are ignored", Twist(sinks=False))
-        yield Hypothesis("every head takes the sink of the first", Twist(sinks_of="first head"))
-        yield Hypothesis("a head takes the sink of the number of its KV head", Twist(sinks_of="KV head"))
+        yield Hypothesis("every head uses the first head's sink", Twist(sinks_of="first head"))
+        yield Hypothesis("a head uses its KV head's index to look up the sink", Twist(sinks_of="KV head"))
     if config.q_scale:
         yield Hypothesis("q_scale is ignored", Twist(q_scale=False))
     if config.k_scale:
@@ -473,9 +473,9 @@ def _lse_mistakes(case: _Case) -> Iterator[str]:
     for words, twist in (
         ("the LSE is in base 2, not natural", Twist(lse="log2")),
         ("the LSE has the wrong sign", Twist(lse="negated")),
-        ("the LSE is without the row's largest score", Twist(lse="of the scores' sum alone")),
-        ("the LSE is without the last key", Twist(dropped=1)),
-        ("the LSE is without the sink", Twist(sinks=False)),
+        ("the LSE omits the row's largest score", Twist(lse="of the scores' sum alone")),
+        ("the LSE omits the last key", Twist(dropped=1)),
+        ("the LSE omits the sink", Twist(sinks=False)),
     ):
         _, other = attend(case.config, case.inputs, twist)
         if case.equal(case.exact_lse, other, unit).all():

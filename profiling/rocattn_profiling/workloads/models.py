@@ -182,7 +182,7 @@ class _Gguf:
             self._order, self._at = ">", 4
             version = self._number("I")
         if version not in {2, 3}:
-            raise _GgufError(f"its version is {version}, and 2 and 3 are read")
+            raise _GgufError(f"its version is {version}, but only 2 and 3 can be read")
 
     def metadata(self) -> dict[str, Any]:
         """Return the keys and their values."""
@@ -265,7 +265,7 @@ def model_of(metadata: Mapping[str, Any], name: str) -> Model:
     context = keys.whole("context_length", keys.need("context_length"))
     notes = [] if own in LLAMA_CPP.names else [f"llama.cpp of {LLAMA_CPP.date} does not know {own!r}"]
     if own in LLAMA_CPP.indexed:
-        notes.append("rows see the keys that an indexer chooses in llama.cpp, and are taken to see all before them")
+        notes.append("llama.cpp's indexer chooses the keys that rows see; here they see all before them")
     predicting = keys.whole("nextn_predict_layers", most=blocks)
     if predicting:
         notes.append(f"the last {predicting} of {blocks} blocks predict further tokens (MTP): they are left out")
@@ -367,7 +367,7 @@ def _layer(keys: _Keys, at: int, blocks: int, window: int) -> Layer | None:
         else:
             length = keys.whole(f"attention.{of}_length{'' if own is None else '_swa'}", value)
         if not length:
-            raise RocattnError(f"{keys.name}: block {at} has heads without elements, by its {of}_length")
+            raise RocattnError(f"{keys.name}: block {at} has heads of 0 elements by its {of}_length")
         return length
 
     sinks = LLAMA_CPP.sinks.get(keys.architecture)
@@ -410,7 +410,7 @@ def _windows(keys: _Keys, trunk: int, notes: list[str]) -> tuple[list[bool], int
     if not window or row.blocks not in {0, trunk}:
         return none
     if row.chunks:
-        notes.append(f"layers that see chunks of {window} tokens in llama.cpp are taken to see everything before them")
+        notes.append(f"layers that see chunks of {window} tokens in llama.cpp see everything before them here")
         return none
     name = "attention.sliding_window_pattern"
     pattern = keys.get(name)

@@ -14,7 +14,7 @@ SIZES = {
     "seq_q": "query tokens (default 512)",
     "seq_k": "key tokens (default: as many as query tokens)",
     "head_dim": "D of q and k (default 64)",
-    "head_dim_v": "D of v and out (default: as head_dim)",
+    "head_dim_v": "D of v and out (default: as q and k)",
 }
 BAND = ("causal", "window", "softcap")
 STORAGE = ("layout", "dtype", "q_dtype", "kv_dtype")

@@ -34,7 +34,7 @@ def test_the_command_gives_the_same_json_as_a_bench_here(tmp_path, capsys):
     assert main(words) == 3
     shown = capsys.readouterr()
     assert [skip["failed"] for skip in json.loads(shown.out)["skipped"]] == [True, True]
-    assert "the same command submits them again" in shown.err
+    assert "1 job left no result: rerun the command to submit them again" in shown.err
     assert main(words) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["machine"] is None
@@ -66,7 +66,7 @@ def test_options_reach_sbatch(tmp_path, slurm, capsys):
         (["--cluster", "local", "--partition", "p"], "--cluster local has no nodes"),
         (["--slurm-option", "=x"], "write NAME=VALUE"),
         (["--job-minutes", "0"], "'0' is not a number of minutes above 0"),
-        ([], "this machine knows no Slurm"),
+        ([], "Slurm is not installed here"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_status_4(tmp_path, capsys, monkeypatch, words, message):

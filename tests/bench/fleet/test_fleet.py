@@ -96,7 +96,7 @@ def test_a_job_that_takes_too_long_is_ended_and_says_so(tmp_path):
     made, found = measured(tmp_path / "out", of, minutes=0.08)
     assert found == {}
     (failure,) = made.failures
-    assert "its time was over" in failure.reason
+    assert "it ran out of time" in failure.reason
     assert not (tmp_path / "out" / "records.jsonl").exists()
 
 
@@ -121,7 +121,7 @@ def test_a_new_submitter_waits_for_the_jobs_of_one_that_is_gone(tmp_path):
     made, found = measured(tmp_path, of)
     assert (made.jobs, list(found)) == (0, of)
     running.wait()
-    assert "waiting for 1 jobs that an earlier run submitted" in made.said
+    assert "waiting for 1 job that an earlier run submitted" in made.said
 
     late = units("cpu", configs=CONFIGS[1:])
     with session(tmp_path) as gone:
@@ -218,10 +218,10 @@ def test_a_fleets_records_and_a_machines_own_are_not_mixed(tmp_path, inline):
     said = []
     with BenchSession(tmp_path, settings(), on_note=said.append) as own:
         own.measure("t", CONFIGS[0], ["cpu"])
-    assert any("they are of a fleet" in line for line in said)
+    assert any("they come from a fleet" in line for line in said)
     made, _ = measured(tmp_path, units("cpu", configs=CONFIGS[:1]), **inline)
     assert made.jobs == 1
-    assert any("they are of another machine" in line for line in made.said)
+    assert any("they come from another machine" in line for line in made.said)
 
 
 def test_code_that_changed_after_the_submission_is_not_measured(tmp_path):

@@ -93,7 +93,7 @@ def test_why_jobs_wait_is_said_and_an_interrupt_cancels_them(tmp_path, slurm):
 
     with session(tmp_path / "out", kind="slurm", max_jobs=1, on_state=listen) as made, pytest.raises(KeyboardInterrupt):
         made.measure(units("cpu"))
-    assert said == ["jobs: 1 PENDING (PartitionTimeLimit), 1 not submitted yet", "cancelling 1 jobs"]
+    assert said == ["jobs: 1 PENDING (PartitionTimeLimit), 1 not submitted yet", "cancelling 1 job"]
     assert "scancel 1" in (slurm / "asked").read_text().splitlines()
 
 
@@ -128,7 +128,7 @@ def test_jobs_of_another_source_are_cancelled(tmp_path, slurm):
     with session(tmp_path / "out", kind="slurm") as gone:
         gone._submit(of[1], {})
     made, found = measured(tmp_path / "out", of[:1], kind="slurm", seed=1)
-    assert "cancelled 1 jobs of the older run" in made.said
+    assert "cancelled 1 job of the older run" in made.said
     assert made.jobs == 1
     assert [record.seed for record in found[of[0]]] == [1]
     assert len([*(tmp_path / "out" / "older").glob("records-*.jsonl")]) == 1

@@ -55,7 +55,7 @@ def test_tags_and_branches_cannot_be_markup_on_asvs_pages(history):
         subprocess.run(["git", "-C", str(root), *command], check=True, capture_output=True)
     asv = publish(AsvStore(root), read_history(root), root / "out/asv")
     assert asv.published, asv.reason
-    assert any(note.startswith("1 tags are not shown") for note in asv.notes)
+    assert "1 tag not shown: asv would put such names into its pages as markup" in asv.notes
     index = json.loads((root / "out/asv/index.json").read_text())
     assert list(index["tags"]) == ["v1.0"]
     assert "onerror" not in "".join(p.read_text() for p in (root / "out/asv").rglob("*.json"))
@@ -94,7 +94,7 @@ def test_results_kept_apart_from_the_project_need_its_clone(history, tmp_path, c
     store, out = apart / ".asv/results", tmp_path / "out/site"
     assert main(["site", "--repo", str(apart), "--out", str(out)]) == 0
     said = capsys.readouterr().err
-    assert f"none of the 12 measured commits is in {apart}: no change is sought" in said
+    assert f"none of the 12 measured commits is in {apart}: no change can be found" in said
     assert f"--repo CLONE --store {store}" in said
     assert "not searched" in (out / "index.html").read_text()
     assert main(["site", "--repo", str(root), "--store", str(store), "--out", str(out)]) == 0

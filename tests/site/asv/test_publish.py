@@ -109,7 +109,7 @@ def test_commits_this_clone_lacks_are_counted_not_fatal(history, record_of):
     AsvStore(root).add_records([record_of(Commit(sha="e" * 40, date_ms=commits[0].date_ms), config)])
     asv = publish(AsvStore(root), read_history(root), root / "out/asv")
     assert asv.published
-    assert any("1 measured commits are not in this clone" in note for note in asv.notes)
+    assert "1 measured commit not in this clone: left out of asv's graphs" in asv.notes
     assert '<a href="rocattn.json">left out</a>' in (root / "out/asv/index.html").read_text()
 
 
@@ -136,7 +136,7 @@ def test_publishing_errors_are_one_line(tmp_path, history, monkeypatch):
         read_history(tmp_path / "plain")
     assert "\n" not in str(caught.value)
     empty = publish(AsvStore(root, tmp_path / "empty"), read_history(root), tmp_path / "x")
-    assert (empty.published, empty.reason) == (False, "the store has no result of a commit of this repository")
+    assert (empty.published, empty.reason) == (False, "the store has no result for any commit of this repository")
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RocattnError, match=r"cannot write .*asv: Not a directory") as caught:
         publish(AsvStore(root), read_history(root), tmp_path / "file" / "asv")
@@ -206,7 +206,7 @@ def test_an_address_that_is_none_is_refused(history, capsys, url):
     """The feed's address goes into its links: what is no http address is one line and status 4."""
     root, _ = history
     assert main(["site", "--repo", str(root), "--out", str(root / "out/site"), "--url", url]) == 4
-    assert "is no address of a site" in capsys.readouterr().err
+    assert "is not the URL of a site" in capsys.readouterr().err
 
 
 def test_a_folder_of_somebody_else_is_left_alone(history, tmp_path):

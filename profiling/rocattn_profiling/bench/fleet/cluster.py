@@ -103,7 +103,7 @@ class Cluster:
             with contextlib.redirect_stderr(io.StringIO()):  # the error contains the output of sbatch
                 job = self._executor.submit(function, argument)
         except (FailedJobError, FailedSubmissionError, OSError) as error:
-            raise ClusterError(f"the cluster does not take the job: {_one_line(error)}") from error
+            raise ClusterError(f"the cluster rejected the job: {_one_line(error)}") from error
         self._jobs[job.job_id] = job
         return job.job_id
 
@@ -215,7 +215,7 @@ class SlurmCluster(Cluster):
             executor = submitit.SlurmExecutor(self._logs, python=_python())
         except RuntimeError as error:
             remedy = "run this on a login node of the cluster, or try it here with --cluster local"
-            raise ClusterError(f"this machine knows no Slurm (no srun on PATH): {remedy}") from error
+            raise ClusterError(f"Slurm is not installed here (no srun on PATH): {remedy}") from error
         wanted = self._wanted
         values: dict[str, Any] = {
             "job_name": _NAME, "time": math.ceil(wanted.minutes), "signal_delay_s": _WARNING_S,
@@ -243,7 +243,7 @@ class SlurmCluster(Cluster):
         done = _ask(["squeue", "--noheader", f"--user={os.getuid()}", "--states=all", "--format=%i|%T|%r"])
         if done is None:
             if time.monotonic() - self._answered > _PATIENCE_S:
-                raise ClusterError("squeue has not answered for half an hour: the jobs go on; run this again later")
+                raise ClusterError("squeue has not answered for 30 minutes: the jobs go on; rerun this command later")
             return {job_id: self._last.get(job_id, State("UNKNOWN")) for job_id in ids}
         self._answered = time.monotonic()
         listed = {fields[0]: fields for line in done.splitlines() if len(fields := line.split("|", 2)) == 3}

@@ -29,7 +29,7 @@ _START_AND_CHECK_S = 30.0  # of a launch
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of fleets to those of ``rocattn bench``."""
-    group = parser.add_argument_group("measuring on the machines of a cluster")
+    group = parser.add_argument_group("measuring on a cluster")
     group.add_argument(
         "--engine", choices=(HERE, SLURM), default=HERE,
         help="slurm: a job for each config, its backends side by side in it; the records come together in --out, which "
@@ -39,9 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cluster", choices=_CLUSTERS, help="local: the jobs are processes of this machine (default slurm)"
     )
-    group.add_argument("--partition", metavar="NAME", help="the partition (queue) that jobs go to")
+    group.add_argument("--partition", metavar="NAME", help="partition (queue) to submit the jobs to")
     group.add_argument(
-        "--gpus", type=natural, metavar="N", help="GPUs a job has to itself (default 1 with --backend gpu, else 0)"
+        "--gpus", type=natural, metavar="N", help="GPUs that a job has to itself (default 1 with --backend gpu, or 0)"
     )
     group.add_argument(
         "--share-nodes", action="store_true", default=None,
@@ -49,15 +49,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--job-minutes", type=_minutes, metavar="M",
-        help="time after which a job is ended (default: what its launches may take, and five minutes)",
+        help="time limit of a job (default: what its launches may take, plus 5 minutes)",
     )  # fmt: skip
     group.add_argument(
         "--max-jobs", type=positive, metavar="N",
-        help=f"jobs queued or running at a time (default {_MAX_JOBS['slurm']}; local: {_MAX_JOBS['local']})",
+        help=f"most jobs queued or running at a time (default {_MAX_JOBS['slurm']}; local: {_MAX_JOBS['local']})",
     )  # fmt: skip
     group.add_argument(
         "--slurm-option", action="append", default=[], metavar="NAME[=VALUE]",
-        help="a further option of sbatch, without its dashes: account=physics, constraint=mi300x, exclusive",
+        help="one more option for sbatch, without its dashes: account=physics, constraint=mi300x, exclusive",
     )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def check(arguments: argparse.Namespace) -> None:
             raise CommandError(f"{', '.join(given)}: only with --engine slurm")
         return
     if arguments.cluster == "local" and (arguments.partition or arguments.slurm_option or arguments.share_nodes):
-        raise CommandError("--cluster local has no nodes, no partition and no options of sbatch: leave these out")
+        raise CommandError("--cluster local has no nodes, no partition and no sbatch options: leave them out")
 
 
 def wants_gpus(arguments: argparse.Namespace) -> int:

@@ -37,6 +37,7 @@ from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.records import Commit, place_of, read_records
 from rocattn_profiling.measure.settings import Identity, Settings, code_hash, import_backends
 from rocattn_profiling.measure.stats import newest
+from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:
     from rocattn_profiling.measure.records import Record
@@ -162,7 +163,7 @@ class FleetSession(ResultsFolder):
         for job in running:
             self._cluster.cancel(job)
         if running:
-            self._on_note(f"cancelled {len(running)} jobs of the older run")
+            self._on_note(f"cancelled {count(len(running), 'job')} of the older run")
         for folder in (path.parent for path in self._folder.glob(f"*/{TASK}")):
             shutil.rmtree(folder, ignore_errors=True)  # their finished records have been moved aside
 
@@ -201,7 +202,7 @@ class FleetSession(ResultsFolder):
                 if running:
                     time.sleep(self._cluster.pause_s)
         except BaseException:
-            self._on_state(f"cancelling {len(running)} jobs")
+            self._on_state(f"cancelling {count(len(running), 'job')}")
             for job in running:
                 self._cluster.cancel(job)
             raise
@@ -253,7 +254,7 @@ class FleetSession(ResultsFolder):
         states = self._cluster.poll(jobs) if jobs else {}
         out = {job: unit for job, unit in jobs.items() if not states[job].over}
         if out:
-            self._on_state(f"waiting for {len(out)} jobs that an earlier run submitted")
+            self._on_state(f"waiting for {count(len(out), 'job')} that an earlier run submitted")
         return out
 
     def _submit(self, unit: FleetUnit, running: dict[str, FleetUnit]) -> str:
@@ -418,7 +419,7 @@ def perform(folder: str) -> None:
 
 def _ended(number: int, _frame: FrameType | None) -> None:
     """End the job at once, as its cluster asks: a sampling process got the signal too, so no backend is to blame."""
-    sys.exit(f"the job got {signal.Signals(number).name}: its time was over, or it was cancelled")
+    sys.exit(f"the job got {signal.Signals(number).name}: it ran out of time or was cancelled")
 
 
 def node_name() -> str:

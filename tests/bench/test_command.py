@@ -261,7 +261,12 @@ UNUSUAL = "not added to the asv store: its history has only normal data"
     [
         (["--grid", "square", "--backend", "cpu", "odd-good"], 0, 3, "but not 3 of a backend that is in no commit"),
         ([*SHAPE, "--backend", "cpu"], 0, 0, "not added to the asv store: 1 of a shape or model that is not"),
-        (["--grid", "square", "--backend", "cpu"], 10**6, 0, "not added to the asv store: 3 with most launches disturbed by other"),
+        (
+            ["--grid", "square", "--backend", "cpu"],
+            10**6,
+            0,
+            "not added to the asv store: 3 with most launches disturbed by other",
+        ),
         ([*SHAPE, "--backend", "cpu", "--seed", "1"], 0, 0, UNUSUAL),
         ([*SHAPE, "--backend", "cpu", "--data", "trig"], 0, 0, UNUSUAL),
         ([*SHAPE, "--backend", "cpu", "--threads", "2"], 0, 0, UNUSUAL),

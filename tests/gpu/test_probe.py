@@ -85,53 +85,42 @@ def test_a_runtime_without_a_device_says_so(stub, count, status, named):
     assert noise == ""
 
 
-@pytest.mark.parametrize(("status", "name"), [(-6, "SIGABRT"), (-40, "signal 40")])
-def test_a_runtime_that_aborts_is_a_reason(stub, status, name):
-    """A crash of the runtime ends the look, not the caller; Python has no names for most real-time signals."""
-    found, noise = probe_in_child(ROCM_PATH=stub(1, status))
-    assert f"crashed ({name})" in found.reason
-    assert noise == ""
-
-
-def test_an_unknown_error_code_is_a_reason(stub):
-    """Bindings raise ValueError for a code they do not know; that is a newer runtime, not a traceback."""
-    found, _ = probe_in_child(ROCM_PATH=stub(1, 7777))
-    assert "7777" in found.reason
+@pytest.mark.parametrize(
+    ("status", "source", "says"),
+    [
+        (-6, STUB, "crashed (SIGABRT)"),
+        (-40, STUB, "crashed (signal 40)"),  # Python has no names for most real-time signals
+        (7777, STUB, "7777"),  # bindings raise ValueError for a code they do not know: a newer runtime's
+        (0, STUB.replace("PropertiesR0600", "Properties"), "hipGetDevicePropertiesR0600"),  # HIP 5 has none
+    ],
+    ids=["abort", "signal without a name", "unknown code", "missing symbol"],
+)
+def test_a_runtime_that_fails_is_a_reason(stub, status, source, says):
+    """It ends the look, not the caller, and without a traceback."""
+    found, noise = probe_in_child(ROCM_PATH=stub(1, status, source))
+    assert says in found.reason
     assert found.devices == []
-
-
-def test_a_runtime_without_the_expected_symbols_is_a_reason(stub):
-    """HIP 5 has no hipGetDevicePropertiesR0600: the reason names it."""
-    found, _ = probe_in_child(ROCM_PATH=stub(1, 0, STUB.replace("PropertiesR0600", "Properties")))
-    assert "hipGetDevicePropertiesR0600" in found.reason
-
-
-def test_no_runtime_names_the_places_that_were_searched(tmp_path):
-    """Without the library the reason says what was looked for and where."""
-    found, noise = probe_in_child(ROCM_PATH=str(tmp_path))
-    if not found.reason.startswith("no HIP runtime"):
-        pytest.skip("this machine's loader finds a HIP runtime by itself")
-    assert "libamdhip64.so was not found" in found.reason
-    assert str(tmp_path / "lib") in found.reason
     assert noise == ""
 
 
-def test_a_versioned_runtime_alone_is_pointed_out(tmp_path):
-    """Runtime packages without the development link have libamdhip64.so.N only."""
+@pytest.mark.parametrize(
+    ("library", "says"),
+    [
+        ("", ["no HIP runtime", "libamdhip64.so was not found", "{lib}"]),
+        ("libamdhip64.so.7", ["no HIP runtime", "libamdhip64.so.7 is there"]),  # without the development link
+        ("libamdhip64.so", ["does not load"]),  # a broken library is not reported as a missing one
+    ],
+    ids=["none", "versioned alone", "broken"],
+)
+def test_without_a_runtime_the_reason_says_what_was_looked_for(tmp_path, library, says):
+    """And where."""
     (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "libamdhip64.so.7").touch()
-    found, _ = probe_in_child(ROCM_PATH=str(tmp_path))
-    if not found.reason.startswith("no HIP runtime"):
-        pytest.skip("this machine's loader finds a HIP runtime by itself")
-    assert "libamdhip64.so.7 is there" in found.reason
-
-
-def test_a_runtime_that_does_not_load_says_why(tmp_path):
-    """A broken library is not reported as a missing one."""
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "libamdhip64.so").write_text("not a library")
+    if library:
+        (tmp_path / "lib" / library).write_text("not a library")
     found, noise = probe_in_child(ROCM_PATH=str(tmp_path))
-    assert "does not load" in found.reason
+    if library != "libamdhip64.so" and not found.reason.startswith("no HIP runtime"):
+        pytest.skip("this machine's loader finds a HIP runtime by itself")
+    assert all(words.format(lib=tmp_path / "lib") in found.reason for words in says)
     assert noise == ""
 
 

@@ -15,6 +15,7 @@ from .standin import INVALID_VALUE, KERNELS, OUT_OF_MEMORY, SUCCESS, TO_DEVICE, 
 INVALID_CONFIGURATION, NO_DEVICE, INVALID_DEVICE, NO_BINARY, INVALID_FILE = 9, 100, 101, 209, 218
 INVALID_HANDLE, NOT_FOUND = 400, 500
 DEVICE_TO_DEVICE = 3
+ELF = b"\x7fELF\x02\x01"
 
 
 def test_memory_is_counted_and_limited(standin):
@@ -108,36 +109,29 @@ def test_pointers_tell_what_they_are(standin):
         assert seen[0] & 0xFFFFFFFF == kind
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "words"),
-    [
-        (b"\x7fELF\x02\x01" + bytes(12) + (224).to_bytes(2, "little") + bytes(100), NO_BINARY, "code for a real GPU"),
-        (b"\x7fELF\x02\x01" + bytes(10) + b"\3\0" + (8).to_bytes(2, "little") + bytes(100), NO_BINARY, "for this CPU"),
-        (b"__CLANG_OFFLOAD_BUNDLE__" + bytes(100), INVALID_FILE, "no 64-bit ELF file"),
-    ],
-)
-def test_code_that_cannot_run_is_refused(standin, code, status, words):
-    """Each with a line that says why."""
-    device = standin()
-    assert device.load(code)[0] == status
-    assert words in device.report()
+def foreign_library(folder):
+    """A shared object that is no kernel."""
+    (folder / "other.cpp").write_text("int answer() { return 42; }\n")
+    return toolchain.compile_host([folder / "other.cpp"])
 
 
 @pytest.mark.usefixtures("compiler")
-def test_a_real_code_object_is_refused(standin):
-    """The very bytes that a GPU would take."""
+@pytest.mark.parametrize(
+    ("code", "status", "words"),
+    [
+        (lambda _: ELF + bytes(12) + b"\xe0\0" + bytes(100), NO_BINARY, "code for a real GPU"),
+        (lambda _: toolchain.compile_hip(KERNELS / "copy.hip", "gfx1100").data, NO_BINARY, "code for a real GPU"),
+        (lambda _: ELF + bytes(10) + b"\3\0\x08\0" + bytes(100), NO_BINARY, "for this CPU"),
+        (lambda _: b"__CLANG_OFFLOAD_BUNDLE__" + bytes(100), INVALID_FILE, "no 64-bit ELF file"),
+        (foreign_library, INVALID_FILE, "no kernel of rocattn"),
+    ],
+    ids=["header of a GPU's", "the very bytes that a GPU would take", "another CPU's", "bundle", "library"],
+)
+def test_code_that_cannot_run_is_refused(standin, tmp_path, code, status, words):
+    """Each with a line that says why."""
     device = standin()
-    assert device.load(toolchain.compile_hip(KERNELS / "copy.hip", "gfx1100").data)[0] == NO_BINARY
-    assert "code for a real GPU" in device.report()
-
-
-def test_a_foreign_library_is_refused(standin, tmp_path):
-    """A shared object that is no kernel."""
-    source = tmp_path / "other.cpp"
-    source.write_text("int answer() { return 42; }\n")
-    device = standin()
-    assert device.load(toolchain.compile_host([source]))[0] == INVALID_FILE
-    assert "no kernel of rocattn" in device.report()
+    assert device.load(code(tmp_path))[0] == status
+    assert words in device.report()
 
 
 def test_modules_come_and_go(standin):
@@ -274,14 +268,15 @@ def test_empty_grids_are_refused(standin):
     assert device.launch(function, (0,), (128,), x, y, ctypes.c_uint(128)) == INVALID_CONFIGURATION
 
 
-def test_the_toolchain_refuses_other_architectures():
-    """Before any compiler starts."""
-    with pytest.raises(ToolchainError, match="the stand-in GPU has no 'gfx906': it has gfx1030"):
-        compile_hostgpu(KERNELS / "copy.hip", "gfx906")
-
-
-def test_the_toolchain_refuses_other_levels_of_optimization(monkeypatch):
-    """A mistyped setting is not taken for the default."""
-    monkeypatch.setenv("ROCATTN_HOSTGPU_OPTIMIZE", "fast")
-    with pytest.raises(SettingError, match="ROCATTN_HOSTGPU_OPTIMIZE is 'fast': set it to 0 or 1 or 2"):
-        compile_hostgpu(KERNELS / "copy.hip", "gfx942")
+@pytest.mark.parametrize(
+    ("arch", "level", "error", "words"),
+    [
+        ("gfx906", "1", ToolchainError, "the stand-in GPU has no 'gfx906': it has gfx1030"),
+        ("gfx942", "fast", SettingError, "ROCATTN_HOSTGPU_OPTIMIZE is 'fast': set it to 0 or 1 or 2"),
+    ],
+)
+def test_the_toolchain_refuses_what_there_is_not(monkeypatch, arch, level, error, words):
+    """Before any compiler starts; a mistyped setting is not taken for the default."""
+    monkeypatch.setenv("ROCATTN_HOSTGPU_OPTIMIZE", level)
+    with pytest.raises(error, match=words):
+        compile_hostgpu(KERNELS / "copy.hip", arch)

@@ -149,7 +149,7 @@ def test_a_busy_machine_is_announced(record_of):
     html, text = report_html(report, 0), report_markdown(report)
     assert "3 of 6 process launches repeatedly lost the CPU" in html
     assert html.count(" ms !</td>") == 1
-    assert "3 of 6 launches lost the CPU" in text
+    assert "3 of 6 launches repeatedly lost the CPU" in text
     assert len(re.findall(r"\| [\d.]+ ms ! \|", text)) == 1
 
 

@@ -71,12 +71,17 @@ def test_an_unusable_compiler_has_its_reason(no_pinned, write_tool, tmp_path, mo
     assert reason in found.reason
 
 
-def test_a_versioned_clang_takes_the_linker_of_its_version(no_pinned, write_tool, tmp_path, monkeypatch):
-    """Debian installs clang-21 and ld.lld-21 without plain names."""
-    write_tool(tmp_path / "clang-21", GOOD)
-    write_tool(tmp_path / "ld.lld-21", "echo LLD")
+@pytest.mark.parametrize(
+    ("clang", "lld", "text"), [("clang-21", "ld.lld-21", GOOD), ("clang", None, GOOD.replace("gfx", "mips"))]
+)
+def test_a_clang_on_path_serves_whom_it_can(no_pinned, write_tool, tmp_path, monkeypatch, clang, lld, text):
+    """Debian's has its version's linker and no plain names; the CPU needs no GPU targets."""
+    write_tool(tmp_path / clang, text)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert toolchain.choose_compiler().linker == (str(tmp_path / "ld.lld-21"),)
+    if lld:
+        write_tool(tmp_path / lld, "echo LLD")
+        assert toolchain.choose_compiler().linker == (str(tmp_path / lld),)
+    assert toolchain.choose_host_compiler().kind == "clang"
 
 
 def test_a_file_that_cannot_be_started_is_a_reason(no_pinned, tmp_path, monkeypatch):
@@ -170,13 +175,6 @@ def test_a_gcc_serves_the_cpu_where_there_is_no_clang(no_pinned, write_tool, tmp
     assert (chosen.argv, chosen.version) == ((str(tmp_path / "g++-13"),), "g++ (Some Linux 13.2.0-4) 13.2.0")
     with pytest.raises(ToolchainError, match="gcc: gcc has no AMDGPU target"):
         toolchain.choose_compiler()
-
-
-def test_a_clang_without_gpu_targets_serves_the_cpu(no_pinned, write_tool, tmp_path, monkeypatch):
-    """What GPU kernels need does not matter to the CPU's."""
-    write_tool(tmp_path / "clang", GOOD.replace("gfx", "mips"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert toolchain.choose_host_compiler().kind == "clang"
 
 
 def test_without_any_compiler_the_cpu_has_a_reason(no_pinned):

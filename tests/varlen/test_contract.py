@@ -145,46 +145,39 @@ def test_slopes_may_differ_from_sequence_to_sequence():
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("page_size", "changes", "words"),
     [
-        ({"cu_seqlens_q": np.array([0, 5, 4, 105], np.int32)}, "falls from 5 to 4"),
-        ({"cu_seqlens_q": np.array([0, 2**31 - 1, -2, 39], np.int32)}, "falls from 2147483647 to -2"),
-        ({"cu_seqlens_q": np.array([0, 2**31 - 1, 2, 39])}, "falls from 2147483647 to 2"),
-        ({"cu_seqlens_q": np.array([0, 2**62, 2, 39], np.uint64)}, "they must fit in int32"),
-        ({"cu_seqlens_q": np.array([0, 5, 6, 38], np.int32)}, "ends with 38, but q has 39 rows"),
-        ({"cu_seqlens_q": np.array([1, 5, 6, 39], np.int32)}, "must begin with 0"),
-        ({"cu_seqlens_q": np.zeros(0, np.int32)}, "cu_seqlens_q is empty"),
-        ({"cu_seqlens_q": np.array([0.0, 39.0])}, "dtype float64: int32 is needed"),
-        ({"seqlens_k": np.array([70, 9], np.int32)}, r"shape \(2,\): it must be \[3\]"),
-        ({"seqlens_k": np.array([70, -1, 33], np.int32)}, "has -1 at"),
-        ({"seqlens_k": np.array([70, 9, 1000], np.int32)}, "has 1000 at .* pages in the table"),
-        ({"block_table": np.full((3, 8), 99, np.int32)}, "has 99 at .* pages 0 to"),
-        ({"cu_seqlens_k": np.array([0, 1, 2, 3], np.int32)}, "give both, and no cu_seqlens_k"),
-        ({"seqlens_k": None}, "give both"),
-        ({"block_table": None}, r"k has shape .*: \[total_k, Hkv, D\] is needed"),
-        ({"max_seqlen_q": 4}, "max_seqlen_q is 4, but a sequence has 33"),
-        ({"max_seqlen_k": "x"}, "max_seqlen_k is 'x'"),
-        ({"causal": 3}, "causal is 3"),
-        ({"sinks": np.zeros(3, np.float32)}, r"sinks has shape \(3,\)"),
-        ({"alibi_slopes": np.zeros((2, 4), np.float32)}, r"alibi_slopes has shape \(2, 4\)"),
+        (16, {"cu_seqlens_q": np.array([0, 5, 4, 105], np.int32)}, "falls from 5 to 4"),
+        (16, {"cu_seqlens_q": np.array([0, 2**31 - 1, -2, 39], np.int32)}, "falls from 2147483647 to -2"),
+        (16, {"cu_seqlens_q": np.array([0, 2**31 - 1, 2, 39])}, "falls from 2147483647 to 2"),
+        (16, {"cu_seqlens_q": np.array([0, 2**62, 2, 39], np.uint64)}, "they must fit in int32"),
+        (16, {"cu_seqlens_q": np.array([0, 5, 6, 38], np.int32)}, "ends with 38, but q has 39 rows"),
+        (16, {"cu_seqlens_q": np.array([1, 5, 6, 39], np.int32)}, "must begin with 0"),
+        (16, {"cu_seqlens_q": np.zeros(0, np.int32)}, "cu_seqlens_q is empty"),
+        (16, {"cu_seqlens_q": np.array([0.0, 39.0])}, "dtype float64: int32 is needed"),
+        (16, {"seqlens_k": np.array([70, 9], np.int32)}, r"shape \(2,\): it must be \[3\]"),
+        (16, {"seqlens_k": np.array([70, -1, 33], np.int32)}, "has -1 at"),
+        (16, {"seqlens_k": np.array([70, 9, 1000], np.int32)}, "has 1000 at .* pages in the table"),
+        (16, {"block_table": np.full((3, 8), 99, np.int32)}, "has 99 at .* pages 0 to"),
+        (16, {"cu_seqlens_k": np.array([0, 1, 2, 3], np.int32)}, "give both, and no cu_seqlens_k"),
+        (16, {"seqlens_k": None}, "give both"),
+        (16, {"block_table": None}, r"k has shape .*: \[total_k, Hkv, D\] is needed"),
+        (16, {"max_seqlen_q": 4}, "max_seqlen_q is 4, but a sequence has 33"),
+        (16, {"max_seqlen_k": "x"}, "max_seqlen_k is 'x'"),
+        (16, {"causal": 3}, "causal is 3"),
+        (16, {"sinks": np.zeros(3, np.float32)}, r"sinks has shape \(3,\)"),
+        (16, {"alibi_slopes": np.zeros((2, 4), np.float32)}, r"alibi_slopes has shape \(2, 4\)"),
+        # Packed: without starts nothing says where a sequence's keys are.
+        (0, {"cu_seqlens_k": None}, "needs cu_seqlens_k"),
+        (0, {"cu_seqlens_k": np.array([0, 112], np.int32)}, r"cu_seqlens_k has shape \(2,\): it must be \[4\]"),
+        (0, {"seqlens_k": np.array([80, 9, 33], np.int32)}, r"has 80 at \[0\]: it must be from 0 to 70, the rows"),
     ],
 )
-def test_arrays_that_are_no_problem_are_refused(changes, words):
+def test_arrays_that_are_no_problem_are_refused(page_size, changes, words):
     """One line names the argument and where it is wrong."""
-    one = problem([(5, 70), (1, 9), (33, 33)], "float32", page_size=16)
+    one = problem([(5, 70), (1, 9), (33, 33)], "float32", page_size=page_size)
     with pytest.raises(ConfigError, match=words):
         rocattn.attention_varlen(one.q, one.k, one.v, **one.where | changes)
-
-
-def test_packed_keys_need_their_starts():
-    """Without them nothing says where a sequence's keys are."""
-    one = problem([(5, 70), (1, 9)], "float32")
-    with pytest.raises(ConfigError, match="needs cu_seqlens_k"):
-        rocattn.attention_varlen(one.q, one.k, one.v, one.where["cu_seqlens_q"])
-    with pytest.raises(ConfigError, match=r"cu_seqlens_k has shape \(2,\): it must be \[3\]"):
-        rocattn.attention_varlen(one.q, one.k, one.v, one.where["cu_seqlens_q"], np.array([0, 79], np.int32))
-    with pytest.raises(ConfigError, match=r"has 80 at \[0\]: it must be from 0 to 70, the rows"):
-        rocattn.attention_varlen(one.q, one.k, one.v, **one.where, seqlens_k=np.array([80, 9], np.int32))
 
 
 def test_no_sequences_at_all():

@@ -16,6 +16,8 @@ from rocattn_profiling.site.commits import CommitInfo, History
 from rocattn_profiling.site.model import Boundary
 from rocattn_profiling.site.site import Site, pages_of
 
+from .reading import card, section, words
+
 ATOM = "{http://www.w3.org/2005/Atom}"
 
 
@@ -25,6 +27,7 @@ def wobble(level, count, start=0):
 
 
 STEP = [*wobble(1.0, 11), *wobble(1.3, 9, 11)]
+FAMILIES = ("suite-track-gbps", "bench-inference")
 
 
 @pytest.fixture
@@ -45,7 +48,17 @@ def test_a_step_is_a_change_with_its_commit_size_and_state(series_of, long_histo
     (change,) = changes.open
     assert (change.likeliest, change.state, change.worse) == (f"{11:040x}", "confirmed", True)
     assert change.point.ratio == pytest.approx(1.3, rel=0.02)
-    assert "1 regression open" in pages["index.html"]
+    assert card(pages, "history") == snapshot("""\
+history of main
+1 regression open
+1 benchmark line over 20 commits on box; 1 commit made 1 line worse; 1 change of level in all\
+""")
+    assert section(pages["changes.html"], "Open regressions") == snapshot("""\
+1 commit, 1 line
++30.0 % 1 line confirmed 00000000 2026-09-21 Commit 11
+benchmark | state | change 95 % interval | notes
+bench.inference.cpu('b1-h3-q33') box, py3.11-numpy2.4 | confirmed | +30.0 % +29.6 % to +30.4 %\
+""")
     assert 'class="band bad confirmed"' in pages["history/bench-inference.html"]
     assert f'id="c-{change.id}"' in pages["changes.html"]
     brought = [name for name, text in pages.items() if name.startswith("commits/") and "<h2>What moved</h2>" in text]
@@ -57,31 +70,89 @@ def test_a_history_of_another_repository_is_not_called_quiet(series_of, long_his
     strange = History({"f" * 40: CommitInfo("f" * 40, 1, "Other", 0, on_branch=True)}, "main", "f" * 40)
     changes, pages = site_of([series_of(STEP)], strange)
     assert changes.listed == []
-    assert '<div class="value">not searched</div>' in pages["index.html"]
-    assert "20 commits on box, none of them on main" in pages["index.html"]
-    assert "Nothing was searched: no measured commit is on main of this clone" in pages["changes.html"]
-    _, pages = site_of([series_of(STEP)], long_history)
-    assert "of them on main" not in pages["index.html"]
+    assert card(pages, "history") == snapshot("""\
+history of main
+not searched
+1 benchmark line over 20 commits on box, none of them on main\
+""")
+    assert section(pages["changes.html"], "Open regressions") == snapshot(
+        "Nothing was searched: no measured commit is on main of this clone."
+    )
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "says", "open_ones"),
     [
-        ([STEP[:4]], "too short to search"),
-        ([[0.0] * 11, STEP[:4]], "too short to search"),
-        ([[0.0] * 11], "nothing to search"),
-        ([STEP[:4], STEP], "1 regression open"),
+        (
+            [STEP[:4]],
+            snapshot("""\
+history of main
+too short to search
+1 benchmark line over 4 commits on box; not looked at: 1 line of fewer than 8 points\
+"""),
+            snapshot("""\
+No line could be searched.
+Not searched: 1 line of fewer than 8 points. A change needs several points before and after it, all above
+  zero.\
+"""),
+        ),
+        (
+            [[0.0] * 11, STEP[:4]],
+            snapshot("""\
+history of main
+too short to search
+2 benchmark lines over 11 commits on box; not looked at: 1 line of fewer than 8 points and 1 line with values
+  of zero or less\
+"""),
+            snapshot("""\
+No line could be searched.
+Not searched: 1 line of fewer than 8 points and 1 line with values of zero or less. A change needs several
+  points before and after it, all above zero.
+Lines with values of zero or less
+suite.time_0('b1-h3-q33') box, py3.11-numpy2.4\
+"""),
+        ),
+        (
+            [[0.0] * 11],
+            snapshot("""\
+history of main
+nothing to search
+1 benchmark line over 11 commits on box; not looked at: 1 line with values of zero or less\
+"""),
+            snapshot("""\
+No line could be searched.
+Not searched: 1 line with values of zero or less. A change needs several points before and after it, all above
+  zero.
+Lines with values of zero or less
+suite.time_0('b1-h3-q33') box, py3.11-numpy2.4\
+"""),
+        ),
+        (
+            [STEP[:4], STEP],
+            snapshot("""\
+history of main
+1 regression open
+2 benchmark lines over 20 commits on box; 1 commit made 1 line worse; 1 change of level in all; not looked at:
+  1 line of fewer than 8 points\
+"""),
+            snapshot("""\
+1 commit, 1 line
++30.0 % 1 line confirmed 00000000 2026-09-21 Commit 11
+benchmark | state | change 95 % interval | notes
+suite.time_1('b1-h3-q33') box, py3.11-numpy2.4 | confirmed | +30.0 % +29.6 % to +30.4 %
+Not searched: 1 line of fewer than 8 points. A change needs several points before and after it, all above
+  zero.\
+"""),
+        ),
     ],
     ids=["short", "zeros and short", "zeros", "one that is long enough"],
 )
-def test_a_short_history_is_not_called_free_of_regressions(series_of, long_history, lines, says):
+def test_a_short_history_is_not_called_free_of_regressions(series_of, long_history, lines, says, open_ones):
     """The first site that anybody makes has a few commits: green would say what nobody looked at."""
     series = [series_of(values, benchmark=f"suite.time_{n}") for n, values in enumerate(lines)]
     _, pages = site_of(series, long_history)
-    assert f'<div class="value">{says}</div>' in pages["index.html"]
-    alone = lines == [STEP[:4]]
-    assert ("not looked at: 1 line of fewer than 8 points" in pages["index.html"]) == (STEP[:4] in lines)
-    assert not alone or "No line could be searched." in pages["changes.html"]
+    assert card(pages, "history") == says
+    assert section(pages["changes.html"], "Open regressions") == open_ones
 
 
 def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_history):
@@ -91,9 +162,18 @@ def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_
     changes, pages = site_of([faster, rate], long_history)
     assert [(c.worse, c.tone) for c in changes.listed] == [(False, "good")] * 2
     assert changes.open == []
-    assert "0 regressions open" in pages["index.html"]
-    assert "over 20 commits. Higher is better." in pages["history/suite-track-gbps.html"]
-    assert "over 20 commits. Lower is better." in pages["history/bench-inference.html"]
+    assert card(pages, "history") == snapshot("""\
+history of main
+0 regressions open
+2 benchmark lines over 20 commits on box; 2 changes of level in all\
+""")
+    leads = [words(re.search(r'<p class="lead">.*?</p>', pages[f"history/{name}.html"])[0]) for name in FAMILIES]
+    assert leads == snapshot(
+        [
+            "1 parameter combination over 20 commits. Higher is better.",
+            "1 parameter combination over 20 commits. Lower is better.",
+        ]
+    )
     assert is_rate("TFLOP/s")
     assert not is_rate("seconds")
 
@@ -124,7 +204,7 @@ def test_pages_point_at_nothing_that_they_do_not_have(series_of, log_of):
         changes, pages = site_of([series_of([*wobble(1.0, 11), *wobble(1.3, points - 11, 11)]), *more], history)
         (change,) = changes.listed
         assert ("machine code differs" in pages[f"commits/{change.likeliest}.html"]) == bool(more)
-        assert ("Hover over a dot" in pages["history/bench-inference.html"]) == (points == 20)
+        assert ("click it for" in pages["history/bench-inference.html"]) == (points == 20)
 
 
 def test_an_accepted_regression_is_waived_with_its_reason(series_of, long_history):
@@ -138,7 +218,12 @@ def test_an_accepted_regression_is_waived_with_its_reason(series_of, long_histor
     changes, pages = site_of([series_of(STEP)], long_history, waived)
     assert asked == [("bench.inference.cpu('b1-h3-q33')", "time", "", 1.3)]
     assert [(c.state, c.tone, c.open) for c in changes.listed] == [("waived", "warn", False)]
-    assert "accepted: needed for &lt;issue 7&gt;" in pages["changes.html"]
+    assert section(pages["changes.html"], "Accepted regressions") == snapshot("""\
++30.0 % 1 line waived 00000000 2026-09-21 Commit 11
+benchmark | state | change 95 % interval | notes
+bench.inference.cpu('b1-h3-q33') box, py3.11-numpy2.4 | waived | +30.0 % +29.6 % to +30.4 % | accepted: needed
+  for <issue 7>\
+""")
     asked.clear()
     rate = series_of([1 / value for value in STEP], benchmark="suite.track_gbps", unit="GB/s")
     find_changes([rate], long_history, waived)
@@ -208,8 +293,16 @@ def test_a_boundary_is_of_one_machine_and_environment(series_of, long_history):
     ]  # fmt: skip
     drawn = {name for name, text in pages.items() if 'class="edge"' in text}
     assert drawn == {"history/s-time-moved.html"}
-    assert "on rack 3, left, old: driver 6.3 -&gt; 6.4" in pages["history/s-time-moved.html"]
-    assert "Not comparable across" not in pages["history/s-time-stayed.html"]
+    told = [section(pages[f"history/s-time-{name}.html"], "Not comparable across") for name in ("moved", "stayed")]
+    assert told == snapshot(
+        [
+            """\
+Dashed lines in the charts: something other than the code changed, so levels are not compared across them.
+00000000 on rack 3, left, old: driver 6.3 -> 6.4\
+""",
+            "",
+        ]
+    )
 
 
 def test_changes_are_newest_first_with_stable_ids(series_of, long_history):
@@ -241,11 +334,28 @@ def test_a_regression_is_open_until_the_level_comes_back(series_of, long_history
     (new,) = find_changes([series_of(STEP[:15])], long_history).listed
     assert (new.state, new.open, new.tone) == ("new", True, "bad")
     back = [series_of([*wobble(1.0, 10), *wobble(1.4, 9), *wobble(1.0, 10)])]
-    for waived in (lambda *_: "", lambda *_: "why"):
+    for waived, gone in (
+        (
+            lambda *_: "",
+            snapshot("""\
++40.0 % 1 line recovered 00000000 2026-09-20 Commit 10
+benchmark | state | change 95 % interval | notes
+bench.inference.cpu('b1-h3-q33') box, py3.11-numpy2.4 | recovered | +40.0 % +39.5 % to +40.4 %\
+"""),
+        ),
+        (
+            lambda *_: "why",
+            snapshot("""\
++40.0 % 1 line recovered 00000000 2026-09-20 Commit 10
+benchmark | state | change 95 % interval | notes
+bench.inference.cpu('b1-h3-q33') box, py3.11-numpy2.4 | recovered | +40.0 % +39.5 % to +40.4 % | accepted: why\
+"""),
+        ),
+    ):
         changes, pages = site_of(back, long_history, waived)
         assert [(c.state, c.open, c.tone) for c in changes.listed if c.worse] == [("recovered", False, "")]
         assert changes.open == []
-        assert "Undone by a later change" in pages["changes.html"]
+        assert section(pages["changes.html"], "Undone by a later change") == gone
 
 
 def test_commits_of_other_branches_are_not_part_of_the_line(series_of, long_history):
@@ -314,11 +424,20 @@ def test_a_feed_counts_the_commits_a_regression_may_come_from(series_of, long_hi
     (change,) = changes.listed
     assert (change.commits, change.since) == ([f"{10:040x}", f"{11:040x}"], f"{9:040x}")
     _, (entry,) = entries_of(changes, long_history)
-    assert "; or from another of 2 commits" in entry["summary"]
+    assert entry["summary"] == snapshot(
+        "bench.inference.cpu('b1-h3-q33'): +30.0 % (95 %: +29.5 % to +30.4 %) on box, py3.11-numpy2.4, "
+        "confirmed after 9 points; or from another of 2 commits"
+    )
     (cause,) = changes.causes
     assert (cause.since, cause.among) == (change.since, 2)
     _, pages = site_of([gap], long_history)
-    assert "or another of 2 commits since" in pages["index.html"]
+    assert section(pages["index.html"], "Open regressions") == snapshot("""\
+1 commit, 1 line; the largest change first. All changes · feed
++30.0 % 1 line confirmed 00000000 2026-09-21 Commit 11 or another of 2 commits since 00000000
+benchmark | state | change 95 % interval | notes
+bench.inference.cpu('b1-h3-q33') box, py3.11-numpy2.4 | confirmed | +30.0 % +29.5 % to +30.4 % | or from
+  another of 2 commits, 00000000 to 00000000\
+""")
 
 
 def test_a_feed_has_one_entry_a_commit_the_newest_first(series_of, long_history, monkeypatch):
@@ -335,9 +454,10 @@ def test_a_feed_has_one_entry_a_commit_the_newest_first(series_of, long_history,
     feed, entries = entries_of(changes, History(days, "main", long_history.head), url="https://e.org/s")
     assert [entry["updated"] for entry in entries] == ["1970-01-19T00:00:00Z", "1970-01-10T00:00:00Z"]
     assert feed.find(f"{ATOM}updated").text == entries[0]["updated"]
-    assert "Commit 18: 30 lines" in entries[0]["title"]
+    assert [entry["title"] for entry in entries] == snapshot(
+        ["00000000 Commit 18: 30 lines +40.0 % (confirmed)", "00000000 Commit 9: 1 line +40.0 % (recovered)"]
+    )
     assert entries[0]["summary"].endswith("\nand 10 more")
-    assert entries[1]["title"].endswith("(recovered)")
     assert {link.get("rel"): link.get("href") for link in feed.findall(f"{ATOM}link")} == {
         "self": "https://e.org/s/feed.xml", "alternate": "https://e.org/s/changes.html",
     }  # fmt: skip
@@ -379,14 +499,27 @@ def test_unsearched_lines_are_counted_by_reason(series_of, long_history):
     ]
     changes, pages = site_of(series, long_history)
     assert (changes.listed, changes.few, changes.zero) == ([], 1, [(series[0].label, where_of(series[0]))])
-    told = "1 line of fewer than 8 points and 1 line with values of zero or less"
-    assert f"not looked at: {told}</p>" in pages["index.html"]
-    assert f"Not searched: {told}." in pages["changes.html"]
-    assert "None in the lines that were searched." in pages["changes.html"]
+    assert card(pages, "history") == snapshot("""\
+history of main
+0 regressions open
+3 benchmark lines over 20 commits on box; not looked at: 1 line of fewer than 8 points and 1 line with values
+  of zero or less\
+""")
+    assert section(pages["changes.html"], "Open regressions") == snapshot("""\
+None in the lines that were searched.
+Not searched: 1 line of fewer than 8 points and 1 line with values of zero or less. A change needs several
+  points before and after it, all above zero.
+Lines with values of zero or less
+suite.track_leaks('b1-h3-q33') box, py3.11-numpy2.4\
+""")
     assert re.search(r'href="history/suite-track-leaks.html#line-\w+">suite', pages["changes.html"])
     _, pages = site_of(series[2:], long_history)
-    assert "ot looked at" not in pages["index.html"] + pages["changes.html"]
-    assert ">None.<" in pages["changes.html"]
+    assert card(pages, "history") == snapshot("""\
+history of main
+0 regressions open
+1 benchmark line over 20 commits on box\
+""")
+    assert section(pages["changes.html"], "Open regressions") == "None."
 
 
 @pytest.mark.parametrize(
@@ -449,8 +582,12 @@ def test_a_change_below_the_limit_is_listed_and_not_announced(series_of, long_hi
     small = [series_of(stepped(1.04), benchmark="s.time_a"), series_of(stepped(1 / 1.04), benchmark="s.time_b")]
     changes, pages = site_of(small, long_history)
     assert [(c.state, c.kind, c.tone) for c in changes.listed] == [("small", "small", "")] * 2
-    assert "0 regressions open" in pages["index.html"]
-    assert "Below the limit: 2 lines" in pages["changes.html"]
+    assert card(pages, "history") == snapshot("""\
+history of main
+0 regressions open
+2 benchmark lines over 20 commits on box; 2 changes of level in all\
+""")
+    assert re.findall(r"<summary>(Below.*?)</summary>", pages["changes.html"]) == ["Below the limit: 2 lines"]
     assert "<entry" not in pages["feed.xml"]
     for limit, still in ((0.02, 1), (0.2, 0)):
         assert len(find_changes(small, long_history, limit_of=lambda _, own=limit: own).open) == still
@@ -474,9 +611,23 @@ def test_a_cause_is_a_commit_with_its_lines_the_largest_first(series_of, long_hi
     assert [(sha, sorted(own)) for sha, own in found] == [(20, ["e"]), (11, ["a", "b", "c"])]
     assert found[1][1][2] == "b"
     assert [[c.benchmark[0] for c in cause.changes] for cause in changes.of("better")] == [["d"]]
-    assert "2 regressions open" in pages["index.html"]
-    assert "2 commits made 4 lines worse" in pages["index.html"]
-    assert pages["changes.html"].index("Commit 20") < pages["changes.html"].index("Commit 11")
+    assert card(pages, "history") == snapshot("""\
+history of main
+2 regressions open
+5 benchmark lines over 29 commits on box; 2 commits made 4 lines worse; 5 changes of level in all\
+""")
+    assert section(pages["changes.html"], "Open regressions") == snapshot("""\
+2 commits, 4 lines
++100 % 1 line confirmed 00000000 2026-09-30 Commit 20
+benchmark | state | change 95 % interval | notes
+e.time_x('b1-h3-q33') box, py3.11-numpy2.4 | confirmed | +100 % +99.4 % to +101 %
++20.0 % to +30.1 % 3 lines confirmed 00000000 2026-09-21 Commit 11
+benchmark | state | change 95 % interval | notes
+c.time_x('b1-h3-q33') box, py3.11-numpy2.4 | confirmed | +30.1 % +29.7 % to +30.4 % | or from another of 2
+  commits, 00000000 to 00000000
+a.time_x('b1-h3-q33') box, py3.11-numpy2.4 | confirmed | +30.0 % +29.6 % to +30.3 %
+b.time_x('b1-h3-q33') box, py3.11-numpy2.4 | confirmed | +20.0 % +19.7 % to +20.3 %\
+""")
     assert len(ET.fromstring(pages["feed.xml"]).findall(f"{ATOM}entry")) == 2  # noqa: S314 - made in this test
     assert f"commits/{12:040x}.html" in pages
     assert "What moved" not in pages[f"commits/{12:040x}.html"]
@@ -502,13 +653,23 @@ def test_an_event_is_listed_once_and_is_no_regression(series_of, long_history):
     assert (changes.open, changes.regressions, {c.kind for c in changes.listed}) == ([], [], {"event"})
     (event,) = changes.of("event")
     assert event.event == (
-        "only README.md changed, not what is built or measured; 200 of 200 lines on box, of 20 suites, moved at once"
+        "only README.md changed, not what is built or measured; 200 of 200 lines on box, in 20 suites, moved at once"
     )
     pages = dict(pages_of(Site(crowd(series_of, 20), long_history, changes=changes, made_ms=1_790_000_000_000)))
-    assert "0 regressions open" in pages["index.html"]
-    assert "1 event of the machine or the environment moved 200 lines" in pages["index.html"]
+    assert card(pages, "history") == snapshot("""\
+history of main
+0 regressions open
+20 benchmark lines over 20 commits on box; 200 changes of level in all\
+""")
+    besides = re.search(r"<p[^>]*>Besides.*?</p>", pages["index.html"], re.DOTALL)[0]
+    assert words(besides) == snapshot(
+        "Besides, 1 event of the machine or the environment moved 200 lines: among all changes ."
+    )
     assert pages["changes.html"].count("Not the commit's fault") == 1
-    assert "Not the commit's fault: only README.md" in pages[f"commits/{11:040x}.html"]
+    assert section(pages[f"commits/{11:040x}.html"], "What moved").partition("benchmark |")[0] == snapshot("""\
+Not the commit's fault: only README.md changed, not what is built or measured; 200 of 200 lines on box, in 20
+  suites, moved at once.
+""")
     assert "<entry" not in pages["feed.xml"]
     assert ('<span class="tag">event</span>' in pages["commits.html"], " worse</span>" in pages["commits.html"]) == (
         True, False,

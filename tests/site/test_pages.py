@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import StagedFiles
@@ -24,6 +25,8 @@ from rocattn_profiling.site.asv_pages import AsvPages
 from rocattn_profiling.site.changes import find_changes, where_of
 from rocattn_profiling.site.commits import with_pull_requests
 from rocattn_profiling.site.site import Site, pages_of, write_site
+
+from .reading import words
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
 
@@ -71,6 +74,11 @@ def site(series_of, history, records, verdict):
     asv, problems = AsvPages(published=True), ["passed over <x>.json: broken", "<s>note</s>"]
     report = bench_report.build(records)
     return Site(series, history, machines, report, verdict, asv, problems, made_ms=1_790_000_000_000)
+
+
+def lead(text):
+    """What a page says first."""
+    return words(re.search(r'<p class="lead">.*?</p>', text, re.DOTALL)[0])
 
 
 @pytest.fixture
@@ -169,7 +177,7 @@ def test_history_draws_each_line_with_its_gaps(pages):
     assert text.count('class="cross"') == 1
     titles = re.findall(r"<title>([^<]+)</title>", text)
     assert any("failed" in t and "00000000 2026-09-13" in t for t in titles)
-    assert sum("4.00 ms (3.96 to 4.04 ms)" in t for t in titles) == 6
+    assert re.findall(r"4\.00 ms \(.*?\)", "".join(titles)) == ["4.00 ms (3.96 to 4.04 ms)"] * 6
     # What moved, and every commit with its subject, are text too, not only pictures.
     text = pages["history/bench-inference.html"]
     assert "5.20 ms" in text
@@ -219,8 +227,10 @@ def test_results_of_two_machines_or_environments_stay_apart(series_of, history):
     assert {"on box, py3.11-numpy2.4", "on box, py3.13-numpy2.5", "on other"} <= set(
         re.findall(r"on (?:box|other)[^<]*", text)
     )
-    assert "1 parameter combination in 3 environments over 2 commits" in text
-    assert "1 combination in 3 environments, 2 commits" in pages["index.html"]
+    assert lead(text) == snapshot("1 parameter combination in 3 environments over 2 commits. Lower is better.")
+    assert words(re.search(r'<span class="note">.*?</span></a>', pages["index.html"], re.DOTALL)[0]) == snapshot(
+        "1 combination in 3 environments, 2 commits 3 above the previous commit"
+    )
 
 
 def test_long_histories_say_what_they_leave_out(series_of, history):
@@ -228,12 +238,20 @@ def test_long_histories_say_what_they_leave_out(series_of, history):
     values = [1.0 + 0.001 * (n % 7) for n in range(430)]
     values[217] = 3.0
     text = dict(pages_of(Site([series_of(values)], history)))["history/bench-inference.html"]
-    assert "over 430 commits" in text
-    assert "the newest 200 commits" in text
-    assert "so no outlier is hidden" in text
+    assert lead(text) == snapshot("1 parameter combination over 430 commits. Lower is better.")
+    assert words(re.search(r"<h2>Each combination</h2>.*?</p>", text, re.DOTALL)[0]) == snapshot("""\
+Each combination
+Dots are medians; bars are 95 % intervals over the samples of that commit's run. There are more commits than
+  dots: each stretch shows its lowest and its highest value, so no outlier is hidden. A highlighted difference
+  lies outside the previous commit's interval. It is only a hint, because runs on different days can differ by
+  more than that.\
+""")
+    assert words(re.search(r"<summary>The same as.*?</summary>", text)[0]) == snapshot(
+        "The same as a table (the newest 200 commits, newest first)"
+    )
     assert text.count('<th scope="row" class="mono">') == 200
     assert len(re.findall("<circle", text)) < 100
-    assert "<title>cpu: 3.00 s (2.97 to 3.03 s)" in text  # the one that stands out is there
+    assert re.findall(r"<title>(cpu: 3\.00 s.*)", text)[:1] == ["cpu: 3.00 s (2.97 to 3.03 s)"]  # it stands out
 
 
 def test_gate_page_shows_the_worst_first_and_every_launch(pages):
@@ -249,11 +267,28 @@ def test_gate_page_shows_the_worst_first_and_every_launch(pages):
 
 def test_asv_pages_that_need_something_say_so(series_of, history):
     """asv's scripts come from CDNs, and its pages from a server: that is announced, as is why there are none."""
-    text = dict(pages_of(Site([series_of([1.0, 1.0])], history, asv=AsvPages(published=True))))["index.html"]
-    assert "load scripts from CDNs" in text
-    assert "python3 -m http.server" in text
-    missing = dict(pages_of(Site([series_of([1.0])], history, asv=AsvPages(reason="the store is empty"))))["index.html"]
-    assert "asv's pages were not made: the store is empty" in missing
+    for asv, told in (
+        (
+            AsvPages(published=True),
+            snapshot("""\
+More
+Feed of regressions (Atom)
+asv's pages : grid , list , regressions found by asv , zoom and select by parameter. They are made after these
+  pages; until then, those of the previous run stay. They need a web server ( python3 -m http.server in this
+  folder) and a network: they load scripts from CDNs.\
+"""),
+        ),
+        (
+            AsvPages(reason="the store is empty"),
+            snapshot("""\
+More
+Feed of regressions (Atom)
+asv's pages were not made: the store is empty\
+"""),
+        ),
+    ):
+        text = dict(pages_of(Site([series_of([1.0, 1.0])], history, asv=asv)))["index.html"]
+        assert words(re.search(r"<h2>More</h2>.*?</ul>", text, re.DOTALL)[0]) == told
 
 
 def test_an_empty_site_still_says_how_to_begin(history):
@@ -330,7 +365,11 @@ def test_a_history_too_long_for_csv_says_so(site, monkeypatch):
     written = dict(pages_of(site))
     assert not [path for path in written if path.endswith(".csv")]
     (page, *_) = [text for path, text in written.items() if path.startswith("history/")]
-    assert "too long for CSV files; asv&#39;s store has the values" in page or "asv's store has the values" in page
+    assert words(re.search(r'<p class="note">Hover.*?</p>', page)[0]) == snapshot("""\
+Hover over a line for its name. Hover over a dot for its commit, date, and value; click it for the commit's
+  page. The dashed line is each line's first point. The history is too long for CSV files; asv's store has the
+  values.\
+""")
 
 
 def test_pull_requests_are_links_where_the_project_is_on_github():
@@ -356,7 +395,7 @@ def test_a_foreign_project_reads_no_words_of_ours(series_of, history):
     pages = dict(pages_of(Site([series_of([1.0, 1.1], benchmark="a.B.time_c", params={})], history, project="other")))
     every = "".join(pages.values())
     assert not re.search(r">result<|result: |backend|gate", every.replace(pages["style.css"], ""))
-    assert "<title>1.10 s (1.09 to 1.11 s)" in pages["history/a-b-time-c.html"]
+    assert re.findall(r"<title>(1\.10 s.*)", pages["history/a-b-time-c.html"])[:1] == ["1.10 s (1.09 to 1.11 s)"]
 
 
 def test_a_line_and_a_commit_have_addresses(series_of, history):

@@ -12,6 +12,7 @@ import subprocess
 import msgspec
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.kernels.pins import Pin, Pins
@@ -22,6 +23,8 @@ from rocattn_profiling.site.commits import History, branch_with, commit_url, rea
 from rocattn_profiling.site.history import LINES, TABLE_COLUMNS
 from rocattn_profiling.site.site import HINTS, Site, commit_pages, commit_paths, pages_of, write_site
 from rocattn_profiling.site.state import HEADLINE, arch_state, broken_lines, last_measured, read_standing
+
+from .reading import card, section
 
 KERNEL = "flash_attention_causal f16 D=128"
 
@@ -155,7 +158,7 @@ def test_what_is_neither_good_nor_bad_is_so_on_every_page(series_of, history, me
     changes = find_changes(series, history)
     assert [(c.worse, c.better, c.tone) for c in changes.listed] == [(False, False, "")] * (rise == 6)
     pages = dict(pages_of(Site(series, history, changes=changes)))
-    assert ("Neither better nor worse" in pages["changes.html"]) == (rise == 6)
+    assert bool(section(pages["changes.html"], "Neither better nor worse")) == (rise == 6)
     assert "0 regressions open" in pages["index.html"]
     for name, text in pages.items():
         if name.startswith(("history/", "kernels/")) and name.endswith(".html"):
@@ -416,10 +419,11 @@ def test_a_benchmark_that_stopped_working_is_on_the_front_page(series_of, histor
     found = [(one.label, one.since, one.commits, one.lines) for one in broken_lines(series, history)]
     assert found == [("s.time_late('1')", f"{7:040x}", 5, 2), (series[1].label, "", 12, 1)]
     text = dict(pages_of(Site(series, history)))["index.html"]
-    assert "Benchmarks that do not run" in text
-    assert "and 1 more line of it, box, py3.11-numpy2.4: since" in text
-    assert "never ran, at 12 commits" in text
-    assert "do not run" not in dict(pages_of(Site(series[:1], history)))["index.html"]
+    assert section(text, "Benchmarks that do not run") == snapshot("""\
+s.time_late('1') and 1 more line of it, box, py3.11-numpy2.4: since 00000000 , 5 commits
+s.time_never('b1-h3-q33') box, py3.11-numpy2.4: never ran, at 12 commits\
+""")
+    assert section(dict(pages_of(Site(series[:1], history)))["index.html"], "Benchmarks that do not run") == ""
 
 
 @pytest.mark.parametrize(
@@ -434,9 +438,9 @@ def test_the_age_of_the_last_measurement_is_on_the_front_page(series_of, history
     told = History(commits, "main", history.head)
     last = last_measured([series_of([1.0] * 8)], told)
     assert (last.commit.order, last.behind, last.age, last.old) == (7, 4, age, days >= 60)
-    text = dict(pages_of(Site([series_of([1.0] * 8)], told)))["index.html"]
-    assert f"{age} behind main's newest commit" in text
-    assert ('class="card warn" href="commits/' in text) == (days >= 60)
+    pages = dict(pages_of(Site([series_of([1.0] * 8)], told)))
+    assert card(pages, "last measured").splitlines()[2] == f"{age} behind main's newest commit: 00000000 Commit 7"
+    assert ('class="card warn" href="commits/' in pages["index.html"]) == (days >= 60)
     assert "behind main" not in dict(pages_of(Site([series_of([1.0] * 12)], told)))["index.html"]
 
 

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import AsvStore
@@ -21,6 +22,7 @@ from rocattn_profiling.site.commits import read_history
 from rocattn_profiling.site.site import Site, write_site
 
 from ...asv.history import git
+from ..reading import words
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -206,7 +208,7 @@ def test_an_address_that_is_none_is_refused(history, capsys, url):
     """The feed's address goes into its links: what is no http address is one line and status 4."""
     root, _ = history
     assert main(["site", "--repo", str(root), "--out", str(root / "out/site"), "--url", url]) == 4
-    assert "is not the URL of a site" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"rocattn site: {url!r} is not the URL of a site: it begins with https://\n"
 
 
 def test_a_folder_of_somebody_else_is_left_alone(history, tmp_path):
@@ -259,7 +261,11 @@ def test_our_pages_are_in_place_before_asv_begins(history, monkeypatch):
         patch.setattr(asv_pages, "stage", interrupted)
         assert main(asked) == 130
     ours = {path: path.read_bytes() for path in out.rglob("*.html")}
-    assert "There are none: asv publish is not done yet" in ours[out / "asv/index.html"].decode()
+    told = words(ours[out / "asv/index.html"].decode().partition("<h1>")[2].partition("<footer")[0])
+    assert told == snapshot("""\
+asv's pages
+There are none: asv publish is not done yet. Our own show the same results.\
+""")
     assert 'href="asv/index.html"' in ours[out / "index.html"].decode()
     (root / ".asv/results/benchmarks.json").unlink()
     (root / ".asv/results/benchmarks.json.rocattn").unlink()

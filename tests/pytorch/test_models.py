@@ -83,7 +83,7 @@ def test_generated_tokens_are_those_of_pytorchs_attention(name, padded):
 def test_what_is_not_computed_is_refused():
     """Weights that are to be returned."""
     query = torch.zeros(1, 2, 3, 8)
-    with pytest.raises(ConfigError, match="no output_attentions here"):
+    with pytest.raises(ConfigError, match="output_attentions are not supported"):
         _attend(torch.nn.Module(), query, query, query, None, output_attentions=True)
 
 

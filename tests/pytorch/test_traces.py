@@ -127,7 +127,7 @@ def wrong_calls():
         "softcap is 0.0": ((q, k, k), {"softcap": 0.0}),
         "scale is inf": ((q, k, k), {"scale": float("inf")}),
         "k_scale and v_scale are factors of 8-bit": ((q, k, k), {"k_scale": four[:1]}),
-        "is a choice with 8-bit q alone": ((q, k, k), {"out_dtype": torch.float16}),
+        "can be chosen only with 8-bit q": ((q, k, k), {"out_dtype": torch.float16}),
         "q has shape": ((q[0], k, k), {}),
         "top_left aligns causal": ((q, k, k), {"top_left": True}),
         "causal, which must be True": ((q, k, k), {"top_left": True, "causal": True, "alibi_slopes": four.abs()}),

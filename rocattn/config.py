@@ -207,7 +207,7 @@ class AttentionConfig:
             return f"dropout_p is {self.dropout_p!r}: it must be a number from 0 to 1"
         if self.dropout_p and (self.kv_dtype is not None or self.varlen is not None):
             of = "sequences of different lengths" if self.kv_dtype is None else f"{self.kv_dtype} keys and values"
-            return f"dropout_p is {self.dropout_p}: there is no dropout of {of}"
+            return f"dropout_p is {self.dropout_p}: there is no dropout for {of}"
         return ""
 
     def _band_problem(self) -> str:

@@ -149,9 +149,9 @@ def test_bad_arguments_are_named(words):
 def test_no_dropout_of_sequences_and_8_bits():
     """Refused by the config, and so by every backend."""
     sizes = {"batch": 1, "num_heads": 1, "seq_q": 2, "seq_k": 2, "head_dim": 4, "dropout_p": 0.1}
-    with pytest.raises(ConfigError, match="no dropout of sequences of different lengths"):
+    with pytest.raises(ConfigError, match="no dropout for sequences of different lengths"):
         AttentionConfig(**sizes, varlen={"total_q": 2, "total_k": 2})
-    with pytest.raises(ConfigError, match="no dropout of float8_e4m3fn"):
+    with pytest.raises(ConfigError, match="no dropout for float8_e4m3fn"):
         AttentionConfig(**sizes, dtype="bfloat16", kv_dtype="float8_e4m3fn")
     plain = AttentionConfig(**sizes | {"dropout_p": 0.0})
     assert "dropout_p" not in plain.to_dict()

@@ -138,7 +138,7 @@ class _Runner:
             problem = problem or self._problem(arrays)
         except Spilled as error:
             fits = [KnownMistake(mistake=str(error), proven=True)]
-            return _of(case, backend.name, error=f"Spilled: {error}", fits=fits, seconds=_since(started)), arrays
+            return _of(case, backend.name, error=str(error), fits=fits, seconds=_since(started)), arrays
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an exception of a backend is a result, not the end of the run
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             return _of(case, backend.name, error=text, seconds=_since(started)), arrays

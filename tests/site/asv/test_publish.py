@@ -264,7 +264,7 @@ def test_our_pages_are_in_place_before_asv_begins(history, monkeypatch):
     told = words(ours[out / "asv/index.html"].decode().partition("<h1>")[2].partition("<footer")[0])
     assert told == snapshot("""\
 asv's pages
-There are none: asv publish is not done yet. Our own show the same results.\
+There are none: asv publish is not done yet. Our own pages show the same results.\
 """)
     assert 'href="asv/index.html"' in ours[out / "index.html"].decode()
     (root / ".asv/results/benchmarks.json").unlink()

@@ -81,78 +81,48 @@ not searched
 
 
 @pytest.mark.parametrize(
-    ("lines", "says", "open_ones"),
+    ("lines", "says"),
     [
         (
             [STEP[:4]],
             snapshot("""\
-history of main
 too short to search
 1 benchmark line over 4 commits on box; not looked at: 1 line of fewer than 8 points\
-"""),
-            snapshot("""\
-No line could be searched.
-Not searched: 1 line of fewer than 8 points. A change needs several points before and after it, all above
-  zero.\
 """),
         ),
         (
             [[0.0] * 11, STEP[:4]],
             snapshot("""\
-history of main
 too short to search
 2 benchmark lines over 11 commits on box; not looked at: 1 line of fewer than 8 points and 1 line with values
   of zero or less\
-"""),
-            snapshot("""\
-No line could be searched.
-Not searched: 1 line of fewer than 8 points and 1 line with values of zero or less. A change needs several
-  points before and after it, all above zero.
-Lines with values of zero or less
-suite.time_0('b1-h3-q33') box, py3.11-numpy2.4\
 """),
         ),
         (
             [[0.0] * 11],
             snapshot("""\
-history of main
 nothing to search
 1 benchmark line over 11 commits on box; not looked at: 1 line with values of zero or less\
-"""),
-            snapshot("""\
-No line could be searched.
-Not searched: 1 line with values of zero or less. A change needs several points before and after it, all above
-  zero.
-Lines with values of zero or less
-suite.time_0('b1-h3-q33') box, py3.11-numpy2.4\
 """),
         ),
         (
             [STEP[:4], STEP],
             snapshot("""\
-history of main
 1 regression open
 2 benchmark lines over 20 commits on box; 1 commit made 1 line worse; 1 change of level in all; not looked at:
   1 line of fewer than 8 points\
-"""),
-            snapshot("""\
-1 commit, 1 line
-+30.0 % 1 line confirmed 00000000 2026-09-21 Commit 11
-benchmark | state | change 95 % interval | notes
-suite.time_1('b1-h3-q33') box, py3.11-numpy2.4 | confirmed | +30.0 % +29.6 % to +30.4 %
-Not searched: 1 line of fewer than 8 points. A change needs several points before and after it, all above
-  zero.\
 """),
         ),
     ],
     ids=["short", "zeros and short", "zeros", "one that is long enough"],
 )
-def test_a_short_history_is_not_called_free_of_regressions(series_of, long_history, lines, says, open_ones):
+def test_a_short_history_is_not_called_free_of_regressions(series_of, long_history, lines, says):
     """The first site that anybody makes has a few commits: green would say what nobody looked at."""
     series = [series_of(values, benchmark=f"suite.time_{n}") for n, values in enumerate(lines)]
     _, pages = site_of(series, long_history)
-    assert card(pages, "history") == says
-    assert section(pages["changes.html"], "Open regressions") == open_ones
+    assert card(pages, "history").partition("\n")[2] == says
+    listed = section(pages["changes.html"], "Open regressions").partition("\n")[0]
+    assert listed == ("1 commit, 1 line" if STEP in lines else "No line could be searched.")
 
 
 def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_history):
@@ -334,28 +304,17 @@ def test_a_regression_is_open_until_the_level_comes_back(series_of, long_history
     (new,) = find_changes([series_of(STEP[:15])], long_history).listed
     assert (new.state, new.open, new.tone) == ("new", True, "bad")
     back = [series_of([*wobble(1.0, 10), *wobble(1.4, 9), *wobble(1.0, 10)])]
-    for waived, gone in (
-        (
-            lambda *_: "",
-            snapshot("""\
-+40.0 % 1 line recovered 00000000 2026-09-20 Commit 10
-benchmark | state | change 95 % interval | notes
-bench.inference.cpu('b1-h3-q33') box, py3.11-numpy2.4 | recovered | +40.0 % +39.5 % to +40.4 %\
-"""),
-        ),
-        (
-            lambda *_: "why",
-            snapshot("""\
-+40.0 % 1 line recovered 00000000 2026-09-20 Commit 10
-benchmark | state | change 95 % interval | notes
-bench.inference.cpu('b1-h3-q33') box, py3.11-numpy2.4 | recovered | +40.0 % +39.5 % to +40.4 % | accepted: why\
-"""),
-        ),
-    ):
+    for waived, accepted in ((lambda *_: "", ""), (lambda *_: "why", " | accepted: why")):
         changes, pages = site_of(back, long_history, waived)
         assert [(c.state, c.open, c.tone) for c in changes.listed if c.worse] == [("recovered", False, "")]
         assert changes.open == []
-        assert section(pages["changes.html"], "Undone by a later change") == gone
+        undone = section(pages["changes.html"], "Undone by a later change")
+        assert undone.endswith(accepted)
+        assert undone.removesuffix(accepted) == snapshot("""\
++40.0 % 1 line recovered 00000000 2026-09-20 Commit 10
+benchmark | state | change 95 % interval | notes
+bench.inference.cpu('b1-h3-q33') box, py3.11-numpy2.4 | recovered | +40.0 % +39.5 % to +40.4 %\
+""")
 
 
 def test_commits_of_other_branches_are_not_part_of_the_line(series_of, long_history):

@@ -43,7 +43,7 @@ def test_random_problems_are_as_exact_as_a_naive_program(first, dtype, direction
 
 
 def solve(dtype="float32", seed=5):
-    """Forward and backward of problems that take every path: tiles, shares, split keys, decode, all together as bytes."""
+    """Forward and backward of problems on every path: tiles, shares, split keys, decode, all together as bytes."""
     shapes = [
         (1, 4, 4, 257, 257, 64), (2, 8, 2, 130, 300, 80), (1, 8, 2, 1, 3000, 128), (1, 2, 1, 70, 3000, 64),
         (1, 3, 1, 3, 700, 20), (2, 32, 8, 1, 1100, 128), (1, 8, 8, 2, 1500, 64),

@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -42,7 +43,7 @@ _USUAL = {"COLUMN_STEP": 0, "EXACT_DIMS": 1}  # no column is checked; the second
 T = TypeVar("T")
 R = TypeVar("R")
 _AHEAD = 8  # items of a process that wait
-_FEW = 6  # below this many kernels, processes of our own cost more than they save
+_ALONE_S = 1.0  # what takes no longer, processes of our own would cost more than they save
 
 
 class Shipped(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,21 +186,23 @@ def facts_of_all(
 
 
 def in_processes(work: Callable[[T], R], items: Iterable[T], *, jobs: int) -> Iterator[tuple[int, T, R]]:
-    """Yield the number of each item, it, and what work returns for it, as they are done: few of them in this process.
+    """Yield the number of each item, it, and what work returns for it, as they are done: at first in this process.
 
     Raises:
         RocattnError: When a process is killed.
     """
-    numbered = enumerate(items)
-    first = list(itertools.islice(numbered, _FEW))
-    if jobs == 1 or len(first) < _FEW:
-        yield from ((number, item, work(item)) for number, item in itertools.chain(first, numbered))
+    numbered, begun = enumerate(items), time.monotonic()
+    for number, item in numbered:
+        yield number, item, work(item)
+        if jobs > 1 and time.monotonic() - begun > _ALONE_S:
+            break
+    if (following := next(numbered, None)) is None:
         return
     # Fresh processes, not forks: this one may have threads.
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),))
     running: dict[Future[R], tuple[int, T]] = {}
     try:
-        for number, item in itertools.chain(first, numbered):
+        for number, item in itertools.chain([following], numbered):
             running[pool.submit(work, item)] = number, item
             while len(running) >= _AHEAD * jobs:
                 for done in wait(running, return_when=FIRST_COMPLETED).done:

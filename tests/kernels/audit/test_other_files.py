@@ -11,6 +11,7 @@ import pytest
 from rocattn.toolchain import code_object
 from rocattn_profiling import cli
 from rocattn_profiling.base.markup import markdown
+from rocattn_profiling.kernels import shipped
 from rocattn_profiling.kernels.audit import audit_files
 from rocattn_profiling.kernels.facts import OCCUPANCY
 from rocattn_profiling.kernels.foreign import LaunchConfig
@@ -188,8 +189,11 @@ def test_a_program_of_llvm_or_binutils_reads_half_precision():
     assert cxx_names.readable([SYMBOL]) == {SYMBOL: NAME}
 
 
-def test_a_folder_is_searched(audit, tmp_path, built):
-    """Recursively; text beside its object is no second kernel, and what is for no GPU is counted, not an error."""
+def test_a_folder_is_searched(audit, tmp_path, built, monkeypatch):
+    """Recursively; text beside its object is no second kernel, and what is for no GPU is counted, not an error.
+
+    Processes find the same.
+    """
     code, text = built("gfx1100")
     folder = tmp_path / "build"
     for name in ("a/one", "b/c/two", "three"):
@@ -205,6 +209,7 @@ def test_a_folder_is_searched(audit, tmp_path, built):
     assert [(each.line, each.noted) for each in found.problems] == [
         ("passed over: 3 files without code for AMD GPUs", True)
     ]
+    monkeypatch.setattr(shipped, "_ALONE_S", 0)
     assert audit_files([folder], jobs=2) == found
     status, _, err, _ = audit(folder, "--jobs", "1", "--arch", "gfx90a")
     assert (status, "audit: 1 kernel of" in err) == (0, True)

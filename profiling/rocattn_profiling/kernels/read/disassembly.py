@@ -18,9 +18,8 @@ import subprocess
 import sys
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import zip_longest
@@ -32,7 +31,6 @@ from rocattn.installed import install_command
 from rocattn.toolchain.code_object import read_elf
 from rocattn.toolchain.elf import RELOCATABLE, shown
 from rocattn_profiling.base.forks import CrashedError, apart
-from rocattn_profiling.kernels.read import gfx950
 from rocattn_profiling.kernels.read.assembly import UNREADABLE
 from rocattn_profiling.kernels.read.code_objects import DeviceObject
 from rocattn_profiling.kernels.read.instructions import ends_flow, is_branch
@@ -103,21 +101,16 @@ def disassemble(device: DeviceObject) -> str:
             except DisassemblyError as error:
                 reason = str(error)
         reasons.append(reason)
-    if device.processor == gfx950.PROCESSOR:
-        data, replaced = gfx950.as_gfx942(elf, [(span.start, span.end) for span in functions])
-        for tool in find_objdumps():
-            with suppress(DisassemblyError):
-                return _text(replace(device, elf=data), elf, functions, tool, replaced)
     first = _FIRST_LLVM.get(device.processor, 19)
     looked = "; ".join(reasons) or "none is on PATH or in ROCm"
     looked += f"; LLVM {first} and newer read it ({llvm_remedy(first)})"
     raise DisassemblyError(f"no llvm-objdump for {device.processor or 'its processor'}: {looked}")
 
 
-def llvm_remedy(first: int = 19) -> str:
+def llvm_remedy(first: int = 20) -> str:
     """Return how this system installs an LLVM of at least a version, or how its own is found.
 
-    The default reads every target there are kernels for, gfx950's as `gfx950` has it.
+    The default reads every target there are kernels for.
     """
     try:
         system = platform.freedesktop_os_release()
@@ -255,9 +248,7 @@ def _range(elf: Elf, symbol: Symbol, following: int) -> tuple[int, int]:
     return symbol.value + skipped, end
 
 
-def _text(
-    device: DeviceObject, elf: Elf, functions: list[_Span], tool: str, replaced: Mapping[int, str] | None = None
-) -> str:
+def _text(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> str:
     """Run a tool and return what it prints as assembly text.
 
     Args:
@@ -265,29 +256,26 @@ def _text(
         elf: It, read.
         functions: Where its functions lie.
         tool: The program.
-        replaced: What stands at some addresses instead of what the tool reads there; "" for nothing.
 
     Raises:
         DisassemblyError: When it fails, or does not know the processor's instructions.
     """
     if not tool.endswith(_LIBRARY):
-        return _assembled(device, elf, _printed(device, functions, tool), tool, replaced or {})
+        return _assembled(device, elf, _printed(device, functions, tool), tool)
     if refused := _knows(tool, device.processor):
         raise _UnknownProcessorError(refused)
     _llvm(tool)  # once for all forks
     try:
-        return apart(lambda: _assembled(device, elf, _decoded(device, elf, functions, tool), tool, {}))
+        return apart(lambda: _assembled(device, elf, _decoded(device, elf, functions, tool), tool))
     except CrashedError as error:  # some words end LLVM
         raise DisassemblyError(f"{_LIBRARY} crashes on it ({error})") from error
 
 
-def _assembled(
-    device: DeviceObject, elf: Elf, read: Iterable[tuple[_Span, list[Line]]], tool: str, replaced: Mapping[int, str]
-) -> str:  # fmt: skip
+def _assembled(device: DeviceObject, elf: Elf, read: Iterable[tuple[_Span, list[Line]]], tool: str) -> str:
     """Return what a tool read of each function as assembly text."""
     writer = _Writer(device, elf)
     for span, instructions in read:
-        writer.function(span, _restored(instructions, replaced) if replaced else instructions)
+        writer.function(span, instructions)
     if not writer.instructions:
         raise DisassemblyError(f"{tool} finds no instructions in it")
     if writer.unreadable > _MAX_UNREADABLE * writer.instructions:
@@ -351,19 +339,6 @@ def _printed(device: DeviceObject, functions: list[_Span], tool: str) -> Iterato
             raise _complaint(tool, done.returncode, done.stderr.decode(errors="replace"))
         with printed.open(errors="backslashreplace") as lines:
             yield from _by_function(lines, functions)
-
-
-def _restored(lines: list[Line], replaced: Mapping[int, str]) -> list[Line]:
-    """Return a function's instructions with those that were replaced in their places."""
-    restored = []
-    for line in lines:
-        address, _, _, source = line
-        if (text := replaced.get(address)) is None:
-            restored.append(line)
-        elif text:
-            mnemonic, _, operands = text.partition(" ")
-            restored.append((address, _said(mnemonic, operands), None, source))
-    return restored
 
 
 def _complaint(tool: str, status: int, output: str) -> DisassemblyError:

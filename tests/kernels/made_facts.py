@@ -36,7 +36,7 @@ def loop(*, plain=300, matrix=64, loads=((16, 8),), flops=262144, scratch=0, sch
         "matrix_cycles": cycles.get("matrix", 0.0), "vector_cycles": cycles.get("plain", 0.0), "memory_cycles": memory,
         "matrix_flops": flops if matrix else 0, "vector_flops": 64 * plain, "global_bytes": moved, "has_loop": True,
         "arch": "gfx1100", "loop": ".LBB0_1", "source": "", "bound_by": "matrix and vector", "lines": (), "notes": (),
-        "gaps": (), "schedule": schedule, "lds_reads_per_matrix": None, "lds": None,
+        "gaps": (), "schedule": schedule, "lds": None,
         "cache_lines": None, "step": None, "trips": None, "others": (),
     }  # fmt: skip
     known |= changes

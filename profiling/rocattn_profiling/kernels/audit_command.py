@@ -88,10 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     named, readable = view.for_people(audit, comparison)
     view.write(out, audit, comparison, (named, readable), pinned=pinned, files=files)
     if readable is not None and not arguments.json:
-        card.show(
-            readable, named, _next(arguments, named, readable), out / view.MARKDOWN,
-            notes=arguments.notes, everything=arguments.all,
-        )  # fmt: skip
+        card.show(readable, named, _next(arguments, named, readable), out / view.MARKDOWN, notes=arguments.notes)
     if readable is None or arguments.all:
         view.show_table(named, out / view.MARKDOWN, lines=arguments.lines, files=files, everything=arguments.all)
     else:

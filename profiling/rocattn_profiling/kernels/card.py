@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import Change, Comparison, work_factor
 from rocattn_profiling.kernels.facts import KernelFacts
-from rocattn_profiling.kernels.metrics import METRICS, STRUCTURAL
+from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.verdict import (
     WORDS,
     CardRow,
@@ -41,9 +41,8 @@ _STYLES = {"worse": "bold red", "better": "green", "incomparable": "yellow", "mi
 
 
 def show(
-    comparison: Comparison, audit: Audit, following: Sequence[tuple[str, str]], written: Path, *,
-    notes: bool, everything: bool = False,
-) -> None:  # fmt: skip
+    comparison: Comparison, audit: Audit, following: Sequence[tuple[str, str]], written: Path, *, notes: bool
+) -> None:
     """Print the card on stdout.
 
     Args:
@@ -52,7 +51,6 @@ def show(
         following: What to do next: a word for what it is, and the advice or command.
         written: The file that has the rest.
         notes: Whether to print changes without consequence one by one.
-        everything: Whether to show the columns of how code is built, too.
     """
     console = stdout()
     card = Card.of(console)
@@ -64,8 +62,7 @@ def show(
         card.add((line, "dim"), indent=4)
     if rows:
         card.gap()
-        hidden = frozenset[str]() if everything else STRUCTURAL
-        _add_rows(card, rows, comparison, audit, written, hidden)
+        _add_rows(card, rows, comparison, audit, written)
         card.gap()
         _add_causes(card, rows, comparison, written)
     if gaps := comparison.coverage.not_compared:
@@ -85,9 +82,7 @@ def show(
     card.show(console)
 
 
-def _add_rows(
-    card: Card, rows: Sequence[CardRow], comparison: Comparison, audit: Audit, written: Path, hidden: Collection[str]
-) -> None:
+def _add_rows(card: Card, rows: Sequence[CardRow], comparison: Comparison, audit: Audit, written: Path) -> None:
     """Add a table for each kernel, with the columns that moved in it, as many as there is room for."""
     changes = {variant_of(change): change for change in comparison.changes}
     known = {variant_of(facts): facts for facts in audit.kernels}
@@ -101,8 +96,6 @@ def _add_rows(
         words = [
             f"{row.variants} of {max(total[kernel, row.arch], row.variants)} {WORDS[row.severity]}" for row in shown
         ]
-        decide = {_COLUMNS.get(each.metric) for row in shown for each in row.findings if each.severity != "note"}
-        cells = [{name: cell for name, cell in row.items() if name not in hidden or name in decide} for row in cells]
         _add_table(card, kernel, shown, words, cells)
 
 

@@ -30,8 +30,8 @@ from rocattn_profiling.kernels.shipped import natural
 Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
 SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
 _IN_ORDER = (
-    "idioms", "own overlap", "run", "exposed latency", "load to wait", "read to wait", "bare waits", "barriers",
-    "FLOP/B", "cache lines", "read conflicts", "write conflicts", "LDS reads",
+    "idioms", "exposed latency", "load to wait", "read to wait", "barriers", "FLOP/B", "cache lines", "read conflicts",
+    "write conflicts",
 )  # fmt: skip
 """Metrics of the order of the hot loop's instructions, as they are found."""
 _PRECEDENCE = [name for name in METRICS if name != "kernel"][: list(METRICS).index("blocks")]
@@ -390,7 +390,7 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
 def _weighed(findings: Iterable[Finding], *, outside: bool = False) -> list[Finding]:
     """Let the gravest quantity of a kernel decide: what contradicts it is a note, as is the order of instructions.
 
-    A spill gone or a cycle saved outweighs a lost wave; overlap and runs of products fall when code between them goes.
+    A spill gone or a cycle saved outweighs a lost wave.
     Spills that are all ``outside`` of the hot loop come behind what that costs. The order, and what counts as exposed
     latency or as few waves, is judgement: no GPU measured it.
     """
@@ -497,14 +497,10 @@ def _in_order(old: LoopPin, new: LoopPin, factor: float, words: sentences.Words)
     before, after = old.order, new.order
     if before is None or after is None:
         return
-    changed: set[str] = set()
     for name in _IN_ORDER:
         metric = METRICS[name]
         shown, judged = attrgetter(metric.value), attrgetter(metric.judged or metric.value)
-        if name == "bare waits" and not (old.matrix_flops and new.matrix_flops):
-            continue  # without products all are
-        if metric.unless not in changed and (growth := metric.growth(judged(old), judged(new), factor)):
-            changed.add(name)
+        if growth := metric.growth(judged(old), judged(new), factor):
             numbers = (shown(old), shown(new))
             yield name, growth, numbers, words.order(name, numbers, factor)
     fewer, narrower = before.loads_in_flight - after.loads_in_flight, before.bytes_in_flight - after.bytes_in_flight

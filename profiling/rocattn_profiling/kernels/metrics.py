@@ -31,7 +31,6 @@ class AuditMetric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     judged: str = ""
     inclusive: bool = False
     per_work: bool = False
-    unless: str = ""
     sentence: str = ""
 
     @property

@@ -34,14 +34,10 @@ class PinError(RocattnError):
 class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How the hot loop's instructions are ordered: `Schedule`, `LdsConflicts`, `CacheLines` and `LoopCost`, rounded."""
 
-    own_overlap_pct: Amount | None = None
-    run: Amount | None = None
     read_distance: Amount | None = None
-    bare_read_waits: Count = 0
     barriers: Count = 0
     read_conflicts: Amount | None = None
     write_conflicts: Amount | None = None
-    lds_reads_per_matrix: Amount | None = None
     loads_in_flight: Count = 0
     bytes_in_flight: Count = 0
     load_distance: Amount | None = None
@@ -58,12 +54,6 @@ class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     def idioms_weight(self) -> int:
         """What tells costlier kinds from others."""
         return idioms_weight(self.idioms)
-
-    @property
-    def lds_reads_without_conflicts(self) -> float | None:
-        """LDS cycles for reads per matrix cycle, if no banks were in conflict."""
-        reads = self.lds_reads_per_matrix
-        return None if reads is None else reads / (self.read_conflicts or 1)
 
 
 # A number under a name with a typo would be one that is never compared: unknown names are refused.
@@ -176,11 +166,10 @@ def _order_of(cost: LoopCost) -> OrderPin | None:
         return None
     conflicts = (cost.lds.read_factor, cost.lds.write_factor) if cost.lds else (None, None)
     return OrderPin(
-        own_overlap_pct=_rounded(schedule.own_overlap_pct, 1), run=_rounded(schedule.run, 2),
-        read_distance=_rounded(schedule.read_distance, 2), bare_read_waits=schedule.bare_read_waits,
-        barriers=cost.barriers, read_conflicts=_rounded(conflicts[0], 3), write_conflicts=_rounded(conflicts[1], 3),
-        lds_reads_per_matrix=_rounded(cost.lds_reads_per_matrix, 4), loads_in_flight=schedule.loads_in_flight or 0,
-        bytes_in_flight=schedule.bytes_in_flight or 0, load_distance=_rounded(schedule.load_distance, 2),
+        read_distance=_rounded(schedule.read_distance, 2), barriers=cost.barriers,
+        read_conflicts=_rounded(conflicts[0], 3), write_conflicts=_rounded(conflicts[1], 3),
+        loads_in_flight=schedule.loads_in_flight or 0, bytes_in_flight=schedule.bytes_in_flight or 0,
+        load_distance=_rounded(schedule.load_distance, 2),
         cache_lines=_rounded(cost.cache_lines.factor if cost.cache_lines else None, 3), idioms=schedule.idioms,
         exposed_cycles=_rounded(schedule.exposed_cycles, 0),
     )  # fmt: skip

@@ -138,7 +138,6 @@ LINE_KINDS = {
         in_loop=False,
     ),
     "barriers": LineKind(lambda instruction: waits_for_waves(instruction.mnemonic), "1 barrier", "barriers"),
-    "waits": LineKind(lambda instruction: instruction.unit is Pipe.WAIT, "1 wait", "waits"),
     "global loads": LineKind(_accesses(Pipe.GLOBAL, Access.LOAD), "1 load of global memory", "loads of global memory"),
     "LDS reads": LineKind(_accesses(Pipe.LDS, Access.LOAD), "1 LDS read", "LDS reads"),
     "LDS writes": LineKind(_accesses(Pipe.LDS, Access.STORE), "1 LDS write", "LDS writes"),

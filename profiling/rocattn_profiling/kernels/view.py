@@ -33,7 +33,7 @@ _RESOURCES = (
 _SUMMARY = ("kernel", "arch", "variants", "VGPRs", "spill", "scratch", "LDS B", "waves", "bound by", "code B")
 _ORDER = (
     "read x", "write x", "barriers", "lines x", "load-wait", "in flight", "read-wait", "FLOP/B", "products", "vector",
-    "overlap %", "run", "bare waits", "LDS/matrix",
+    "overlap %", "run", "bare waits",
 )  # fmt: skip
 _LEGEND = {metric.heading: metric.legend for metric in METRICS.values() if metric.legend}
 """What columns mean whose names do not say it."""
@@ -139,7 +139,6 @@ def _order_row(loop: LoopCost, schedule: Schedule) -> list[str]:
         _cell(schedule.loads_in_flight), _cell(schedule.read_distance, 3),
         _cell(loop.flops_per_global_byte if loop.matrix_flops else None, 4), _cell(schedule.products or None),
         _cell(schedule.vector_per_product, 3), _cell(schedule.own_overlap_pct, 3), _cell(schedule.run, 3), waits,
-        _cell(loop.lds_reads_per_matrix, 2),
     ]  # fmt: skip
 
 

@@ -119,8 +119,6 @@ def cost_ratio(finding: Finding, before: KernelFacts, after: KernelFacts) -> flo
     if finding.metric == "issue cycles":
         factor = work_factor(pin_of(before), pin_of(after))
         return _ratio((finding.before or 0) * factor, finding.after)
-    if finding.metric == "own overlap":  # the rest is what the matrix unit waits for
-        return _ratio(100 - (finding.before or 0), 100 - (finding.after or 0))
     if METRICS[finding.metric].more_is_better:
         return _ratio(finding.after, finding.before)
     return _ratio(finding.before, finding.after)

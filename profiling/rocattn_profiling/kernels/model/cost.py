@@ -27,7 +27,7 @@ from rocattn_profiling.kernels.model.rates import Cost, Rates, rates
 from rocattn_profiling.kernels.model.schedule import Schedule, named_in, schedule_of
 from rocattn_profiling.kernels.model.trips import Count, count_of
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
-from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, is_indirect, waits_for_waves
+from rocattn_profiling.kernels.read.instructions import Pipe, classify, is_indirect, waits_for_waves
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,6 @@ class LoopCost:
         matrix_cycles, vector_cycles, scalar_cycles: Of the matrix, vector and scalar unit.
         memory_cycles: Until memory instructions are issued.
         other_cycles: Of branches, waits and hints.
-        vector_issue_cycles: Of the issue that matrix and vector instructions share, at least (rates.toml: issue).
         lds_cycles, global_cycles: That the wave's accesses keep the LDS and the L1 cache (scratch included) busy.
         bound_cycles: The least that an iteration takes with other waves to fill what one leaves idle.
         bound_by: The unit that takes so long: "matrix and vector", "matrix", "vector", "transcendental", "lds",
@@ -99,14 +98,12 @@ class LoopCost:
             the best dense rate of their types; None without matrix instructions. No measure of speed.
         matrix_flops, vector_flops: Of the wave, all lanes active; a fused multiply-add counts 2.
         global_bytes, lds_bytes, scratch_bytes: That the wave's lanes load and store, as often as they do.
-        flops_per_global_byte, flops_per_lds_byte: Arithmetic intensity of the wave; None where nothing is moved.
-        dual, barriers: Instructions that are two operations; that wait for other waves.
+        flops_per_global_byte: Arithmetic intensity of the wave; None where nothing is moved.
+        barriers: Instructions that wait for other waves.
         others: Loops that an iteration does not run through, by place.
         schedule: How its instructions are ordered; None only in audits of before there was that.
         lds: Bank conflicts of its LDS accesses; None without any, or where nothing is known of the GPU's banks.
         cache_lines: Cache lines that its accesses of global memory touch; None without any.
-        lds_reads_per_matrix: Cycles that the LDS of a CU spends on reads for each cycle of its matrix units, all of its
-            SIMDs taken to run this loop, conflicts included as far as they are known; None without matrix instructions.
         lines: What the source lines add to `issue_cycles`, the costliest first.
         notes: What could not be known, and what was assumed of this kernel.
         gaps: Those of the notes that say what the numbers leave out, or count otherwise than it runs.
@@ -126,7 +123,6 @@ class LoopCost:
     scalar_cycles: float
     memory_cycles: float
     other_cycles: float
-    vector_issue_cycles: float
     lds_cycles: float
     global_cycles: float
     bound_cycles: float
@@ -140,15 +136,12 @@ class LoopCost:
     lds_bytes: int
     scratch_bytes: int
     flops_per_global_byte: float | None
-    flops_per_lds_byte: float | None
-    dual: int
     barriers: int
     schedule: Schedule | None = None
     lds: LdsConflicts | None = None
     cache_lines: CacheLines | None = None
     step: int | None = None
     trips: int | None = None
-    lds_reads_per_matrix: float | None = None
     lines: tuple[LineCost, ...] = ()
     notes: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
@@ -230,7 +223,7 @@ def _summary(
     lines: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0])
     flops = {"matrix": 0, "vector": 0}
     moved = dict.fromkeys(("lds", "global", "scratch"), 0)
-    shared_issue = peak = beside = dual = lds_reads = 0.0
+    shared_issue = peak = beside = 0.0
     for instruction, times in Counter(body).items():
         cost = costs[instruction]
         part = _PARTS[cost.unit]
@@ -246,15 +239,11 @@ def _summary(
                 beside += cycles
         elif part == "memory":
             busy["lds" if cost.unit is Pipe.LDS else "global"] += cycles  # type: ignore[assignment]
-            if cost.unit is Pipe.LDS and instruction.operations[0].access is Access.LOAD:
-                lds_reads += cycles
             moved[cost.unit.value] += times * wave * cost.lane_bytes
         elif cost.unit is Pipe.BRANCH:
             busy["branch"] += cycles  # type: ignore[assignment]
         flops["matrix"] += times * cost.flops
         flops["vector"] += times * wave * cost.lane_flops
-        dual += times * (cost.operations - 1)
-    lds_reads *= (lds and lds.read_factor) or 1
     serial = busy["matrix"] + busy["vector"]
     issue = sum(busy[part] for part in ("matrix", "vector", "scalar", "memory", "other"))
     bound_by, bound = _bound(table, busy, shared_issue, beside)
@@ -264,7 +253,7 @@ def _summary(
         source=next((instruction.source for instruction in body if instruction.source), ""), instructions=len(body),
         kinds={kind: Work(int(n), cycles) for kind, (n, cycles) in sorted(kinds.items())},
         issue_cycles=issue, matrix_cycles=busy["matrix"], vector_cycles=busy["vector"], scalar_cycles=busy["scalar"],
-        memory_cycles=busy["memory"], other_cycles=busy["other"], vector_issue_cycles=shared_issue,
+        memory_cycles=busy["memory"], other_cycles=busy["other"],
         lds_cycles=busy["lds"], global_cycles=busy["global"], bound_cycles=bound, bound_by=bound_by,
         matrix_share_pct=100 * busy["matrix"] / issue if issue else 0,
         serial_pct=100 * busy["matrix"] / serial if serial else 0,
@@ -272,14 +261,12 @@ def _summary(
         matrix_flops=flops["matrix"], vector_flops=flops["vector"], global_bytes=moved["global"],
         lds_bytes=moved["lds"], scratch_bytes=moved["scratch"],
         flops_per_global_byte=done / moved["global"] if moved["global"] else None,
-        flops_per_lds_byte=done / moved["lds"] if moved["lds"] else None,
-        dual=int(dual), barriers=_barriers(body),
+        barriers=_barriers(body),
         schedule=schedule_of(
             body, chip, is_loop=has_loop, named=["vector load of one address"] if cached and cached.uniform else [],
             cycles={instruction: lone_cycles(cost) for instruction, cost in costs.items()},
         ),
         lds=lds, cache_lines=cached,
-        lds_reads_per_matrix=lds_reads * table.shared_by("lds") / busy["matrix"] if busy["matrix"] else None,
         lines=tuple(sorted((LineCost(name, int(n), cycles) for name, (n, cycles) in lines.items()),
                            key=lambda each: (-each.cycles, each.line))),
         notes=notes, gaps=tuple(note for note in notes if note not in {_NO_LOOP, _OVERLAP}),

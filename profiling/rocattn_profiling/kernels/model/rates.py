@@ -50,7 +50,6 @@ class Cost:
         known: Whether there is a rate for it; if not, it counts as a plain instruction of its unit.
         flops: Of matrix products, of the wave.
         lane_flops, lane_bytes: Of vector instructions and of memory instructions, of a lane.
-        operations: 2 if it is two in one.
     """
 
     kind: str
@@ -62,7 +61,6 @@ class Cost:
     flops: int = 0
     lane_flops: int = 0
     lane_bytes: int = 0
-    operations: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +125,7 @@ class Rates:
         return cost
 
     def _cost(self, instruction: Instruction) -> Cost:
-        mnemonic, operations = instruction.mnemonic, instruction.operations
-        operation = operations[0]
+        mnemonic, operation = instruction.mnemonic, instruction.operations[0]
         if operation.unit is Pipe.MATRIX:
             return self._product(mnemonic, instruction.operands, operation.flops)
         if operation.unit in _MEMORY_UNITS:
@@ -144,7 +141,7 @@ class Rates:
         elif kind != "cross_lane" and self.one_cycle.match(mnemonic):
             cycles = issue = 1
         flops = sum(map(lane_flops, instruction.mnemonics)) if operation.unit is Pipe.VECTOR else 0
-        return Cost(kind, operation.unit, cycles, issue, known=known, lane_flops=flops, operations=len(operations))
+        return Cost(kind, operation.unit, cycles, issue, known=known, lane_flops=flops)
 
     def _access(self, instruction: Instruction, operation: Operation) -> Cost:
         unit = "lds" if operation.unit is Pipe.LDS else "global"  # scratch is global memory of the lane's own

@@ -14,7 +14,7 @@ COMPILER = "clang version 22.1.8"
 def order(**changes):
     """Return the order of a loop of 32 products."""
     values = {
-        "products": 32.0, "vector_per_product": 9.375, "own_overlap_pct": 40.0, "run": 8.0, "read_distance": 4.0,
+        "products": 32.0, "own_overlap_pct": 40.0, "run": 8.0, "read_distance": 4.0,
         "read_waits": 4, "bare_read_waits": 0, "loads_in_flight": 8, "bytes_in_flight": 128, "load_distance": 16.0,
     }  # fmt: skip
     return Schedule(**(values | changes))

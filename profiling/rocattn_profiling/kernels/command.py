@@ -44,13 +44,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked for."""
-    if arguments.action == "capture":
-        return kernels_capture.run(arguments)
-    if arguments.action == "audit":
-        return kernels_audit.run(arguments)
-    if arguments.action == "occupancy":
-        return kernels_occupancy.run(arguments)
-    return _build(arguments)
+    others = {"capture": kernels_capture, "audit": kernels_audit, "occupancy": kernels_occupancy}
+    return others[arguments.action].run(arguments) if arguments.action in others else _build(arguments)
 
 
 def _build(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ instructions by the issue cycles of the hot loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -250,8 +250,12 @@ def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts |
             msgspec.structs.replace(each, severity="note") if (each.severity, each.metric) in _UNSEEN else each
             for each in found
         ]
-    outside = before is not None and before.spills.instructions == facts.spills.instructions == 0
-    findings = _weighed(found, outside=outside)
+    if any(gap[2] is _UNTOLD for gap in gaps):
+        found = [each for each in found if each.metric != "cache lines"]
+    behind = {"occupancy"} if _fills_its_waits(pin, now, facts) else set[str]()
+    if before is not None and before.spills.instructions == facts.spills.instructions == 0:
+        behind.add("spills")
+    findings = _weighed(found, behind)
     known = _as_known(pin, now, [facts, *([before] if before else [])])
     change = Change(arch=facts.arch, kernel=facts.name, file=facts.file, before=known, after=now)
     changes = [change] if findings else []
@@ -268,6 +272,7 @@ _UNPAIRED = Reason("unpaired", "the other side has none like it, but new ones")
 _GONE = Reason("gone", "no kernel here has its name")
 _UNSAID = Reason("unsaid", "the file does not say")
 _UNTOLD = Reason("addresses", "its code does not tell as many of its accesses as the other side's")
+_MORE_LOOPS = Reason("more_loops", "one side has more of them, or has them unrolled")
 _NUMBERS = {
     "vgprs": "VGPRs", "agprs": "AGPRs", "sgprs": "SGPRs", "vgpr_spills": "spilled VGPRs",
     "sgpr_spills": "spilled SGPRs", "scratch_bytes": "scratch memory", "lds_bytes": "LDS",
@@ -293,6 +298,8 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
         yield gap("order of the hot loop", "order of the hot loops", "order")
     elif len(told := {_told(side.loop) for side in sides if side.loop}) > 1 or (told == {0} and _lines(pin.loop)):
         yield "addresses of # kernel", "addresses of # kernels", _UNTOLD
+    if before is not None and _more_loops(pin, now, before, facts):
+        yield "loops beside the hot one of # kernel", "loops beside the hot ones of # kernels", _MORE_LOOPS
     if pin.lost_wave_slots is None or now.lost_wave_slots is None:
         yield gap("occupancy", "occupancy", OCCUPANCY)
     if before is not None and (of_one := set(before.simplified) ^ set(facts.simplified)):
@@ -302,6 +309,14 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
         yield gap("code called", "code called", CALLED)
     for name in _unsaid(pin, now, sides):
         yield f"{_NUMBERS[name]} of # kernel", f"{_NUMBERS[name]} of # kernels", _UNSAID
+
+
+def _more_loops(pin: Pin, now: Pin, before: KernelFacts, facts: KernelFacts) -> bool:
+    """Whether one side has more loops beside the hot one, none of which unrolling that may have left over."""
+    same = before.loop and facts.loop and len(before.loop.others) == len(facts.loop.others)
+    if same or before.compiler != facts.compiler or not (pin.loop and now.loop) or _apart(pin.loop, now.loop):
+        return False
+    return work_factor(pin, now, division_known=bool(facts.variant)) == 1
 
 
 def _told(loop: LoopCost) -> int:
@@ -387,18 +402,18 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
         yield finding("code", 0, (pin.code_bytes, now.code_bytes), words.code())
 
 
-def _weighed(findings: Iterable[Finding], *, outside: bool = False) -> list[Finding]:
+def _weighed(findings: Iterable[Finding], behind: Collection[str] = ()) -> list[Finding]:
     """Let the gravest quantity of a kernel decide: what contradicts it is a note, as is the order of instructions.
 
-    A spill gone or a cycle saved outweighs a lost wave.
-    Spills that are all ``outside`` of the hot loop come behind what that costs. The order, and what counts as exposed
-    latency or as few waves, is judgement: no GPU measured it.
+    A spill gone or a cycle saved outweighs a lost wave. Metrics ``behind`` come last: spills that are all outside of
+    the hot loop, waves that it does not need. The order, and what counts as exposed latency or as few waves, is
+    judgement: no GPU measured it.
     """
     found = list(findings)
     voting = [each for each in found if each.severity in {"worse", "better"} and METRICS[each.metric].worse]
 
     def rank(finding: Finding) -> float:
-        return len(_PRECEDENCE) if outside and finding.metric == "spills" else _rank(finding)
+        return len(_PRECEDENCE) if finding.metric in behind else _rank(finding)
 
     verdict = min(voting, key=rank).severity if voting else "note"
     return [
@@ -422,6 +437,23 @@ def _rank(finding: Finding) -> float:
         if min(waves) <= max(waves) / 2:  # so few hide less latency than a better loop saves
             return _PRECEDENCE.index("matrix")
     return _PRECEDENCE.index(metric) if metric in _PRECEDENCE else len(_PRECEDENCE)
+
+
+def _fills_its_waits(pin: Pin, now: Pin, facts: KernelFacts) -> bool:
+    """Whether waves that came or went move a SIMD's cycles for the same work the other way, or not at all.
+
+    They fill what a wave waits for memory, until its own cycles are all that a SIMD's time is made of.
+    """
+    taken = []
+    for side in (pin, now):
+        order = side.loop.order if side.loop else None
+        if side.loop is None or order is None or order.exposed_cycles is None or side.lost_wave_slots is None:
+            return False
+        waves = max(architecture(facts.arch).waves_per_simd - side.lost_wave_slots, 1)
+        cycles = side.loop.cycles["all"]
+        taken.append(max(cycles, (cycles + order.exposed_cycles) / waves))
+    factor = work_factor(pin, now, division_known=bool(facts.variant))
+    return (taken[1] - taken[0] * factor) * _change(pin.lost_wave_slots, now.lost_wave_slots) <= 0
 
 
 def _as_known(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> Pin:

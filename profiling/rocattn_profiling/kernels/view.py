@@ -32,7 +32,7 @@ _RESOURCES = (
 )  # fmt: skip
 _SUMMARY = ("kernel", "arch", "variants", "VGPRs", "spill", "scratch", "LDS B", "waves", "bound by", "code B")
 _ORDER = (
-    "read x", "write x", "barriers", "lines x", "load-wait", "in flight", "read-wait", "FLOP/B", "products", "vector",
+    "read x", "write x", "barriers", "lines x", "load-wait", "in flight", "read-wait", "FLOP/B", "products",
     "overlap %", "run", "bare waits",
 )  # fmt: skip
 _LEGEND = {metric.heading: metric.legend for metric in METRICS.values() if metric.legend}
@@ -138,7 +138,7 @@ def _order_row(loop: LoopCost, schedule: Schedule) -> list[str]:
         *_conflicts(loop.lds), str(loop.barriers), _lines(loop.cache_lines), _cell(schedule.load_distance, 3),
         _cell(schedule.loads_in_flight), _cell(schedule.read_distance, 3),
         _cell(loop.flops_per_global_byte if loop.matrix_flops else None, 4), _cell(schedule.products or None),
-        _cell(schedule.vector_per_product, 3), _cell(schedule.own_overlap_pct, 3), _cell(schedule.run, 3), waits,
+        _cell(schedule.own_overlap_pct, 3), _cell(schedule.run, 3), waits,
     ]  # fmt: skip
 
 

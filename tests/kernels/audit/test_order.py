@@ -112,9 +112,25 @@ def test_loops_beside_the_hot_one_are_compared(changes, said):
     assert verdict(old, new) == ("worse", {"other loops"})
     (finding,) = compare(audit(old), audit(new)).findings
     assert said in finding.text
-    assert verdict(old, plain(others=(*old.loop.others, *old.loop.others)))[0] == "same"
+    more = (*old.loop.others, *old.loop.others)
+    severity, (gap,) = verdict(old, plain(others=more))
+    assert (severity, gap.code) == ("same", "more_loops")  # another loop, or one that was unrolled to its end
+    unrolled = plain(others=more, count=600, loads=((16, 16),))
+    assert compare(audit(old), audit(unrolled)).not_compared == ()  # what that leaves over
     twice = OtherLoop(**(values | {"cycles": 78.0, "flops": 128, "global_bytes": 256}))
     assert verdict(old, plain(others=(twice,)))[0] == "better"
+
+
+def test_waves_decide_only_where_they_are_needed():
+    """Where a loop's own cycles fill the time that a wave waits, twice the waves are no answer to more of them."""
+
+    def waves(vgprs, count, exposed):
+        return facts(vgprs=vgprs, lds=0, cost=plain(exposed, count=count).loop)
+
+    few, rolled = waves(230, 600, 900.0), waves(96, 720, 900.0)
+    assert verdict(few, rolled) == ("worse", {"issue cycles"})
+    assert verdict(rolled, few) == ("better", {"issue cycles"})
+    assert verdict(waves(96, 120, 9000.0), waves(230, 100, 9000.0)) == ("worse", {"occupancy"})
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ def test_vector_work_counts_as_overlapped_only_in_short_gaps():
     short = order(MFMA, [VECTOR] * OVERLAP_GAP, MFMA, "s_barrier", [VECTOR] * OVERLAP_GAP)
     assert short.own_overlap_pct == 50
     assert order(MFMA, [VECTOR] * (OVERLAP_GAP + 1), MFMA, "s_barrier").own_overlap_pct == 0
-    assert short.vector_per_product == OVERLAP_GAP
 
 
 def test_a_loop_goes_on_behind_its_branch():

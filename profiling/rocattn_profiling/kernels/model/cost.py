@@ -93,11 +93,10 @@ class LoopCost:
         bound_by: The unit that takes so long: "matrix and vector", "matrix", "vector", "transcendental", "lds",
             "global", "scalar" or "branch".
         matrix_share_pct: Matrix cycles of `issue_cycles`.
-        serial_pct: Matrix cycles of matrix and vector cycles together: the issue bound if nothing ran beside anything.
         issue_bound_pct: The share of `bound_cycles` that the matrix unit could use if nothing waited, in products at
             the best dense rate of their types; None without matrix instructions. No measure of speed.
         matrix_flops, vector_flops: Of the wave, all lanes active; a fused multiply-add counts 2.
-        global_bytes, lds_bytes, scratch_bytes: That the wave's lanes load and store, as often as they do.
+        global_bytes: That the wave's lanes load and store, as often as they do.
         flops_per_global_byte: Arithmetic intensity of the wave; None where nothing is moved.
         barriers: Instructions that wait for other waves.
         others: Loops that an iteration does not run through, by place.
@@ -128,13 +127,10 @@ class LoopCost:
     bound_cycles: float
     bound_by: str
     matrix_share_pct: float
-    serial_pct: float
     issue_bound_pct: float | None
     matrix_flops: int
     vector_flops: int
     global_bytes: int
-    lds_bytes: int
-    scratch_bytes: int
     flops_per_global_byte: float | None
     barriers: int
     schedule: Schedule | None = None
@@ -222,8 +218,8 @@ def _summary(
     kinds: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0])
     lines: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0])
     flops = {"matrix": 0, "vector": 0}
-    moved = dict.fromkeys(("lds", "global", "scratch"), 0)
     shared_issue = peak = beside = 0.0
+    moved = 0
     for instruction, times in Counter(body).items():
         cost = costs[instruction]
         part = _PARTS[cost.unit]
@@ -239,12 +235,11 @@ def _summary(
                 beside += cycles
         elif part == "memory":
             busy["lds" if cost.unit is Pipe.LDS else "global"] += cycles  # type: ignore[assignment]
-            moved[cost.unit.value] += times * wave * cost.lane_bytes
+            moved += times * wave * cost.lane_bytes * (cost.unit is Pipe.GLOBAL)
         elif cost.unit is Pipe.BRANCH:
             busy["branch"] += cycles  # type: ignore[assignment]
         flops["matrix"] += times * cost.flops
         flops["vector"] += times * wave * cost.lane_flops
-    serial = busy["matrix"] + busy["vector"]
     issue = sum(busy[part] for part in ("matrix", "vector", "scalar", "memory", "other"))
     bound_by, bound = _bound(table, busy, shared_issue, beside)
     done = sum(flops.values())
@@ -256,11 +251,9 @@ def _summary(
         memory_cycles=busy["memory"], other_cycles=busy["other"],
         lds_cycles=busy["lds"], global_cycles=busy["global"], bound_cycles=bound, bound_by=bound_by,
         matrix_share_pct=100 * busy["matrix"] / issue if issue else 0,
-        serial_pct=100 * busy["matrix"] / serial if serial else 0,
         issue_bound_pct=100 * peak / bound if busy["matrix"] else None,
-        matrix_flops=flops["matrix"], vector_flops=flops["vector"], global_bytes=moved["global"],
-        lds_bytes=moved["lds"], scratch_bytes=moved["scratch"],
-        flops_per_global_byte=done / moved["global"] if moved["global"] else None,
+        matrix_flops=flops["matrix"], vector_flops=flops["vector"], global_bytes=moved,
+        flops_per_global_byte=done / moved if moved else None,
         barriers=_barriers(body),
         schedule=schedule_of(
             body, chip, is_loop=has_loop, named=["vector load of one address"] if cached and cached.uniform else [],

@@ -50,7 +50,6 @@ class Schedule:
 
     Attributes:
         products: Matrix products, as so many of 16 x 16 x 16.
-        vector_per_product: Vector instructions for each; None without products.
         own_overlap_pct: Share of the vector instructions that stand between products of the same wave, at most
             `OVERLAP_GAP` in a row; None without products or without vector instructions.
         run: Products between one wait (for memory, LDS or other waves) and the next, on average over the stretches
@@ -68,7 +67,6 @@ class Schedule:
     """
 
     products: float
-    vector_per_product: float | None
     own_overlap_pct: float | None
     run: float | None
     read_distance: float | None
@@ -110,7 +108,6 @@ def schedule_of(
     in_flight = max(loads, key=lambda each: (sum(each), len(each)), default=tuple(widths))
     return Schedule(
         products=products,
-        vector_per_product=vector / products if products else None,
         own_overlap_pct=100 * _overlapped(body, is_loop=is_loop) / vector if products and vector else None,
         run=_mean_run(body, {wait.at for wait in waits}, is_loop=is_loop) if products else None,
         read_distance=median(distances) if products and distances else None,

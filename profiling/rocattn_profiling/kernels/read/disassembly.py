@@ -53,15 +53,6 @@ _SOURCE = re.compile(r"; (.+):(\d+)(?: \(discriminator \d+\))?$")
 _MAX_OVERLAP = 2  # of what functions take, over the code: two symbols may name the same instructions
 _MAX_UNREADABLE = 0.01  # share of a code object's instructions: more, and the tool is too old for the processor
 _FIRST_LLVM = {"gfx950": 20, "gfx1250": 22, "gfx1251": 23}  # that reads it; 19 reads all others here
-_INSTALL_LLVM = {
-    "debian": "apt install llvm-{}",
-    "ubuntu": "apt install llvm-{}",
-    "fedora": "dnf install llvm ({} or newer)",
-    "rhel": "dnf install llvm ({} or newer)",
-    "suse": "zypper install llvm{}",
-    "arch": "pacman -S llvm ({} or newer)",
-    "alpine": "apk add llvm{}",
-}
 _REFUSED: dict[tuple[str, str], str] = {}  # tool and processor that it does not know -> that in words
 
 
@@ -108,18 +99,12 @@ def disassemble(device: DeviceObject) -> str:
 
 
 def llvm_remedy(first: int = 20) -> str:
-    """Return how this system installs an LLVM of at least a version, or how its own is found.
+    """Return how to install an LLVM of at least a version, or how ROCm's is found.
 
     The default reads every target there are kernels for.
     """
-    try:
-        system = platform.freedesktop_os_release()
-    except OSError:
-        system = {}
-    kinds = [system.get("ID", ""), *system.get("ID_LIKE", "").split()]
-    command = next((_INSTALL_LLVM[kind] for kind in kinds if kind in _INSTALL_LLVM), "install LLVM {} or newer")
     package = [] if _library() or platform.machine() != "x86_64" else [install_command("rocm-llvm-python")]
-    return f"{', '.join([*package, command.format(first)])}, or set ROCM_PATH"
+    return ", ".join([*package, f"install LLVM {first} or newer (apt install llvm-{first})", "or set ROCM_PATH"])
 
 
 def find_disassemblers(*, lines: bool = False) -> list[str]:

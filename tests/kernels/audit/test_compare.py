@@ -514,7 +514,7 @@ def test_waves_gained_are_not_better_where_the_loop_is_unknown():
     assert ("worse", "occupancy") in findings(many, few)[0]
 
 
-def test_spills_that_are_gone_outweigh_a_lost_wave_and_a_read_too_late():
+def test_spills_that_are_gone_outweigh_a_lost_wave():
     """The verdict has one order: the spill decides, and what contradicts it is a note."""
     before, after = loop(schedule=order()), loop(schedule=order(read_distance=0.0))
     spilling = facts(vgprs=190, vgpr_spills=64, scratch=256, cost=before)

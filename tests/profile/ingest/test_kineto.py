@@ -22,15 +22,8 @@ def launch(number, name="k", api="hipLaunchKernel", grid=(4, 2, 1), block=(256, 
             "args": {"correlation": number, "cid": 107, **sizes}}  # fmt: skip
     arguments = {"device": device, "stream": 3, "correlation": number, "kind": "Dispatch Kernel", **sizes}
     kernel = {
-        "ph": "X",
-        "cat": "kernel",
-        "name": name,
-        "pid": device,
-        "tid": 3,
-        "ts": at,
-        "dur": 6.239,
-        "args": arguments,
-    }
+        "ph": "X", "cat": "kernel", "name": name, "pid": device, "tid": 3, "ts": at, "dur": 6.239, "args": arguments,
+    }  # fmt: skip
     return [call, kernel]
 
 

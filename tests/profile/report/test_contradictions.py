@@ -17,12 +17,10 @@ MI210 = {
 }  # fmt: skip
 MI350X = {"arch": "gfx950", "product": "MI350X", "cus": 256, "simds": 1024, "max_clock_mhz": 2200}
 GPUS = {
-    "MI210": (MI210, "TCC_EA", 32),
-    "MI300X": ({}, "TCC_EA0", 128),
-    "MI300A": (MI300A | {"l2_channels": 96}, "TCC_EA0", 96),
-    "MI350X": (MI350X, "TCC_EA0", 128),
+    "MI210": (MI210, "TCC_EA", 32), "MI300X": ({}, "TCC_EA0", 128),
+    "MI300A": (MI300A | {"l2_channels": 96}, "TCC_EA0", 96), "MI350X": (MI350X, "TCC_EA0", 128),
     "8060S": (HALO | {"l2_channels": None}, "", 8),
-}
+}  # fmt: skip
 QUANTITIES = (
     r"(\d+) % of the wave slots filled", r"where (?:at most )?(\d+) % fit", r"waits (\d+) % of its waves' time",
     r"conflicts cost (\d+) % of the kernel's time", r"([\d,]+) L1 accesses per", r"with (\d+) % L2 hits",

@@ -1,7 +1,10 @@
 """What bounds a kernel: the nearest of all limits that counters show, and which they do not show."""
 
+from textwrap import fill
+
 import pandas as pd
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
 from rocattn_profiling.profile.report import report as profile_report
@@ -52,23 +55,25 @@ def made_of(counted, roofs=None, **agent):
     return made
 
 
+def lines_of(said):
+    """Return named sentences as the lines that a snapshot shows."""
+    return "\n".join(fill(f"{name}: {text}", 100, subsequent_indent="    ") for name, text in said.items())
+
+
 def test_a_kernel_whose_lds_is_busy_is_bound_by_it():
     """It was told to wait for memory, at 35 %, and that 57 % could be gained by more waves."""
     (kernel,) = report(BMM2).kernels
     nearest = kernel.bounds.nearest
-    assert (nearest.key, nearest.is_least) == ("lds", True)
-    assert nearest.pct == pytest.approx(78.9, abs=0.05)
-    assert kernel.values["lds_busy_pct"].value == pytest.approx(68.0, abs=0.05), (
-        "of cycles that the profiler lengthened"
-    )
+    assert (nearest.key, nearest.is_least, nearest.pct) == ("lds", True, pytest.approx(78.9, abs=0.05))
+    of_long_cycles = kernel.values["lds_busy_pct"].value
+    assert of_long_cycles == pytest.approx(68.0, abs=0.05), "of cycles that the profiler lengthened"
     first, *others = kernel.findings
-    assert first.key == "lds-bound"
     assert first.gain == pytest.approx(0.211, abs=0.001)
-    assert (
-        "36 cycles per instruction, 83 % of them lost to unaligned addresses, 6 % to bank conflicts" in first.sentence
-    )
-    assert "rows padded to a multiple of the access's size make it faster" in first.sentence
-    assert "next is L1 at least 46 %" in first.sentence
+    assert lines_of({first.key: first.sentence}) == snapshot("""\
+lds-bound: LDS bound at 79 % of the time or more: 36 cycles per instruction, 83 % of them lost to
+    unaligned addresses, 6 % to bank conflicts; rows padded to a multiple of the access's size make
+    it faster; next is L1 at least 46 %\
+""")
     assert not any("latency" in each.key or "rounds" in each.key for each in others)
 
 
@@ -78,17 +83,85 @@ def test_lanes_that_lie_apart_are_bound_by_the_vector_l1():
     assert [(each.key, round(each.pct, 1)) for each in kernel.bounds.known[:4]] == [
         ("l1", 59.4), ("memory", 44.9), ("l2", 28.4), ("lds", 22.6),
     ]  # fmt: skip
-    assert kernel.findings[0].key == "l1-bound"
-    assert kernel.findings[0].sentence == (
-        "L1 bound at 59 % of its accesses or more: fewer loads make it faster: wider ones, or tiles kept in LDS or "
-        "registers; next is memory 45 %"
-    )
     (apart,) = report(BMM1 | {"TA_FLAT_WAVEFRONTS_sum": 393216}).kernels
-    first, second = apart.findings[:2]
-    assert (first.key, first.gain) == ("lanes-apart", pytest.approx(1 - 16 / 28)), "what wastes the limit comes first"
-    assert "28 L1 accesses per vector memory instruction, where 16 are enough" in first.sentence
-    assert "28 per instruction, where 16 are enough for lanes that lie side by side" in second.sentence
-    assert "loads whose lanes lie side by side need fewer" in second.sentence
+    assert apart.findings[0].gain == pytest.approx(1 - 16 / 28), "what wastes the limit comes first"
+    found = {f"{n} accesses, {each.key}": each.sentence
+             for n, of in ((14, kernel.findings[:1]), (28, apart.findings[:2])) for each in of}  # fmt: skip
+    assert lines_of(found) == snapshot("""\
+14 accesses, l1-bound: L1 bound at 59 % of its accesses or more: fewer loads make it faster: wider
+    ones, or tiles kept in LDS or registers; next is memory 45 %
+28 accesses, lanes-apart: uncoalesced access: 28 L1 accesses per vector memory instruction, where 16
+    are enough; neighboring lanes reach addresses that lie apart (a row, or a large stride): give
+    neighbors neighboring addresses, or stage the tile in LDS
+28 accesses, l1-bound: L1 bound at 59 % of its accesses or more: 28 per instruction, where 16 are
+    enough for lanes that lie side by side; loads whose lanes lie side by side need fewer; next is
+    memory 45 %\
+""")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "arch", "uncounted", "uncountable"),
+    [
+        ({"memory_pct": 30.0}, "gfx1100", ["vector"], ["l2", "l1", "lds", "matrix"]),
+        ({"write_gbps": 2.0, "peak_gbps": 8.0}, "gfx1100", ["memory", "vector"], ["l2", "l1", "lds", "matrix"]),
+        ({}, "", ["memory", "l2", "l1", "lds", "vector", "matrix"], []),
+        (UNLIMITED | {"memory_pct": 140.0}, "gfx942", ["memory"], []),
+    ],
+    ids=["no counter of matrix units", "reads not counted", "no GPU", "an Infinity Cache answered a part"],
+)
+def test_uncountable_limits_differ_from_uncounted_ones(numbers, arch, uncounted, uncountable):
+    """Without a GPU nothing is taken for either; traffic above the memory's peak is no share of it."""
+    found = bounds(numbers, arch)
+    assert [limit.key for limit in found.uncounted] == uncounted
+    assert [limit.key for limit in found.uncountable] == uncountable
+    is_known = "memory" not in uncounted or "write_gbps" in numbers  # what was written is the least
+    assert ("memory" in {bound.key for bound in found.known}) == is_known
+
+
+MI210 = {"memory_pct": 53.0, "read_gbps": 483.0, "write_gbps": 384.0, "peak_gbps": 1638.4}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "arch", "low", "pct", "is_least", "where"),
+    [
+        ({"lds_busy_pct": 60.0}, "gfx942", set(), 60, False, "at 60 % of the time"),
+        ({"lds_busy_pct": 60.0}, "gfx942", {"lds_busy_pct"}, 60, True, "at 60 % of the time or more"),
+        ({"lds_busy_pct": 60.0, "lds_time_pct": 70.0}, "gfx942", {"lds_busy_pct"}, 70, True,
+         "at 70 % of the time or more"),
+        ({"write_gbps": 321.0, "peak_gbps": 640.0}, "gfx1201", set(), 50.16, True, "at 50 % of 0.64 TB/s or more"),
+        (MI210, "gfx90a", set(), 53, False, "at 53 % of 1.64 TB/s"),
+    ],
+    ids=["exact", "the profiler's own work is in its cycles", "more over the time", "writes alone", "both ways"],
+)  # fmt: skip
+def test_a_share_may_be_a_lower_bound(numbers, arch, low, pct, is_least, where):
+    """Over too many cycles, or of a part of the traffic; the larger of two counts."""
+    nearest = bounds(numbers, arch, low).nearest
+    assert (nearest.pct, nearest.is_least, nearest.where) == (pytest.approx(pct, abs=0.01), is_least, where)
+
+
+def test_the_measured_bandwidth_stands_beside_the_peak():
+    """867 GB/s are 53 % of an MI210's data sheet and 62 % of what a copy reaches."""
+    notes = bounds(MI210 | {"measured_gbps": 1389.0}, "gfx90a").nearest.notes
+    assert notes == snapshot("62 % of what roofline.csv's benchmark reached")
+
+
+def test_samples_are_no_next_step_for_a_memory_bound_kernel():
+    """They show where waves wait for the bytes, not which bytes are too many; caches come first where not counted."""
+    assert bounds(MI210, "gfx90a").nearest.command == "rocattn profile --metrics caches -- COMMAND"
+    assert bounds(MI210 | {"l2_hit_pct": 40.0}, "gfx90a").nearest.command == ""
+
+
+def test_the_l1_stands_beside_its_benchmark():
+    """33.0 TB/s, 64 bytes an access: 59 % of the peak are 74 % of that, and no more than the rest can be gained."""
+    roof = {"device": 0, "roof": "L1", "unit": "GB/s", "low": 1.0, "high": 1.0, "file": "run/roofline.csv"}
+    (kernel,), (beyond,) = (report(BMM1, pd.DataFrame([roof | {"mean": mean}])).kernels for mean in (32965.0, 20000.0))
+    assert lines_of({kernel.findings[0].key: kernel.findings[0].sentence}) == snapshot("""\
+l1-bound: L1 bound at 59 % of its accesses or more: 74 % of what roofline.csv's benchmark reached;
+    fewer loads make it faster: wider ones, or tiles kept in LDS or registers; next is memory 45 %\
+""")
+    assert kernel.findings[0].gain == pytest.approx(1 - 11010048 * 64 / 29054 / 32965, abs=0.001)
+    assert beyond.bounds.nearest.of_measured is None, "a benchmark that is slower says nothing"
+    assert beyond.findings[0].gain == pytest.approx(0.406, abs=0.001)
 
 
 def test_what_lds_moved_is_no_more_than_its_instructions_can():
@@ -110,71 +183,6 @@ def test_uncounted_limits_are_listed():
     assert [limit.key for limit in kernel.bounds.uncounted] == ["l1", "lds"]
     assert kernel.bounds.uncountable == ()
     assert kernel.findings == [], "its occupancy is over cycles that are not all its own"
-
-
-def test_uncountable_limits_differ_from_uncounted_ones():
-    """RDNA has no counter of matrix units; without a GPU nothing is taken for either."""
-    known = bounds({"memory_pct": 30.0}, "gfx1100")
-    assert [limit.key for limit in known.uncounted] == ["vector"]
-    assert [limit.key for limit in known.uncountable] == ["l2", "l1", "lds", "matrix"]
-    in_part = bounds({"write_gbps": 2.0, "peak_gbps": 8.0}, "gfx1100")
-    assert [limit.key for limit in in_part.uncounted] == ["memory", "vector"], "reads were not counted"
-    assert bounds({}, "").uncountable == ()
-
-
-def test_a_share_over_too_many_cycles_is_a_lower_bound():
-    """The profiler's own work is in them; over the kernel's time it may be more, and the larger counts."""
-    exact = bounds({"lds_busy_pct": 60.0}, "gfx942").nearest
-    assert (exact.is_least, exact.where) == (False, "at 60 % of the time")
-    low = bounds({"lds_busy_pct": 60.0}, "gfx942", {"lds_busy_pct"}).nearest
-    assert (low.is_least, low.where) == (True, "at 60 % of the time or more")
-    timed = bounds({"lds_busy_pct": 60.0, "lds_time_pct": 70.0}, "gfx942", {"lds_busy_pct"}).nearest
-    assert (timed.pct, timed.is_least) == (70.0, True)
-
-
-def test_writes_alone_bound_the_memory_from_below():
-    """Reads were not counted: 321 of 640 GB/s are at least half."""
-    numbers = {"write_gbps": 321.0, "peak_gbps": 640.0}
-    nearest = bounds(numbers, "gfx1201").nearest
-    assert nearest.where == "at 50 % of 0.64 TB/s or more"
-
-
-def test_traffic_above_the_memory_s_peak_is_no_share_of_it():
-    """An Infinity Cache answered a part: how near the memory is is not known."""
-    known = bounds(UNLIMITED | {"memory_pct": 140.0}, "gfx942")
-    assert "memory" not in [bound.key for bound in known.known]
-    assert [limit.key for limit in known.uncounted] == ["memory"]
-
-
-def test_the_measured_bandwidth_stands_beside_the_peak():
-    """867 GB/s are 53 % of an MI210's data sheet and 62 % of what a copy reaches."""
-    numbers = {
-        "memory_pct": 53.0,
-        "read_gbps": 483.0,
-        "write_gbps": 384.0,
-        "peak_gbps": 1638.4,
-        "measured_gbps": 1389.0,
-    }
-    assert bounds(numbers, "gfx90a").nearest.notes == "62 % of what roofline.csv's benchmark reached"
-
-
-def test_samples_are_no_next_step_for_a_memory_bound_kernel():
-    """They show where waves wait for the bytes, not which bytes are too many; caches come first where not counted."""
-    numbers = {"memory_pct": 53.0, "peak_gbps": 1638.4}
-    assert bounds(numbers, "gfx90a").nearest.command == "rocattn profile --metrics caches -- COMMAND"
-    assert bounds(numbers | {"l2_hit_pct": 40.0}, "gfx90a").nearest.command == ""
-
-
-def test_the_l1_stands_beside_its_benchmark():
-    """33.0 TB/s, 64 bytes an access: 59 % of the peak are 74 % of that, and no more than the rest can be gained."""
-    roof = {"device": 0, "unit": "GB/s", "low": 1.0, "high": 1.0, "file": "run/roofline.csv"}
-    (kernel,) = report(BMM1, pd.DataFrame([roof | {"roof": "L1", "mean": 32965.0}])).kernels
-    first = kernel.findings[0]
-    assert first.sentence.startswith("L1 bound at 59 % of its accesses or more: 74 % of what roofline.csv's benchmark")
-    assert first.gain == pytest.approx(1 - 11010048 * 64 / 29054 / 32965, abs=0.001)
-    (beyond,) = report(BMM1, pd.DataFrame([roof | {"roof": "L1", "mean": 20000.0}])).kernels
-    assert beyond.bounds.nearest.of_measured is None, "a benchmark that is slower says nothing"
-    assert beyond.findings[0].gain == pytest.approx(0.406, abs=0.001)
 
 
 @pytest.mark.parametrize("limit", limits(), ids=lambda limit: limit.key)

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.groups import COPIES, group_findings, to_json
 
-from .test_limits import BMM1, BMM2, made_of, report
+from .test_limits import BMM1, BMM2, lines_of, made_of, report
 from .test_summary import kernels_of
 
 
@@ -17,14 +18,30 @@ def groups(*kernels):
     return {group.key: group for group in group_findings(profile_report.build(kernels_of(*kernels)))}
 
 
-def test_a_finding_has_the_counters_that_prove_it():
-    """The formula's own, as they were counted, and the command that shows the cause."""
-    first, *_ = group_findings(report(BMM2))
-    assert (first.key, first.kernels, first.share) == ("lds-bound", (1,), 1.0)
-    assert first.counters["SQ_LDS_IDX_ACTIVE"] == BMM2["SQ_LDS_IDX_ACTIVE"]
-    assert first.counters["SQ_LDS_UNALIGNED_STALL"] == BMM2["SQ_LDS_UNALIGNED_STALL"]
-    assert "SQ_LDS_IDX_ACTIVE 18.9 M" in first.proof
-    assert first.command == "rocattn profile --pc-sampling -- COMMAND"
+FILL = "__amd_rocclr_fillBufferAligned"
+
+
+def test_copies_that_take_long_are_a_finding():
+    """97 % of a real run's time, and the report spoke of the kernels; each launch by itself has no such group."""
+    launches = (("__amd_rocclr_copyBuffer", 90_000), ("mine", 10_000))
+    assert groups(*launches)[COPIES].gain == pytest.approx(0.9)
+    assert groups(*launches)[COPIES].who == "copies and fills of the HIP runtime"  # the terminal lists no such kernel
+    assert COPIES not in groups(("__amd_rocclr_copyBuffer", 5_000), ("mine", 95_000))
+    each = profile_report.build(kernels_of(*launches), per="dispatch")
+    assert COPIES not in {group.key for group in group_findings(each)}
+
+
+def test_copies_of_every_launch_are_not_of_the_set_up():
+    """151 fills for 150 launches; two of the set-up may be ignored."""
+    often, once = (
+        groups(*[(FILL, ns)] * fills, *[("mine", 20_000)] * 11)[COPIES].text for fills, ns in ((12, 9_000), (2, 90_000))
+    )
+    assert lines_of({"12 fills": often, "2 fills": once}) == snapshot("""\
+12 fills: 12 for 11 launches: keep data on the GPU between launches, and do not clear what is
+    overwritten (hipMemcpy, hipMemset)
+2 fills: 2 for 11 launches: keep data on the GPU between launches, and do not clear what is
+    overwritten (hipMemcpy, hipMemset); ignore this if only the set-up copies\
+""")
 
 
 @pytest.mark.parametrize("first", [BMM1, BMM2])
@@ -73,23 +90,3 @@ def test_a_gain_that_one_kernel_lacks_is_not_known_for_all():
     made.kernels = [replace(kernel, time_ns={}, findings=[replace(each, gain=None) for each in kernel.findings])]
     first, *_ = group_findings(made)
     assert (first.share, first.gain, first.is_small) == (None, None, False)
-
-
-def test_copies_that_take_long_are_a_finding():
-    """97 % of a real run's time, and the report spoke of the kernels."""
-    made = groups(("__amd_rocclr_copyBuffer", 90_000), ("mine", 10_000))
-    assert made[COPIES].gain == pytest.approx(0.9)
-    assert made[COPIES].who == "copies and fills of the HIP runtime"  # the terminal lists no kernel of that number
-    assert made[COPIES].text.startswith("1 for 1 launch: keep data on the GPU")
-    assert made[COPIES].text.endswith("ignore this if only the set-up copies")
-    assert COPIES not in groups(("__amd_rocclr_copyBuffer", 5_000), ("mine", 95_000))
-    copies = kernels_of(("__amd_rocclr_copyBuffer", 90_000), ("mine", 10_000))
-    assert COPIES not in {each.key for each in group_findings(profile_report.build(copies, per="dispatch"))}
-
-
-def test_copies_of_every_launch_are_not_of_the_set_up():
-    """151 fills for 150 launches."""
-    each_time = groups(*[("__amd_rocclr_fillBufferAligned", 9_000)] * 12, *[("mine", 20_000)] * 11)[COPIES].text
-    assert each_time.startswith("12 for 11 launches: keep data on the GPU")
-    assert "set-up" not in each_time
-    assert "set-up" in groups(*[("__amd_rocclr_fillBufferAligned", 90_000)] * 2, *[("mine", 20_000)] * 11)[COPIES].text

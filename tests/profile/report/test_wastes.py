@@ -97,17 +97,17 @@ def test_a_micro_benchmark_s_cause_is_the_first_finding():
         assert (found.verdict.code, found.verdict.finding) == ("waste", group.key)
         assert summarise(report).headline.endswith(group.title)
     assert lines_of(said) == snapshot("""\
-contended-atomics: contended atomics: each takes 1,937 cycles, where one that meets no other takes
-    about 400; many lanes change one address: add up in registers, in the wave or in LDS first, and
-    let one lane of a block do the atomic
-lanes-apart: uncoalesced access: 64 L1 accesses per vector memory instruction, where 16 are enough;
-    neighboring lanes reach addresses that lie apart (a row, or a large stride): give neighbors
-    neighboring addresses, or stage the tile in LDS
-bank-conflicts-at-least: LDS bank conflicts cost 25 % of the kernel's time or more (94 % of the
-    LDS's cycles); pad or swizzle the tile's rows
-unused-bytes: reads 8.0 times the bytes that its loads can use (64 lanes of 16 bytes each) or more,
-    with 22 % L2 hits: a line comes for a few of its bytes, or comes again; lanes and loops that go
-    through memory in its order use all of it\
+contended-atomics: contended atomics: each takes 1,937 cycles, where one that meets no other takes about 400; many
+    lanes change one address: add up in registers, in the wave or in LDS first, and let one lane of a block do the
+    atomic
+lanes-apart: uncoalesced access: 64 L1 accesses per vector memory instruction, where 16 are enough; neighboring lanes
+    reach addresses that lie apart (a row, or a large stride): give neighbors neighboring addresses, or stage the tile
+    in LDS
+bank-conflicts-at-least: LDS bank conflicts cost 25 % of the kernel's time or more (94 % of the LDS's cycles); pad or
+    swizzle the tile's rows
+unused-bytes: reads 8.0 times the bytes that its loads can use (64 lanes of 16 bytes each) or more, with 22 % L2 hits:
+    a line comes for a few of its bytes, or comes again; lanes and loops that go through memory in its order use all
+    of it\
 """)
 
 
@@ -166,9 +166,8 @@ def test_a_busy_address_unit_that_only_waits_is_no_limit():
     _, alone = kernel({name: value for name, value in waits.items() if "EA0" not in name}, **MI300A)
     assert alone.verdict.brief == "vector memory bound"
     assert lines_of({"memory not counted": alone.verdict.text}) == snapshot("""\
-memory not counted: vector memory bound at 86 % of the time: waiting for the caches and the memory
-    included; loads and stores are what it waits for: fewer bytes, or fewer and wider accesses, make
-    it faster\
+memory not counted: vector memory bound at 86 % of the time: waiting for the caches and the memory included; loads and
+    stores are what it waits for: fewer bytes, or fewer and wider accesses, make it faster\
 """)
     assert alone.findings[0].gain is None
 
@@ -183,8 +182,7 @@ def test_far_from_every_limit_no_cause_is_made_up():
     }  # fmt: skip
     _, found = kernel({name: value for name, value in counted.items() if name not in {"SQ_WAVE_CYCLES", "SQ_WAIT_ANY"}})
     assert lines_of({found.verdict.code: found.verdict.text, "next": found.verdict.remedy}) == snapshot("""\
-far: far from every limit: memory 0 % is nearest; not counted: address translation, stalled writes,
-    masked lanes
+far: far from every limit: memory 0 % is nearest; not counted: address translation, stalled writes, masked lanes
 next: rocattn profile --metrics addresses writes compute -- COMMAND\
 """)
 
@@ -199,8 +197,8 @@ def test_conflicts_at_an_lds_size_of_0_are_of_dynamic_lds():
     assert ("dynamic-lds" in keys, "few-rounds" in keys) == (True, False)
     _, static = kernel(counted | {"lds_bytes": 4096})
     assert lines_of({"dynamic": found.occupancy.sentence, "static": static.occupancy.sentence}) == snapshot("""\
-dynamic: registers, LDS and block size allow all 8 wave slots of a SIMD (at most: it uses LDS that
-    is allocated at launch, and the files do not say how much)
+dynamic: registers, LDS and block size allow all 8 wave slots of a SIMD (at most: it uses LDS that is allocated at
+    launch, and the files do not say how much)
 static: registers, LDS and block size allow all 8 wave slots of a SIMD\
 """)
 

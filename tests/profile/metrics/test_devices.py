@@ -4,15 +4,11 @@ import pandas as pd
 import pytest
 
 from rocattn_profiling.base.gpus import GpuFactsError
-from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, Profile
+from rocattn_profiling.profile.ingest.table import Profile
 from rocattn_profiling.profile.metrics.devices import GIVEN, UNKNOWN_AGENT, devices_of, given_peaks
 
+from ..kit import agents
 from .test_evaluate import MI210, MI300X, RX_9060_XT, kernels, profile
-
-
-def agents(*rows):
-    """Return a table of agents."""
-    return pd.DataFrame(list(rows)).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
 
 
 def devices(*rows, gpu=None):

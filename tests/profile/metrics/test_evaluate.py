@@ -3,12 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+from inline_snapshot import snapshot
 
-from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
+from rocattn_profiling.profile.ingest.table import COUNTER_DTYPES, DISPATCH_DTYPES, Profile
 from rocattn_profiling.profile.metrics.aggregate import by_kernel, by_launch
 from rocattn_profiling.profile.metrics.devices import devices_of
 from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, evaluate
 from rocattn_profiling.profile.metrics.launches import Launches, PassCounters
+
+from ..kit import agents, frame, lines_of
 
 MI210 = {
     "number": 0, "arch": "gfx90a", "cus": 104, "simds": 416, "max_waves_per_cu": 32, "xccs": 1, "max_clock_mhz": 1700,
@@ -29,10 +32,9 @@ def profile(passes, agent=MI210):
                 "process": 7, "dispatch": dispatch, "pass": f"pass_{number}", "kernel": kernel, "grid": 256 * 64,
                 "block": 256, "wave_size": 64, "start_ns": 1000, "end_ns": 1000 + duration, "agent": 0,
             })  # fmt: skip
-    table = pd.DataFrame(rows).reindex(columns=list(DISPATCH_DTYPES)).astype(DISPATCH_DTYPES)
-    counted = pd.DataFrame(counts, columns=list(COUNTER_DTYPES)).astype(COUNTER_DTYPES)
-    agents = pd.DataFrame([agent]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
-    return Profile(dispatches=table, counters=counted, agents=agents)
+    table = frame(rows, DISPATCH_DTYPES)
+    counted = frame(counts, COUNTER_DTYPES)
+    return Profile(dispatches=table, counters=counted, agents=agents(agent))
 
 
 def kernels(made, **options):
@@ -156,65 +158,99 @@ def test_the_time_of_an_undisturbed_pass_is_preferred():
     assert (group.time_ns[50], group.total_ns) == (1000, 1000)
 
 
-def test_an_occupancy_above_the_wave_slots_is_dropped():
-    """Seen on real hardware: 17 172 waves on a compute unit."""
-    made = profile([[("k", 1000, {"SQ_WAVE_CYCLES": 10_000, "GRBM_GUI_ACTIVE": 1})]])
+def found(made):
+    """Return the values of the one kernel, what was left out of its launches, and its metrics left out."""
     evaluation = evaluate(made, devices_of(made))
-    assert np.isnan(evaluation.values["achieved_occupancy_pct"]).all()
-    assert "40000 waves is above what is possible, 3328" in evaluation.left_out["waves"][0]
-    assert "achieved_occupancy_pct" not in by_kernel(evaluation)[0].values
+    (group,) = by_kernel(evaluation)
+    return group.values, evaluation.launches.problems, evaluation.left_out
 
 
-def test_counters_that_contradict_each_other_are_left_out():
-    """A part that is larger than its whole: gfx90a's names read on another chip do that."""
-    made = profile([[("k", 1000, {"TCC_EA_RDREQ_sum": 0, "TCC_EA_RDREQ_32B_sum": 675_209, "TCC_HIT_sum": 1})]])
-    evaluation = evaluate(made, devices_of(made))
-    assert "read_bytes" not in by_kernel(evaluation)[0].values
-    assert "one has 675209 of 0" in evaluation.launches.problems[0]
+SHOWN = {"l2_hit_pct", "read_bytes", "waves", "achieved_occupancy_pct", "waiting_pct", "valu_busy_pct"}
+HIT = {"TCC_HIT_sum": 1, "TCC_MISS_sum": 1}
+RDNA_HIT = {"GL2C_HIT_sum": 1, "GL2C_MISS_sum": 1}
+STILL = {"SQ_WAVES": 256, "GRBM_GUI_ACTIVE": 0, "TCC_HIT_sum": 0, "TCC_MISS_sum": 0}
+LEFT_OUT = {
+    # Seen on real hardware: 17 172 waves on a compute unit.
+    "an occupancy above the wave slots": ([{"SQ_WAVE_CYCLES": 10_000, "GRBM_GUI_ACTIVE": 1}], MI210),
+    # gfx90a's names read on another chip do that.
+    "a part that is larger than its whole": (
+        [{"TCC_EA_RDREQ_sum": 0, "TCC_EA_RDREQ_32B_sum": 675_209, "TCC_HIT_sum": 1}], MI210,
+    ),
+    # TCC_EA_… on gfx942 is accepted by the profiler and reads nonsense.
+    "names of another architecture": ([{"TCC_EA_RDREQ_sum": 5} | HIT], MI300X),
+    # Radeon with the performance level on auto counts waves and nothing else.
+    "counters that stand still": ([STILL, STILL | {"GRBM_GUI_ACTIVE": 9, "TCC_HIT_sum": 3}], MI210),
+    # SQ_WAVE_CYCLES is always 0 on gfx1200: its own metrics go, the memory's stay, and nothing is said of clocks.
+    "one counter that stands still": ([{
+        "GRBM_GUI_ACTIVE": 1000, "SQ_WAVE_CYCLES": 0, "SQ_WAIT_ANY": 7, "SQ_INSTS_VALU": 5, "SQ_WAVES": 256,
+        "GL2C_EA_RDREQ_sum": 4,
+    }], RX_9060_XT),
+    "more waves than 64 blocks of 256 threads have": ([{"SQ_WAVES": 87_812_120} | HIT], MI210),
+    "0/0, neither 0 % nor an error": ([{"TCC_HIT_sum": 0, "TCC_MISS_sum": 0, "TCC_REQ_sum": 7}], MI210),
+    # 29 465 cycles in 10 us are 2.9 GHz on a chip of 1.7: the profiler's packets are in them.
+    "a kernel shorter than its cycles": ([{"SQ_ACTIVE_INST_VALU": 1000, "GRBM_GUI_ACTIVE": 29_465}], MI210),
+}  # fmt: skip
 
 
-def test_names_of_another_architecture_are_left_out():
-    """TCC_EA_… on gfx942 is accepted by the profiler and reads nonsense."""
-    made = profile([[("k", 1000, {"TCC_EA_RDREQ_sum": 5, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]], MI300X)
-    evaluation = evaluate(made, devices_of(made))
-    assert "TCC_EA_RDREQ_sum left out" in evaluation.launches.problems[0]
-    assert by_kernel(evaluation)[0].values["l2_hit_pct"].value == pytest.approx(50)
+def test_what_is_left_out_is_named():
+    """And the rest stands: each of these metrics with its value and flags, what was dropped, and why."""
+    said = {}
+    for name, (launches, agent) in LEFT_OUT.items():
+        ns = 10_000 if name == "a kernel shorter than its cycles" else 1000
+        values, problems, left_out = found(profile([[("k", ns, each) for each in launches]], agent))
+        kept = {key: each for key, each in values.items() if key in SHOWN}
+        said[name] = " ".join([
+            *(f"{key} {each.value:g} {each.unit} of {each.launches} {each.flags}" for key, each in kept.items()),
+            *problems, *sorted({why for reasons in left_out.values() for why in reasons}),
+        ])  # fmt: skip
+    assert lines_of(said) == snapshot("""\
+an occupancy above the wave slots: left out in 1 of 1: 40000 waves is above what is possible, 3328
+a part that is larger than its whole: pass pass_0: TCC_EA_RDREQ_32B_sum and TCC_EA_RDREQ_sum left out for 1 launches:
+    32-byte reads are some of all reads, but one has 675209 of 0
+names of another architecture: l2_hit_pct 50 % of 1 () pass pass_0: TCC_EA_RDREQ_sum left out: these are gfx90a's
+    names: on this architecture they read 0 or nonsense; TCC_EA0_… is meant
+counters that stand still: l2_hit_pct 100 % of 1 ('of 1 of 2 launches',) pass pass_0: GRBM_GUI_ACTIVE reads 0 in 1 of
+    2 launches, left out: on Radeon the performance level must be pinned (amd-smi set -g 0 -l stable_std), else
+    counters stand still
+one counter that stands still: read_bytes 1024 bytes of 1 () pass pass_0: SQ_WAVE_CYCLES left out: it reads 0 in 1 of
+    1 launches that executed instructions, so this GPU's profiler does not count it
+more waves than 64 blocks of 256 threads have: pass pass_0: 1 of 1 launches left out: SQ_WAVES is 87812120 where 16384
+    work-items in blocks of 256 are launched, so other counters are wrong, too
+0/0, neither 0 % nor an error:
+a kernel shorter than its cycles: valu_busy_pct 0.0326332 % of 1 ("in 1 launch the counted cycles exceed the kernel's
+    time at the highest clock, so the profiler's own work is in them: too low",)\
+""")
+
+
+# 256 waves of 64 or 512 of 32: 12 % above is drift, 17 % is not; where no size is told, either will do on RDNA alone: a
+# count that was taken twice passed for waves of 32, and every other count of the pass with it.
+WAVES = [
+    (RX_9060_XT, 256, 64, True), (RX_9060_XT, 287, 64, True), (RX_9060_XT, 300, 64, False),
+    (RX_9060_XT, 512, 64, False), (RX_9060_XT, 512, None, True), (RX_9060_XT, 512, 32, True),
+    (RX_9060_XT, 256, 32, False),
+    *((MI300X | {"arch": arch}, 512, None, False) for arch in ("gfx908", "gfx90a", "gfx942", "gfx950")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("agent", "waves", "wave_size", "stays"), WAVES)
+def test_wave_counts_may_drift_within_their_wave_size(agent, waves, wave_size, stays):
+    """A launch of another number is left out, and its number is said."""
+    made = profile([[("k", 1000, {"SQ_WAVES": waves} | (RDNA_HIT if agent is RX_9060_XT else HIT))]], agent)
+    made.dispatches["wave_size"] = pd.array([wave_size], dtype=made.dispatches["wave_size"].dtype)
+    values, problems, _ = found(made)
+    assert ("l2_hit_pct" in values, not problems) == (stays, stays)
+    assert stays or f"SQ_WAVES is {waves} " in problems[0]
 
 
 def test_another_gpu_s_names_are_no_fault_of_this_one():
     """Two machines' profiles read together: each run's counters are judged by its own GPU."""
     counters = {"TCC_EA_RDREQ_sum": 5, "TCC_EA_RDREQ_32B_sum": 1}
     made = profile([[("old", 1000, counters)], [("new", 1000, {"TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]])
-    made.agents = pd.DataFrame([MI210, MI300X]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    made.agents = agents(MI210, MI300X)
     made.dispatches["agent"] = pd.array([0, 1], dtype="Int32")
     evaluation = evaluate(made, devices_of(made))
     assert evaluation.launches.problems == []
     assert {group.name: "read_bytes" in group.values for group in by_kernel(evaluation)} == {"old": True, "new": False}
-
-
-def test_counters_that_stand_still_are_no_measurement():
-    """Radeon with the performance level on auto counts waves and nothing else."""
-    silent = {"SQ_WAVES": 256, "GRBM_GUI_ACTIVE": 0, "TCC_HIT_sum": 0, "TCC_MISS_sum": 0}
-    made = profile([[("k", 1000, silent), ("k", 1000, silent | {"GRBM_GUI_ACTIVE": 9, "TCC_HIT_sum": 3})]])
-    evaluation = evaluate(made, devices_of(made))
-    found = by_kernel(evaluation)[0].values["l2_hit_pct"]
-    assert (found.value, found.launches) == (pytest.approx(100), 1)
-    assert "of 1 of 2 launches" in found.flags
-    assert "GRBM_GUI_ACTIVE reads 0 in 1 of 2 launches" in evaluation.launches.problems[0]
-    assert "performance level" in evaluation.launches.problems[0]
-
-
-def test_one_counter_that_stands_still_does_not_cost_the_others():
-    """SQ_WAVE_CYCLES is always 0 on gfx1200: its own metrics go, the memory's stay, and nothing is said of clocks."""
-    counted = {"GRBM_GUI_ACTIVE": 1000, "SQ_WAVE_CYCLES": 0, "SQ_WAIT_ANY": 7, "SQ_INSTS_VALU": 5, "SQ_WAVES": 256}
-    made = profile([[("k", 1000, counted | {"GL2C_EA_RDREQ_sum": 4})]], RX_9060_XT)
-    evaluation = evaluate(made, devices_of(made))
-    values = by_kernel(evaluation)[0].values
-    assert values["read_bytes"].value == 4 * 256
-    assert not {"waves", "achieved_occupancy_pct", "waiting_pct"} & values.keys()
-    (problem,) = evaluation.launches.problems
-    assert "SQ_WAVE_CYCLES left out: it reads 0 in 1 of 1 launches" in problem
-    assert "performance level" not in problem
 
 
 @pytest.mark.parametrize(
@@ -225,44 +261,6 @@ def test_waves_per_active_cu_of_rdna_are_half_of_what_a_wgp_has(counted):
     assert value(profile([[("k", 1000, counted)]], RX_9060_XT), "waves_per_active_cu") == pytest.approx(12)
     engines = profile([[("k", 1000, counted)]], RX_9060_XT | {"arch": "gfx1030"})
     assert "waves_per_active_cu" not in kernels(engines)["k"].values  # SQ_BUSY_CYCLES has no instance for a WGP there
-
-
-def test_launch_with_impossible_wave_count_is_dropped():
-    """64 blocks of 256 threads are 256 waves of 64."""
-    made = profile([[("k", 1000, {"SQ_WAVES": 87_812_120, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]])
-    evaluation = evaluate(made, devices_of(made))
-    assert "l2_hit_pct" not in by_kernel(evaluation)[0].values
-    assert "SQ_WAVES is 87812120" in evaluation.launches.problems[0]
-
-
-@pytest.mark.parametrize(
-    ("waves", "wave_size", "stays"),
-    [
-        (256, 64, True),
-        (287, 64, True),
-        (300, 64, False),
-        (512, 64, False),
-        (512, None, True),
-        (512, 32, True),
-        (256, 32, False),
-    ],
-)
-def test_wave_counts_may_drift_within_their_wave_size(waves, wave_size, stays):
-    """256 waves of 64 or 512 of 32: 12 % above is drift, 17 % is not; where no size is told, either will do on RDNA."""
-    made = profile([[("k", 1000, {"SQ_WAVES": waves, "GL2C_HIT_sum": 1, "GL2C_MISS_sum": 1})]], RX_9060_XT)
-    made.dispatches["wave_size"] = pd.array([wave_size], dtype=made.dispatches["wave_size"].dtype)
-    evaluation = evaluate(made, devices_of(made))
-    assert ("l2_hit_pct" in by_kernel(evaluation)[0].values, not evaluation.launches.problems) == (stays, stays)
-
-
-@pytest.mark.parametrize("arch", ["gfx908", "gfx90a", "gfx942", "gfx950"])
-def test_twice_the_waves_of_64_are_wrong_without_waves_of_32(arch):
-    """A count that was taken twice passed for waves of 32, and every other count of the pass with it."""
-    made = profile([[("k", 1000, {"SQ_WAVES": 512, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]], MI300X | {"arch": arch})
-    made.dispatches["wave_size"] = pd.array([None], dtype=made.dispatches["wave_size"].dtype)
-    evaluation = evaluate(made, devices_of(made))
-    assert "l2_hit_pct" not in by_kernel(evaluation)[0].values
-    assert "SQ_WAVES is 512" in evaluation.launches.problems[0]
 
 
 def test_a_kernel_takes_the_formula_most_launches_have():
@@ -279,13 +277,6 @@ def test_files_of_many_passes_come_first():
     parts = [PassCounters(f"pmc_perf[{n}]", {"A": np.array([n, np.nan])}, times) for n in (2.0, 3.0)]
     joined = Launches(pd.DataFrame({"kernel": ["k", "k"]}), [alone, *parts], times).joined.counters
     assert {name: values.tolist() for name, values in joined.items()} == {"A": [2, 1], "B": [4, 4]}
-
-
-def test_kernels_shorter_than_the_counted_cycles_are_flagged():
-    """29 465 cycles in 10 us are 2.9 GHz on a chip of 1.7: the profiler's packets are in them."""
-    made = profile([[("k", 10_000, {"SQ_ACTIVE_INST_VALU": 1000, "GRBM_GUI_ACTIVE": 29_465})]])
-    (flag,) = kernels(made)["k"].values["valu_busy_pct"].flags
-    assert TOO_SHORT in flag
 
 
 @pytest.mark.parametrize(
@@ -337,14 +328,6 @@ def test_countable_flops_are_reported_as_not_counted():
     radeon = profile([[("k", 1000, counted)]], MI210 | {"arch": "gfx1100", "cus": 84})
     missing = [evaluate(made, devices_of(made)).missing["flops"] for made in (mi210, radeon)]
     assert missing == ["not counted, and the attention problem is not known", "needs the attention problem"]
-
-
-def test_a_rate_of_no_accesses_is_no_value():
-    """0/0 is neither 0 % nor an error."""
-    made = profile([[("k", 1000, {"TCC_HIT_sum": 0, "TCC_MISS_sum": 0, "TCC_REQ_sum": 7})]])
-    evaluation = evaluate(made, devices_of(made))
-    assert "l2_hit_pct" not in by_kernel(evaluation)[0].values
-    assert "l2_hit_pct" not in evaluation.left_out
 
 
 @pytest.mark.parametrize(("arch", "is_told"), [("gfx1151", True), ("gfx1100", False), ("gfx1150", False)])

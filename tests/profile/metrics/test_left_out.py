@@ -3,12 +3,12 @@
 import pandas as pd
 import pytest
 
-from rocattn_profiling.profile.ingest.table import AGENT_DTYPES
 from rocattn_profiling.profile.metrics.aggregate import by_kernel
 from rocattn_profiling.profile.metrics.devices import devices_of
 from rocattn_profiling.profile.metrics.evaluate import evaluate
 from rocattn_profiling.profile.metrics.launches import find_launches
 
+from ..kit import agents
 from .test_evaluate import MI210, MI300X, RX_9060_XT, kernels, profile, value
 
 HITS = {"TCC_HIT_sum": 3, "TCC_MISS_sum": 1}
@@ -78,7 +78,7 @@ def test_rules_apply_to_their_gpu_only():
     """TCC_EA_… of the gfx90a stays where the gfx942's goes, and so does what is a contradiction there alone."""
     reads = {"TCC_EA_RDREQ_sum": 40, "TCC_EA_RDREQ_32B_sum": 10}
     made = profile([[("old", 1000, reads), ("new", 1000, reads | HITS)]])
-    made.agents = pd.DataFrame([MI210, MI300X]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    made.agents = agents(MI210, MI300X)
     made.dispatches["agent"] = pd.array([0, 1], dtype="Int32")
     groups = kernels(made)
     assert "read_bytes" in groups["old"].values

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rocattn_profiling.profile.ingest.table import AGENT_DTYPES
 from rocattn_profiling.profile.metrics.aggregate import PERCENTILES, by_kernel
 from rocattn_profiling.profile.metrics.devices import devices_of
 from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, evaluate
 
+from ..kit import agents
 from .test_evaluate import MI300X, kernels, profile, value
 
 READS = {"TCC_EA_RDREQ_sum": 100, "TCC_EA_RDREQ_32B_sum": 0}  # 6400 bytes
@@ -84,7 +84,7 @@ def test_two_kinds_of_gpus_are_never_one_group():
     made = profile([[("k", 1000, each) for each in full]])
     cards = [{"number": i, "arch": "gfx1100", "cus": cus, "simds": 2 * cus, "max_waves_per_cu": 32, "xccs": 1}
              for i, cus in enumerate((96, 84))]  # fmt: skip
-    made.agents = pd.DataFrame(cards).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    made.agents = agents(*cards)
     made.dispatches["agent"] = pd.array([0, 1], dtype="Int32")
     groups = by_kernel(evaluate(made, devices_of(made)))
     assert [each.values["achieved_occupancy_pct"].value for each in groups] == [pytest.approx(100)] * 2

@@ -14,13 +14,10 @@ from rocattn_profiling.profile.ingest.table import (
 )
 from rocattn_profiling.profile.metrics.timeline import Intervals, kind_of, timeline
 
+from ..kit import frame
+
 RCCL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 FILL = "__amd_rocclr_fillBufferAligned"
-
-
-def table(rows, dtypes):
-    """Return a frame of these columns."""
-    return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
 
 
 def traced(launches, copies=(), agents=8, **columns):
@@ -36,12 +33,12 @@ def traced(launches, copies=(), agents=8, **columns):
         {"pass": "run", "process": 7, "agent": 0, "kind": "copy", "name": "HOST_TO_DEVICE", "start_ns": a, "end_ns": b}
         for a, b in copies
     ]
-    named = table(
+    named = frame(
         [{"number": 2 + n, "arch": "gfx942", "product": "MI300X", "cus": 304, "simds": 1216} for n in range(agents)],
         AGENT_DTYPES,
     )
     return Profile(
-        dispatches=table(rows, DISPATCH_DTYPES), activities=table(moved, ACTIVITY_DTYPES), agents=named
+        dispatches=frame(rows, DISPATCH_DTYPES), activities=frame(moved, ACTIVITY_DTYPES), agents=named
     )  # fmt: skip
 
 
@@ -105,11 +102,11 @@ def test_a_wait_has_the_kernels_before_and_after_it():
 def test_only_a_pass_without_counters_and_samples_tells():
     """A profiler that counts runs kernels one at a time."""
     made = traced([("a", 0, 10), ("b", 90, 100)])
-    made.counters = table([{"row": 0, "counter": "SQ_WAVES", "value": 1.0}], COUNTER_DTYPES)
+    made.counters = frame([{"row": 0, "counter": "SQ_WAVES", "value": 1.0}], COUNTER_DTYPES)
     assert timeline(made).unknown == "counted"
     sampled = traced([("a", 0, 10), ("b", 90, 100)])
     sample = {"pass": "run", "process": 7, "dispatch": 0, "kernel": "a", "count": 1, "hits": 0, "lanes": 0}
-    sampled.samples = table([sample], SAMPLE_DTYPES)
+    sampled.samples = frame([sample], SAMPLE_DTYPES)
     assert timeline(sampled).unknown == "counted"
     both = traced([("a", 0, 10), ("b", 90, 100), ("a", 1000, 1010), ("b", 1050, 1060)])
     both.dispatches["pass"] = pd.Categorical(["counted", "counted", "trace", "trace"])

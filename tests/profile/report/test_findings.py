@@ -7,7 +7,7 @@ from rocattn_profiling.profile.report.findings import TOO_LOW, _rules
 from rocattn_profiling.profile.report.findings import find as find_within
 from rocattn_profiling.profile.report.limits import bounds
 
-from .test_limits import lines_of
+from ..kit import lines_of
 
 MI300X = {"cus": 304.0, "simds_per_cu": 4.0, "peak_gbps": 5324.8}
 WORDS = {"limiter": "", "bound": "", "place": "GPU 5", "others": "GPU 4", "long": "1 of 9", "median": "8 us"}

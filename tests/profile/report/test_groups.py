@@ -9,7 +9,8 @@ from inline_snapshot import snapshot
 from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.groups import COPIES, group_findings, to_json
 
-from .test_limits import BMM1, BMM2, lines_of, made_of, report
+from ..kit import lines_of
+from .test_limits import BMM1, BMM2, made_of, report
 from .test_summary import kernels_of
 
 

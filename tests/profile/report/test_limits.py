@@ -1,15 +1,14 @@
 """What bounds a kernel: the nearest of all limits that counters show, and which they do not show."""
 
-from textwrap import fill
-
 import pandas as pd
 import pytest
 from inline_snapshot import snapshot
 
-from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
+from rocattn_profiling.profile.ingest.table import COUNTER_DTYPES, DISPATCH_DTYPES, Profile
 from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.limits import NEAR, bounds, limits
 
+from ..kit import agents, frame, lines_of
 from .test_report import MI300X
 
 # A launch of two batched matrix products of BF16 on an MI300X (HGLiu1998/batched_gemm 2f96e49, workloads/bmm1 and
@@ -46,18 +45,13 @@ def made_of(counted, roofs=None, **agent):
     }  # fmt: skip
     counters = [(0, name, value) for name, value in counted.items() if name != "ns"]
     made = Profile(
-        dispatches=pd.DataFrame([row], columns=list(DISPATCH_DTYPES)).astype(DISPATCH_DTYPES),
-        counters=pd.DataFrame(counters, columns=list(COUNTER_DTYPES)).astype(COUNTER_DTYPES),
-        agents=pd.DataFrame([MI300X | agent]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES),
+        dispatches=frame([row], DISPATCH_DTYPES),
+        counters=frame(counters, COUNTER_DTYPES),
+        agents=agents(MI300X | agent),
     )
     if roofs is not None:
         made.roofs = roofs
     return made
-
-
-def lines_of(said):
-    """Return named sentences as the lines that a snapshot shows."""
-    return "\n".join(fill(f"{name}: {text}", 118, subsequent_indent="    ") for name, text in said.items())
 
 
 def test_a_kernel_whose_lds_is_busy_is_bound_by_it():

@@ -11,7 +11,7 @@ import pytest
 
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.charts import LETTER, place_labels
-from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, ROOF_DTYPES
+from rocattn_profiling.profile.ingest.table import ROOF_DTYPES
 from rocattn_profiling.profile.report.findings import TOO_LOW
 from rocattn_profiling.profile.report.memory_chart import memory_chart
 from rocattn_profiling.profile.report.pages import heading, profile_html, profile_markdown
@@ -20,6 +20,7 @@ from rocattn_profiling.profile.report.report import build
 from rocattn_profiling.profile.report.roofline import hierarchical, levels_of, of_gpu
 from rocattn_profiling.profile.report.speed_of_light import speed_of_light
 
+from ..kit import agents
 from .test_report import MI300X, profile
 
 # What a real batched product in BF16 had on an MI300X (batched-gemm-bf16/bmm2 of the samples).
@@ -33,7 +34,7 @@ BMM2 = {
 def kernel(values=BMM2, agent=None, roofs=()):
     """Return a kernel with these metrics and no others, and the measured roofs."""
     made = profile(("bmm2", 37_400))
-    made.agents = pd.DataFrame([MI300X | (agent or {})]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    made.agents = agents(MI300X | (agent or {}))
     if roofs:
         facts = {"device": 0, "unit": "GB/s", "file": "run/roofline.csv"}
         made.roofs = pd.DataFrame([facts | {"roof": name, "mean": mean} for name, mean in roofs])

@@ -10,10 +10,12 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
-from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, ROOF_DTYPES, Profile
+from rocattn_profiling.profile.ingest.table import COUNTER_DTYPES, DISPATCH_DTYPES, ROOF_DTYPES, Profile
 from rocattn_profiling.profile.report import compare as profile_compare
 from rocattn_profiling.profile.report import pages as profile_pages
 from rocattn_profiling.profile.report import report as profile_report
+
+from ..kit import agents, frame
 
 MI300X = {
     "number": 0, "arch": "gfx942", "product": "MI300X", "cus": 304, "simds": 1216, "max_waves_per_cu": 32, "xccs": 8,
@@ -39,13 +41,12 @@ def profile(*kernels, scale=1.0):
                 "wave_size": 64, "vgprs": 128, "agprs": 0, "lds_bytes": 16384, "scratch_bytes": 0, "agent": 0,
                 "start_ns": 10_000 * number, "end_ns": 10_000 * number + round(duration * scale), "queue": 1,
             })  # fmt: skip
-    table = pd.DataFrame(rows, columns=list(DISPATCH_DTYPES)).astype(DISPATCH_DTYPES)
-    counted = pd.DataFrame(counts, columns=list(COUNTER_DTYPES)).astype(COUNTER_DTYPES)
-    agents = pd.DataFrame([MI300X]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    table = frame(rows, DISPATCH_DTYPES)
+    counted = frame(counts, COUNTER_DTYPES)
     roof = {"device": 0, "roof": "HBM", "unit": "GB/s", "mean": 4214.0, "low": 4200.0, "high": 4220.0}
     others = roof | {"mean": 1389.0, "file": "other/roofline.csv"}
     roofs = pd.DataFrame([others, roof | {"file": "run/roofline.csv"}])[list(ROOF_DTYPES)].astype(ROOF_DTYPES)
-    return Profile(dispatches=table, counters=counted, agents=agents, roofs=roofs)
+    return Profile(dispatches=table, counters=counted, agents=agents(MI300X), roofs=roofs)
 
 
 def test_each_metric_comes_with_value_unit_formula_and_source():

@@ -11,7 +11,8 @@ from rocattn_profiling.profile.report import pages as profile_pages
 from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.summary import summarise
 
-from .test_limits import BMM1, BMM2, lines_of, made_of, report
+from ..kit import lines_of
+from .test_limits import BMM1, BMM2, made_of, report
 
 COUNTED = dict.fromkeys(BMM2, 0) | {"ns": 50_000, "GRBM_GUI_ACTIVE": 800_000, "SQ_WAVES": 8192, "SQ_INSTS": 9000}
 

@@ -1,7 +1,6 @@
 """Launches are judged by kernel, shape and GPU: no sentence has a number that no launch has."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
@@ -9,6 +8,7 @@ from rocattn_profiling.profile.metrics.units import long_launches
 from rocattn_profiling.profile.report import pages as profile_pages
 from rocattn_profiling.profile.report import report as profile_report
 
+from ..kit import frame
 from .test_report import MI300X
 from .test_terminal import screen
 
@@ -33,10 +33,10 @@ def launched(*launches, passes=1, agents=(4, 5)):
                 "end_ns": clock + each["ns"], "vgprs": 64, "lds_bytes": 0, "scratch_bytes": 0,
             })  # fmt: skip
             clock += each["ns"] + 1000
-    table = pd.DataFrame(rows).reindex(columns=list(DISPATCH_DTYPES)).astype(DISPATCH_DTYPES)
-    counted = pd.DataFrame(counts, columns=list(COUNTER_DTYPES)).astype(COUNTER_DTYPES)
+    table = frame(rows, DISPATCH_DTYPES)
+    counted = frame(counts, COUNTER_DTYPES)
     gpus = [MI300X | {"number": number} for number in agents]
-    described = pd.DataFrame(gpus).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    described = frame(gpus, AGENT_DTYPES)
     return Profile(dispatches=table, counters=counted, agents=described)
 
 

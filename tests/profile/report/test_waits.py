@@ -15,8 +15,9 @@ from rocattn_profiling.profile.report.groups import COLLECTIVES, group_findings
 from rocattn_profiling.profile.report.summary import summarise
 
 from ..ingest.generators import Launch, v3_agents, v3_trace
-from ..metrics.test_timeline import FILL, RCCL, job, table, traced
-from .test_limits import BMM2, lines_of
+from ..kit import frame, lines_of
+from ..metrics.test_timeline import FILL, RCCL, job, traced
+from .test_limits import BMM2
 from .test_limits import report as counted
 from .test_summary import kernels_of
 from .test_terminal import lines
@@ -156,7 +157,7 @@ def group_of(made):
 def test_what_helps_collectives():
     """By why they take long; with counters, how much of them is exposed is not known."""
     profile = traced([("a", 0, 1000), (RCCL, 2000, 9000)], vgprs=64)
-    profile.counters = table([{"row": 0, "counter": "SQ_WAVES", "value": 4.0}], COUNTER_DTYPES)
+    profile.counters = frame([{"row": 0, "counter": "SQ_WAVES", "value": 4.0}], COUNTER_DTYPES)
     counted_too = profile_report.build(profile)
     reports = {name: told(*HEADS[name])[0] for name in ("a collective", "a late rank", "a GPU that comes last")}
     reports["counters"] = counted_too

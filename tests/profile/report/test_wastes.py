@@ -12,7 +12,8 @@ from rocattn_profiling.profile.report.causes import cause_of
 from rocattn_profiling.profile.report.groups import group_findings
 from rocattn_profiling.profile.report.summary import summarise
 
-from .test_limits import lines_of, made_of
+from ..kit import lines_of
+from .test_limits import made_of
 
 _LAUNCH = {
     "ns": 3325, "SQ_WAVES": 128, "SQ_WAVE_CYCLES": 131_705, "SQ_WAIT_ANY": 114_731, "TA_BUFFER_WAVEFRONTS_sum": 0,

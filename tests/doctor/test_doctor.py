@@ -5,18 +5,20 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from textwrap import fill
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.backend import Support
 from rocattn.cache import ContentCache
 from rocattn.errors import SettingError
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
+from rocattn.installed import install_command
 from rocattn.toolchain import Compiler, choose_host_compiler, host_isa
 from rocattn_profiling import cli
 from rocattn_profiling.doctor import checks
-from rocattn_profiling.doctor import command as doctor
 from rocattn_profiling.doctor.checks import DoctorCheck
 from rocattn_profiling.kernels.read import disassembly
 
@@ -27,8 +29,9 @@ def report():
     return checks.examine()
 
 
-def test_json_has_a_stable_form(capsys):
+def test_json_has_a_stable_form(report, monkeypatch, capsys):
     """Its keys and the keys of its rows are a contract; stdout holds it alone; this very machine passes."""
+    monkeypatch.setattr(checks, "examine", lambda _: report)
     assert cli.main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == {"schema", "rocattn", "ok", "checks", "compilers", "gpu", "backends"}
@@ -62,34 +65,44 @@ def test_every_registered_backend_is_listed(report):
 
 
 def test_the_result_is_on_stdout_and_each_step_on_stderr(monkeypatch, capsys):
-    """`rocattn doctor > FILE` has the whole of it; who waits sees what for."""
+    """`rocattn doctor > FILE` has the whole of it; who waits sees what for. Status 4: something is broken."""
+    rows = [
+        DoctorCheck("a", "one", "ok", "1.0"), DoctorCheck("b", "second", "missing", "not found", "install it"),
+        DoctorCheck("b", "three", "broken", "x"), DoctorCheck("b", "four", "warning", "x"),
+    ]  # fmt: skip
 
     def examine(say):
         say("looking")
-        return checks.Report(True, [DoctorCheck("a", "one", "ok", "1.0")], [], GpuProbe(), [])
+        return checks.Report(all(row.status != "broken" for row in rows), rows, [], GpuProbe(), [])
 
     monkeypatch.setattr(checks, "examine", examine)
-    assert cli.main(["doctor"]) == 0
-    printed = capsys.readouterr()
-    assert printed.out.splitlines() == [
-        "a",
-        "  ok       one  1.0",
-        "",
-        "CPU path: ready; GPU path: no devices; kernels: no compiler; 1 ready, 0 missing but optional, 0 broken",
-    ]
-    assert printed.err == "rocattn doctor: looking\n"
-
-
-def test_what_is_broken_is_counted_and_named_and_is_status_4(monkeypatch, capsys):
-    """Missing things are optional, and warnings are no failures."""
-    rows = [
-        DoctorCheck("a", name, status, "x")
-        for name, status in (("one", "ok"), ("two", "missing"), ("three", "broken"), ("four", "warning"))
-    ]
-    monkeypatch.setattr(checks, "examine", lambda _: checks.Report(False, rows, [], GpuProbe(), []))
     assert cli.main(["doctor"]) == 4
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.endswith("; 1 ready, 1 missing but optional, 1 broken (three), 1 warning")
+    printed = capsys.readouterr()
+    *rows_shown, last = printed.out.splitlines()
+    assert "\n".join(rows_shown) == snapshot("""\
+a
+  ok       one     1.0
+
+b
+  missing  second  not found
+                   -> install it
+  broken   three   x
+  warning  four    x
+""")
+    assert last.split("; ") == snapshot(
+        [
+            "CPU path: broken",
+            "GPU path: no devices",
+            "kernels: no compiler",
+            "1 ready, 1 missing but optional, 1 broken (three), 1 warning",
+        ]
+    )
+    assert printed.err == "rocattn doctor: looking\n"
+    del rows[2:]  # missing things are optional, and warnings are no failures
+    assert cli.main(["doctor"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == snapshot(
+        "CPU path: ready; GPU path: no devices; kernels: no compiler; 1 ready, 1 missing but optional, 0 broken"
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,37 +132,161 @@ def test_kernels_are_broken_unless_only_the_compiler_is_missing(monkeypatch, ans
     assert (row.status, "50 to 200 times slower" in row.remedy) == (status, True)
 
 
-def test_an_objdump_is_tried_with_each_target(tmp_path, monkeypatch, write_tool):
+def told(rows, folder="/none/such"):
+    """Return rows as a snapshot shows them; FOLDER stands for a test's folder, INSTALL for this machine's way."""
+    texts = [f"{row.status} {row.name}: {row.detail}" + (f" -> {row.remedy}" if row.remedy else "") for row in rows]
+    texts = [text.replace(str(folder), "FOLDER").replace(install_command("x")[:-1], "INSTALL ") for text in texts]
+    return "\n".join(fill(text, 118, subsequent_indent="    ") for text in texts)
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch, write_tool):
+    """A function that writes a program to where ROCM_PATH and PATH point to, and nothing else is there."""
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return lambda name, text: write_tool(tmp_path / "bin" / name, text)
+
+
+def test_an_objdump_is_tried_with_each_target(tmp_path, monkeypatch, tools):
     """One that knows none is no "ok"; without any the audit of a user's own file lacks its instructions."""
-    write_tool(
-        tmp_path / "llvm-objdump",
-        'echo "can\'t find target: : Targets for this arch are not yet supported" >&2; exit 1',
-    )
+    tools("llvm-objdump", 'echo "can\'t find target: : Targets for this arch are not yet supported" >&2; exit 1')
     monkeypatch.setattr(disassembly, "_library", lambda: None)
-    monkeypatch.setattr(checks, "find_disassemblers", list)
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "none"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    objects = checks.TESTED[:1]
-    monkeypatch.setattr(checks, "TESTED", objects)
-    row = checks.disassembler_check()
-    assert (row.status, row.detail.startswith("not found; `rocattn kernels audit FILE` then")) == ("missing", True)
-    assert "or set ROCM_PATH" in row.remedy
-    monkeypatch.setattr(checks, "find_disassemblers", lambda: [str(tmp_path / "llvm-objdump")])
-    row = checks.disassembler_check()
-    assert (row.status, f"too old for {objects[0]}" in row.detail) == ("warning", True)
+    monkeypatch.setattr(checks, "TESTED", ("gfx90a",))
+    rows = []
+    for paths in ([], [str(tmp_path / "bin/llvm-objdump")]):
+        monkeypatch.setattr(checks, "find_disassemblers", lambda paths=paths: paths)
+        rows.append(checks.disassembler_check())
+    assert told(rows, tmp_path) == snapshot("""\
+missing disassembler: not found; `rocattn kernels audit FILE` then has no instructions: no cycles, no matrix %, no
+    source lines -> INSTALL 'rocm-llvm-python>=7.2', apt install llvm-19, or set ROCM_PATH
+warning disassembler: reads none; FOLDER/bin/llvm-objdump: too old for gfx90a; there `rocattn kernels audit FILE` then
+    has no instructions: no cycles, no matrix %, no source lines -> INSTALL 'rocm-llvm-python>=7.2', apt install
+    llvm-19, or set ROCM_PATH\
+""")
 
 
-def test_the_table_says_the_status_in_words():
-    """ok, warning and missing stand in front of each row, and remedies below theirs; colour is not needed."""
-    rows = [DoctorCheck("a", "one", "ok", "1.0"), DoctorCheck("b", "second", "missing", "not found", "install it")]
-    assert doctor.lines(rows) == [
-        "a",
-        "  ok       one     1.0",
-        "",
-        "b",
-        "  missing  second  not found",
-        "                   -> install it",
+def test_tools_are_found_on_path_or_in_rocm(tmp_path, tools):
+    """A profiler in ROCM_PATH/bin counts; its version is what it prints; one that does not start is a warning."""
+    tools("rocprofv3", "echo 'version: 1.0.0, git revision: abc'")
+    tools("omniperf", "echo omniperf version: 2.0.1")
+    (tmp_path / "bin" / "rocprof").write_bytes(b"\x7fELF, but not really")
+    (tmp_path / "bin" / "rocprof").chmod(0o755)
+    assert told(checks.profiler_checks(), tmp_path) == snapshot("""\
+ok rocprofv3: 1.0.0, ROCm 7.0 (FOLDER/bin/rocprofv3)
+ok PC sampling: host_trap and stochastic; needs gfx90a or later, AMD's amdgpu-dkms (KFD interface 1.16, which Linux
+    6.19's own driver lacks), and on MI300X firmware SOS 0x00360259 (host_trap), MEC 0x1a (stochastic) -> rocprofv3 -L
+    lists what this GPU takes
+missing rocprofv2: not found -> part of ROCm 5.5 to 6; rocprofv3 replaces it
+warning rocprof: it does not start (is it for this processor, and executable?) (FOLDER/bin/rocprof) -> repair or
+    remove it
+ok rocprof-compute: 2.0.1 (FOLDER/bin/omniperf)\
+""")
+
+
+def test_without_programs_each_is_missing_with_its_use(tools):
+    """An empty PATH is no error."""
+    assert told(checks.tool_checks()) == snapshot("""\
+missing git: not found -> install git: gate and site need the history
+missing amd-smi: not found -> only with an AMD GPU: install amd-smi-lib (clocks and driver in records)
+missing chromium: not found -> optional: install chromium for the tests that open the site\
+""")
+
+
+def test_a_program_that_is_there_and_broken_is_no_version(tmp_path, monkeypatch, tools):
+    """amd-smi tells by a subcommand; its traceback has numbers of folders; what a signal ends is not all right."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.defpath}")
+    tools("amd-smi", '[ "$1" = version ] && echo "AMDSMI Tool: 24.6.3 | ROCm version: 6.2.1" || exit 2')
+    tools("chromium", "kill -9 $$")
+    rows = [row for row in checks.tool_checks() if row.name in {"amd-smi", "chromium"}]
+    tools("amd-smi", "echo '  File \"/opt/rocm-6.3.0/libexec/x.py\"' >&2; echo No amdsmi >&2; exit 1")
+    rows += [row for row in checks.tool_checks() if row.name == "amd-smi"]
+    assert told(rows, tmp_path) == snapshot("""\
+ok amd-smi: 24.6.3 (FOLDER/bin/amd-smi)
+warning chromium: does not work, `--version` ends with status -9: it prints nothing (FOLDER/bin/chromium) -> repair or
+    remove it
+warning amd-smi: does not work, `version` ends with status 1: No amdsmi (FOLDER/bin/amd-smi) -> repair or remove it\
+""")
+
+
+def test_gpus_are_listed_with_what_matters():
+    """Name, target, compute units and memory, a row a device; one that there are no kernels for is a warning.
+
+    An integrated GPU comes first in HIP's order now and then; on RDNA HIP counts pairs of compute units.
+    """
+    devices = [
+        GpuDevice("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 304, 192 << 30, 64),
+        GpuDevice("AMD Radeon Graphics", "gfx90c:xnack-", 8, 4 << 30, 64),
+        GpuDevice("Radeon RX 7900 XT", "gfx1100", 42, 20 << 30, 32),
     ]
+    assert told(checks.gpu_checks(GpuProbe(devices, runtime="7.2.53211", bindings="10.0"))) == snapshot("""\
+ok hip-python: 10.0
+ok device 0: AMD Instinct MI300X, gfx942:sramecc+:xnack-, 304 CUs, 192 GiB, wave64
+warning device 1: AMD Radeon Graphics, gfx90c:xnack-, 8 CUs, 4 GiB, wave64: there are no kernels for it
+ok device 2: Radeon RX 7900 XT, gfx1100, 42 WGPs, 20 GiB, wave32
+ok HIP runtime: 7.2.53211\
+""")
+
+
+def test_the_first_usable_compiler_is_chosen(own_cache):
+    """One row each; with none usable a row says what to install."""
+    old = Compiler(
+        "rocm", ("/opt/rocm/bin/clang",), version="clang version 15", reason="too old", host_reason="too old"
+    )
+    good = Compiler("clang", ("/usr/bin/clang",), ("ld.lld",), "clang version 21", ("gfx942",))
+    absent = Compiler("ziglang", reason="not installed", host_reason="not installed")
+    gcc = Compiler("gcc", ("g++",), version="g++ (Some) 13.2.0", reason="gcc has no AMDGPU target")
+    assert told(checks.compiler_checks([absent, old, good, gcc])[:4]) == snapshot("""\
+missing ziglang: not installed -> optional: clang is chosen
+missing rocm: /opt/rocm/bin/clang: too old -> optional: clang is chosen
+ok clang: clang version 21; 1 GPU targets; chosen for GPU kernels and CPU kernels
+ok gcc: g++ (Some) 13.2.0; for CPU kernels only: gcc has no AMDGPU target; optional, not tried\
+""")
+    assert told(checks.compiler_checks([old, gcc])[1:2]) == snapshot(
+        "ok gcc: g++ (Some) 13.2.0; for CPU kernels only: gcc has no AMDGPU target; chosen for CPU kernels"
+    )
+    assert checks.chosen_compilers([replace(old, given=True), gcc]) == (None, None)
+
+
+def test_what_the_cache_holds_and_may_hold_is_shown(tmp_path, monkeypatch):
+    """Its two parts, and the limit; one that takes no files costs time, not results; no number is no limit."""
+    rows = []
+
+    def look(variable, value):
+        monkeypatch.setenv(variable, str(value))
+        rows.append(checks.compiler_checks([])[-1])
+
+    ContentCache(tmp_path).get_or_make("ab" + "0" * 62, lambda: {"code.so": bytes(40 * 2**20)})
+    look("ROCATTN_CACHE_DIR", tmp_path)
+    (tmp_path / "gate" / "envs").mkdir(parents=True)
+    look("ROCATTN_CACHE_GIB", "0")
+    look("ROCATTN_CACHE_GIB", "big")
+    monkeypatch.delenv("ROCATTN_CACHE_GIB")
+    (tmp_path / "file").touch()
+    look("ROCATTN_CACHE_DIR", tmp_path / "file" / "cache")
+    assert told(rows, tmp_path) == snapshot("""\
+ok cache: FOLDER: 0.04 GiB compiled code; at most 4 GiB each
+ok cache: FOLDER: 0.04 GiB compiled code, 0.00 GiB the gate's environments; no limit
+broken cache: ROCATTN_CACHE_GIB is 'big': set it to a number of GiB (0 for no limit), or unset it -> correct the
+    variable, or unset it
+warning cache: FOLDER/file/cache: Not a directory -> set ROCATTN_CACHE_DIR to a writable folder\
+""")
+
+
+@pytest.mark.parametrize(("governor", "status"), [("performance", "ok"), ("powersave", "warning")])
+def test_what_makes_times_noisy_is_a_warning(tmp_path, monkeypatch, governor, status):
+    """A governor that saves power (read from every core; one without is passed over), a quota and a busy machine."""
+    for core in ("cpu0", "cpu1"):
+        (tmp_path / core / "cpufreq").mkdir(parents=True)
+    (tmp_path / "cpu0" / "cpufreq" / "scaling_governor").write_text(f"{governor}\n")
+    monkeypatch.setattr(checks.machine, "cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(checks.machine, "load_average", lambda: 900.0)
+    rows = {row.name: row for row in checks.hygiene_checks(tmp_path)}
+    assert (rows["governor"].status, rows["governor"].detail) == (status, governor)
+    assert told([rows["control group"]]) == snapshot("""\
+warning control group: CPU quota 1.5 cores, no memory limit -> give the container whole cores (cpuset) instead of a
+    quota: throttling shows as outliers\
+""")
+    assert (rows["load"].status, rows["load"].detail.partition(" ")[0]) == ("warning", "900.00")
 
 
 def test_a_broken_numpy_is_status_4_and_no_traceback(tmp_path):
@@ -178,20 +315,6 @@ def test_a_backend_that_computes_nonsense_does_not_pass(monkeypatch):
     assert found == {"a small attention gives a wrong result"}
 
 
-def test_tools_are_found_on_path_or_in_rocm(tmp_path, monkeypatch, write_tool):
-    """A profiler in ROCM_PATH/bin counts; its version is what it prints; one that does not start is a warning."""
-    write_tool(tmp_path / "bin" / "rocprofv3", "echo 'version: 1.0.0, git revision: abc'")
-    write_tool(tmp_path / "bin" / "omniperf", "echo omniperf version: 2.0.1")
-    (tmp_path / "bin" / "rocprof").write_bytes(b"\x7fELF, but not really")
-    (tmp_path / "bin" / "rocprof").chmod(0o755)
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    rows = {row.name: row for row in checks.profiler_checks()}
-    assert rows["rocprofv3"].detail == f"1.0.0, ROCm 7.0 ({tmp_path / 'bin' / 'rocprofv3'})"
-    assert rows["rocprof-compute"].detail == f"2.0.1 ({tmp_path / 'bin' / 'omniperf'})"
-    assert (rows["rocprof"].status, rows["rocprofv2"].status) == ("warning", "missing")
-
-
 @pytest.mark.parametrize(
     ("version", "status"),
     [("1.0.0", "ok"), ("0.6.0", "ok"), ("0.5.0", "missing"), ("9.9.9", "warning"), ("", "missing")],
@@ -206,76 +329,6 @@ def test_pc_sampling_comes_with_the_release(tmp_path, monkeypatch, write_tool, v
     assert row.status == status
     methods = row.detail.partition(";")[0].split(" and ")
     assert status != "ok" or methods == ["host_trap", "stochastic"][: 1 + (version == "1.0.0")]
-
-
-def test_without_programs_each_is_missing_with_its_use(tmp_path, monkeypatch):
-    """An empty PATH is no error."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    rows = {row.name: row for row in checks.tool_checks()}
-    for name in ("git", "amd-smi", "chromium"):
-        assert (rows[name].status, rows[name].detail) == ("missing", "not found")
-        assert rows[name].remedy
-
-
-def test_a_program_that_is_there_and_broken_is_no_version(tmp_path, monkeypatch, write_tool):
-    """amd-smi tells by a subcommand; its traceback has numbers of folders; what a signal ends is not all right."""
-    folder = tmp_path / "bin"
-    write_tool(folder / "amd-smi", '[ "$1" = version ] && echo "AMDSMI Tool: 24.6.3 | ROCm version: 6.2.1" || exit 2')
-    write_tool(folder / "chromium", "kill -9 $$")
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.defpath}")
-    rows = {row.name: row for row in checks.tool_checks()}
-    assert (rows["amd-smi"].status, rows["amd-smi"].detail) == ("ok", f"24.6.3 ({folder / 'amd-smi'})")
-    assert (rows["chromium"].status, rows["chromium"].remedy) == ("warning", "repair or remove it")
-    assert "ends with status -9: it prints nothing" in rows["chromium"].detail
-    write_tool(folder / "amd-smi", "echo '  File \"/opt/rocm-6.3.0/libexec/x.py\"' >&2; echo No amdsmi >&2; exit 1")
-    row = {row.name: row for row in checks.tool_checks()}["amd-smi"]
-    assert row.status == "warning"
-    assert row.detail.startswith("does not work, `version` ends with status 1: No amdsmi (")
-
-
-def test_gpus_are_listed_with_what_matters(tmp_path):
-    """Name, target, compute units and memory stand in one row a device."""
-    device = GpuDevice("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 304, 192 << 30, 64)
-    rows = checks.gpu_checks(GpuProbe([device], runtime="7.2.53211", bindings="10.0"))
-    assert [row.status for row in rows] == ["ok"] * 3
-    assert rows[1].detail == "AMD Instinct MI300X, gfx942:sramecc+:xnack-, 304 CUs, 192 GiB, wave64"
-
-
-def test_a_gpu_without_kernels_is_a_warning(tmp_path):
-    """An integrated GPU comes first in HIP's order now and then; on RDNA HIP counts pairs of compute units."""
-    small = GpuDevice("AMD Radeon Graphics", "gfx90c:xnack-", 8, 4 << 30, 64)
-    card = GpuDevice("Radeon RX 7900 XT", "gfx1100", 42, 20 << 30, 32)
-    _, first, second, _ = checks.gpu_checks(GpuProbe([small, card], runtime="7.2.53211", bindings="10.0"))
-    assert (first.status, second.status) == ("warning", "ok")
-    assert first.detail.endswith("wave64: there are no kernels for it")
-    assert first.remedy == "choose another device with HIP_VISIBLE_DEVICES"
-    assert second.detail == "Radeon RX 7900 XT, gfx1100, 42 WGPs, 20 GiB, wave32"
-
-
-def test_the_first_usable_compiler_is_chosen(own_cache):
-    """One row each; with none usable a row says what to install."""
-    old = Compiler(
-        "rocm", ("/opt/rocm/bin/clang",), version="clang version 15", reason="too old", host_reason="too old"
-    )
-    good = Compiler("clang", ("/usr/bin/clang",), ("ld.lld",), "clang version 21", ("gfx942",))
-    absent = Compiler("ziglang", reason="not installed", host_reason="not installed")
-    gcc = Compiler("gcc", ("g++",), version="g++ (Some) 13.2.0", reason="gcc has no AMDGPU target")
-    rows = checks.compiler_checks([absent, old, good, gcc])
-    assert [(row.name, row.status) for row in rows[:3]] == [
-        ("ziglang", "missing"),
-        ("rocm", "missing"),
-        ("clang", "ok"),
-    ]
-    assert "chosen for GPU kernels and CPU kernels" in rows[2].detail
-    assert (rows[3].status, rows[3].detail) == (
-        "ok",
-        "g++ (Some) 13.2.0; for CPU kernels only: gcc has no AMDGPU target; optional, not tried",
-    )
-    assert rows[1].detail == "/opt/rocm/bin/clang: too old"
-    rows = checks.compiler_checks([old, gcc])
-    assert rows[1].detail.endswith("chosen for CPU kernels")
-    assert checks.chosen_compilers([replace(old, given=True), gcc]) == (None, None)
 
 
 def test_cpu_kernels_name_compiler_and_instruction_set(monkeypatch, host_compiler):
@@ -303,47 +356,3 @@ def test_kernels_that_a_variable_breaks_are_a_row(monkeypatch, name):
     (row,) = (row for row in checks.compiler_checks([]) if row.name == "CPU kernels")
     host_isa.cache_clear()
     assert (row.status, name in row.detail) == ("broken", True)
-
-
-def test_a_cache_that_takes_no_files_is_a_warning(tmp_path, monkeypatch):
-    """It costs time, not results: a warning that names the variable to set."""
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    row = checks.compiler_checks([])[-1]
-    assert (row.name, row.status) == ("cache", "warning")
-    assert "ROCATTN_CACHE_DIR" in row.remedy
-
-
-def test_what_the_cache_holds_and_may_hold_is_shown(tmp_path, monkeypatch):
-    """Its two parts, and the limit; a limit that is no number is refused."""
-    monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tmp_path))
-    ContentCache(tmp_path).get_or_make("ab" + "0" * 62, lambda: {"code.so": bytes(40 * 2**20)})
-    row = checks.compiler_checks([])[-1]
-    assert (row.status, row.detail) == ("ok", f"{tmp_path}: 0.04 GiB compiled code; at most 4 GiB each")
-    (tmp_path / "gate" / "envs").mkdir(parents=True)
-    monkeypatch.setenv("ROCATTN_CACHE_GIB", "0")
-    row = checks.compiler_checks([])[-1]
-    assert row.detail.endswith("0.00 GiB the gate's environments; no limit")
-    monkeypatch.setenv("ROCATTN_CACHE_GIB", "big")
-    row = checks.compiler_checks([])[-1]
-    assert (row.status, "is 'big': set it to a number of GiB" in row.detail) == ("broken", True)
-    assert row.remedy
-
-
-@pytest.mark.parametrize(("governor", "status"), [("performance", "ok"), ("powersave", "warning")])
-def test_a_frequency_governor_that_saves_power_is_a_warning(tmp_path, governor, status):
-    """Read from every core; a core without one is passed over."""
-    for core in ("cpu0", "cpu1"):
-        (tmp_path / core / "cpufreq").mkdir(parents=True)
-    (tmp_path / "cpu0" / "cpufreq" / "scaling_governor").write_text(f"{governor}\n")
-    row = next(row for row in checks.hygiene_checks(tmp_path) if row.name == "governor")
-    assert (row.status, row.detail) == (status, governor)
-
-
-def test_a_cpu_quota_and_a_busy_machine_are_warnings(monkeypatch):
-    """Both make times noisy in ways that no statistics undo."""
-    monkeypatch.setattr(checks.machine, "cpu_quota", lambda: 1.5)
-    monkeypatch.setattr(checks.machine, "load_average", lambda: 900.0)
-    rows = {row.name: row for row in checks.hygiene_checks()}
-    assert (rows["load"].status, rows["control group"].status) == ("warning", "warning")
-    assert "1.5 cores" in rows["control group"].detail

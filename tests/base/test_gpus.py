@@ -171,7 +171,7 @@ def test_an_ambiguous_target_is_refused_with_its_products():
         "'gfx942' is the target of several products, name one: Instinct MI300A, Instinct MI300X, Instinct MI308X, "
         "Instinct MI325X"
     )
-    with pytest.raises(GpuFactsError, match="no facts are known of a GPU 'gfx1034'"):
+    with pytest.raises(GpuFactsError, match="no facts are known about a GPU 'gfx1034'"):
         product("gfx1034")
 
 

@@ -238,7 +238,7 @@ def test_the_first_usable_compiler_is_chosen(own_cache):
     assert told(checks.compiler_checks([absent, old, good, gcc])[:4]) == snapshot("""\
 missing ziglang: not installed -> optional: clang is chosen
 missing rocm: /opt/rocm/bin/clang: too old -> optional: clang is chosen
-ok clang: clang version 21; 1 GPU targets; chosen for GPU kernels and CPU kernels
+ok clang: clang version 21; 1 GPU target; chosen for GPU kernels and CPU kernels
 ok gcc: g++ (Some) 13.2.0; for CPU kernels only: gcc has no AMDGPU target; optional, not tried\
 """)
     assert told(checks.compiler_checks([old, gcc])[1:2]) == snapshot(

@@ -50,7 +50,7 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     """A line that was never the start of a record names the file and the line."""
     path = tmp_path / "passwd"
     path.write_text("root:x:0:0\n")
-    with pytest.raises(RocattnError, match=r"passwd:1 is no line of records"):
+    with pytest.raises(RocattnError, match=r"passwd:1 is not a record: is this the right file"):
         list(read_records(path))
     path.write_text('{"a": 1}\n')
     with pytest.raises(RocattnError, match=r"passwd:1 is not a rocattn record: .*missing required field"):

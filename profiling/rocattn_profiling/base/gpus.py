@@ -145,7 +145,7 @@ def architecture(target: str) -> Architecture:
     """
     name = target.partition(":")[0]
     if name not in _tables()["arch"]:
-        raise ArchError(f"no facts are known of an architecture {target!r}: there are of {', '.join(architectures())}")
+        raise ArchError(f"no facts are known about architecture {target!r}: there are of {', '.join(architectures())}")
     return _architecture(name)
 
 
@@ -190,7 +190,7 @@ def named(name: str) -> tuple[Product | OtherGpu, ...]:
     if mode and len(found) == 1 and isinstance(found[0], Product):
         return (_partition(found[0], mode[0]),)
     if not found:
-        raise GpuFactsError(f"no facts are known of a GPU {name!r}: there are of {', '.join(known_names())}")
+        raise GpuFactsError(f"no facts are known about a GPU {name!r}: there are of {', '.join(known_names())}")
     return found
 
 
@@ -292,7 +292,7 @@ def with_reported(reported: Mapping[str, object], known: Product | None = None) 
         found = reported_as(name, arch.name, device_id, stated.get("cus"))
         known = _common([each for each in found if isinstance(each, Product)], stated)
     if known is not None and known.arch.name != arch.name:
-        raise GpuFactsError(f"the report is of a {arch.name}, but {known.name} is a {known.arch.name}")
+        raise GpuFactsError(f"the report is from a {arch.name}, but {known.name} is a {known.arch.name}")
     numbers = _numbers(said, arch)
     arch = replace(arch, **{name: number for name, number in numbers.items() if name in _ARCHITECTURE_SAYS})
     own = {name: number for name, number in numbers.items() if name not in _ARCHITECTURE_SAYS}

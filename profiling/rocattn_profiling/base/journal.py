@@ -45,12 +45,12 @@ def entry_of(line: bytes, kind: type[T]) -> T:
     """Return the result of a line; one of an older version has no checksum.
 
     Raises:
-        DamagedError: When its checksum is another.
+        DamagedError: When its checksum differs.
         DocumentError: When it was cut off, or is of another type.
     """
     found = _CHECKSUM.search(line)
     if found is not None and found[1] != b"%d" % zlib.crc32(line[: found.start()]):
-        raise DamagedError("it was changed after it was written: its checksum is another")
+        raise DamagedError("it was changed after it was written: its checksum differs")
     return decoded(line, kind)
 
 

@@ -84,7 +84,7 @@ def lds_access(arch: str, wave_size: int, direction: str, nbytes: int) -> LdsAcc
     accesses = lds_accesses(arch, wave_size)
     known = [access for access in accesses if access.direction == direction and access.bytes >= nbytes]
     if not known:
-        raise ValueError(f"nothing is known of a {direction} of {nbytes} bytes on {arch}")
+        raise ValueError(f"nothing is known about a {direction} of {nbytes} bytes on {arch}")
     return min(known, key=lambda access: access.bytes)
 
 

@@ -337,7 +337,7 @@ def _compiler_row(group: str, compiler: Compiler, gpu: Compiler | None, host: Co
             return DoctorCheck(group, name, "broken", program + compiler.reason, _UNSET)
         remedy = f"optional: {gpu.kind} is chosen" if gpu else "optional: one compiler is enough"
         return DoctorCheck(group, name, "missing", program + compiler.reason, remedy)
-    what = f"{len(compiler.targets)} GPU targets"
+    what = f"{len(compiler.targets)} GPU target{'s' * (len(compiler.targets) != 1)}"
     if compiler.reason:
         what = f"for CPU kernels only: {compiler.reason}"
     chosen = [kernels for kernels, which in (("GPU kernels", gpu), ("CPU kernels", host)) if which is compiler]
@@ -531,7 +531,7 @@ def gpu_checks(probed: GpuProbe) -> list[DoctorCheck]:
             continue
         if is_nvidia(device.arch):
             detail = f"{device.name}, {device.arch}, HIP forwarded to its driver: not an AMD GPU"
-            remedy = "no time of it is an AMD GPU's; unset ROCM_PATH to look for one"
+            remedy = "its times are not an AMD GPU's; unset ROCM_PATH to look for one"
             rows.append(DoctorCheck(group, f"device {index}", "warning", detail, remedy))
             continue
         # On RDNA HIP counts work-group processors, pairs of CUs: 42 on an RX 7900 XT, which is sold with 84.
@@ -605,6 +605,6 @@ def hygiene_checks(cpu: Path = Path("/sys/devices/system/cpu")) -> list[DoctorCh
     detail = f"{cpu_part}, {f'memory limit {limit / GIB:.1f} GiB' if limit else 'no memory limit'}"
     rows.append(DoctorCheck(group, "control group", "warning" if quota else "ok", detail, remedy))
     if "hypervisor" in cpu_flags():
-        note = "times depend on its neighbours: compare within one run only, as the gate does"
+        note = "times depend on its neighbors: compare within one run only, as the gate does"
         rows.append(DoctorCheck(group, "virtual machine", "warning", "yes", note))
     return rows

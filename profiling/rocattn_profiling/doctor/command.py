@@ -16,9 +16,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     from rocattn_profiling.base.console import add_common
 
     parser.description = (
-        "Say what this machine has: compilers, GPU, profilers, backends, measurement hygiene; and for each missing "
-        "thing what to do. Exit status 0 when nothing is broken, 4 when something that rocattn needs, or that a "
-        "ROCATTN_ variable asks for, does not work; with --gpu, 4 also unless attention runs on a GPU."
+        "Show what this machine has: compilers, GPU, profilers, backends, measurement hygiene; and what to do "
+        "about each missing thing. Exit status 0 when nothing is broken, 4 when something that rocattn needs, or that "
+        "a ROCATTN_ variable asks for, does not work; with --gpu, 4 also unless attention runs on a GPU."
     )
     parser.add_argument(
         "--hostgpu", action="store_true",
@@ -27,7 +27,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--gpu", nargs="?", const="", metavar="ARCH",
-        help="fail unless there is a GPU, of this architecture if one is named, and attention on it is right",
+        help="fail unless there is a GPU, of this architecture if one is named, and attention on it is correct",
     )  # fmt: skip
     parser.add_argument("--allow-stand-in", action="store_true", help="with --gpu: the stand-in counts as a GPU")
     add_common(parser)

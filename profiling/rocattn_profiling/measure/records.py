@@ -219,7 +219,7 @@ def read_records(path: Path) -> Iterator[Record]:
                 raise RocattnError(f"{path}:{number} is not a rocattn record: {error}") from error
             if line.startswith(b"{"):  # a record that was cut off
                 continue
-            raise RocattnError(f"{path}:{number} is no line of records: is this the right file?") from None
+            raise RocattnError(f"{path}:{number} is not a record: is this the right file?") from None
         if record.schema != SCHEMA:
             other = of_other_schema(f"{path}:{number}", record.schema, SCHEMA)
             raise RocattnError(f"{other}: use the one that wrote it")

@@ -47,7 +47,7 @@ UndecidedCode = Literal[
 """Why a number is undecided: for programs."""
 _QUIET_OR_ONE_THREAD = (
     "measure again on an idle machine (`rocattn doctor` shows the load), or, where several threads were measured, with "
-    "--threads 1: those of a BLAS that wait for one which lost its core take up the others"
+    "--threads 1: BLAS threads that wait for one that lost its core keep the other cores busy"
 )
 WIDE_INTERVAL: Reason[UndecidedCode] = Reason(
     "wide_interval",
@@ -56,7 +56,7 @@ WIDE_INTERVAL: Reason[UndecidedCode] = Reason(
 )
 DISTURBED: Reason[UndecidedCode] = Reason(
     "disturbed",
-    "other processes kept taking the CPU from most launches of a side, whose times then depend on each other",
+    "other processes kept taking the CPU from most launches of one side, whose times then depend on each other",
     _QUIET_OR_ONE_THREAD,
 )
 CROWDED: Reason[UndecidedCode] = Reason(
@@ -66,18 +66,18 @@ CROWDED: Reason[UndecidedCode] = Reason(
 )
 ABOVE_CEILING: Reason[UndecidedCode] = Reason(
     "above_ceiling",
-    "the ceiling measured in this run was passed, so it is none: the machine was busy while it was measured, or the "
-    "data were in the caches",
+    "the result exceeds the ceiling measured in this run: the machine was busy while the ceiling was "
+    "measured, or the data were in the caches",
     "measure again on an idle machine (`rocattn doctor` shows the load)",
 )
 DISTURBED_CEILING: Reason[UndecidedCode] = Reason(
     "disturbed_ceiling",
-    "other processes kept taking the CPU while the ceilings were measured, which then are too low",
+    "other processes kept taking the CPU while the ceilings were measured, so they are too low",
     _QUIET_OR_ONE_THREAD,
 )
 FLOAT32_CEILING: Reason[UndecidedCode] = Reason(
     "float32_ceiling",
-    "the GEMM ceiling is of float32 products, which 16-bit instructions pass; or the machine was busy while it was "
+    "the GEMM ceiling is for float32 products, which 16-bit instructions exceed; or the machine was busy while it was "
     "measured",
     "compare TFLOP/s, or measure again on an idle machine (`rocattn doctor` shows the load)",
 )

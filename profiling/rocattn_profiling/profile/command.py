@@ -23,14 +23,14 @@ together. Everything the profiler writes is in DIR/passes, what was done and wha
   rocattn profile --pc-sampling -- ./app        and hot spots by source line: rocattn report DIR
   rocattn profile --thread-trace --kernel attn -- ./app
                                                 and each instruction's cycles in a launch of a kernel
-  rocattn profile --list --arch gfx1100         which groups there are, and their counters
+  rocattn profile --list --arch gfx1100         the available groups, and their counters
   rocattn profile --dry-run --arch gfx942 -- ./app
                                                 the command lines, without a GPU or a profiler
 
 exit status: 0 every pass has all its counters
              3 no profiler, or not everything that --metrics names was measured (profile.json says what and why)
              4 usage or environment error
-             130 interrupted: the finished passes are kept (--resume goes on)"""
+             130 interrupted: the finished passes are kept (--resume continues)"""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -55,23 +55,25 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--tool", default="", metavar="NAME[@ROCM]",
-        help="rocprofv3, rocprofv2, rocprof or rocprof-compute; with --dry-run also that of a release: rocprofv3@6.2",
+        help="rocprofv3, rocprofv2, rocprof or rocprof-compute; with --dry-run also one of a release: rocprofv3@6.2",
     )  # fmt: skip
     parser.add_argument("--arch", default="", metavar="GFX", help="the GPU's architecture (default: this machine's)")
     parser.add_argument("--format", default="", choices=("csv", "rocpd"), help="what rocprofv3 writes (default csv)")
-    parser.add_argument("--timeout", type=_seconds, default=900.0, metavar="S", help="limit of a pass (default 900 s)")
+    parser.add_argument(
+        "--timeout", type=_seconds, default=900.0, metavar="S", help="time limit for each pass (default 900 s)"
+    )
     parser.add_argument(
         "--keep-env", nargs="+", default=[], metavar="NAME",
-        help="pass these variables on although they are another profiler's (they are taken out otherwise)",
+        help="keep these variables although they belong to another profiler (by default they are removed)",
     )  # fmt: skip
-    parser.add_argument("--kernel", default="", metavar="REGEX", help="count only kernels with such a name")
+    parser.add_argument("--kernel", default="", metavar="REGEX", help="count only kernels whose name matches")
     parser.add_argument(
-        "--launches", default="", metavar="RANGE", help="count only these of each kernel: 3, 2-10, [2-10,15]"
+        "--launches", default="", metavar="RANGE", help="count only these launches of each kernel: 3, 2-10, [2-10,15]"
     )
     parser.add_argument("--gpu-id", type=int, metavar="N", help="count only on the N-th GPU of this machine, from 0")
-    parser.add_argument("--resume", action="store_true", help="go on with the collection in DIR at the missing pass")
-    parser.add_argument("--dry-run", action="store_true", help="print the passes and their command lines, and end")
-    parser.add_argument("--list", action="store_true", help="list groups and metrics with their counters, and end")
+    parser.add_argument("--resume", action="store_true", help="resume the collection in DIR at the missing pass")
+    parser.add_argument("--dry-run", action="store_true", help="print the passes and their command lines, and exit")
+    parser.add_argument("--list", action="store_true", help="list groups and metrics with their counters, and exit")
     parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
 
 
@@ -115,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         emit_json(collection)
     lacking = [name for name in dict.fromkeys(arguments.metrics) if name in collection.left_out]
     if lacking:
-        say(f"not measured, though asked for with --metrics (status 3): {', '.join(lacking)}")
+        say(f"requested with --metrics but not measured (status 3): {', '.join(lacking)}")
     if gaps := collection.coverage.gaps("measured"):
         say(gaps)
     return NOT_MEASURED if lacking else collection.coverage.status()
@@ -141,7 +143,7 @@ def _show(job: Job) -> None:
     for note in job.plan.notes:
         say(f"note: {note}")
     if job.removed:
-        say(f"taken out of the environment: {', '.join(job.removed)} (--keep-env passes them on)")
+        say(f"removed from the environment: {', '.join(job.removed)} (--keep-env keeps them)")
 
 
 def _dry(arguments: argparse.Namespace, job: Job) -> int:
@@ -188,7 +190,7 @@ def _list(arguments: argparse.Namespace, machine: Hardware) -> int:
     for name, about in group_names().items():
         usual = "" if name in default_groups() else " (only if named)"
         print(f"{name}{usual}: {about}\n    {' '.join(rows[name]) or f'no counters on {counters.arch}'}")
-    print("Metrics (each is made of a part of the groups' counters):")
+    print("Metrics (each computed from some of the groups' counters):")
     for key, names in metrics.items():
         print(f"  {key}: {' '.join(names) or f'cannot be counted on {counters.arch}'}")
     return OK

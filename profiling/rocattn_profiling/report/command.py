@@ -47,8 +47,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", metavar="PATH", help="records.jsonl, or a folder of them (default OUT/../bench)")
     parser.add_argument(
         "--format", action="extend", nargs="+", choices=FILES, metavar="FORMAT",
-        help="html (one self-contained file), md (short, for a comment), json (with raw samples), csv (a row a "
-        "measurement), samples (CSV, a row a sample); default html md json",
+        help="html (one self-contained file), md (short, for a comment), json (with raw samples), csv (one row per "
+        "measurement), samples (CSV, one row per sample); default html md json",
     )  # fmt: skip
     report_profile.add_options(parser)
 

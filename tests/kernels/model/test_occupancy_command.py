@@ -33,7 +33,7 @@ def test_command_answers_for_one_kernel(capsys):
     [
         (["--arch", "gfx1100"], "say --vgprs"),
         (["--vgprs", "3"], "say --arch"),
-        (["--arch", "gfx803", "--vgprs", "3"], "no facts are known of an architecture 'gfx803'"),
+        (["--arch", "gfx803", "--vgprs", "3"], "no facts are known about architecture 'gfx803'"),
         (["--cases", "none.csv"], "cannot read none.csv"),
         (["--cases", "none.csv", "--vgprs", "3"], "--vgprs cannot be"),
     ],

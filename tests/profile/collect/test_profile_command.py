@@ -203,7 +203,7 @@ def test_a_choice_is_passed_on_to_the_profiler(machine, capsys, tool, options, p
         ("rocprof@6.2", ("--launches", "3"), "cannot count certain launches of each kernel; filter the report instead"),
         ("rocprofv2@6.2", ("--gpu-id", "0"), "counts on every GPU"),
         ("rocprof-compute@7.0", ("--gpu-id", "0"), "counts on every GPU"),
-        ("rocprofv3@7.0", ("--launches", "0"), "say the launches of each kernel like 3, 2-10 or [2-10,15]"),
+        ("rocprofv3@7.0", ("--launches", "0"), "write the launches of each kernel as 3, 2-10 or [2-10,15]"),
         ("rocprofv3@7.0", ("--kernel", "("), "no regular expression"),
     ],
 )

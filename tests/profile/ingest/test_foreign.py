@@ -6,10 +6,12 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.profile import ingest
 
+from ..kit import lines_of
 from . import generators as g
 from . import older_generators as older
 from .test_formats import held, truth
@@ -21,56 +23,67 @@ NODE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "tool", "said"),
-    [
-        ("a.pftrace", PACKET * 20, "Perfetto", "rocprofv3 --kernel-trace --output-format csv json rocpd"),
-        ("renamed", PACKET * 20, "Perfetto", "a Perfetto trace"),
-        ("perfetto-trace.proto", b"\n\xff\xff\x03" + b"\0" * 50, "Perfetto", "a Perfetto trace"),
-        ("a.ncu-rep", b"NVR\0\1\2", "Nsight Compute", "of an NVIDIA GPU"),
-        ("a.nsys-rep", b"\1\2\3\0" * 9, "Nsight Systems", "of an NVIDIA GPU"),
-        ("a.xlsx", b"PK\3\4\0\0", "", "an archive or workbook"),
-        ("smi.json", b'[{"gpu": 0, "usage": {"gfx_activity": {"value": 3, "unit": "%"}}}]', "amd-smi", "no kernels"),
-        ("smi.csv", b"timestamp,gpu,power_usage,hotspot_temperature\n1,0,100,50\n", "amd-smi", "no kernels"),
-        ("smi.txt", b"GPU: 0\n    USAGE:\n        GFX_ACTIVITY: 3 %\n", "amd-smi", "no kernels"),
-        ("2.1_Speed-of-Light.csv", b"Metric,Avg,Unit,Peak,Pct of Peak\nVALU,1,GFLOP,2,3\n", "rocprof-compute",
-         "`rocprof-compute analyze`, computed from pmc_perf.csv, which is read: give the workload's folder"),
-        ("16.3.csv", b"Metric,Avg,Min,Max,Unit\nx,1,1,1,y\n", "rocprof-compute", "rocprof-compute analyze"),
-        ("0.1.csv", b"Kernel_Name,Count,Sum(ms),Mean(ms),Pct\nk,1,1,1,1\n", "rocprof-compute", "top kernels"),
-        ("gpu_timeline.csv", b"type,time ms,percent\nbusy,1,2\n", "TraceLens", "give the trace itself"),
-        ("GEMM.csv", b"name,param: M,param: N\naten::mm,1,2\n", "TraceLens", "a table of TraceLens"),
-        ("idle.csv", b"rank,idle_time_us,compute_time_us\n0,1,2\n", "HolisticTraceAnalysis", "give the trace itself"),
-        ("other.json", b'{"traceEvents": [{"ph": "X", "name": "x"}]}', "", "a Chrome trace of neither PyTorch's"),
-        ("results.json", b',{"args":{"name":"COPY"},"ph":"M","pid":1,"name":"process_name"}\n', "rocprof",
-         "rocprof 1's trace without kernels"),
-        ("any.json", b'{"a": 1}', "", "a JSON file that no profiler known here wrote"),
-    ],
-)  # fmt: skip
-def test_a_known_file_is_named(tmp_path, name, content, tool, said):
-    """By its content where that tells, else by the end of its name; a blank line first makes no trace of a text."""
-    (tmp_path / name).write_bytes(content)
-    (tmp_path / "notes.txt").write_bytes(b"\na text that starts with an empty line\n")
+FILES = {
+    "a.pftrace": PACKET * 20, "renamed": PACKET * 20, "perfetto-trace.proto": b"\n\xff\xff\x03" + b"\0" * 50,
+    "a.ncu-rep": b"NVR\0\1\2", "a.nsys-rep": b"\1\2\3\0" * 9, "a.xlsx": b"PK\3\4\0\0",
+    "smi.json": b'[{"gpu": 0, "usage": {"gfx_activity": {"value": 3, "unit": "%"}}}]',
+    "smi.csv": b"timestamp,gpu,power_usage,hotspot_temperature\n1,0,100,50\n",
+    "smi.txt": b"GPU: 0\n    USAGE:\n        GFX_ACTIVITY: 3 %\n",
+    "2.1_Speed-of-Light.csv": b"Metric,Avg,Unit,Peak,Pct of Peak\nVALU,1,GFLOP,2,3\n",
+    "16.3.csv": b"Metric,Avg,Min,Max,Unit\nx,1,1,1,y\n",
+    "0.1.csv": b"Kernel_Name,Count,Sum(ms),Mean(ms),Pct\nk,1,1,1,1\n",
+    "gpu_timeline.csv": b"type,time ms,percent\nbusy,1,2\n", "GEMM.csv": b"name,param: M,param: N\naten::mm,1,2\n",
+    "idle.csv": b"rank,idle_time_us,compute_time_us\n0,1,2\n",
+    "other.json": b'{"traceEvents": [{"ph": "X", "name": "x"}]}',
+    "results.json": b',{"args":{"name":"COPY"},"ph":"M","pid":1,"name":"process_name"}\n', "any.json": b'{"a": 1}',
+    "notes.txt": b"\na text that starts with an empty line\n",  # which makes no trace of it
+}  # fmt: skip
+
+
+def test_a_known_file_is_named(tmp_path):
+    """By its content where that tells, else by the end of its name; databases by their tables.
+
+    rocprof 1 writes one beside results.csv, Nsight Systems exports one.
+    """
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    for name, table in (("results.db", "KERN"), ("nsys.db", "CUPTI_ACTIVITY_KIND_KERNEL"), ("x.db", "x")):
+        with closing(sqlite3.connect(tmp_path / name)) as made, made:
+            made.execute(f"CREATE TABLE {table} (name)")
     found = {summary.source.file.rpartition("/")[2]: summary.source for summary in ingest.describe([tmp_path])}
-    assert said in found[name].skipped
-    assert found[name].tool == tool
-    assert found["notes.txt"].skipped == "a text file that no profiler known here wrote"
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        ("KERN", "rocprof 1's copy of the launches"),
-        ("CUPTI_ACTIVITY_KIND_KERNEL", "NVIDIA"),
-        ("x", "no profiler known"),
-    ],
-)
-def test_a_known_database_is_named(tmp_path, table, said):
-    """rocprof 1 writes one beside results.csv, Nsight Systems exports one."""
-    with closing(sqlite3.connect(tmp_path / "results.db")) as made:
-        made.execute(f"CREATE TABLE {table} (name)")
-        made.commit()
-    (found,) = ingest.describe([tmp_path])
-    assert said in found.source.skipped
+    said = {f"{name} ({source.tool})": source.skipped for name, source in sorted(found.items())}
+    assert lines_of(said) == snapshot("""\
+0.1.csv (rocprof-compute): top kernels of `rocprof-compute analyze`, computed from pmc_perf.csv, which is read: pass
+    the workload's folder
+16.3.csv (rocprof-compute): a table of `rocprof-compute analyze`, computed from pmc_perf.csv, which is read: pass the
+    workload's folder
+2.1_Speed-of-Light.csv (rocprof-compute): a table of `rocprof-compute analyze`, computed from pmc_perf.csv, which is
+    read: pass the workload's folder
+GEMM.csv (TraceLens): a table of TraceLens, computed from a trace: pass the trace itself
+a.ncu-rep (Nsight Compute): a report of Nsight Compute from an NVIDIA GPU: rocattn reports on AMD GPUs only
+a.nsys-rep (Nsight Systems): a report of Nsight Systems from an NVIDIA GPU: rocattn reports on AMD GPUs only
+a.pftrace (Perfetto): a Perfetto trace (rocprofv3 -f pftrace, rocprof-sys): record with rocprofv3 --kernel-trace
+    --output-format csv json rocpd, which are read
+a.xlsx (): an archive or workbook: unpack it, or pass the files that it was made from
+any.json (): a JSON file that no known profiler wrote
+gpu_timeline.csv (TraceLens): a table of TraceLens, computed from a trace: pass the trace itself
+idle.csv (HolisticTraceAnalysis): a table of HolisticTraceAnalysis, computed from a trace: pass the trace itself
+notes.txt (): a text file that no known profiler wrote
+nsys.db (Nsight Systems): Nsight Systems' export from an NVIDIA GPU: rocattn reports on AMD GPUs only
+other.json (): a Chrome trace of neither PyTorch's profiler nor rocprof 1: record with rocprofv3 --kernel-trace
+    --output-format csv json rocpd, which are read
+perfetto-trace.proto (Perfetto): a Perfetto trace (rocprofv3 -f pftrace, rocprof-sys): record with rocprofv3 --kernel-
+    trace --output-format csv json rocpd, which are read
+renamed (Perfetto): a Perfetto trace (rocprofv3 -f pftrace, rocprof-sys): record with rocprofv3 --kernel-trace
+    --output-format csv json rocpd, which are read
+results.db (rocprof): rocprof 1's copy of the launches in results.csv, which is read: pass that file
+results.json (rocprof): rocprof 1's trace without kernels: --hip-trace or --sys-trace records them; results.csv has
+    them, too
+smi.csv (amd-smi): amd-smi's readings: clocks, power and temperatures, no kernels
+smi.json (amd-smi): amd-smi's readings: clocks, power and temperatures, no kernels
+smi.txt (amd-smi): amd-smi's readings: clocks, power and temperatures, no kernels
+x.db (): a SQLite database that no known profiler wrote\
+""")
 
 
 def test_compressed_json_is_read_as_it_is_plain(tmp_path):

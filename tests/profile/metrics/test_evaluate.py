@@ -204,21 +204,21 @@ def test_what_is_left_out_is_named():
             *problems, *sorted({why for reasons in left_out.values() for why in reasons}),
         ])  # fmt: skip
     assert lines_of(said) == snapshot("""\
-an occupancy above the wave slots: left out in 1 of 1: 40000 waves is above what is possible, 3328
-a part that is larger than its whole: pass pass_0: TCC_EA_RDREQ_32B_sum and TCC_EA_RDREQ_sum left out for 1 launches:
-    32-byte reads are some of all reads, but one has 675209 of 0
+an occupancy above the wave slots: left out in 1 of 1: 40000 waves is above the maximum, 3328
+a part that is larger than its whole: pass pass_0: TCC_EA_RDREQ_32B_sum and TCC_EA_RDREQ_sum left out in 1 launch:
+    32-byte reads are a subset of all reads, but one launch has 675209 of 0
 names of another architecture: l2_hit_pct 50 % of 1 () pass pass_0: TCC_EA_RDREQ_sum left out: these are gfx90a's
-    names: on this architecture they read 0 or nonsense; TCC_EA0_… is meant
-counters that stand still: l2_hit_pct 100 % of 1 ('of 1 of 2 launches',) pass pass_0: GRBM_GUI_ACTIVE reads 0 in 1 of
-    2 launches, left out: on Radeon the performance level must be pinned (amd-smi set -g 0 -l stable_std), else
-    counters stand still
+    names, which read 0 or nonsense on this architecture; use TCC_EA0_…
+counters that stand still: l2_hit_pct 100 % of 1 ('from 1 of 2 launches',) pass pass_0: GRBM_GUI_ACTIVE reads 0 in 1
+    of 2 launches, left out: on Radeon, pin the performance level (amd-smi set -g 0 -l stable_std), or counters stand
+    still
 one counter that stands still: read_bytes 1024 bytes of 1 () pass pass_0: SQ_WAVE_CYCLES left out: it reads 0 in 1 of
-    1 launches that executed instructions, so this GPU's profiler does not count it
-more waves than 64 blocks of 256 threads have: pass pass_0: 1 of 1 launches left out: SQ_WAVES is 87812120 where 16384
+    1 launch that executed instructions, so this GPU's profiler does not count it
+more waves than 64 blocks of 256 threads have: pass pass_0: 1 of 1 launch left out: SQ_WAVES is 87812120 where 16384
     work-items in blocks of 256 are launched, so other counters are wrong, too
 0/0, neither 0 % nor an error:
 a kernel shorter than its cycles: valu_busy_pct 0.0326332 % of 1 ("in 1 launch the counted cycles exceed the kernel's
-    time at the highest clock, so the profiler's own work is in them: too low",)\
+    time at the highest clock, so they include the profiler's own work: too low",)\
 """)
 
 
@@ -267,7 +267,7 @@ def test_a_kernel_takes_the_formula_most_launches_have():
     """Sums over launches counted in two ways would be of neither; how many launches it is of is said."""
     counted = ("k", 1000, {"TCC_HIT_sum": 1, "TCC_MISS_sum": 1})
     found = kernels(profile([[counted, counted, ("k", 1000, {"L2CacheHit": 10})]]))["k"].values["l2_hit_pct"]
-    assert (found.value, found.launches, found.flags) == (pytest.approx(50), 2, ("of 2 of 3 launches",))
+    assert (found.value, found.launches, found.flags) == (pytest.approx(50), 2, ("from 2 of 3 launches",))
 
 
 def test_files_of_many_passes_come_first():
@@ -316,7 +316,7 @@ def test_nothing_is_made_up_where_the_gpu_is_not_known():
     made.agents = made.agents.iloc[:0]
     evaluation = evaluate(made, devices_of(made))
     assert by_kernel(evaluation)[0].values == {}
-    assert evaluation.missing["l2_hit_pct"] == "needs which GPU it was"
+    assert evaluation.missing["l2_hit_pct"] == "needs the GPU that it ran on"
     named = by_kernel(evaluate(made, devices_of(made, "MI210")))
     assert named[0].values["l2_hit_pct"].value == pytest.approx(50)
 

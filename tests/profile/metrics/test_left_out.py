@@ -54,7 +54,7 @@ def test_the_first_wrong_launch_is_the_example():
 def test_a_silent_counter_is_dropped_alone(name, executed):
     """Whatever a kernel does, these count while it runs."""
     values, (problem,) = found(profile([[("k", 1000, HITS | {name: 0, executed: 5})]]))
-    assert f"{name} left out: it reads 0 in 1 of 1 launches that executed" in problem
+    assert f"{name} left out: it reads 0 in 1 of 1 launch that executed" in problem
     assert values["l2_hit_pct"].value == 75
 
 
@@ -62,7 +62,7 @@ def test_launch_with_contradictory_counters_is_dropped():
     """The busy cycles stand, though another counter moved."""
     values, (problem,) = found(profile([[("k", 1000, HITS | {"GRBM_GUI_ACTIVE": 0, "GRBM_COUNT": 9})]]))
     assert values == {}
-    assert "GRBM_GUI_ACTIVE, GRBM_COUNT reads 0 in 1 of 1 launches" in problem
+    assert "GRBM_GUI_ACTIVE, GRBM_COUNT read 0 in 1 of 1 launch," in problem
 
 
 def test_a_part_above_its_whole_drops_both():
@@ -104,11 +104,11 @@ def test_launch_numbers_do_not_depend_on_pass_order():
 @pytest.mark.parametrize(
     ("counted", "metric", "why"),
     [
-        ({"TCC_EA_RDREQ_LEVEL_sum": 7, "TCC_EA_RDREQ_sum": 0}, "read_latency_cycles", "divided by nothing"),
+        ({"TCC_EA_RDREQ_LEVEL_sum": 7, "TCC_EA_RDREQ_sum": 0}, "read_latency_cycles", "division by zero"),
         ({"TCP_TCC_READ_REQ_sum": 150, "TCP_TCC_WRITE_REQ_sum": 0, "TCP_TCC_ATOMIC_WITH_RET_REQ_sum": 0,
           "TCP_TCC_ATOMIC_WITHOUT_RET_REQ_sum": 0, "TCP_TOTAL_CACHE_ACCESSES_sum": 100}, "l1_hit_pct",
          "-50 % is below 0"),
-        ({"OccupancyPercent": 102.5}, "achieved_occupancy_pct", "102.5 % is above what is possible, 100"),
+        ({"OccupancyPercent": 102.5}, "achieved_occupancy_pct", "102.5 % is above the maximum, 100"),
         ({"OccupancyPercent": 101.5}, "achieved_occupancy_pct", ""),
         ({"OccupancyPercent": 0}, "achieved_occupancy_pct", ""),
     ],

@@ -56,7 +56,7 @@ def test_other_shapes_lend_nothing():
     evaluation = evaluate(made, devices_of(made))
     assert evaluation.values["read_bytes"][:3].tolist() == [64_000.0] * 3
     assert all(evaluation.values["read_bytes"][3:] != evaluation.values["read_bytes"][3:])
-    assert "over 3 launches, and too few measured k (2 of 3)" in evaluation.launches.problems[0]
+    assert "over 3 launches, too many for k (2 of 3)" in evaluation.launches.problems[0]
 
 
 def test_kernels_with_fewer_launches_than_sets_are_named():

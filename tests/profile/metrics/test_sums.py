@@ -50,7 +50,7 @@ def test_a_partial_share_uses_its_own_launches():
         for launches in ([("k", 1000, READS | writes)], [("k", 1000, READS | writes), ("k", 9000, READS)])
     )
     assert reads["memory_pct"].value == reads["memory_pct"].mean == both["memory_pct"].value > 0
-    assert reads["memory_pct"].flags == ("of 1 of 2 launches",)
+    assert reads["memory_pct"].flags == ("from 1 of 2 launches",)
     assert reads["read_gbps"].value == pytest.approx(1.28)
 
 
@@ -75,7 +75,7 @@ def test_an_impossible_launch_is_in_no_sum():
     """40 000 waves in one of two launches: the other's 200 are the kernel's."""
     counted = [{"SQ_LEVEL_WAVES_ACCUM": cycles, "GRBM_GUI_ACTIVE": 10} for cycles in (2000, 400_000)]
     found = kernels(profile([[("k", 1000, each) for each in counted]]))["k"].values["waves"]
-    assert (found.value, found.launches, found.flags) == (pytest.approx(200), 1, ("of 1 of 2 launches",))
+    assert (found.value, found.launches, found.flags) == (pytest.approx(200), 1, ("from 1 of 2 launches",))
 
 
 def test_two_kinds_of_gpus_are_never_one_group():
@@ -174,7 +174,7 @@ def test_cycles_of_another_pass_are_judged_by_what_was_used():
     long, short = ({"GRBM_GUI_ACTIVE": cycles} for cycles in (1000, 9000))
     busy = {"SQ_ACTIVE_INST_VALU": 1000}
     one = profile([[("k", 1000, long | busy), ("k", 1000, short)]])
-    assert kernels(one)["k"].values["valu_busy_pct"].flags == ("of 1 of 2 launches",)
+    assert kernels(one)["k"].values["valu_busy_pct"].flags == ("from 1 of 2 launches",)
     mixed = profile([[("k", 1000, busy)], [("k", 1000, short)]])
     assert kernels(mixed)["k"].values["valu_busy_pct"].flags == (f"in 1 launch {TOO_SHORT}", MIXED)
     second = profile([[("k", 1000, long | busy)], [("k", 1000, long | busy), ("k", 1000, short | busy)]])

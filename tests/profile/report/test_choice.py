@@ -7,7 +7,7 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
-from rocattn_profiling.profile.ingest.choice import LaunchChoice, ranges_of
+from rocattn_profiling.profile.ingest.choice import SYNTAX, LaunchChoice, ranges_of
 from rocattn_profiling.profile.ingest.table import SAMPLE_DTYPES
 from rocattn_profiling.profile.report import compare as profile_compare
 from rocattn_profiling.profile.report import report as profile_report
@@ -70,8 +70,8 @@ def options_in_order(options):
     [
         (("--kernel", "op_sulu"), "no kernel matches 'op_sulu': there are gated<&op_"),
         (("--kernel", "(op"), "'(op' is no regular expression"),
-        (("--launches", "0-3"), "--launches 0-3: say the launches of each kernel like 3, 2-10 or [2-10,15]"),
-        (("--launches", "9-3"), "--launches 9-3: say"),
+        (("--launches", "0-3"), f"--launches 0-3: write the launches of each kernel as {SYNTAX}"),
+        (("--launches", "9-3"), f"--launches 9-3: write the launches of each kernel as {SYNTAX}"),
         (("--launches", "70"), "--launches 70 leaves none of the 12 launches"),
         (("--gpu-id", "1"), "no GPU 1 ran a kernel: there is 4, 5"),
         (("--pair", "a=b"), "--pair compares with an earlier profile: name it with --against PATH"),
@@ -94,7 +94,7 @@ def test_two_kernels_are_compared_if_asked(run):
     assert second["paired_by"] == "instance"
     assert "was gated<&op_silu, float>" in text
     for asked, says in (
-        ("gated=gelu", "2 kernels match, say more of the name"), ("silu", "name a kernel of the earlier profile"),
+        ("gated=gelu", "2 kernels match, give more of the name"), ("silu", "name a kernel of the earlier profile"),
         ("relu=gelu", "no kernel matches 'relu'"),
     ):  # fmt: skip
         status, text, _ = run("--against", run.before, "--pair", asked)
@@ -113,7 +113,7 @@ def test_the_only_kernels_left_of_one_shape_are_a_pair():
     assert comparison.pairs[0].ratio == pytest.approx(0.5)
     assert comparison.lines[0].startswith("-50.0 %: kernel 1")
     assert (
-        "the only kernels left, launched with the same blocks, are a pair: naive before, tiled after"
+        "the only unmatched kernels, launched with the same blocks, are a pair: naive before, tiled after"
         in comparison.lines
     )
     wider = profile_report.build(launched(*[common] * 3, *[other | {"blocks": 4096}] * 3))

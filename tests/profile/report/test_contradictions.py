@@ -22,9 +22,9 @@ GPUS = {
     "8060S": (HALO | {"l2_channels": None}, "", 8),
 }  # fmt: skip
 QUANTITIES = (
-    r"(\d+) % of the wave slots filled", r"where (?:at most )?(\d+) % fit", r"waits (\d+) % of its waves' time",
+    r"(\d+) % of the wave slots filled", r"where (?:at most )?(\d+) % fit", r"its waves wait (\d+) % of their time",
     r"conflicts cost (\d+) % of the kernel's time", r"([\d,]+) L1 accesses per", r"with (\d+) % L2 hits",
-    r"([\d.]+) us per launch", r"(\d+) VGPRs", r"fewer blocks \((\d+)\)", r"fit at once|(\d+) blocks, and",
+    r"([\d.]+) µs per launch", r"(\d+) VGPRs", r"fewer blocks \((\d+)\)", r"fit at once|([\d,]+) blocks, and",
 )  # fmt: skip
 """What a sentence may say of a kernel: the same number wherever it is said."""
 

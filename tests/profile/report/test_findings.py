@@ -92,18 +92,18 @@ cache, infinity-cache-bound: moves 1.12 TB/s between L2 and memory, 140 % of the
     known)
 memory, memory-bound: memory bound at 78 % of 5.32 TB/s: fewer bytes make it faster, fewer instructions do not (at
     most 22 % of all kernels' time, more with fewer bytes)
-640, few-rounds: 46 % of the wave slots filled where 100 % fit: 640 blocks, and 1216 fit at once, so the last round is
-    53 % full; a launch of more work, or smaller blocks, fills the GPU (gain not known)
-700, few-rounds: 55 % of the wave slots filled where 100 % fit: 700 blocks, and 1216 fit at once, so the last round is
-    58 % full; a launch of more work, or smaller blocks, fills the GPU (gain not known)
-1217, few-rounds: 49 % of the wave slots filled where 100 % fit: 1217 blocks, and 1216 fit at once, so the last round
-    is 0 % full; a launch of more work, or smaller blocks, fills the GPU (gain not known)
-1300, few-rounds: 50 % of the wave slots filled where 100 % fit: 1300 blocks, and 1216 fit at once, so the last round
-    is 7 % full; a launch of more work, or smaller blocks, fills the GPU (gain not known)
+640, few-rounds: 46 % of the wave slots filled where 100 % fit: 640 blocks, and 1,216 fit at once, so the last round
+    is 53 % full; a larger launch, or smaller blocks, would fill the GPU (gain not known)
+700, few-rounds: 55 % of the wave slots filled where 100 % fit: 700 blocks, and 1,216 fit at once, so the last round
+    is 58 % full; a larger launch, or smaller blocks, would fill the GPU (gain not known)
+1217, few-rounds: 49 % of the wave slots filled where 100 % fit: 1,217 blocks, and 1,216 fit at once, so the last
+    round is 0 % full; a larger launch, or smaller blocks, would fill the GPU (gain not known)
+1300, few-rounds: 50 % of the wave slots filled where 100 % fit: 1,300 blocks, and 1,216 fit at once, so the last
+    round is 7 % full; a larger launch, or smaller blocks, would fill the GPU (gain not known)
 uneven, occupancy-below-theory: 46 % of the wave slots filled where 100 % fit, and the number of blocks does not
-    explain it: if they end unevenly, give the heavy ones first, or make blocks smaller (gain not known)
-dynamic, dynamic-lds: 46 % of the wave slots filled, where at most 100 % fit: it uses LDS, and the files say 0 bytes,
-    so it is allocated at launch; less of it per block may let more blocks work at a time (gain not known)
+    explain it: if they finish unevenly, launch the heavy ones first, or make blocks smaller (gain not known)
+dynamic, dynamic-lds: 46 % of the wave slots filled, where at most 100 % fit: it uses LDS although the files say 0
+    bytes, so LDS is allocated at launch; less of it per block may let more blocks run at once (gain not known)
 one block, few-blocks: fewer blocks (1) than compute units (304): 303 of them have nothing to do; split the work
     further (decode: over keys) (at most 100 % of all kernels' time)
 4.2 % of the time, few-blocks: fewer blocks (1) than compute units (304): 303 of them have nothing to do; split the

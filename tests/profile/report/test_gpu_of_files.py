@@ -123,7 +123,7 @@ def test_a_peak_that_is_not_known_is_asked_for(tmp_path, capsys, name):
     arch = {"Name": "gfx942"} if "Instinct" in name else {"Name": "gfx1101", "Gfx_Target_Version": "110001"}
     g.v3_agents(tmp_path / "a_agent_info.csv", Num_Xcc="1", Cu_Count="54", Simd_Count="216", Product_Name=name, **arch)
     text = said(capsys, tmp_path, "--out", tmp_path / "out")
-    assert "memory without the memory's peak bandwidth" in text
+    assert "memory unknown without the memory's peak bandwidth" in text
     assert f"next      rocattn report {tmp_path} --peak memory=RATE\n" in text
     assert "82 % of 0.50 TB/s" in said(capsys, tmp_path, "--peak", "memory=500GB/s", "--out", tmp_path / "out")
 
@@ -133,7 +133,7 @@ def test_a_given_peak_goes_first_and_is_called_given(tmp_path, capsys):
     run = rocprof1(tmp_path / "run", {})
     text = said(capsys, run, "--peak", "hbm=1.5TB/s", "--out", tmp_path / "out")
     assert text.startswith("Kernel 1 (100 % of GPU time): memory bound at 84 % of 1.50 TB/s")
-    assert "note: peaks as given with --peak, not of the tables or files: hbm=1.5TB/s" in text
+    assert "note: peaks from --peak, not from tables or files: hbm=1.5TB/s" in text
     assert '"peak_gbps": "given"' in (tmp_path / "out/profile.json").read_text()
 
 

@@ -38,10 +38,10 @@ def test_copies_of_every_launch_are_not_of_the_set_up():
         groups(*[(FILL, ns)] * fills, *[("mine", 20_000)] * 11)[COPIES].text for fills, ns in ((12, 9_000), (2, 90_000))
     )
     assert lines_of({"12 fills": often, "2 fills": once}) == snapshot("""\
-12 fills: 12 for 11 launches: keep data on the GPU between launches, and do not clear what is overwritten (hipMemcpy,
-    hipMemset)
-2 fills: 2 for 11 launches: keep data on the GPU between launches, and do not clear what is overwritten (hipMemcpy,
-    hipMemset); ignore this if only the set-up copies\
+12 fills: 12 for 11 launches: keep data on the GPU between launches, and do not clear memory that is overwritten
+    (hipMemcpy, hipMemset)
+2 fills: 2 for 11 launches: keep data on the GPU between launches, and do not clear memory that is overwritten
+    (hipMemcpy, hipMemset); ignore this if only the setup copies\
 """)
 
 

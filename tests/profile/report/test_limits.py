@@ -84,10 +84,10 @@ def test_lanes_that_lie_apart_are_bound_by_the_vector_l1():
 14 accesses, l1-bound: L1 bound at 59 % of its accesses or more: fewer loads make it faster: wider ones, or tiles kept
     in LDS or registers; next is memory 45 %
 28 accesses, lanes-apart: uncoalesced access: 28 L1 accesses per vector memory instruction, where 16 are enough;
-    neighboring lanes reach addresses that lie apart (a row, or a large stride): give neighbors neighboring addresses,
-    or stage the tile in LDS
-28 accesses, l1-bound: L1 bound at 59 % of its accesses or more: 28 per instruction, where 16 are enough for lanes
-    that lie side by side; loads whose lanes lie side by side need fewer; next is memory 45 %\
+    neighboring lanes access addresses far apart (a row, or a large stride): give them adjacent addresses, or stage
+    the tile in LDS
+28 accesses, l1-bound: L1 bound at 59 % of its accesses or more: 28 per instruction, where 16 are enough for adjacent
+    addresses; loads of adjacent addresses need fewer; next is memory 45 %\
 """)
 
 

@@ -120,7 +120,7 @@ def test_a_kernel_on_an_unknown_gpu_is_shown_with_a_reason():
     report = profile_report.build(made)
     page = profile_pages.profile_html(report, 0)
     assert report.kernels[0].values == {}
-    assert "needs which GPU it was" in page
+    assert "needs the GPU that it ran on" in page
     assert "100 µs" in page
 
 

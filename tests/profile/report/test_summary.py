@@ -61,16 +61,16 @@ def test_each_kernel_has_a_verdict_or_a_command():
     )
     assert lines_of({name: reason.text for name, reason in reasons.items()}) == snapshot("""\
 not counted: limit not known: L1, LDS not counted; nearest of what was counted is memory 35 %
-in part: limit not known: memory only in part, LDS not counted; nearest of what was counted is L1 at least 46 %
+in part: limit not known: memory (partly), LDS not counted; nearest of what was counted is L1 at least 46 %
 times only: limit not known: the files have times only
-short: 2.0 us per launch: starting a kernel costs about as much; fuse it with its neighbors, or launch it by a graph
+short: 2.0 µs per launch: starting a kernel costs about as much; fuse it with its neighbors, or launch it in a graph
 stood still: limit not known: counters stood still at this performance level
 far: waits: the nearest limit is instruction issue at least 0 %, with 3 % of the wave slots filled; more waves or more
     loads in flight per wave hide the latency. Registers, LDS and block size allow all 8 wave slots of a SIMD
-a spreadsheet destroyed the times: limit not known: memory, L2, L1 without the kernel's time; nearest of what was
-    counted is LDS 17 %
-a clock of 0 in an MI350's file: limit not known: memory only in part not counted; L2, L1 without the highest clock;
-    nearest of what was counted is LDS 18 %\
+a spreadsheet destroyed the times: limit not known: memory, L2, L1 unknown without the kernel's time; nearest of what
+    was counted is LDS 17 %
+a clock of 0 in an MI350's file: limit not known: memory (partly) not counted; L2, L1 unknown without the highest
+    clock; nearest of what was counted is LDS 18 %\
 """)
 
 
@@ -96,7 +96,7 @@ def test_what_a_file_without_a_gpu_does_say_is_said():
     named = summarise(profile_report.build(made, gpu="MI355X"))
     assert [group.key for group in named.findings] == ["one-block"]
     assert named.findings[0].sentence == (
-        "one block fits on a compute unit, 12 % of its wave slots: while its waves wait, no other block works. LDS "
+        "one block fits on a compute unit, 12 % of its wave slots: while its waves wait, no other block runs. LDS "
         "binds at 1 wave of 8: 81920 bytes of LDS over the step to 2 waves"
     )
     assert [(each.gpus, each.says) for each in named.unknown] == [("", unknown.says)]

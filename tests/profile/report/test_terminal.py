@@ -111,8 +111,8 @@ Kernel 1 (100 % of GPU time): LDS bound at 79 % of the time or more
    counters  SQ_LDS_BANK_CONFLICT 1.05 M, SQ_LDS_IDX_ACTIVE 18.9 M
    next      rocattn profile --pc-sampling -- COMMAND
 
-How busy the GPU is: not known, as runs with counters or samples change when
-kernels start; a run without tells: rocattn profile -- COMMAND
+How busy the GPU was is unknown: counters and samples change when kernels start;
+for a run without them: rocattn profile -- COMMAND
 
 After a change, compare:
    rocattn report AFTER --against PATH\
@@ -123,8 +123,8 @@ def test_limits_that_were_not_counted():
     """They are no 0; what was counted of them in part is a lower bound."""
     made = asked(report({name: value for name, value in BMM2.items() if "LDS" not in name and "EA0_RD" not in name}))
     assert screen(made) == snapshot("""\
-Kernel 1 (100 % of GPU time): limit not known: memory only in part, LDS not
-counted; nearest of what was counted is L1 at least 46 %
+Kernel 1 (100 % of GPU time): limit not known: memory (partly), LDS not counted;
+nearest of what was counted is L1 at least 46 %
 
   kernel                                      share   median  calls  verdict
   HBM          L2           L1           LDS          vector       matrix
@@ -137,8 +137,8 @@ Kernel 1 has 48 VGPRs, 2,560 bytes of LDS per block
 To measure it:
    next      rocattn profile --metrics memory lds -- python train.py --steps 3
 
-How busy the GPU is: not known, as runs with counters or samples change when
-kernels start; a run without tells: rocattn profile -- python train.py --steps 3\
+How busy the GPU was is unknown: counters and samples change when kernels start;
+for a run without them: rocattn profile -- python train.py --steps 3\
 """)
 
 
@@ -159,8 +159,8 @@ Kernel 1 has 48 VGPRs, 2,560 bytes of LDS per block
 To measure it:
    next      rocattn kernels audit FILE --lines
 
-How busy the GPU is: not known, as runs with counters or samples change when
-kernels start; a run without tells: rocattn profile -- COMMAND\
+How busy the GPU was is unknown: counters and samples change when kernels start;
+for a run without them: rocattn profile -- COMMAND\
 """)
 
 
@@ -176,7 +176,7 @@ Kernel 1 (100 % of GPU time): limit not known: the files have times only
 To measure it:
    next      rocattn profile -- python train.py --steps 3
 
-How busy the GPU is: not known, as the files have one launch\
+How busy the GPU was is unknown: the files have only one launch\
 """)
 
 
@@ -195,8 +195,8 @@ To measure it:
    NAME      MI210, MI250, MI250X, MI300A, MI300X, MI308X, MI325X, MI350X,
              MI355X, or a Radeon by its name (one of 36: RX 6900 XT, ...)
 
-How busy the GPU is: not known, as runs with counters or samples change when
-kernels start; a run without tells: rocattn profile -- python train.py --steps 3\
+How busy the GPU was is unknown: counters and samples change when kernels start;
+for a run without them: rocattn profile -- python train.py --steps 3\
 """)
 
 
@@ -221,12 +221,12 @@ Copies and fills of the HIP runtime: 60 % of GPU time
    split the work further (decode: over keys)
 2. Copies and fills of the HIP runtime: at most 60 % of GPU time
    1 for 3 launches: keep data on the GPU between launches, and do not clear
-   what is overwritten (hipMemcpy, hipMemset); ignore this if only the set-up
-   copies
+   memory that is overwritten (hipMemcpy, hipMemset); ignore this if only the
+   setup copies
    1 more finding (in 2 kernels) below 1 % of GPU time: see the report.
 
-How busy the GPU is: not known, as the files do not say when kernels start and
-end; a trace tells: rocattn profile -- COMMAND
+How busy the GPU was is unknown: the files do not say when kernels start and
+end; for a trace: rocattn profile -- COMMAND
 
 After a change, compare:
    rocattn report AFTER --against PATH\
@@ -275,7 +275,7 @@ def test_a_comparison_opens_with_the_change():
 +29.0 %: kernel 1, LDS busy 23 → 79 %
    LDS cycles per instruction 8 → 36 cycles/instruction; LDS stalls for
    unaligned addresses 0 → 83.3 %; LDS bank conflicts 50 → 5.56 %
-3 kernels are in one of the profiles only
+3 kernels are in only one of the profiles
 
      kernel                                      before    after   change  calls
    1 bmm                                        29.1 µs  37.5 µs  +29.0 %      1

@@ -147,7 +147,7 @@ def test_a_rare_long_launch_is_told_and_hides_no_overhead():
     assert {each.key: each.gain for each in kernel.findings} == {
         "long-launches": pytest.approx(0.9), "launch-bound": None,
     }  # fmt: skip
-    assert "2.0 us per launch" in kernel.verdict.text
+    assert "2.0 µs per launch" in kernel.verdict.text
     assert "1 of 100 launches is 90 % of its time: 1.80 ms" in screen(made)
     assert profile_report.to_json(made)["kernels"][0]["long_launches"]["share"] == pytest.approx(0.901, abs=0.001)
 

@@ -77,37 +77,37 @@ def test_what_is_said_before_the_kernels():
 a collective:
 1: The GPU is busy 99 % of 15.20 ms: compute 20 %, exposed communication 79 %, idle 1.3 %
 2: Exposed communication: 12.0 ms, 79 % of the time; compute hides none of the 12.0 ms with collectives
-3: Skew of starts: not known, as these are the launches of one GPU; report the files of all ranks together
+3: Skew of starts: unknown, because these are the launches of one GPU; report the files of all ranks together
 4: Kernel 1 (20 % of GPU time): fewer blocks than compute units
 5: Collectives: 80 % of GPU time
 a late rank:
 1: The GPU is busy 36 % of 4.590 ms: compute 5.2 %, exposed communication 31 %, idle 64 %
 2: Exposed communication: 1.40 ms, 31 % of the time; compute hides none of the 1.40 ms with collectives
 3: Skew of starts: 1 of 41 collective launches takes half of their time (longest 1.00 ms, median 10.0 µs), most likely
-    as they wait for a late rank; which one is not known, as these are the launches of one GPU; report the files of
-    all ranks together
+    waiting for a late rank; which one is unknown, because these are the launches of one GPU; report the files of all
+    ranks together
 4: Longest waits: 1.00 ms between two ncclDevKernel_Generic_1; 50.0 µs between ncclDevKernel_Generic_1 and a
-5: Kernels 1, 2, 3 (15 % of GPU time): so short that starting them costs about as much; fuse them or launch them by a
+5: Kernels 1, 2, 3 (15 % of GPU time): so short that starting them costs about as much; fuse them, or launch them in a
     graph
 6: Collectives: 85 % of GPU time
 a GPU that comes last:
 1: 4 GPUs are busy 66 % of 79.50 ms each, GPU 4 least (52 %): compute 25 %, exposed communication 41 %, idle 34 %
 2: Exposed communication: 130 ms on all GPUs, 41 % of the time; compute hides none of the 130 ms with collectives
-3: Skew of starts: 400 µs apart (median; 400 µs at most); GPU 4 comes last to 36 of 40 collectives; 33 % of the
+3: Skew of starts: 400 µs apart (median; 400 µs at most); GPU 4 is last in 36 of 40 collectives; 33 % of the
     collectives' time is this wait
 4: Idle: 316 waits of 343 µs on average, none longer than 900 µs: the host launches too late
 5: Kernels 1, 2, 3, 4 (38 % of GPU time): fewer blocks or waves than the GPU has units for them; split the work
     further, or launch fewer kernels
 6: Collectives: 62 % of GPU time
 clocks that differ:
-1: Skew of starts: 400 µs apart (median; 400 µs at most, by durations, as the clocks differ); GPU 4 comes last to 36
-    of 40 collectives; 33 % of the collectives' time is this wait
+1: Skew of starts: 400 µs apart (median; 400 µs at most, by durations, as the clocks differ); GPU 4 is last in 36 of
+    40 collectives; 33 % of the collectives' time is this wait
 GPUs alike:
 1: Skew of starts: 0 ns apart (median; 0 ns at most) on 4 GPUs, so none makes the others wait long
 little communication:
 1: Kernel 1 (100 % of GPU time): fewer blocks than compute units
 2: The GPU is busy 75 % of 15.91 ms: compute 75 %, exposed communication 0.063 %, idle 25 %; 41 launches of 1 kernel
-    do not show an application, so its gaps say little
+    are not an application, so the gaps mean little
 3: Communication: 10.0 µs, 0.063 % of the time
 hidden communication:
 1: The GPU is busy 95 % of 59.95 ms, nearly always with compute
@@ -122,8 +122,8 @@ copies that nothing overlaps:
 3: Kernel 1 (25 % of GPU time): fewer blocks than compute units
 a micro-benchmark:
 1: Kernel 1 (100 % of GPU time): fewer blocks than compute units
-2: The GPU is busy 6.7 % of 2.997 s: compute 6.7 %, idle 93 %; 1,000 launches of 1 kernel do not show an application,
-    so its gaps say little
+2: The GPU is busy 6.7 % of 2.997 s: compute 6.7 %, idle 93 %; 1,000 launches of 1 kernel are not an application, so
+    the gaps mean little
 short waits:
 1: The GPU is busy 33 % of 1.198 ms: compute 33 %, idle 67 %
 2: Idle: 399 waits of 2.00 µs on average, none longer than 2.00 µs: a HIP graph, or fewer and larger kernels, cut them
@@ -133,7 +133,7 @@ longer waits:
 one launch:
 1: No verdict: only collectives ran
 2: Collectives: 100 % of GPU time
-3: How busy the GPU is: not known, as the files have one launch\
+3: How busy the GPU was is unknown: the files have only one launch\
 """)
 
 
@@ -166,10 +166,10 @@ a collective: 100 % of their time is exposed; overlap them with compute that doe
 a late rank: 100 % of their time is exposed; 1 of 41 collective launches takes half of their time (longest 1.00 ms,
     median 10.0 µs); balance the ranks' work, and what their hosts do before it; send fewer, larger messages; overlap
     them with compute that does not depend on them
-a GPU that comes last: 100 % of their time is exposed; GPU 4 comes last to 36 of 40 collectives; balance the ranks'
-    work, and what their hosts do before it; overlap them with compute that does not depend on them
-counters: how much of them compute hides, and who comes late, is known from a trace of all ranks; overlap them with
-    compute that does not depend on them\
+a GPU that comes last: 100 % of their time is exposed; GPU 4 is last in 36 of 40 collectives; balance the ranks' work,
+    and what their hosts do before it; overlap them with compute that does not depend on them
+counters: a trace of all ranks shows how much of them compute hides, and which rank is late; overlap them with compute
+    that does not depend on them\
 """)
     assert counted_too.kernels[1].findings == []
     assert (group_of(counted_too).gain, group_of(counted_too).share) == (None, 0.875)
@@ -184,9 +184,9 @@ def test_when_the_time_is_not_known_it_is_said():
         "no starts": summarise(profile_report.build(kernels_of(("a", 1), ("b", 2)))).last,
         "filtered": summarise(profile_report.build(filtered)).after[0],
     }) == snapshot("""\
-counters: how busy the GPU is: not known, as runs with counters or samples change when kernels start; a run without
-    tells: rocattn profile -- COMMAND
-no starts: how busy the GPU is: not known, as the files do not say when kernels start and end; a trace tells: rocattn
+counters: how busy the GPU was is unknown: counters and samples change when kernels start; for a run without them:
+    rocattn profile -- COMMAND
+no starts: how busy the GPU was is unknown: the files do not say when kernels start and end; for a trace: rocattn
     profile -- COMMAND
 filtered: the GPU is busy 25 % of 480.0 µs: compute 25 %, idle 75 %; the files have 120 of 596 launches, and the
     others' time counts as idle\
@@ -201,7 +201,7 @@ def test_every_format_has_the_time(tmp_path):
     assert "<script" not in page
     assert re.search(r'<path class="s1" d="M[\d.]+ [\d.]+V', page)
     for text in (page, profile_pages.profile_markdown(made)):
-        assert "GPU 4 comes last to 36 of 40 collectives" in text
+        assert "GPU 4 is last in 36 of 40 collectives" in text
     assert "".join(lines(made)).startswith(head[0][:60])
     content = json.loads(profile_report.dump(profile_report.to_json(made)))
     assert [gpu["name"] for gpu in content["timeline"]["gpus"]] == ["GPU 2", "GPU 3", "GPU 4", "GPU 5"]

@@ -98,17 +98,15 @@ def test_a_micro_benchmark_s_cause_is_the_first_finding():
         assert (found.verdict.code, found.verdict.finding) == ("waste", group.key)
         assert summarise(report).headline.endswith(group.title)
     assert lines_of(said) == snapshot("""\
-contended-atomics: contended atomics: each takes 1,937 cycles, where one that meets no other takes about 400; many
-    lanes change one address: add up in registers, in the wave or in LDS first, and let one lane of a block do the
-    atomic
+contended-atomics: contended atomics: each takes 1,937 cycles, where an uncontended one takes about 400; many lanes
+    update one address: accumulate in registers, in the wave or in LDS first, and let one lane per block do the atomic
 lanes-apart: uncoalesced access: 64 L1 accesses per vector memory instruction, where 16 are enough; neighboring lanes
-    reach addresses that lie apart (a row, or a large stride): give neighbors neighboring addresses, or stage the tile
-    in LDS
+    access addresses far apart (a row, or a large stride): give them adjacent addresses, or stage the tile in LDS
 bank-conflicts-at-least: LDS bank conflicts cost 25 % of the kernel's time or more (94 % of the LDS's cycles); pad or
     swizzle the tile's rows
 unused-bytes: reads 8.0 times the bytes that its loads can use (64 lanes of 16 bytes each) or more, with 22 % L2 hits:
-    a line comes for a few of its bytes, or comes again; lanes and loops that go through memory in its order use all
-    of it\
+    lines are fetched for a few of their bytes, or more than once; lanes and loops that walk memory in order use them
+    whole\
 """)
 
 
@@ -223,4 +221,4 @@ def test_counters_left_out_are_in_the_json():
     assert "TCC_EA0_RDREQ_sum" not in found.counters
     twice = {"ns": 100_000, "SQ_WAVES": 4 * 8192, "SQ_ACTIVE_INST_VALU": 1000}
     _, wrong = kernel(twice)
-    assert wrong.verdict.text == "limit not known: its counters are left out as impossible"
+    assert wrong.verdict.text == "limit not known: its counters were left out as impossible"

@@ -33,7 +33,7 @@ def ranges_of(text: str) -> tuple[tuple[int, int], ...]:
     for part in text.strip().removeprefix("[").removesuffix("]").split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise RocattnError(f"--launches {text}: say the launches of each kernel like {SYNTAX}")
+            raise RocattnError(f"--launches {text}: write the launches of each kernel as {SYNTAX}")
         ranges.append((int(match[1]), int(match[2] or match[1])))
     return tuple(ranges)
 

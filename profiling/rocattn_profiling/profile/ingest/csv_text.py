@@ -212,7 +212,7 @@ def _chunks(stream: Utf8, header_bytes: int, size: int, notes: Notes) -> Iterato
             break
     if len(held) > LONGEST_LINE_BYTES:
         longest = f"a line longer than {LONGEST_LINE_BYTES >> 20} MiB"
-        raise UnreadableError(longest, "this is not a table; give the right file")
+        raise UnreadableError(longest, "this is not a table; pass the right file")
     if not held.strip():
         return
     if last and not _as_long(held, last):

@@ -165,9 +165,9 @@ def _sqlite(path: Path, shown: str) -> DetectedFile:
     except (sqlite3.Error, UnreadableError, UnicodeDecodeError, MemoryError) as error:  # messages quote damaged text
         why = f"the database is damaged or cut off ({plain(str(error))}); profile again"
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_ROLLBACK:
-            why = f"what wrote the database was ended in the middle ({path.name}-journal is left of it); profile again"
+            why = f"the program that wrote the database was killed midway ({path.name}-journal remains); profile again"
         return _nothing(path, shown, why, kind="broken")
-    return _nothing(path, shown, "a SQLite database that no profiler known here wrote")
+    return _nothing(path, shown, "a SQLite database that no known profiler wrote")
 
 
 def _json(path: Path, shown: str, head: bytes) -> DetectedFile:
@@ -186,7 +186,7 @@ def _json(path: Path, shown: str, head: bytes) -> DetectedFile:
     if _PROTON.match(head):
         source = Source(shown, "proton", "", "kernel statistics", 'a tree with "frame" and "metrics"')
         return DetectedFile(path, source, lambda part: read_proton(path, part), "json")
-    tool, why = named_text(head, JSONS) or ("", "a JSON file that no profiler known here wrote")
+    tool, why = named_text(head, JSONS) or ("", "a JSON file that no known profiler wrote")
     return _nothing(path, shown, why, tool=tool)
 
 

@@ -14,22 +14,22 @@ from rocattn_profiling.profile.ingest.parts import FilePart, kernel_name
 from rocattn_profiling.profile.ingest.table import SUMMARY_DTYPES
 
 _AGAIN = "record with rocprofv3 --kernel-trace --output-format csv json rocpd, which are read"
-_OF_TRACE = "a table of {}, made of a trace: give the trace itself, which is read"
+_OF_TRACE = "a table of {}, computed from a trace: pass the trace itself"
 _READINGS = "amd-smi's readings: clocks, power and temperatures, no kernels"
 _ANALYZED = "a table of `rocprof-compute analyze`"
-_OF_NVIDIA = "of an NVIDIA GPU: rocattn reports on AMD's"
+_OF_NVIDIA = "from an NVIDIA GPU: rocattn reports on AMD GPUs only"
 
 # SQLite: a table that only this tool has, the tool, what it is.
 DATABASES = (
     ("rocpd_op", "rpd", f"a trace of rocmProfileData (rpd), which is not read: {_AGAIN}"),
-    ("KERN", "rocprof", "rocprof 1's copy of the launches in results.csv, which is read: give that file"),
+    ("KERN", "rocprof", "rocprof 1's copy of the launches in results.csv, which is read: pass that file"),
     ("CUPTI_ACTIVITY_KIND_KERNEL", "Nsight Systems", f"Nsight Systems' export {_OF_NVIDIA}"),
     ("TARGET_INFO_GPU", "Nsight Systems", f"Nsight Systems' export {_OF_NVIDIA}"),
 )
 # JSON: a pattern of its first bytes, the tool, what it is.
 JSONS = (
     (rb'"(?:rocattn|rocattn_profile)"\s*:|"wanted"\s*:.{0,400}"passes"\s*:', "rocattn",
-     "what `rocattn profile` wrote about itself: give its folder"),
+     "`rocattn profile`'s own record of the run: pass its folder"),
     (rb'"(?:rocprof-?sys|omnitrace|timemory)"\s*:', "rocprof-sys", f"a summary of rocprof-sys (Omnitrace): {_AGAIN}"),
     (rb'"(?:gfx_activity|hotspot_temperature|socket_power|vram_used|mem_busy_percent)"', "amd-smi",
      _READINGS),
@@ -79,10 +79,10 @@ TABLES = (
     ({"gpu", "gfx*"}, "amd-smi", _READINGS),
     ({"gpu", "power*"}, "amd-smi", _READINGS),
 )  # fmt: skip
-_NEXT_TO = {"rocprof-compute": ", computed from pmc_perf.csv, which is read: give the workload's folder"}
+_NEXT_TO = {"rocprof-compute": ", computed from pmc_perf.csv, which is read: pass the workload's folder"}
 _BINARIES = (
     (b"NVR\0", "Nsight Compute", f"a report of Nsight Compute {_OF_NVIDIA}"),
-    (b"PK\3\4", "", "an archive or workbook: unpack it, or give what it was made of"),
+    (b"PK\3\4", "", "an archive or workbook: unpack it, or pass the files that it was made from"),
 )
 # Formats whose bytes do not tell: by the end of the name.
 _PERFETTO = ("Perfetto", f"a Perfetto trace (rocprofv3 -f pftrace, rocprof-sys): {_AGAIN}")
@@ -137,7 +137,7 @@ def named_other(path: Path, start: bytes, head: bytes, nuls: int) -> tuple[str, 
     for pattern, tool, what in _OF_ROCM:
         if re.search(pattern, head):
             return tool, f"{what}: it contains no measurements"
-    return "", "a text file that no profiler known here wrote"
+    return "", "a text file that no known profiler wrote"
 
 
 def _is_perfetto(start: bytes) -> bool:
@@ -180,7 +180,7 @@ def read_proton(path: Path, part: FilePart) -> FilePart:
             total[0], total[1] = total[0] + (calls or 1.0), total[1] + time
     found = {name: sums for name, sums in found.items() if sums[0] < 2**63}
     if not found:
-        return part.skip("a tree of proton without times of kernels: start it with backend roctracer")
+        return part.skip("a Proton tree without kernel times: start Proton with backend roctracer")
     rows = [(name, int(n), total, total / n, None, None, part.source.file) for name, (n, total) in found.items()]
     part.summaries = pd.DataFrame(rows, columns=list(SUMMARY_DTYPES)).astype(SUMMARY_DTYPES)
     return part

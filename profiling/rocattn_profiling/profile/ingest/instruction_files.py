@@ -78,7 +78,7 @@ def read_pc_samples(path: Path, header: Header, part: FilePart) -> FilePart:
             )  # fmt: skip
     part.samples = rows.frame(part.pass_label)
     part.problems += notes.problems()
-    return part if len(part.samples) else part.skip("it contains no samples: the kernels were too short for it")
+    return part if len(part.samples) else part.skip("it contains no samples: the kernels were too short")
 
 
 def read_trace_csv(path: Path, header: Header, part: FilePart) -> FilePart:

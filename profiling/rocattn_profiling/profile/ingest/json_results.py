@@ -190,7 +190,7 @@ def decode(path: Path, kind: type[Any]) -> Any:
             size = file.seek(0, 2)
             data = b"" if size > LARGEST_BYTES else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if size > LARGEST_BYTES:
-            raise UnreadableError("larger than 1 GiB", "let the profiler write CSV or rocpd: -f csv rocpd")
+            raise UnreadableError("larger than 1 GiB", "have the profiler write CSV or rocpd: -f csv rocpd")
         if isinstance(data, mmap.mmap):
             opened.enter_context(data)
         try:

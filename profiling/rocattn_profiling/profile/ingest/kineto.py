@@ -121,7 +121,7 @@ def read_kineto(path: Path, part: FilePart) -> FilePart:
     finally:
         stream.close()
     if any("NVIDIA" in each.name for each in around.deviceProperties) or around.cuda_runtime_version:
-        return part.skip("a PyTorch trace of an NVIDIA GPU: rocattn reports on AMD's")
+        return part.skip("a PyTorch trace of an NVIDIA GPU: rocattn reports on AMD GPUs only")
     if around.distributedInfo and around.distributedInfo.world_size > 1:
         part.system = {"rank": str(around.distributedInfo.rank)}
         # The ranks of a job are one run, whatever each one's file is called.
@@ -233,7 +233,7 @@ class _Table:
         """Fill the part."""
         if not self._rows:
             only = "copies and fills only" if self._copies else "CPU activity only"
-            part.skip(f"a PyTorch trace with {only}: record ProfilerActivity.CUDA, which is ROCm's name for it, too")
+            part.skip(f"a PyTorch trace with {only}: record ProfilerActivity.CUDA, which also covers ROCm")
             return
         rows = sorted(self._rows, key=lambda row: row[1])
         code, start, end, device, queue, correlation, grid, block = zip(*rows, strict=True)

@@ -191,13 +191,13 @@ class _Sums:
                 flags = reasons.get(int(group), [])
                 own_launches = int(launches[number][group])
                 if own_launches < all_of[group]:
-                    flags.append(f"of {own_launches} of {_in_words(int(all_of[group]))}")
+                    flags.append(f"from {own_launches} of {_in_words(int(all_of[group]))}")
                 if short[group]:
                     flags.append(f"in {_in_words(int(short[group]))} {TOO_SHORT}")
                 if use.is_mixed:
                     flags.append(MIXED)
                 if borrowed[group]:
-                    flags.append(f"in {int(borrowed[group])} of {_in_words(own_launches)} of {BORROWED}")
+                    flags.append(f"in {int(borrowed[group])} of {_in_words(own_launches)} with {BORROWED}")
                 flags += use.cautions
                 # Caveats of a metric apply to those that are computed from it.
                 for name in sorted(use.way.formula.names):

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 # Counted cycles over those of the kernel's time at the highest clock: above this, the profiler's own are included.
 SHORT = 1.05
-MIXED = "counters of several passes, which ran the application anew each"
+MIXED = "counters from several passes, each a separate run of the application"
 TOO_SHORT = (
-    "the counted cycles exceed the kernel's time at the highest clock, so the profiler's own work is in them: too low"
+    "the counted cycles exceed the kernel's time at the highest clock, so they include the profiler's own work: too low"
 )
 
 
@@ -141,7 +141,7 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
     wanting: set[str] = set()
     for arch, here in result.of_arch.items():
         if not arch:
-            wanting.add("which GPU it was")
+            wanting.add("the GPU that it ran on")
         cus = float(result.constants["cus"][here].min())
         for way in metric.for_arch(arch):
             cautions = definitions().cautions_of(metric.key, way, arch, cus)
@@ -215,7 +215,7 @@ def impossible(metric: Metric, values: Floats, constants: Mapping[str, Floats]) 
             worst = int(np.flatnonzero(broken)[np.argmax(np.abs(values[broken]))])
             broken_rules.append((~broken, f"left out in {broken.sum()} of {len(values)}: {why(worst)}"))
 
-    rule(np.isinf(values), lambda _: "divided by nothing")
+    rule(np.isinf(values), lambda _: "division by zero")
     finite = np.isfinite(values)
     if metric.least is not None:
         least = metric.least
@@ -224,7 +224,7 @@ def impossible(metric: Metric, values: Floats, constants: Mapping[str, Floats]) 
         most = np.broadcast_to(metric.most.evaluate(constants), values.shape)
         with np.errstate(invalid="ignore"):
             beyond = finite & (values > most * (1 + metric.slack))
-        rule(beyond, lambda at: f"{values[at]:.6g} {metric.unit} is above what is possible, {most[at]:.6g}")
+        rule(beyond, lambda at: f"{values[at]:.6g} {metric.unit} is above the maximum, {most[at]:.6g}")
     return broken_rules
 
 

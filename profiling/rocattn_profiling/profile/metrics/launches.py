@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.ingest.table import Profile
 from rocattn_profiling.profile.metrics.definitions import CounterRule
 from rocattn_profiling.profile.metrics.multiplexing import bring_together
@@ -249,8 +250,9 @@ def take_out(launches: Launches, checks: Iterable[CounterRule], archs: NDArray[n
                 if broken.any():
                     at = int(np.flatnonzero(broken)[0])
                     launches.problems.append(
-                        f"pass {each.name}: {check.part} and {check.whole} left out for {broken.sum()} launches: "
-                        f"{check.why}, but one has {part[at]:.0f} of {whole[at]:.0f}"
+                        f"pass {each.name}: {check.part} and {check.whole} left out in "
+                        f"{count(broken.sum(), 'launch', 'launches')}: {check.why}, but one launch has "
+                        f"{part[at]:.0f} of {whole[at]:.0f}"
                     )
                     launches.leave_out(each.counters, broken, names)
     if launches.stood_still:
@@ -276,16 +278,19 @@ def _take_out_silent(launches: Launches, each: PassCounters) -> None:
         if alone.any():
             launches.leave_out(each.counters, alone, [name])
             launches.problems.append(
-                f"pass {each.name}: {name} left out: it reads 0 in {alone.sum()} of {of} launches that executed "
-                "instructions, so this GPU's profiler does not count it"
+                f"pass {each.name}: {name} left out: it reads 0 in {alone.sum()} of "
+                f"{count(of, 'launch', 'launches')} that executed instructions, so this GPU's profiler does not "
+                "count it"
             )
     silent = (stack == 0).any(0) & ~counting
     if silent.any():
         launches.stood_still = True
         launches.leave_out(each.counters, silent)
+        reads = "reads" if len(always_counting) == 1 else "read"
         launches.problems.append(
-            f"pass {each.name}: {', '.join(always_counting)} reads 0 in {silent.sum()} of {of} launches, left out: "
-            "on Radeon the performance level must be pinned (amd-smi set -g 0 -l stable_std), else counters stand still"
+            f"pass {each.name}: {', '.join(always_counting)} {reads} 0 in {silent.sum()} of "
+            f"{count(of, 'launch', 'launches')}, left out: on Radeon, pin the performance level (amd-smi set -g 0 -l "
+            "stable_std), or counters stand still"
         )
 
 
@@ -312,8 +317,9 @@ def _take_out_wrapped(launches: Launches, each: PassCounters) -> None:
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
             launches.problems.append(
-                f"pass {each.name}: {name} left out in {wrong.sum()} of {(~np.isnan(values)).sum()} launches: "
-                f"{values[at]:.3g} cannot be counted in its time"
+                f"pass {each.name}: {name} left out in {wrong.sum()} of "
+                f"{count((~np.isnan(values)).sum(), 'launch', 'launches')}: {values[at]:.3g} is impossible in "
+                "the launch's time"
             )
             launches.leave_out(each.counters, wrong, [name])
 
@@ -337,7 +343,8 @@ def _take_out_waves(launches: Launches, each: PassCounters, archs: NDArray[np.ob
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         launches.problems.append(
-            f"pass {each.name}: {wrong.sum()} of {known.sum()} launches left out: {WAVES} is {counted[at]:.0f} where "
-            f"{grid[at]:.0f} work-items in blocks of {block[at]:.0f} are launched, so other counters are wrong, too"
+            f"pass {each.name}: {wrong.sum()} of {count(known.sum(), 'launch', 'launches')} left out: "
+            f"{WAVES} is {counted[at]:.0f} where {grid[at]:.0f} work-items in blocks of {block[at]:.0f} are launched, "
+            "so other counters are wrong, too"
         )
         launches.leave_out(each.counters, wrong)

@@ -84,5 +84,5 @@ def _told(name: str, few: Mapping[str, int], sets: int) -> list[str]:
         return []
     named = [f"{kernel[:60]} ({had} of {sets})" for kernel, had in list(few.items())[:_KERNELS]]
     more = f" and {len(few) - _KERNELS} more" if len(few) > _KERNELS else ""
-    text = f"iteration multiplexing spread the counters over {sets} launches, and too few measured {', '.join(named)}"
+    text = f"iteration multiplexing spread the counters over {sets} launches, too many for {', '.join(named)}"
     return [f"pass {name}: {text}{more}: run more iterations, or collect without it"]

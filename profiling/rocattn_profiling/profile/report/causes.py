@@ -122,11 +122,11 @@ def _causes(change: _Change) -> Iterator[ChangeCause]:
     yield from _bytes(change)
     yield from _waves(change)
     if not (before.bounds and before.bounds.known and after.bounds and after.bounds.known):
-        yield ChangeCause(UNCOUNTED, "no limit was counted in both", COLLECT)
+        yield ChangeCause(UNCOUNTED, "no limit was counted in both profiles", COLLECT)
     slower = change.slower
     names, command = not_looked_at(slower.device, slower.counters, slower.time_ns.get(50))
     more = f"; not counted: {', '.join(names)}" if names else ""
-    yield ChangeCause(UNEXPLAINED, f"no limit and no waste that was counted explains it{more}", command or COLLECT)
+    yield ChangeCause(UNEXPLAINED, f"no counted limit or waste explains it{more}", command or COLLECT)
 
 
 def _wastes(change: _Change) -> Iterator[tuple[float, ChangeCause]]:

@@ -32,15 +32,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="what rocprofv3, rocprof, rocprofv2, rocprof-compute or `rocattn profile` wrote: files or folders",
     )  # fmt: skip
     group.add_argument(
-        "--per", choices=("kernel", "dispatch"), default="kernel", help="a row for each (default kernel)"
+        "--per", choices=("kernel", "dispatch"), default="kernel", help="one row for each (default kernel)"
     )
     group.add_argument(
         "--gpu", metavar="NAME",
-        help="the product, for files that do not name it: MI300X, 'RX 7900 XT', 'MI300X CPX', or a target: gfx1151",
+        help="the GPU, where the files do not name it: MI300X, 'RX 7900 XT', 'MI300X CPX', or a target: gfx1151",
     )  # fmt: skip
     group.add_argument(
         "--peak", nargs="+", default=[], metavar="NAME=RATE",
-        help="a peak to compare with, before that of files and tables: hbm=4.2TB/s, fp16=1307TFLOP/s",
+        help="a peak to compare with, in place of the files' and tables': hbm=4.2TB/s, fp16=1307TFLOP/s",
     )  # fmt: skip
     group.add_argument(
         "--plans", nargs="+", default=[], metavar="FILE",
@@ -48,15 +48,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(default: the plan logs among PATH)",
     )  # fmt: skip
     group.add_argument(
-        "--kernel", metavar="REGEX", default="", help="only kernels with such a name (as printed, or in part)"
+        "--kernel", metavar="REGEX", default="", help="only kernels whose name matches (as printed, or in part)"
     )
-    group.add_argument("--launches", metavar="RANGE", default="", help="only these of each kernel: 3, 2-10, [2-10,15]")
-    group.add_argument("--gpu-id", type=int, metavar="N", help="only the GPU of this number, as the report has it")
+    group.add_argument(
+        "--launches", metavar="RANGE", default="", help="only these launches of each kernel: 3, 2-10, [2-10,15]"
+    )
+    group.add_argument("--gpu-id", type=int, metavar="N", help="only the GPU with this number, as in the report")
     group.add_argument(
         "--pair", action="append", default=[], metavar="A=B",
         help="with --against: compare its kernel A with kernel B of PATH, names as printed or regular expressions",
     )  # fmt: skip
-    group.add_argument("--against", nargs="+", metavar="PATH", help="an earlier profile, to be shown side by side")
+    group.add_argument("--against", nargs="+", metavar="PATH", help="an earlier profile to compare with")
     group.add_argument("--files", action="store_true", help="only list the files, with their contents and problems")
 
 
@@ -144,9 +146,7 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     part = chosen if arguments.kernel or arguments.launches else ""  # all launches of one GPU fill its time
     report = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans), peaks=peaks, chosen=part)
     if peaks:
-        report.problems.insert(
-            0, f"peaks as given with --peak, not of the tables or files: {', '.join(arguments.peak)}"
-        )
+        report.problems.insert(0, f"peaks from --peak, not from tables or files: {', '.join(arguments.peak)}")
     report.problems += [line for path in roots for line in _not_collected(path)]
     report.paths, report.chosen = list(paths), chosen
     report.command = next((collection.command for path in roots if (collection := _collection(path))), ())

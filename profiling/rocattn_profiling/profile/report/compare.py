@@ -145,7 +145,7 @@ def compare(before: ProfileReport, after: ProfileReport, asked: Sequence[str] = 
         lines = ["no kernel of the program is in both profiles: nothing to compare"]
     lines += list(dict.fromkeys(_said(pair) for pair in pairs if pair.paired_by == LEFT_OVER))
     if alone and both:
-        lines.append(f"{count(alone, 'kernel is', 'kernels are')} in one of the profiles only")
+        lines.append(f"{count(alone, 'kernel is', 'kernels are')} in only one of the profiles")
     return ProfileComparison(pairs, gpus, named, lines, _coverage(pairs, gpus))
 
 
@@ -158,7 +158,7 @@ def _coverage(pairs: list[KernelPair], gpus: tuple[str, str] | None) -> Coverage
             of.append(("# kernel", "# kernels", Reason("one_side", f"only the {side} profile has it")))
             continue
         if pair.ratio is None:
-            why = Reason("gpus", f"of {gpus[0]} and {gpus[1]}") if gpus else Reason("no_time", "a side has no time")
+            why = Reason("gpus", f"of {gpus[0]} and {gpus[1]}") if gpus else Reason("no_time", "one side has no time")
             of.append(("# kernel", "# kernels", why))
         for values, others, side in (
             (pair.before.values, pair.after.values, "earlier"), (pair.after.values, pair.before.values, "later")
@@ -240,14 +240,14 @@ def _sides(text: str, before: _Side, after: _Side) -> list[str]:
         for each in found:
             if len(each) > 1:
                 some = ", ".join(short_names(each[:CHANGES], NAMED))
-                wrong = RocattnError(f"--pair {text}: {len(each)} kernels match, say more of the name: {some}")
+                wrong = RocattnError(f"--pair {text}: {len(each)} kernels match, give more of the name: {some}")
     raise wrong
 
 
 def _said(pair: KernelPair) -> str:
     """Return that two kernels of other names are a pair because no others are left."""
     names = [short_name(kernel.name, NAMED) if kernel else "" for kernel in (pair.before, pair.after)]
-    return f"the only kernels left, launched with the same blocks, are a pair: {names[0]} before, {names[1]} after"
+    return f"the only unmatched kernels, launched with the same blocks, are a pair: {names[0]} before, {names[1]} after"
 
 
 def _work(kernel: KernelProfile) -> tuple[object, ...]:

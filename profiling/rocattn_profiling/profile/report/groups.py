@@ -26,7 +26,7 @@ _SMALL_NS = 50e3  # a collective of less than this is latency: at 300 GB/s it mo
 _MANY = 10  # launches from which that is known
 _MOST_NAMED = 6  # kernels named by number in a group
 _MOST_COUNTERS = 6
-_IF_SET_UP = "; ignore this if only the set-up copies"
+_IF_SET_UP = "; ignore this if only the setup copies"
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _copies(report: ProfileReport) -> list[FindingGroup]:
     return [FindingGroup(
         COPIES, TITLES["runtime"], tuple(number for number, _ in own), share,
         f"{copies:,} for {count(launches, 'launch', 'launches')}: keep data on the GPU between launches, and do not "
-        f"clear what is overwritten (hipMemcpy, hipMemset){'' if is_each_time else _IF_SET_UP}",
+        f"clear memory that is overwritten (hipMemcpy, hipMemset){'' if is_each_time else _IF_SET_UP}",
         share, share / 2, {}, "",
     )]  # fmt: skip
 
@@ -195,7 +195,7 @@ def _collectives(report: ProfileReport) -> list[FindingGroup]:
     total = sum(each.total_ns for each in report.kernels)
     exposed = sum(gpu.exposed_ns for gpu in time.gpus)
     gain = min(exposed / total, share) if held and total else None
-    says = "how much of them compute hides, and who comes late, is known from a trace of all ranks"
+    says = "a trace of all ranks shows how much of them compute hides, and which rank is late"
     if held:
         late, many = who_is_late(time), held.median_ns < _SMALL_NS and held.launches >= _MANY
         parts = [

@@ -83,7 +83,7 @@ CAUSES = {
     "memory": StallCause("wait for several kinds of memory", "memory latency", 1, _EARLIER, "memory caches lds"),
     "barrier": StallCause(
         "wait at a barrier", "barrier waits", 4,
-        "balance the waves of a block, or have two blocks on a CU to take turns", "occupancy",
+        "balance the waves of a block, or run two blocks per CU so that they take turns", "occupancy",
     ),
     "dependency": StallCause(
         "wait for an earlier result", "dependent instructions", 3, "interleave independent instructions", "compute"

@@ -255,7 +255,7 @@ def _occupancy(
     if vgprs is None or block <= 0:
         return None, "the files do not say how many VGPRs or threads per block it has"
     if not lanes:
-        return None, f"no facts are known of {device.arch}"
+        return None, f"no facts are known about {device.arch}"
     try:
         # Profilers print one constant for every kernel's SGPRs, so these are left out.
         return occupancy(

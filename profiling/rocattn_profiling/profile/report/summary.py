@@ -29,7 +29,7 @@ _SHARES = 6  # percentages that are named
 _PERCENTAGE = re.compile(r"(Utilization|Util|Busy|Stalled|Percent|Hit|BankConflict)$")  # names of derived counters
 _OF_MANY = {
     IDLE: "fewer blocks or waves than the GPU has units for them; split the work further, or launch fewer kernels",
-    SHORT: "so short that starting them costs about as much; fuse them or launch them by a graph",
+    SHORT: "so short that starting them costs about as much; fuse them, or launch them in a graph",
 }
 
 
@@ -152,7 +152,7 @@ def summarise(report: ProfileReport) -> ReportSummary:
 def _of_kernels(report: ProfileReport) -> ReportSummary:
     """Summarise what bounds the kernels, or the launches, in descending order of time."""
     if not report.kernels:
-        why = "no verdict: the files have samples of instructions, but no times and no counters of kernels"
+        why = "no verdict: the files have instruction samples, but no kernel times or counters"
         commands = _after_samples(report) or [complete(report, COLLECT)]
         return ReportSummary(why, [], [], why, "", "", [], [], [], commands)
     judged = [(number, each, each.verdict) for number, each in enumerate(report.kernels, 1) if each.verdict]

@@ -154,7 +154,7 @@ def _unmeasured(
 ) -> Verdict | None:  # fmt: skip
     """Return why the files as a whole cannot tell any limit; None if they may."""
     if not counted and not stood_still and left_out:
-        why = "limit not known: its counters are left out as impossible"
+        why = "limit not known: its counters were left out as impossible"
         return Verdict(NOT_COUNTED, why, COLLECT, brief="left out")
     if not counted and not stood_still:
         return Verdict(
@@ -187,12 +187,13 @@ def _unlimited(
             gaps.append(gap := gap_of(metric, device.arch, counted, known))
             why = (
                 "not counted" if gap.counters
-                else f"without {', '.join(CONSTANT_NAMES.get(each, each) for each in gap.constants)}" if gap.constants
+                else f"unknown without {', '.join(CONSTANT_NAMES.get(name, name) for name in gap.constants)}"
+                if gap.constants
                 else "beyond its peak, as a cache answers a part" if limit.key in bounds.beyond
                 else "not counted in one launch" if left_out.isdisjoint(_made_of(metric, device.arch))
                 else "left out as impossible"
             )  # fmt: skip
-            lacking[not gap.counters, why].append(f"{limit.name} only in part" if limit.key in parts else limit.name)
+            lacking[not gap.counters, why].append(f"{limit.name} (partly)" if limit.key in parts else limit.name)
         said = [f"{', '.join(lacking[each])} {each[1]}" for each in sorted(lacking, key=lambda each: each[0])]
         return Verdict(NOT_COUNTED, f"limit not known: {'; '.join(said)}{others}", _next(gaps), brief="not counted")
     if bounds.uncountable:

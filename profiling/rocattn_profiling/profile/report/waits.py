@@ -23,10 +23,10 @@ _SPREAD = 0.02  # part of the idle time below which no wait is worth its name
 _SHORT_NS = 20e3  # a wait of less is the cost of starting a kernel: some microseconds each
 _GAPS, _NAME = 2, 40
 _UNKNOWN = {
-    "counted": f"runs with counters or samples change when kernels start; a run without tells: {COLLECT}",
-    "durations": f"the files do not say when kernels start and end; a trace tells: {COLLECT}",
-    "one_launch": "the files have one launch",
-    "part": "a part of the launches was chosen; leave out --kernel and --launches",
+    "counted": f"counters and samples change when kernels start; for a run without them: {COLLECT}",
+    "durations": f"the files do not say when kernels start and end; for a trace: {COLLECT}",
+    "one_launch": "the files have only one launch",
+    "part": "only some launches were chosen; leave out --kernel and --launches",
 }
 
 
@@ -45,7 +45,7 @@ def _sums(gpus: Sequence[GpuTime], *names: str) -> tuple[int, ...]:
 def time_lines(time: Timeline) -> list[str]:
     """Return how the time went: the busy share, exposed communication, skew and the longest waits, as far as known."""
     if time.unknown:
-        return [f"how busy the GPU is: not known, as {_UNKNOWN[time.unknown]}"]
+        return [f"how busy the GPU was is unknown: {_UNKNOWN[time.unknown]}"]
     gpus = time.gpus
     lines = [_busy(time)] if gpus else []
     if time.collectives:
@@ -96,7 +96,7 @@ def _busy(time: Timeline) -> str:
     if time.is_application or leads(time):
         return said
     launches = count(held, "launch", "launches")
-    return f"{said}; {launches} of {count(time.kernels, 'kernel')} do not show an application, so its gaps say little"
+    return f"{said}; {launches} of {count(time.kernels, 'kernel')} are not an application, so the gaps mean little"
 
 
 def _exposed(gpus: Sequence[GpuTime]) -> str:
@@ -138,9 +138,9 @@ def skew_text(time: Timeline) -> str:
     if skew is None:
         hint = uneven(held)
         said = (
-            f"{hint}, most likely as they wait for a late rank; which one is not known, as "
+            f"{hint}, most likely waiting for a late rank; which one is unknown, because "
             if hint
-            else "not known, as "
+            else "unknown, because "
         )
         if len(time.gpus) > 1:
             return f"skew of starts: {said}the launches of the GPUs cannot be paired"
@@ -163,7 +163,7 @@ def who_is_late(time: Timeline) -> str:
 def _last(skew: StartSkew) -> str:
     mostly = skew.for_last_ns >= _MOSTLY * skew.waited_ns
     often = f"{skew.times_last:,} of {skew.matched:,} collectives"
-    return f"{skew.last} comes last to {often}" if mostly else f"no GPU is always last ({skew.last} most, in {often})"
+    return f"{skew.last} is last in {often}" if mostly else f"no GPU is always last ({skew.last} most, in {often})"
 
 
 def _waits(gpus: Sequence[GpuTime]) -> str:

@@ -59,9 +59,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--arch", default="", metavar="GFX", help="the GPU's architecture (default: this machine's)")
     parser.add_argument("--format", default="", choices=("csv", "rocpd"), help="what rocprofv3 writes (default csv)")
-    parser.add_argument(
-        "--timeout", type=_seconds, default=900.0, metavar="S", help="time limit for each pass (default 900 s)"
-    )
+    parser.add_argument("--timeout", type=_seconds, default=900.0, metavar="S", help="limit per pass (default 900 s)")
     parser.add_argument(
         "--keep-env", nargs="+", default=[], metavar="NAME",
         help="keep these variables although they belong to another profiler (by default they are removed)",

@@ -62,7 +62,7 @@ def test_launch_with_contradictory_counters_is_dropped():
     """The busy cycles stand, though another counter moved."""
     values, (problem,) = found(profile([[("k", 1000, HITS | {"GRBM_GUI_ACTIVE": 0, "GRBM_COUNT": 9})]]))
     assert values == {}
-    assert "GRBM_GUI_ACTIVE, GRBM_COUNT read 0 in 1 of 1 launch," in problem
+    assert "GRBM_GUI_ACTIVE, GRBM_COUNT: 0 in 1 of 1 launch," in problem
 
 
 def test_a_part_above_its_whole_drops_both():

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, Metric, definitions
 from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, Evaluation, Use, impossible
+from rocattn_profiling.profile.metrics.launches import in_words
 from rocattn_profiling.profile.metrics.multiplexing import BORROWED
 from rocattn_profiling.profile.metrics.units import LaunchUnit, LongLaunches, long_launches, units_of
 
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
-
-
-def _in_words(number: int) -> str:
-    """Return a number of launches in words."""
-    return count(number, "launch", "launches")
 
 
 PERCENTILES = (0, 10, 50, 90, 99, 100)
@@ -191,13 +186,13 @@ class _Sums:
                 flags = reasons.get(int(group), [])
                 own_launches = int(launches[number][group])
                 if own_launches < all_of[group]:
-                    flags.append(f"from {own_launches} of {_in_words(int(all_of[group]))}")
+                    flags.append(f"from {own_launches} of {in_words(int(all_of[group]))}")
                 if short[group]:
-                    flags.append(f"in {_in_words(int(short[group]))} {TOO_SHORT}")
+                    flags.append(f"in {in_words(int(short[group]))} {TOO_SHORT}")
                 if use.is_mixed:
                     flags.append(MIXED)
                 if borrowed[group]:
-                    flags.append(f"in {int(borrowed[group])} of {_in_words(own_launches)} with {BORROWED}")
+                    flags.append(f"in {int(borrowed[group])} of {in_words(own_launches)} with {BORROWED}")
                 flags += use.cautions
                 # Caveats of a metric apply to those that are computed from it.
                 for name in sorted(use.way.formula.names):

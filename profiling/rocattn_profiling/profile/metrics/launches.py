@@ -38,6 +38,11 @@ WAVE_DRIFT = 0.15
 _A_CYCLE, _CYCLES_A_NS, _AROUND_NS, _LONGEST_NS = 1e6, 4.0, 1e6, 3.6e12
 
 
+def in_words(number: int) -> str:
+    """Return a number of launches in words."""
+    return count(number, "launch", "launches")
+
+
 def spelt(name: str, counters: Mapping[str, object]) -> str:
     """Return a counter's name as it is spelled among these: with or without "_sum", which carries no information here.
 
@@ -250,9 +255,8 @@ def take_out(launches: Launches, checks: Iterable[CounterRule], archs: NDArray[n
                 if broken.any():
                     at = int(np.flatnonzero(broken)[0])
                     launches.problems.append(
-                        f"pass {each.name}: {check.part} and {check.whole} left out in "
-                        f"{count(broken.sum(), 'launch', 'launches')}: {check.why}, but one launch has "
-                        f"{part[at]:.0f} of {whole[at]:.0f}"
+                        f"pass {each.name}: {check.part} and {check.whole} left out in {in_words(broken.sum())}: "
+                        f"{check.why}, but one launch has {part[at]:.0f} of {whole[at]:.0f}"
                     )
                     launches.leave_out(each.counters, broken, names)
     if launches.stood_still:
@@ -278,19 +282,16 @@ def _take_out_silent(launches: Launches, each: PassCounters) -> None:
         if alone.any():
             launches.leave_out(each.counters, alone, [name])
             launches.problems.append(
-                f"pass {each.name}: {name} left out: it reads 0 in {alone.sum()} of "
-                f"{count(of, 'launch', 'launches')} that executed instructions, so this GPU's profiler does not "
-                "count it"
+                f"pass {each.name}: {name} left out: it reads 0 in {alone.sum()} of {in_words(of)} that executed "
+                "instructions, so this GPU's profiler does not count it"
             )
     silent = (stack == 0).any(0) & ~counting
     if silent.any():
         launches.stood_still = True
         launches.leave_out(each.counters, silent)
-        reads = "reads" if len(always_counting) == 1 else "read"
         launches.problems.append(
-            f"pass {each.name}: {', '.join(always_counting)} {reads} 0 in {silent.sum()} of "
-            f"{count(of, 'launch', 'launches')}, left out: on Radeon, pin the performance level (amd-smi set -g 0 -l "
-            "stable_std), or counters stand still"
+            f"pass {each.name}: {', '.join(always_counting)}: 0 in {silent.sum()} of {in_words(of)}, left out: "
+            "on Radeon, pin the performance level (amd-smi set -g 0 -l stable_std), or counters stand still"
         )
 
 
@@ -317,9 +318,8 @@ def _take_out_wrapped(launches: Launches, each: PassCounters) -> None:
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
             launches.problems.append(
-                f"pass {each.name}: {name} left out in {wrong.sum()} of "
-                f"{count((~np.isnan(values)).sum(), 'launch', 'launches')}: {values[at]:.3g} is impossible in "
-                "the launch's time"
+                f"pass {each.name}: {name} left out in {wrong.sum()} of {in_words((~np.isnan(values)).sum())}: "
+                f"{values[at]:.3g} is impossible in the launch's time"
             )
             launches.leave_out(each.counters, wrong, [name])
 
@@ -343,8 +343,7 @@ def _take_out_waves(launches: Launches, each: PassCounters, archs: NDArray[np.ob
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         launches.problems.append(
-            f"pass {each.name}: {wrong.sum()} of {count(known.sum(), 'launch', 'launches')} left out: "
-            f"{WAVES} is {counted[at]:.0f} where {grid[at]:.0f} work-items in blocks of {block[at]:.0f} are launched, "
-            "so other counters are wrong, too"
+            f"pass {each.name}: {wrong.sum()} of {in_words(known.sum())} left out: {WAVES} is {counted[at]:.0f} where "
+            f"{grid[at]:.0f} work-items in blocks of {block[at]:.0f} are launched, so other counters are wrong, too"
         )
         launches.leave_out(each.counters, wrong)

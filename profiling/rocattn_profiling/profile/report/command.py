@@ -50,9 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--kernel", metavar="REGEX", default="", help="only kernels whose name matches (as printed, or in part)"
     )
-    group.add_argument(
-        "--launches", metavar="RANGE", default="", help="only these launches of each kernel: 3, 2-10, [2-10,15]"
-    )
+    group.add_argument("--launches", metavar="RANGE", default="", help="these launches per kernel: 3, 2-10, [2-10,15]")
     group.add_argument("--gpu-id", type=int, metavar="N", help="only the GPU with this number, as in the report")
     group.add_argument(
         "--pair", action="append", default=[], metavar="A=B",

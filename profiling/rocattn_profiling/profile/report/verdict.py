@@ -187,8 +187,7 @@ def _unlimited(
             gaps.append(gap := gap_of(metric, device.arch, counted, known))
             why = (
                 "not counted" if gap.counters
-                else f"unknown without {', '.join(CONSTANT_NAMES.get(name, name) for name in gap.constants)}"
-                if gap.constants
+                else f"unknown without {', '.join(CONSTANT_NAMES.get(n, n) for n in gap.constants)}" if gap.constants
                 else "beyond its peak, as a cache answers a part" if limit.key in bounds.beyond
                 else "not counted in one launch" if left_out.isdisjoint(_made_of(metric, device.arch))
                 else "left out as impossible"

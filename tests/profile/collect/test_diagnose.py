@@ -244,7 +244,7 @@ def test_no_data_with_two_rocm_releases_points_at_them():
     """The profiler's release and that of the application's torch differ."""
     found = findings(arrived=PassOutput(), torch_rocm="6.4")[0]
     assert (found.code, found.stops) == ("mixed_rocm", True)
-    assert "rocprofv3 is of ROCm 7.0 but the application's torch brings ROCm 6.4" in found.line
+    assert "rocprofv3 is from ROCm 7.0 but the application's torch brings ROCm 6.4" in found.line
     assert findings(arrived=PassOutput(), torch_rocm="7.0")[0].code == "no_data"
 
 

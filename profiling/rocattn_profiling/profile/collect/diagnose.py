@@ -157,7 +157,7 @@ def _ending(evidence: Evidence, *, explained: bool) -> Iterator[PassFinding]:
         yield PassFinding(
             MIXED if clash else PROFILER_BREAKS,
             f"the command runs alone but fails under {evidence.tool.name} ({ended.how}{by and by})",
-            clash or "try another profiler (--tool) or release; the log of the pass has its last words",
+            clash or "try another profiler (--tool) or release; see the end of the pass's log",
             stops=bool(clash) or not evidence.of_pass.counters,
         )
     else:
@@ -262,6 +262,6 @@ def _release_clash(evidence: Evidence) -> str:
     if not evidence.torch_rocm or not ours or ours == evidence.torch_rocm:
         return ""
     return (
-        f"{evidence.tool.name} is of ROCm {ours} but the application's torch brings ROCm {evidence.torch_rocm}: "
+        f"{evidence.tool.name} is from ROCm {ours} but the application's torch brings ROCm {evidence.torch_rocm}: "
         f"use a profiler of ROCm {evidence.torch_rocm}"
     )

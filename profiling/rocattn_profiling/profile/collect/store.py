@@ -223,7 +223,7 @@ def open_state(out: Path, job: Job, *, resume: bool) -> CollectionState:
             raise ResumeError(f"{path} cannot be read ({error}): leave out --resume to start anew") from error
         if (state.schema, state.key) != (SCHEMA, job.key):
             raise ResumeError(
-                f"the collection in {out} is of another command, profiler or choice of counters: repeat those to "
+                f"the collection in {out} has another command, profiler or choice of counters: repeat those to "
                 "resume it, or leave out --resume"
             )
         return state

@@ -2,13 +2,14 @@
 
 import pandas as pd
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.profile.metrics.aggregate import by_kernel
 from rocattn_profiling.profile.metrics.devices import devices_of
 from rocattn_profiling.profile.metrics.evaluate import evaluate
 from rocattn_profiling.profile.metrics.launches import find_launches
 
-from ..kit import agents
+from ..kit import agents, lines_of
 from .test_evaluate import MI210, MI300X, RX_9060_XT, kernels, profile, value
 
 HITS = {"TCC_HIT_sum": 3, "TCC_MISS_sum": 1}
@@ -54,7 +55,8 @@ def test_the_first_wrong_launch_is_the_example():
 def test_a_silent_counter_is_dropped_alone(name, executed):
     """Whatever a kernel does, these count while it runs."""
     values, (problem,) = found(profile([[("k", 1000, HITS | {name: 0, executed: 5})]]))
-    assert f"{name} left out: it reads 0 in 1 of 1 launch that executed" in problem
+    why = "it reads 0 in 1 of 1 launch that executed instructions, so this GPU's profiler does not count it"
+    assert problem == f"pass pass_0: {name} left out: {why}"
     assert values["l2_hit_pct"].value == 75
 
 
@@ -62,7 +64,10 @@ def test_launch_with_contradictory_counters_is_dropped():
     """The busy cycles stand, though another counter moved."""
     values, (problem,) = found(profile([[("k", 1000, HITS | {"GRBM_GUI_ACTIVE": 0, "GRBM_COUNT": 9})]]))
     assert values == {}
-    assert "GRBM_GUI_ACTIVE, GRBM_COUNT: 0 in 1 of 1 launch," in problem
+    assert lines_of({"said": problem}) == snapshot("""\
+said: pass pass_0: GRBM_GUI_ACTIVE, GRBM_COUNT: 0 in 1 of 1 launch, left out: on Radeon, pin the performance level
+    (amd-smi set -g 0 -l stable_std), or counters stand still\
+""")
 
 
 def test_a_part_above_its_whole_drops_both():

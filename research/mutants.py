@@ -136,7 +136,7 @@ SUBJECTS = [
     ]),
     Subject("profiling/rocattn_profiling/profile/metrics/evaluate.py", "tests/profile/metrics", [
         ("devices.get(int(agent), devices.get(-1))", "devices.get(int(agent))"),
-        ("constants[name][mine] = value", "constants[name][:] = value"),
+        ("np.array(known, np.float64)[of_launch]", "np.array(known, np.float64)[0 * of_launch]"),
         ("busy / xcds > duration_ns", "busy > duration_ns"),
         ("clock / 1000 * SHORT", "clock / 1000"),
         ("here & np.isnan(values)", "here"),
@@ -146,10 +146,10 @@ SUBJECTS = [
         ("np.logical_or.reduce([use.is_short for use in single])", "single[0].is_short"),
         ("[~np.isnan(first), *(first == each for each in others)]", "[~np.isnan(first)]"),
         ("(*exact, *others)", "(*others, *exact)"),
-        ("each.duration_ns, launches.undisturbed_ns)", "each.duration_ns, each.duration_ns)"),
+        ("own = launches.time_beside(each)", "own = each.duration_ns"),
         ("rest &= ~where", "pass"),
         ("if not way.one_pass and rest.any()", "if rest.any()"),
-        ("is_mixed=len(passes) > 1", "is_mixed=len(passes) > 0"),
+        ("passes, len(passes) > 1, borrowed", "passes, len(passes) > 0, borrowed"),
     ]),
     Subject("profiling/rocattn_profiling/profile/ingest/merge.py", INGEST, [
         ("if not rest.all() and not len(part.counters):", "if not rest.all():"),

@@ -4,6 +4,7 @@ import ast
 import functools
 import io
 import re
+import runpy
 import tokenize
 import tomllib
 from collections import Counter
@@ -257,3 +258,15 @@ def test_every_long_sweep_is_there(request):
     if request.config.args != request.config.getini("testpaths"):
         pytest.skip("not all tests were collected")
     assert request.config.stash[UNUSED] == []
+
+
+def test_each_mutant_of_research_still_occurs_once():
+    """A text that has moved on would never be mutated, and its tests never asked."""
+    subjects = runpy.run_path(str(ROOT / "research/mutants.py"))["SUBJECTS"]
+    counts = {
+        (subject.file, text): (ROOT / subject.file).read_text().count(text)
+        for subject in subjects
+        for text, _ in subject.mutants
+    }
+    assert {place: count for place, count in counts.items() if count != 1} == {}
+    assert [name for subject in subjects for name in subject.tests.split() if not (ROOT / name).exists()] == []

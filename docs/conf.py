@@ -34,6 +34,7 @@ html_baseurl = ""
 html_show_sourcelink = html_copy_source = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+autodoc_mock_imports = ["torch"]  # for `rocattn.torch`: whoever writes pages need not install it
 default_role = "literal"  # single backticks, as in Markdown
 # MyST highlights what a fence names; commands, outputs and diffs are shown as they are.
 highlight_language = "none"

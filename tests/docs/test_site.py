@@ -1,5 +1,6 @@
 """The documentation site: made of the pages without a warning, readable offline, with every page in its navigation."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -47,5 +48,12 @@ def test_the_site_has_every_page_and_the_api(site):
     for page in pages:
         assert (site / name_of(page)).with_suffix(".html").exists()
         assert page.name == "README.md" or f'href="{name_of(page).removesuffix(".md")}.html"' in front, page
-    assert 'id="rocattn.attention"' in (site / "docs/api.html").read_text()
+    api = (site / "docs/api.html").read_text()
+    for package in ("rocattn", "rocattn.torch"):
+        tree = ast.parse((ROOT / package.replace(".", "/") / "__init__.py").read_text())
+        (names,) = (
+            each.value for each in tree.body if isinstance(each, ast.Assign) and each.targets[0].id == "__all__"
+        )
+        assert [name for name in ast.literal_eval(names) if f'id="{package}.{name}"' not in api] == []
+    assert 'id="rocattn.gpu.graphs.Graph"' in api
     assert "softcap" in (site / "searchindex.js").read_text()

@@ -472,7 +472,7 @@ def archive() -> str:
     status = subprocess.run([*command, "--out", str(out)], cwd=ROOT, check=False).returncode
     with tarfile.open(out / "rocattn-gpu.tar.gz") as packed:
         texts = {member.name.partition("/")[2]: packed.extractfile(member).read().decode() for member in packed}
-    missing = texts["README.md"].partition("## Not measured")[2]
+    missing = texts["SUMMARY.md"].partition("## Not measured")[2]
     private = (str(ROOT), str(Path.home()), os.uname().nodename)
     told = [(name, word) for name, text in texts.items() for word in private if len(word) > 3 and word in text]
     rows = [row for row in json.loads(texts["beside.json"]) if row["kernels_ns"][0] > 0]

@@ -303,7 +303,7 @@ def test_a_number_beyond_all_measure_is_not_available(store, tmp_path, value):
     assert math.isnan(tracked.points[0].value)
     staged = stage(store, tmp_path / "copy", {data["commit_hash"]})
     assert staged.results == 1
-    assert any("1 values that asv cannot show" in note for note in staged.notes)
+    assert any("1 value that asv cannot show" in note for note in staged.notes)
 
 
 def test_a_broken_file_of_the_same_commit_is_never_overwritten(store):

@@ -143,7 +143,7 @@ def test_nothing_in_the_archive_tells_whose_machine_it_was(job, private):
     run()
     found = members(Path("o"))
     kinds = {
-        "README.md", "doctor.json", "beside.json", "verify/verify.json", "bench/records.jsonl",
+        "SUMMARY.md", "doctor.json", "beside.json", "verify/verify.json", "bench/records.jsonl",
         "audit/comparison.json", "known/profile/profile.json",
         "known/trace/passes/thread-trace/raw/stats_ui_output_agent_45661_dispatch_2.csv",
         "known/trace/passes/thread-trace/raw/ui_output_agent_45661_dispatch_2/code.json",
@@ -196,7 +196,7 @@ def test_what_is_missing_is_said_and_is_no_pass(job, breaks, status, said, capsy
         (fake.bin.parent / ".info/version").write_text("6.4.0-1\n")
     assert run() == status
     found = members(Path("o"))
-    assert said in found["README.md"].partition("## Not measured")[2]
+    assert said in found["SUMMARY.md"].partition("## Not measured")[2]
     assert ("known/profile/profile.json" in found) == ("doctor" not in breaks)
     assert "PASS" not in capsys.readouterr().out
 
@@ -211,7 +211,7 @@ def test_an_earlier_job_is_not_packed(job):
     assert "verify/verify.json" in found
     assert not [name for name in found if name.startswith(("bench/", "known/"))]
     assert json.loads(found["beside.json"]) == []
-    assert "known: asked for by --skip" in found["README.md"]
+    assert "known: asked for by --skip" in found["SUMMARY.md"]
 
 
 def test_an_archive_that_cannot_be_written_loses_no_result(job, capsys):
@@ -286,4 +286,4 @@ def test_without_a_profiler_the_known_program_is_not_measured(job, monkeypatch):
     """It is what --gpu is for: the job is no pass."""
     monkeypatch.setattr(find, "find_profilers", list)
     assert run() == 3
-    assert "known: no profiler is installed" in members(Path("o"))["README.md"]
+    assert "known: no profiler is installed" in members(Path("o"))["SUMMARY.md"]

@@ -158,10 +158,10 @@ def test_an_objdump_is_tried_with_each_target(tmp_path, monkeypatch, tools):
         rows.append(checks.disassembler_check())
     assert told(rows, tmp_path) == snapshot("""\
 missing disassembler: not found; `rocattn kernels audit FILE` then has no instructions: no cycles, no matrix %, no
-    source lines -> INSTALL 'rocm-llvm-python>=7.2', apt install llvm-19, or set ROCM_PATH
+    source lines -> INSTALL 'rocm-llvm-python>=7.2', install LLVM 20 or newer (apt install llvm-20), or set ROCM_PATH
 warning disassembler: reads none; FOLDER/bin/llvm-objdump: too old for gfx90a; there `rocattn kernels audit FILE` then
-    has no instructions: no cycles, no matrix %, no source lines -> INSTALL 'rocm-llvm-python>=7.2', apt install
-    llvm-19, or set ROCM_PATH\
+    has no instructions: no cycles, no matrix %, no source lines -> INSTALL 'rocm-llvm-python>=7.2', install LLVM 20
+    or newer (apt install llvm-20), or set ROCM_PATH\
 """)
 
 

@@ -313,7 +313,7 @@ INDENTED = (
             "x", "x | time | 1.3", "x | time | 0.9 | why", "x | time | 1 | why", "x | time | 1.2.3 | why",
             "x | time | | why", "| time | 1.3 | w", "x | tme | 1.3 | why")),
         ("x | audit gfx9999 | 1.3 | why",
-         "there are no kernels for gfx9999: there are for "),
+         "there are no kernels for gfx9999, only for gfx90a"),
     ],
 )  # fmt: skip
 def test_a_trailer_that_cannot_be_read_is_told(text, why):

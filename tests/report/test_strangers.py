@@ -43,7 +43,7 @@ def audit_forms(audit, comparison, folder, capsys):
     view.write(folder, audit, comparison, (audit, comparison), pinned=False, files=True)
     view.show_table(audit, Path("x.md"), lines=True, files=True, everything=True)
     view.show_remarks(audit, lines=True, files=True)
-    card.show(comparison, audit, [], Path("x.md"), notes=True, everything=True)
+    card.show(comparison, audit, [], Path("x.md"), notes=True)
     printed = capsys.readouterr()
     found = {"terminal": printed.err + printed.out, "markdown": (folder / view.MARKDOWN).read_text()}
     return found | {name: (folder / name).read_text() for name in (view.AUDIT, view.COMPARISON)}

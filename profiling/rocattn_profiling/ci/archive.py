@@ -40,7 +40,7 @@ from rocattn_profiling.ci.card import JobStep
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.profile.collect.scrub import SCRUBBED, secrets_of
 
-ARCHIVE, README, BESIDE, DOCTOR = "rocattn-gpu.tar.gz", "README.md", "beside.json", "doctor.json"
+ARCHIVE, SUMMARY, BESIDE, DOCTOR = "rocattn-gpu.tar.gz", "SUMMARY.md", "beside.json", "doctor.json"
 _ROOT = "rocattn-gpu"
 _WAVES = 32  # timelines of waves of one trace; a trace has thousands
 # An absolute path, but not the rest of a URL, of a relative path or of a unit (GB/s).
@@ -213,7 +213,7 @@ def pack(steps: Sequence[JobStep], out: Path, since_s: float, doctor: Sequence[s
     add(DOCTOR, lambda: json.dumps(cleaner.tree(seen), indent=1) + "\n")
     rows = _beside(steps, out, since_s)
     add(BESIDE, lambda: json.dumps(cleaner.tree(rows), indent=1) + "\n")
-    add(README, lambda: cleaner.text(_readme(steps, seen, rows, left_out)))
+    add(SUMMARY, lambda: cleaner.text(_summary(steps, seen, rows, left_out)))
     return write_bytes(out.resolve() / ARCHIVE, _tarred(texts))
 
 
@@ -250,7 +250,7 @@ def _beside(steps: Sequence[JobStep], out: Path, since_s: float) -> list[dict[st
     return []
 
 
-def _readme(
+def _summary(
     steps: Sequence[JobStep], doctor: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], left_out: Sequence[str]
 ) -> str:
     """Return the GPU, what ran, what was not measured, and the table, in Markdown."""

@@ -128,6 +128,7 @@ def arrows_up():
     return sorted(set(up))
 
 
+@functools.cache
 def code_lines():
     """Return the lines of code by room, without blanks, comments, docstrings and imports; the last is the toolkit's."""
     rooms = Counter()

@@ -11,7 +11,7 @@ from rocattn_profiling.base.card import Card
 from rocattn_profiling.base.console import stdout
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.kernels.audit import Audit
-from rocattn_profiling.kernels.compare import Change, Comparison, work_factor
+from rocattn_profiling.kernels.compare import Change, Comparison
 from rocattn_profiling.kernels.facts import KernelFacts
 from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.verdict import (
@@ -25,6 +25,7 @@ from rocattn_profiling.kernels.verdict import (
     variant_of,
     worst,
 )
+from rocattn_profiling.kernels.work import work_factor
 from rocattn_profiling.pages.render import count
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ instructions by the issue cycles of the hot loop.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -26,6 +25,7 @@ from rocattn_profiling.kernels.pairs import AuditPairs, called, pairs_of
 from rocattn_profiling.kernels.pins import LoopPin, Pin, Pins, pin_of
 from rocattn_profiling.kernels.read.instructions import CALL, idioms_weight
 from rocattn_profiling.kernels.shipped import natural
+from rocattn_profiling.kernels.work import SAME_WORK, idioms_of, narrowing, why_apart, work_factor
 
 Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
 SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
@@ -41,7 +41,6 @@ _WHOEVER_COMPILED = {"spills", "scratch", "occupancy", "blocks", "registers", "L
 """Metrics that are compared with pins though another compiler made the kernel: the rest is of that one."""
 _OF_AN_UPGRADE = {*_WHOEVER_COMPILED, "matrix", "issue cycles"}
 """Metrics that judge another compiler itself: how it orders instructions, and code that runs once, are notes."""
-_SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,7 +291,7 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
 
     if pin.loop is None or now.loop is None:
         yield gap("hot loop", "hot loops", HOT_LOOP)
-    elif why := _apart(pin.loop, now.loop):
+    elif why := why_apart(pin.loop, now.loop):
         yield *_LOOPS, Reason("another_loop", why)
     elif (pin.loop.order is None) != (now.loop.order is None):
         yield gap("order of the hot loop", "order of the hot loops", "order")
@@ -314,7 +313,7 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
 def _more_loops(pin: Pin, now: Pin, before: KernelFacts, facts: KernelFacts) -> bool:
     """Whether one side has more loops beside the hot one, none of which unrolling that may have left over."""
     same = before.loop and facts.loop and len(before.loop.others) == len(facts.loop.others)
-    if same or before.compiler != facts.compiler or not (pin.loop and now.loop) or _apart(pin.loop, now.loop):
+    if same or before.compiler != facts.compiler or not (pin.loop and now.loop) or why_apart(pin.loop, now.loop):
         return False
     return work_factor(pin, now, division_known=bool(facts.variant)) == 1
 
@@ -490,8 +489,8 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
     old, new = pin.loop, now.loop
     assert old is not None
     assert new is not None
-    if _apart(old, new):
-        named = _idioms(old), _idioms(new)
+    if why_apart(old, new):
+        named = idioms_of(old), idioms_of(new)
         if CALL in named[0] ^ named[1]:
             numbers = (len(named[0]), len(named[1]))
             yield "idioms", 1 if CALL in named[1] else -1, numbers, words.order("idioms", numbers, 1)
@@ -509,7 +508,7 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
             judged = 0
         if judged or new.cycles != old.cycles:
             yield "issue cycles", judged, (old.cycles["all"], new.cycles["all"]), words.cycles(change, factor)
-    if narrowed := _narrowed(old, new, factor):
+    if narrowed := narrowing(old, new, factor):
         yield "global loads", narrowed, (old.load_width, new.load_width), words.loads(factor)
     yield from _in_order(old, new, factor, words)
     if not old.bytes or not new.bytes:
@@ -556,10 +555,6 @@ def _outwaited(old: LoopPin, new: LoopPin, factor: float, cycles: float, facts: 
     return waited * cycles < 0 and abs(waited) / (1 if hidden else waves) > abs(cycles)
 
 
-def _idioms(loop: LoopPin) -> set[str]:
-    return set(loop.order.idioms) if loop.order else set()
-
-
 def _elsewhere(was: LoopCost, now: LoopCost) -> tuple[float, tuple[float | None, float | None], str] | None:
     """Return how the loops beside the hot one changed: above 0 if worse, the cycles, and that in words.
 
@@ -577,7 +572,7 @@ def _elsewhere(was: LoopCost, now: LoopCost) -> tuple[float, tuple[float | None,
         parts += [f"{barriers:+} barriers"] if barriers else []
         for old, new in zip(*sides, strict=True):
             work = [b / a for a, b in ((old.flops, new.flops), (old.global_bytes, new.global_bytes)) if a and b]
-            factor = work[0] if work and max(work) / min(work) - 1 < _SAME_WORK else 1.0
+            factor = work[0] if work and max(work) / min(work) - 1 < SAME_WORK else 1.0
             change = new.cycles / (old.cycles * factor) - 1 if old.cycles else 0.0
             if abs(change) > METRICS["other loops"].percent / 100:
                 grown.append(change)
@@ -590,86 +585,6 @@ def _elsewhere(was: LoopCost, now: LoopCost) -> tuple[float, tuple[float | None,
 
 def _at(loop: OtherLoop) -> str:
     return f" at {loop.source}" if loop.source else ""
-
-
-def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
-    """Return how much more work an iteration does than before, so that cycles are compared for the same work.
-
-    If a kernel divides its problem differently, the ratio of FLOPs is the factor. If not, extra FLOPs are waste rather
-    than work, unless the bytes loaded changed about as much (the loop was unrolled), or only one of the loops loads
-    (the hot loop is another of the nest). Without FLOPs the bytes loaded are the work, if those stored grew with them;
-    else how the loops count.
-
-    Args:
-        pin: Before.
-        now: Now.
-        division_known: Whether the kernel's choices say how it divides its problem. Of other people's kernels nothing
-            does: there another number of matrix products is taken for another tile (Triton's BLOCK_M).
-    """
-    old, new = pin.loop, now.loop
-    assert old is not None
-    assert new is not None
-    before, after = (old.matrix_flops, new.matrix_flops) if old.matrix_flops else (old.vector_flops, new.vector_flops)
-    loaded = [sum(width * count for width, count in loop.loads.items()) for loop in (old, new)]
-    more = loaded[1] / loaded[0] if all(loaded) else 0.0
-    counted = _counted(old, new)
-    if not before and not after:
-        moved = new.global_bytes / old.global_bytes if old.global_bytes else 0.0
-        if not any(loaded) and moved and not _counts(old, new):
-            return moved  # all that it does is to store
-        return more if more and abs(moved / more - 1) < _SAME_WORK else counted
-    if not before or not after or before == after:
-        return 1.0
-    factor = after / before
-    if pin.choices != now.choices or (old.matrix_flops and not division_known):
-        return factor
-    if not more:
-        return factor if any(loaded) or abs(counted / factor - 1) < _SAME_WORK else 1.0
-    apart = abs(math.log(more / factor))
-    return more if apart < _SAME_WORK else factor if apart <= abs(math.log(factor)) / 2 else counted
-
-
-def _counted(old: LoopPin, new: LoopPin) -> float:
-    """Return how much more of its loop an iteration does, by how the loops count; 1 if no cycles bear it out.
-
-    Compilers choose what a loop counts in: iterations, elements or bytes.
-    """
-    if not _counts(old, new):
-        return 1.0
-    factor = old.trips / new.trips if old.trips and new.trips else abs((new.step or 1) / (old.step or 1))
-    grown = [
-        new.cycles[kind] / old.cycles[kind] for kind in ("all", "memory") if kind in old.cycles.keys() & new.cycles
-    ]
-    apart = min(abs(math.log(each / factor)) for each in grown)
-    return factor if apart <= abs(math.log(factor)) / 2 else 1.0
-
-
-def _counts(old: LoopPin, new: LoopPin) -> bool:
-    """Whether it is known how both loops count."""
-    return bool((old.trips and new.trips) or (old.step and new.step))
-
-
-def _apart(old: LoopPin, new: LoopPin) -> str:
-    """Return why two hot loops are not the same; "" if nothing speaks against it."""
-    if CALL in _idioms(old) ^ _idioms(new):
-        return "only one side's calls a function, whose code is not counted"
-    if 1 in {old.trips, new.trips} and None in {old.trips, new.trips}:
-        return "a side has no loop, and how often the other's runs is not known"
-    if bool(old.loads) != bool(new.loads) and old.flops and new.flops and abs(new.flops / old.flops - 1) > _SAME_WORK:
-        return "only one side's loads: they are not the same loop of a nest"
-    return ""
-
-
-def _narrowed(old: LoopPin, new: LoopPin, factor: float) -> float:
-    """Return above 0 if loads of global memory got narrower, so that more of them fetch the same; below 0 if wider."""
-    before, after = old.load_width, new.load_width
-    if not before or not after:
-        return 0
-    more = sum(new.loads.values()) / (sum(old.loads.values()) * factor)
-    limit = METRICS["global loads"].percent / 100
-    if after < before * (1 - limit) and more > 1 + limit:
-        return 1
-    return -1 if after > before * (1 + limit) and more < 1 - limit else 0
 
 
 def _change(before: float | None, after: float | None) -> float:

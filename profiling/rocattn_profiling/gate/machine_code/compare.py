@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.gate.model import Cause, Entry, Location, Status, decision_of
 from rocattn_profiling.kernels.audit import Audit
-from rocattn_profiling.kernels.compare import Comparison, Finding, compare, problem_of, work_factor
+from rocattn_profiling.kernels.compare import Comparison, Finding, compare, problem_of
 from rocattn_profiling.kernels.metrics import METRICS
 from rocattn_profiling.kernels.model.rates import rates_version
 from rocattn_profiling.kernels.pairs import PARTS_OF, pairs_of, split_symbol
 from rocattn_profiling.kernels.pins import pin_of
 from rocattn_profiling.kernels.shipped import equal_kernels, facts_of_all
 from rocattn_profiling.kernels.verdict import Variant, variant_of
+from rocattn_profiling.kernels.work import work_factor
 
 if TYPE_CHECKING:
     from rocattn_profiling.kernels.facts import KernelFacts

@@ -1,0 +1,96 @@
+"""How much work two hot loops do, so that costs are compared for the same work; whether they are the same loop."""
+
+from __future__ import annotations
+
+import math
+
+from rocattn_profiling.kernels.metrics import METRICS
+from rocattn_profiling.kernels.pins import LoopPin, Pin
+from rocattn_profiling.kernels.read.instructions import CALL
+
+SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
+
+
+def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
+    """Return how much more work an iteration does than before, so that cycles are compared for the same work.
+
+    If a kernel divides its problem differently, the ratio of FLOPs is the factor. If not, extra FLOPs are waste rather
+    than work, unless the bytes loaded changed about as much (the loop was unrolled), or only one of the loops loads
+    (the hot loop is another of the nest). Without FLOPs the bytes loaded are the work, if those stored grew with them;
+    else how the loops count.
+
+    Args:
+        pin: Before.
+        now: Now.
+        division_known: Whether the kernel's choices say how it divides its problem. Of other people's kernels nothing
+            does: there another number of matrix products is taken for another tile (Triton's BLOCK_M).
+    """
+    old, new = pin.loop, now.loop
+    assert old is not None
+    assert new is not None
+    before, after = (old.matrix_flops, new.matrix_flops) if old.matrix_flops else (old.vector_flops, new.vector_flops)
+    loaded = [sum(width * count for width, count in loop.loads.items()) for loop in (old, new)]
+    more = loaded[1] / loaded[0] if all(loaded) else 0.0
+    counted = _counted(old, new)
+    if not before and not after:
+        moved = new.global_bytes / old.global_bytes if old.global_bytes else 0.0
+        if not any(loaded) and moved and not _counts(old, new):
+            return moved  # all that it does is to store
+        return more if more and abs(moved / more - 1) < SAME_WORK else counted
+    if not before or not after or before == after:
+        return 1.0
+    factor = after / before
+    if pin.choices != now.choices or (old.matrix_flops and not division_known):
+        return factor
+    if not more:
+        return factor if any(loaded) or abs(counted / factor - 1) < SAME_WORK else 1.0
+    apart = abs(math.log(more / factor))
+    return more if apart < SAME_WORK else factor if apart <= abs(math.log(factor)) / 2 else counted
+
+
+def _counted(old: LoopPin, new: LoopPin) -> float:
+    """Return how much more of its loop an iteration does, by how the loops count; 1 if no cycles bear it out.
+
+    Compilers choose what a loop counts in: iterations, elements or bytes.
+    """
+    if not _counts(old, new):
+        return 1.0
+    factor = old.trips / new.trips if old.trips and new.trips else abs((new.step or 1) / (old.step or 1))
+    grown = [
+        new.cycles[kind] / old.cycles[kind] for kind in ("all", "memory") if kind in old.cycles.keys() & new.cycles
+    ]
+    apart = min(abs(math.log(each / factor)) for each in grown)
+    return factor if apart <= abs(math.log(factor)) / 2 else 1.0
+
+
+def _counts(old: LoopPin, new: LoopPin) -> bool:
+    """Whether it is known how both loops count."""
+    return bool((old.trips and new.trips) or (old.step and new.step))
+
+
+def why_apart(old: LoopPin, new: LoopPin) -> str:
+    """Return why two hot loops are not the same; "" if nothing speaks against it."""
+    if CALL in idioms_of(old) ^ idioms_of(new):
+        return "only one side's calls a function, whose code is not counted"
+    if 1 in {old.trips, new.trips} and None in {old.trips, new.trips}:
+        return "a side has no loop, and how often the other's runs is not known"
+    if bool(old.loads) != bool(new.loads) and old.flops and new.flops and abs(new.flops / old.flops - 1) > SAME_WORK:
+        return "only one side's loads: they are not the same loop of a nest"
+    return ""
+
+
+def narrowing(old: LoopPin, new: LoopPin, factor: float) -> float:
+    """Return above 0 if loads of global memory got narrower, so that more of them fetch the same; below 0 if wider."""
+    before, after = old.load_width, new.load_width
+    if not before or not after:
+        return 0
+    more = sum(new.loads.values()) / (sum(old.loads.values()) * factor)
+    limit = METRICS["global loads"].percent / 100
+    if after < before * (1 - limit) and more > 1 + limit:
+        return 1
+    return -1 if after > before * (1 + limit) and more < 1 - limit else 0
+
+
+def idioms_of(loop: LoopPin) -> set[str]:
+    """Return the kinds of a loop's costly instructions."""
+    return set(loop.order.idioms) if loop.order else set()

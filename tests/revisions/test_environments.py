@@ -154,7 +154,7 @@ def test_nothing_of_a_build_stays_in_the_scratch_folder(project, own_cache):
     [
         ("[project\n", "not valid TOML"),
         (environments_pyproject("tinylib").replace('version = "9"', 'dynamic = ["version"]'), "version"),
-        ('[build-system]\nrequires = []\nbuild-backend = "no_such_backend"\n', "no_such_backend"),
+        ('[build-system]\nrequires = []\nbuild-backend = "no_such_backend"\n', "no_such_backend'; no package index"),
         (None, "no pyproject.toml"),
     ],
 )

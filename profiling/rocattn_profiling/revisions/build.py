@@ -55,6 +55,7 @@ _NOT_THERE = re.compile(
     r"No matching distribution|not found in the (package registry|cache)|no versions of", re.IGNORECASE
 )
 _OTHER_PYTHON = re.compile(r"requires a different Python: \S+ not in|does not satisfy Python")
+_INSTALL_HERE = "; no package index is used, and this interpreter does not have it: install it where rocattn is"
 _ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # packages of asv's environments before any requirement
 
 
@@ -230,10 +231,7 @@ class Build:
         lent = {canonical(name) for name in running_packages()}
         names = [canonical(m.group()) for r in requirements if (m := re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", r))]
         if missing := [name for name in names if name not in lent]:
-            raise self._unbuildable(
-                f"asv's matrix wants {' and '.join(missing)}, no package index is used, and this interpreter has none: "
-                f"install it where rocattn is"
-            )
+            raise self._unbuildable(f"asv's matrix wants {' and '.join(missing)}{_INSTALL_HERE}")
 
     def _unbuildable(self, why: str) -> BuildError:
         return BuildError(f"{self.revision.name} ({self.revision.short}) does not build: {why}")
@@ -295,6 +293,8 @@ class Build:
         if match := _OTHER_PYTHON.search(last):
             fitting = fitting_interpreter(last[match.end() :])
             other = f"; --python {fitting} is one that fits" if fitting else "; --python names another one"
+        elif self.offline and "ModuleNotFoundError" in last:
+            other = _INSTALL_HERE
         lacking = [name for name in map(name_of, self.recipe.requirements) if name and name in said.lower()]
         if self.recipe.conda and lacking and _NOT_THERE.search(said):
             other = (

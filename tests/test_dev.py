@@ -160,6 +160,7 @@ def test_committed_lock_is_current():
 def test_torch_is_fetched_once_and_whole(checkout):
     """By the pip of this Python, bound to the lock's versions; what an interrupted fetch left is begun anew."""
     (checkout / "pip").mkdir()
+    (checkout / "pip/__init__.py").touch()
     (checkout / "pip/__main__.py").write_text(
         "import pathlib, sys\n"
         "target, bounds = (sys.argv[sys.argv.index(name) + 1] for name in ('--target', '--constraint'))\n"

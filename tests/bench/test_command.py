@@ -405,10 +405,11 @@ def test_a_backend_module_may_be_named_by_its_file(run_bench, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     status, _, _ = run_bench(*SHAPE, *SHORT, *words, str(HERE / "odd_backends.py"))
     assert status == 0
-    (tmp_path / "math.py").write_text("")
-    status, _, err = run_bench(*SHAPE, *SHORT, *words, "./math.py")
-    assert status == 4
-    assert lines_with("hidden by", err)
+    for hiding in ("json.py", "sys.py"):  # a built-in module has no file
+        (tmp_path / hiding).write_text("")
+        status, _, err = run_bench(*SHAPE, *SHORT, *words, f"./{hiding}")
+        assert status == 4
+        assert lines_with("hidden by", err)
 
 
 def test_a_gpus_host_time_stands_below_the_table(capfd):

@@ -279,6 +279,7 @@ def test_what_makes_times_noisy_is_a_warning(tmp_path, monkeypatch, governor, st
         (tmp_path / core / "cpufreq").mkdir(parents=True)
     (tmp_path / "cpu0" / "cpufreq" / "scaling_governor").write_text(f"{governor}\n")
     monkeypatch.setattr(checks.machine, "cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(checks.machine, "memory_limit_bytes", lambda: 0)
     monkeypatch.setattr(checks.machine, "load_average", lambda: 900.0)
     rows = {row.name: row for row in checks.hygiene_checks(tmp_path)}
     assert (rows["governor"].status, rows["governor"].detail) == (status, governor)

@@ -132,8 +132,9 @@ def _imported(module: str) -> ModuleType:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     found = import_module(name)
-    if module.endswith(".py") and Path(found.__file__ or "").resolve() != path:
-        raise ImportError(f"{path.name} is hidden by {found.__file__ or 'a built-in module'}: rename it")
+    file = getattr(found, "__file__", None)  # built-in modules have none
+    if module.endswith(".py") and Path(file or "").resolve() != path:
+        raise ImportError(f"{path.name} is hidden by {file or 'a built-in module'}: rename it")
     return found
 
 

@@ -76,8 +76,8 @@ def test_plan_shows_launches_to_people(capsys):
         (["plan", *SHAPE, "--num-kv-heads", "3"], "4 query heads cannot share 3 KV heads"),
         (["plan", *SHAPE, "--mask-shape", "1", "1", "1", "1"], "say which with --mask bool or additive"),
         (["plan", *SHAPE, "--mask", "bool", "--mask-dtype", "float32"], "--mask-dtype is for an additive mask"),
-        (["kernels", "build"], "say what to build: --arch GFX"),
-        (["kernels", "build", "--arch", "gfx1100", "--plan", "x"], "say what to build"),
+        (["kernels", "build"], "choose what to build: --arch GFX"),
+        (["kernels", "build", "--arch", "gfx1100", "--plan", "x"], "choose what to build"),
         (["kernels", "build", "--arch", "sm_90"], "'sm_90' is no GPU architecture"),
         (["kernels", "build", "--plan", "nowhere.json"], "cannot read nowhere.json: No such file"),
     ],
@@ -96,7 +96,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path, capsys):
     good = json.loads(path.read_text())
     good["launches"][0]["code_object"] = "qk_matmul.0123456789abcdef.hsaco"
     for text, words in (
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ('{"arch": "gfx1100"}', "this is not a launch plan from `rocattn plan --json`: no 'buffers'"),
         (json.dumps(good), "asks for qk_matmul.0123456789abcdef.hsaco, but these sources make qk_matmul."),
     ):

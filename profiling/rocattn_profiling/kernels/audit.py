@@ -31,24 +31,24 @@ from rocattn_profiling.pages.render import count
 
 SCHEMA = 4
 PROBLEM = "problem"
-"""Code of kernels and files that could not be audited, among what is not compared."""
-_NAMED = 3  # files that an audit names
+"""Reason code for kernels and files that could not be audited."""
+_NAMED = 3  # most files named in an audit's subject
 
 
 class AuditFileError(RocattnError):
-    """Raised when a file is no audit; one line."""
+    """Raised when a file is not an audit; one line."""
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in a set of kernels.
+    """The facts of a set of kernels.
 
     Attributes:
-        schema: Of this record.
+        schema: Version of this record's format.
         rocattn: Version of the tool.
         subject: "this checkout", a revision, or the files.
-        rates: Which table of issue cycles was used: numbers from another one are not comparable.
-        kernels: By architecture and name.
-        problems: Kernels and files that could not be audited, and what is odd about others.
+        rates: Version of the instruction-cost table; numbers from different versions are not comparable.
+        kernels: Sorted by architecture and name.
+        problems: Kernels and files that could not be audited, and oddities of others.
     """
 
     schema: int = SCHEMA
@@ -60,7 +60,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compilers(self) -> list[str]:
-        """What compiled the kernels; "" stands for what no file says."""
+        """The kernels' compilers; "" stands for an unknown one."""
         return sorted({facts.compiler for facts in self.kernels})
 
     @property
@@ -90,17 +90,17 @@ def audit_shipped(
     on_step: Callable[[str], None] = lambda _: None,
     on_total: Callable[[int], None] = lambda _: None,
 ) -> Audit:
-    """Audit the kernels that this revision, or another one, ships.
+    """Audit the kernels that this or another revision ships.
 
     Args:
         archs: Targets.
-        jobs: Processes at once.
-        quick: Only those that stand for all.
-        root: Where the sources are, if not in this revision.
-        kernels: What another revision ships; without it, what this one does.
+        jobs: Parallel processes.
+        quick: Whether to audit only representative kernels.
+        root: Folder of the sources; by default, this revision's.
+        kernels: Kernels of another revision; by default, this revision's.
         subject: What to call it.
         on_step: Called with a line after each kernel.
-        on_total: Called once it is known how many there are.
+        on_total: Called once with the number of kernels.
 
     Raises:
         ToolchainError: When there is no compiler.
@@ -108,7 +108,7 @@ def audit_shipped(
     """
     wanted = shipped.shipped_kernels(archs, quick=quick) if kernels is None else list(kernels)
     if wanted:
-        choose_compiler()  # without one, say so once
+        choose_compiler()  # to report a missing one only once
     on_total(len(wanted))
     facts, problems = shipped.facts_of_all(wanted, root or kernel_root(), jobs=jobs, on_step=on_step)
     return Audit(subject=subject, rates=rates_version(), kernels=facts, problems=problems)
@@ -127,13 +127,13 @@ def audit_files(
     """Audit files of any origin: code objects, bundles, programs with kernels in them, assembly text, HIP sources.
 
     Args:
-        paths: Theirs, or of folders with them.
-        archs: Only these architectures; without any, all.
-        launch: How the kernels are launched, if it is known.
+        paths: The files, or folders that contain them.
+        archs: Architectures to audit; by default, all.
+        launch: How the kernels are launched, if known.
         build: How sources are compiled.
-        jobs: Processes at once.
+        jobs: Parallel processes.
         on_step: Called with a line after each code object.
-        on_total: Called when it is known how many there are, which grows as files are read.
+        on_total: Called with the number of code objects, which grows as files are read.
     """
     wanted, paths = {arch.partition(":")[0] for arch in archs}, list(dict.fromkeys(paths))
     files, skipped = files_of(paths)
@@ -171,18 +171,18 @@ def audit_files(
     problems += [each for each in not_captured(paths) if not wanted or each.arch in {"", *wanted}]
     if others and not kept:
         there = ", ".join(sorted(arch or "an unknown processor" for arch in others))
-        problems.append(shipped.Problem(f"no kernel is for {' or '.join(sorted(wanted))}: they are for {there}"))
+        problems.append(shipped.Problem(f"no kernels for {' or '.join(sorted(wanted))}: they are for {there}"))
     if skipped:
-        problems.append(shipped.Problem(f"passed over: {count(skipped, 'file')} without code for AMD GPUs", noted=True))
+        problems.append(shipped.Problem(f"skipped {count(skipped, 'file')} without code for AMD GPUs", noted=True))
     subject = ", ".join(map(name_of, paths)) if len(paths) <= _NAMED else f"{len(paths)} files"
     return Audit(subject=subject, rates=rates_version(), kernels=kept, problems=problems)
 
 
 def read_audit(path: Path) -> Audit:
-    """Read an audit that was written as JSON.
+    """Read an audit from a JSON file.
 
     Raises:
-        AuditFileError: When the file cannot be read or is no audit of this version.
+    AuditFileError: When the file cannot be read or is not an audit of this version.
     """
     try:
         data = path.read_bytes()
@@ -191,13 +191,13 @@ def read_audit(path: Path) -> Audit:
     try:
         head = decoded(data)
         if isinstance(head, dict) and "audit" in head:
-            data = msgspec.json.encode(head["audit"])  # what `rocattn kernels audit --json` prints has more around it
+            data = msgspec.json.encode(head["audit"])  # the output of `--json` has more around it
             head = head["audit"]
         if isinstance(head, dict) and head.get("schema", SCHEMA) != SCHEMA:
             raise AuditFileError(
-                f"{path} is an audit of version {head['schema']}, this tool reads {SCHEMA}: write it anew"
+                f"{path} is an audit of version {head['schema']}, this tool reads {SCHEMA}: write it again"
             )
         return decoded(data, Audit)
     except DocumentError as error:
-        remedy = "name an audit.json, as `rocattn kernels audit --out` writes it"
+        remedy = "give an audit.json written by `rocattn kernels audit --out`"
         raise AuditFileError(f"{path} is not an audit: {remedy} ({error})") from error

@@ -1,4 +1,4 @@
-"""``rocattn kernels audit``: analyse the machine code of our kernels or of any file, and compare it."""
+"""``rocattn kernels audit``: analyze the machine code of our kernels or of any file, and compare it."""
 
 from __future__ import annotations
 
@@ -22,45 +22,47 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.hip_source import HipBuild
 
 _AUDIT = """\
-Read the machine code of kernels, without a GPU: registers, spills, LDS, occupancy and which limit binds it, and what
-one iteration of the hot loop costs. Without FILE these are all kernels that rocattn ships, compiled or taken from the
-cache; a FILE is a code object (.hsaco, .o), a fat binary or library with kernels in it, assembly text (.s, .amdgcn),
-of any origin, a folder with such, or a HIP source (.hip, .cu, .cpp), which is compiled here for each --arch. --against
-compares kernel by kernel and ends with 1 if one got worse: a new spill, scratch memory, a wave or a block lost, more
-than 2 % more issue cycles in the hot loop, narrower loads.
---check-pins compares with the pinned numbers, and asks for new pins after an improvement, too. What cannot be compared
-is listed, and the status is 3: kernels whose pair is not clear, and what a side does not know of a kernel, as its hot
-loop without an llvm-objdump. Of another compiler's code registers, spills, waves and the cycles of loops are judged."""
+Analyze the machine code of kernels without a GPU: registers, spills, LDS, occupancy with its binding limit, and the
+cost of one iteration of the hot loop. Without FILE, all kernels that rocattn ships are compiled or taken from the
+cache. A FILE is a code object (.hsaco, .o), a fat binary or library with kernels in it, assembly text (.s, .amdgcn),
+a folder of such files from any compiler, or a HIP source (.hip, .cu, .cpp), which is compiled for each --arch.
+--against compares kernel by kernel and exits with 1 if one got worse: a new spill, scratch memory, a lost wave or
+block, over 2 % more issue cycles in the hot loop, narrower loads.
+--check-pins compares with the pinned numbers, and also asks for new pins after an improvement. What cannot be compared
+is listed, with exit status 3: kernels with ambiguous pairs, and facts unknown on one side, such as the hot loop
+without llvm-objdump. Across compilers, only registers, spills, waves and the cycles of loops are judged."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = _AUDIT
     what = parser.add_argument_group("what to audit")
-    what.add_argument("files", nargs="*", type=Path, metavar="FILE", help="other people's kernels, instead of ours")
-    what.add_argument("--arch", nargs="+", default=[], metavar="GFX", help="only these architectures (default: all)")
-    what.add_argument("--quick", action="store_true", help="of ours, only float16 at D = 128: one of each kernel")
-    what.add_argument("--block", type=positive, default=0, metavar="N", help="of a FILE: threads of a block at launch")
     what.add_argument(
-        "--options", default="", metavar="OPTIONS", help='of a source: the compiler\'s ("-DN=4 -Iinclude")'
+        "files", nargs="*", type=Path, metavar="FILE", help="files to audit instead of rocattn's own kernels"
     )
-    what.add_argument("--dynamic-lds", type=natural, metavar="BYTES", help="of a FILE: LDS asked for at launch")
+    what.add_argument("--arch", nargs="+", default=[], metavar="GFX", help="only these architectures (default: all)")
+    what.add_argument("--quick", action="store_true", help="one variant of each of our kernels: float16, D = 128")
+    what.add_argument("--block", type=positive, default=0, metavar="N", help="with FILE: threads per block")
+    what.add_argument(
+        "--options", default="", metavar="OPTIONS", help='with HIP sources: compiler options ("-DN=4 -Iinclude")'
+    )
+    what.add_argument("--dynamic-lds", type=natural, metavar="BYTES", help="with FILE: dynamic LDS at launch")
     against = parser.add_argument_group("what to compare with").add_mutually_exclusive_group()
     against.add_argument(
-        "--against", metavar="REV|FILE", help="a git revision, an audit.json, or of a FILE other files"
+        "--against", metavar="REV|FILE", help="a git revision, an audit.json or, with FILE, other files"
     )
     against.add_argument("--check-pins", action="store_true", help="the pinned numbers")
-    against.add_argument("--write-pins", action="store_true", help="pin the numbers as they are now")
+    against.add_argument("--write-pins", action="store_true", help="pin the current numbers")
     parser.add_argument(
-        "--pins", type=Path, metavar="DIR", help="where pins are (default: the checkout's benchmarks/pins)"
+        "--pins", type=Path, metavar="DIR", help="folder of pins (default: the checkout's benchmarks/pins)"
     )
     parser.add_argument("--lines", action="store_true", help="show the costliest source lines of each hot loop")
-    parser.add_argument("--all", action="store_true", help="show every kernel of a comparison, and how code is built")
+    parser.add_argument("--all", action="store_true", help="show every kernel, and columns on how the code is built")
     parser.add_argument("--notes", action="store_true", help="show changes without consequence one by one")
     parser.add_argument(
-        "--history", type=positive, metavar="N", help="also put the numbers of the newest N commits into the asv store"
+        "--history", type=positive, metavar="N", help="also add the numbers of the newest N commits to the asv store"
     )
-    parser.add_argument("--jobs", type=positive, metavar="N", help="processes at once (default: the cores available)")
+    parser.add_argument("--jobs", type=positive, metavar="N", help="parallel processes (default: the available cores)")
     add_common(parser, out="out/audit")
 
 
@@ -80,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not audit.kernels and not (comparison and comparison.alike):
         for problem in audit.problems:
             say(problem.line)
-        raise CommandError("there is no kernel to audit", NOT_MEASURED)
+        raise CommandError("no kernels to audit", NOT_MEASURED)
     if comparison is not None:
         comparison = _with_lines(arguments, audit, comparison)
     pinned, out = arguments.check_pins, Path(arguments.out)
@@ -111,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _next(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -> list[tuple[str, str]]:
-    """Return what to do about a comparison: a word for what it is, and the advice or command."""
+    """Return next steps for a comparison: a keyword, and the advice or command."""
     from rocattn_profiling.kernels.sentences import advice
     from rocattn_profiling.kernels.verdict import rows_of, worst
 
@@ -141,16 +143,16 @@ def _check(arguments: argparse.Namespace) -> None:
             if not (path.is_file() or path.is_dir()):
                 raise CommandError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
         if arguments.check_pins or arguments.write_pins:
-            raise CommandError("pins are of the kernels that rocattn ships: leave out FILE")
+            raise CommandError("pins are for the kernels that rocattn ships: leave out FILE")
         if arguments.quick:
-            raise CommandError("--quick chooses among the kernels that rocattn ships: leave it out with FILE")
+            raise CommandError("--quick selects kernels that rocattn ships: leave it out with FILE")
         if arguments.history:
-            raise CommandError("--history is of the kernels that rocattn ships: leave out FILE")
+            raise CommandError("--history is for the kernels that rocattn ships: leave out FILE")
         _check_sources(arguments)
     if not arguments.files and (arguments.block or arguments.dynamic_lds is not None or arguments.options):
-        raise CommandError("--block, --dynamic-lds and --options are of the kernels of a FILE: name one")
+        raise CommandError("--block, --dynamic-lds and --options need a FILE")
     if arguments.write_pins and arguments.quick:
-        raise CommandError("pins are of all kernels: leave out --quick")
+        raise CommandError("pins cover all kernels: leave out --quick")
     if arguments.check_pins:
         _check_pin_files(arguments)
 
@@ -158,11 +160,11 @@ def _check(arguments: argparse.Namespace) -> None:
 def _check_sources(arguments: argparse.Namespace) -> None:
     sources = [path for path in arguments.files if path.suffix in SUFFIXES]
     if sources and not arguments.arch:
-        raise CommandError(f"say with --arch what to compile {sources[0]} for")
+        raise CommandError(f"use --arch to say what to compile {sources[0]} for")
     if arguments.options and not sources:
-        raise CommandError("--options are the compiler's: name a source")
+        raise CommandError("--options are compiler options: they need a HIP source")
     if arguments.against and len(sources) < len(arguments.files) and not Path(arguments.against).exists():
-        hint = "name an audit.json or files; only sources have revisions"
+        hint = "give an audit.json or files; only sources can be read from a revision"
         raise CommandError(f"{arguments.against} does not exist: {hint}")
 
 
@@ -197,7 +199,7 @@ def _audit_files(arguments: argparse.Namespace, paths: Sequence[Path], build: Hi
 
 
 def _base_of_files(arguments: argparse.Namespace) -> Audit:
-    """Return what files are compared with: an earlier audit, one of other files, or of the sources in a revision."""
+    """Return the base of a comparison of files: an earlier audit, or one of other files or of a revision's sources."""
     import msgspec
 
     from rocattn_profiling.kernels.audit import read_audit
@@ -221,7 +223,7 @@ def _jobs(arguments: argparse.Namespace) -> int:
 
 
 def _check_pin_files(arguments: argparse.Namespace) -> None:
-    """Refuse pins that cannot be read before the kernels are compiled, which may take minutes."""
+    """Reject unreadable pins before compiling the kernels, which may take minutes."""
     from rocattn.gpu.arch import TESTED
     from rocattn_profiling.kernels.pins import read_pins
 
@@ -230,7 +232,7 @@ def _check_pin_files(arguments: argparse.Namespace) -> None:
 
 
 def _pin_files(arguments: argparse.Namespace, needed: Iterable[str]) -> list[Path]:
-    """Return the files of pins that are there, also of architectures without kernels, and those that are needed."""
+    """Return the existing pin files, including those for architectures without kernels, and the needed ones."""
     from rocattn.gpu.arch import TESTED, has_kernels, processor
 
     folder = pins_folder(arguments.pins)
@@ -241,7 +243,7 @@ def _pin_files(arguments: argparse.Namespace, needed: Iterable[str]) -> list[Pat
 
 
 def _against_numbers(arguments: argparse.Namespace) -> tuple[Audit, Comparison | None]:
-    """Audit, and compare with pins or another audit if asked for."""
+    """Audit, and compare with pins or another audit if requested."""
     import msgspec
 
     from rocattn_profiling.kernels.audit import read_audit
@@ -249,7 +251,7 @@ def _against_numbers(arguments: argparse.Namespace) -> tuple[Audit, Comparison |
     from rocattn_profiling.kernels.pins import read_pins
 
     before = None
-    if arguments.against:  # before what takes minutes
+    if arguments.against:  # before work that takes minutes
         before = _base_of_files(arguments) if arguments.files else read_audit(Path(arguments.against))
     audit = _audit(arguments)
     if not audit.kernels:
@@ -271,7 +273,7 @@ def _against_numbers(arguments: argparse.Namespace) -> tuple[Audit, Comparison |
 
 
 def _against_revision(arguments: argparse.Namespace) -> tuple[Audit, Comparison]:
-    """Audit and compare the kernels that can differ from those of a revision; with --all, every kernel."""
+    """Audit and compare the kernels that may differ from a revision's; with --all, every kernel."""
     import msgspec
 
     from rocattn.gpu.arch import TESTED
@@ -305,7 +307,7 @@ def _against_revision(arguments: argparse.Namespace) -> tuple[Audit, Comparison]
 
 
 def _with_lines(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -> Comparison:
-    """Add source lines to what got worse."""
+    """Add source lines to findings that got worse."""
     from rocattn.sources import kernel_root
     from rocattn_profiling.kernels.source_lines import with_lines
     from rocattn_profiling.kernels.verdict import rows_of
@@ -316,7 +318,7 @@ def _with_lines(arguments: argparse.Namespace, audit: Audit, comparison: Compari
 
 
 def _track(arguments: argparse.Namespace) -> tuple[NotCompared, ...]:
-    """Put numbers into the asv store; return the commits that have none, needed if no commit has any."""
+    """Add numbers to the asv store; return the commits without any, marked needed if no commit has numbers."""
     from rocattn.gpu.arch import TESTED
     from rocattn_profiling.base.reasons import Reason, counted
     from rocattn_profiling.kernels.revision import track_history
@@ -331,15 +333,15 @@ def _track(arguments: argparse.Namespace) -> tuple[NotCompared, ...]:
     )  # fmt: skip
     for each in lost:
         say(f"not audited: {each.line}")
-    say(f"history: {len(tracked.stored)} commits added to the asv store, {len(tracked.known)} had their numbers")
+    say(f"history: {len(tracked.stored)} commits added to the asv store, {len(tracked.known)} were already in it")
     return lost
 
 
 def pins_folder(given: Path | None) -> Path:
-    """Return where the pins are: as given, or in the checkout that this rocattn runs from.
+    """Return the folder of pins: the given one, or the one in the checkout that rocattn runs from.
 
     Raises:
-        CommandError: When it runs from no checkout.
+        CommandError: When rocattn does not run from a checkout.
     """
     from rocattn.sources import kernel_root
 
@@ -347,7 +349,7 @@ def pins_folder(given: Path | None) -> Path:
         return given
     checkout = kernel_root().parent
     if not (checkout / "benchmarks").is_dir():
-        raise CommandError("this rocattn does not run from a checkout: say with --pins where the pins are")
+        raise CommandError("rocattn does not run from a checkout: use --pins to say where the pins are")
     return checkout / "benchmarks" / "pins"
 
 
@@ -355,12 +357,12 @@ def _write_pins(arguments: argparse.Namespace, audit: Audit) -> None:
     from rocattn_profiling.kernels.pins import pins_of, write_pins
 
     if audit.not_audited:
-        raise CommandError("nothing was pinned: pins are of all kernels, and some could not be looked at", NOT_MEASURED)
+        raise CommandError("nothing was pinned: pins cover all kernels, and some could not be audited", NOT_MEASURED)
     for path in write_pins(pins_folder(arguments.pins), pins_of(audit)):
         say(f"pinned {path}")
 
 
 def _is_worse(comparison: Comparison, *, pinned: bool) -> bool:
-    """Whether there is a regression, or pins are outdated."""
+    """Return whether there is a regression or an outdated pin."""
     failing = ("worse", "better", "new", "missing") if pinned else ("worse",)
     return any(finding.severity in failing for finding in comparison.findings)

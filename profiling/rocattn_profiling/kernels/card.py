@@ -1,4 +1,4 @@
-"""A comparison on the terminal: the verdict, what moved on which architecture, what did it, what to do next."""
+"""Show a comparison on the terminal: the verdict, what changed on which architecture, its causes, what to do next."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from rocattn_profiling.base.card import Part
 
 _MOST_ROWS, _MOST_KERNELS, _MOST_LINES, _MOST_OTHERS = 12, 2, 2, 2
-_NAME = 34  # characters of a variant or a file
+_NAME = 34  # most characters of a variant or file name
 _COLUMNS = {name: metric.column for name, metric in METRICS.items() if metric.column}
-"""Columns by the metric of a finding, the gravest first: on a narrow terminal the last of those in which nothing got
-worse are left out, then the last of the others."""
+"""Metric of a finding -> column, most severe first. A narrow terminal drops columns from the end: first those in which
+nothing got worse, then the others."""
 _STYLES = {"worse": "bold red", "better": "green", "incomparable": "yellow", "missing": "yellow", "new": "", "note": ""}
 
 
@@ -47,11 +47,11 @@ def show(
     """Print the card on stdout.
 
     Args:
-        comparison: With what was before.
-        audit: Of now.
-        following: What to do next: a word for what it is, and the advice or command.
-        written: The file that has the rest.
-        notes: Whether to print changes without consequence one by one.
+        comparison: The comparison with the base.
+        audit: The current audit.
+        following: Next steps: a keyword, and the advice or command.
+        written: The file with the rest.
+        notes: Whether to list changes without consequence one by one.
     """
     console = stdout()
     card = Card.of(console)
@@ -84,7 +84,7 @@ def show(
 
 
 def _add_rows(card: Card, rows: Sequence[CardRow], comparison: Comparison, audit: Audit, written: Path) -> None:
-    """Add a table for each kernel, with the columns that moved in it, as many as there is room for."""
+    """Add a table per kernel, with as many changed columns as fit."""
     changes = {variant_of(change): change for change in comparison.changes}
     known = {variant_of(facts): facts for facts in audit.kernels}
     total = Counter((family_of(facts), facts.arch) for facts in audit.kernels)
@@ -125,7 +125,7 @@ def _add_table(
 
 
 def _variant_name(row: CardRow) -> str:
-    """Return what tells the shown variant from the kernel's others: its types and sizes, or its file."""
+    """Return what distinguishes the variant: its types and sizes, or its file."""
     finding = row.findings[0]
     name = finding.file if finding.names_file else finding.kernel.removeprefix(row.kernel).strip(" _")
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
@@ -159,7 +159,7 @@ def _arrow(before: float | None, after: float | None) -> str:
 
 
 def _add_causes(card: Card, rows: Sequence[CardRow], comparison: Comparison, written: Path) -> None:
-    """Add for the gravest kernels what changed in the source, and what that did, with the lines that pay for it."""
+    """Add source changes of the worst kernels, their effects, and the costliest lines."""
     kernels = list(dict.fromkeys(row.kernel for row in rows))
     for kernel in card.some(kernels, _MOST_KERNELS, lambda rest: f"{some_of(rest)}: in {written}"):
         row = worst([row for row in rows if row.kernel == kernel])
@@ -176,7 +176,7 @@ def _add_causes(card: Card, rows: Sequence[CardRow], comparison: Comparison, wri
 
 
 def _add_sources(card: Card, row: CardRow, comparison: Comparison) -> None:
-    """Add what changed in the sources of a kernel, and in how it divides the problem."""
+    """Add the changes in a kernel's sources and in how it divides the problem."""
     finding = row.findings[0]
     changed = [source for source in comparison.sources if finding.file in source.kernels]
     for source in card.some(changed, _MOST_LINES, "changed: # more places in its sources"):

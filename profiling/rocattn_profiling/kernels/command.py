@@ -1,4 +1,4 @@
-"""``rocattn kernels``: build the GPU kernels and read their machine code, without a GPU."""
+"""``rocattn kernels``: build GPU kernels and analyze their machine code, without a GPU."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rocattn.gpu.launch import LaunchPlan
 
 _BUILD = """\
-Compile the GPU kernels into code objects (.hsaco), with their assembly (.s) and a manifest.json that says of each what
-it is made from, its registers, LDS and spills, and where each argument lies, checked against the code object's own
-metadata. With --arch these are all kernels and dtypes at the usual head dimensions, D = Dv (other sizes are compiled
-when they are first used); with --plan just what the plan needs. What was compiled before comes from the cache, so an
-interrupted build goes on where it was; the manifest describes the last build into the folder."""
+Compile the GPU kernels into code objects (.hsaco), with their assembly (.s) and a manifest.json that lists the inputs,
+registers, LDS, spills and argument offsets of each kernel, checked against the code object's metadata. --arch builds
+all kernels and dtypes at the usual head dimensions, D = Dv (other sizes are compiled on first use); --plan builds only
+what the plan needs. Kernels compiled before come from the cache, so an interrupted build resumes where it stopped; the
+manifest describes the last build into the folder."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -32,18 +32,18 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     build = actions.add_parser("build", help="compile kernels into a folder", description=_BUILD)
     build.add_argument("--arch", nargs="+", metavar="GFX", help="architectures to build all kernels for")
     build.add_argument("--plan", type=Path, metavar="FILE", help="a plan of `rocattn plan --json`: build what it needs")
-    build.add_argument("--jobs", type=positive, metavar="N", help="compilations at once (default: the cores available)")
+    build.add_argument("--jobs", type=positive, metavar="N", help="parallel compilations (default: available cores)")
     add_common(build, out="out/kernels")
-    audit = actions.add_parser("audit", help="registers, spills, occupancy and hot loops; what changed in them")
+    audit = actions.add_parser("audit", help="registers, spills, occupancy and hot loops, and their changes")
     kernels_audit.prepare(audit)
     capture = actions.add_parser("capture", help="a program's Triton kernels, compiled without a GPU")
     kernels_capture.prepare(capture)
-    occupancy = actions.add_parser("occupancy", help="how many waves fit, which limit binds, and by how much")
+    occupancy = actions.add_parser("occupancy", help="how many waves fit, and which limit binds by how much")
     kernels_occupancy.prepare(occupancy)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked for."""
+    """Run the chosen sub-command."""
     others = {"capture": kernels_capture, "audit": kernels_audit, "occupancy": kernels_occupancy}
     return others[arguments.action].run(arguments) if arguments.action in others else _build(arguments)
 
@@ -53,7 +53,7 @@ def _build(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.kernels.build import MANIFEST, all_variants, build, variants_of
 
     if (arguments.arch is None) == (arguments.plan is None):
-        raise CommandError("say what to build: --arch GFX for every kernel, or --plan FILE for those of one plan")
+        raise CommandError("choose what to build: --arch GFX for every kernel, or --plan FILE for those of one plan")
     require_own_checkout()
     variants = all_variants(arguments.arch) if arguments.arch else variants_of(_read_plan(arguments.plan))
     out = Path(arguments.out)
@@ -72,7 +72,7 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _read_plan(path: Path) -> LaunchPlan:
-    """Read a plan and check that its sources are still what it was made for."""
+    """Read a plan and check that its sources have not changed since."""
     import json
 
     from rocattn.gpu.build import code_object_name
@@ -83,7 +83,7 @@ def _read_plan(path: Path) -> LaunchPlan:
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise CommandError(f"{path} is no JSON: {error}") from error
+        raise CommandError(f"{path} is not JSON: {error}") from error
     plan = LaunchPlan.from_dict(values)
     for launch in plan.launches:
         name = code_object_name(launch.source, plan.arch, launch.defines)

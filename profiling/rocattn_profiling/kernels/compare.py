@@ -1,7 +1,7 @@
 """Compare two audits kernel by kernel: regressions, improvements, and changes without consequence.
 
-Machine code has exact numbers, so there are no statistics: every change is reported, with a severity that follows from
-its effect on the GPU. Each physical quantity has one finding: registers and LDS are judged by the waves that they cost,
+Machine code yields exact numbers, so no statistics are needed: every change is reported, and its effect on the GPU
+sets its severity. Each physical quantity has one finding: registers and LDS are judged by the waves they cost,
 instructions by the issue cycles of the hot loop.
 """
 
@@ -33,14 +33,14 @@ _IN_ORDER = (
     "idioms", "exposed latency", "load to wait", "read to wait", "barriers", "FLOP/B", "cache lines", "read conflicts",
     "write conflicts",
 )  # fmt: skip
-"""Metrics of the order of the hot loop's instructions, as they are found."""
+"""Metrics of instruction order in the hot loop, in the order of their findings."""
 _PRECEDENCE = [name for name in METRICS if name != "kernel"][: list(METRICS).index("blocks")]
-"""Metrics that decide a kernel's verdict, the first that changed; then all others."""
-_EXPOSED = {"load to wait": 0, "loads in flight": 1}  # a side with so few has all latency exposed
+"""Metrics that decide a kernel's verdict: the first one that changed does, all others come after them."""
+_EXPOSED = {"load to wait": 0, "loads in flight": 1}  # at or below this, all latency is exposed
 _WHOEVER_COMPILED = {"spills", "scratch", "occupancy", "blocks", "registers", "LDS"}
-"""Metrics that are compared with pins though another compiler made the kernel: the rest is of that one."""
+"""Metrics that are compared with pins even across compilers; the others depend on the compiler."""
 _OF_AN_UPGRADE = {*_WHOEVER_COMPILED, "matrix", "issue cycles"}
-"""Metrics that judge another compiler itself: how it orders instructions, and code that runs once, are notes."""
+"""Metrics that judge a compiler upgrade; instruction order and code that runs once only give notes."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,13 +48,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         severity: What it means.
-        metric: Which quantity, a key of `METRICS`; "kernel" where one side has no such kernel.
-        arch, kernel: Where.
-        before, after: The numbers, if there are any.
+        metric: The quantity, a key of `METRICS`; "kernel" where one side lacks the kernel.
+        arch, kernel: Where it was found.
+        before, after: The numbers, if any.
         text: The change and its cost, in a kernel engineer's words.
-        file: The kernel's source, or the file that it was read from.
-        names_file: Whether the kernel's name alone does not say which it is.
-        lines: Source lines of the hot loop that cost most, worst first; empty where there is no line table.
+        file: The kernel's source, or the file it was read from.
+        names_file: Whether the kernel's name is ambiguous without the file.
+        lines: The costliest source lines of the hot loop, worst first; empty without a line table.
     """
 
     severity: Severity
@@ -76,7 +76,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of a kernel that differs; what a side does not say is equal on both."""
+    """The numbers of a kernel that differs; those that one side does not state are equal on both."""
 
     arch: str
     kernel: str
@@ -90,9 +90,9 @@ class SourceChange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: Relative to the checkout.
-        line: From 1, as the newer side numbers it.
+        line: Line number on the newer side, from 1.
         text: The line.
-        kernels: The sources that include it, or are it: `Finding.file`.
+        kernels: The sources that contain or include it, as in `Finding.file`.
     """
 
     path: str
@@ -106,14 +106,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         base, head: What was compared.
-        compared: Kernels that both sides have, and that were compiled.
-        unchanged: Those of them without any difference.
-        findings: Gravest first.
+        compared: Number of kernels that both sides have and that were compiled.
+        unchanged: Number of those without any difference.
+        findings: Most severe first.
         changes: The numbers of every kernel that both sides have and that differs.
-        sources: Changed lines of code that kernels with findings are made from; known of two revisions only.
-        alike: Kernels that both sides make from the same sources and macros: they are not compiled.
-        compilers: What compiled a kernel before and now, where that is not the same.
-        not_compared: What a side does not know of kernels that both have, and what head could not be audited for.
+        sources: Changed source lines of kernels with findings; known only when comparing two revisions.
+        alike: Number of kernels with the same sources and macros on both sides: they are not compiled.
+        compilers: Compilers of a kernel before and now, where they differ.
+        not_compared: Facts of common kernels that one side lacks, and what could not be audited in head.
     """
 
     base: str
@@ -129,37 +129,36 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def coverage(self) -> Coverage:
-        """How much was compared; kernels whose cycles are of two tables are not."""
+        """How much was compared; kernels whose cycles come from two different tables do not count."""
         apart = {(each.arch, each.kernel, each.file) for each in self.of("incomparable")}
-        aside = Reason("incomparable", "another table of issue cycles")
+        aside = Reason("incomparable", "computed with a different instruction-cost table")
         return Coverage(
             compared=self.compared + self.alike - len(apart),
             not_compared=(*self.not_compared, *counted([("# kernel", "# kernels", aside)] * len(apart), needed=True)),
         )
 
     def of(self, *severities: Severity) -> list[Finding]:
-        """Return the findings of some severities."""
+        """Return the findings with one of these severities."""
         return [finding for finding in self.findings if finding.severity in severities]
 
 
 def compare(base: Audit, head: Audit, *, partial: bool = False, foreign: bool = False) -> Comparison:
     """Compare two audits.
 
-    Kernels are the same if architecture and name are (`pairs_of`); of other people's files the symbol is the name.
+    Kernels with the same architecture and name are a pair (`pairs_of`); in other people's files the symbol is the name.
 
     Args:
-        base: Before.
-        head: Now.
-        partial: Whether the second covers some kernels only, so that none counts as missing.
-        foreign: Whether the files are other people's: what became of a kernel that is gone, perhaps under another
-            name, is then not known.
+        base: The earlier audit.
+        head: The later audit.
+        partial: Whether ``head`` covers only some kernels, so that none counts as missing.
+        foreign: Whether the files are other people's: a kernel that is gone may then have been renamed.
     """
     pairs = pairs_of(base, head)
     compared = [_compared(pin_of(before), facts, before.compiler, before) for before, facts in pairs.both]
     findings = [finding for each in compared for finding in each.findings]
     for facts in pairs.new:
         problem = problem_of(base, facts.name, facts.arch)
-        why = f"in {base.subject} it does not compile: {problem}" if problem else f"only {head.subject} has it"
+        why = f"it does not compile in {base.subject}: {problem}" if problem else f"only {head.subject} has it"
         findings.append(_new(facts, why))
     if not partial:
         findings += [
@@ -184,7 +183,7 @@ def compare(base: Audit, head: Audit, *, partial: bool = False, foreign: bool = 
 
 
 def _unpaired(pairs: AuditPairs, foreign: Audit | None) -> Iterator[Gap]:
-    """Yield the variants that came while others of the same kernel went, and the foreign kernels that went."""
+    """Yield missing variants of kernels that have new variants, and missing foreign kernels."""
     new = {called(facts) for facts in pairs.new}
     for facts in pairs.missing:
         if (key := called(facts)) in new:
@@ -197,9 +196,9 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
     """Compare an audit with pinned numbers.
 
     Args:
-        pins: Of every architecture in the audit, and of others that have a file of pins.
-        audit: Of this revision.
-        partial: As in `compare`.
+        pins: Pins for every architecture in the audit, and for others that have a pin file.
+        audit: The audit of this revision.
+        partial: See `compare`.
     """
     by_arch = {pinned.arch: pinned for pinned in pins}
     findings: list[Finding] = []
@@ -211,23 +210,23 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
             continue
         each = _compared(pin, facts, pinned.compiler)
         if lacking := lacking_in(pin, pin_of(facts)):
-            findings.append(_new(facts, f"its pin does not have its {', '.join(lacking)}"))
+            findings.append(_new(facts, f"its pin lacks {', '.join(lacking)}"))
         compared.append(each._replace(unchanged=each.unchanged and not lacking))
         findings += _without_cycles(each.findings) if pinned.rates != audit.rates else each.findings
     have = {(facts.arch, facts.name) for facts in audit.kernels}
     for pinned_arch in pins:
         if not has_kernels(pinned_arch.arch):
-            text = f"no kernel is shipped for it, but its pins are here: delete {pinned_arch.arch}.json"
+            text = f"it has pins, but no kernels are shipped for it: delete {pinned_arch.arch}.json"
             findings.append(_missing(pinned_arch.arch, "", audit, text))
             continue
         for name in pinned_arch.kernels if not partial else ():
             if (pinned_arch.arch, name) not in have:
-                findings.append(_missing(pinned_arch.arch, name, audit, "it is pinned, but not built any more"))
+                findings.append(_missing(pinned_arch.arch, name, audit, "it is pinned, but no longer built"))
     return _sorted("the pins", audit, compared, findings)
 
 
 class _Compared(NamedTuple):
-    """What a comparison of one kernel has for `Comparison`."""
+    """The comparison of one kernel: its part of a `Comparison`."""
 
     findings: list[Finding]
     changes: list[Change]
@@ -236,7 +235,7 @@ class _Compared(NamedTuple):
 
 
 def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts | None = None) -> _Compared:
-    """Compare one kernel; arguments as of `differences`, and what compiled it before."""
+    """Compare one kernel; see `differences` for the arguments. ``compiler`` compiled it before."""
     now, found, gaps = pin_of(facts), list(differences(pin, facts, before)), list(_gaps(pin, facts, before))
     if compiler != facts.compiler and before is not None:
         judged = _OF_AN_UPGRADE if facts.loop and facts.loop.has_loop else _WHOEVER_COMPILED
@@ -244,7 +243,7 @@ def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts |
     elif compiler != facts.compiler and any(finding.metric not in _WHOEVER_COMPILED for finding in found):
         found = [finding for finding in found if finding.metric in _WHOEVER_COMPILED]
         gaps.append((*_LOOPS, Reason("another_compiler", sentences.compiled_by(compiler, facts.compiler))))
-    if any(gap[:2] == _LOOPS for gap in gaps):  # waves gained are no gain to a loop that lost its prefetch
+    if any(gap[:2] == _LOOPS for gap in gaps):  # more waves do not make up for a lost prefetch
         found = [
             msgspec.structs.replace(each, severity="note") if (each.severity, each.metric) in _UNSEEN else each
             for each in found
@@ -262,16 +261,16 @@ def _compared(pin: Pin, facts: KernelFacts, compiler: str, before: KernelFacts |
 
 
 Gap = tuple[str, str, Reason[str]]
-"""A fact of one kernel that was not compared, as `counted` takes it."""
+"""A fact of one kernel that was not compared, in the form that `counted` takes."""
 _LOOPS = ("hot loop of # kernel", "hot loops of # kernels")
 _UNSEEN = {("better", "occupancy"), ("better", "blocks")}
 _UNREAD = Reason("unread", "it was not read")
-_UNCLEAR = Reason("unclear", "several of each side have the same name and configuration", "leave one on each side")
-_UNPAIRED = Reason("unpaired", "the other side has none like it, but new ones")
+_UNCLEAR = Reason("unclear", "each side has several with the same name and configuration", "keep one on each side")
+_UNPAIRED = Reason("unpaired", "the other side lacks it, but has new ones")
 _GONE = Reason("gone", "no kernel here has its name")
 _UNSAID = Reason("unsaid", "the file does not say")
-_UNTOLD = Reason("addresses", "its code does not tell as many of its accesses as the other side's")
-_MORE_LOOPS = Reason("more_loops", "one side has more of them, or has them unrolled")
+_UNTOLD = Reason("addresses", "fewer of its accesses can be derived from the code than on the other side")
+_MORE_LOOPS = Reason("more_loops", "one side has more of them, or unrolls them")
 _NUMBERS = {
     "vgprs": "VGPRs", "agprs": "AGPRs", "sgprs": "SGPRs", "vgpr_spills": "spilled VGPRs",
     "sgpr_spills": "spilled SGPRs", "scratch_bytes": "scratch memory", "lds_bytes": "LDS",
@@ -279,7 +278,7 @@ _NUMBERS = {
 
 
 def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> Iterator[Gap]:
-    """Yield what a comparison is of and a side of a kernel does not know; arguments as of `differences`."""
+    """Yield compared facts that are unknown on one side; see `differences` for the arguments."""
     now, sides = pin_of(facts), [facts, *([before] if before else [])]
 
     def gap(what: str, many: str, fact: str) -> Gap:
@@ -298,7 +297,7 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
     elif len(told := {_told(side.loop) for side in sides if side.loop}) > 1 or (told == {0} and _lines(pin.loop)):
         yield "addresses of # kernel", "addresses of # kernels", _UNTOLD
     if before is not None and _more_loops(pin, now, before, facts):
-        yield "loops beside the hot one of # kernel", "loops beside the hot ones of # kernels", _MORE_LOOPS
+        yield "loops other than the hot one of # kernel", "loops other than the hot ones of # kernels", _MORE_LOOPS
     if pin.lost_wave_slots is None or now.lost_wave_slots is None:
         yield gap("occupancy", "occupancy", OCCUPANCY)
     if before is not None and (of_one := set(before.simplified) ^ set(facts.simplified)):
@@ -311,7 +310,7 @@ def _gaps(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> It
 
 
 def _more_loops(pin: Pin, now: Pin, before: KernelFacts, facts: KernelFacts) -> bool:
-    """Whether one side has more loops beside the hot one, none of which unrolling that may have left over."""
+    """Return whether one side has more loops next to the hot one, other than remainders of unrolling it."""
     same = before.loop and facts.loop and len(before.loop.others) == len(facts.loop.others)
     if same or before.compiler != facts.compiler or not (pin.loop and now.loop) or why_apart(pin.loop, now.loop):
         return False
@@ -319,9 +318,9 @@ def _more_loops(pin: Pin, now: Pin, before: KernelFacts, facts: KernelFacts) -> 
 
 
 def _told(loop: LoopCost) -> int:
-    """Return 0 if the code tells no address of global memory, 1 if some, 2 if all."""
+    """Return 0 if no global address can be derived from the code, 1 for some, 2 for all."""
     lines = loop.cache_lines
-    if lines is None:  # nothing to tell, or an audit of before there was this
+    if lines is None:  # no accesses, or an audit older than this field
         return 0 if loop.global_bytes else 2
     return 2 if not lines.unknown else 1 if lines.factor else 0
 
@@ -331,9 +330,9 @@ def _lines(loop: LoopPin) -> float | None:
 
 
 def lacking_in(pin: Pin, now: Pin) -> list[str]:
-    """Return what a kernel has and its pin does not: that would never be compared.
+    """Return what a kernel has and its pin lacks: it would never be compared.
 
-    Blocks that fit are compared for the same block, FLOPs and code of the loop for the same choices.
+    Numbers of blocks are compared for the same block size, FLOPs and code of the loop for the same choices.
     """
     old, new = pin.loop, now.loop
     lacking = [f"choices ({now.choices})"] if pin.choices != now.choices else []
@@ -357,12 +356,12 @@ def _conflicts(loop: LoopPin) -> float | None:
 
 
 def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> Iterator[Finding]:
-    """Find what differs in one kernel.
+    """Find the differences of one kernel.
 
     Args:
         pin: Its numbers before.
-        facts: Now.
-        before: All that is known of it before, if more than the numbers is.
+        facts: Its facts now.
+        before: All its facts before; None if only the numbers are known.
     """
     now = pin_of(facts)
     pin = _as_known(pin, now, [facts, *([before] if before else [])])
@@ -379,7 +378,7 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
         yield finding("spills", *spills, words.spills())
     spilled = now.vgpr_spills - pin.vgpr_spills
     scratch = now.scratch_bytes - pin.scratch_bytes
-    if scratch and (not spilled or scratch > 0 > spilled):  # else the spills are what the scratch memory is for
+    if scratch and (not spilled or scratch > 0 > spilled):  # otherwise the spills explain it
         yield finding("scratch", scratch, (pin.scratch_bytes, now.scratch_bytes), words.scratch())
     lost = _change(pin.lost_wave_slots, now.lost_wave_slots)
     blocks = -_change(pin.blocks, now.blocks) if pin.block == now.block else 0.0
@@ -402,11 +401,11 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
 
 
 def _weighed(findings: Iterable[Finding], behind: Collection[str] = ()) -> list[Finding]:
-    """Let the gravest quantity of a kernel decide: what contradicts it is a note, as is the order of instructions.
+    """Let a kernel's most important quantity decide: findings that contradict it, and instruction order, become notes.
 
-    A spill gone or a cycle saved outweighs a lost wave. Metrics ``behind`` come last: spills that are all outside of
-    the hot loop, waves that it does not need. The order, and what counts as exposed latency or as few waves, is
-    judgement: no GPU measured it.
+    A removed spill or a saved cycle outweighs a lost wave. Metrics in ``behind`` come last: spills that are all outside
+    the hot loop, waves that it does not need. The precedence, and the limits for exposed latency and few waves, are
+    judgment calls: they were not measured on a GPU.
     """
     found = list(findings)
     voting = [each for each in found if each.severity in {"worse", "better"} and METRICS[each.metric].worse]
@@ -425,23 +424,23 @@ def _weighed(findings: Iterable[Finding], behind: Collection[str] = ()) -> list[
 
 def _rank(finding: Finding) -> float:
     metric, sides = finding.metric, [each for each in (finding.before, finding.after) if each is not None]
-    if metric == "barriers" and finding.severity == "better":  # one gone is no answer to cycles that came
+    if metric == "barriers" and finding.severity == "better":  # fewer barriers do not make up for more cycles
         return _PRECEDENCE.index("issue cycles") + 0.5
-    if metric in _EXPOSED and sides and min(sides) <= _EXPOSED[metric]:  # memory's latency outlasts cycles saved
+    if metric in _EXPOSED and sides and min(sides) <= _EXPOSED[metric]:  # exposed latency outweighs saved cycles
         return _PRECEDENCE.index("matrix")
-    if metric == "cache lines" and max(sides) >= 2 * min(sides):  # nor does what they wait for
+    if metric == "cache lines" and max(sides) >= 2 * min(sides):  # so do twice the cache lines
         return _PRECEDENCE.index("matrix")
     if metric == "occupancy" and len(sides) == 2:
         waves = [architecture(finding.arch).waves_per_simd - lost for lost in sides]
-        if min(waves) <= max(waves) / 2:  # so few hide less latency than a better loop saves
+        if min(waves) <= max(waves) / 2:  # half the waves hide less latency than a better loop saves
             return _PRECEDENCE.index("matrix")
     return _PRECEDENCE.index(metric) if metric in _PRECEDENCE else len(_PRECEDENCE)
 
 
 def _fills_its_waits(pin: Pin, now: Pin, facts: KernelFacts) -> bool:
-    """Whether waves that came or went move a SIMD's cycles for the same work the other way, or not at all.
+    """Return whether lost waves do not raise the SIMD's cycles for the same work, and gained waves do not lower them.
 
-    They fill what a wave waits for memory, until its own cycles are all that a SIMD's time is made of.
+    Waves fill each other's memory waits, until their own issue cycles take all of the SIMD's time.
     """
     taken = []
     for side in (pin, now):
@@ -456,36 +455,36 @@ def _fills_its_waits(pin: Pin, now: Pin, facts: KernelFacts) -> bool:
 
 
 def _as_known(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> Pin:
-    """Return a pin that is equal in what a side does not say, where it is 0: how that changed is not known."""
+    """Return the pin with today's numbers where a side does not state its own: their change is unknown."""
     names = _unsaid(pin, now, sides)
     names += [] if pin.code_bytes and now.code_bytes else ["code_bytes"]
     return msgspec.structs.replace(pin, **{name: getattr(now, name) for name in names})
 
 
 def _unsaid(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> list[str]:
-    """Return the numbers that a side does not say."""
+    """Return the names of numbers that a side does not state."""
     names = [name for name in _NUMBERS if not all(facts.says(name) for facts in sides)]
     return [name for name in names if not (getattr(pin, name) and getattr(now, name))]
 
 
 def _spills(pin: Pin, now: Pin) -> tuple[float, tuple[int, int]] | None:
-    """Return above 0 if spills got worse and below 0 if better, and the numbers that say so; None if none changed."""
+    """Return the change (above 0 is worse) and the numbers behind it; None if no spill count changed."""
     vgprs, sgprs = (pin.vgpr_spills, now.vgpr_spills), (pin.sgpr_spills, now.sgpr_spills)
     change = vgprs[1] - vgprs[0]
-    if sgprs[1] > -change >= 0 and not sgprs[0]:  # worse, though fewer VGPRs may be spilled
+    if sgprs[1] > -change >= 0 and not sgprs[0]:  # worse, even if fewer VGPRs are spilled
         return 1, sgprs
     if change:
         return change, vgprs
     if sgprs[0] == sgprs[1]:
         return None
-    return (0 if sgprs[1] else -1), sgprs  # more or fewer of them are judged by the cycles that they take
+    return (0 if sgprs[1] else -1), sgprs  # changed counts are judged by their cycles
 
 
 _LoopChange = tuple[str, float, tuple[float | None, float | None], str]
 
 
 def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> Iterator[_LoopChange]:
-    """Find what differs in the hot loop."""
+    """Find the differences of the hot loop."""
     old, new = pin.loop, now.loop
     assert old is not None
     assert new is not None
@@ -524,7 +523,7 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
 
 
 def _in_order(old: LoopPin, new: LoopPin, factor: float, words: sentences.Words) -> Iterator[_LoopChange]:
-    """Find what differs in the order of the hot loop's instructions, an iteration doing so many times the work."""
+    """Find differences in instruction order; ``factor`` is how many times the work an iteration does now."""
     before, after = old.order, new.order
     if before is None or after is None:
         return
@@ -543,10 +542,11 @@ def _in_order(old: LoopPin, new: LoopPin, factor: float, words: sentences.Words)
 
 
 def _outwaited(old: LoopPin, new: LoopPin, factor: float, cycles: float, facts: KernelFacts) -> bool:
-    """Whether what a wave waits for memory changed the other way, and outweighs the cycles that it issues more.
+    """Return whether a wave's memory waits changed in the opposite direction by more than its issue cycles.
 
-    Other waves of its SIMD fill its waits; not so where one side has none at all: there a prefetch came or went. Cycles
-    that came hide latency, too: a loop that only takes longer has fewer waits, by no more than those.
+    Waits count per wave of the SIMD, because other waves fill them. They count in full if one side has none at all: a
+    prefetch was added or removed. Extra cycles hide latency, too: a loop that merely takes longer waits less, by at
+    most those cycles.
     """
     waits = tuple(loop.order.exposed_cycles if loop.order else None for loop in (old, new))
     waited = METRICS["exposed latency"].growth(waits[0], waits[1], factor)
@@ -556,16 +556,16 @@ def _outwaited(old: LoopPin, new: LoopPin, factor: float, cycles: float, facts: 
 
 
 def _elsewhere(was: LoopCost, now: LoopCost) -> tuple[float, tuple[float | None, float | None], str] | None:
-    """Return how the loops beside the hot one changed: above 0 if worse, the cycles, and that in words.
+    """Return how the other loops changed: a number (above 0 is worse), the cycles, and a description.
 
-    Where there are more or fewer of them, one may be what unrolling the hot one leaves over, with all that is in that.
+    If their number changed, one of them may be the remainder loop of an unrolled hot loop, with a copy of its code.
     """
     sides = was.others, now.others
     cycles = sum(each.cycles for each in was.others), sum(each.cycles for each in now.others)
     named = [{name for loop in side for name in loop.idioms} for side in sides]
     hot = [loop.schedule.idioms if loop.schedule else () for loop in (was, now)]
     came, went = named[1].difference(named[0], hot[0]), named[0].difference(named[1], hot[1])
-    parts = [*(f"{name} came" for name in sorted(came)), *(f"{name} went" for name in sorted(went))]
+    parts = [*(f"{name} added" for name in sorted(came)), *(f"{name} removed" for name in sorted(went))]
     barriers, grown = 0, [0.0]
     if len(was.others) == len(now.others):
         barriers = sum(new.barriers - old.barriers for old, new in zip(*sides, strict=True))
@@ -580,7 +580,7 @@ def _elsewhere(was: LoopCost, now: LoopCost) -> tuple[float, tuple[float | None,
     if not parts:
         return None
     change = idioms_weight(came) - idioms_weight(went) or barriers or max(grown) or min(grown)
-    return change, cycles, f"beside the hot path: {', '.join(parts)}"
+    return change, cycles, f"outside the hot loop: {', '.join(parts)}"
 
 
 def _at(loop: OtherLoop) -> str:
@@ -596,10 +596,10 @@ def _new(facts: KernelFacts, why: str) -> Finding:
 
 
 def _missing(arch: str, name: str, audit: Audit, why: str, *, file: str = "") -> Finding:
-    """Report a kernel that is gone: worse if it is there but does not compile any more."""
+    """Report a missing kernel: "worse" if it exists but no longer compiles."""
     problem = problem_of(audit, name, arch)
     severity: Severity = "worse" if problem else "missing"
-    text = f"it does not compile any more: {problem}" if problem else why
+    text = f"it no longer compiles: {problem}" if problem else why
     return Finding(severity=severity, metric="kernel", arch=arch, kernel=name, text=text, file=file)
 
 
@@ -609,8 +609,8 @@ def problem_of(audit: Audit, name: str, arch: str) -> str:
 
 
 def _without_cycles(findings: list[Finding]) -> list[Finding]:
-    """Put aside what follows from a table of issue cycles that is not the same, so that it accuses nobody."""
-    why = "not comparable, the table of issue cycles has changed"
+    """Mark findings that depend on issue cycles as incomparable, since the two sides use different cost tables."""
+    why = "not comparable: the instruction-cost table has changed"
     return [
         msgspec.structs.replace(finding, severity="incomparable", text=f"{finding.text} ({why})")
         if METRICS[finding.metric].of_rates and finding.severity != "note"

@@ -1,4 +1,4 @@
-"""The facts of one kernel's machine code: registers, spills, LDS, occupancy, and the cost of its hot loop."""
+"""Facts about one kernel's machine code: registers, spills, LDS, occupancy, and the cost of its hot loop."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
 
 OCCUPANCY, HOT_LOOP, CALLED = "occupancy", "hot loop", "called code"
-"""Facts that a comparison is of, and that a kernel may lack (`KernelFacts.lacks`)."""
-_DESCRIPTOR_GRANULE = 16  # a descriptor counts VGPRs in steps of at most this
+"""Facts that are compared, and that a kernel may lack (`KernelFacts.lacks`)."""
+_DESCRIPTOR_GRANULE = 16  # largest step in which a descriptor counts VGPRs
 _LOAD = re.compile(r"global_load_(\d+)B")
 
 
 class Spills(msgspec.Struct, frozen=True, kw_only=True):
-    """Registers of a kernel that live elsewhere.
+    """Spilled registers of a kernel.
 
     Attributes:
-        vgprs, sgprs: How many; VGPRs are kept in memory or in AGPRs, SGPRs in lanes of a VGPR or in memory.
-        instructions: Of the hot loop's iteration, those that access scratch memory; None where the code is not known.
+        vgprs, sgprs: How many; VGPRs spill to memory or AGPRs, SGPRs to lanes of a VGPR or to memory.
+        instructions: Scratch accesses per iteration of the hot loop; None where the code is unknown.
     """
 
     vgprs: int
@@ -46,30 +46,30 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kernel: Name of a shipped kernel, or the symbol of another one.
-        variant: Which problem it is compiled for ("f16 D=128"); "" for kernels of others.
-        choices: How it is compiled for that ("WAVES=4 KEYS_PER_TILE=32"): two revisions may differ in it.
-        config: What else tells kernels of one name apart, by what it is: of Triton's "num_warps", "tile", ….
-        arch, target: The processor, and it with its features ("gfx942", "gfx942:xnack-").
+        variant: The problem it is compiled for ("f16 D=128"); "" for other people's kernels.
+        choices: The macros it is compiled with ("WAVES=4 KEYS_PER_TILE=32"), which may differ between revisions.
+        config: What else distinguishes kernels of the same name: trait -> value, for Triton "num_warps", "tile", ….
+        arch, target: The processor without and with its features ("gfx942", "gfx942:xnack-").
         symbol: Its name in the code object.
-        file: Its source below ``kernels/``; of other kernels the file that was read.
-        compiler: What compiled it; "" where the file does not say.
-        defined: File and line of its source, with a colon between; "" where the file does not say.
-        wave_size, block: Lanes of a wave, and threads of the block that occupancy is for.
-        vgprs, agprs, sgprs: Registers of a wave; on gfx90a and later ``vgprs`` counts the AGPRs, too.
-        spills: Registers kept elsewhere for want of room.
-        scratch_bytes: Private memory of a lane.
-        lds_bytes: LDS of a block, what is asked for at launch included.
+        file: Its source below ``kernels/``; for other people's kernels, the file that was read.
+        compiler: Its compiler; "" where the file does not say.
+        defined: "FILE:LINE" of its source; "" where the file does not say.
+        wave_size, block: Lanes per wave, and threads per block that the occupancy assumes.
+        vgprs, agprs, sgprs: Registers per wave; on gfx90a and later, ``vgprs`` includes the AGPRs.
+        spills: Spilled registers.
+        scratch_bytes: Private memory per lane.
+        lds_bytes: LDS per block, including dynamic LDS.
         kernarg_bytes: Size of the argument block.
-        code_bytes: Of its machine code; 0 if not known.
-        instructions: In all of its code; None where only the code object could be read.
-        occupancy: Waves that fit, and which limit binds; None where the processor or the block is not known.
-        loop: What the hot loop costs; None where the code could not be read.
-        loop_bytes: About how much code the hot loop is, with what an iteration usually passes over; None where there
-            is no loop or it is not known.
-        unknown: What could not be known, a line each, but for the numbers that are merely unsaid.
-        unsaid: Numbers that its file does not say ("vgpr_spills"): they are kept as 0.
-        simplified: Functions of ROCm's device library that the compilation of its source took from simpler ones.
-        lacks: Why `OCCUPANCY`, `HOT_LOOP` or `CALLED`, the code of functions that it calls, is not known.
+        code_bytes: Size of its machine code; 0 if unknown.
+        instructions: Instructions in all of its code; None where only the code object could be read.
+        occupancy: Waves that fit, and the binding limit; None where the processor or the block is unknown.
+        loop: Cost of the hot loop; None where the code could not be read.
+        loop_bytes: Approximate code size of the hot loop, including code that an iteration usually skips; None if
+            there is no loop or the size is unknown.
+        unknown: Facts that could not be determined, one line each. Missing metadata is in `unsaid`.
+        unsaid: Numbers that its file does not state ("vgpr_spills"); they are 0 here.
+        simplified: Functions of ROCm's device library that were replaced by simpler ones when compiling its source.
+        lacks: Why `OCCUPANCY`, `HOT_LOOP` or `CALLED` (the code of functions that it calls) is unknown.
     """
 
     kernel: str
@@ -103,31 +103,31 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The kernel and what it is compiled for."""
+        """The kernel's name and variant."""
         return f"{self.kernel} {self.variant}".rstrip()
 
     def says(self, number: str) -> bool:
-        """Whether the file says this number of its kernel."""
+        """Return whether the file states this number."""
         return number not in self.unsaid
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """All that is not known, a line each."""
-        return (*(f"the file does not say its {number}" for number in self.unsaid), *self.unknown)
+        """All unknown facts, one line each."""
+        return (*(f"the file does not state its {number}" for number in self.unsaid), *self.unknown)
 
     @property
     def lost_wave_slots(self) -> float | None:
-        """Wave slots of a SIMD that stay empty."""
+        """Empty wave slots per SIMD."""
         return self.occupancy.lost_wave_slots if self.occupancy else None
 
     @property
     def cycles_for_work(self) -> float | None:
-        """Issue cycles of the hot loop for 1e6 FLOP, since an iteration of another tile does more or less of them."""
+        """Issue cycles of the hot loop per 1e6 FLOP: iterations with different tiles do different work."""
         return self.loop.cycles_per(1e6) if self.loop else None
 
     @property
     def global_loads(self) -> dict[int, int]:
-        """Instructions of an iteration that load global memory, by bytes that each lane gets."""
+        """Bytes per lane -> global loads of that width per iteration."""
         kinds = self.loop.kinds if self.loop else {}
         matches = {kind: _LOAD.fullmatch(kind) for kind in kinds}
         return {int(match[1]): kinds[kind].instructions for kind, match in matches.items() if match}
@@ -153,19 +153,19 @@ def kernel_facts(
     """Assemble the facts of a kernel.
 
     Args:
-        info: What its code object says.
+        info: Metadata from its code object.
         target: Processor with features; "" if the file does not say.
-        function: Its code; None if that could not be read.
-        file: Where it is from.
-        kernel: Its name; without one the symbol is taken.
-        variant: Which problem it is compiled for.
-        choices: How.
-        config: As in `KernelFacts`.
-        compiler: What compiled it.
-        defined: As in `KernelFacts`.
-        block: Threads of a block; without it the largest that the kernel may be launched with.
-        dynamic_lds_bytes: LDS asked for at launch.
-        unknown: What could not be known of its file.
+        function: Its code; None if it could not be read.
+        file: Its source, or the file it was read from.
+        kernel: Its name; by default, the symbol.
+        variant: The problem it is compiled for.
+        choices: See `KernelFacts`.
+        config: See `KernelFacts`.
+        compiler: Its compiler.
+        defined: See `KernelFacts`.
+        block: Threads per block; by default, the largest that the kernel may be launched with.
+        dynamic_lds_bytes: LDS requested at launch.
+        unknown: Facts about its file that could not be determined.
         no_code: Why its code could not be read.
     """
     missing = [*([f"no instructions: {no_code}"] if no_code else []), *unknown]
@@ -181,16 +181,16 @@ def kernel_facts(
     waves = None
     try:
         if not info.vgprs and "vgprs" in info.unknown:
-            raise OccupancyError("nothing says how many VGPRs it has")
+            raise OccupancyError("its number of VGPRs is unknown")
         if 0 < info.block < threads:
-            raise OccupancyError(f"blocks of {threads} threads cannot be: it is compiled for {info.block} at most")
+            raise OccupancyError(f"blocks of {threads} threads are impossible: it is compiled for at most {info.block}")
         waves = _waves(arch, info, function, lds, block)
     except ArchError:
-        lack(OCCUPANCY, "unknown_processor", f"no facts are known of {processor}")
+        lack(OCCUPANCY, "unknown_processor", f"nothing is known about {processor}")
     except RocattnError as error:
         lack(OCCUPANCY, "unknown_numbers", str(error))
     if _stack_grows(info, function):
-        least = f"{info.scratch_bytes} bytes at least"
+        least = f"at least {info.scratch_bytes} bytes"
         missing.append(f"scratch: its stack grows as it runs (recursion, calls through pointers), {least}")
     loop = instructions = loop_bytes = None
     if function is not None:
@@ -220,18 +220,18 @@ def kernel_facts(
 
 
 def _scratch_accesses(loop: LoopCost | None) -> int | None:
-    """Count by unit: LLVM notes a spill at the first instruction of a bundle only."""
+    """Count scratch accesses by unit: LLVM marks spills only at the first instruction of a bundle."""
     if loop is None:
         return None
     return sum(work.instructions for kind, work in loop.kinds.items() if kind.startswith("scratch_"))
 
 
 def _waves(arch: str, info: KernelInfo, function: AssemblyFunction | None, lds_bytes: int, block: int) -> Occupancy:
-    """Return how many waves fit, by what a launch takes; of blocks of the kernel's limit, if nothing says its block.
+    """Return the occupancy of a launch; if the block is unknown, of the largest block that the kernel allows.
 
-    Where LDS limits the waves the compiler pads the VGPRs to as few waves. That binds nothing: with less LDS it pads
-    less. Only what is taken to limit the waves further (amdgpu_waves_per_eu) is a limit of its own, and named as such:
-    no change of the code gives a wave more.
+    Where LDS limits the waves, the compiler pads the VGPR count to match. That padding is not a limit: with less LDS
+    it shrinks. Only registers taken to limit the waves further (amdgpu_waves_per_eu) are a limit of their own, and
+    named as such: no change of the code adds a wave.
     """
     used, taken = (
         occupancy(
@@ -241,16 +241,16 @@ def _waves(arch: str, info: KernelInfo, function: AssemblyFunction | None, lds_b
         for vgprs in (info.vgprs, _allocated(info, function))
     )  # fmt: skip
     if not (block or taken.waves_per_simd):
-        raise OccupancyError(f"blocks of {info.block} threads, its limit, do not fit, and nothing says its block")
+        raise OccupancyError(f"its block is unknown, and blocks of {info.block} threads, its limit, do not fit")
     if taken.waves_per_simd >= used.waves_per_simd:
         return used
     bound_by = tuple("VGPRs asked for" if name == "VGPRs" else name for name in taken.bound_by)
-    asked = f", of {taken.vgprs} that amdgpu_waves_per_eu asks for; the code uses {used.vgprs}"
+    asked = f", of {taken.vgprs} requested by amdgpu_waves_per_eu; the code uses {used.vgprs}"
     return replace(taken, bound_by=bound_by, sentence=f"{taken.sentence}{asked}")
 
 
 def _allocated(info: KernelInfo, function: AssemblyFunction | None) -> int:
-    """Return the VGPRs that a launch takes: those used, or more if the compiler asks for more to limit the waves."""
+    """Return the VGPRs that a launch allocates: those used, or more if the compiler wants fewer waves."""
     if info.descriptor is None:
         asked = number(function.descriptor.get("next_free_vgpr", "")) if function else None
         return max(asked or 0, info.vgprs)
@@ -259,14 +259,14 @@ def _allocated(info: KernelInfo, function: AssemblyFunction | None) -> int:
 
 
 def _undeclared(info: KernelInfo, function: AssemblyFunction) -> list[str]:
-    """Return what to say if code names VGPRs beyond all that a launch allocates; AITER names them beyond an offset."""
+    """Return a note if code uses VGPRs beyond all that a launch allocates; AITER's code does, with an offset."""
     said = number(function.descriptor.get("next_free_vgpr", ""))
     declared = info.descriptor.vgprs if info.descriptor else said or 0
     text = "\n".join({each.operands for each in function.instructions})
-    digits = len(str(declared))  # a number of fewer is less
+    digits = len(str(declared))  # shorter numbers are smaller
     named = re.findall(rf"\bv\[?(?:\d{{1,4}}:)?(\d{{{digits},4}})\b", text)
     last = max(map(int, set(named)), default=-1)
-    return [f"registers: its code names v{last} of {declared} declared VGPRs"] if last >= declared > 0 else []
+    return [f"registers: its code uses v{last}, but declares only {declared} VGPRs"] if last >= declared > 0 else []
 
 
 def _stack_grows(info: KernelInfo, function: AssemblyFunction | None) -> bool:
@@ -277,7 +277,7 @@ def _stack_grows(info: KernelInfo, function: AssemblyFunction | None) -> bool:
 
 
 def _wgp_mode(info: KernelInfo, function: AssemblyFunction | None) -> bool:
-    """Whether a block may spread over both CUs of a WGP: as the descriptor says, else yes, LLVM's default."""
+    """Return whether a block may use both CUs of a WGP: what the descriptor says, or else LLVM's default, yes."""
     if info.descriptor is not None and info.descriptor.wgp_mode is not None:
         return info.descriptor.wgp_mode
     return function is None or function.descriptor.get("workgroup_processor_mode", "1") != "0"

@@ -1,7 +1,7 @@
-"""HIP sources of others, compiled into assembly text: with ROCm's headers, or without ROCm with a few of our own.
+"""Compile other people's HIP sources into assembly text, with ROCm's headers or, without ROCm, a few of our own.
 
-Ours (``kernels/others``) have what kernels use, and declare the host's side so that whole programs compile. Functions
-of ROCm's device library (``tanhf``) are simpler there: the compiler names each that is used.
+Our headers (``kernels/others``) cover what kernels use, and declare the host API so that whole programs compile. They
+simplify functions of ROCm's device library (``tanhf``): the compiler reports each one that is used.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rocattn.toolchain.compilers import PINNED, Compiler, choose_compiler, find_
 from rocattn_profiling.kernels.read.text_files import decoded
 
 SUFFIXES = frozenset({".hip", ".cu", ".cc", ".cpp", ".cxx"})
-"""Of files that are compiled; a folder's are not."""
+"""File suffixes that are compiled, except for files in a given folder."""
 _OPTIONS = (
     *("-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "-std=c++20", "-O3", "-gline-tables-only"),
     *("-fuse-cuid=none", "-fno-caret-diagnostics", "-S"),
 )
 _WITHOUT_ROCM = ("-nogpulib", "-nogpuinc", "--no-default-config")
-# What the pinned package's own driver says of its C++ library, which leaves it to whoever compiles.
+# Settings that the pinned package's driver passes for its C++ library, which has no defaults for them.
 _LIBCXX = {
     "ABI_VERSION": "1", "ABI_NAMESPACE": "__1", "HARDENING_MODE_DEFAULT": "_LIBCPP_HARDENING_MODE_NONE",
     "ASSERTION_SEMANTIC_DEFAULT": "_LIBCPP_ASSERTION_SEMANTIC_IGNORE", "PSTL_BACKEND_SERIAL": "1",
@@ -47,9 +47,9 @@ class HipBuild:
     """How sources are compiled.
 
     Attributes:
-        options: The user's, for the compiler.
-        repo: The working tree that paths are of; None outside of one.
-        tree: A checkout of another revision to take files from instead.
+        options: The user's compiler options.
+        repo: The working tree that contains the paths; None outside of one.
+        tree: A checkout of another revision to read files from instead.
     """
 
     options: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class HipBuild:
     tree: Path | None = None
 
     def place(self, path: Path) -> Path:
-        """Return where a path's state is."""
+        """Return the path of a file in the chosen revision."""
         path = path.resolve()
         if self.tree and self.repo and path.is_relative_to(self.repo):
             return self.tree / path.relative_to(self.repo)
@@ -65,21 +65,21 @@ class HipBuild:
 
 
 class HipSource(NamedTuple):
-    """A source, and the target that it is compiled for."""
+    """A source and its target."""
 
     build: HipBuild
     arch: str
 
     def compiled(self, path: Path) -> tuple[str, list[str]]:
-        """Return the assembly text of a source, and the functions in it that are simpler than ROCm's.
+        """Return a source's assembly text, and the library functions it uses in simplified form.
 
         Raises:
-            ToolchainError: When it does not compile; with the first error, and what headers may lack.
+            ToolchainError: When it does not compile, with the first error and a hint about missing headers.
         """
         build = self.build
         source, folder = build.place(path), build.place(Path.cwd())
         if not source.is_file():
-            raise ToolchainError(f"{path}: that revision does not have it")
+            raise ToolchainError(f"{path} does not exist in that revision")
         command, remedy = _command()
         options = list(build.options)
         if build.repo and build.tree:
@@ -97,7 +97,7 @@ class HipSource(NamedTuple):
 
 
 def _command() -> tuple[list[str], str]:
-    """Return a compiler with its headers, and what to say of an error that other headers may not have.
+    """Return a compiler command with headers, and a hint for errors that ROCm's headers may avoid.
 
     Raises:
         ToolchainError: When there is no compiler.
@@ -113,12 +113,12 @@ def _command() -> tuple[list[str], str]:
     headers = [option for folder in [*_headers(compiler), *ours] for option in ("-isystem", str(folder))]
     own = [f"-D_LIBCPP_{name}={value}" for name, value in _LIBCXX.items()] if compiler.kind == PINNED else []
     own += [f"--target={platform.machine()}-linux-musl", "-nostdinc", "-nostdinc++"] if own else []
-    remedy = "; ROCm's headers are not here: set ROCM_PATH, or name folders with --options=-I…"
+    remedy = "; ROCm's headers were not found: set ROCM_PATH, or add folders with --options=-I…"
     return [*compiler.argv, *_OPTIONS, *_WITHOUT_ROCM, *own, *headers], remedy
 
 
 def _headers(compiler: Compiler) -> list[Path]:
-    """Return the folders of the C and C++ libraries' headers where the compiler does not find its own."""
+    """Return header folders of the C and C++ libraries, for a compiler that does not find its own."""
     if compiler.kind != PINNED:
         return []
     lib = Path(compiler.argv[0]).parent / "lib"

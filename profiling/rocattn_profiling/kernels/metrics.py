@@ -1,4 +1,4 @@
-"""The numbers of the audit: what each is called, when it is worse, what to try (``metrics.toml``)."""
+"""The audit's metrics: their names, when they are worse, and what to try (``metrics.toml``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class AuditMetric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of them; ``metrics.toml`` says what each field is."""
+    """One metric; ``metrics.toml`` documents the fields."""
 
     column: str = ""
     in_table: str = ""
@@ -35,16 +35,16 @@ class AuditMetric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def heading(self) -> str:
-        """Its column in the audit's tables."""
+        """Its column heading in the audit's tables."""
         return self.in_table or self.column
 
     def growth(self, before: float | None, after: float | None, work: float = 1.0) -> float:
-        """Return by how much a number got worse, or below 0 better, if that counts; else 0, also if one is unknown.
+        """Return by how much a number got worse (below 0: better); 0 for a change that does not count or is unknown.
 
         Args:
-            before: What it was.
-            after: What it is.
-            work: How many times the work an iteration does.
+            before: The number before.
+            after: The number now.
+            work: How many times the previous work an iteration does.
         """
         if before is None or after is None:
             return 0
@@ -62,6 +62,6 @@ class AuditMetric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 METRICS = msgspec.convert(
     tomllib.loads(files(__package__).joinpath("metrics.toml").read_text("utf-8")), dict[str, AuditMetric]
 )
-"""By the name that findings have, the gravest first."""
+"""Name used by findings -> metric, most severe first."""
 STRUCTURAL = frozenset(metric.heading for metric in METRICS.values() if metric.structural)
-"""Columns that only --all shows."""
+"""Columns shown only with --all."""

@@ -1,4 +1,4 @@
-"""Which kernel of an earlier audit is which of a later one: by name, configuration, path and template arguments."""
+"""Match the kernels of an earlier and a later audit by name, configuration, path and template arguments."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import KernelFacts
 
 Trait = tuple[str, str]
-"""Something by which kernels of one name are told apart: what it is ("num_warps"), and its value."""
+"""A property that distinguishes kernels of the same name: its kind ("num_warps") and value."""
 PARTS_OF = ("constants", "tile", "signature")
-"""Parts of a configuration whose words are traits, too."""
+"""Parts of a configuration whose words are traits as well."""
 _LITERAL = re.compile(r"(L[a-z]n?\d+E)")
-_PREFIX = re.compile(r"(?:N?[rVK]*(?:St|L)?)??(\d+)(?=[A-Za-z_])")  # of a name, which is so many characters
+_PREFIX = re.compile(r"(?:N?[rVK]*(?:St|L)?)??(\d+)(?=[A-Za-z_])")  # length of the name that follows
 _T = TypeVar("_T", bound=Hashable)
 _Key = Callable[[KernelFacts], Hashable]
 
@@ -27,10 +27,10 @@ class AuditPairs(msgspec.Struct, frozen=True):
     """Every kernel of both audits, once.
 
     Attributes:
-        both: Before and now.
-        new, missing: Those of one audit only.
-        unclear: Those that may be a pair with several, of the audit that has more of them.
-        several: Architecture and name of kernels that several files of an audit have.
+        both: The kernel before and now.
+        new, missing: Kernels of only one audit.
+        unclear: Kernels with several possible partners, from the audit that has more of them.
+        several: (architecture, name) of kernels that occur in several files of an audit.
     """
 
     both: list[tuple[KernelFacts, KernelFacts]]
@@ -41,12 +41,12 @@ class AuditPairs(msgspec.Struct, frozen=True):
 
 
 def pairs_of(base: Audit, head: Audit) -> AuditPairs:
-    """Find the pairs.
+    """Match the kernels of two audits.
 
-    One kernel of a name on either side is a pair. Of several (Triton's cache has a folder for each variant, with files
-    that are called the same) those are a pair that agree in `KernelFacts.config` where the sides have anything in
-    common, then those whose paths agree in the most last parts. C++ kernels of another name now are paired by the
-    template arguments that the sides have in common. None is guessed, none left out.
+    A name that occurs once on each side is a pair. If it occurs several times (Triton's cache has one folder per
+    variant, with equal file names), kernels pair up by the traits in `KernelFacts.config` that the sides have in
+    common, then by the longest common end of their paths. Renamed C++ kernels are paired by the template arguments
+    that the sides have in common. No pair is guessed, and every kernel is accounted for.
     """
     pairs, changed = AuditPairs([], [], [], [], set()), _Group([], [])
     for key, group in _groups(base.kernels, head.kernels, lambda facts: (facts.arch, facts.name)):
@@ -76,7 +76,7 @@ def _pair_of_name(group: _Group, pairs: AuditPairs) -> None:
     if configured:
         pairs.both.extend(group.taken(agreed))
     deepest = max(facts.file.count("/") + 1 for facts in kernels)
-    for depth in range(deepest, int(configured), -1):  # every cache calls its files alike
+    for depth in range(deepest, int(configured), -1):  # file names are the same in every cache folder
         pairs.both.extend(group.taken(partial(_end, depth)))
     pairs.unclear.extend(group.unclear(agreed))
 
@@ -94,24 +94,24 @@ def _kept(same: Sequence[bool], facts: KernelFacts) -> Hashable:
 
 
 def _any(_: KernelFacts) -> Hashable:
-    """Return a key that all kernels have."""
+    """Return the same key for all kernels."""
     return None
 
 
 class _Group:
-    """Kernels of both audits that may be pairs, and are none yet."""
+    """Kernels of both audits that are not paired yet."""
 
     def __init__(self, olds: Sequence[KernelFacts], news: Sequence[KernelFacts]) -> None:
         self.olds, self.news = list(olds), list(news)
 
     def taken(self, key: _Key) -> list[tuple[KernelFacts, KernelFacts]]:
-        """Take out the pairs whose key no other kernel of their sides has."""
+        """Remove and return the pairs whose key is unique on both sides."""
         found = [(olds[0], news[0]) for olds, news in self._alike(key) if len(olds) == len(news) == 1]
         self._drop(chain.from_iterable(found))
         return found
 
     def taken_by_place(self) -> list[tuple[KernelFacts, KernelFacts]]:
-        """Take out the pairs that agree in each template argument of which both sides have the same values."""
+        """Remove and return the pairs that agree in all template arguments whose values are the same on both sides."""
         found = []
         for _, group in _groups(self.olds, self.news, lambda facts: _LITERAL.sub("#", facts.symbol)):
             if len(group.olds) == len(group.news) > 1:
@@ -122,13 +122,13 @@ class _Group:
         return found
 
     def unclear(self, key: _Key) -> list[KernelFacts]:
-        """Take out the kernels whose key the other side has as well; return those of the side that has more."""
+        """Remove the kernels whose key occurs on both sides; return those of the side that has more."""
         alike = self._alike(key)
         self._drop(facts for olds, news in alike for facts in (*olds, *news))
         return [facts for olds, news in alike for facts in max(news, olds, key=len)]
 
     def agreed(self, traits: Callable[[KernelFacts], Iterable[Trait]]) -> _Key:
-        """Return a key: the traits of each kind in which the sides have a value in common; the others changed."""
+        """Return a key function: traits of those kinds for which the sides share a value; the other kinds changed."""
         sides = [{trait for facts in side for trait in traits(facts)} for side in (self.olds, self.news)]
         kinds = {kind for kind, _ in sides[0] & sides[1]}
         return lambda facts: frozenset(trait for trait in traits(facts) if trait[0] in kinds)
@@ -147,7 +147,7 @@ class _Group:
 def _groups(
     olds: Iterable[KernelFacts], news: Iterable[KernelFacts], key: Callable[[KernelFacts], _T]
 ) -> Iterator[tuple[_T, _Group]]:
-    """Yield the kernels of both sides by a key, in the order of the newer side."""
+    """Yield the kernels of both sides grouped by a key, in the order of the newer side."""
     groups: dict[_T, tuple[list[KernelFacts], list[KernelFacts]]] = {}
     for number, side in ((1, news), (0, olds)):
         for facts in side:
@@ -157,28 +157,28 @@ def _groups(
 
 def _configuration(facts: KernelFacts) -> Iterator[Trait]:
     for kind, value in facts.config.items():
-        if kind != "constants":  # an edit of the source adds some, but leaves those of the configuration
+        if kind != "constants":  # source edits add constants; their words below still count
             yield kind, value
         if kind in PARTS_OF:
             yield from ((f"{kind} {word}", "") for word in value.split())
 
 
 def _template(facts: KernelFacts) -> tuple[str, ...]:
-    """Return the architecture, and what a C++ symbol has before its arguments; nothing of another symbol."""
+    """Return the architecture and a C++ symbol's names, without arguments; () for other symbols."""
     names, _ = split_symbol(facts.symbol)
     return (facts.arch, *names) if names else ()
 
 
 def called(facts: KernelFacts) -> tuple[str, str]:
-    """Return the architecture and the name by which a kernel is known: of a C++ one, what stands before arguments."""
+    """Return a kernel's architecture and name, the latter without template arguments."""
     names, _ = split_symbol(facts.name)
     return facts.arch, "::".join(names) or facts.name
 
 
 def split_symbol(symbol: str) -> tuple[list[str], str]:
-    """Return the names that a C++ symbol begins with (namespaces, then its own), and the rest: its arguments.
+    """Split a C++ symbol into its leading names (namespaces, then its own) and the rest, its arguments.
 
-    None of another symbol.
+    Other symbols give no names.
     """
     at, names = len("_Z"), list[str]()
     while symbol.startswith("_Z") and (match := _PREFIX.match(symbol, at)):
@@ -188,7 +188,7 @@ def split_symbol(symbol: str) -> tuple[list[str], str]:
 
 
 def _arguments(facts: KernelFacts) -> Iterator[Trait]:
-    """Yield the integers among a symbol's template arguments, and each part of it with the one behind it."""
+    """Yield the integers among a symbol's template arguments, and each pair of adjacent parts."""
     parts = [part for part in _LITERAL.split(facts.symbol) if part]
     yield "integers", "".join(part for part in parts if _LITERAL.fullmatch(part) and not part.startswith("Lb"))
     yield from ((f"{part} {following}", "") for part, following in pairwise(parts))

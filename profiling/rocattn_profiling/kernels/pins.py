@@ -1,4 +1,4 @@
-"""Pins: each kernel's numbers as last accepted in review, a few lines per kernel in a file per architecture."""
+"""Pins: each kernel's numbers as last accepted in review, with one file per architecture, a few lines per kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rocattn_profiling.kernels.read.instructions import idioms_weight
 from rocattn_profiling.kernels.shipped import natural
 
 SCHEMA = 1
-_A_LINE = 5  # numbers of the order on a line
+_A_LINE = 5  # numbers of the order per line
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -28,11 +28,11 @@ _CONFLICT = re.compile(rb"^(<{7} |={7}$|>{7} )", re.MULTILINE)
 
 
 class PinError(RocattnError):
-    """Raised when a file of pins cannot be read; one line."""
+    """Raised when a pin file cannot be read; one line."""
 
 
 class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the hot loop's instructions are ordered: `Schedule`, `LdsConflicts`, `CacheLines` and `LoopCost`, rounded."""
+    """The order of the hot loop's instructions, rounded: `Schedule`, `LdsConflicts`, `CacheLines` and `LoopCost`."""
 
     read_distance: Amount | None = None
     barriers: Count = 0
@@ -47,27 +47,27 @@ class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
     @property
     def idiom_count(self) -> int:
-        """How many kinds of named code there are."""
+        """Number of costly code kinds."""
         return len(self.idioms)
 
     @property
     def idioms_weight(self) -> int:
-        """What tells costlier kinds from others."""
+        """Total weight of the costly code kinds."""
         return idioms_weight(self.idioms)
 
 
-# A number under a name with a typo would be one that is never compared: unknown names are refused.
+# Unknown names are rejected: a number under a misspelled name would never be compared.
 class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One iteration of the hot loop, of one wave.
+    """One iteration of the hot loop, per wave.
 
     Attributes:
-        cycles: Issue cycles in all, and of each kind of instruction.
-        matrix_flops, vector_flops, global_bytes: The work in it.
-        loads: Instructions that load global memory, by bytes that each lane gets.
-        bytes: About how much code it is.
-        step: What an iteration adds to the number that ends the loop.
-        trips: Iterations, if they are a constant.
-        order: How its instructions are ordered.
+        cycles: Issue cycles, in total ("all") and by kind of instruction.
+        matrix_flops, vector_flops, global_bytes: Its work.
+        loads: Bytes per lane -> global loads of that width.
+        bytes: Approximate code size.
+        step: Increment of the loop counter per iteration.
+        trips: Trip count, if constant.
+        order: The order of its instructions.
     """
 
     cycles: dict[str, Amount]
@@ -82,23 +82,23 @@ class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
     @property
     def flops(self) -> int:
-        """Of matrix products if there are any, else of vector instructions."""
+        """FLOPs of matrix products if there are any, otherwise of vector instructions."""
         return self.matrix_flops or self.vector_flops
 
     @property
     def load_width(self) -> float | None:
-        """Bytes that a lane gets from a load on average; None without any."""
+        """Average bytes per lane and load; None without loads."""
         count = sum(self.loads.values())
         return sum(width * number for width, number in self.loads.items()) / count if count else None
 
     @property
     def flops_per_byte(self) -> float | None:
-        """FLOPs of matrix products per byte of global memory; None without either."""
+        """FLOPs of matrix products per byte of global memory; None if either is 0."""
         return self.matrix_flops / self.global_bytes if self.matrix_flops and self.global_bytes else None
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One kernel: the numbers that are compared, as in `KernelFacts`; ``blocks`` are those on a CU or WGP."""
+    """The compared numbers of one kernel; see `KernelFacts`. ``blocks`` is per CU or WGP."""
 
     choices: str = ""
     vgprs: Count
@@ -119,10 +119,10 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The pins of one architecture.
 
     Attributes:
-        schema: Of the file.
-        arch, compiler: What the kernels were compiled for, and by what: other compilers' numbers are not comparable.
-        rates: Which table of issue cycles was used.
-        kernels: By name.
+        schema: Version of the file format.
+        arch, compiler: Target and compiler of the kernels; numbers from different compilers are not comparable.
+        rates: Version of the instruction-cost table.
+        kernels: Name of a kernel -> its pin.
     """
 
     schema: int = SCHEMA
@@ -137,7 +137,7 @@ class _Schema(msgspec.Struct, frozen=True):
 
 
 def pin_of(facts: KernelFacts) -> Pin:
-    """Return the numbers of a kernel that are compared."""
+    """Return the compared numbers of a kernel."""
     loop = None
     if (cost := facts.loop) is not None:
         parts = {
@@ -180,7 +180,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def pins_of(audit: Audit) -> list[Pins]:
-    """Return an audit's numbers, one `Pins` an architecture.
+    """Return an audit's numbers, one `Pins` per architecture.
 
     Raises:
         PinError: When the kernels of one architecture were compiled by different compilers.
@@ -197,10 +197,10 @@ def pins_of(audit: Audit) -> list[Pins]:
 
 
 def write_pins(folder: Path, pins: Iterable[Pins]) -> list[Path]:
-    """Write one file an architecture, so that a changed kernel is a changed line.
+    """Write one file per architecture, formatted so that a changed kernel is a changed line.
 
     Raises:
-        RocattnError: When the folder does not take it.
+        RocattnError: When the folder cannot be written to.
     """
     return write_together({folder / f"{pin.arch}.json": _text(pin) for pin in pins}, committed=True)
 
@@ -213,7 +213,7 @@ def _text(pins: Pins) -> str:
 
 
 def _block(name: str, pin: Pin) -> str:
-    """Return short lines: what it is, what it takes, and of its hot loop the cycles, the work and the order."""
+    """Format a pin as short lines: variant and resources, then the hot loop's cycles, work and order."""
     values = _plain(msgspec.to_builtins(pin, str_keys=True))
     loop = values.pop("loop", {})
     what = {key: values.pop(key) for key in ("choices", "block", "code_bytes") if key in values}
@@ -231,7 +231,7 @@ def _block(name: str, pin: Pin) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Write whole numbers without a fraction."""
+    """Convert whole floats to int, so that they are written without a fraction."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -243,10 +243,10 @@ def _place(name: str) -> tuple[str, tuple[tuple[int, str], ...]]:
 
 
 def read_pins(path: Path) -> Pins:
-    """Read a file of pins.
+    """Read a pin file.
 
     Raises:
-        PinError: When it is missing, or no such file.
+        PinError: When it is missing or invalid.
     """
     try:
         data = path.read_bytes()
@@ -255,28 +255,28 @@ def read_pins(path: Path) -> Pins:
         raise PinError(f"there are no pins for {path.stem} ({path}): {remedy}") from error
     except OSError as error:
         raise PinError(f"cannot read {path}: {error.strerror}") from error
-    anew = "write them anew with `rocattn kernels audit --write-pins`"
+    anew = "write them again with `rocattn kernels audit --write-pins`"
     if _CONFLICT.search(data):
-        raise PinError(f"{path} holds the marks of a merge conflict: take either side, then {anew}")
+        raise PinError(f"{path} contains unresolved merge-conflict markers: take either side, then {anew}")
     try:
-        # First, because a file of another version may have other names in it.
+        # Checked first, because the names depend on the version.
         schema = decoded(data, _Schema).schema
         if schema != SCHEMA:
-            raise PinError(f"{path} holds pins of version {schema}, this tool reads {SCHEMA}: write them anew")
+            raise PinError(f"{path} has pins of version {schema}, this tool reads {SCHEMA}: write them again")
         pins = decoded(data, Pins)
         json.loads(data, object_pairs_hook=_once)
     except ValueError as error:
-        raise PinError(f"{path} holds no pins: {error}: {anew}") from error
+        raise PinError(f"{path} is not a pin file: {error}: {anew}") from error
     if pins.arch != path.stem:
-        raise PinError(f"{path} holds the pins of {pins.arch}: its name must say so")
+        raise PinError(f"{path} has the pins of {pins.arch}: rename it to match")
     for name, pin in pins.kernels.items():
         if pin.loop is not None and not pin.loop.cycles.get("all"):
-            raise PinError(f"{path} holds no pins: the loop of {name} has no cycles in all: {anew}")
+            raise PinError(f"{path} is not a pin file: the loop of {name} has no total cycles: {anew}")
     return pins
 
 
 def _once(pairs: list[tuple[str, Any]]) -> None:
-    """Refuse a name that is there twice, as a merge may leave it: the first would be without effect."""
+    """Reject duplicate names, which a merge may leave: the first would have no effect."""
     names = [name for name, _ in pairs]
     if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise ValueError(f"{twice!r} is in it twice")
+        raise ValueError(f"{twice!r} appears twice")

@@ -1,7 +1,7 @@
-"""Auditing other revisions: sources from git, compiled by today's compiler and read by today's audit.
+"""Audit other revisions: sources from git, today's compiler and today's audit.
 
-`track_history` puts the numbers of many commits into the asv store: the history that the site shows, without a GPU. The
-benchmarks are those of ``benchmarks/bench_audit.py``, and ``asv run`` fills the same series; here no commit is built.
+`track_history` adds the numbers of many commits to the asv store, for the history on the site, without a GPU. The
+benchmarks are those of ``benchmarks/bench_audit.py``, and ``asv run`` fills the same series; but no commit is built.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.store import AsvStore, Sample
     from rocattn_profiling.revisions.git import Revision
 
-# A revision's own code lists the kernels that it ships and their macros, in a process of its own.
+# The revision's own code lists its kernels and their macros, in a separate process.
 _LIST = """
 import json, sys
 try:
@@ -59,24 +59,24 @@ TRACKED: dict[str, tuple[str, Callable[[KernelFacts], float | None]]] = {
     "track_lds_bytes": ("bytes", lambda facts: facts.lds_bytes),
     "track_code_bytes": ("bytes", lambda facts: facts.code_bytes),
 }
-"""Tracked numbers with their units, the same as in the suite; lower is better for all."""
+"""Tracked metric -> unit and function, as in the suite; lower is better for all."""
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """The kernels that a checkout compiles, and why it has none for an architecture."""
+    """The kernels that a checkout compiles, and problems by architecture."""
 
     kernels: list[Shipped]
     problems: dict[str, str]
 
 
 class RevisionKernels(NamedTuple):
-    """What a revision ships.
+    """The kernels of a revision.
 
     Attributes:
-        revision: Which.
-        root: Its ``kernels/``.
-        kernels: What it compiles.
-        problems: Architectures that it has no kernels for, a line each.
+        revision: The revision.
+        root: Its ``kernels/`` folder.
+        kernels: The kernels it compiles.
+        problems: One line for each architecture without kernels.
     """
 
     revision: Revision
@@ -87,7 +87,7 @@ class RevisionKernels(NamedTuple):
 
 @contextmanager
 def tree_of_revision(start: Path, name: str) -> Iterator[tuple[Path, Path, Revision]]:
-    """Give a repository, the folder of a checkout of it, and the revision that it is of, for the length of a block.
+    """Yield a repository, a temporary checkout, and its revision.
 
     Args:
         start: A folder of the repository.
@@ -108,13 +108,13 @@ def tree_of_revision(start: Path, name: str) -> Iterator[tuple[Path, Path, Revis
 def kernels_of_revision(
     start: Path, name: str, archs: Sequence[str], *, quick: bool = False
 ) -> Iterator[RevisionKernels]:
-    """Give the kernels of a revision, with their sources in a folder, for the length of a block.
+    """Yield the kernels of a revision, with their sources in a temporary checkout.
 
     Args:
         start: A folder of the repository.
         name: The revision, or WORKTREE.
         archs: Targets.
-        quick: Only the kernels that stand for all.
+        quick: Whether to list only representative kernels.
 
     Raises:
         RevisionError: When there is no such revision.
@@ -135,11 +135,11 @@ def list_kernels(tree: Path, name: str, archs: Sequence[str]) -> Listed:
 
     Args:
         tree: The checkout.
-        name: What to call it in errors.
+        name: Its name in error messages.
         archs: Targets.
 
     Raises:
-        RocattnError: When it does not say.
+        RocattnError: When that fails.
     """
     path = os.pathsep.join([str(tree), str(tree / "profiling")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -157,11 +157,11 @@ def list_kernels(tree: Path, name: str, archs: Sequence[str]) -> Listed:
 
 
 class Tracked(msgspec.Struct, frozen=True, kw_only=True):
-    """What was put into the store.
+    """Result of `track_history`.
 
     Attributes:
-        stored: Commits that now have numbers.
-        known: Commits that had them before.
+        stored: Commits added to the store.
+        known: Commits that were already in it.
         passed_over: Commits without kernels to audit: short hash -> why.
     """
 
@@ -173,18 +173,18 @@ class Tracked(msgspec.Struct, frozen=True, kw_only=True):
 def track_history(
     start: Path, count: int, archs: Sequence[str], *, jobs: int, on_step: Callable[[str], None] = lambda _: None
 ) -> Tracked:
-    """Audit the kernels that stand for all, of those of the newest first-parent commits that the store does not know.
+    """Audit representative kernels of the newest first-parent commits that are not in the store.
 
     Args:
         start: A folder of the repository.
         count: How many commits back to look.
         archs: Targets.
-        jobs: Processes at once.
+        jobs: Parallel processes.
         on_step: Called with a line after each commit.
 
     Raises:
         RevisionError: When there is no repository.
-        RocattnError: When the store takes no files.
+        RocattnError: When the store cannot be written to.
     """
     from rocattn_profiling.asv.store import AsvStore
 
@@ -195,14 +195,14 @@ def track_history(
     for revision in revisions.first_parents(repo, "HEAD", count):
         if revision.sha in shas:
             result.known.append(revision.sha)
-            on_step(f"{revision.short} is known")
+            on_step(f"{revision.short}: already in the store")
             continue
         try:
             with kernels_of_revision(repo, revision.sha, archs, quick=True) as shipped:
                 audit = audit_shipped(archs, jobs=jobs, root=shipped.root, kernels=shipped.kernels)
         except RocattnError as error:
             result.passed_over[revision.short] = str(error)
-            on_step(f"{revision.short} is passed over")
+            on_step(f"{revision.short}: skipped")
             continue
         store_facts(store, Commit(sha=revision.sha, date_ms=revision.date_ms, subject=revision.subject), audit.kernels)
         result.stored.append(revision.sha)
@@ -211,7 +211,7 @@ def track_history(
 
 
 def _with_all_numbers(store: AsvStore) -> set[str]:
-    """Return the commits whose every number is known: older versions tracked fewer."""
+    """Return the commits that have all numbers in the store: older versions tracked fewer."""
     known: dict[str, set[str]] = {f"{SUITE}.{metric}": set() for metric in TRACKED}
     for series in store.read():
         if series.benchmark in known:
@@ -220,10 +220,10 @@ def _with_all_numbers(store: AsvStore) -> set[str]:
 
 
 def store_facts(store: AsvStore, commit: Commit, kernels: Sequence[KernelFacts]) -> None:
-    """Put the tracked numbers of one commit's kernels into the store.
+    """Add the tracked numbers of one commit's kernels to the store.
 
     Raises:
-        RocattnError: When the store takes no files.
+        RocattnError: When the store cannot be written to.
     """
     archs = sorted({facts.arch for facts in kernels})
     names = list(dict.fromkeys(facts.name for facts in kernels))

@@ -1,4 +1,4 @@
-"""Findings in a kernel engineer's words: the change, and what it costs on the GPU."""
+"""Describe findings in a kernel engineer's words: what changed, and what it costs on the GPU."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 _OF = {name: METRICS[metric.advice_of or name] for name, metric in METRICS.items()}
 ADVICE = {name: metric.advice_ours or metric.advice for name, metric in _OF.items()}
-"""What to try with a kernel that rocattn ships, by the metric of a finding."""
+"""Metric of a finding -> what to try, for the kernels that rocattn ships."""
 _ASKED = "VGPRs asked for"
-_SHOWN = 3  # kinds of instructions named in a sentence
+_SHOWN = 3  # most instruction kinds named in one sentence
 
 
 def advice(metric: str, waves: Occupancy | None, *, ours: bool) -> str:
-    """Return what to try about a metric, with the numbers of the next occupancy step; "" for nothing.
+    """Return advice on a metric, with the numbers of the next occupancy step; "" if there is none.
 
     Args:
-        metric: Of the finding.
-        waves: Of the kernel; None if they are not known.
-        ours: Whether rocattn ships it.
+        metric: The finding's metric.
+        waves: The kernel's occupancy; None if unknown.
+        ours: Whether rocattn ships the kernel.
     """
     if _OF[metric] is not METRICS["occupancy"] or waves is None:
         return ADVICE[metric] if ours else _OF[metric].advice
     if waves.bound_by == (_ASKED,):
-        return "drop amdgpu_waves_per_eu, or ask for more waves: it alone limits them"
+        return "drop or raise amdgpu_waves_per_eu: nothing else limits the waves"
     if (step := waves.next_step) is None:
-        return "another block size: no smaller register count or LDS size adds a wave"
+        return "try another block size: fewer registers or less LDS would add no wave"
     parts = [f"{need.resource} by {_bytes(need)}" for need in step.needs]
     more = step.waves > waves.waves_per_simd or step.blocks is None
     won = f"{step.waves:g} waves per SIMD" if more else f"{step.blocks} blocks per {waves.unit}"
@@ -45,9 +45,9 @@ def _bytes(need: Need) -> str:
 
 
 def compiled_by(before: str, now: str) -> str:
-    """Return what compiled a kernel on each side, in words."""
-    unsaid = "who knows what"
-    return f"compiled by {before or unsaid} then and {now or unsaid} now"
+    """Name the compilers of both sides."""
+    unknown = "an unknown compiler"
+    return f"compiled by {before or unknown} before and by {now or unknown} now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Words:
 
     Attributes:
         old, new: Its numbers before and now.
-        facts: All that is known of it now.
-        before: All that is known of it before, if more than the numbers is.
+        facts: All its facts now.
+        before: All its facts before; None if only the numbers are known.
     """
 
     old: Pin
@@ -66,7 +66,7 @@ class Words:
     before: KernelFacts | None
 
     def spills(self) -> str:
-        """Registers kept in memory."""
+        """Describe spilled registers."""
         parts = []
         in_agprs = bool(self.new.vgpr_spills and self.new.agprs and not self.new.scratch_bytes)
         if self.old.vgpr_spills != self.new.vgpr_spills:
@@ -89,58 +89,58 @@ class Words:
         return text
 
     def scratch(self) -> str:
-        """Private memory that is not for spills."""
+        """Describe scratch memory not caused by spills."""
         change = f"{_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch per lane"
         if not all(side.says("vgpr_spills") for side in (self.facts, self.before) if side):
-            return f"{change}, nothing says whether for spills"
+            return f"{change}; whether spills use it is unknown"
         change += " without new spills"
         if self.new.scratch_bytes > self.old.scratch_bytes:
-            return f"{change}: an array is indexed by what the compiler does not know, or a call was not inlined"
+            return f"{change}: an array has an index unknown at compile time, or a call was not inlined"
         return change
 
     def occupancy(self) -> str:
-        """Waves won or lost, with what did it."""
+        """Describe waves gained or lost, and the cause."""
         now = self.facts.occupancy
         assert now is not None
         before = now.max_waves_per_simd - (self.old.lost_wave_slots or 0)
         waves = f"{_arrow(before, now.waves_per_simd)} of {now.max_waves_per_simd} waves per SIMD"
         causes = [text for text in (self._registers(), self._lds(), self._block()) if text]
-        other = "amdgpu_waves_per_eu" if _ASKED in now.bound_by else "the limits are others"
+        other = "amdgpu_waves_per_eu" if _ASKED in now.bound_by else "other limits apply"
         return f"{waves}: {', '.join(causes) or other} ({now.sentence})"
 
     def blocks(self) -> str:
-        """Blocks won or lost where the waves stay the same."""
+        """Describe blocks gained or lost while the waves stay the same."""
         now = self.facts.occupancy
         assert now is not None
         causes = [text for text in (self._registers(), self._lds()) if text]
         return f"{_arrow(self.old.blocks, self.new.blocks)} blocks per {now.unit}: {', '.join(causes)} ({now.sentence})"
 
     def registers(self) -> str:
-        """Registers that cost no wave."""
+        """Describe register changes that cost no wave."""
         if self.old.lost_wave_slots is None or self.new.lost_wave_slots is None:
-            return f"{self._registers()}; whether a wave is lost is not known"
-        text = f"{self._registers()}, with no wave lost or won"
+            return f"{self._registers()}; whether this costs a wave is unknown"
+        text = f"{self._registers()}, with no wave lost or gained"
         slack = self.facts.occupancy.slack if self.facts.occupancy else {}
         if "VGPRs" in slack and self.old.vgprs != self.new.vgprs:
             text += f" ({slack['VGPRs']} more before one is lost)"
         return text
 
     def lds(self) -> str:
-        """LDS that costs no block."""
+        """Describe LDS changes that cost no block."""
         if self.old.blocks is None or self.new.blocks is None:
-            return f"{self._lds()}; whether a block is lost is not known"
-        text = f"{self._lds()}, with no block lost or won"
+            return f"{self._lds()}; whether this costs a block is unknown"
+        text = f"{self._lds()}, with no block lost or gained"
         slack = self.facts.occupancy.slack if self.facts.occupancy else {}
         return text + (f" ({slack['LDS']} bytes more before one is lost)" if "LDS" in slack else "")
 
     def matrix(self) -> str:
-        """Matrix instructions come or gone."""
+        """Describe matrix instructions added or removed."""
         if self.old.loop and self.old.loop.matrix_flops:
-            return f"{self._loop()} has no matrix instructions any more: the products run on the vector unit"
+            return f"{self._loop()} no longer has matrix instructions: the products run on the vector unit"
         return f"{self._loop()} has matrix instructions now"
 
     def cycles(self, change: float, factor: float) -> str:
-        """Issue cycles of the hot loop."""
+        """Describe the hot loop's issue cycles."""
         old, new = self._loops()
         text = f"{self._loop()} issues {_arrow(old.cycles['all'], new.cycles['all'])} cycles"
         each = " per iteration" if self.facts.loop and self.facts.loop.has_loop else ""
@@ -151,14 +151,14 @@ class Words:
         return f"{text}: {what}" if what else text
 
     def loads(self, factor: float) -> str:
-        """Wider or narrower loads."""
+        """Describe wider or narrower loads."""
         old, new = self._loops()
         verb = "narrower" if (new.load_width or 0) < (old.load_width or 0) else "wider"
         change = f"{_loads(old)} -> {_loads(new)}{_per(factor)}"
-        return f"loads of global memory in {self._loop()} are {verb}: {change}"
+        return f"global loads in {self._loop()} are {verb}: {change}"
 
     def order(self, name: str, numbers: tuple[float | None, float | None], factor: float) -> str:
-        """The order of the hot loop's instructions: a metric that has a sentence."""
+        """Describe the order of the hot loop's instructions, by a metric that has a sentence."""
         orders = [loop.order for loop in self._loops()]
         named = [set(order.idioms) if order else set() for order in orders]
         return METRICS[name].sentence.format(
@@ -170,33 +170,33 @@ class Words:
         )  # fmt: skip
 
     def _lanes(self, numbers: tuple[float | None, float | None]) -> str:
-        """Where the lanes access global memory on the side that does it worse."""
+        """Describe the lanes' global addresses on the side with the worse access pattern."""
         side = self.facts if (numbers[1] or 0) > (numbers[0] or 0) else self.before
         lines = side.loop.cache_lines if side and side.loop else None
         if lines is None or lines.worst_lines < 2:
             return ""
         stride = lines.worst_stride
-        apart = "a stride that is not constant" if stride is None else f"a stride of {stride} bytes"
+        apart = "a variable stride" if stride is None else f"a stride of {stride} bytes"
         if lines.own_lines:
-            return f": each lane its own {lines.line_bytes}-byte line ({apart})"
-        return f": at worst {lines.worst_lines} lines of {lines.line_bytes} bytes a wave ({apart})"
+            return f": each lane accesses its own {lines.line_bytes}-byte line ({apart})"
+        return f": at worst {lines.worst_lines} lines of {lines.line_bytes} bytes per wave ({apart})"
 
     def instruction_cache(self, size: int) -> str:
-        """Code of the hot loop against the instruction cache."""
+        """Compare the hot loop's code with the instruction cache."""
         old, new = self._loops()
         fits = "fits the" if new.bytes <= size else "does not fit the"
         change = _arrow(_kib(old.bytes), _kib(new.bytes))
         return f"the code of the hot loop is about {change} and {fits} instruction cache of {_kib(size)}"
 
     def loop_code(self) -> str:
-        """Code of the hot loop that grew for nothing."""
+        """Describe hot-loop code that grew without saving cycles."""
         old, new = self._loops()
         change = _arrow(_kib(old.bytes), _kib(new.bytes))
         times = new.bytes / old.bytes
-        return f"the code of the hot loop is about {change}, {times:.2g} times as much, and saves no issue cycles by it"
+        return f"the code of the hot loop is about {change}, {times:.2g} times as much, but saves no issue cycles"
 
     def code(self) -> str:
-        """Size of the code."""
+        """Describe the size of the code."""
         return f"{_arrow(self.old.code_bytes, self.new.code_bytes)} bytes of code"
 
     def _loops(self) -> tuple[LoopPin, LoopPin]:
@@ -223,7 +223,7 @@ class Words:
         return "" if self.old.block == self.new.block else f"blocks of {_arrow(self.old.block, self.new.block)} threads"
 
     def _kinds(self, factor: float) -> str:
-        """Return the kinds of instructions that changed most, where both loops are known."""
+        """Return the instruction kinds that changed most; "" unless both loops are known."""
         if self.before is None or self.before.loop is None or self.facts.loop is None:
             return ""
         old, new = _work(self.before.loop), _work(self.facts.loop)
@@ -235,7 +235,7 @@ class Words:
         return ", ".join(text for _, text in sorted(changed, reverse=True)[:_SHOWN])
 
     def _parts(self, factor: float) -> str:
-        """Return what changed by unit."""
+        """Return the change of the cycles by unit."""
         old, new = (loop.cycles for loop in self._loops())
         changes = {name: new.get(name, 0) - old.get(name, 0) * factor for name in old.keys() | new.keys()}
         del changes["all"]
@@ -265,7 +265,7 @@ def _loads(loop: LoopPin) -> str:
 def _count(old: int, new: int, what: str) -> str:
     if not old:
         return f"{new} {what}{'s are' if new > 1 else ' is'} spilled"
-    return f"{what}s spilled: {_arrow(old, new)}" if new else f"no {what} is spilled any more ({old} before)"
+    return f"{what}s spilled: {_arrow(old, new)}" if new else f"{what}s are no longer spilled ({old} before)"
 
 
 def _arrow(old: object, new: object) -> str:

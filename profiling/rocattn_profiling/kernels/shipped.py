@@ -1,4 +1,4 @@
-"""The kernels that rocattn ships: list them, compile each or take it from the cache, and derive its facts."""
+"""The kernels that rocattn ships: list them, compile them or take them from the cache, and derive their facts."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from rocattn_profiling.kernels.read.assembly import parse_assembly
 if TYPE_CHECKING:
     from rocattn.toolchain.hip import CodeObject
 
-# Macros that say how a problem is divided. Two revisions may choose differently for the same problem; what is left
-# names the problem, and with it what is compared with what.
+# Macros that divide a problem. Revisions may choose differently for the same problem, so kernels are matched by the
+# remaining macros, which name the problem.
 _CHOICES = {
     "WAVES", "QUERY_FRAGMENTS", "KEYS_PER_TILE", "KEY_PARTS", "SLICES", "Q_IN_LDS", "MIN_WAVES", "XCDS", "STREAM_ROWS",
     "TEAM_WAVES", "ROW_BLOCKS", "TWO_PHASES", "SEQUENCES",
-    "QUERY_TILES", "KEY_TILE", "RESIDENT_LDS",  # of older revisions
+    "QUERY_TILES", "KEY_TILE", "RESIDENT_LDS",  # in older revisions
 }  # fmt: skip
-_USUAL = {"COLUMN_STEP": 0, "EXACT_DIMS": 1}  # no column is checked; the second is what older revisions call it
+_USUAL = {"COLUMN_STEP": 0, "EXACT_DIMS": 1}  # no bounds checks on columns; older revisions use the second name
 T = TypeVar("T")
 R = TypeVar("R")
-_AHEAD = 8  # items of a process that wait
-_ALONE_S = 1.0  # what takes no longer, processes of our own would cost more than they save
+_AHEAD = 8  # queued items per process
+_ALONE_S = 1.0  # for less work, starting processes costs more than it saves
 
 
 class Shipped(msgspec.Struct, frozen=True, kw_only=True):
-    """One compilation that a revision ships; see `rocattn_profiling.kernels.build.Compilation`."""
+    """One compiled kernel that a revision ships; see `rocattn_profiling.kernels.build.Compilation`."""
 
     kernel: str
     source: str
@@ -82,9 +82,9 @@ class Shipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something about a kernel or file; ``kernel`` and ``arch`` are "" for files.
+    """A problem with a kernel or file; ``kernel`` and ``arch`` are "" for files.
 
-    Without ``noted`` it could not be audited for this reason; with it, it was all the same.
+    It prevented the audit, unless ``noted``.
     """
 
     text: str
@@ -94,16 +94,16 @@ class Problem(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The one line for people."""
+        """The problem as one line of text."""
         return f"{self.kernel} on {self.arch}: {self.text}" if self.kernel else self.text
 
 
 def shipped_kernels(archs: Sequence[str], *, quick: bool = False) -> list[Shipped]:
-    """Return what this revision ships for some architectures.
+    """Return the kernels that this revision ships.
 
     Args:
         archs: Targets.
-        quick: Only half precision, at D = 128 where there is a head dimension: one of each kernel.
+        quick: Whether to return only one variant per kernel: half precision, D = 128 if it has a head dimension.
 
     Raises:
         ArchError: When there are no kernels for an architecture.
@@ -113,7 +113,7 @@ def shipped_kernels(archs: Sequence[str], *, quick: bool = False) -> list[Shippe
 
 
 def is_quick(kernel: Shipped) -> bool:
-    """Whether a kernel is among the few that stand for all; of its kinds of sequences, pages stand for packed rows."""
+    """Return whether a kernel is in the representative set; paged sequences represent packed rows, too."""
     dtype = kernel.defines.get("DTYPE", kernel.defines.get("OUT_DTYPE", "f16"))
     sequences = kernel.defines.get("SEQUENCES", 0)
     return dtype == "f16" and kernel.defines.get("HEAD_DIM", 128) == 128 and sequences in {0, SEQUENCES["paged"]}
@@ -122,22 +122,22 @@ def is_quick(kernel: Shipped) -> bool:
 def equal_kernels(
     before: Sequence[Shipped], before_root: Path, now: Sequence[Shipped], now_root: Path
 ) -> set[tuple[str, str]]:
-    """Return architecture and name of the kernels that two sides make alike: by one compiler, their bytes are equal.
+    """Return (architecture, name) of kernels with equal inputs on two sides: the same compiler gives equal bytes.
 
-    Compared is everything that a compilation reads: the source, all that it includes, and the macros.
+    The inputs are everything that a compilation reads: the source, its includes, and the macros.
 
     Args:
-        before: What one side ships.
-        before_root: Where its sources are: ``hip/`` and ``include/``.
-        now: What the other side ships.
-        now_root: Where those sources are.
+        before: Kernels that one side ships.
+        before_root: Folder of its sources: ``hip/`` and ``include/``.
+        now: Kernels that the other side ships.
+        now_root: Folder of the other side's sources.
     """
     old, new = _made_from(before, before_root), _made_from(now, now_root)
     return {key for key in old.keys() & new.keys() if old[key] == new[key]}
 
 
 def _made_from(kernels: Sequence[Shipped], root: Path) -> dict[tuple[str, str], set[str]]:
-    """Return what each kernel is made from, as hashes; like nothing elsewhere if its sources cannot be followed."""
+    """Return hashes of each kernel's inputs, unique to this side if its includes cannot be resolved."""
     by_kernel: dict[tuple[str, str], set[str]] = {}
 
     @functools.cache
@@ -150,7 +150,7 @@ def _made_from(kernels: Sequence[Shipped], root: Path) -> dict[tuple[str, str], 
         try:
             macros = define_options(kernel.defines)
             hashes.add(content_key([kernel.kernel, kernel.source, kernel.symbol, *macros, inputs(kernel.source)]))
-        except ToolchainError:  # compiling it says why
+        except ToolchainError:  # compiling it will report why
             hashes.add(str(root))
     return by_kernel
 
@@ -158,13 +158,13 @@ def _made_from(kernels: Sequence[Shipped], root: Path) -> dict[tuple[str, str], 
 def facts_of_all(
     kernels: Sequence[Shipped], root: Path, *, jobs: int, on_step: Callable[[str], None] = lambda _: None
 ) -> tuple[list[KernelFacts], list[Problem]]:
-    """Return the facts of kernels, from the cache or compiled now, and a problem for each that cannot be had.
+    """Return the facts of kernels, from the cache or compiled now, and a problem for each that failed.
 
     Args:
-        kernels: The kernels to analyse.
-        root: Where the sources are: ``hip/`` and ``include/``.
-        jobs: Processes at once.
-        on_step: Called with a line after each.
+        kernels: The kernels to analyze.
+        root: Folder of the sources: ``hip/`` and ``include/``.
+        jobs: Parallel processes.
+        on_step: Called with a line after each kernel.
 
     Raises:
         ToolchainError: When there is no compiler.
@@ -186,7 +186,7 @@ def facts_of_all(
 
 
 def in_processes(work: Callable[[T], R], items: Iterable[T], *, jobs: int) -> Iterator[tuple[int, T, R]]:
-    """Yield the number of each item, it, and what work returns for it, as they are done: at first in this process.
+    """Yield (index, item, result of ``work``) as items finish. Short jobs run in this process only.
 
     Raises:
         RocattnError: When a process is killed.
@@ -198,7 +198,7 @@ def in_processes(work: Callable[[T], R], items: Iterable[T], *, jobs: int) -> It
             break
     if (following := next(numbered, None)) is None:
         return
-    # Fresh processes, not forks: this one may have threads.
+    # Spawn rather than fork: this process may have threads.
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),))
     running: dict[Future[R], tuple[int, T]] = {}
     try:
@@ -216,7 +216,7 @@ def in_processes(work: Callable[[T], R], items: Iterable[T], *, jobs: int) -> It
 
 
 def _begin(parent: int) -> None:
-    """Begin a process: Ctrl-C ends the one that started it, and that this one; what is made here has no cycles."""
+    """Set up a worker process: its parent handles Ctrl-C and ends it, and it creates no reference cycles to collect."""
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
@@ -229,7 +229,7 @@ def natural(text: str) -> tuple[tuple[int, str], ...]:
 
 
 def facts_or_problem(kernel: Shipped, root: Path) -> KernelFacts | str:
-    """Return a kernel's facts, or in one line why there are none: what travels between processes."""
+    """Return a kernel's facts, or one line on why there are none, which can be pickled."""
     try:
         return shipped_facts(kernel, root)
     except RocattnError as error:
@@ -237,7 +237,7 @@ def facts_or_problem(kernel: Shipped, root: Path) -> KernelFacts | str:
 
 
 def shipped_facts(kernel: Shipped, root: Path) -> KernelFacts:
-    """Return the facts of one kernel, from the cache if this code object was analysed before by this code.
+    """Return the facts of one kernel, from the cache if this version of the code has analyzed the same code object.
 
     Raises:
         ToolchainError: When it does not compile.
@@ -270,7 +270,7 @@ def facts_of_code(kernel: Shipped, code: CodeObject) -> KernelFacts:
     """Return the facts of a compiled kernel.
 
     Raises:
-        ToolchainError: When its code object is not what was asked for.
+        ToolchainError: When its code object lacks the kernel.
     """
     info = next((info for info in kernels_of(code.data) if info.symbol == kernel.symbol), None)
     function = next((function for function in parse_assembly(code.assembly) if function.name == kernel.symbol), None)
@@ -284,7 +284,7 @@ def facts_of_code(kernel: Shipped, code: CodeObject) -> KernelFacts:
 
 @functools.cache
 def own_version() -> str:
-    """Return a hash of all that turns machine code into facts: code and data of the audit and below."""
+    """Return a hash of the code and data that turn machine code into facts."""
     audit, library = Path(__file__).parent, Path(rocattn.__file__).parent
     folders = (audit, library / "toolchain")
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix in {".py", ".toml"}]

@@ -1,4 +1,4 @@
-"""The verdict of a comparison: the kernels that changed, the gravest first, and what that says in one line."""
+"""The verdict of a comparison: the changed kernels, worst first, and a one-line summary."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ WORDS = {
     "worse": "worse", "better": "better", "incomparable": "not comparable", "missing": "missing", "new": "new",
     "note": "changed",
 }  # fmt: skip
-"""Severities, as people read them."""
+"""Severity -> its name on the terminal."""
 Variant = tuple[str, str, str]
-"""Architecture, name and file of one compilation."""
+"""Architecture, name and file of one compiled kernel."""
 
 
 class CardRow(NamedTuple):
-    """What happened to the variants of a kernel on one architecture.
+    """Changes in the variants of a kernel on one architecture.
 
     Attributes:
-        kernel: Its name without the variant; kernels of one of our sources are one.
+        kernel: Its name without the variant; kernels from one of our sources share a name.
         arch: The architecture.
-        severity: Of the gravest finding.
-        findings: Of the variant with the gravest one, the gravest first.
-        variants: How many have this severity.
+        severity: The severity of the worst finding.
+        findings: All findings for the variant with the worst one, worst first.
+        variants: How many variants have this severity.
     """
 
     kernel: str
@@ -47,16 +47,16 @@ class CardRow(NamedTuple):
 
     @property
     def variant(self) -> Variant:
-        """The variant that stands for all."""
+        """The variant that represents all."""
         return variant_of(self.findings[0])
 
 
 def rows_of(comparison: Comparison, audit: Audit, *, notes: bool = False) -> list[CardRow]:
-    """Return a row for each kernel, architecture and severity, the gravest first.
+    """Return a row for each kernel, architecture and severity, worst first.
 
     Args:
-        comparison: What differs.
-        audit: Of now, for the names of kernels.
+        comparison: The differences.
+        audit: The current audit, for the names of kernels.
         notes: Whether changes without consequence get rows as well.
     """
     names = {(facts.name, facts.file): family_of(facts) for facts in audit.kernels}
@@ -81,18 +81,18 @@ def rows_of(comparison: Comparison, audit: Audit, *, notes: bool = False) -> lis
 
 
 def family_of(facts: KernelFacts) -> str:
-    """Return the name under which a kernel is counted: what one source of ours makes shares its causes."""
+    """Return the name under which a kernel is counted: one per source of ours, because its kernels share causes."""
     source = PurePath(facts.file)
     return source.stem if source.suffix == ".hip" and facts.kernel.startswith(source.stem) else facts.kernel
 
 
 def variant_of(of: Finding | Change | KernelFacts) -> Variant:
-    """Return the compilation that something is of."""
+    """Return the variant that a record belongs to."""
     return of.arch, getattr(of, "name", "") or of.kernel, of.file
 
 
 def gravity_of(finding: Finding) -> tuple[int, int, float]:
-    """Return a key that sorts the gravest first: what it means, what it is about, how much it is."""
+    """Return a key that sorts the worst first: by severity, metric, then relative change."""
     before, after = finding.before or 0, finding.after or 0
     return SEVERITIES.index(finding.severity), _GRAVITY.index(finding.metric), -abs(after - before) / (before or 1)
 
@@ -102,7 +102,7 @@ def _place(arch: str) -> tuple[int, str]:
 
 
 def headline(comparison: Comparison, audit: Audit) -> str:
-    """Return the verdict in one line: what was found, and what was not compared."""
+    """Return the verdict in one line: the findings, and what was not compared."""
     gaps = comparison.coverage.gaps()
     return "; ".join([_verdict(comparison, audit), *([gaps] if gaps else [])])
 
@@ -126,7 +126,7 @@ def _verdict(comparison: Comparison, audit: Audit) -> str:
 
 
 def counts(comparison: Comparison) -> str:
-    """Return what was compared with what, and how many variants did not change."""
+    """Return what was compared with what, and the number of variants per severity."""
     gravest: dict[Variant, int] = {}
     for finding in comparison.findings:
         place = SEVERITIES.index(finding.severity)
@@ -141,7 +141,7 @@ def counts(comparison: Comparison) -> str:
 
 
 def coverage(comparison: Comparison) -> list[str]:
-    """Return `counts`, other compilers, and how many variants were not compiled, since they cannot differ."""
+    """Return `counts`, changed compilers, and how many variants were not compiled because they cannot differ."""
     if not comparison.alike:
         return [counts(comparison), *(compiled_by(*sides) for sides in comparison.compilers)]
     alike = f"{count(comparison.alike, 'variant')} with the same sources and macros as in {comparison.base}"
@@ -150,10 +150,10 @@ def coverage(comparison: Comparison) -> list[str]:
 
 
 def worst(rows: Sequence[CardRow]) -> CardRow:
-    """Return the row with the gravest finding."""
+    """Return the row with the worst finding."""
     return min(rows, key=lambda row: gravity_of(row.findings[0]))
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Return the first names, and how many others there are."""
+    """Return the first few names and the number of others."""
     return listed([terminal(name, 80) for name in names], _MOST_NAMED)

@@ -1,4 +1,4 @@
-"""Present audits: a table on the terminal, and all that was found as Markdown and JSON files."""
+"""Present audits: a table on the terminal, and the complete results as Markdown and JSON files."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rocattn_profiling.kernels.verdict import WORDS, Variant, coverage, headline
 
 AUDIT, MARKDOWN, COMPARISON = "audit.json", "audit.md", "comparison.json"
 _MOST_ROWS = 60
-_MOST_TEXT = 4000  # characters of a name, in the file
-_KEYS = ("kernel", "arch")  # what tells rows apart; of several files, so does the file
+_MOST_TEXT = 4000  # most characters of a name in the file
+_KEYS = ("kernel", "arch")  # with several files, the file is a key, too
 _RESOURCES = (
     "VGPRs", "AGPRs", "SGPRs", "spills", "scratch B", "LDS B", "waves", "bound by", "cycles",
     "matrix %", "issue bound %", "code B",
@@ -36,17 +36,17 @@ _ORDER = (
     "overlap %", "run", "bare waits",
 )  # fmt: skip
 _LEGEND = {metric.heading: metric.legend for metric in METRICS.values() if metric.legend}
-"""What columns mean whose names do not say it."""
+"""Column -> meaning, where its name does not say it."""
 _TITLES = WORDS | {"note": "without consequence"}
 _STALE = {
-    "better": "better: pin it with `rocattn kernels audit --write-pins`, so that the next change cannot eat it up",
+    "better": "better: pin it with `rocattn kernels audit --write-pins`, or a later regression can hide in the slack",
     "new": "new: pin it with --write-pins",
-    "missing": "missing: renew the pins with --write-pins",
+    "missing": "missing: update the pins with --write-pins",
 }
 
 
 def for_people(audit: Audit, comparison: Comparison | None) -> tuple[Audit, Comparison | None]:
-    """Return both with the names of C++ kernels instead of their symbols, as far as a program here can read those."""
+    """Return both with symbols demangled, as far as an installed demangler can."""
     import msgspec
 
     from rocattn_profiling.kernels.read.cxx_names import readable
@@ -67,14 +67,14 @@ def for_people(audit: Audit, comparison: Comparison | None) -> tuple[Audit, Comp
 
 
 def show_table(audit: Audit, written: Path, *, lines: bool, files: bool, everything: bool = False) -> None:
-    """Print the kernels, or a summary if they are many; then what could not be known, each line once.
+    """Print the kernels, or a summary if there are many; then the unknown facts, each line once.
 
     Args:
         audit: The kernels.
         written: The file that has every kernel.
         lines: Whether to show the costliest source lines of the hot loops.
-        files: Whether a kernel's file is needed to tell it from others.
-        everything: Whether to print the columns of how code is built, too.
+        files: Whether kernels must be distinguished by file.
+        everything: Whether to also print the columns on how the code is built.
     """
     if len(audit.kernels) <= _MOST_ROWS:
         hidden = frozenset[str]() if everything else STRUCTURAL
@@ -85,14 +85,14 @@ def show_table(audit: Audit, written: Path, *, lines: bool, files: bool, everyth
                 _show(title, columns, rows, hidden, keys=len(_KEYS) + files)
     else:
         print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)), keys=len(_KEYS))
-        say(f"each line is of several variants, as smallest to largest; every kernel is in {written}")
+        say(f"each line covers several variants, smallest to largest; all kernels are in {written}")
     show_remarks(audit, lines=lines, files=files)
 
 
 def _show(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], hidden: Collection[str], *, keys: int
 ) -> None:
-    """Print a table without some columns, and what the others mean."""
+    """Print a table without some columns, and the legend of the others."""
     kept = [name not in hidden for name in columns]
     columns, *rows = (list(compress(row, kept)) for row in (columns, *rows))
     print_table(title, columns, rows, keys=keys)
@@ -108,13 +108,13 @@ def _show_legend(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _legend(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return what the columns mean in which a row has a value, a line each."""
+    """Return the legends of columns that have a value, one line per column."""
     filled = [name for name, *cells in zip(columns, *rows, strict=True) if any(cell not in {"", "0"} for cell in cells)]
     return [f"{name}: {_LEGEND[name]}" for name in filled if name in _LEGEND]
 
 
 def _order_rows(kernels: Sequence[KernelFacts], *, files: bool) -> list[list[str]]:
-    """Return the rows of kernels with products or loads in a loop; those of several files ranked."""
+    """Return the rows of kernels with products or loads in a loop; ranked if they come from several files."""
     known = [facts for facts in kernels if facts.loop and facts.loop.schedule]
     if files:
         known.sort(key=_rank, reverse=True)
@@ -127,7 +127,7 @@ def _order_rows(kernels: Sequence[KernelFacts], *, files: bool) -> list[list[str
 
 
 def _rank(facts: KernelFacts) -> tuple[float, float]:
-    """Return a key by which kernels are ordered as far as measured ones are: products between waits, own overlap."""
+    """Return the sort key that matched measured speeds: products between waits, then own overlap."""
     schedule = facts.loop.schedule if facts.loop else None
     return (schedule.run or 0, schedule.own_overlap_pct or 0) if schedule else (0, 0)
 
@@ -147,7 +147,7 @@ def _lines(lines: CacheLines | None) -> str:
 
 
 def _conflicts(lds: LdsConflicts | None) -> tuple[str, str]:
-    """Return the factors of reads and writes: what is assumed or not known of them is marked."""
+    """Return the factors of reads and writes, marked where assumed or unknown."""
     if lds is None:
         return "", ""
     sides = ((lds.reads, lds.read_factor, lds.read_basis), (lds.writes, lds.write_factor, lds.write_basis))
@@ -165,10 +165,10 @@ def show_remarks(audit: Audit, variants: Collection[Variant] | None = None, *, l
     """Print the source lines of hot loops if requested, then the unknown facts, each line once.
 
     Args:
-        audit: Of now.
-        variants: Of which kernels; None for all.
+        audit: The current audit.
+        variants: Kernels to show; None for all.
         lines: Whether to show the costliest source lines of their hot loops.
-        files: Whether a kernel's file is needed to tell it from others.
+        files: Whether kernels must be distinguished by file.
     """
     kernels = [facts for facts in audit.kernels if variants is None or (facts.arch, facts.name, facts.file) in variants]
     if lines:
@@ -185,7 +185,7 @@ def show_remarks(audit: Audit, variants: Collection[Variant] | None = None, *, l
 
 
 def _unsaid(facts: KernelFacts) -> Iterator[tuple[str, str]]:
-    """Yield the unknown facts of a kernel, and what its cycles leave out: which of both, and a line."""
+    """Yield (kind, line): unknown facts of a kernel, and what its cycles leave out."""
     for gap in facts.gaps:
         yield "not known", gap
     if facts.loop:
@@ -194,7 +194,7 @@ def _unsaid(facts: KernelFacts) -> Iterator[tuple[str, str]]:
 
 
 def _columns(columns: Sequence[str], *, files: bool) -> list[str]:
-    """Return the columns of a table, those first that tell rows apart."""
+    """Return the columns of a table, keys first."""
     return [*_KEYS, *(["file"] if files else []), *columns]
 
 
@@ -227,7 +227,7 @@ def _said(facts: KernelFacts, name: str, value: int) -> str:
 
 
 def _binding(waves: Occupancy) -> tuple[str, ...]:
-    """Return the binding limits: only the wave slots if all are filled."""
+    """Return the binding limits: only the wave slots if all are full."""
     return ("wave slots",) if waves.binding.name == "wave slots" else waves.bound_by
 
 
@@ -285,7 +285,7 @@ def write(
     """Write the audit and the comparison for programs, and both, with readable names, as Markdown.
 
     Raises:
-        RocattnError: When the folder does not take it.
+    RocattnError: When the folder cannot be written to.
     """
     import msgspec
 
@@ -299,7 +299,7 @@ def write(
 
 
 def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, files: bool) -> str:
-    """Return the whole as Markdown: what changed first, then every kernel."""
+    """Return everything as Markdown: changes first, then every kernel."""
     lines = ["# Audit of the machine code", ""]
     if comparison is not None:
         lines += [f"**{_escaped(headline(comparison, audit))}**", ""]
@@ -313,7 +313,7 @@ def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, file
         if gaps := comparison.coverage.not_compared:
             lines += ["## Not compared", "", *(f"- {_escaped(each.line)}" for each in gaps), ""]
     lines += [f"## {len(audit.kernels)} kernels of {_escaped(audit.subject)}", ""]
-    lines += [f"Compiled by {_escaped(name) or 'a compiler that the file does not name'}." for name in audit.compilers]
+    lines += [f"Compiled by {_escaped(name) or 'an unknown compiler'}." for name in audit.compilers]
     if rows := _resource_rows(audit, files=files):
         lines += _with_legend(_columns(_RESOURCES, files=files), rows)
     if rows := _order_rows(audit.kernels, files=files):
@@ -343,5 +343,5 @@ def _cells(cells: Iterable[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Keep a name from being read as Markdown: symbols of C++ are full of it, and a code object is whoever's."""
+    """Escape Markdown in a name: C++ symbols are full of it, and a code object may come from anyone."""
     return markdown(text, _MOST_TEXT)

@@ -1,4 +1,4 @@
-"""How much work two hot loops do, so that costs are compared for the same work; whether they are the same loop."""
+"""Whether two hot loops are the same loop, and how much work each does, so that costs are compared per unit of work."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree t
 
 
 def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
-    """Return how much more work an iteration does than before, so that cycles are compared for the same work.
+    """Return how many times the previous work an iteration does, so that cycles are compared for the same work.
 
-    If a kernel divides its problem differently, the ratio of FLOPs is the factor. If not, extra FLOPs are waste rather
+    If a kernel divides its problem differently, the factor is the ratio of FLOPs. If not, extra FLOPs are waste rather
     than work, unless the bytes loaded changed about as much (the loop was unrolled), or only one of the loops loads
-    (the hot loop is another of the nest). Without FLOPs the bytes loaded are the work, if those stored grew with them;
-    else how the loops count.
+    (the hot loop is another loop of the nest). Without FLOPs, the factor is the ratio of bytes loaded if stores grew
+    with it, and otherwise the ratio of trip counts or steps.
 
     Args:
-        pin: Before.
-        now: Now.
-        division_known: Whether the kernel's choices say how it divides its problem. Of other people's kernels nothing
-            does: there another number of matrix products is taken for another tile (Triton's BLOCK_M).
+        pin: The numbers before.
+        now: The numbers now.
+        division_known: Whether the kernel's choices say how it divides its problem. They are unknown for other
+            people's kernels: there, a changed number of matrix products means another tile (Triton's BLOCK_M).
     """
     old, new = pin.loop, now.loop
     assert old is not None
@@ -35,7 +35,7 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
     if not before and not after:
         moved = new.global_bytes / old.global_bytes if old.global_bytes else 0.0
         if not any(loaded) and moved and not _counts(old, new):
-            return moved  # all that it does is to store
+            return moved  # it only stores
         return more if more and abs(moved / more - 1) < SAME_WORK else counted
     if not before or not after or before == after:
         return 1.0
@@ -49,9 +49,9 @@ def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
 
 
 def _counted(old: LoopPin, new: LoopPin) -> float:
-    """Return how much more of its loop an iteration does, by how the loops count; 1 if no cycles bear it out.
+    """Return the work factor from trip counts or steps; 1 if the growth in cycles does not support it.
 
-    Compilers choose what a loop counts in: iterations, elements or bytes.
+    The compiler chooses what a loop counts: iterations, elements or bytes.
     """
     if not _counts(old, new):
         return 1.0
@@ -64,23 +64,23 @@ def _counted(old: LoopPin, new: LoopPin) -> float:
 
 
 def _counts(old: LoopPin, new: LoopPin) -> bool:
-    """Whether it is known how both loops count."""
+    """Return whether the trip counts or the steps of both loops are known."""
     return bool((old.trips and new.trips) or (old.step and new.step))
 
 
 def why_apart(old: LoopPin, new: LoopPin) -> str:
-    """Return why two hot loops are not the same; "" if nothing speaks against it."""
+    """Return why two hot loops are not the same loop; "" if they may be."""
     if CALL in idioms_of(old) ^ idioms_of(new):
-        return "only one side's calls a function, whose code is not counted"
+        return "only one side's calls a function, and called code is not counted"
     if 1 in {old.trips, new.trips} and None in {old.trips, new.trips}:
-        return "a side has no loop, and how often the other's runs is not known"
+        return "one side has no loop, and the other's trip count is unknown"
     if bool(old.loads) != bool(new.loads) and old.flops and new.flops and abs(new.flops / old.flops - 1) > SAME_WORK:
         return "only one side's loads: they are not the same loop of a nest"
     return ""
 
 
 def narrowing(old: LoopPin, new: LoopPin, factor: float) -> float:
-    """Return above 0 if loads of global memory got narrower, so that more of them fetch the same; below 0 if wider."""
+    """Return 1 if global loads got narrower, so that more of them fetch the same; -1 if wider; 0 otherwise."""
     before, after = old.load_width, new.load_width
     if not before or not after:
         return 0

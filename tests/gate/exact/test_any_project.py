@@ -106,10 +106,10 @@ def test_a_kernels_source_is_the_last_cause_of_a_slower_program(kernels):
         (("--code-objects", "*.s"), {"readme": "x"}, 0, "no worse"),
         (("--code-objects", "*.co"), {"readme": "x"}, 3, "base's *.co (no file matches)"),
         (("--code-objects", "*.s", "--code-objects", "*.hip"), {"x.hip": ""}, 3, "base's *.hip (no file matches)"),
-        (("--code-objects", "*.s", "--arch", "gfx90a"), {"readme": "x"}, 3, "no kernel is for gfx90a"),
+        (("--code-objects", "*.s", "--arch", "gfx90a"), {"readme": "x"}, 3, "no kernels for gfx90a"),
         (("--code-objects", "*.s"), {"k.s": "nothing"}, 3, "there is no AMD GPU assembly in it"),
         (("--code-objects", "*.s"), {"k.s": assembly(8, "other")}, 3, "nothing was compared"),
-        (("--code-objects", "*.s"), {"k.s": assembly(8, *OTHERS, NAMES[2])}, 3, "several of each side"),
+        (("--code-objects", "*.s"), {"k.s": assembly(8, *OTHERS, NAMES[2])}, 3, "each side has several"),
         (("--code-objects", "*.s"), {"k.s": assembly(8, *NAMES[:2])}, 0, "1 removed"),
     ],
 )
@@ -170,7 +170,9 @@ def test_an_upgrade_that_costs_waves_is_red(upgrade):
     worse = [(f"add [BLOCK={size}]", arch) for arch in ("gfx90a", "gfx942") for size in (128, 64)]
     assert (status, sorted(key for key, of in found.items() if of == "regression")) == (1, sorted(worse))
     texts = [cause.text for cause in result.entries[0].causes]
-    assert texts[0] == "compiled by Triton 9.9.9 with LLVM 24.1.0git then and Triton 9.9.10 with LLVM 24.1.0git now"
+    assert (
+        texts[0] == "compiled by Triton 9.9.9 with LLVM 24.1.0git before and by Triton 9.9.10 with LLVM 24.1.0git now"
+    )
     assert "waves per SIMD" in texts[1]
     assert (result.entries[0].place.path, result.entries[0].place.line) == ("bench.py", 7)
     assert result.environment_differences == {"triton": ("9.9.9", "9.9.10")}
@@ -191,7 +193,10 @@ def test_the_same_environment_twice_is_green(upgrade):
     [
         ("kernel.run(None, 1, 64)\nsys.exit('wrong result')\n", "the program failed on gfx942"),
         ("", "its program compiled no Triton kernel"),
-        ("for n in (4, 8 if triton.__version__ == '9.9.9' else 16): kernel.run(None, 1, 64, n)\n", "none like it"),
+        (
+            "for n in (4, 8 if triton.__version__ == '9.9.9' else 16): kernel.run(None, 1, 64, n)\n",
+            "the other side lacks it",
+        ),
     ],
 )
 def test_kernels_that_were_not_reached_are_no_pass(upgrade, text, said):
@@ -206,7 +211,7 @@ def test_a_new_failure_to_compile_is_red(upgrade, environments):
     text = "kernel.run(None, 1, 64)\nkernel.run(None, 1, 13 if triton.__version__ == '9.9.10' else 128)\n"
     status, result = upgrade(text)
     assert status == 1
-    assert "it does not compile any more: ValueError: 13 brings bad luck" in [entry.reason for entry in result.entries]
+    assert "it no longer compiles: ValueError: 13 brings bad luck" in [entry.reason for entry in result.entries]
 
 
 def test_a_revision_that_asks_for_another_triton_is_compared(repo, offline, environments, monkeypatch):

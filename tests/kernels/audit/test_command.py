@@ -131,7 +131,7 @@ def test_pins_hold_both_ways(audit, tmp_path):
     status, out, _ = check(lambda pins, _: pins.pop("scale"))
     assert (status, "scale on gfx1100: it has no pin yet" in out) == (1, True)
     status, out, _ = check(lambda pins, pin: pins.update(gone=pin))
-    assert (status, "gone on gfx1100: it is pinned, but not built any more" in out) == (1, True)
+    assert (status, "gone on gfx1100: it is pinned, but no longer built" in out) == (1, True)
     status, out, _ = check(lambda _, pin: pin.update(vgprs=pin["vgprs"] - 1))
     assert (status, "1 changed without consequence" in out) == (0, True)
     path.write_text(json.dumps({**good, "compiler": "clang version 23"}))
@@ -148,10 +148,10 @@ def test_pins_of_an_architecture_without_kernels_are_asked_away(audit, tmp_path)
     (pins / "gfx9999.json").write_text(text.replace("gfx942", "gfx9999"))
     for quick in ((), ("--quick",)):
         found = audit("--check-pins", "--pins", pins, *quick)
-        assert (found[0], found[1].count("gfx9999: no kernel is"), found[1].count("gfx9999.json")) == (1, 1, 1)
+        assert (found[0], found[1].count("gfx9999: it has pins"), found[1].count("gfx9999.json")) == (1, 1, 1)
     assert audit("--check-pins", "--pins", pins, "--arch", "gfx942")[0] == 0
     (pins / "gfx9999.json").write_text("<<<<<<< HEAD\n")
-    assert "gfx9999.json holds the marks of a merge conflict" in audit("--check-pins", "--pins", pins)[2]
+    assert "gfx9999.json contains unresolved merge-conflict markers" in audit("--check-pins", "--pins", pins)[2]
 
 
 def test_architecture_that_no_longer_compiles_is_worse(audit, tmp_path, monkeypatch):
@@ -164,7 +164,7 @@ def test_architecture_that_no_longer_compiles_is_worse(audit, tmp_path, monkeypa
 
     audit("--write-pins", "--pins", pins)
     monkeypatch.setattr(shipped, "facts_of_all", broken)
-    assert "\nscale on gfx942: it does not compile any more: no\n" in audit("--check-pins", "--pins", pins)[1]
+    assert "\nscale on gfx942: it no longer compiles: no\n" in audit("--check-pins", "--pins", pins)[1]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,9 @@ def test_pins_of_another_compiler_hold_waves_only(audit, tmp_path, planted, stat
     path.write_text(json.dumps(pinned))
     got, out, _ = audit("--check-pins", "--pins", pins)
     assert got == status
-    assert ("hot loop of 1 kernel: compiled by clang version 23 then and" in " ".join(out.split())) == (status == 3)
+    assert ("hot loop of 1 kernel: compiled by clang version 23 before and by" in " ".join(out.split())) == (
+        status == 3
+    )
 
 
 def test_unreadable_pins_fail_before_compilation(audit, tmp_path, monkeypatch):
@@ -192,7 +194,7 @@ def test_unreadable_pins_fail_before_compilation(audit, tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, "facts_of_all", None)
     status, _, err = audit("--check-pins", "--pins", pins)
     assert (status, len(err.splitlines())) == (4, 1)
-    assert "gfx942.json holds the marks of a merge conflict" in err
+    assert "gfx942.json contains unresolved merge-conflict markers" in err
 
 
 def test_a_quick_check_misses_no_kernel(audit, tmp_path):
@@ -294,7 +296,7 @@ def test_only_what_can_differ_from_a_revision_is_compiled(audit, repository, mon
 def test_the_history_is_put_into_the_asv_store(audit, repository):
     """Each commit's numbers by arch and kernel, lower is better; what is known is not looked at again."""
     status, _, err = audit("--arch", "gfx1100", "--quick", "--history", "5")
-    assert (status, "history: 2 commits added to the asv store, 0 had their numbers" in err) == (0, True)
+    assert (status, "history: 2 commits added to the asv store, 0 were already in it" in err) == (0, True)
     series = {one.benchmark: one for one in AsvStore(repository).read()}
     assert set(series) == {f"{revision.SUITE}.{metric}" for metric in revision.TRACKED}
     assert {one.unit for one in series.values()} == {"registers", "waves", "cycles", "bytes"}
@@ -303,7 +305,7 @@ def test_the_history_is_put_into_the_asv_store(audit, repository):
     by_value = sorted(point.value for point in vgprs.points)
     assert (len(by_value), by_value[1]) == (2, 201)
     assert sorted(point.value for point in lost.points) == [0, 10]
-    assert "0 commits added to the asv store, 2 had" in audit("--arch", "gfx1100", "--quick", "--history", "5")[2]
+    assert "0 commits added to the asv store, 2 were" in audit("--arch", "gfx1100", "--quick", "--history", "5")[2]
 
 
 def test_the_suite_tracks_the_same_numbers_in_the_same_units():
@@ -394,7 +396,7 @@ def test_an_audit_of_an_older_version_is_refused(audit, tmp_path):
     path = tmp_path / "out/audit.json"
     path.write_text(path.read_text().replace(f'"schema": {SCHEMA}', '"schema": 1'))
     status, _, err = audit("--arch", "gfx1100", "--against", path)
-    assert (status, f"is an audit of version 1, this tool reads {SCHEMA}: write it anew" in err) == (4, True)
+    assert (status, f"is an audit of version 1, this tool reads {SCHEMA}: write it again" in err) == (4, True)
 
 
 def test_other_peoples_files_work_and_say_what_is_not_known(audit, code):
@@ -477,7 +479,7 @@ def test_empty_choice_of_architectures_lists_the_others(audit, code):
     """A file for another processor is not an empty one."""
     status, _, err = audit(*code, "--arch", "gfx942", "gfx950")
     assert status == 3
-    assert "no kernel is for gfx942 or gfx950: they are for gfx1100" in err
+    assert "no kernels for gfx942 or gfx950: they are for gfx1100" in err
 
 
 def test_any_file_name_can_be_audited_and_once_is_enough(audit, code, tmp_path):
@@ -522,15 +524,15 @@ def test_a_file_is_compared_with_its_older_self(audit, code, tmp_path):
     ("arguments", "status", "words"),
     [
         (["no-such-file"], 4, "does not exist"),
-        (["."], 3, "there is no kernel to audit"),
-        (["empty"], 3, "there is no kernel to audit"),
+        (["."], 3, "no kernels to audit"),
+        (["empty"], 3, "no kernels to audit"),
         (["text", "--check-pins"], 4, "leave out FILE"),
         (["text", "--quick"], 4, "leave it out with FILE"),
-        (["--block", "64"], 4, "name one"),
+        (["--block", "64"], 4, "need a FILE"),
         (["--write-pins", "--quick"], 4, "leave out --quick"),
-        (["text", "--against", "none.json"], 4, "none.json does not exist: name an audit.json"),
-        (["text", "--against", "text"], 4, "text is not an audit: name an audit.json, as"),
-        (["--against", "text"], 4, "text is not an audit: name an audit.json, as"),
+        (["text", "--against", "none.json"], 4, "none.json does not exist: give an audit.json"),
+        (["text", "--against", "text"], 4, "text is not an audit: give an audit.json written by"),
+        (["--against", "text"], 4, "text is not an audit: give an audit.json written by"),
         (["text", "--against", "HEAD"], 4, "audit.json"),
         (["--arch", "gfx000"], 4, "there are no kernels for gfx000"),
     ],

@@ -101,7 +101,7 @@ def test_work_that_moved_into_a_function_is_no_cycle_saved():
     ("changes", "said"),
     [
         ({"barriers": 1}, "+1 barriers"),
-        ({"idioms": ("fence",)}, "fence came"),
+        ({"idioms": ("fence",)}, "fence added"),
         ({"cycles": 60.0}, "40 -> 60 issue cycles at k.hip:7 (+50.0 %)"),
     ],
 )

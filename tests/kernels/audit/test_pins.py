@@ -122,12 +122,12 @@ def test_kernels_of_two_compilers_are_not_pinned():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "holds no pins"),
-        ('{"schema": 1}', "holds no pins"),
+        ("", "is not a pin file"),
+        ('{"schema": 1}', "is not a pin file"),
         ('{"schema": 2, "arch": "gfx1100", "compiler": "", "rates": "", "kernels": {}}', "of version 2"),
         ('{"schema": 1, "arch": "gfx942", "compiler": "", "rates": "", "kernels": {}}', "pins of gfx942"),
         ('{"schema": 2, "arch": "gfx1100", "kernels": {}, "added later": 1}', "of version 2"),
-        ("[" * 100_000, "holds no pins"),
+        ("[" * 100_000, "is not a pin file"),
     ],
 )
 def test_a_file_that_holds_no_pins_is_refused_in_one_line(tmp_path, text, reason):
@@ -142,16 +142,20 @@ def test_a_file_that_holds_no_pins_is_refused_in_one_line(tmp_path, text, reason
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ('    "flash_attention f16 D=128"', '<<<<<<< HEAD\n    "flash_attention f16 D=128"', "marks of a merge"),
-        ('    "flash_attention f16 D=128"', '=======\n    "flash_attention f16 D=128"', "marks of a merge conflict"),
-        ("D=64", "D=128", "'flash_attention f16 D=128' is in it twice"),
-        ('"sgprs": 60,', '"sgprs": 60, "sgprs": 60,', "'sgprs' is in it twice"),
+        ('    "flash_attention f16 D=128"', '<<<<<<< HEAD\n    "flash_attention f16 D=128"', "merge-conflict markers"),
+        (
+            '    "flash_attention f16 D=128"',
+            '=======\n    "flash_attention f16 D=128"',
+            "unresolved merge-conflict markers",
+        ),
+        ("D=64", "D=128", "'flash_attention f16 D=128' appears twice"),
+        ('"sgprs": 60,', '"sgprs": 60, "sgprs": 60,', "'sgprs' appears twice"),
         ('"lost_wave_slots"', '"lost_wave_slot"', "unknown field `lost_wave_slot`"),
         ('"matrix_flops"', '"matrix_flop"', "unknown field `matrix_flop`"),
         ('"rates"', '"note": "", "rates"', "unknown field `note`"),
         ('"vgprs": 190', '"vgprs": -190', "Expected `int` >= 0"),
         ('"vgprs": 190', '"vgprs": 190.5', "Expected `int`"),
-        ('"all"', '"al"', "the loop of flash_attention f16 D=64 has no cycles in all"),
+        ('"all"', '"al"', "the loop of flash_attention f16 D=64 has no total cycles"),
         ("{", "\ufeff{", "invalid character"),
     ],
 )
@@ -189,7 +193,7 @@ def test_a_number_that_was_taken_out_of_a_pin_is_asked_for(pinned, changed, said
     less = msgspec.structs.replace(pinned, kernels={**pinned.kernels, name: msgspec.structs.replace(pin, **changed)})
     found = check_pins([less], audit(facts(), facts(variant="f16 D=64")))
     assert severities(found) == [("new", "kernel", name)]
-    assert found.findings[0].sentence.endswith(f"its pin does not have its {said}")
+    assert found.findings[0].sentence.endswith(f"its pin lacks {said}")
     assert found.unchanged == 1
     without = facts(occupancy=None, loop=None, loop_bytes=None)
     assert check_pins(pins_of(audit(without)), audit(without)).findings == []

@@ -93,7 +93,7 @@ def test_one_register_inside_a_granule_is_a_note(kernels, tree):
     plant(tree, SOURCE, BODY, f'    asm volatile("" ::: "v237");\n{BODY}', "HEAD_DIM == 128")
     worse, text = found(kernels, tree)
     assert worse == set()
-    assert "-> 238, with no wave lost or won (2 more before one is lost)" in text["registers", LARGE]
+    assert "-> 238, with no wave lost or gained (2 more before one is lost)" in text["registers", LARGE]
 
 
 def test_more_lds_is_found(kernels, tree):
@@ -106,7 +106,7 @@ def test_more_lds_is_found(kernels, tree):
     assert "6 -> 4 of 16 waves per SIMD" in text["occupancy", LARGE]
     before, after = map(int, re.search("LDS ([0-9]+) -> ([0-9]+) bytes per block", text["occupancy", LARGE]).groups())
     assert after - before == 2 * 12000
-    assert "with no block lost or won" in text["LDS", CAUSAL]
+    assert "with no block lost or gained" in text["LDS", CAUSAL]
 
 
 def test_an_unrolled_loop_is_found(kernels, tree):

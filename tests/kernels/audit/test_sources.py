@@ -130,7 +130,7 @@ def test_options_of_sources_are_obeyed_or_refused(audit, tmp_path):
         (("scale.hip",), "--arch"),
         (("other.s", "--options=-DN=1"), "--options"),
         (("--options=-DN=1",), "--options"),
-        (("other.s", "--against", "HEAD"), "only sources have"),
+        (("other.s", "--against", "HEAD"), "only sources can"),
     ):
         status, _, err = audit(*arguments)
         assert status == 4
@@ -140,4 +140,4 @@ def test_options_of_sources_are_obeyed_or_refused(audit, tmp_path):
     git("commit", "-qm", "one")
     status, _, err = audit("scale.hip", "--arch", "gfx942", "--options=-Iinclude -DFACTOR=", "--against", "HEAD")
     assert status == 3
-    assert "scale.hip: that revision does not have it" in err
+    assert "scale.hip does not exist in that revision" in err

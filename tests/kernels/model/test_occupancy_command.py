@@ -31,8 +31,8 @@ def test_command_answers_for_one_kernel(capsys):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--arch", "gfx1100"], "say --vgprs"),
-        (["--vgprs", "3"], "say --arch"),
+        (["--arch", "gfx1100"], "give the kernel's --vgprs"),
+        (["--vgprs", "3"], "give the kernel's --arch"),
         (["--arch", "gfx803", "--vgprs", "3"], "no facts are known about architecture 'gfx803'"),
         (["--cases", "none.csv"], "cannot read none.csv"),
         (["--cases", "none.csv", "--vgprs", "3"], "--vgprs cannot be"),
@@ -83,9 +83,9 @@ def test_command_answers_a_file_of_cases_and_names_its_bad_rows(capsys, tmp_path
         ("# only words\n", "is empty"),
         ("arch,vgprs,lsd\n", "column 'lsd'"),
         ("arch,wave\n", "no column vgprs"),
-        ("arch,vgprs,vgprs\n", "a column twice"),
-        ("arch,vgprs\n" + "9" * 200_000, "is no table"),
-        (b"\xff\xfe\x00", "is no text"),
+        ("arch,vgprs,vgprs\n", "a duplicate column"),
+        ("arch,vgprs\n" + "9" * 200_000, "is not a table"),
+        (b"\xff\xfe\x00", "is not text"),
     ],
 )
 def test_command_refuses_a_file_that_is_no_table_of_kernels(capsys, tmp_path, text, reason):

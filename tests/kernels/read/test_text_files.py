@@ -153,7 +153,7 @@ def test_registers_asked_for_to_limit_the_waves_count(tmp_path):
     """With amdgpu_waves_per_eu a launch takes more VGPRs than the code uses: fewer in the code would win no wave."""
     (one,) = facts(tmp_path, WHOLE.format(169, 8))
     assert (one.vgprs, one.occupancy.waves_per_simd, one.occupancy.bound_by) == (8, 2, ("VGPRs asked for",))
-    assert one.occupancy.sentence.endswith("of 169 that amdgpu_waves_per_eu asks for; the code uses 8")
+    assert one.occupancy.sentence.endswith("of 169 requested by amdgpu_waves_per_eu; the code uses 8")
     assert resources(one)[6:8] == ["2/8", "VGPRs asked for"]
     (one,) = facts(tmp_path, WHOLE.format(169, 169))
     assert (one.occupancy.waves_per_simd, one.occupancy.bound_by) == (2, ("VGPRs",))
@@ -170,7 +170,7 @@ def test_no_occupancy_is_made_of_what_is_not_known(tmp_path):
     """A kernel whose registers nothing says is not one without registers."""
     (one,) = facts(tmp_path, HEAD + DESCRIPTOR.format("max(3, k.num_vgpr)"))
     assert one.occupancy is None
-    assert "no occupancy: nothing says how many VGPRs it has" in one.unknown
+    assert "no occupancy: its number of VGPRs is unknown" in one.unknown
 
 
 @pytest.mark.parametrize(("said", "of"), [("gfx1310", "gfx1310"), ("gfx13-generic", "gfx13-generic"), ("x", "code wi")])
@@ -178,7 +178,7 @@ def test_an_architecture_that_is_not_known_is_said_shortly(said, of, tmp_path):
     """Once for the waves and once for the cycles, without all those that are known."""
     (one,) = facts(tmp_path, WHOLE.format(8, 8).replace("gfx942", said), dynamic_lds_bytes=0, block=64)
     occupancy, cycles = (line for line in one.unknown if "not say" not in line)
-    assert occupancy.startswith(f"no occupancy: no facts are known of {of}")
+    assert occupancy.startswith(f"no occupancy: nothing is known about {of}")
     assert cycles.startswith(f"no cost of the hot loop: no instruction rates are known for {of}")
     assert max(len(occupancy), len(cycles)) < 90
 
@@ -187,7 +187,7 @@ def test_block_beyond_the_kernels_limit_has_no_occupancy(tmp_path):
     """The launch would fail."""
     (one,) = facts(tmp_path, WHOLE.format(8, 8), block=512)
     assert one.occupancy is None
-    assert "no occupancy: blocks of 512 threads cannot be: it is compiled for 256 at most" in one.unknown
+    assert "no occupancy: blocks of 512 threads are impossible: it is compiled for at most 256" in one.unknown
 
 
 SPILLS = "    .vgpr_spill_count: 3\n    .sgpr_spill_count: 2\n    .private_segment_fixed_size: 64\n"
@@ -220,13 +220,13 @@ def test_scratch_without_metadata_may_be_for_spills(tmp_path):
     texts = [(HEAD + DESCRIPTOR.format(24)).replace("\t.end_", f"{private.format(size)}\t.end_") for size in (16, 64)]
     kinds, text = changes(*(facts(tmp_path, one) for one in texts))
     assert kinds == [("worse", "scratch")]
-    assert text.endswith("16 -> 64 bytes of scratch per lane, nothing says whether for spills")
+    assert text.endswith("16 -> 64 bytes of scratch per lane; whether spills use it is unknown")
     whole = facts(tmp_path, WHOLE.format(24, 24).replace("    .wave", f"{SPILLS.replace('64', '96')}    .wave"))
     kinds, text = changes(facts(tmp_path, texts[0]), whole)
-    assert text.startswith("k on gfx942: 16 -> 96 bytes of scratch per lane, nothing says whether for spills")
+    assert text.startswith("k on gfx942: 16 -> 96 bytes of scratch per lane; whether spills use it is unknown")
     (one,) = facts(tmp_path, WHOLE.format(24, 24).replace("    .wave", "    .sgpr_spill_count: 0\n    .wave"))
     assert resources(one)[3] == "?"
-    rounded = msgspec.structs.replace(one, unknown=(*one.unknown, "the file does not say its vgprs"))
+    rounded = msgspec.structs.replace(one, unknown=(*one.unknown, "the file does not state its vgprs"))
     assert resources(rounded)[0] == "24"
 
 
@@ -239,5 +239,5 @@ def test_register_changes_without_occupancy_are_notes(tmp_path):
     ]
     kinds, text = changes(*(facts(tmp_path, one) for one in texts))
     assert kinds == [("note", "registers"), ("note", "LDS")]
-    assert "VGPRs 24 -> 96; whether a wave is lost is not known" in text
-    assert text.endswith("LDS 512 -> 40000 bytes per block; whether a block is lost is not known")
+    assert "VGPRs 24 -> 96; whether this costs a wave is unknown" in text
+    assert text.endswith("LDS 512 -> 40000 bytes per block; whether this costs a block is unknown")

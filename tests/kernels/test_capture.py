@@ -219,7 +219,7 @@ def test_a_program_that_fails_is_no_pass(capture, tmp_path, text, status, line):
     got, err, said = capture(text)
     assert (got, line in err) == (status, True)
     if "wrong" in text:
-        assert f"all it printed: {tmp_path / 'out/gfx942/program.log'}" in err
+        assert f"output: {tmp_path / 'out/gfx942/program.log'}" in err
         assert len(said) == 1
         audit = audit_files([tmp_path / "out"])
         assert "the program failed on gfx942" in audit.not_audited[0].text
@@ -246,7 +246,7 @@ def test_without_an_architecture_the_gpu_runs_it(capture, tmp_path):
     assert (status, [each["captured"]["arch"] for each in said]) == (0, ["gfx90a"]), err
     assert audit_files([tmp_path / "out"]).kernels[0].arch == "gfx90a"
     status, err, _ = capture(f"{HERE}kernel.run(None, 1, 64)\nsys.exit('late')\n", arch=())
-    assert (status, "late" in err, f"all it printed: {tmp_path / 'out/program.log'}" in err) == (3, True, True)
+    assert (status, "late" in err, f"output: {tmp_path / 'out/program.log'}" in err) == (3, True, True)
     status, err, said = capture(f"{HERE}Own.backend = 'cuda'\nkernel.run(None, 1, 64)\n", arch=())
     assert (status, said, "no Triton kernel was compiled for an AMD GPU of this machine" in err) == (3, [], True)
 
@@ -314,10 +314,10 @@ kernel.run(None, 1, 64)
     ("options", "line"),
     [
         (["--arch", "gfx1", "--", "python"], "gfx1"),
-        (["--arch", "gfx942"], "name the program after --"),
+        (["--arch", "gfx942"], "give the program after --"),
         (["--arch", "gfx942", "--python", "nowhere", "--", "python"], "neither a virtual environment nor a Python"),
         (["--arch", "gfx942", "--", "no-such-program"], "cannot start no-such-program"),
-        (["--arch", "gfx942", "--out", "tests", "--", "python"], "no earlier capture"),
+        (["--arch", "gfx942", "--out", "tests", "--", "python"], "not an earlier capture"),
     ],
 )
 def test_bad_input_is_one_line(options, line, tmp_path, capsys, monkeypatch):

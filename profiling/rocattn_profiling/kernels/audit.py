@@ -182,7 +182,7 @@ def read_audit(path: Path) -> Audit:
     """Read an audit from a JSON file.
 
     Raises:
-    AuditFileError: When the file cannot be read or is not an audit of this version.
+        AuditFileError: When the file cannot be read or is not an audit of this version.
     """
     try:
         data = path.read_bytes()

@@ -32,13 +32,13 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """One compilation to make.
+    """One kernel to compile.
 
     Attributes:
-        kernel, source, symbol, defines: As in `Launch`.
+        kernel, source, symbol, defines: See `Launch`.
         arch: Target without features.
-        args: What the kernel is launched with.
-        block: Threads of a block, where a plan says so; else 0.
+        args: Arguments of the launch.
+        block: Threads per block if a plan says so, otherwise 0.
     """
 
     kernel: str
@@ -51,7 +51,7 @@ class Compilation:
 
     @property
     def code_object(self) -> str:
-        """The file's name, the same that plans give."""
+        """The file's name, as in plans."""
         return code_object_name(self.source, self.arch, self.defines)
 
     @property
@@ -71,18 +71,18 @@ class ArgEntry(msgspec.Struct, frozen=True):
 
 
 class KernelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel in the manifest: what it is made from, and what its own metadata says.
+    """One kernel in the manifest: its inputs and its metadata.
 
     Attributes:
         kernel, source, symbol, defines, arch: What was compiled.
-        code_object, assembly: Files beside the manifest.
+        code_object, assembly: Files next to the manifest.
         bytes: Size of the code object.
-        wave_size: Lanes of a wave.
-        max_block: The largest block in threads.
-        vgprs, agprs, sgprs: Registers of a lane and of a wave; on gfx90a and later ``vgprs`` counts the AGPRs, too.
-        vgpr_spills, sgpr_spills: Registers kept in memory for want of room.
-        lds_bytes, scratch_bytes, kernarg_bytes: LDS of a block, private memory of a lane, the argument block.
-        args: The parameters by name, as the metadata has them; found equal to what plans pass.
+        wave_size: Lanes per wave.
+        max_block: The largest block, in threads.
+        vgprs, agprs, sgprs: Registers per lane (SGPRs: per wave); on gfx90a and later, ``vgprs`` includes the AGPRs.
+        vgpr_spills, sgpr_spills: Spilled registers.
+        lds_bytes, scratch_bytes, kernarg_bytes: LDS per block, private memory per lane, size of the argument block.
+        args: The parameters by name, from the metadata; checked to equal what plans pass.
     """
 
     kernel: str
@@ -120,8 +120,8 @@ def all_variants(archs: Sequence[str]) -> list[Compilation]:
     """Return the compilations of every kernel family's build grid on these architectures.
 
     Raises:
-        ArchError: When there are no kernels for one.
-        ConfigError: When a kernel is in the grid that no plan launches.
+        ArchError: When an architecture has no kernels.
+        ConfigError: When no plan launches a kernel of the grid.
     """
     from rocattn.gpu import backward, flash, standard
 
@@ -151,7 +151,7 @@ def variants_of(wanted: LaunchPlan) -> list[Compilation]:
 
 @cache
 def _signatures(arch: str) -> dict[tuple[str, str], tuple[Arg, ...]]:
-    """Return the arguments of each kernel, from plans that between them launch all."""
+    """Return the arguments of each kernel, from a set of plans that launch all kernels."""
     signatures: dict[tuple[str, str], tuple[Arg, ...]] = {}
     for dtype, options, flash in product(("float16", "float32"), _COVERING, (True, False)):
         config = AttentionConfig(batch=1, num_heads=4, num_kv_heads=2, head_dim=64, dtype=dtype, **options)
@@ -160,7 +160,7 @@ def _signatures(arch: str) -> dict[tuple[str, str], tuple[Arg, ...]]:
     return signatures
 
 
-# Problems that between them launch each kernel: prompts, masks, one query against few and many keys, backward.
+# Problems that together launch every kernel: prompts, masks, one query against few and many keys, backward.
 _COVERING: tuple[dict[str, Any], ...] = (
     {"seq_q": 200, "seq_k": 200, "causal": True, "return_lse": True},
     {"seq_q": 200, "seq_k": 200},
@@ -169,7 +169,7 @@ _COVERING: tuple[dict[str, Any], ...] = (
     {"seq_q": 1, "seq_k": 1 << 16},
     {"seq_q": 200, "seq_k": 200, "causal": True, "varlen": VarlenShape(total_q=200, total_k=200)},
     {"seq_q": 200, "seq_k": 200, "varlen": VarlenShape(total_q=200, total_k=200)},
-    *(  # pages of whole tiles, whatever the tile; pages of no whole tile
+    *(  # pages that are a multiple of any tile, and pages that are not
         {"seq_q": seq_q, "seq_k": 1 << 12, "causal": True, "varlen": VarlenShape(total_q=2000, page_size=size)}
         for seq_q, size in product((2000, 1), (768, 24))
     ),
@@ -189,17 +189,17 @@ def build(
 ) -> tuple[Manifest, list[str]]:
     """Compile variants (or take them from the cache) into a folder.
 
-    Files appear once all are compiled. If one failed, or on Ctrl-C, there is no new manifest and no file is replaced,
-    as the earlier manifest describes those; new files are left for inspection.
+    Files appear once all are compiled. On a failure or Ctrl-C, no manifest is written and no file is replaced, because
+    the earlier manifest describes the existing ones; new files are left for inspection.
 
     Args:
-        variants: What to build.
-        out: The folder, made if missing.
-        jobs: How many compile at once.
-        on_step: Called with a line after each.
+        variants: Kernels to build.
+        out: The folder, created if missing.
+        jobs: Parallel compilations.
+        on_step: Called with a line after each kernel.
 
     Returns:
-        The manifest, and a line for each variant that does not compile or whose code contradicts its arguments.
+        The manifest, and one line for each variant that does not compile or whose code contradicts its arguments.
 
     Raises:
         ToolchainError: When there is no compiler.
@@ -237,7 +237,7 @@ def build(
 
 
 def _build_one(variant: Compilation, out: Path, staging: StagedFiles) -> KernelEntry:
-    """Compile one variant, write it beside its place and check it.
+    """Compile one variant, stage its files and check it.
 
     Raises:
         ToolchainError: When it does not compile, or its metadata contradicts its arguments.
@@ -247,7 +247,7 @@ def _build_one(variant: Compilation, out: Path, staging: StagedFiles) -> KernelE
     assembly = path.with_suffix(".s")
     staging.add(path, [code.data])
     staging.add(assembly, [code.assembly.encode()])
-    # After writing: who looks for the reason of a mismatch wants to see the code.
+    # Checked after writing, because the code helps to explain a mismatch.
     if problem := code_problem(code.data, variant.symbol, variant.args, variant.block):
         raise ToolchainError(f"{variant.code_object}: {problem}")
     (kernel,) = (kernel for kernel in kernels_of(code.data) if kernel.symbol == variant.symbol)

@@ -1,7 +1,7 @@
-"""Facts of any file with AMD GPU kernels: the output of a compiler, Triton or a build system.
+"""Facts about any file with AMD GPU kernels: the output of a compiler, Triton or a build system.
 
-Neighbouring files are used, too: Triton's JSON has the compiler's version and the block and LDS of the launch; the
-assembly of the same build (``.s``, ``.amdgcn``) has the instructions if no disassembler is installed.
+Files next to it are used as well: Triton's JSON has the compiler version and the launch's block and LDS; assembly from
+the same build (``.s``, ``.amdgcn``) provides the instructions if no disassembler is installed.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 _OTHER_TEXTS = (
     (re.compile(r"^[ \t]*\.target[ \t]+sm_", re.MULTILINE), "it is PTX, for NVIDIA GPUs"),
     (re.compile(r"^(; ModuleID|target triple|define .*\{$)", re.MULTILINE), "it is LLVM IR: compile it (llc)"),
-    (re.compile(r"^(module|#loc|tt\.func|func\.func)\b", re.MULTILINE), "it is MLIR, from before machine code"),
+    (re.compile(r"^(module|#loc|tt\.func|func\.func)\b", re.MULTILINE), "it is MLIR, which is not machine code yet"),
 )
 _TEXT = (".s", ".amdgcn", ".asm", ".S")
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """How kernels are launched, as far as it is known.
+    """How kernels are launched, as far as known.
 
     Attributes:
-        block: Threads of a block; 0 if not known: the largest that a kernel allows is assumed.
-        dynamic_lds_bytes: LDS asked for at launch; None if not known: none is assumed.
+        block: Threads per block; 0 if unknown: the largest that a kernel allows is assumed.
+        dynamic_lds_bytes: Dynamic LDS of the launch; None if unknown: none is assumed.
     """
 
     block: int = 0
@@ -54,7 +54,7 @@ class LaunchConfig:
 
 
 class Part(NamedTuple):
-    """One code object of a file, the whole text of one, or a source for one target."""
+    """One code object of a file, a whole text file, or a source for one target."""
 
     path: Path
     launch: LaunchConfig
@@ -62,14 +62,15 @@ class Part(NamedTuple):
 
     @property
     def processor(self) -> str:
-        """What it is for; "" where that is not known yet."""
+        """Its target processor; "" if not known yet."""
         return self.content.processor if isinstance(self.content, DeviceObject) else ""
 
 
 def files_of(paths: Iterable[Path]) -> tuple[list[Path], int]:
-    """Return the files named and those in folders that begin as files with code for a GPU do, and how many do not.
+    """Return the given files, the files in given folders that may hold GPU code, and the number of others.
 
-    Assembly text beside an object of the same name is a part of that, as everything is in a folder of captured kernels.
+    Assembly next to an object of the same name belongs to that object. In a folder of captured kernels, no file counts
+    as another one.
     """
     files, skipped = [], 0
     for path in paths:
@@ -85,23 +86,23 @@ def files_of(paths: Iterable[Path]) -> tuple[list[Path], int]:
 
 
 def may_hold_code(path: Path) -> bool:
-    """Whether a file of a folder is worth a look: an object, library or archive, or assembly text for an AMD GPU."""
+    """Return whether a file may hold GPU code: an object, library, archive, or assembly text for an AMD GPU."""
     try:
         with path.open("rb") as file:
             return b"amdhsa" in file.read() if path.suffix in _TEXT else is_container(file.read(64))
     except OSError:
-        return True  # reading it says why
+        return True  # reading it will report why
 
 
 def parts_of_file(path: Path, launch: LaunchConfig) -> tuple[list[Part], list[Problem]]:
-    """Return what `facts_of_part` takes of a file, and everything that is wrong with it.
+    """Return the parts of a file, for `facts_of_part`, and its problems.
 
     Args:
         path: A code object, a bundle, a program or library with kernels in it, or assembly text.
-        launch: The launch as given; unknown parts may be in a neighbouring file.
+        launch: The launch as given; a file next to it may fill in unknown numbers.
 
     Raises:
-        NoDeviceCodeError: When it is of another kind.
+        NoDeviceCodeError: When it is another kind of file.
     """
     name = name_of(path)
     try:
@@ -119,12 +120,12 @@ def parts_of_file(path: Path, launch: LaunchConfig) -> tuple[list[Part], list[Pr
         Problem(f"{device.name}: {line}", noted=not device.unread) for device in devices for line in device.problems
     ]
     without = [device.name for device in devices if not device.kernels]
-    problems += [Problem(f"{device}: there is no kernel in it", noted=True) for device in without]
+    problems += [Problem(f"{device}: it contains no kernel", noted=True) for device in without]
     return [Part(path, launch, device) for device in devices if device.kernels], problems
 
 
 def facts_of_part(part: Part) -> tuple[list[KernelFacts], list[Problem]]:
-    """Return the facts of a part's kernels, and everything that is wrong with it."""
+    """Return the facts of a part's kernels, and its problems."""
     name, reader = name_of(part.path), _Reader(part.path, part.launch)
     try:
         if isinstance(part.content, DeviceObject):
@@ -142,22 +143,22 @@ def _facts_of_source(source: HipSource, reader: _Reader, path: Path) -> tuple[li
     kernels, problems = reader.of_text(text)
     name = name_of(path)
     if not kernels:
-        why = "a template needs something that instantiates it"
-        problems = [Problem(f"{name}: no kernel of it is compiled for {source.arch}: {why}")]
+        why = "templates must be instantiated"
+        problems = [Problem(f"{name}: it has no kernel for {source.arch}: {why}")]
     elif simpler:
         kernels = [msgspec.structs.replace(facts, simplified=tuple(simpler)) for facts in kernels]
         functions = ", ".join(simpler)
-        problems = [Problem(f"{name}: simpler here than in ROCm's device library: {functions}", noted=True)]
+        problems = [Problem(f"{name}: with simplified versions of ROCm's functions: {functions}", noted=True)]
     return kernels, problems
 
 
 def name_of(path: Path) -> str:
-    """Return a file's name as it may stand in a line of text and in JSON, whatever bytes it is made of."""
+    """Return a file's name in a form that is safe for a line of text and for JSON, whatever its bytes."""
     return shown(str(path), 4096)
 
 
 def _is_text(data: bytes) -> bool:
-    """Whether a file of unknown name is text: assembly has no zero bytes, every binary format here has."""
+    """Return whether a file of unknown name is text: assembly has no zero bytes, all binary formats here do."""
     return bool(data) and b"\0" not in data[:4096]
 
 
@@ -167,7 +168,7 @@ class _Source(msgspec.Struct, frozen=True):
 
 
 class _Captured(msgspec.Struct, frozen=True):
-    """What ``capture.hook`` adds to that: the arguments' types and the constants by name, or why there is no kernel."""
+    """What ``capture.hook`` adds to Triton's JSON: argument types and constants by name, or why compilation failed."""
 
     kernel: str = ""
     arch: str = ""
@@ -179,7 +180,7 @@ class _Captured(msgspec.Struct, frozen=True):
 
     @property
     def config(self) -> dict[str, str]:
-        """What tells kernels of one name apart."""
+        """What distinguishes kernels of the same name."""
         return {
             kind: " ".join(f"{name}={value}".replace(" ", "") for name, value in sorted(of.items()))
             for kind, of in (("signature", self.signature), ("constants", self.constants))
@@ -191,7 +192,7 @@ class _Failed(msgspec.Struct, frozen=True):
 
 
 def not_captured(paths: Iterable[Path]) -> list[Problem]:
-    """Return what folders of captured kernels lack: what did not compile, and what a failed program did not get to."""
+    """Return what is missing from folders of captured kernels: failed compilations and programs that did not finish."""
     found = []
     for folder in paths:
         if not (folder / LISTING).is_file():
@@ -200,7 +201,7 @@ def not_captured(paths: Iterable[Path]) -> list[Problem]:
             listing = load_json((folder / LISTING).read_bytes(), Captured)
         except (OSError, ValueError) as error:
             found.append(
-                Problem(f"{name_of(folder)}: its {LISTING} cannot be read ({error}): what it lacks is unknown")
+                Problem(f"{name_of(folder)}: its {LISTING} cannot be read ({error}): missing kernels are unknown")
             )
             continue
         failed = [run for run in listing.runs if run.failure]
@@ -214,7 +215,7 @@ def not_captured(paths: Iterable[Path]) -> list[Problem]:
 
 
 class _Triton(msgspec.Struct, frozen=True):
-    """What Triton's JSON says of a kernel: how it is launched, and the version that compiled it, which no file says."""
+    """A kernel's metadata in Triton's JSON: its launch and Triton's version, which no other file has."""
 
     shared: int
     num_warps: int
@@ -223,7 +224,7 @@ class _Triton(msgspec.Struct, frozen=True):
     captured: _Captured | None = None
 
 
-# What Triton's JSON has beside the configuration: what came of it, and what is of the machine.
+# Fields of Triton's JSON that are not configuration: results, and properties of the machine.
 _NOT_CONFIGURED = re.compile(r"hash|name|shared|arch|base_arch|triton_version|.*_scratch_.*|tmem_size")
 _TTIR = (".ttir", ".source", ".ttgir")
 _SIGNATURE = re.compile(r"tt\.func public @[^(]*\((.*)\)(?: attributes|\s*\{)")
@@ -233,11 +234,11 @@ _CONSTANT = re.compile(r"arith\.constant (?:dense<)?([\w.+-]+)")
 
 
 def _triton_beside(path: Path) -> tuple[_Triton, dict[str, str]] | None:
-    """Return the content of Triton's JSON next to a file, and the configuration by it and the TTIR beside it."""
+    """Return Triton's JSON next to a file, and the configuration from it and from the TTIR."""
     try:
         data = path.with_suffix(".json").read_bytes()
         known, said = load_json(data, _Triton), load_json(data, dict[str, Any])
-    except (OSError, ValueError):  # none, or another tool's; msgspec's errors are ValueErrors
+    except (OSError, ValueError):  # missing, or from another tool; msgspec's errors are ValueErrors
         return None
     config = {
         name: shown(str(value), 80)
@@ -258,7 +259,7 @@ def _triton_beside(path: Path) -> tuple[_Triton, dict[str, str]] | None:
 
 
 def _compiler_of(device: DeviceObject) -> str:
-    """Return what compiled a code object, as its section of comments says; "" without one."""
+    """Return a code object's compiler from its .comment section; "" without one."""
     elf = Elf.read(device.elf)
     said = b"".join(elf.content(section) for section in elf.named(".comment")).decode(errors="replace")
     names = (" ".join(name.split()) for name in said.split("\0"))
@@ -266,12 +267,12 @@ def _compiler_of(device: DeviceObject) -> str:
 
 
 class _Reader:
-    """Reads the kernels of one file."""
+    """A reader for the kernels of one file."""
 
     def __init__(self, path: Path, launch: LaunchConfig) -> None:
         self._path, self._launch, self._compiler, self._defined = path, launch, "", ""
         self._config: dict[str, str] = {}
-        if beside := _triton_beside(path):  # where nobody said anything else
+        if beside := _triton_beside(path):  # unless given explicitly
             triton, self._config = beside
             lds = triton.shared if launch.dynamic_lds_bytes is None else launch.dynamic_lds_bytes
             self._launch = LaunchConfig(launch.block or triton.num_warps * triton.warp_size, lds)
@@ -282,7 +283,7 @@ class _Reader:
                 self._defined = f"{captured.source.file}:{captured.source.line}"
 
     def of_text(self, text: str) -> tuple[list[KernelFacts], list[Problem]]:
-        """Return the facts of assembly text, which may be of several targets."""
+        """Return the facts of assembly text, which may have several targets."""
         kernels: list[KernelFacts] = []
         texts = list(texts_of(text))
         targets: Counter[str] = Counter()
@@ -298,13 +299,13 @@ class _Reader:
                 kernels.append(self._facts(info, target, functions[symbol], f"{name_of(self._path)}{place}", compiler))
         if kernels:
             return kernels, []
-        what = "there are functions but no kernel in it" if any_function else "there is no AMD GPU assembly in it"
+        what = "it contains functions, but no kernel" if any_function else "it contains no AMD GPU assembly"
         named = next((said for pattern, said in _OTHER_TEXTS if pattern.search(text)), what)
         return [], [Problem(f"{name_of(self._path)}: {named}")]
 
     def of_device(self, device: DeviceObject) -> list[KernelFacts]:
-        """Return the facts of a code object, with its code if there is a disassembler or neighbouring assembly."""
-        why = "the disassembly does not show this kernel"
+        """Return the facts of a code object, with its code if there is a disassembler or assembly next to it."""
+        why = "the disassembly does not contain this kernel"
         try:
             functions = {function.name: function for function in parse_assembly(disassemble(device))}
         except DisassemblyError as error:
@@ -319,7 +320,7 @@ class _Reader:
         return kernels
 
     def _functions_beside(self, device: DeviceObject) -> tuple[dict[str, AssemblyFunction], str]:
-        """Return the functions of a neighbouring text whose kernels have the same numbers, or what to say of others."""
+        """Return the functions of assembly next to the file if its kernels' numbers match, otherwise a note."""
         stale = ""
         for suffix in _TEXT:
             try:
@@ -328,7 +329,7 @@ class _Reader:
                 continue
             kernels = {info.symbol: info for info in device.kernels}
             for line, text in texts:
-                stale = f"; {self._path.stem}{suffix} beside it is of another build"
+                stale = f"; {self._path.stem}{suffix} next to it is from another build"
                 functions = parse_assembly(text, line)
                 said = kernels_of_text(text, functions)
                 if said.keys() == kernels.keys() and all(_same(said[name], kernels[name]) for name in said):
@@ -346,11 +347,11 @@ class _Reader:
     ) -> KernelFacts:
         missing = []
         if not info.lds_bytes and self._launch.dynamic_lds_bytes is None:
-            missing.append("LDS asked for at launch (Triton's `shared`): say it with --dynamic-lds")
+            missing.append("the launch's dynamic LDS (Triton's `shared`): give it with --dynamic-lds")
         block = self._launch.block or info.required_block
         if not block:
-            limit = f"{info.block} threads, its limit, are assumed" if info.block else "not even its limit is said"
-            missing.append(f"the block that it is launched with: {limit}")
+            limit = f"{info.block} threads, its limit, are assumed" if info.block else "its limit is unknown, too"
+            missing.append(f"the launch's block: {limit}")
         return kernel_facts(
             info, target, function, file=name, config=self._config, compiler=compiler or self._compiler,
             defined=self._defined, block=block,
@@ -359,9 +360,9 @@ class _Reader:
 
 
 def _same(mine: KernelInfo, other: KernelInfo) -> bool:
-    """Whether text and code object agree on a kernel; else they are from different builds.
+    """Return whether text and code object agree on a kernel; if not, they are from different builds.
 
-    The size of the code must be known: a barrier more changes no other number.
+    The size of the code must be known: an extra barrier changes no other number.
     """
     names = ("vgprs", "agprs", "sgprs", "vgpr_spills", "sgpr_spills", "lds_bytes", "scratch_bytes", "kernarg_bytes")
     return mine.code_bytes == other.code_bytes > 0 and all(

@@ -1,9 +1,9 @@
-"""The source lines that a hot loop's cycles and spills come from.
+"""Find the source lines that cause a hot loop's cycles and spills.
 
-The shipped kernels are compiled without line tables. Kernels that a finding names are compiled once more with them
+The shipped kernels are compiled without line tables. Kernels with findings are compiled again with them
 (``-gline-tables-only``), and the tables are used only if the machine code is identical. Most
-instructions come from small functions that everything else calls (a matrix product, a load); they are counted where the
-file that has the loop calls them, as the chain of inlined calls beside each ``.loc`` says.
+instructions come from small inlined functions (a matrix product, a load); they are attributed to the line that calls
+them in the file with the loop, by the chain of inlined calls after each ``.loc``.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from rocattn_profiling.revisions.hunks import Hunk
 
 SHOWN = 3
-MOST = 12  # kernels that lines are looked up for: each may take a compilation
+MOST = 12  # most kernels to look up: each may need a compilation
 _LOCATION = re.compile(r"\s*\.loc\s[^;]*;\s*(\S.*)$")
 _FILE = re.compile(r"\s*\.(?:file|loc)\s")
 _FRAME = re.compile(r"([^\s\[\]@]+):(\d+):\d+")
-_WIDTH = 72  # of the source text shown
+_WIDTH = 72  # most characters of source text
 
 Frame = tuple[str, str]
-"""File and line of a call in a chain of inlined ones, the innermost first."""
+"""File and line of an inlined call; chains start with the innermost."""
 
 
 class SourceLine(NamedTuple):
-    """A line of the source, and what it costs.
+    """A source line and its cost.
 
     Attributes:
-        place: Its file and number, with a colon between.
-        text: What it costs, and the source text where that is known.
-        shows: What it is listed for: a kind of `LINE_KINDS`, or "" for its cycles.
+        place: "FILE:LINE".
+        text: Its cost, and the source text if known.
+        shows: Why it is listed: a kind of `LINE_KINDS`, or "" for its cycles.
     """
 
     place: str
@@ -67,7 +67,7 @@ class SourceLine(NamedTuple):
         return int(self.place.split(":")[1])
 
     def __str__(self) -> str:
-        """Return the one line for people."""
+        """Return it as one line of text."""
         return f"{self.place}: {self.text}"
 
 
@@ -83,14 +83,14 @@ def lines_of_loop(loop: LoopCost | None) -> list[SourceLine]:
 
 
 def lines_of_shipped(kernel: Shipped, root: Path) -> list[SourceLine]:
-    """Return the same for a shipped kernel, with the source text, and the lines of each kind of `LINE_KINDS`.
+    """Return those lines for a shipped kernel, with source text, and the lines for each kind of `LINE_KINDS`.
 
     Raises:
         ToolchainError: When it does not compile.
     """
     plain, with_tables = compile_kernel(kernel, root), compile_kernel(kernel, root, line_tables=True)
     if _machine_code(plain.data) != _machine_code(with_tables.data):
-        return []  # then these are the lines of another program
+        return []  # the line table belongs to different code
     text, chains = _with_chains(with_tables.assembly)
     function = next((each for each in parse_assembly(text) if each.name == kernel.symbol), None)
     if function is None:
@@ -111,13 +111,13 @@ def lines_of_shipped(kernel: Shipped, root: Path) -> list[SourceLine]:
 
 
 class LineKind(NamedTuple):
-    """Instructions that show what a finding is about.
+    """Instructions that cause a kind of finding.
 
     Attributes:
         has: Whether an instruction is one of them.
-        single: What one of them is, in words.
-        many: The words behind the number of several.
-        in_loop: Whether only those in the hot loop count.
+        single: Text for one instruction.
+        many: Text after the count of several.
+        in_loop: Whether only instructions in the hot loop count.
     """
 
     has: Callable[[Instruction], bool]
@@ -138,20 +138,20 @@ LINE_KINDS = {
         in_loop=False,
     ),
     "barriers": LineKind(lambda instruction: waits_for_waves(instruction.mnemonic), "1 barrier", "barriers"),
-    "global loads": LineKind(_accesses(Pipe.GLOBAL, Access.LOAD), "1 load of global memory", "loads of global memory"),
+    "global loads": LineKind(_accesses(Pipe.GLOBAL, Access.LOAD), "1 global load", "global loads"),
     "LDS reads": LineKind(_accesses(Pipe.LDS, Access.LOAD), "1 LDS read", "LDS reads"),
     "LDS writes": LineKind(_accesses(Pipe.LDS, Access.STORE), "1 LDS write", "LDS writes"),
 }
-"""Kinds of lines that belong to a finding more than the costliest do."""
+"""Kinds of lines that explain a finding better than the costliest lines do."""
 
 
 def shown_for(metric: str) -> str:
-    """Return the kind of lines that belong to a metric: a key of `LINE_KINDS`, or "" for the costliest."""
+    """Return the kind of lines that explain a metric: a key of `LINE_KINDS`, or "" for the costliest."""
     return METRICS[metric].lines if metric in METRICS else ""
 
 
 def _with_chains(assembly: str) -> tuple[str, list[tuple[Frame, ...]]]:
-    """Return a text whose locations have numbers of chains of calls for files, and these chains."""
+    """Return the text with each location's file replaced by the index of its call chain, and the chains."""
     chains: list[tuple[Frame, ...]] = []
     lines = []
     for line in assembly.splitlines():
@@ -164,7 +164,7 @@ def _with_chains(assembly: str) -> tuple[str, list[tuple[Frame, ...]]]:
 
 
 def _at_callers(function: AssemblyFunction, chains: Sequence[tuple[Frame, ...]]) -> AssemblyFunction:
-    """Return a function with its instructions attributed to the file that has its hot loop."""
+    """Return a function with its instructions attributed to the file with its hot loop."""
 
     def chain(instruction: Instruction) -> tuple[Frame, ...]:
         return chains[int(instruction.source.partition(":")[0])] if instruction.source else ()
@@ -185,14 +185,14 @@ def _at_callers(function: AssemblyFunction, chains: Sequence[tuple[Frame, ...]])
 
 
 class _Sources:
-    """The texts that lines are from; the compiler names headers below ``include/``, the rest beside the source."""
+    """Texts of the sources. The compiler's names are relative to ``include/``, or to the source's folder."""
 
     def __init__(self, root: Path, source: Path) -> None:
         self._root, self._source = root, source
         self._texts: dict[str, list[str]] = {}
 
     def text(self, line: SourceLine) -> str:
-        """Return ": " and the text of a line; "" if it is not there."""
+        """Return ": " and the text of a line; "" if it cannot be read."""
         file = line.file
         if file not in self._texts:
             path = self._root / file if file.startswith("include/") else self._source.parent / file
@@ -210,18 +210,18 @@ def _machine_code(data: bytes) -> bytes:
 def with_lines(
     comparison: Comparison, audit: Audit, root: Path | None, variants: Sequence[tuple[str, str, str]]
 ) -> Comparison:
-    """Add the source lines of hot loops to findings of what got worse.
+    """Add the source lines of hot loops to findings that got worse.
 
     Args:
-        comparison: As made from the audit.
-        audit: Of what got worse.
-        root: Where the sources of shipped kernels are; None for files, whose own line tables are taken.
-        variants: Architecture, name and file of what the lines are wanted of; the first `MOST` get them.
+        comparison: A comparison with the audit.
+        audit: The audit of head.
+        root: Folder of the shipped kernels' sources; None for files, which use their own line tables.
+        variants: Architecture, name and file of the kernels to look up; only the first `MOST` are.
     """
     facts = {(facts.arch, facts.name, facts.file): facts for facts in audit.kernels}
     lines: dict[tuple[str, str, str], list[SourceLine]] = {}
     shipped = {} if root is None else {(kernel.arch, kernel.name): kernel for kernel in shipped_kernels(audit.archs)}
-    for key in [key for key in variants if key in facts][:MOST]:  # what does not compile has no lines
+    for key in [key for key in variants if key in facts][:MOST]:  # kernels that do not compile are absent
         if root is None:
             lines[key] = lines_of_loop(facts[key].loop)
         elif key[:2] in shipped:
@@ -234,7 +234,7 @@ def with_lines(
             kinds = {line.shows for line in left}
             kind = shown_for(finding.metric) if shown_for(finding.metric) in kinds else ""
             own = sorted((line for line in left if line.shows == kind), key=lambda line: line.place not in changed)
-            left[:] = [line for line in left if line.shows != kind]  # once for each kernel
+            left[:] = [line for line in left if line.shows != kind]  # once per kernel
             findings.append(msgspec.structs.replace(finding, lines=[str(line) for line in own[:SHOWN]]))
         else:
             findings.append(finding)
@@ -242,12 +242,12 @@ def with_lines(
 
 
 def _places(source: SourceChange) -> tuple[str, str]:
-    """Return how a compiler may name a changed line: headers from ``include/`` on, the rest beside the source."""
+    """Return the names that a compiler may use for a changed line: relative to ``include/``, or to the source."""
     return f"{source.path.partition('/')[2]}:{source.line}", f"{source.path.rpartition('/')[2]}:{source.line}"
 
 
 def _new_line(hunk: Hunk) -> str:
-    """Return the first line that came, or else the first that went."""
+    """Return the first added line, or the first removed one if none was added."""
     return next((line[2:] for line in hunk.diff if line.startswith("+ ")), hunk.diff[0]).strip()
 
 
@@ -255,9 +255,9 @@ def with_sources(comparison: Comparison, before: Path, now: Path) -> Comparison:
     """Add the changed lines of code in the sources of kernels with findings.
 
     Args:
-        comparison: Of two revisions.
-        before: The older one's ``kernels/``.
-        now: The newer one's.
+        comparison: A comparison of two revisions.
+        before: ``kernels/`` of the older revision.
+        now: ``kernels/`` of the newer revision.
     """
     kernels: dict[str, list[str]] = {}
     for source in dict.fromkeys(finding.file for finding in comparison.findings if finding.severity != "note"):

@@ -285,7 +285,7 @@ def write(
     """Write the audit and the comparison for programs, and both, with readable names, as Markdown.
 
     Raises:
-    RocattnError: When the folder cannot be written to.
+        RocattnError: When the folder cannot be written to.
     """
     import msgspec
 

@@ -107,7 +107,7 @@ def test_a_kernels_source_is_the_last_cause_of_a_slower_program(kernels):
         (("--code-objects", "*.co"), {"readme": "x"}, 3, "base's *.co (no file matches)"),
         (("--code-objects", "*.s", "--code-objects", "*.hip"), {"x.hip": ""}, 3, "base's *.hip (no file matches)"),
         (("--code-objects", "*.s", "--arch", "gfx90a"), {"readme": "x"}, 3, "no kernels for gfx90a"),
-        (("--code-objects", "*.s"), {"k.s": "nothing"}, 3, "there is no AMD GPU assembly in it"),
+        (("--code-objects", "*.s"), {"k.s": "nothing"}, 3, "it contains no AMD GPU assembly"),
         (("--code-objects", "*.s"), {"k.s": assembly(8, "other")}, 3, "nothing was compared"),
         (("--code-objects", "*.s"), {"k.s": assembly(8, *OTHERS, NAMES[2])}, 3, "each side has several"),
         (("--code-objects", "*.s"), {"k.s": assembly(8, *NAMES[:2])}, 0, "1 removed"),

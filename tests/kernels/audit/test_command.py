@@ -412,7 +412,7 @@ def test_other_peoples_files_work_and_say_what_is_not_known(audit, code):
     assert "clang" in one["compiler"]
     assert other["loop"]["issue_cycles"] > 0
     assert "not known: LDS asked for at launch" in err
-    assert "the block that it is launched with: 64 threads, its limit, are assumed" in err
+    assert "the launch's block: 64 threads, its limit, are assumed" in err
 
 
 def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch, tmp_path):
@@ -436,7 +436,7 @@ def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch, tmp_path):
     status, out, _ = audit(binary, "--against", tmp_path / "before.json")
     assert status == 3
     assert "in what was compared; not compared: hot loop of 1 kernel (no llvm-objdump here; twice.s" in out
-    assert "hot loop of 1 kernel: no llvm-objdump here; twice.s beside it is of another build" in out
+    assert "hot loop of 1 kernel: no llvm-objdump here; twice.s next to it is from another build" in out
     text.write_text(whole.replace(".sgpr_count:", ".sgpr_count: 9"))
     binary.with_suffix(".json").write_text("[]")
     (one,) = json.loads(audit(binary, "--json")[1])["audit"]["kernels"]

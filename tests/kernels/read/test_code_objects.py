@@ -181,7 +181,7 @@ class TestContainers:
         library = archive({"plain.o": plain, "a_long_name_of_a_member.o": fat, "k.hsaco": built("gfx942")[0]})
         found = read_objects(library, "lib.a")
         assert [device.name for device in found] == ["lib.a(a_long_name_of_a_member.o)[gfx1100]", "lib.a(k.hsaco)"]
-        with pytest.raises(CodeObjectError, match="holds no code for AMD GPUs"):
+        with pytest.raises(CodeObjectError, match="contains no code for AMD GPUs"):
             read_objects(archive({"plain.o": plain}), "lib.a")
 
     @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ class TestContainers:
             (b"MZ\x90", "Windows"),
             (b"PK\x03\x04\x14\0", "zip archive: unpack it"),
             (b"\x1f\x8b\x08\0", "gzip: unpack it"),
-            (b"\x7fELF\x01\x01", "no 64-bit"),
-            (b"int main() {}", "is no AMD GPU code object"),
-            (bundle({}), "holds no code for AMD GPUs"),
+            (b"\x7fELF\x01\x01", "not a 64-bit"),
+            (b"int main() {}", "is not an AMD GPU code object"),
+            (bundle({}), "contains no code for AMD GPUs"),
             (bundle({"hip-amdgcn-amd-amdhsa--gfx942": b"BC\xc0\xde"}), r"k\[gfx942\]: it is LLVM bitcode"),
         ],
     )

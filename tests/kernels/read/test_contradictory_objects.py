@@ -67,7 +67,7 @@ class TestContradictions:
             (".group_segment_fixed_size", 1036, 1040, "says 1040 bytes of LDS, the descriptor 1036"),
             (".wavefront_size", 32, 64, "says 64 lanes per wave, the descriptor 32"),
             (".kernarg_segment_size", 28, 29, "says 29 bytes of arguments, the descriptor 28"),
-            (".workgroup_processor_mode", 1, 0, "do not agree on WGP mode"),
+            (".workgroup_processor_mode", 1, 0, "disagree on WGP mode"),
             (".vgpr_count", 0, 127, "it uses 127 VGPRs, and its descriptor allocates 8"),
         ],
     )
@@ -103,11 +103,11 @@ class TestContradictions:
         (device,) = read_objects(bytes(data), "k")
         assert device.problems == ("its ELF header says code object version 4, its metadata [1, 2]",)
         (device,) = read_objects(bundle({"hip-amdgcn-amd-amdhsa--gfx1030": built("gfx1100")[0]}), "k")
-        assert device.problems == ("its bundle says that it is for gfx1030, its ELF header says gfx1100",)
+        assert device.problems == ("its bundle says gfx1030, its ELF header says gfx1100",)
         (device,) = read_objects(
             bundle({"hip-amdgcn-amd-amdhsa--gfx90a:xnack+": built("gfx90a:sramecc+:xnack-")[0]}), "k"
         )
-        assert "its bundle says that it is for gfx90a:xnack+" in device.problems[0]
+        assert "its bundle says gfx90a:xnack+" in device.problems[0]
 
     def test_an_unknown_processor_is_not_guessed(self, built):
         """Registers in a descriptor cannot be decoded then; the metadata's target is believed, if there is one."""
@@ -115,7 +115,7 @@ class TestContradictions:
         data[48] = 0xEE
         (device,) = read_objects(bytes(data), "k")
         assert device.target == "gfx1100"
-        assert device.problems == ("its ELF header has processor number 0xee, which is not known here",)
+        assert device.problems == ("its ELF header has an unknown processor number 0xee",)
         unnoted = bytes(data).replace(b"AMDGPU\0", b"AMDGPX\0")
         (device,) = read_objects(unnoted, "k")
         assert device.target == ""
@@ -172,8 +172,8 @@ class TestWithoutMetadata:
         (device,) = read_objects(data.replace(b"\xa8empty.kd", b"\xa8empty.kx"), "k")
         assert sorted(kernel.symbol for kernel in device.kernels) == ["empty", "empty", "many", "scale"]
         assert device.problems == (
-            "empty: the metadata names it, but there is no descriptor empty.kx",
-            "empty: it has a descriptor, but the metadata does not name it",
+            "empty: it is in the metadata, but has no descriptor empty.kx",
+            "empty: it has a descriptor, but is not in the metadata",
         )
 
     def test_hand_written_kernels(self, tmp_path):
@@ -217,5 +217,5 @@ class TestWithoutMetadata:
         """Mesa's and PAL's code objects have neither descriptors nor this metadata."""
         data = bytearray(built("gfx1100")[0])
         data[7] = 65
-        with pytest.raises(CodeObjectError, match="made for PAL"):
+        with pytest.raises(CodeObjectError, match="targets PAL"):
             read_objects(bytes(data), "k")

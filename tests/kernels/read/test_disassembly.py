@@ -141,7 +141,7 @@ class TestConversion:
             disassemble(device)
         reasons = str(caught.value).partition("no llvm-objdump for gfx942: ")[2].split("; ")
         assert [reason.partition("llvm-objdump-")[2] for reason in reasons[:-1]] == [
-            "19 is too old: it cannot read over 1 % of its instructions", "18 crashes on it", "17 does not know it",
+            "19 is too old: it cannot read over 1 % of its instructions", "18 crashes on it", "17 does not support it",
             "16 fails: error: no space left",
         ]  # fmt: skip
         install(tmp_path / "bin", "llvm-objdump-16", monkeypatch, text=printed(start, *CODE))  # there is space again
@@ -229,10 +229,10 @@ def test_the_library_is_not_asked_what_would_end_it(hand, tmp_path, monkeypatch)
         pytest.skip("rocm-llvm-python is not installed")
     assert disassembly._knows(str(library), "gfx942") == ""
     for processor in ("gfx600", "gfx99", ""):
-        assert "does not know it" in disassembly._knows(str(library), processor)
+        assert "does not support it" in disassembly._knows(str(library), processor)
     for variable in ("PATH", "ROCM_PATH"):
         monkeypatch.setenv(variable, str(tmp_path))
-    with pytest.raises(DisassemblyError, match="does not know it"):
+    with pytest.raises(DisassemblyError, match="does not support it"):
         disassemble(replace(hand[0], target="gfx600"))
 
 

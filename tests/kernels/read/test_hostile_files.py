@@ -274,7 +274,7 @@ class TestHostileContainers:
         """More than the limit is refused by the header; more than the header says is not unpacked at all."""
         with pytest.raises(CodeObjectError, match="more than 512 MiB"):
             read_objects(compressed(b"", 3, content=b"\0" * (3 << 20), size=(512 << 20) + 1), "k")
-        with pytest.raises(CodeObjectError, match="that is no code"):
+        with pytest.raises(CodeObjectError, match="that is not code"):
             read_objects(compressed(b"", 3, content=b"\0" * 1000, size=2 << 20), "k")
         bomb = zlib.compress(b"__CLANG_OFFLOAD_BUNDLE__" + b"\0" * (64 << 20))
         assert len(bomb) < 100_000
@@ -283,7 +283,7 @@ class TestHostileContainers:
         monkeypatch.setattr(bundles, "MAX_UNPACKED_BYTES", 1000)
         monkeypatch.setattr(bundles.Budget, "__init__", lambda self: setattr(self, "left", 1000))
         small = compressed(bundle({}, align=8), 2)
-        with pytest.raises(CodeObjectError, match="holds no code"):
+        with pytest.raises(CodeObjectError, match="contains no code"):
             read_objects(small, "k")
         with pytest.raises(CodeObjectError, match="unpack to more than"):
             read_objects(small * 30, "k")
@@ -297,7 +297,7 @@ class TestHostileContainers:
     def test_archives_in_archives_are_not_entered(self, files):
         """However deep."""
         library = archive({"k.hsaco": files["gfx1100"]})
-        with pytest.raises(CodeObjectError, match="is no AMD GPU code object"):
+        with pytest.raises(CodeObjectError, match="is not an AMD GPU code object"):
             read_objects(archive({"a.a": library}), "k")
 
     def test_what_is_good_before_the_damage_is_kept(self, files, tmp_path):
@@ -305,7 +305,7 @@ class TestHostileContainers:
         fat = files["bundle"]
         found = read_objects(host_object(tmp_path, fat + b"\0" * 64 + fat[:5000]), "app")
         assert [len(device.kernels) for device in found] == [3, 3, 0]
-        assert "the rest of the file is left out: its bundle is cut short" in found[-1].problems[0]
+        assert "the rest of the file is skipped: its bundle is truncated" in found[-1].problems[0]
 
 
 def program(chosen, functions, instructions, labels):

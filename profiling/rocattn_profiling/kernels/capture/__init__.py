@@ -1,1 +1,1 @@
-"""Keep the Triton kernels that a program would launch, compiled for GPUs that are not there."""
+"""Capture the Triton kernels that a program would launch, compiled for GPUs that are not installed."""

@@ -1,4 +1,4 @@
-"""``rocattn kernels capture``: keep the Triton kernels of a program, compiled without a GPU."""
+"""``rocattn kernels capture``: save the Triton kernels of a program, compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.capture.run import CapturedRun
 
 _CAPTURE = """\
-Run a program without a GPU and keep every Triton kernel that it would launch, compiled for each architecture: plain
-ones, all configurations of an autotuned one, and what torch.compile makes. Its Triton compiles and launches nothing;
-its tensors are on the CPU and say that they are on a GPU; its results are of no use. Each kernel is kept as code
+Run a program without a GPU and save every Triton kernel that it would launch, compiled for each architecture: plain
+kernels, all configurations of autotuned ones, and those from torch.compile. Triton compiles, but launches nothing;
+tensors claim to be on a GPU, but live on the CPU; the program's results are meaningless. Each kernel is saved as code
 object, assembly and JSON (signature, constants, options, versions, source), which `rocattn kernels audit` reads.
 
   rocattn kernels capture --arch gfx950 gfx942 --python OLD --out old -- python bench.py
   rocattn kernels capture --arch gfx950 gfx942 --python NEW --out new -- python bench.py
   rocattn kernels audit new --against old
 
-Without --arch the program runs on this machine's GPU, and what its Triton compiles for it is kept.
+Without --arch the program runs on this machine's GPU, and the kernels that Triton compiles for it are saved.
 
-The status is 3 if a kernel did not compile or the program failed: what it did not get to is not known."""
-_SHOWN = 5  # kernels that did not compile, by name
+The exit status is 3 if a kernel did not compile or the program failed: kernels may be missing."""
+_SHOWN = 5  # most failed kernels to name
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -39,14 +39,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--python", type=Path, metavar="ENV", help="the program's Python: its virtual environment")
     parser.add_argument(
-        "--timeout", type=positive, default=1800, metavar="S", help="limit of the program (default 1800 s)"
+        "--timeout", type=positive, default=1800, metavar="S", help="time limit for the program (default: 1800 s)"
     )
     parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
     add_common(parser, out="out/capture")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the program for each architecture and say what was kept."""
+    """Run the program for each architecture and report the saved kernels."""
     from rocattn_profiling.kernels.capture.run import (
         LOG,
         Captured,
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     program = arguments.command
     if not program:
-        raise CommandError("name the program after --: rocattn kernels capture --arch gfx950 -- python bench.py")
+        raise CommandError("give the program after --: rocattn kernels capture --arch gfx950 -- python bench.py")
     gpus = [gpu_of(arch) for arch in dict.fromkeys(arguments.arch or ())]
     out = prepared(Path(arguments.out))
     limits = {"python": arguments.python, "timeout_s": arguments.timeout}
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         emit_json(Captured(program=program, runs=runs))
     without = [kept.arch for kept in runs if not kept.kernels]
     if without or not runs:
-        where = ", ".join(without) if runs else f"an AMD GPU of this machine (all it printed: {out / LOG})"
+        where = ", ".join(without) if runs else f"an AMD GPU of this machine (output: {out / LOG})"
         raise CommandError(
             f"no Triton kernel was compiled for {where}: run the program with a Python that has Triton, "
             "not isolated (-I, -E, -S), on inputs that reach a kernel",
@@ -98,4 +98,4 @@ def _show(kept: CapturedRun, log: Path) -> None:
         say(f"{kept.arch}: {len(more)} more did not compile")
     if kept.failure:
         say(f"{kept.arch}: the program failed after {count(variants, 'kernel')}: {kept.failure}")
-        say(f"{kept.arch}: all it printed: {log}")
+        say(f"{kept.arch}: output: {log}")

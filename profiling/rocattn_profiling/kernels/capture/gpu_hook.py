@@ -1,6 +1,6 @@
-"""The GPU that is not there, for a captured program: what Triton's driver, its timing and ROCm's amdsmi answer.
+"""Simulate a GPU for a captured program: replacements for Triton's driver, its timing, and ROCm's amdsmi.
 
-`hook` loads it, in the program's Python, where the program shall not run on a GPU.
+`hook` loads this in the program's Python, unless the program runs on a real GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def always(value: Any) -> Callable[..., Any]:
 
 
 class _Launcher:
-    """Launches nothing."""
+    """A launcher that launches nothing."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -33,7 +33,7 @@ class _Launcher:
 
 
 class _Utils:
-    """Answers for the device and its loader."""
+    """Replacement for the device properties and the loader."""
 
     load_binary = staticmethod(always((1, 1, 0, 0, 1024)))  # module, function, registers, spills, threads
     unload_module = staticmethod(always(None))
@@ -47,7 +47,7 @@ class _Utils:
 
 
 class _Driver:
-    """What Triton takes for the driver of the GPU."""
+    """Replacement for Triton's GPU driver."""
 
     binary_ext, launcher_cls, utils = "hsaco", _Launcher, _Utils
     get_current_device = get_current_stream = staticmethod(always(0))
@@ -89,19 +89,19 @@ class _Driver:
 
 
 def capability() -> tuple[int, int]:
-    """Return what PyTorch calls the capability of an AMD GPU: gfx950 is 9, 5."""
+    """Return PyTorch's capability of the GPU: (9, 5) for gfx950."""
     digits = GPU["arch"][3:]
     return int(digits[:-2], 16), int(digits[-2], 16)
 
 
 def amdsmi() -> types.ModuleType:
-    """Return what stands in for ROCm's `amdsmi`, which vLLM asks what GPU there is, installed or not."""
-    module = types.ModuleType("amdsmi", "One GPU that is not there.")
+    """Return a replacement for ROCm's `amdsmi`, which vLLM queries for the GPU."""
+    module = types.ModuleType("amdsmi", "One simulated GPU.")
     error = type("AmdSmiException", (Exception,), {})
     asic = {"market_name": GPU["name"], "target_graphics_version": GPU["arch"], "num_compute_units": GPU["cus"]}
 
     def refuse(*_: Any) -> None:
-        raise error("rocattn kernels capture: there is no GPU to ask")
+        raise error("rocattn kernels capture: there is no GPU to query")
 
     module.__dict__.update(
         __getattr__=lambda name: _refused(name, refuse), __spec__=importlib.machinery.ModuleSpec("amdsmi", None),
@@ -124,11 +124,11 @@ def _triton_driver(module: Any) -> None:
     for name in {"default", "_default"} & vars(module.driver).keys():
         setattr(module.driver, name, _Driver)
     module.driver.set_active(_Driver)
-    module.driver.set_active = module.driver.reset_active = always(None)  # torch.compile would have AMD's
+    module.driver.set_active = module.driver.reset_active = always(None)  # torch.compile would set AMD's
 
 
 def _amd_driver(module: Any) -> None:
-    module.HIPUtils = _Utils  # torch.compile makes one, though it is not used
+    module.HIPUtils = _Utils  # torch.compile creates one without using it
 
 
 def _triton_testing(module: Any) -> None:
@@ -137,7 +137,7 @@ def _triton_testing(module: Any) -> None:
 
 
 def _timed(call: Callable[[], Any], *_: Any, quantiles: Any = None, return_mode: str = "mean", **__: Any) -> Any:
-    """Run what would be timed once; a configuration that does not compile is the slowest, as it is noted already."""
+    """Run a timed call once. A configuration that does not compile, already noted, is the slowest."""
     time_ms = 1.0
     try:
         call()
@@ -154,4 +154,4 @@ PATCHES = {
     "triton.backends.amd.driver": _amd_driver,
     "triton.runtime.driver": _triton_driver,
     "triton.testing": _triton_testing,
-}  # by the module that they are called with once it was run
+}  # module name -> function, called with the module after its import

@@ -1,8 +1,8 @@
-"""Runs first in a captured program, as its ``sitecustomize``, and keeps what Triton compiles.
+"""Save what Triton compiles. It runs first in a captured program, as its ``sitecustomize``.
 
-The program's Python has no rocattn, perhaps no torch, and any version from 3.9: this file, `gpu_hook` and `torch_hook`
-need the standard library only. ``ROCATTN_CAPTURE`` has what the latter stand in for (`run.StandInGpu`; none to run on
-this machine's GPU) and where kernels go. Triton's internals are those of 3.4 to 3.9.
+The program's Python may be any version from 3.9, without rocattn or torch: this file, `gpu_hook` and `torch_hook` need
+only the standard library. ``ROCATTN_CAPTURE`` holds the GPU to simulate (`run.StandInGpu`; null to run on this
+machine's GPU) and the output folder. Triton's internals are those of versions 3.4 to 3.9.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _TOLD = json.loads(os.environ["ROCATTN_CAPTURE"])
-_TEXTS = ("ttir", "ttgir", "amdgcn")  # kept beside the code object: whoever reads it looks for them
+_TEXTS = ("ttir", "ttgir", "amdgcn")  # saved next to the code object, where its readers look for them
 _HERE = Path(__file__).resolve().parent
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class _AfterImport:
-    """Finds modules as usual, and calls a function with each that it knows once it was run."""
+    """An import hook that calls a function with each registered module after its import."""
 
     def __init__(self, patches: dict[str, Callable[[Any], None]]) -> None:
         self._patches = patches
@@ -51,7 +51,7 @@ class _AfterImport:
 
 
 def _triton_compiler(module: Any) -> None:
-    """Keep all that Triton compiles for an AMD GPU: for the one that is stood in for whatever the caller asked for."""
+    """Save all that Triton compiles for an AMD GPU; a simulated GPU overrides the caller's target."""
     compile_it = module.compile
 
     def kept(src: Any, target: Any = None, options: Any = None, *rest: Any, **named: Any) -> Any:
@@ -70,7 +70,7 @@ def _triton_compiler(module: Any) -> None:
 
 
 def _keep(source: Any, target: Any, options: Any, kernel: Any, error: str) -> None:
-    """Write a kernel's code object and texts, and all that made it as JSON: Triton's own, and ``captured``."""
+    """Write a kernel's code object and texts, and its inputs as JSON: Triton's own metadata, and ``captured``."""
     if target.backend != "hip":
         return
     captured = _made_from(source, options or {})
@@ -94,7 +94,7 @@ def _keep(source: Any, target: Any, options: Any, kernel: Any, error: str) -> No
 
 @functools.cache
 def _llvm() -> dict[str, str]:
-    """Return the version of LLVM inside Triton, which its library alone says; nothing if it does not."""
+    """Return the version of LLVM inside Triton, found only in its library; empty if it is not there."""
     library = getattr(sys.modules.get("triton._C.libtriton"), "__file__", None)
     if library is None:
         return {}
@@ -131,7 +131,7 @@ def _source(function: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a constant as it may stand in JSON, equal in every process."""
+    """Return a constant as JSON data that is the same in every process."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (tuple, list)):
@@ -148,7 +148,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _hook(name: str) -> Any:
-    """Return a file beside this one as a module; torch.compile looks for it where imported modules are."""
+    """Import a file next to this one and register it in ``sys.modules``, where torch.compile looks for it."""
     known = f"rocattn_{name}"
     if known not in sys.modules:
         spec = importlib.util.spec_from_file_location(known, _HERE / f"{name}.py")

@@ -1,4 +1,4 @@
-"""Run a program without a GPU, once for each architecture, or on this machine's, and list what `hook` kept of it."""
+"""Run a program without a GPU, once per architecture, or on this machine's GPU, and list the saved kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rocattn_profiling.base.process import find_tool, run_group
 LISTING = "capture.json"
 _HOOKS = {"hook.py": "sitecustomize.py", "gpu_hook.py": "gpu_hook.py", "torch_hook.py": "torch_hook.py"}
 LOG = "program.log"
-_NOT_USED = (  # what would run no compiler, launch without Triton, or need times
+_NOT_USED = (  # features that skip the compiler, launch without Triton, or need times
     "TRITON_INTERPRET", "TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_AUTOGRAD_CACHE",
     "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER", "TORCHINDUCTOR_USE_STATIC_TRITON_LAUNCHER",
     "TORCHINDUCTOR_BENCHMARK_EPILOGUE_FUSION",
@@ -31,7 +31,7 @@ _PYTHONS = ("python", "python3")
 
 
 class StandInGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPU that a program is told it has: the largest product of an architecture."""
+    """The simulated GPU of a program: the largest product of an architecture."""
 
     arch: str
     name: str
@@ -43,20 +43,20 @@ class StandInGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotCompiled(msgspec.Struct, frozen=True):
-    """A kernel that Triton did not compile, and its word for it."""
+    """A kernel that Triton did not compile, and its error message."""
 
     kernel: str
     text: str
 
 
 class CapturedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What was kept of a program on one architecture.
+    """The kernels saved from a program on one architecture.
 
     Attributes:
         arch: The architecture.
-        kernels: How many variants of how many kernels were compiled, by the kernel's name.
-        not_compiled: Those that were not.
-        failure: How the program ended, if not well.
+        kernels: Name of a kernel -> number of compiled variants.
+        not_compiled: Kernels that did not compile.
+        failure: How the program failed; "" if it did not.
     """
 
     arch: str
@@ -73,7 +73,7 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """What `hook` writes beside a code object, as far as it is listed."""
+    """What `hook` writes next to a code object, as far as it is listed."""
 
     kernel: str
     error: str = ""
@@ -88,10 +88,10 @@ class NotCapturedError(RocattnError):
 
 
 def gpu_of(arch: str) -> StandInGpu:
-    """Return the GPU to stand in for.
+    """Return the GPU to simulate.
 
     Raises:
-        ArchError: When nothing is known of the architecture.
+        ArchError: When the architecture is unknown.
     """
     facts = architecture(arch)
     of_arch = [each for each in map(product, products()) if each.arch.name == facts.name]
@@ -104,16 +104,16 @@ def gpu_of(arch: str) -> StandInGpu:
 
 
 def prepared(out: Path) -> Path:
-    """Return the folder to keep kernels in, without those of an earlier capture.
+    """Return the output folder, after removing an earlier capture.
 
     Raises:
-        NotCapturedError: When there are other things in it.
+        NotCapturedError: When it contains other files.
     """
     if out.is_dir() and any(out.iterdir()):
         try:
             earlier = decoded((out / LISTING).read_bytes(), Captured)
         except (OSError, DocumentError) as error:
-            raise NotCapturedError(f"{out} is not empty, and no earlier capture: name another folder") from error
+            raise NotCapturedError(f"{out} is not empty and not an earlier capture: use another folder") from error
         for run in earlier.runs:
             shutil.rmtree(out / run.arch, ignore_errors=True)
         (out / LISTING).unlink()
@@ -122,10 +122,10 @@ def prepared(out: Path) -> Path:
 
 
 def command_of(program: Sequence[str], python: Path | None) -> tuple[list[str], dict[str, str]]:
-    """Return how to start a program, and what it needs in its environment to find the same Python.
+    """Return a program's command line, and environment variables that lead it to the same Python.
 
     Args:
-        program: The command line; a plain ``python`` in front is the one of ``python``.
+        program: The command line; a leading plain ``python`` becomes the interpreter in ``python``.
         python: A virtual environment, or an interpreter.
 
     Raises:
@@ -135,8 +135,8 @@ def command_of(program: Sequence[str], python: Path | None) -> tuple[list[str], 
         return list(program), {}
     found = [path for path in (python, python / "bin" / "python", python / "bin" / "python3") if path.is_file()]
     if not found or not os.access(found[0], os.X_OK):
-        raise NotCapturedError(f"{python} is neither a virtual environment nor a Python: name one's folder")
-    first = Path.cwd() / found[0]  # not resolved: a virtual environment's is a link
+        raise NotCapturedError(f"{python} is neither a virtual environment nor a Python interpreter")
+    first = Path.cwd() / found[0]  # not resolved: in a virtual environment it is a link
     path = f"{first.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     rest = [str(first), *program[1:]] if program[0] in _PYTHONS else list(program)
     return rest, {"PATH": path}
@@ -151,15 +151,15 @@ def capture(
     timeout_s: float,
     cwd: Path | None = None,
 ) -> CapturedRun:
-    """Run a program for one architecture and list what was kept.
+    """Run a program for one architecture and list the saved kernels.
 
     Args:
         program: Its command line.
-        gpu: What it runs on by its own opinion.
-        out: The folder; the kernels go into one named as the architecture.
-        python: As of `command_of`.
-        timeout_s: The program's limit.
-        cwd: Where it runs; None for here.
+        gpu: The GPU to simulate.
+        out: The folder; kernels go into a subfolder named after the architecture.
+        python: See `command_of`.
+        timeout_s: Time limit for the program.
+        cwd: Its working directory; None for the current one.
 
     Raises:
         NotCapturedError: When there is no such Python.
@@ -171,9 +171,9 @@ def capture(
 
 
 def capture_here(program: Sequence[str], out: Path, *, python: Path | None, timeout_s: float) -> list[CapturedRun]:
-    """Run a program on this machine's GPU and list what was kept, for each architecture that Triton compiled for.
+    """Run a program on this machine's GPU and list the saved kernels by architecture.
 
-    The arguments and errors are those of `capture`.
+    See `capture` for arguments and errors.
     """
     failure = _run(program, None, out, out / LOG, python, timeout_s, None)
     folders = sorted({path.parents[2] for path in out.glob("*/*/*/*.json")})
@@ -189,7 +189,7 @@ def _run(
     timeout_s: float,
     cwd: Path | None,
 ) -> str:
-    """Return how a program ended, if not well."""
+    """Run the program; return how it failed, or ""."""
     argv, found_by = command_of(program, python)
     with _hooked(gpu, out) as env, log.open("wb") as file:
         ended = run_group(argv, env={**env, **found_by}, cwd=cwd, stdout=file, stderr=file, timeout_s=timeout_s)
@@ -209,18 +209,18 @@ def _listed(folder: Path, failure: str) -> CapturedRun:
 
 def _kept(folder: Path) -> Iterator[_Said]:
     for path in sorted(folder.glob("*/*/*.json")):
-        with suppress(DocumentError):  # half of one, where the program was killed
+        with suppress(DocumentError):  # incomplete if the program was killed
             yield decoded(path.read_bytes(), _Beside).captured
 
 
 def write_listing(out: Path, listing: Captured) -> Path:
-    """Write what was captured."""
+    """Write the list of saved kernels."""
     return write_text(out / LISTING, msgspec.json.format(msgspec.json.encode(listing)).decode() + "\n")
 
 
 @contextmanager
 def _hooked(gpu: StandInGpu | None, out: Path) -> Iterator[Mapping[str, str]]:
-    """Yield an environment in which every Python runs `hook` first, with caches of its own: nothing is known yet."""
+    """Yield an environment in which every Python runs `hook` first, with empty caches."""
     with tempfile.TemporaryDirectory(prefix="rocattn-capture-") as name:
         place = Path(name)
         for source, copy in _HOOKS.items():
@@ -246,7 +246,7 @@ _ROCM = {
 
 
 def _rocm(place: Path, gpu: StandInGpu) -> dict[str, str]:
-    """Let libraries ask ROCm's tools what GPU there is, where none are installed."""
+    """Provide replacements for ROCm's tools, which libraries query for the GPU, if none are installed."""
     if any(map(find_tool, _ROCM)):
         return {}
     for tool, answer in _ROCM.items():
@@ -255,7 +255,7 @@ def _rocm(place: Path, gpu: StandInGpu) -> dict[str, str]:
 
 
 def _script(path: Path, code: str) -> str:
-    """Write a program in this Python, which needs none of its packages."""
+    """Write an executable script for this Python that needs no packages."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!{sys.executable} -IS\n{code}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -263,7 +263,7 @@ def _script(path: Path, code: str) -> str:
 
 
 def _linker(place: Path) -> dict[str, str]:
-    """Name a linker for Triton 3.4 and older, which look for ROCm's."""
+    """Point Triton 3.4 and older, which look for ROCm's linker, to one."""
     variable = "TRITON_HIP_LLD_PATH"
     if variable in os.environ:
         return {}
@@ -272,7 +272,7 @@ def _linker(place: Path) -> dict[str, str]:
         try:
             words = choose_compiler().linker
         except ToolchainError:
-            return {}  # newer ones bring theirs; what the others lack, they say
-        rest = "[word for word in sys.argv[1:] if word not in {'-flavor', 'gnu'}]"  # its name says it
+            return {}  # newer versions bundle one, older ones report the error
+        rest = "[word for word in sys.argv[1:] if word not in {'-flavor', 'gnu'}]"  # implied by its name
         linker = _script(place / "ld.lld", f"import os, sys\nos.execv({words[0]!r}, {list(words)!r} + {rest})")
     return {variable: linker}

@@ -1,6 +1,6 @@
-"""PyTorch for a captured program: tensors on the CPU that say that they are on a GPU, and what ``torch.cuda`` answers.
+"""Adapt PyTorch for a captured program: CPU tensors that claim to be on a GPU, and replacements for ``torch.cuda``.
 
-`hook` loads it, in the program's Python.
+`hook` loads this in the program's Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_C = (
 
 
 class _Stream:
-    """A stream, event, graph or their context: nothing happens on it."""
+    """A stream, event, graph or their context that does nothing."""
 
     cuda_stream = stream_id = device_index = 0
     device: Any = None
@@ -46,10 +46,10 @@ class _Stream:
 
 
 def stand_in(torch: Any, gpu: dict[str, Any], capability: tuple[int, int]) -> None:
-    """Let PyTorch have one GPU, whose memory is the CPU's."""
+    """Make PyTorch see one GPU, backed by CPU memory."""
     torch.version.hip, torch.version.cuda = torch.version.hip or "7.0.0", None
     _answer_for(torch, gpu, capability)
-    # As torch.compile does where it knows that there is no GPU: PyTorch for one shall not ask its driver.
+    # As torch.compile does without a GPU: PyTorch's GPU build must not query the driver.
     getattr(torch._C, "_ensureCUDADeviceGuardSet", _always(None))()
     _mode(torch).__enter__()
 
@@ -84,8 +84,8 @@ def _answer_for(torch: Any, gpu: dict[str, Any], capability: tuple[int, int]) ->
         accelerator.current_accelerator = _always(torch.device("cuda"))
     for name in ("Stream", "ExternalStream", "Event", "CUDAGraph", "StreamContext", "graph", "stream"):
         setattr(cuda, name, type(name, (_Stream,), {}))
-    torch.Event, torch.Stream = cuda.Event, cuda.Stream  # the ones of any device
-    torch.set_default_device = _always(None)  # its mode would come after `_mode`; all say that they are on the GPU
+    torch.Event, torch.Stream = cuda.Event, cuda.Stream  # the device-independent classes
+    torch.set_default_device = _always(None)  # it would override `_mode`; tensors are on the GPU anyway
     accelerator.device_index = cuda.StreamContext
 
     class OnTheCpu(torch.Generator):  # type: ignore[misc]
@@ -103,7 +103,7 @@ def _always(value: Any) -> Any:
 
 
 def _mode(torch: Any) -> Any:
-    """Return the mode in which tensors say that they are on the GPU, and are made on the CPU."""
+    """Return a mode in which tensors claim to be on the GPU, but are created on the CPU."""
     from torch.overrides import TorchFunctionMode
 
     tensor, gpu, cpu = torch.Tensor, torch.device("cuda", 0), torch.device("cpu")
@@ -116,7 +116,7 @@ def _mode(torch: Any) -> Any:
 
     class OnTheCpu(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func in (device, is_gpu, is_cpu):  # equal, but a new object each time
+            if func in (device, is_gpu, is_cpu):  # equal, but not identical
                 if device(args[0]).type != "cpu":
                     return func(*args)
                 return gpu if func == device else func == is_gpu
@@ -133,7 +133,7 @@ def _mode(torch: Any) -> Any:
 
 
 def compile_for_gpu(module: Any) -> None:
-    """Let torch.compile compile each graph for the GPU, and run it as it was, on the CPU.
+    """Make torch.compile compile each graph for the GPU, but run the original on the CPU.
 
     Args:
         module: ``torch._inductor.compile_fx``.
@@ -148,14 +148,14 @@ def compile_for_gpu(module: Any) -> None:
         return gpu if isinstance(value, torch.device) and value.type == "cpu" else value
 
     def copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
-        """Copy without asking for the GPU's driver, as tensors that are only planned never should."""
+        """Copy without querying the GPU's driver, which fake tensors do not need."""
         return torch.ops.aten.copy_.default(target, source, non_blocking)
 
     def for_gpu(graph: Any, inputs: Any, **options: Any) -> Any:
         there, graphs = copy.deepcopy(graph), options.get("cudagraphs")
-        if graphs is not None:  # nothing is launched that they could record
+        if graphs is not None:  # nothing is launched, so there is nothing to record
             options["cudagraphs"] = type(graphs)(False)
-        with torch._C.DisableTorchFunction():  # what is said to be on the GPU shall be there
+        with torch._C.DisableTorchFunction():  # so that device=gpu is not redirected to the CPU
             mode = detect_fake_mode(inputs)
             for node in there.graph.nodes:
                 node.args, node.kwargs = (torch.fx.node.map_aggregate(of, moved) for of in (node.args, node.kwargs))
@@ -184,7 +184,7 @@ def compile_for_gpu(module: Any) -> None:
 
 
 def compile_choices(module: Any) -> None:
-    """Let max-autotune compile every kernel that it would time, and take one of Triton's.
+    """Make max-autotune compile every kernel that it would time, and choose one of Triton's.
 
     Args:
         module: ``torch._inductor.select_algorithm``.
@@ -196,7 +196,7 @@ def compile_choices(module: Any) -> None:
             try:
                 if hasattr(choice, "precompile"):
                     choice.precompile()
-                times[choice] = 1.0 if hasattr(choice, "precompile") else 2.0  # of a library
+                times[choice] = 1.0 if hasattr(choice, "precompile") else 2.0  # library call
             except Exception as error:
                 if not getattr(error, "noted", False):
                     raise

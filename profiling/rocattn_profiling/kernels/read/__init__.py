@@ -1,1 +1,1 @@
-"""Reading machine code: bundles, code objects, disassembly, assembly text."""
+"""Read machine code: bundles, code objects, disassembly, assembly text."""

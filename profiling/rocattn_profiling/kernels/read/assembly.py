@@ -1,7 +1,7 @@
-"""Reading AMDGPU assembly text: functions, basic blocks, and their instructions.
+"""Parse AMDGPU assembly text into functions, basic blocks and instructions.
 
-It takes what clang writes with ``-S`` and what Triton keeps as ``.amdgcn``, of any kernel. Nothing is assembled and
-nothing is executed. `rocattn_profiling.kernels.model.loops` finds the loops.
+The input is the output of clang ``-S`` or Triton's ``.amdgcn``, for any kernel. Nothing is assembled or executed.
+`rocattn_profiling.kernels.model.loops` finds the loops.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rocattn_profiling.kernels.read.instructions import (
     is_branch,
 )
 
-# How targets without scratch_* instructions reach the stack: functions that are called always so, kernels by a buffer
-# that is handed to them in s[0:3] and of which LLVM makes this wave's part, there or in a copy, before anything else.
-UNREADABLE = "unreadable_instruction"  # the mnemonic of what a tool cannot read, or is too long to be one
+# How targets without scratch_* instructions access the stack: called functions always through s[0:3]; kernels through a
+# buffer passed in s[0:3], from which LLVM first derives the wave's own part, in place or in a copy.
+UNREADABLE = "unreadable_instruction"  # mnemonic for instructions that a tool cannot decode, or that are too long
 _LONGEST_LINE = 4000  # int() refuses more digits
 _STACK = re.compile(r"\bs\[0:3\],\s*s3[23]\b")
 _WAVE32 = re.compile(r"gfx1\d")  # gfx10 and later
@@ -36,20 +36,20 @@ _BUFFER_CARRY = re.compile(r"s(\d+),\s*s\1,\s*0$")
 
 
 class Instruction:
-    """One issued instruction. Of a text, those that are written alike and have one source are one object.
+    """One issued instruction. Instructions of a text with equal spelling and source line share one object.
 
     Attributes:
-        mnemonic, operands: As written; a dual instruction's operands hold its second half, too.
-        source: File and line of the line table ("flash.h:210"), or "".
-        spill: Whether the compiler notes that it saves or restores a spilled register.
-        on_stack: Whether it is a buffer instruction that reaches the stack.
-        operations: What it does: two operations where two are issued as one (v_dual_*), else one.
-        unit: The unit that it is issued to.
-        target: The label that a branch names.
-        falls_through: Whether the next instruction may follow.
-        halves: What is issued, with its operands: both halves of a dual instruction (v_dual_*) as they are called
-            alone, else itself.
-        mnemonics: The same without operands.
+        mnemonic, operands: As written; a dual instruction's operands include its second half.
+        source: File and line from the line table ("flash.h:210"), or "".
+        spill: Whether the compiler marks it as saving or restoring a spilled register.
+        on_stack: Whether it is a buffer instruction that accesses the stack.
+        operations: Its operations: two for a dual instruction (v_dual_*), otherwise one.
+        unit: The unit it is issued to.
+        target: The target label of a branch.
+        falls_through: Whether execution may continue with the next instruction.
+        halves: (mnemonic, operands) of both halves of a dual instruction (v_dual_*), as if issued alone; otherwise of
+            the instruction itself.
+        mnemonics: The mnemonics of `halves`.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Instruction:
     def __init__(
         self, mnemonic: str, operands: str, source: str = "", *, spill: bool = False, stack: bool = False
     ) -> None:
-        """Take what is written; ``stack`` says that its buffer is the one that the kernel has for its stack."""
+        """Derive the attributes; ``stack`` says that its buffer is the kernel's stack."""
         self.mnemonic, self.operands, self.source, self.spill = mnemonic, operands, source, spill
         marked = spill or stack
         self.on_stack = mnemonic.startswith("buffer_") and (marked or _STACK.search(operands) is not None)
@@ -83,7 +83,7 @@ class Instruction:
 
 
 def count_mnemonics(body: Collection[Instruction]) -> Counter[str]:
-    """Count what is issued, by name, each half of a dual instruction by its own."""
+    """Count issued instructions by mnemonic, each half of a dual instruction separately."""
     counts = Counter([instruction.mnemonic for instruction in body])
     if duals := {name for name in counts if name.startswith("v_dual_")}:
         halves = [name for each in body if each.mnemonic in duals for name in each.mnemonics]
@@ -92,7 +92,7 @@ def count_mnemonics(body: Collection[Instruction]) -> Counter[str]:
 
 
 def halves_of(mnemonic: str, operands: str) -> tuple[tuple[str, str], ...]:
-    """Return what is issued by an instruction, each with its operands."""
+    """Return (mnemonic, operands) of each operation that an instruction issues."""
     if not mnemonic.startswith("v_dual_"):
         return ((mnemonic, operands),)
     first, _, second = operands.partition("::")
@@ -106,9 +106,9 @@ class BasicBlock:
 
     Attributes:
         label: The label before it; "" if it follows a conditional branch.
-        instructions: In order; a branch is the last.
-        successors: Indices of the blocks that may follow, the one that it falls into first.
-        line: Of the assembly text, from 1: that of the first instruction.
+        instructions: In order; only the last can be a branch.
+        successors: Indices of possible next blocks, the fall-through block first.
+        line: Line of the first instruction in the assembly text, from 1.
     """
 
     label: str
@@ -119,14 +119,14 @@ class BasicBlock:
 
 @dataclass(frozen=True, eq=False)
 class AssemblyFunction:
-    """A kernel or a function that kernels call; only itself is equal to it.
+    """A kernel or a function that kernels call; compared by identity.
 
     Attributes:
         name: Its symbol.
-        target: The processor of the file, with its features: "gfx90a:xnack-"; "" if the text does not say.
-        blocks: In order of the text; the first is the entry. Empty for a function without instructions.
-        descriptor: The ``.amdhsa_`` directives by name without that prefix; empty for a function that is no kernel.
-        unknown_targets: Labels that branches name and the function does not have.
+        target: The file's processor with its features, "gfx90a:xnack-"; "" if the text does not say.
+        blocks: In text order; the first is the entry. Empty for a function without instructions.
+        descriptor: ``.amdhsa_`` directives by name without that prefix; empty unless the function is a kernel.
+        unknown_targets: Branch targets that are not in the function.
     """
 
     name: str
@@ -137,7 +137,7 @@ class AssemblyFunction:
 
     @cached_property
     def instructions(self) -> Counter[Instruction]:
-        """How often each instruction is in it."""
+        """Instruction -> its number of occurrences."""
         return Counter(instruction for block in self.blocks for instruction in block.instructions)
 
     @property
@@ -147,12 +147,12 @@ class AssemblyFunction:
 
     @property
     def wave_size(self) -> int:
-        """Lanes of a wave: as the descriptor says, else what the assembler takes; 64 of what is no kernel."""
+        """Lanes per wave: from the descriptor, or else the assembler's default; 64 for functions."""
         otherwise = "1" if self.is_kernel and _WAVE32.match(self.target) else "0"
         return 32 if self.descriptor.get("wavefront_size32", otherwise) == "1" else 64
 
 
-# The most frequent lines: an instruction, its operands, a comment behind ";". All others take the slow path.
+# The most frequent lines: an instruction, its operands, a comment after ";". All others take the slow path.
 _USUAL = re.compile(r"\t([a-z][a-z0-9]*_\w+)(?:[ \t]+([^;/]*[^;/\s]))?\s*(;.*)?$")
 _FUNCTION = re.compile(r"\.type[ \t]+([^\s,]+)[ \t]*,[ \t]*@function")
 _KERNEL = re.compile(r"\.amdhsa_kernel[ \t]+(\S+)")
@@ -165,13 +165,13 @@ _SPILL = re.compile(r"Folded (?:Spill|Reload)")
 
 
 def parse_assembly(text: str, first_line: int = 1) -> tuple[AssemblyFunction, ...]:
-    """Split assembly text of one target into its functions, in their order.
+    """Split assembly text for one target into its functions, in order.
 
-    Other lines are skipped: text that is no AMDGPU assembly has no functions.
+    Other lines are skipped: text that is not AMDGPU assembly has no functions.
 
     Args:
         text: The text.
-        first_line: The number of its first line, where it is a part of a file.
+        first_line: Number of its first line in the file.
     """
     reader = _Reader({*_FUNCTION.findall(text), *_KERNEL.findall(text)})
     reader.read(text, first_line)
@@ -180,7 +180,7 @@ def parse_assembly(text: str, first_line: int = 1) -> tuple[AssemblyFunction, ..
 
 @dataclass(eq=False)
 class _Body:
-    """A function's instructions with their lines, and its labels, each with the number of instructions before it."""
+    """A function's instructions with their line numbers, and its labels with the index of the next instruction."""
 
     instructions: list[Instruction] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
@@ -188,7 +188,7 @@ class _Body:
 
 
 class _Reader:
-    """What is known at a line."""
+    """A line-by-line parser and its state."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -198,10 +198,10 @@ class _Reader:
         self._descriptors: dict[str, dict[str, str]] = {}
         self._body: _Body | None = None
         self._descriptor: dict[str, str] | None = None
-        self._known: defaultdict[str, dict[str, Instruction]] = defaultdict(dict)  # by source and line: many recur
+        self._known: defaultdict[str, dict[str, Instruction]] = defaultdict(dict)  # by source and text: many recur
 
     def read(self, text: str, first_line: int) -> None:
-        """Take in all of the text."""
+        """Parse the whole text."""
         usual, known, body = _USUAL.match, self._known[""], self._body
         for number, line in enumerate(text.splitlines(), first_line):
             if body is not None:
@@ -266,7 +266,7 @@ class _Reader:
             self._body = None
 
     def functions(self) -> tuple[AssemblyFunction, ...]:
-        """Return what was read."""
+        """Return the parsed functions."""
         functions = []
         for name, body in self._bodies.items():
             descriptor = self._descriptors.get(name, {})
@@ -281,7 +281,7 @@ class _Reader:
 
 
 def _mark_stack(body: _Body) -> None:
-    """Mark, in the body of a kernel that has scratch memory, the accesses to it."""
+    """Mark the accesses to scratch memory in the body of a kernel that has some."""
     copies, started = {"0"}, set()
     for each in body.instructions:
         if each.mnemonic == "s_mov_b64" and (match := _BUFFER_COPY.match(each.operands)):
@@ -304,7 +304,7 @@ def _mark_stack(body: _Body) -> None:
 
 
 def _basic_blocks(body: _Body) -> tuple[tuple[BasicBlock, ...], tuple[str, ...]]:
-    """Return the blocks of a function, and the labels that its branches name in vain."""
+    """Return the blocks of a function, and the branch targets that it lacks."""
     instructions, kinds = body.instructions, set(body.instructions)
     targets = {each.target for each in kinds if each.target is not None}
     last = {each for each in kinds if each.target is not None or not each.falls_through}

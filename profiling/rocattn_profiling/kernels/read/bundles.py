@@ -1,8 +1,8 @@
 """Extract code objects from files: offload bundles, programs and libraries with fat binaries, archives.
 
-The formats: "Clang Offload Bundler" in clang's documentation (compressed bundles: llvm/Object/OffloadBundle.h, versions
+Formats: "Clang Offload Bundler" in clang's documentation (compressed bundles: llvm/Object/OffloadBundle.h, versions
 1 to 3, zlib and zstd), llvm/Object/OffloadBinary.h (``.llvm.offloading``), ar.
-Files are untrusted: nothing may overlap, and the size of unpacked data is bounded.
+Files are untrusted: nothing may overlap, and the unpacked size is bounded.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 _FAT_SECTIONS = (".hip_fatbin", ".llvm.offloading")
 _MAX_ENTRIES = 1 << 16
 _TARGET = re.compile(r"gfx[0-9][0-9a-z-]*(?::[a-z]+[+-])*$")
-_CUDA = 190  # e_machine, as AMD's is 224
+_CUDA = 190  # e_machine; AMD's is 224
 _DEVICE_ELF = re.compile(rb"\x7fELF\x02\x01\x01.{11}\xe0\0", re.DOTALL)
-_TABLES = struct.Struct("<32xQQ6xHHHH")  # of an ELF header: where program and section headers are, and how many
+_TABLES = struct.Struct("<32xQQ6xHHHH")  # ELF header: place and number of program and section headers
 _NOT_ZERO = re.compile(rb"[^\0]")
 MAX_UNPACKED_BYTES = 512 << 20
-_MAX_RATIO, _FREE_BYTES = 256, 1 << 20  # code of many targets is compressed 5 to 50 times; a bomb 1000 times
+_MAX_RATIO, _FREE_BYTES = 256, 1 << 20  # code for many targets compresses by 5 to 50, a bomb by 1000
 _ZLIB, _ZSTD = 0, 1
-# After magic, version and method: the whole size (version 1 has none), the unpacked size, a hash.
+# After magic, version and method: total size (not in version 1), unpacked size, hash.
 _HEADERS = {1: struct.Struct("<IQ"), 2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd", "zstandard")
 
 
 class NothingForGpusError(ToolchainError):
-    """Raised when a file is of no kind that holds code objects, or is whole and has none."""
+    """Raised when a file cannot contain code objects, or is intact and contains none."""
 
 
 @dataclass(slots=True)
@@ -49,10 +49,10 @@ class Budget:
     left: int = MAX_UNPACKED_BYTES
 
     def spend(self, size: int) -> None:
-        """Take bytes off.
+        """Subtract bytes.
 
         Raises:
-            ToolchainError: When there are not so many.
+            ToolchainError: When too few are left.
         """
         if size > self.left:
             raise ToolchainError(
@@ -67,10 +67,10 @@ class EmbeddedObject:
     """A piece of a file that is, or should be, a code object.
 
     Attributes:
-        where: What leads to it in the file: "", "[gfx90a:xnack-]", "(member.o)[gfx942]".
-        target: What its container says that it is for; "" if that says nothing.
+        where: Its path in the file: "", "[gfx90a:xnack-]", "(member.o)[gfx942]".
+        target: Its target according to the container; "" if not stated.
         data: Its bytes.
-        problem: Why it is no code object; "" if it is one.
+        problem: Why it is not a code object; "" if it is one.
     """
 
     where: str
@@ -80,16 +80,16 @@ class EmbeddedObject:
 
 
 def is_container(head: bytes) -> bool:
-    """Whether a file that begins so is of a kind that may hold code objects."""
+    """Return whether a file with this beginning may contain code objects."""
     return head.startswith((b"\x7fELF", _BUNDLE, _COMPRESSED, _OFFLOAD, _ARCHIVE))
 
 
 def parts_of(data: bytes) -> Iterator[EmbeddedObject]:
-    """Yield the code objects of a file and what should be some, in its order.
+    """Yield the code objects of a file, and pieces that should be some, in file order.
 
     Raises:
-        NothingForGpusError: When the file is of no kind that holds code objects, or has none.
-        ToolchainError: From where it is damaged.
+        NothingForGpusError: When the file cannot contain code objects, or contains none.
+        ToolchainError: On reaching damaged data.
     """
     yield from _parts(data, "", Budget(), in_archive=False)
 
@@ -108,7 +108,7 @@ def _parts(data: bytes, where: str, budget: Budget, *, in_archive: bool) -> Iter
 
 
 def _no_code_object(data: bytes) -> str:
-    """Return why bytes are nothing that can be read; "" of a code object."""
+    """Return why bytes are not a readable code object; "" if they are."""
     if is_code_object(data):
         return ""
     if not data:
@@ -116,21 +116,21 @@ def _no_code_object(data: bytes) -> str:
     return next((reason for magic, reason in _REASONS if data.startswith(magic)), _NOTHING_KNOWN)
 
 
-_NOTHING_KNOWN = "it is no AMD GPU code object, offload bundle, program, library or archive"
+_NOTHING_KNOWN = "it is not an AMD GPU code object, offload bundle, program, library or archive"
 _REASONS = (
     (_BITCODE, "it is LLVM bitcode, not machine code (-fgpu-rdc or -flto): link it first"),
-    (_THIN_ARCHIVE, "it is a thin archive, which only names its members: give those"),
-    (b"\x7fELF", "it is no 64-bit little-endian ELF file, or it is cut short"),
+    (_THIN_ARCHIVE, "it is a thin archive, which only names its members: give those files"),
+    (b"\x7fELF", "it is not a 64-bit little-endian ELF file, or it is truncated"),
     (b"PK\x03\x04", "it is a zip archive: unpack it, and give the files in it"),
-    (b"\x1f\x8b", "it is compressed with gzip: unpack it, and give what was in it"),
+    (b"\x1f\x8b", "it is compressed with gzip: unpack it, and give its content"),
     (b"\x03\x02\x23\x07", "it is SPIR-V, which the driver compiles: compile it for a GPU (--offload-arch=gfx942)"),
     (b"\x50\xed\x55\xba", "it is a fat binary for NVIDIA GPUs"),
-    (b"MZ", "it is a Windows program: take its code objects out with llvm-objdump --offloading"),
+    (b"MZ", "it is a Windows program: extract its code objects with llvm-objdump --offloading"),
 )
 
 
 def _bundles(data: bytes, where: str, budget: Budget) -> Iterator[EmbeddedObject]:
-    """Yield the parts of bundles that lie one after the other with zeros between, as in a section .hip_fatbin."""
+    """Yield the parts of consecutive bundles with zeros in between, as in a section .hip_fatbin."""
     at = 0
     view = memoryview(data)
     while at < len(data):
@@ -139,19 +139,19 @@ def _bundles(data: bytes, where: str, budget: Budget) -> Iterator[EmbeddedObject
         elif data.startswith(_COMPRESSED, at):
             end, content = _unpacked(view[at:], budget)
             if not content.startswith(_BUNDLE):
-                raise ToolchainError("what its compressed bundle holds is no bundle")
+                raise ToolchainError("the content of its compressed bundle is not a bundle")
             _, parts = _plain(memoryview(content), where)
         elif data.startswith(_OFFLOAD, at):
             end, parts = _offload_binary(view[at:], where)
         else:
-            raise ToolchainError(f"the bytes at {at} begin no offload bundle")
+            raise ToolchainError(f"there is no offload bundle at byte {at}")
         yield from parts
         more = _NOT_ZERO.search(data, at + end)
         at = more.start() if more else len(data)
 
 
 def _plain(data: memoryview, where: str) -> tuple[int, list[EmbeddedObject]]:
-    """Return how long a bundle is, and its device code."""
+    """Return the length of a bundle, and its device code."""
     parts: list[EmbeddedObject] = []
     try:
         (count,) = struct.unpack_from("<Q", data, len(_BUNDLE))
@@ -169,16 +169,16 @@ def _plain(data: memoryview, where: str) -> tuple[int, list[EmbeddedObject]]:
             if size and not entry.startswith("host"):
                 parts.append(_part(entry, bytes(content), where))
     except struct.error as error:
-        raise ToolchainError("its bundle is cut short in the table of entries") from error
+        raise ToolchainError("its bundle is truncated in the table of entries") from error
     return end, parts
 
 
 def _offload_binary(data: memoryview, where: str) -> tuple[int, list[EmbeddedObject]]:
-    """Return how long an offload binary of version 1 is, and its image."""
+    """Return the length of an offload binary of version 1, and its image."""
     try:
         version, size, entry_at = struct.unpack_from("<IQQ", data, len(_OFFLOAD))
         if version != 1:
-            raise ToolchainError(f"its offload binary is of version {version}; 1 is known")
+            raise ToolchainError(f"its offload binary has version {version}; only 1 is supported")
         whole = _within(data, 0, size, "the offload binary")
         strings, count, image, image_bytes = struct.unpack_from("<QQQQ", whole, entry_at + 8)
         texts = {}
@@ -186,7 +186,7 @@ def _offload_binary(data: memoryview, where: str) -> tuple[int, list[EmbeddedObj
             key, value = struct.unpack_from("<QQ", whole, strings + 16 * index)
             texts[_c_string(whole, key)] = _c_string(whole, value)
     except struct.error as error:
-        raise ToolchainError("its offload binary is cut short") from error
+        raise ToolchainError("its offload binary is truncated") from error
     target = texts.get(b"arch", b"").decode(errors="backslashreplace")
     content = bytes(_within(whole, image, image_bytes, "the image of an offload binary"))
     amd = texts.get(b"triple", b"").startswith(b"amdgcn")
@@ -202,13 +202,13 @@ def _part(entry: str, data: bytes, where: str) -> EmbeddedObject:
 
 def _counted(count: int) -> int:
     if count > _MAX_ENTRIES:
-        raise ToolchainError(f"its bundle says that it has {count} entries")
+        raise ToolchainError(f"its bundle claims to have {count} entries")
     return count
 
 
 def _within(data: memoryview, start: int, size: int, what: str) -> memoryview:
     if start + size > len(data):
-        raise ToolchainError(f"its bundle is cut short: {what} ends at byte {start + size} of {len(data)}")
+        raise ToolchainError(f"its bundle is truncated: {what} ends at byte {start + size} of {len(data)}")
     return data[start : start + size]
 
 
@@ -217,7 +217,7 @@ def _c_string(data: memoryview, start: int, limit: int = 256) -> bytes:
 
 
 def _fat_sections(data: bytes, where: str, budget: Budget) -> Iterator[EmbeddedObject]:
-    """Yield the device code of a program, library or object file of a host."""
+    """Yield the device code of a host program, library or object file."""
     if int.from_bytes(data[18:20], "little") == _CUDA:
         raise NothingForGpusError("it is a cubin, machine code for NVIDIA GPUs")
     elf = Elf.read(data)
@@ -235,7 +235,7 @@ def _fat_sections(data: bytes, where: str, budget: Budget) -> Iterator[EmbeddedO
 
 
 def _embedded(data: bytes, where: str, passed: Sequence[tuple[int, int]]) -> Iterator[EmbeddedObject]:
-    """Yield the code objects that lie anywhere in a host's file, as Mojo's do, but for ranges that are passed over."""
+    """Yield code objects anywhere in a host file, as in Mojo's, except in the ranges that were read before."""
     behind = 0
     for match in _DEVICE_ELF.finditer(data):
         at = match.start()
@@ -262,10 +262,10 @@ def _archive(data: bytes, budget: Budget) -> Iterator[EmbeddedObject]:
     while at < len(data):
         header = data[at : at + 60]
         if len(header) < 60 or header[58:] != b"`\n" or not header[48:58].strip().isdigit():
-            raise ToolchainError(f"the archive is damaged: the bytes at {at} begin no member")
+            raise ToolchainError(f"the archive is damaged: there is no member at byte {at}")
         size = int(header[48:58])
         if at + 60 + size > len(data):
-            raise ToolchainError(f"the archive is cut short: a member ends at byte {at + 60 + size} of {len(data)}")
+            raise ToolchainError(f"the archive is truncated: a member ends at byte {at + 60 + size} of {len(data)}")
         name, content = header[:16].rstrip(), data[at + 60 : at + 60 + size]
         at += 60 + size + size % 2
         if name == b"//":
@@ -276,7 +276,7 @@ def _archive(data: bytes, budget: Budget) -> Iterator[EmbeddedObject]:
 
 
 def _member(name: bytes, content: bytes, names: bytes) -> tuple[bytes, bytes]:
-    """Return a member's name and content: long names lie in a table (GNU) or before the content (BSD)."""
+    """Return a member's name and content: long names are in a table (GNU) or before the content (BSD)."""
     if name.startswith(b"#1/") and name[3:].isdigit():
         length = int(name[3:])
         return content[:length].rstrip(b"\0"), content[length:]
@@ -296,27 +296,25 @@ def _member_parts(content: bytes, where: str, budget: Budget) -> Iterator[Embedd
 
 
 def _unpacked(data: memoryview, budget: Budget) -> tuple[int, bytes]:
-    """Return how long the compressed bundle at the beginning of the data is, and the bundle in it.
+    """Return the length of the compressed bundle at the start of the data, and the unpacked bundle.
 
     Raises:
-        ToolchainError: When it is damaged, larger than the budget, or compressed in a way that nothing here reads.
+        ToolchainError: When it is damaged, larger than the budget, or its compression is not supported.
     """
     try:
         version, method = struct.unpack_from("<HH", data, len(_COMPRESSED))
         if version not in _HEADERS:
-            raise ToolchainError(f"its compressed bundle is of version {version}; 1 to 3 are known")
+            raise ToolchainError(f"its compressed bundle has version {version}; 1 to 3 are supported")
         header = _HEADERS[version]
         *whole, size, _ = header.unpack_from(data, len(_COMPRESSED) + 4)
     except struct.error as error:
-        raise ToolchainError("its compressed bundle is cut short in the header") from error
+        raise ToolchainError("its compressed bundle is truncated in the header") from error
     start = len(_COMPRESSED) + 4 + header.size
     end = whole[0] if whole else len(data)
     if not start <= end <= len(data):
-        raise ToolchainError(f"its compressed bundle is cut short: it ends at byte {end} of {len(data)}")
+        raise ToolchainError(f"its compressed bundle is truncated: it ends at byte {end} of {len(data)}")
     if size > _MAX_RATIO * (end - start) + _FREE_BYTES:
-        raise ToolchainError(
-            f"its compressed bundle says that it unpacks {end - start} bytes to {size}: that is no code"
-        )
+        raise ToolchainError(f"its compressed bundle claims to unpack {end - start} bytes to {size}: that is not code")
     budget.spend(size)
     content = bytes(data[start:end])
     if method == _ZLIB:
@@ -324,9 +322,9 @@ def _unpacked(data: memoryview, budget: Budget) -> tuple[int, bytes]:
     elif method == _ZSTD:
         unpacked, used = _unzstd(content, size)
     else:
-        raise ToolchainError(f"its compressed bundle says compression {method}; 0 (zlib) and 1 (zstd) are known")
+        raise ToolchainError(f"its compressed bundle has compression {method}; 0 (zlib) and 1 (zstd) are supported")
     if len(unpacked) != size:
-        raise ToolchainError(f"its compressed bundle does not unpack to the {size} bytes that its header says")
+        raise ToolchainError(f"its compressed bundle does not unpack to the {size} bytes stated in its header")
     return (end if whole else start + used), unpacked
 
 
@@ -343,17 +341,17 @@ def _unzip(data: bytes, size: int) -> tuple[bytes, int]:
 def _unzstd(data: bytes, size: int) -> tuple[bytes, int]:
     """Return at most one byte more than ``size``, and how many bytes of the data that took.
 
-    Only bundles of version 1 do not say where they end; then it is where the next one's magic stands, as in clang.
+    Only version 1 bundles do not state their end; it is then at the next bundle's magic, as in clang.
     """
     module = zstd_module()
     if module is None:
         raise ToolchainError(
-            f"its bundle is compressed with zstd, and there is no module for that: {install_command('zstandard')}, use "
+            f"its bundle is compressed with zstd, and no module here reads that: {install_command('zstandard')}, use "
             "Python 3.14, or unpack it with clang-offload-bundler --unbundle"
         )
     following = data.find(_COMPRESSED)
     try:
-        if hasattr(module, "ZstdDecompressionReader"):  # zstandard, whose other calls cannot be bounded
+        if hasattr(module, "ZstdDecompressionReader"):  # zstandard, whose other calls have no size limit
             unpacked = module.ZstdDecompressor().stream_reader(data).read(size + 1)
         else:
             unpacked = module.ZstdDecompressor().decompress(data, size + 1)
@@ -363,7 +361,7 @@ def _unzstd(data: bytes, size: int) -> tuple[bytes, int]:
 
 
 def zstd_module() -> Any:
-    """Return the first module here that reads zstd; None if there is none."""
+    """Return the first installed module that reads zstd; None if there is none."""
     for name in _ZSTD_MODULES:
         try:
             return importlib.import_module(name)

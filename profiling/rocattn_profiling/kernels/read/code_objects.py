@@ -1,7 +1,7 @@
 """Read the AMDGPU code objects of any file, and check each for consistency.
 
-A code object says the same things up to three times: in the metadata note, in the kernel descriptors (which the
-hardware's packet processor goes by) and in its symbols. Contradictions mean a patched or miscompiled file,
+A code object states the same facts up to three times: in the metadata note, in the kernel descriptors (which the
+hardware's packet processor uses) and in its symbols. Contradictions mean a patched or miscompiled file,
 for which a tool's output may differ from what runs.
 """
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class CodeObjectError(RocattnError, ValueError):
-    """Raised when a file holds no AMDGPU code object that can be read; one line."""
+    """Raised when a file has no readable AMDGPU code object; one line."""
 
 
 class NoDeviceCodeError(CodeObjectError):
-    """Raised when a file is of a kind that holds none, or is whole and has none; one line."""
+    """Raised when a file cannot contain code objects, or is intact and has none; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class DeviceObject:
     """One AMDGPU code object of a file.
 
     Attributes:
-        name: The file's name, and where in it the code object lies: "app[gfx90a:xnack-]", "lib.a(k.o)[gfx942]".
-        target: Processor with features: "gfx942", "gfx90a:sramecc+:xnack-", "gfx11-generic"; "" if nothing says it.
-        version: Of the code object's format, 2 to 6; 0 if nothing says it.
-        kernels: What it says of each kernel, in its order; `KernelInfo.unknown` names what it does not say.
+        name: The file's name, and the code object's place in it: "app[gfx90a:xnack-]", "lib.a(k.o)[gfx942]".
+        target: Processor with features: "gfx942", "gfx90a:sramecc+:xnack-", "gfx11-generic"; "" if unknown.
+        version: Code object version, 2 to 6; 0 if unknown.
+        kernels: Metadata of each kernel, in file order; `KernelInfo.unknown` lists missing numbers.
         elf: The code object itself.
-        problems: A line for each contradiction between metadata, kernel descriptors and ELF header, and for what is
-            damaged; a code object with problems is still described as far as it can be.
-        unread: Whether something of it could not be read, rather than being said in two ways.
+        problems: One line for each contradiction between metadata, kernel descriptors and ELF header, and for damaged
+            data; a code object with problems is still described as far as possible.
+        unread: Whether a part could not be read, rather than being contradictory.
     """
 
     name: str
@@ -74,7 +74,7 @@ class DeviceObject:
 
 
 def read_objects(data: bytes, name: str) -> tuple[DeviceObject, ...]:
-    """Return the code objects of a file, in its order.
+    """Return the code objects of a file, in file order.
 
     Args:
         data: The file's content: a code object; an offload bundle, plain or compressed; a program or library with
@@ -82,7 +82,7 @@ def read_objects(data: bytes, name: str) -> tuple[DeviceObject, ...]:
         name: The file's name, for `DeviceObject.name` and error texts.
 
     Raises:
-        CodeObjectError: When it holds none, or none that can be read.
+        CodeObjectError: When it contains none, or none is readable.
     """
     devices: list[DeviceObject] = []
     counts: dict[str, int] = {}
@@ -95,9 +95,9 @@ def read_objects(data: bytes, name: str) -> tuple[DeviceObject, ...]:
         if not devices:
             kind = NoDeviceCodeError if isinstance(error, NothingForGpusError) else CodeObjectError
             raise kind(f"{name}: {error}") from error
-        devices.append(_unread(name, f"the rest of the file is left out: {error}"))
+        devices.append(_unread(name, f"the rest of the file is skipped: {error}"))
     if not devices:
-        raise NoDeviceCodeError(f"{name}: it holds no code for AMD GPUs")
+        raise NoDeviceCodeError(f"{name}: it contains no code for AMD GPUs")
     if all(each.problems and not each.kernels for each in devices):
         more = f" (and {len(devices) - 1} more code objects that cannot be read)" if len(devices) > 1 else ""
         raise CodeObjectError(f"{devices[0].name}: {devices[0].problems[0]}{more}")
@@ -105,7 +105,7 @@ def read_objects(data: bytes, name: str) -> tuple[DeviceObject, ...]:
 
 
 def _read(part: EmbeddedObject, name: str) -> DeviceObject:
-    """Describe a part as far as it can be."""
+    """Describe a part as far as possible."""
     if part.problem:
         return _unread(name, part.problem, part)
     try:
@@ -113,7 +113,7 @@ def _read(part: EmbeddedObject, name: str) -> DeviceObject:
     except ToolchainError as error:
         return _unread(name, str(error), part)
     if elf.os_abi in OTHER_RUNTIMES:
-        problem = f"it is made for {OTHER_RUNTIMES[elf.os_abi]}, not for HSA: its kernels cannot be read"
+        problem = f"it targets {OTHER_RUNTIMES[elf.os_abi]}, not HSA: its kernels cannot be read"
         return _unread(name, problem, part)
     reading = _Reading(elf)
     kernels = reading.kernels()
@@ -131,7 +131,7 @@ def _unread(name: str, problem: str, part: EmbeddedObject | None = None) -> Devi
 
 
 class _Reading:
-    """What can be had of one code object, though parts of it are damaged."""
+    """A reader of one code object that tolerates damaged parts."""
 
     def __init__(self, elf: Elf) -> None:
         self.problems: list[str] = []
@@ -146,7 +146,7 @@ class _Reading:
         self._processor = self.target.partition(":")[0]
 
     def kernels(self) -> list[KernelInfo]:
-        """Return its kernels: those of the metadata, then those that only have a descriptor."""
+        """Return its kernels: those in the metadata, then those with only a descriptor."""
         symbols: Mapping[str, Symbol] = {}
         descriptors: Mapping[str, KernelDescriptor] = {}
         try:
@@ -172,7 +172,7 @@ class _Reading:
             name = symbol.removesuffix(".kd")
             kernels.append(kernel_of_descriptor(shown(name), descriptors[symbol], self._processor, symbols.get(name)))
             if self.metadata is not None:
-                self.contradictions.append(f"{shown(name)}: it has a descriptor, but the metadata does not name it")
+                self.contradictions.append(f"{shown(name)}: it has a descriptor, but is not in the metadata")
         if kernels and self.metadata is None and not self.problems:
             self.problems.append(_OLD if code_object_version(self._elf) == _OLD_VERSION else _NO_METADATA)
         return kernels
@@ -187,9 +187,9 @@ class _Reading:
 
 _MAX_PROBLEMS = 20
 _OLD_VERSION = 2
-_OLD = "code object version 2: its metadata, a YAML text, is not read; spills, block and arguments are unknown"
-_NO_METADATA = "it has no metadata: registers are those that a launch allocates; spills, block, arguments are unknown"
-# The metadata's own version is [1, n] with this n for each version of the format.
+_OLD = "code object version 2: its YAML metadata is not supported; spills, block and arguments are unknown"
+_NO_METADATA = "it has no metadata: register counts are those allocated at launch; spills, block, arguments are unknown"
+# Code object version -> n, where the metadata's version is [1, n].
 _METADATA_MINORS = {3: 0, 4: 1, 5: 2, 6: 2}
 _EXACT = {
     "wave_size": (".wavefront_size", "lanes per wave"),
@@ -200,12 +200,12 @@ _EXACT = {
 
 
 def _object_contradictions(elf: Elf, metadata: dict[str, Any] | None, container_target: str) -> list[str]:
-    """Return what the ELF header, the metadata and the container do not agree on.
+    """Return the contradictions between the ELF header, the metadata and the container.
 
     Args:
         elf: The code object.
         metadata: Its metadata, if any.
-        container_target: What an offload bundle says that it is for; "" if nothing does.
+        container_target: Its target according to an offload bundle; "" without one.
     """
     problems = []
     target, version = target_of_flags(elf), code_object_version(elf)
@@ -213,11 +213,11 @@ def _object_contradictions(elf: Elf, metadata: dict[str, Any] | None, container_
     if isinstance(named, str) and target and target_of_triple(named) != target:
         problems.append(f"its ELF header says {target}, its metadata {shown(named, 80)}")
     if not target:
-        problems.append(f"its ELF header has processor number {elf.flags & 0xFF:#x}, which is not known here")
+        problems.append(f"its ELF header has an unknown processor number {elf.flags & 0xFF:#x}")
     if container_target and target and not _fits(container_target, target):
-        problems.append(f"its bundle says that it is for {container_target}, its ELF header says {target}")
+        problems.append(f"its bundle says {container_target}, its ELF header says {target}")
     said = metadata.get("amdhsa.version") if metadata else None
-    # Hand-written metadata often says an older version than the file has: nothing hangs on that.
+    # Hand-written metadata often has an older version than the file, which is harmless.
     fine = [[1, minor] for minor in range(_METADATA_MINORS.get(version, -1) + 1)]
     if said is not None and fine and said not in fine:
         problems.append(f"its ELF header says code object version {version}, its metadata {shown(repr(said), 40)}")
@@ -225,7 +225,7 @@ def _object_contradictions(elf: Elf, metadata: dict[str, Any] | None, container_
 
 
 def _fits(container: str, target: str) -> bool:
-    """Whether both name the same processor, and no feature is on in one and off in the other."""
+    """Return whether both are the same processor, and no feature is on in one and off in the other."""
     mine, other = container.split(":"), target.split(":")
     opposite = {feature[:-1] + ("-" if feature[-1] == "+" else "+") for feature in mine[1:]}
     return mine[0] == other[0] and not opposite & set(other[1:])
@@ -234,22 +234,22 @@ def _fits(container: str, target: str) -> bool:
 def _kernel_contradictions(
     file_type: int, symbols: Mapping[str, Symbol], entry: dict[str, Any], kernel: KernelInfo, processor: str
 ) -> list[str]:
-    """Return what a kernel's metadata, descriptor and symbol do not agree on.
+    """Return the contradictions between a kernel's metadata, descriptor and symbol.
 
     Args:
-        file_type: Of the ELF file.
+        file_type: Type of the ELF file.
         symbols: Its symbols.
         entry: The kernel's metadata.
-        kernel: What was read of both.
-        processor: What it is for.
+        kernel: The kernel as read from both.
+        processor: Its target processor.
     """
     name, descriptor = shown(kernel.symbol), kernel.descriptor
     if descriptor is None:
-        return [f"{name}: the metadata names it, but there is no descriptor {shown(descriptor_symbol(entry))}"]
+        return [f"{name}: it is in the metadata, but has no descriptor {shown(descriptor_symbol(entry))}"]
     problems = []
     for attribute, (key, what) in _EXACT.items():
         said, has = entry.get(key), getattr(descriptor, attribute)
-        # Hand-written kernels leave the size of the arguments out of the descriptor: nothing reads it there.
+        # Hand-written kernels omit the argument size from the descriptor, where nothing reads it.
         unsaid = attribute == "kernarg_bytes" and has == 0
         decodable = attribute != "wave_size" or gfx_major(processor)
         if said is not None and said != has and not unsaid and decodable:
@@ -258,14 +258,14 @@ def _kernel_contradictions(
         problems += [f"{name}: {text}" for text in _registers(kernel)]
     mode = entry.get(".workgroup_processor_mode")
     if mode is not None and descriptor.wgp_mode is not None and bool(mode) != descriptor.wgp_mode:
-        problems.append(f"{name}: metadata and descriptor do not agree on WGP mode")
+        problems.append(f"{name}: metadata and descriptor disagree on WGP mode")
     if file_type != RELOCATABLE:
         problems += _entry_point(symbols, entry, descriptor, name)
     return problems
 
 
 def _registers(kernel: KernelInfo) -> list[str]:
-    """Return how the registers that a launch allocates are too few; more than are used is fine (to limit the waves)."""
+    """Return problems of too few allocated registers; more than are used is fine, to limit the waves."""
     descriptor, problems = kernel.descriptor, []
     assert descriptor is not None
     for said, has, what in (
@@ -285,7 +285,7 @@ def _registers(kernel: KernelInfo) -> list[str]:
 def _entry_point(
     symbols: Mapping[str, Symbol], entry: dict[str, Any], descriptor: KernelDescriptor, name: str
 ) -> list[str]:
-    """Hold the descriptor's entry against the function's symbol, where the file has both."""
+    """Compare the descriptor's entry point with the function's symbol, if the file has both."""
     function, place = symbols.get(entry[".name"]), symbols.get(descriptor_symbol(entry))
     if function is None or place is None or place.value + descriptor.entry == function.value:
         return []

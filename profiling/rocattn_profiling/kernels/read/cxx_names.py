@@ -1,7 +1,7 @@
-"""C++ symbols as sources have them, by LLVM's llvm-cxxfilt or binutils' c++filt, where one is here.
+"""Demangle C++ symbols with LLVM's llvm-cxxfilt or binutils' c++filt, if installed.
 
-They are for people: what is compared and what is written as JSON goes by the symbol. The symbols are anybody's, and a
-short one may unfold to gigabytes, so the program that unfolds them has little time, memory and room.
+The names are for display only: comparisons and JSON use the symbols. Symbols are untrusted, and a short one may expand
+to gigabytes, so the demangler's time, memory and output are limited.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from rocattn_profiling.kernels.read.disassembly import find_tools
 _SYMBOL = re.compile(r"_Z[\w.$]+", re.ASCII)
 _TIMEOUT_S = 5.0
 _MAX_MEMORY_BYTES, _MAX_OUTPUT_BYTES = 1 << 29, 128 << 20
-_LONGEST = 1 << 14  # characters of a name; Composable Kernel's have thousands
+_LONGEST = 1 << 14  # most characters of a name; Composable Kernel's have thousands
 
 
 def readable(symbols: Iterable[str]) -> dict[str, str]:
-    """Return the names of C++ symbols; those that no program here can read are left out."""
+    """Return symbol -> demangled name, without those that no demangler here can read."""
     left = [symbol for symbol in dict.fromkeys(symbols) if _SYMBOL.fullmatch(symbol)]
     names: dict[str, str] = {}
     end = time.monotonic() + _TIMEOUT_S
     for tool in _tools() if left else ():
-        names |= _ask(tool, left, end - time.monotonic())  # an older one does not know bfloat16, say
+        names |= _ask(tool, left, end - time.monotonic())  # older tools do not know bfloat16, for example
         left = [symbol for symbol in left if symbol not in names]
         if not left:
             break
@@ -41,13 +41,13 @@ def _tools() -> list[str]:
 
 
 def _ask(tool: str, symbols: Sequence[str], timeout_s: float) -> dict[str, str]:
-    """Return the names that a program knows; none if it fails."""
+    """Return the names that a demangler can read; none if it fails."""
     try:
         with (
             tempfile.TemporaryFile() as out,
             subprocess.Popen([tool], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.DEVNULL) as process,
         ):
-            try:  # it waits for its input
+            try:  # it may still be waiting for input
                 resource.prlimit(process.pid, resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_MAX_OUTPUT_BYTES, _MAX_OUTPUT_BYTES))
                 resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))

@@ -1,10 +1,10 @@
 """Disassemble a code object with LLVM into text that `parse_assembly` reads.
 
-LLVM's library of the package rocm-llvm-python is asked first, in a fork, which damaged code may end. It reads no line
-tables: a code object that has one goes to an llvm-objdump first.
+LLVM's library from the package rocm-llvm-python is tried first, in a fork, because damaged code may crash it. It reads
+no line tables: a code object with one goes to llvm-objdump first.
 
-What llvm-objdump prints of AMDGPU code ends in a comment with the instruction's address and encoding. Branch targets
-are computed from that: versions differ in how they print them, and none names a function's own first instruction.
+Each line of llvm-objdump's AMDGPU output ends in a comment with the instruction's address and encoding. Branch targets
+are computed from these: versions print them differently, and none labels a function's own first instruction.
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
     from rocattn.toolchain.elf import Elf, Symbol
 
-    # An instruction in its place: its address, where a branch goes, and its file and line.
+    # Address, instruction, target address of a branch, and (file, line).
     Line = tuple[int, "_Said", int | None, tuple[str, str] | None]
 
 MAX_CODE_BYTES = 32 << 20
 _TIMEOUT_S = 120.0
 _LIBRARY = "librocmllvm.so"
-_NEWEST, _OLDEST = 40, 14  # of the names llvm-objdump-NN
+_NEWEST, _OLDEST = 40, 14  # versions NN to look for in llvm-objdump-NN
 _STT_FUNC, _STT_OLD_KERNEL, _OLD_DESCRIPTOR_BYTES = 2, 10, 256
 _INSTRUCTION = re.compile(r"\s+(\S+)\s*(.*?)\s*// ([0-9A-F]+): ([0-9A-F]{8})")
 _HEADER = re.compile(r"([0-9a-f]{16}) <")
 _SOURCE = re.compile(r"; (.+):(\d+)(?: \(discriminator \d+\))?$")
-_MAX_OVERLAP = 2  # of what functions take, over the code: two symbols may name the same instructions
-_MAX_UNREADABLE = 0.01  # share of a code object's instructions: more, and the tool is too old for the processor
-_FIRST_LLVM = {"gfx950": 20, "gfx1250": 22, "gfx1251": 23}  # that reads it; 19 reads all others here
-_REFUSED: dict[tuple[str, str], str] = {}  # tool and processor that it does not know -> that in words
+_MAX_OVERLAP = 2  # bytes of all functions over bytes of code: two symbols may share code
+_MAX_UNREADABLE = 0.01  # share of instructions; above it, the tool is too old for the processor
+_FIRST_LLVM = {"gfx950": 20, "gfx1250": 22, "gfx1251": 23}  # first version that reads it; 19 reads all others
+_REFUSED: dict[tuple[str, str], str] = {}  # (tool, processor it does not know) -> reason
 
 
 class DisassemblyError(RocattnError, RuntimeError):
-    """Raised when nothing here disassembles a processor's code, or fails; one line with the reason and the remedy."""
+    """Raised when no tool here can disassemble the code; one line with reason and remedy."""
 
 
 class _UnknownProcessorError(DisassemblyError):
-    """Raised when a tool does not know a processor: the next kernel for it would be refused as well."""
+    """Raised when a tool does not know a processor: it would reject the next kernel as well."""
 
 
 def disassemble(device: DeviceObject) -> str:
-    """Return a code object's assembly text, with ``.loc`` lines where it has a line table.
+    """Return a code object's assembly text, with ``.loc`` lines if it has a line table.
 
-    It has each function from its first instruction to its last as its symbol says, and the descriptors as far as
-    `parse_assembly` asks for them. Which instructions are spills, and which have no source line, only a compiler's own
-    text says. The few that a tool cannot read, being older than the compiler, are there as `UNREADABLE`.
+    The text has all instructions of each function, by the size of its symbol, and the descriptor fields that
+    `parse_assembly` needs. Only a compiler's own text marks spills and instructions without a source line. The few
+    instructions that a tool older than the compiler cannot read appear as `UNREADABLE`.
 
     Raises:
         DisassemblyError: When no llvm-objdump here knows the processor, or it fails.
@@ -80,7 +80,7 @@ def disassemble(device: DeviceObject) -> str:
     except ToolchainError as error:
         raise DisassemblyError(str(error)) from error
     if not functions:
-        raise DisassemblyError("it has no symbols of functions, so nothing says where its kernels begin")
+        raise DisassemblyError("it has no function symbols, so the start of its kernels is unknown")
     reasons = []
     for tool in find_disassemblers(lines=bool(elf.named(".debug_line"))):
         reason = _REFUSED.get((tool, device.processor))
@@ -99,31 +99,31 @@ def disassemble(device: DeviceObject) -> str:
 
 
 def llvm_remedy(first: int = 20) -> str:
-    """Return how to install an LLVM of at least a version, or how ROCm's is found.
+    """Return how to install LLVM of at least this version, or how to find ROCm's.
 
-    The default reads every target there are kernels for.
+    The default version reads every target that rocattn has kernels for.
     """
     package = [] if _library() or platform.machine() != "x86_64" else [install_command("rocm-llvm-python")]
     return ", ".join([*package, f"install LLVM {first} or newer (apt install llvm-{first})", "or set ROCM_PATH"])
 
 
 def find_disassemblers(*, lines: bool = False) -> list[str]:
-    """Return LLVM's library, if its package is installed, and every llvm-objdump here; the first that are for lines."""
+    """Return LLVM's library, if installed, and every llvm-objdump; with ``lines``, llvm-objdump first."""
     library = [str(path) for path in [_library()] if path]
     return [*find_objdumps(), *library] if lines else [*library, *find_objdumps()]
 
 
 def find_objdumps() -> list[str]:
-    """Return every llvm-objdump here: ROCm's, then those on PATH by version, the newest first."""
+    """Return every llvm-objdump here: ROCm's, then those on PATH, newest version first."""
     return find_tools("llvm-objdump")
 
 
 @cache
 def _library() -> Path | None:
-    """Return LLVM's shared library of the package rocm-llvm-python."""
+    """Return the shared library of LLVM in the package rocm-llvm-python."""
     try:
         spec = find_spec("rocm.llvm")
-    except ModuleNotFoundError:  # not even others of ROCm's packages
+    except ModuleNotFoundError:  # no ROCm package at all
         return None
     path = Path(spec.origin).parent / _LIBRARY if spec and spec.origin else None
     return path if path and path.is_file() else None
@@ -148,19 +148,19 @@ def _llvm(path: str) -> ctypes.CDLL:
 
 @cache
 def _knows(path: str, processor: str) -> str:
-    """Return why LLVM's library does not read a processor's code, or "": asked in a process that it may end."""
+    """Return why LLVM's library cannot read a processor's code, or "". A separate process asks, as it may crash."""
     ask = "import sys; from {0} import _llvm; _llvm(sys.argv[1]).LLVMCreateDisasmCPU(*{1})"
     arguments = "(b'amdgcn-amd-amdhsa', sys.argv[2].encode(), None, 0, None, None) or sys.exit(1)"
     command = [sys.executable, "-c", ask.format(__name__, arguments), path, processor]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{_LIBRARY} does not answer ({error})"
-    return f"{_LIBRARY} does not know it" if done.returncode or "not a recognized" in done.stderr else ""
+        return f"{_LIBRARY} does not respond ({error})"
+    return f"{_LIBRARY} does not support it" if done.returncode or "not a recognized" in done.stderr else ""
 
 
 def find_tools(name: str) -> list[str]:
-    """Return every program of LLVM with this name: ROCm's, then those on PATH by version, the newest first."""
+    """Return every LLVM program with this name: ROCm's, then those on PATH, newest version first."""
     root = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
     paths = [root / folder / name for folder in ("lib/llvm/bin", "llvm/bin")]
     tools = [str(path) for path in paths if os.access(path, os.X_OK)]
@@ -174,7 +174,7 @@ def find_tools(name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Where a function's instructions lie."""
+    """Address range of a function."""
 
     name: str
     start: int
@@ -183,7 +183,7 @@ class _Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Said:
-    """What a tool prints of an instruction, and its line as assembly text; ``ends`` if the next one is not run next."""
+    """An instruction as printed by a tool, and as assembly text; ``ends`` if the next one does not run next."""
 
     mnemonic: str
     operands: str
@@ -195,21 +195,23 @@ class _Said:
 
 @lru_cache(maxsize=1 << 15)
 def _said(mnemonic: str, operands: str) -> _Said:
-    readable = not mnemonic.startswith((".", "<"))  # ".long 0x7fb01514": newer than the tool
+    readable = not mnemonic.startswith((".", "<"))  # ".long 0x7fb01514": unknown to the tool
     text = f"\t{mnemonic if readable else UNREADABLE} {operands}".rstrip()
     return _Said(mnemonic, operands, text, is_branch(mnemonic), ends_flow(mnemonic), readable)
 
 
 def _functions(elf: Elf) -> list[_Span]:
-    """Return the functions by address; one without a size ends where the next begins, or its section ends.
+    """Return the functions by address; one without a size ends at the next function, or with its section.
 
     Raises:
         ToolchainError: When the file is damaged, not linked, or too large.
     """
     if elf.type == RELOCATABLE:
-        raise ToolchainError("it is not linked, so its branches may lead anywhere: ld.lld -shared IN.o -o OUT.hsaco")
+        raise ToolchainError(
+            "it is not linked, so its branch targets are unknown: use ld.lld -shared IN.o -o OUT.hsaco"
+        )
     symbols = {
-        symbol.value: symbol  # one of those that begin at the same place
+        symbol.value: symbol  # one of those at the same address
         for symbol in elf.symbols.values()
         if symbol.type in {_STT_FUNC, _STT_OLD_KERNEL} and symbol.name.isprintable()
     }
@@ -234,12 +236,12 @@ def _range(elf: Elf, symbol: Symbol, following: int) -> tuple[int, int]:
 
 
 def _text(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> str:
-    """Run a tool and return what it prints as assembly text.
+    """Run a tool and return its output as assembly text.
 
     Args:
-        device: The code object to give it.
-        elf: It, read.
-        functions: Where its functions lie.
+        device: The code object.
+        elf: Its ELF file.
+        functions: Its functions.
         tool: The program.
 
     Raises:
@@ -249,20 +251,20 @@ def _text(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> 
         return _assembled(device, elf, _printed(device, functions, tool), tool)
     if refused := _knows(tool, device.processor):
         raise _UnknownProcessorError(refused)
-    _llvm(tool)  # once for all forks
+    _llvm(tool)  # loaded once, for all forks
     try:
         return apart(lambda: _assembled(device, elf, _decoded(device, elf, functions, tool), tool))
-    except CrashedError as error:  # some words end LLVM
+    except CrashedError as error:  # some encodings crash LLVM
         raise DisassemblyError(f"{_LIBRARY} crashes on it ({error})") from error
 
 
 def _assembled(device: DeviceObject, elf: Elf, read: Iterable[tuple[_Span, list[Line]]], tool: str) -> str:
-    """Return what a tool read of each function as assembly text."""
+    """Return the instructions that a tool read as assembly text."""
     writer = _Writer(device, elf)
     for span, instructions in read:
         writer.function(span, instructions)
     if not writer.instructions:
-        raise DisassemblyError(f"{tool} finds no instructions in it")
+        raise DisassemblyError(f"{tool} found no instructions in it")
     if writer.unreadable > _MAX_UNREADABLE * writer.instructions:
         share = f"over {100 * _MAX_UNREADABLE:g} % of its instructions"
         raise DisassemblyError(f"{tool} is too old: it cannot read {share}")
@@ -270,15 +272,15 @@ def _assembled(device: DeviceObject, elf: Elf, read: Iterable[tuple[_Span, list[
 
 
 def _decoded(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[Line]]]:
-    """Yield each function with its instructions, as LLVM's library reads them."""
+    """Yield each function with its instructions, decoded by LLVM's library."""
     llvm = _llvm(tool)
     context = llvm.LLVMCreateDisasmCPU(b"amdgcn-amd-amdhsa", device.processor.encode(), None, 0, None, None)
     text = ctypes.create_string_buffer(1024)
-    read: dict[int, tuple[_Said, int]] = {}  # by the words that tell how long an instruction is: many recur
+    read: dict[int, tuple[_Said, int]] = {}  # by encoding, one or two words: many recur
     for span in functions:
         within = (each for each in elf.sections if each.address <= span.start < each.address + each.bytes)
         if (section := next(within, None)) is None:
-            raise DisassemblyError(f"it is damaged: {span.name} begins in none of its sections")
+            raise DisassemblyError(f"it is damaged: {span.name} starts outside all sections")
         code = elf.content(section)[span.start - section.address : span.end - section.address]
         start = ctypes.addressof(held := ctypes.create_string_buffer(code, len(code)))
         words = array("I", code[: len(held) & ~3])
@@ -305,19 +307,19 @@ def _decoded(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) 
 
 
 def _printed(device: DeviceObject, functions: list[_Span], tool: str) -> Iterator[tuple[_Span, list[Line]]]:
-    """Yield each function with its instructions, as llvm-objdump prints them."""
+    """Yield each function with its instructions, as printed by llvm-objdump."""
     with tempfile.TemporaryDirectory(prefix="rocattn-objdump-") as folder:
         code, printed = Path(folder, "code.hsaco"), Path(folder, "code.txt")
         code.write_bytes(device.elf)
         command = [tool, "--disassemble", "--line-numbers", "--no-show-raw-insn", code.name]
         try:
             with printed.open("wb") as out:
-                done = subprocess.run(  # a crash, which is how it says "unknown processor", leaves its core there
+                done = subprocess.run(  # in this folder, as it crashes on unknown processors and leaves a core file
                     command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE,
                     timeout=_TIMEOUT_S, check=False,
                 )  # fmt: skip
         except OSError as error:
-            raise DisassemblyError(f"{tool} does not start ({error.strerror})") from error
+            raise DisassemblyError(f"{tool} could not be started ({error.strerror})") from error
         except subprocess.TimeoutExpired as error:
             raise DisassemblyError(f"{tool} took longer than {_TIMEOUT_S:.0f} s") from error
         if done.returncode:
@@ -327,18 +329,18 @@ def _printed(device: DeviceObject, functions: list[_Span], tool: str) -> Iterato
 
 
 def _complaint(tool: str, status: int, output: str) -> DisassemblyError:
-    """Return what to raise for a tool that fails, in a few words."""
+    """Return the exception for a failed tool."""
     if "not yet supported" in output or "find target" in output:
-        return _UnknownProcessorError(f"{tool} does not know it")
+        return _UnknownProcessorError(f"{tool} does not support it")
     if status < 0:
         return DisassemblyError(f"{tool} crashes on it")
     lines = [line for line in output.splitlines() if line.strip()]
-    said = f"fails: {shown(lines[0], 120)}" if lines else "fails without a word"
+    said = f"fails: {shown(lines[0], 120)}" if lines else "fails without a message"
     return DisassemblyError(f"{tool} {said}")
 
 
 def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple[_Span, list[Line]]]:
-    """Yield each function with its instructions; what lies between functions is padding."""
+    """Yield each function with its instructions; lines between functions are padding."""
     spans = iter(functions)
     span = next(spans, None)
     source: tuple[str, str] | None = None
@@ -368,14 +370,14 @@ def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple
 
 
 def _target(address: int, word: int) -> int:
-    """Return where a branch goes: its low 16 bits count words from the next instruction, forwards or backwards."""
+    """Return a branch's target address: its low 16 bits are a signed offset in words from the next instruction."""
     words = word & 0xFFFF
     return address + 4 + 4 * (words - 0x10000 if words & 0x8000 else words)
 
 
 @dataclass(slots=True)
 class _Writer:
-    """The assembly text."""
+    """A writer of assembly text."""
 
     device: DeviceObject
     elf: Elf
@@ -401,7 +403,7 @@ class _Writer:
                 lines.append(f"{_label(address)}:")
                 reachable = True
             if not reachable and said.mnemonic == "s_nop":
-                continue  # the assembler's, to align the loop behind it
+                continue  # the assembler's padding, to align the next loop
             reachable = not said.ends
             if source and source != current:
                 self._location(*source)
@@ -443,7 +445,7 @@ def _label(address: int) -> str:
 
 
 def _compilers(elf: Elf) -> list[str]:
-    """Return who compiled it, by its section .comment; the linker, which is named there too, left out."""
+    """Return the compilers in section .comment, without the linker, which is listed there, too."""
     try:
         content = b"\0".join(elf.content(section) for section in elf.named(".comment"))
     except ToolchainError:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 
 class Pipe(Enum):
-    """The pipe that an instruction is issued to; a `HINT` takes an issue slot only: s_delay_alu, s_nop, s_clause."""
+    """The pipe that an instruction is issued to; a `HINT` only takes an issue slot: s_delay_alu, s_nop, s_clause."""
 
     MATRIX = "matrix"
     VECTOR = "vector"
@@ -24,11 +24,11 @@ class Pipe(Enum):
     HINT = "hint"
     OTHER = "other"
 
-    __hash__ = object.__hash__  # Enum's is Python code, and these are counted by the million
+    __hash__ = object.__hash__  # Enum's is slow Python code, and millions are counted
 
 
 class Role(Enum):
-    """The purpose of a vector or LDS instruction: the first role that fits."""
+    """The purpose of a vector or LDS instruction: the first that applies."""
 
     CROSS_LANE = "cross_lane"
     TRANSCENDENTAL = "transcendental"
@@ -39,7 +39,7 @@ class Role(Enum):
 
 
 class Access(Enum):
-    """The direction of a memory instruction; direct-to-LDS loads are loads of global memory."""
+    """The direction of a memory instruction; direct-to-LDS loads are global loads."""
 
     LOAD = "load"
     STORE = "store"
@@ -48,13 +48,13 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a mnemonic is.
+    """The operation of a mnemonic.
 
     Attributes:
-        unit, role: See there.
-        access, width: For memory: direction, and bytes that each lane moves (0 if the mnemonic does not say).
-        flops: For matrix products: floating-point (or integer) operations of the wave, 2 * M * N * K * blocks. Those
-            of sparse products count the dense K.
+        unit, role: See `Pipe` and `Role`.
+        access, width: For memory: direction, and bytes per lane (0 if the mnemonic does not say).
+        flops: For matrix products: floating-point (or integer) operations per wave, 2 * M * N * K * blocks. Sparse
+            products count the dense K.
     """
 
     unit: Pipe
@@ -66,7 +66,7 @@ class Operation:
 
 @lru_cache(maxsize=1 << 14)
 def classify(mnemonic: str) -> Operation:
-    """Return what a mnemonic is, whatever its operands; of an unknown one only the unit is certain."""
+    """Return a mnemonic's operation, whatever its operands; if it is unknown, only the unit is certain."""
     for known, operation in _FIXED:
         if known.match(mnemonic):
             return operation
@@ -80,11 +80,11 @@ def classify(mnemonic: str) -> Operation:
 
 @lru_cache(maxsize=1 << 14)
 def lane_flops(mnemonic: str) -> int:
-    """Return the floating-point operations of one lane in a vector instruction that is no matrix product.
+    """Return the floating-point operations per lane of a vector instruction, matrix products excluded.
 
     A fused multiply-add counts 2, other arithmetic and transcendental functions 1, packed instructions twice that; a
-    dot product of n pairs 2 n. Comparisons, minima, maxima and conversions count nothing (ROCm Compute Profiler's VALU
-    FLOPs count the same: ADD, MUL, FMA, TRANS).
+    dot product of n pairs 2 n. Comparisons, minima, maxima and conversions do not count (as in ROCm Compute Profiler's
+    VALU FLOPs: ADD, MUL, FMA, TRANS).
     """
     if match := _DOT.match(mnemonic):
         return 2 * int(match[1])
@@ -95,46 +95,46 @@ def lane_flops(mnemonic: str) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def lane_product_flops(mnemonic: str) -> int:
-    """Return those of `lane_flops` that are products added to a sum, as matrix products are made of."""
+    """Return the part of `lane_flops` from multiply-adds, which matrix products consist of."""
     match = _ARITHMETIC.match(mnemonic)
     return lane_flops(mnemonic) if _DOT.match(mnemonic) or (match and _FUSED.match(match[2])) else 0
 
 
 @lru_cache(maxsize=1 << 14)
 def is_branch(mnemonic: str) -> bool:
-    """Whether it goes to the label among its operands."""
+    """Return whether it is a branch to the label in its operands."""
     return bool(_BRANCH.match(mnemonic))
 
 
 @lru_cache(maxsize=1 << 14)
 def is_indirect(mnemonic: str) -> bool:
-    """Whether it goes to an address that no operand names."""
+    """Return whether it jumps to an address in a register."""
     return bool(_INDIRECT.match(mnemonic))
 
 
 def is_call(mnemonic: str) -> bool:
-    """Whether it calls a function, and goes on behind itself when that returns."""
+    """Return whether it calls a function that returns to the next instruction."""
     return mnemonic.startswith(("s_swappc", "s_call"))
 
 
 @lru_cache(maxsize=1 << 14)
 def ends_flow(mnemonic: str) -> bool:
-    """Whether the next instruction in the text is not the next to run."""
+    """Return whether execution never continues with the next instruction in the text."""
     return bool(_NO_FALL_THROUGH.match(mnemonic))
 
 
 def waits_for_waves(mnemonic: str) -> bool:
-    """Whether it is a barrier: on gfx12 only the second of its two halves, s_barrier_signal and s_barrier_wait."""
+    """Return whether it is a barrier: on gfx12 only s_barrier_wait, the second half, not s_barrier_signal."""
     return mnemonic in {"s_barrier", "s_barrier_wait"}
 
 
 def is_wide_fence(mnemonic: str, operands: str) -> bool:
-    """Whether it is a fence of gfx12 beyond the block, which only operands tell."""
+    """Return whether it is a gfx12 fence with a scope beyond the block, which is in the operands."""
     return mnemonic.startswith(("global_inv", "global_wb")) and operands.endswith(("SCOPE_DEV", "SCOPE_SYS"))
 
 
 def integer(text: str) -> int | None:
-    """Return a number as assemblers write it ("8", "0x40"); None for what is none."""
+    """Parse a number in assembler syntax ("8", "0x40"); None if it is not a number."""
     try:
         return int(text, 0)
     except ValueError:
@@ -142,11 +142,11 @@ def integer(text: str) -> int | None:
 
 
 def idioms(mnemonics: Counter[str]) -> tuple[str, ...]:
-    """Return what an engineer would name in a stretch of code: fences, atomics, flat accesses, divisions and so on.
+    """Return the costly idioms in code: fences, atomics, flat accesses, divisions and so on.
 
-    LLVM writes a division of integers with v_rcp_iflag, one of floats with v_div_fmas; a waterfall loop, which goes
-    over the values that lanes hold in a register, with v_readfirstlane, a comparison and s_and_saveexec; expf to the
-    last bit with v_rndne and v_ldexp about v_exp. Copies from and to AGPRs are named where products have fewer.
+    LLVM emits v_rcp_iflag for an integer division, v_div_fmas for a float division; v_readfirstlane, a comparison and
+    s_and_saveexec for a waterfall loop over the values that lanes hold in a register; v_rndne and v_ldexp around v_exp
+    for an exact expf. AGPR copies count as an idiom if they outnumber the matrix products.
     """
     kinds = mnemonics.keys()
     found = {name for name, known in _IDIOMS if any(map(known.match, kinds))}
@@ -162,7 +162,7 @@ def idioms(mnemonics: Counter[str]) -> tuple[str, ...]:
 
 
 def idioms_weight(named: Collection[str]) -> int:
-    """Return a number that is larger the costlier idioms are: one outweighs all that cost less."""
+    """Return a number that grows with the cost of idioms: each outweighs all cheaper ones together."""
     return sum(1 << _COSTS.index(name) for name in named if name in _COSTS)
 
 
@@ -175,8 +175,10 @@ def _is_product(mnemonic: str) -> bool:
 
 
 def has_lane_exchange(operands: str) -> bool:
-    """Whether operands hold a DPP modifier, with which any vector instruction reads other lanes."""
-    return ("_" in operands or "dpp8" in operands) and bool(_DPP.search(operands))  # few have either
+    """Return whether operands have a DPP modifier, with which any vector instruction reads other lanes."""
+    return ("_" in operands or "dpp8" in operands) and bool(
+        _DPP.search(operands)
+    )  # a fast check first: few have either
 
 
 CALL, FENCE = "function call", "fence"
@@ -184,9 +186,9 @@ _COSTS = (
     "AGPR copies", "vector load of one address", "LDS atomic", "exact exponential", "exact division",
     "integer division", "f32 made f64", "flat access", "waterfall loop", CALL, "global atomic", FENCE,
 )  # fmt: skip
-"""Idioms, the costliest last: judgement, as that of all orders here."""
+"""Idioms, costliest last; the order is a judgment call."""
 _IDIOMS = (
-    # Beyond the block: a barrier alone has RDNA invalidate gl0; gfx12's tell their scope in operands.
+    # Beyond the block: on RDNA a barrier alone invalidates gl0; gfx12's fences have their scope in the operands.
     (FENCE, re.compile(r"buffer_(?:gl1_inv|inv|wb\w*)$|s_gl1_inv")),
     (CALL, re.compile(r"s_swappc|s_call")),
     ("flat access", re.compile(r"flat_(?:load|store|atomic)")),
@@ -196,7 +198,7 @@ _IDIOMS = (
 )
 _TOGETHER = (
     ("waterfall loop", ("v_readfirstlane", "v_cmp", "s_and_saveexec")),
-    ("integer division", ("v_mul_hi_u32", "v_cmp_le_u32", "v_cndmask")),  # by what does not change in the loop
+    ("integer division", ("v_mul_hi_u32", "v_cmp_le_u32", "v_cndmask")),  # by a loop-invariant divisor
     ("exact exponential", ("v_exp_f32", "v_rndne_f32", "v_ldexp_f32")),
 )
 _ATOMICS = {Pipe.GLOBAL: "global atomic", Pipe.LDS: "LDS atomic"}
@@ -235,9 +237,9 @@ _ARITHMETIC = re.compile(
 _FUSED = re.compile(r"fma|mad|mac|div_fmas")
 _MATRIX = re.compile(r"v_(?:s?wmmac?|mfma|smfmac)_")
 _SHAPE = re.compile(r"_(\d+)x(\d+)x(\d+)(?:_(\d+)b)?")
-# Several products in one instruction: gfx940 and later write how many ("_4b_"), before that these depths mean it.
+# Several products in one instruction: gfx940 and later state the number ("_4b_"), before, these depths imply it.
 _SEVERAL_PRODUCTS = re.compile(r"x(?:1f32|4f16|2bf16|4bf16_1k|4i8)$")
-_PRODUCTS = {4: 16, 16: 4, 32: 2}  # by rows
+_PRODUCTS = {4: 16, 16: 4, 32: 2}  # number of rows -> products
 
 
 def _matrix_flops(mnemonic: str) -> int:

@@ -1,4 +1,4 @@
-"""The metadata of kernels in assembly text: the YAML that compilers append, and the descriptors."""
+"""Kernel metadata in assembly text: the YAML that compilers append, and the descriptors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CODE_BYTES = re.compile(
 _REQUIRED = re.compile(r"\.reqd_workgroup_size:((?:\s+- \d{1,10}$)+)", re.MULTILINE)
 _DIGITS = re.compile(r"[0-9]{1,10}")
 _COMPILER = re.compile(r'^[ \t]*\.ident[ \t]+"([^"]*)"', re.MULTILINE)
-# What the metadata calls a number of `KernelInfo`, and the descriptor's directive that says the same, if one does.
+# Number of `KernelInfo` -> its name in the metadata, and the descriptor's equivalent directive, if any.
 _NUMBERS = {
     "wave_size": ("wavefront_size", ""),
     "block": ("max_flat_workgroup_size", ""),
@@ -35,12 +35,12 @@ _NUMBERS = {
 
 
 def decoded(data: bytes) -> str:
-    """Return a file's text, however an editor or git ends its lines and marks its encoding."""
+    """Decode a file's text, whatever its line endings and byte order mark."""
     return data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
 
 
 def texts_of(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the assembly text of each target, and its first line's number: a driver bundles several in one file."""
+    """Yield each target's assembly text and first line number: a driver may put several in one file."""
     starts = [match.start() for match in _TARGET.finditer(text)]
     line, at = 1, 0
     for start in starts[1:]:
@@ -50,19 +50,19 @@ def texts_of(text: str) -> Iterator[tuple[int, str]]:
 
 
 def compiler_of(text: str) -> str:
-    """Return what compiled an assembly text by its own word; "" if it does not say."""
+    """Return the compiler named in an assembly text; "" if none is."""
     match = _COMPILER.search(text)
     return match[1] if match else ""
 
 
 def kernels_of_text(text: str, functions: tuple[AssemblyFunction, ...]) -> dict[str, KernelInfo]:
-    """Return what a text says of each of its kernels, by symbol; `KernelInfo.unknown` names what it does not say.
+    """Return symbol -> metadata of the kernels in a text; `KernelInfo.unknown` lists missing numbers.
 
-    The metadata is YAML as LLVM prints it, of which only a kernel's own scalar fields are read.
+    The metadata is YAML in LLVM's style; only scalar fields of kernels are read.
 
     Args:
         text: The assembly text.
-        functions: As `parse_assembly` reads them.
+        functions: Its functions, from `parse_assembly`.
     """
     said, sizes = _metadata(text), _code_bytes(text)
     return {
@@ -73,7 +73,7 @@ def kernels_of_text(text: str, functions: tuple[AssemblyFunction, ...]) -> dict[
 
 
 def _code_bytes(text: str) -> dict[str, int]:
-    """Return the size of each kernel's code, which LLVM notes behind its descriptor."""
+    """Return kernel -> code size in bytes, from LLVM's comment after the descriptor."""
     sizes, name = {}, ""
     for kernel, size in _CODE_BYTES.findall(text):
         name = kernel or name
@@ -83,7 +83,7 @@ def _code_bytes(text: str) -> dict[str, int]:
 
 
 def _metadata(text: str) -> dict[str, dict[str, str]]:
-    """Return the scalar fields of each kernel in the metadata, by the kernel's name."""
+    """Return kernel -> scalar fields of its metadata."""
     kernels: dict[str, dict[str, str]] = {}
     for rest in text.split(".amdgpu_metadata")[1:]:
         block = rest.partition(".end_amdgpu_metadata")[0]
@@ -107,12 +107,12 @@ def _info(function: AssemblyFunction, fields: dict[str, str], code_bytes: int) -
             values[name] = value
         elif name not in values:
             values[name] = 0
-            if name != "agprs":  # older metadata leaves out what a processor does not have
+            if name != "agprs":  # older metadata omits it where a processor has no AGPRs
                 unknown.append(name)
     values["required_block"] = number(fields.get("required_block", "")) or 0
     return KernelInfo(symbol=function.name, args=(), unknown=tuple(unknown), code_bytes=code_bytes, **values)
 
 
 def number(text: str) -> int | None:
-    """Return a number of 32 bits; None for an expression, as newer compilers write, and for nonsense."""
+    """Parse a 32-bit number; None for an expression, as written by newer compilers, and for anything else."""
     return int(text) if _DIGITS.fullmatch(text) and int(text) < 1 << 32 else None

@@ -1,1 +1,1 @@
-"""asv's side: its store, its series, and launching its benchmarks in old environments."""
+"""Work with asv: its result store, its series, and launches of its benchmarks in old environments."""

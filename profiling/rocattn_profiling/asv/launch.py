@@ -1,8 +1,7 @@
-"""The parent's side of asv benchmarks: list a suite, and run one benchmark once in a fresh process of a revision.
+"""The parent process for asv benchmarks: list a suite, and run one benchmark once in a fresh process of a revision.
 
-The process itself is `rocattn_profiling.asv.worker`, a copy of which is started by path in the environment of
-the side, with a copy of this environment's asv_runner: every side is run by the same one, even a side that has
-none.
+That process is `rocattn_profiling.asv.worker`: a copy is started by path in the side's environment, with a copy of this
+environment's asv_runner, so that both sides use the same one even if a side has none.
 """
 
 from __future__ import annotations
@@ -39,21 +38,22 @@ if TYPE_CHECKING:
     from rocattn_profiling.base.process import Ended
 
 WORKER = Path(__file__).with_name("worker.py")
-CALL_TIMEOUT_S = 120.0  # of a process that only calls a benchmark
+CALL_TIMEOUT_S = 120.0  # for a process that only calls a benchmark
 _PAGE_BYTES, _LINE_BYTES, _ALIGNED_BYTES = 4096, 64, 16
-_OWN_BYTES = 512  # Python allocates shorter strings itself, not by malloc
+_OWN_BYTES = 512  # shorter strings do not come from malloc, but from Python's own allocator
 Status = Literal["ok", "skipped", "failed", "timeout", "void"]
 
 
 class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
-    """One asv benchmark as its discovery sees it.
+    """One asv benchmark, as discovered by asv.
 
     Attributes:
         name, type, unit, version, params, param_names, timeout: As in asv's ``benchmarks.json``; params are reprs.
-        setup_cache_key: Names the setup_cache it shares with others; None without one.
-        combinations: Label -> the parameters of a case, where they are no product of ``params``: pytest's.
-        deterministic: Whether the same code always gives the same value; a suite says so of a ``track_``.
-        better: Which values of a program's own report are: "smaller", "larger" or "unknown"; "" for asv's and tests.
+        setup_cache_key: Identifies the setup_cache that it shares with others; None without one.
+        combinations: Label -> parameters of a case, if they are not a product of ``params`` (pytest).
+        deterministic: Whether the same code always gives the same value; a suite declares it for a ``track_``.
+        better: Which values are better in a program's own report: "smaller", "larger" or "unknown"; "" for asv and
+            tests.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A benchmark with one parameter combination: the unit that is measured, compared and named.
+    """A benchmark with one parameter combination: the unit of measurement, comparison and naming.
 
     Attributes:
         param: Index into the product of the params, or into the combinations; None without params.
@@ -101,7 +101,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The parameters by name, as texts."""
+        """Parameter name -> value as text."""
         benchmark, index = self.benchmark, self.param
         if benchmark.combinations:
             return benchmark.combinations[self.label]
@@ -113,11 +113,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """A benchmark folder in one environment: its benchmarks, and the modules that do not import there.
+    """A benchmark folder in one environment: its benchmarks, and the modules that cannot be imported there.
 
     Attributes:
-        imports: Module -> seconds that its own code took to be imported; "" -> those of all that they import.
-        shared: Benchmark -> the one of ``imports`` that its launches of a round share, however short it is.
+        imports: Module -> seconds to import its own code; "" -> seconds for everything that the modules import.
+        shared: Benchmark -> the module of ``imports`` that its launches in a round share, however fast it imports.
     """
 
     benchmarks: list[Benchmark]
@@ -126,18 +126,18 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     shared: dict[str, str] = {}
 
     def cases(self, patterns: tuple[str, ...] = ()) -> list[Case]:
-        """Return the cases whose label one of the regular expressions finds; all without patterns."""
+        """Return the cases whose label matches one of the regular expressions; all without patterns."""
         cases = [case for benchmark in self.benchmarks for case in benchmark.cases()]
         return [case for case in cases if not patterns or any(re.search(p, case.label) for p in patterns)]
 
 
 def quick_cases(cases: list[Case]) -> list[Case]:
-    """Return the cases of classes named ``Quick…``, or all of them in a suite that has none."""
+    """Return the cases of classes named ``Quick…``; all cases if there are none."""
     return [case for case in cases if re.search(r"(^|\.)Quick\w*\.", case.benchmark.name)] or cases
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of a GPU during one sample; 0 for what it does not report."""
+    """The state of a GPU during one sample; 0 for values it does not report."""
 
     sclk_mhz: float = 0.0
     mclk_mhz: float = 0.0
@@ -149,19 +149,19 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one process.
 
     Attributes:
-        status: "ok", "skipped" (by the benchmark itself), "failed", "timeout", or "void": it ran other code than its
-            side's.
-        launch: The samples; None if there are none. A benchmark with a single value has it as its one sample.
-        thread_ns: CPU time of the main thread for the same samples; ``launch.cpu_ns`` is the whole process.
-        canary_ns: Low end of the CPU times of the canary, a fixed piece of work in the same process; 0 where the
-            benchmark has its own timer.
-        canary_of: The interpreter's version and build; canaries of different ones are not comparable.
-        steal_pct: Share of the machine's CPU time that the hypervisor gave to others while the launch ran.
-        gpu: The GPU's state at each sample, from a timer that watches it; empty for others.
+        status: "ok", "skipped" (by the benchmark itself), "failed", "timeout", or "void": it ran code from outside its
+            side.
+        launch: The samples; None if there are none. A single value is stored as the only sample.
+        thread_ns: CPU time of the main thread for the same samples; ``launch.cpu_ns`` is for the whole process.
+        canary_ns: Low end of the CPU times of the canary, fixed work in the same process; 0 if the benchmark has its
+            own timer.
+        canary_of: The interpreter's version and build; canaries are comparable only if these are equal.
+        steal_pct: Percentage of the machine's CPU time that the hypervisor gave to others during the launch.
+        gpu: The GPU's state at each sample, from a timer that records it; otherwise empty.
         peak_rss_bytes: Largest resident set of the process.
-        primed: Samples that it took and threw away to choose its sampling; see `Request`.
-        seconds: How long the process ran, with its start and its imports; 0 when unknown.
-        reason: One line why it was skipped or failed; ``traceback`` has the rest.
+        primed: Samples that were discarded to choose the sampling; see `Request`.
+        seconds: Run time of the process, including startup and imports; 0 if unknown.
+        reason: One line on why it was skipped or failed; ``traceback`` has the rest.
     """
 
     status: Status
@@ -179,13 +179,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process loaded that ran a benchmark.
+    """Modules and functions loaded by a process that ran a benchmark.
 
     Attributes:
-        modules: Name of each module -> its file.
+        modules: Name of a module -> its file.
         packages: Their distributions.
-        ran: File and qualified name of each function that started, of the files that were asked for; None where
-            nobody asked, or some may be missing.
+        ran: File and qualified name of each function that started, in the requested files; None if none were
+            requested, or some functions may be missing.
     """
 
     modules: dict[str, str] = {}
@@ -194,10 +194,10 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """How to sample: a ``number`` and ``count`` of 0 let the worker choose for ``sample_ns`` and ``budget_ns``.
+    """How to sample. With ``number`` and ``count`` of 0, the worker chooses them for ``sample_ns`` and ``budget_ns``.
 
-    ``primed`` is how many samples to throw away first: as many as the launch did that chose. ``module`` is the
-    benchmark's, where all launches of a round share its import; else empty.
+    ``primed`` is the number of samples to discard first: as many as the launch that chose. ``module`` is the
+    benchmark's module if all launches of a round share its import, otherwise empty.
     """
 
     number: int = 0
@@ -209,11 +209,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutOfTimeError(RocattnError):
-    """Raised when a process was ended for the caller's lack of time, before the benchmark's own limit."""
+    """Raised when the caller's time limit ended a process before the benchmark's own limit."""
 
 
 class ForkingLauncher:
-    """Forks launches from a process that has imported what they share: the part of a launcher that keeps it."""
+    """The part of a launcher that forks launches from a server process, which has imported what they share."""
 
     python: str
     scratch: Path
@@ -223,16 +223,16 @@ class ForkingLauncher:
     def _serving(
         self, script: Path, request: Mapping[str, Any], variables: Mapping[str, str], end: float
     ) -> ForkServer | None:
-        """Return a process that has imported a module; None where it cannot fork others.
+        """Return a process that has imported a module; None if it cannot fork.
 
         Args:
             script: The worker.
-            request: The worker's, which names the module.
-            variables: Laid over the environment of all launches.
-            end: When the caller's own time ends, by the monotonic clock.
+            request: The worker's request, with the module.
+            variables: Added to the environment of all launches.
+            end: The caller's deadline on the monotonic clock.
 
         Raises:
-            OutOfTimeError: When ``end`` came before the module was imported.
+            OutOfTimeError: When ``end`` passed before the module was imported.
         """
         key = request, variables
         if self._server is None or self._server.key != key:
@@ -245,7 +245,7 @@ class ForkingLauncher:
         return self._server if self._server.ready else None
 
     def end_server(self) -> None:
-        """End the process that the last launches were forked from, if there is one."""
+        """End the server process, if there is one."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -257,12 +257,12 @@ class Launcher(ForkingLauncher):
     Args:
         python: The interpreter of the side's environment.
         suite: The benchmark folder, outside of any installed package.
-        scratch: A folder for caches, answers and logs; one for each side.
-        environment: Variables laid over the defaults: one thread, and this interpreter's compiler for CPU kernels,
-            because an environment of a revision has none of its own.
-        timeout_s: For benchmarks that set none.
-        tree: The checkout that the suite is of; None for the folder it is in.
-        differing: What differs between the sides in it.
+        scratch: A folder for caches, answers and logs, one per side.
+        environment: Variables added to the defaults: one thread, and this interpreter's compiler for CPU kernels,
+            because a revision's environment has none.
+        timeout_s: Time limit for benchmarks that set none.
+        tree: The checkout that contains the suite; None for its parent folder.
+        differing: The differences between the sides in it.
     """
 
     def __init__(
@@ -277,10 +277,10 @@ class Launcher(ForkingLauncher):
         differing: Differing | None = None,
     ) -> None:
         self.python, self.timeout_s, self.differing = python, timeout_s, differing or Differing()
-        # Absolute, because the worker starts in another folder.
+        # Absolute, because the worker starts in a different folder.
         self.suite, self.scratch = suite.absolute(), scratch.absolute()
         self.tree = (tree or suite.parent).absolute()
-        self.shared = (self.suite,)  # by both sides
+        self.shared = (self.suite,)  # between both sides
         self.environment, self._own = launch_environment(environment), environment
         self.scratch.mkdir(parents=True, exist_ok=True)
         self._worker = _lay_out_runner(self.scratch / "runner")
@@ -310,9 +310,9 @@ class Launcher(ForkingLauncher):
             case: The case.
             request: How to sample.
             pos: Position among the launches of the same measurement, stored with the samples.
-            seed: The process's PYTHONHASHSEED: equal on both sides of a pair, another in every round.
-            layout: Which `layout_bytes` it gets: equal on both sides of a pair, counted up from round to round.
-            within_s: The caller's own limit, for the setup_cache that it may need first, too.
+            seed: The process's PYTHONHASHSEED, equal on both sides of a pair and different in every round.
+            layout: Argument of `layout_bytes`, equal on both sides of a pair and incremented every round.
+            within_s: The caller's time limit, including a setup_cache that may be needed first.
 
         Raises:
             OutOfTimeError: When ``within_s`` ended first.
@@ -339,13 +339,13 @@ class Launcher(ForkingLauncher):
     def call_command(
         self, name: str, label: str, answer: Path | None = None, trace: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Return a command that calls a benchmark a few times, unmeasured, and ends as programs do.
+        """Return a command that calls a benchmark a few times without measuring, and exits normally.
 
         Args:
             name: The benchmark.
-            label: The same with its parameters.
-            answer: File for what the process has loaded; None for none.
-            trace: Names of the source files, without folders, whose functions to trace in one call.
+            label: The benchmark with its parameters.
+            answer: File for the list of loaded modules; None for none.
+            trace: Names of source files, without folders, whose functions to trace in one call.
         """
         request = self._call_request(name, label, answer, trace)
         return self.python, str(self._worker), msgspec.json.encode(request).decode()
@@ -365,14 +365,14 @@ class Launcher(ForkingLauncher):
     def loaded(
         self, name: str, label: str, trace: Sequence[str] = (), *, module: str = "", within_s: float = math.inf
     ) -> Loaded | None:
-        """Call a benchmark, unmeasured, and return what its process has loaded; None if it does not run.
+        """Call a benchmark without measuring, and return what its process loaded; None if it does not run.
 
         Args:
             name: The benchmark.
-            label: The same with its parameters.
-            trace: As of `call_command`.
-            module: Its module, if the next calls are to share one import of it; else empty.
-            within_s: The caller's own limit, after which the answer is None.
+            label: The benchmark with its parameters.
+            trace: See `call_command`.
+            module: Its module, if the next calls share one import of it; otherwise empty.
+            within_s: The caller's time limit, after which the result is None.
         """
         end, server = time.monotonic() + within_s, None
         with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
@@ -417,7 +417,7 @@ class Launcher(ForkingLauncher):
         end: float = math.inf,
         server: ForkServer | None = None,
     ) -> tuple[dict[str, Any], Outcome]:
-        """Start a worker, by default in an empty folder, as asv does: no benchmark finds another one's files."""
+        """Start a worker, by default in an empty folder as in asv, so that benchmarks do not see each other's files."""
         request = message | {"suite": str(self.suite), "tree": str(self.tree)}
         environment = self.environment | round_variables(seed, layout, self._own)
         command = (self.python, str(self._worker))
@@ -425,10 +425,10 @@ class Launcher(ForkingLauncher):
 
 
 def launch_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of a launch: this process's without those that change Python, and one thread.
+    """Return the variables of a launch: this process's without those that affect Python, and one thread.
 
     Args:
-        own: Laid over the others.
+        own: Variables that override the others.
     """
     hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "PYTHONPROFILEIMPORTTIME", "PYTHONSAFEPATH"}
     kept = {key: value for key, value in os.environ.items() if key not in hidden | TIES}
@@ -436,12 +436,12 @@ def launch_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def round_variables(seed: int, layout: int, own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that are equal on both sides of a pair and another in every round; see `Launcher.run`.
+    """Return the variables that are equal on both sides of a pair and change every round.
 
     Args:
-        seed: As of `Launcher.run`.
-        layout: Likewise.
-        own: The variables of the project's own matrix, which one of these may be of: then it stays.
+        seed: See `Launcher.run`.
+        layout: See `Launcher.run`.
+        own: Variables of the project's own matrix, which take precedence.
     """
     variables = {"PYTHONHASHSEED": str(seed), "ROCATTN_LAYOUT": "x" * layout_bytes(layout)}
     return {name: value for name, value in variables.items() if name not in (own or {})}
@@ -458,20 +458,20 @@ def ask_worker(
     cwd: Path | None = None,
     server: ForkServer | None = None,
 ) -> tuple[dict[str, Any], Outcome]:
-    """Start a worker with a request, and return its answer with the outcome, which has no launch yet.
+    """Start a worker with a request, and return its answer and the outcome, which has no launch yet.
 
     Args:
-        command: Gets the request as its last argument, in JSON; the answer goes to the file that it names.
-        request: What to do.
+        command: The command, to which the request is appended as JSON; the answer goes to the file named in it.
+        request: The request.
         environment: All variables of the process.
         scratch: A folder for answers and logs.
-        timeout_s: After this long the process is killed.
-        end: When the caller's own time ends, by the monotonic clock.
-        cwd: Where it starts; None for an empty folder of its own.
-        server: Forks the worker instead of starting the command.
+        timeout_s: Time after which the process is killed.
+        end: The caller's deadline on the monotonic clock.
+        cwd: Its working directory; None for a new empty folder.
+        server: Process that forks the worker, instead of starting the command.
 
     Raises:
-        OutOfTimeError: When ``end`` came first.
+        OutOfTimeError: When ``end`` passed first.
         StartError: When the process cannot be started.
     """
     left = max(0.0, end - time.monotonic())
@@ -489,7 +489,7 @@ def ask_worker(
         if ended.status is None and left < most_s:
             raise OutOfTimeError(f"killed after {ended.seconds:.0f} s: the run's time limit was reached")
         if ended.status is None or not answer.exists():
-            Path(folder, "room").write_bytes(bytes(1 << 16))  # a full disk takes the answer and the log with it
+            Path(folder, "room").write_bytes(bytes(1 << 16))  # fails on a full disk, which loses answer and log
             printed = _tail(log)
             status: Status = "timeout" if ended.status is None else "failed"
             return {}, Outcome(status=status, reason=ended.sentence(printed), traceback=printed, seconds=ended.seconds)
@@ -517,28 +517,28 @@ def run_logged(
 
 
 class Differing(NamedTuple):
-    """What differs between the sides where both would find it: to import it from there is to measure one of them twice.
+    """Differing files in folders visible to both sides: importing them from there would measure one side twice.
 
     Attributes:
-        roots: Folders that hold one side's files for both: head's checkout, and the repository itself.
-        paths: Of the files that differ, relative to any of these.
+        roots: Folders visible to both sides with one side's files: head's checkout, and the repository itself.
+        paths: Paths of the files that differ, relative to any of the roots.
     """
 
     roots: tuple[Path, ...] = ()
     paths: frozenset[str] = frozenset()
 
     def of_one_tree(self, answer: Mapping[str, Any], shared: Sequence[Path]) -> list[str]:
-        """Return the modules that a launch did not take from its side, though the sides may differ in them.
+        """Return the modules that a launch imported from outside its side, and in which the sides may differ.
 
         Args:
-            answer: The worker's, with what `origins.Installed.strays` found.
-            shared: Files and folders that both sides have in common: benchmarks and their own helpers.
+            answer: The worker's answer, with the result of `origins.Installed.strays`.
+            shared: Files and folders that both sides share: benchmarks and their helpers.
         """
         strays = answer.get("strays", {})
         return sorted(name for name, stray in strays.items() if stray["shadows"] or self._holds(stray["files"], shared))
 
     def _holds(self, files: Sequence[str], shared: Sequence[Path]) -> bool:
-        """Whether one of a package's files differs, or another file in its folder: data, or what is compiled."""
+        """Return whether a package's files differ, or other files in its folder, such as data or extension sources."""
         for root in self.roots:
             inside = [Path(file).relative_to(root) for file in files if Path(file).is_relative_to(root)]
             common = [path.relative_to(root) for path in shared if path.is_relative_to(root)]
@@ -552,13 +552,13 @@ class Differing(NamedTuple):
 
 
 def measured(answer: Mapping[str, Any], outcome: Outcome, pos: int, of_one_tree: Sequence[str] = ()) -> Outcome:
-    """Return the outcome of a worker that was asked to measure, with its launch.
+    """Return the outcome of a measuring worker, with its launch.
 
     Args:
-        answer: The worker's.
-        outcome: From `ask_worker`.
-        pos: As in `Launcher.run`.
-        of_one_tree: Modules that are not its side's own.
+        answer: The worker's answer.
+        outcome: The outcome from `ask_worker`.
+        pos: See `Launcher.run`.
+        of_one_tree: Modules imported from outside its side.
     """
     if of_one_tree:
         reason = f"imports {', '.join(of_one_tree)} from the checkout, not from its side's environment"
@@ -588,7 +588,7 @@ def measured(answer: Mapping[str, Any], outcome: Outcome, pos: int, of_one_tree:
 
 
 def read_loaded(answer: Path) -> Loaded | None:
-    """Return what a process that called a benchmark has written down; None if it has not."""
+    """Return the result of a process that called a benchmark; None if it wrote none."""
     try:
         return decoded(answer.read_bytes(), Loaded)
     except (OSError, DocumentError):
@@ -596,19 +596,19 @@ def read_loaded(answer: Path) -> Loaded | None:
 
 
 def layout_bytes(number: int) -> int:
-    """Return by how much to lengthen the environment of the launches of a round.
+    """Return by how many bytes to lengthen the environment of a round's launches.
 
-    Where a process's stack and heap begin follows from its environment's size, and with it how arrays lie in cache
-    lines: a build may lie well for one size (Mytkowicz et al. 2009, ASPLOS). Four numbers in a row give lengths with
-    all four remainders that malloc's 16 bytes leave in a cache line, anywhere in a page; memory freed before an array
-    is made shifts some arrays further.
+    The size of the environment determines where a process's stack and heap start, and so how arrays align with cache
+    lines: a build may be lucky with one size (Mytkowicz et al. 2009, ASPLOS). Four consecutive numbers give lengths
+    with all four alignments of malloc's 16-byte granule in a cache line, anywhere in a page; memory freed before an
+    array is allocated shifts some arrays further.
     """
     line = random.Random(number).randrange((_PAGE_BYTES - _OWN_BYTES) // _LINE_BYTES)  # noqa: S311 - a place, no secret
     return _OWN_BYTES + line * _LINE_BYTES + number % (_LINE_BYTES // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
 
 def _package(name: str) -> Path:
-    """Return the folder of a package that asv, a dependency of this project, brings."""
+    """Return the folder of a package that is installed with asv, a dependency of this project."""
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.origin is not None
@@ -616,10 +616,10 @@ def _package(name: str) -> Path:
 
 
 def _lay_out_runner(folder: Path) -> Path:
-    """Copy the worker, as ``asv_worker.py``, and its dependencies into a folder; returns its path.
+    """Copy the worker, as ``asv_worker.py``, and its dependencies into a folder; return its path.
 
-    asv_runner is in the worker's folder, which precedes an environment's own: both sides are run by the same one.
-    pympler, which sizes objects for ``mem_`` benchmarks, is for environments without it.
+    The worker's folder precedes the environment on the path, so that both sides use this asv_runner. pympler, which
+    measures object sizes for ``mem_`` benchmarks, is for environments without it.
     """
     source = _package("asv_runner")
     for path in source.rglob("*.py"):
@@ -641,15 +641,15 @@ def _tail(log: Path) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one benchmark of a suite a few times and exit as programs do; for profilers.
+    """Run one benchmark of a suite a few times and exit normally, for profilers.
 
     ``python -m rocattn_profiling.asv.launch benchmarks "bench_x.Class.time_y('gpu', 'B1 …')"``. The measuring worker
-    leaves by ``os._exit``, and what a profiler writes at the end of its application would be lost. The status is 3 when
-    there is no benchmark of that label, or it did not run.
+    ends with ``os._exit``, which would lose what a profiler writes at exit. The status is 3 if there is no benchmark
+    with that label, or it did not run.
     """
     parser = argparse.ArgumentParser(prog="asv.launch", description="Run one benchmark of a suite a few times.")
     parser.add_argument("suite", type=Path, help="benchmark folder")
-    parser.add_argument("label", help="benchmark with its parameters, as the gate names it")
+    parser.add_argument("label", help="benchmark with its parameters, as in the gate's output")
     parser.add_argument("--calls", type=int, default=4, metavar="N", help="timed calls (default 4)")
     arguments = parser.parse_args(words)
     folder = str(arguments.suite.resolve())
@@ -659,7 +659,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"asv.launch: {arguments.suite} has no benchmark {arguments.label}", file=sys.stderr)
         return 3
     request = {"suite": folder, "benchmark": case.benchmark.name, "label": case.label, "type": case.benchmark.type}
-    # The cache goes to the working directory, as asv has it: not to whatever folder this was started in.
+    # As in asv, the cache goes to the working directory, which must not be the folder this was started in.
     with tempfile.TemporaryDirectory(prefix="rocattn-once-") as scratch, contextlib.chdir(scratch):
         if case.benchmark.setup_cache_key is not None:
             worker.make_cache(request)

@@ -1,9 +1,9 @@
-"""Where a benchmark's process imports the project from: runs inside the environment of one side, beside the workers.
+"""Control where a benchmark's process imports the project from. Runs in the environment of one side, with the workers.
 
-The benchmarks are head's on both sides, and lie in head's checkout. A suite that puts the checkout on ``sys.path``, a
-test folder with an ``__init__.py``, a ``conftest.py`` and pytest's ``pythonpath`` all put it before the environment;
-both sides would then be measured with head's code. `Installed` finds a package that the environment has in the
-environment. What was imported from elsewhere all the same is listed for `launch.Differing`, which knows what differs.
+Both sides run head's benchmarks, from head's checkout. A suite that puts the checkout on ``sys.path``, a test folder
+with an ``__init__.py``, a ``conftest.py`` and pytest's ``pythonpath`` all put it before the environment; both sides
+would then measure head's code. `Installed` imports the packages that the environment has from the environment. Modules
+that were still imported from elsewhere are listed for `launch.Differing`, which has the files that differ.
 
 Standard library only, Python 3.10 and later.
 """
@@ -18,18 +18,18 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-# A module or folder of a package that belongs to its tests.
+# Names of modules and folders that contain a package's tests.
 TESTS = re.compile(r"tests?|conftest|test_\w+|\w+_test|bench(es|marks?)?|bench_\w+|perf(ormance)?")
 
 
 class Installed:
-    """Finds the packages that an environment has installed there, whatever is put in front of the path later.
+    """An import hook that finds an environment's installed packages first, whatever is prepended to the path later.
 
     Args:
-        tree: The checkout that the benchmarks are of.
-        tests: Their files and folders; what lies there, or around them, in a package of the checkout and has a test's
-            name stays the checkout's.
-        suite: Name of the folder that asv imports as a package: it is the checkout's as well.
+        tree: The checkout with the benchmarks.
+        tests: Their files and folders; modules with a test's name in or around them, within a package of the checkout,
+            still come from the checkout.
+        suite: Name of the folder that asv imports as a package; it comes from the checkout as well.
     """
 
     def __init__(self, tree: Path, tests: Iterable[Path], suite: str = "") -> None:
@@ -41,7 +41,7 @@ class Installed:
         self.own = tuple(f"{folder}{os.sep}" for folder in own if not self.tree.is_relative_to(folder))
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
-        """Return where to import a module from instead, as the import system asks; None where it is right as it is."""
+        """Return the right spec for a module that would come from the wrong place, otherwise None (import hook)."""
         top, _, rest = name.partition(".")
         if not rest:
             return self.installed(name) if self.shadowed(name) else None
@@ -50,7 +50,7 @@ class Installed:
         return None
 
     def installed(self, name: str) -> ModuleSpec | None:
-        """Return a top-level module as the environment has it; None if it has none."""
+        """Return the environment's spec of a top-level module; None if it has none."""
         if name not in self.specs:
             specs = (
                 finder.find_spec(name, self.path if finder is importlib.machinery.PathFinder else None)
@@ -60,25 +60,25 @@ class Installed:
         return self.specs[name]
 
     def shadowed(self, name: str) -> bool:
-        """Whether the path, as it is now, leads to the checkout for a top-level module that the environment has."""
+        """Return whether the current path finds the checkout's copy of a top-level module that the environment has."""
         if sys.path == self.path:
             return False
         return self.is_shadow(name, place_of(importlib.machinery.PathFinder.find_spec(name)))
 
     def is_shadow(self, name: str, place: Path | None) -> bool:
-        """Whether a place of a top-level module is the checkout's, though the environment has it, and no test."""
+        """Return whether a top-level module's place is in the checkout, though the environment has it (not a test)."""
         if place is None or not place.is_relative_to(self.tree) or self.is_test(name, place):
             return False
         own = place_of(self.installed(name))
         return own is not None and own != place
 
     def is_test(self, name: str, place: Path) -> bool:
-        """Whether a module has a test's name and lies around, at or below what was named."""
+        """Return whether a module has a test's name and is in, at or around the given files and folders."""
         about = any(place.is_relative_to(path) or path.is_relative_to(place) for path in self.tests)
         return bool(about and (name == self.suite or TESTS.fullmatch(name)))
 
     def of_the_tests(self, name: str) -> ModuleSpec | None:
-        """Return a module of tests that lie within a package, from the checkout."""
+        """Return the checkout's spec of a test module within a package."""
         top = place_of(importlib.machinery.PathFinder.find_spec(name.partition(".")[0]))
         if top is None:
             return None
@@ -94,16 +94,16 @@ class Installed:
         return importlib.util.spec_from_file_location(name, file) if file.is_file() else None
 
     def has(self, name: str, file: str) -> bool:
-        """Whether a module is the environment's: head's test files serve both sides, and are no difference."""
+        """Return whether a module is in the environment; head's test files, which both sides share, count as such."""
         place = Path(file).resolve()
         own = place_of(self.installed(name.partition(".")[0])) if place.is_relative_to(self.tree) else place
         return own is not None and place.is_relative_to(own)
 
     def strays(self) -> dict[str, dict[str, Any]]:
-        """Return what was imported from outside of the environment, by its top-level name.
+        """Return the modules imported from outside the environment, by top-level name.
 
-        For each the "files" of its modules, and in "shadows" whether the environment has it, too. Packages that an
-        environment without an index borrows are where it finds them itself, and are left out.
+        Each has the "files" of its modules, and in "shadows" whether the environment has it, too. Packages borrowed by
+        an environment without an index are found by itself, and are left out.
         """
         found: dict[str, dict[str, Any]] = {}
         for name, module in list(sys.modules.items()):
@@ -116,7 +116,7 @@ class Installed:
                 stray = found.setdefault(top, {"files": [], "shadows": False})
                 stray["files"].append(str(place))
         for top, stray in found.items():
-            file = getattr(sys.modules.get(top), "__file__", None) or stray["files"][0]  # a namespace has none
+            file = getattr(sys.modules.get(top), "__file__", None) or stray["files"][0]  # namespace packages have none
             place = Path(file).resolve()
             place, installed = place.parent if place.stem == "__init__" else place, place_of(self.installed(top))
             elsewhere = installed is not None and not place.is_relative_to(installed)
@@ -125,7 +125,7 @@ class Installed:
 
 
 def place_of(spec: ModuleSpec | None) -> Path | None:
-    """Return the file of a module, or the folder of a package; None for what has neither."""
+    """Return the file of a module, or the folder of a package; None if it has neither."""
     if spec is None:
         return None
     if spec.submodule_search_locations:

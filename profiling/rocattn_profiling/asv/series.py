@@ -1,4 +1,4 @@
-"""Series: the history of one benchmark, as points with intervals, read from asv's result objects."""
+"""Series: the history of one benchmark as points with intervals, read from asv's results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PLACE_KEYS = ("cpu", "num_cpu", "os", "gpu", "gfx", "driver", "compiler")
-"""Keys of the machine and software that a benchmark ran on; levels are not compared across a change of one."""
+"""Keys that describe a benchmark's machine and software; levels are not compared across a change in any of them."""
 
 _RATE = re.compile(
     r"(?:/ ?(?:[mun\u00b5\u03bc]?s|secs?|seconds?|min(?:ute)?s?|h(?:ours?)?|cycles?|clk)|flops"
@@ -28,8 +28,8 @@ _RATE = re.compile(
 )
 _COLUMNS = frozenset({"result", "params", "version", "started_at", "duration", "samples", "profile"})
 LARGEST = 1e300
-"""Larger numbers are none: sums and spans of a few of them would be infinite."""
-_END_MS = 253_402_300_800_000  # of the year 9999, the last that Python's dates have
+"""Larger numbers are treated as missing: sums and spans of a few of them would be infinite."""
+_END_MS = 253_402_300_800_000  # end of the year 9999, the last one in Python's dates
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -37,8 +37,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         sha, date_ms: The commit; milliseconds since 1970.
-        value: In the series' unit (asv's: the median of the samples); NaN is n/a, None failed.
-        low, high: Interval of the median with at least 95 % coverage (within the run); None without enough samples.
+        value: In the series' unit (in asv, the median of the samples); NaN is n/a, None is failed.
+        low, high: Confidence interval of the median, at least 95 % (within the run); None with too few samples.
     """
 
     sha: str
@@ -49,12 +49,12 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Points(Sequence[Point]):
-    """The points of a series, in columns: a long history has millions, which as objects fill a gigabyte.
+    """The points of a series, in columns: a long history has millions, which would take a gigabyte as objects.
 
     Attributes:
-        shas, dates_ms: The commits; series that were measured together have the same lists.
-        values: float64; infinite where the benchmark failed, NaN for n/a.
-        lows, highs: float64; NaN where there is no interval.
+        shas, dates_ms: The commits; series measured together share the same lists.
+        values: float64; infinity for failed, NaN for n/a.
+        lows, highs: float64; NaN without an interval.
     """
 
     __slots__ = ("dates_ms", "highs", "lows", "shas", "values")
@@ -67,7 +67,7 @@ class Points(Sequence[Point]):
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> Points:
-        """Return points in columns."""
+        """Convert points to columns."""
         rows = [(p.sha, p.date_ms, _encoded(p.value), p.low, p.high) for p in points]
         shas, dates_ms, *numbers = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [], [])
         return cls(shas, dates_ms, *(np.array(column, dtype=float) for column in numbers))
@@ -86,7 +86,7 @@ class Points(Sequence[Point]):
         return _point(self.shas[at], self.dates_ms[at], self.values[at].item(), low, high)
 
     def positive(self) -> NDArray[np.bool_]:
-        """Return which values ratios can be taken of."""
+        """Return a mask of the values that are usable in ratios."""
         return (self.values > 0) & (self.values < math.inf)
 
     def __iter__(self) -> Iterator[Point]:
@@ -106,9 +106,9 @@ def _point(sha: str, date_ms: int, value: float, low: float, high: float) -> Poi
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """The history of one parameter combination of one benchmark on one machine; points are in commit-date order.
 
-    ``params`` maps parameter names to readable values, ``arguments`` are the same as asv has them (their ``repr``);
-    ``unit`` is "seconds", "bytes" or a suite's own; ``places`` maps a commit to the facts of `PLACE_KEYS` that its
-    result file knows (one mapping for all series of a machine and environment). ``pretty_name`` is the suite's title.
+    ``params`` maps parameter names to readable values, ``arguments`` to asv's (their ``repr``); ``unit`` is "seconds",
+    "bytes" or a suite's own; ``places`` maps a commit to the `PLACE_KEYS` in its result file (one mapping for all
+    series of a machine and environment). ``pretty_name`` is the suite's title.
     """
 
     benchmark: str
@@ -122,18 +122,18 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     pretty_name: str = ""
 
     def __post_init__(self) -> None:
-        """Take any sequence of points."""
+        """Accept any sequence of points."""
         if not isinstance(self.points, Points):
             msgspec.structs.force_setattr(self, "points", Points.of(self.points))
 
     @property
     def label(self) -> str:
-        """The benchmark with its parameters, as the gate names it."""
+        """The benchmark with its parameters, as in the gate."""
         return f"{self.benchmark}({', '.join(self.arguments)})" if self.arguments else self.benchmark
 
 
 def interval(samples: list[float], alpha: float = 0.05) -> tuple[float | None, float | None]:
-    """Return an interval of the median from order statistics, coverage >= 1 - alpha; (None, None) for few samples."""
+    """Return a confidence interval (>= 1 - alpha) of the median from order statistics; (None, None) for few samples."""
     if len(samples) < 2:
         return None, None
     from asv_runner.statistics import quantile_ci
@@ -143,10 +143,10 @@ def interval(samples: list[float], alpha: float = 0.05) -> tuple[float | None, f
 
 
 class Ordered:
-    """Orders points, once for all series with the same commits, which then share the lists of these.
+    """Sorts points, once for all series with the same commits, which then share the lists of commits.
 
     Args:
-        place: Of each commit; points are in the order of their dates if None.
+        place: Commit -> its place; None sorts points by date.
     """
 
     def __init__(self, place: Mapping[str, int] | None = None) -> None:
@@ -154,12 +154,12 @@ class Ordered:
         self._known: dict[tuple[int, ...], tuple[list[str], list[int], list[int], Sequence[Points]]] = {}
 
     def order(self, shas: Sequence[str], dates_ms: Sequence[int]) -> list[int]:
-        """Return the indices of commits in order."""
+        """Return the indices that sort the commits."""
         place = self._place
         return sorted(range(len(shas)), key=lambda at: (place[shas[at]] if place else 0, dates_ms[at], shas[at]))
 
     def joined(self, parts: Sequence[Points]) -> Points:
-        """Return the points of several results, each in order, as one."""
+        """Return the sorted points of several results."""
         if len(parts) == 1:
             return parts[0]
         key = tuple(id(part.shas) for part in parts)
@@ -167,7 +167,7 @@ class Ordered:
             shas = [sha for part in parts for sha in part.shas]
             dates_ms = [date_ms for part in parts for date_ms in part.dates_ms]
             order = self.order(shas, dates_ms)
-            # The parts, too: what they are known by must stay theirs.
+            # Keep the parts alive, too, because the key has their ids.
             self._known[key] = [shas[at] for at in order], [dates_ms[at] for at in order], order, parts
         shas, dates_ms, order, _ = self._known[key]
         columns = ([part.values for part in parts], [part.lows for part in parts], [part.highs for part in parts])
@@ -175,7 +175,7 @@ class Ordered:
 
 
 def once_for_commits(make: Callable[[Points], T]) -> Callable[[Points], T]:
-    """Return a function that makes what depends on commits alone once for all series with the same list of them."""
+    """Return a cached ``make``, whose result depends only on the commits, for series that share the list of commits."""
     made: dict[int, T] = {}
 
     def of(points: Points) -> T:
@@ -187,7 +187,7 @@ def once_for_commits(make: Callable[[Points], T]) -> Callable[[Points], T]:
 
 
 class CommitPlaces(dict[str, int]):
-    """The places of commits, from 0, and of points by their commits."""
+    """The places of commits, from 0, and of points through their commits."""
 
     def __init__(self, shas: Iterable[str]) -> None:
         super().__init__((sha, at) for at, sha in enumerate(shas))
@@ -197,14 +197,14 @@ class CommitPlaces(dict[str, int]):
         return np.array([self.get(sha, -1) for sha in points.shas], dtype=np.intp)
 
     def along(self, points: Points) -> NDArray[np.float64]:
-        """Return the values by the places of commits; NaN where there is none."""
-        row, at = np.full(len(self) + 1, math.nan), self.of(points)  # the last for those without a place
+        """Return the values by place of the commit; NaN where there is none."""
+        row, at = np.full(len(self) + 1, math.nan), self.of(points)  # the last row is for points without a place
         row[at] = np.where(np.isfinite(points.values), points.values, math.nan)
         return row[:-1]
 
 
 def in_order(series: Iterable[Series], place: Mapping[str, int]) -> list[Series]:
-    """Return series with their points in the order of ``place``; the commits it lacks are left out."""
+    """Return series with their points in the order of ``place``, without commits that are not in it."""
 
     def chosen(own: Points) -> tuple[list[str], list[int], NDArray[np.intp]]:
         at = sorted((i for i, sha in enumerate(own.shas) if sha in place), key=lambda i: place[own.shas[i]])
@@ -223,7 +223,7 @@ def in_order(series: Iterable[Series], place: Mapping[str, int]) -> list[Series]
 
 
 def date_of(stated: object) -> int:
-    """Return the date that a result file states, in milliseconds since 1970; ValueError for what is none."""
+    """Return the date in a result file, in milliseconds since 1970; ValueError if it is invalid."""
     if not isinstance(stated, int | float) or not 0 <= stated < _END_MS:
         raise ValueError(f"its date is {plain(str(stated), 40)}, not a time in milliseconds since 1970")
     return int(stated)
@@ -236,14 +236,14 @@ def commits_of(lines: Iterable[Points]) -> dict[str, int]:
 
 
 class ResultFile:
-    """A result file of asv's version 2 as it is: asv's own class makes a dictionary for each of millions of results.
+    """The content of an asv result file, version 2. asv's own class would create a dictionary for each result.
 
     Attributes:
         params, requirements, commit_hash, date, env_name: As in the file.
-        results: A row for each benchmark, with values in the order of the file's columns; the last ones may lack.
+        results: A row per benchmark, with values in the order of the file's columns; the last ones may be missing.
 
     Raises:
-        KeyError, TypeError, AttributeError: When it is not what asv accepts.
+        KeyError, TypeError, AttributeError: When asv would not accept it.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -256,29 +256,29 @@ class ResultFile:
             raise KeyError(unknown[0])
 
     def column(self, name: str, key: str) -> Any:
-        """Return what a benchmark has in one column; None if nothing."""
+        """Return a benchmark's value in one column; None if it is missing."""
         row, at = self.results[name], self._at.get(key)
         return None if at is None or at >= len(row) else row[at]
 
 
 class ResultGrid:
-    """Results of one benchmark for the same parameter values, a row for each result file, on their way to series."""
+    """Results of one benchmark for the same parameter values, one row per result file, to be made into series."""
 
     def __init__(self, width: int) -> None:
         self._width = width
         self._shas: list[str] = []
         self._dates_ms: list[int] = []
-        self._numbers: tuple[list[bytes], ...] = [], [], []  # cheaper to send and to join than arrays
+        self._numbers: tuple[list[bytes], ...] = [], [], []  # cheaper to send and join than arrays
 
     def add(self, file: ResultFile, values: Iterable[NDArray[np.float64]]) -> None:
-        """Add what a result file has of the benchmark, from `numbers_of`."""
+        """Add a result file's numbers of the benchmark, from `numbers_of`."""
         for column, own in zip(self._numbers, values, strict=True):
             column.append(own.tobytes())
         self._shas.append(file.commit_hash)
         self._dates_ms.append(int(file.date))
 
     def extend(self, later: ResultGrid) -> None:
-        """Add what other result files have of it."""
+        """Add the results from other files."""
         self._shas += later._shas
         self._dates_ms += later._dates_ms
         for column, numbers in zip(self._numbers, later._numbers, strict=True):
@@ -289,7 +289,7 @@ class ResultGrid:
         return zip(self._shas, self._dates_ms, strict=True)
 
     def columns(self, ordered: Ordered) -> list[Points]:
-        """Return the points of each combination in order."""
+        """Return the sorted points of each combination."""
         order = ordered.order(self._shas, self._dates_ms)
         shas, dates_ms = [self._shas[at] for at in order], [self._dates_ms[at] for at in order]
         values, lows, highs = (
@@ -301,14 +301,14 @@ class ResultGrid:
 def numbers_of(
     file: ResultFile, widths: Mapping[str, int]
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield the values of each benchmark with the ends of their intervals, as `Points` keeps them.
+    """Yield the values of each benchmark with the ends of their intervals, as in `Points`.
 
     Args:
         file: The results.
-        widths: How many results each benchmark has.
+        widths: Number of results of each benchmark.
 
     Raises:
-        ValueError, TypeError: When a result of any is no number.
+        ValueError, TypeError: When a result is not a number.
     """
     found, lows, highs, samples = (
         [value for name, width in widths.items() for value in _whole(file.column(name, key), width)]
@@ -321,7 +321,7 @@ def numbers_of(
 
 
 def _whole(column: list[Any] | None, width: int) -> list[Any]:
-    """Return a column with a value for each combination: None, which asv takes for failed, where it has none."""
+    """Return a column with one value per combination; missing ones are None, which means failed in asv."""
     if column is None:
         return [None] * width
     if not isinstance(column, list):
@@ -338,9 +338,9 @@ def _kinds(values: Sequence[Any]) -> set[type]:
 
 
 def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
-    """Return results as `Points` keeps them, NaN for an absurdly large one; ValueError for anything but a number."""
+    """Return results as in `Points`, NaN for absurdly large ones; ValueError for anything but a number."""
     kinds = _kinds(values)
-    if int in kinds:  # of any length
+    if int in kinds:  # may be of any size
         values = [None if v is None else float(v) if -LARGEST <= v <= LARGEST else math.nan for v in values]
     numbers = np.array(values, dtype=float)  # None becomes NaN
     numbers[np.abs(numbers) > LARGEST] = math.nan
@@ -352,7 +352,7 @@ def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
 def _intervals(
     lows: Sequence[Any], highs: Sequence[Any], samples: Sequence[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the intervals of results, from their samples or else as asv computed them; NaN where there is none."""
+    """Return the intervals of results, from their samples or else from asv; NaN where there is none."""
     low, high = _numbers(lows), _numbers(highs)
     unknown = ~(np.isfinite(low) & np.isfinite(high))
     low[unknown] = high[unknown] = math.nan
@@ -366,38 +366,39 @@ def _intervals(
 
 
 def place_of(file: ResultFile) -> dict[str, str]:
-    """Return the `PLACE_KEYS` of a result file; older files lack those that only newer tools write."""
+    """Return the `PLACE_KEYS` of a result file; files from older tools lack some."""
     known = {**file.params, **(file.requirements if isinstance(file.requirements, dict) else {})}
     return {key: str(known[key]) for key in PLACE_KEYS if known.get(key)}
 
 
 def readable(value: str) -> str:
-    """Return an asv parameter value (a ``repr``) as people read it: without quotes."""
+    """Return an asv parameter value (a ``repr``) without quotes."""
     return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
 def guess_unit(name: str) -> str:
-    """Return the unit that a method name of asv implies."""
+    """Return the unit implied by the name of an asv method."""
     method = name.rsplit(".", 1)[-1]
     return "bytes" if method.startswith(("mem_", "peakmem_")) else "seconds" if method.startswith("time") else "unit"
 
 
 def is_rate(unit: str) -> bool:
-    """Whether values of a unit are rates, whose fall is the regression; all others are better when smaller, as in asv.
+    """Return whether a unit is a rate, for which a drop is a regression; for all others smaller is better, as in asv.
 
-    ``GB/s``, ``ops/ms``, ``GBps``, ``TFLOPS``, ``fps``, ``tokens per second`` are; ``ms/step``, ``steps``, ``ps`` not.
+    ``GB/s``, ``ops/ms``, ``GBps``, ``TFLOPS``, ``fps``, ``tokens per second`` are rates; ``ms/step``, ``steps``, ``ps``
+    are not.
     """
     return _RATE.search(unit.strip().lower()) is not None
 
 
 class PassedOver:
-    """Unreadable files, reported in one line per reason: a store of an old asv holds thousands of them."""
+    """Unreadable files, reported in one line per reason: an old asv's store has thousands of them."""
 
     def __init__(self) -> None:
         self._paths: dict[str, list[Path]] = {}
 
     def add(self, path: Path, error: Exception) -> None:
-        """Remember a file; its path is removed from the reason."""
+        """Add a file; its path is removed from the reason."""
         why = plain(str(error).replace(str(path.absolute()), "it"))
         self._paths.setdefault(why, []).append(path)
 
@@ -407,7 +408,7 @@ class PassedOver:
             self._paths.setdefault(why, []).extend(paths)
 
     def notes(self) -> list[str]:
-        """Return the lines."""
+        """Return one line per reason."""
         return [
             f"passed over {paths[0]}{f' and {len(paths) - 1} more' if paths[1:] else ''}: {why}"
             for why, paths in self._paths.items()

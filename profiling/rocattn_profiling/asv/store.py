@@ -1,8 +1,8 @@
-"""The asv result store: reading and writing the results folder of a repository.
+"""Read and write the asv result store of a repository.
 
-What `rocattn bench` and the gate's back-fill measure goes into the same store that `asv run` writes and `asv publish`
+Measurements by `rocattn bench` and the gate's back-fill go into the same store that `asv run` writes and `asv publish`
 reads. asv rewrites ``benchmarks.json`` with its own suites at each discovery, so ours are also kept in
-``benchmarks.json.rocattn``, a name that asv passes over.
+``benchmarks.json.rocattn``, a name that asv ignores.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ SIDECAR = "benchmarks.json.rocattn"
 LOCK, LOCK_TIMEOUT_S = "rocattn-store.lock", 30.0
 MACHINE_KEYS = ("arch", "cpu", "machine", "num_cpu", "os", "ram", "gpu", "gfx", "driver")
 NO_NUMPY = "-numpyunknown"
-"""How the first versions ended an environment's name in a project without numpy."""
+"""Suffix of an environment's name in the first versions, for a project without numpy."""
 _ARCHITECTURE = re.compile(r"x86_64|amd64|aarch64|arm64|ppc64le|riscv64|s390x", re.IGNORECASE)
 _PATH_PART = re.compile(r"[^\w.+-]")
-_FILES = 8  # that one task reads
+_FILES = 8  # files read by one task
 
 
 class AsvStore:
-    """The results folder that a repository's ``asv.conf.json`` names.
+    """The results folder named in a repository's ``asv.conf.json``.
 
     Attributes:
         repo_root: The repository.
-        config_path: Its ``asv.conf.json``, at the top or in the one of the usual folders that has it, or else the one
-            beside the results, which may lie apart; None without.
+        config_path: Its ``asv.conf.json``, at the top or in one of the usual folders, or else the one next to the
+            results, which may be elsewhere; None without one.
         results_dir: The folder.
-        project: The project's name by the configuration; "" without.
+        project: The project's name in the configuration; "" without one.
         commit_url: ``show_commit_url`` of the configuration.
 
     Raises:
-        RocattnError: When asv.conf.json is there but cannot be read.
+        RocattnError: When asv.conf.json exists but cannot be read.
     """
 
     def __init__(self, repo_root: Path, results_dir: Path | None = None) -> None:
@@ -103,28 +103,28 @@ class AsvStore:
         """Store results of one benchmark for one commit, keeping those of the same commit and environment.
 
         Args:
-            commit: The measured commit; a dirty tree is refused.
+            commit: The measured commit; a dirty tree is rejected.
             benchmark: asv's dotted name ("bench_forward.Forward.time_attention").
-            params: The values of each parameter as asv stores them: their ``repr``.
-            param_names: One a parameter.
-            unit: "seconds", "bytes" or the suite's own word; lower is better, as everywhere in asv.
-            values: Parameter index tuple (``()`` without parameters) to `Sample`.
-            version: The benchmark's version; older versions' results are no longer shown.
+            params: The values of each parameter as stored by asv, their ``repr``.
+            param_names: One name per parameter.
+            unit: "seconds", "bytes" or the suite's own; lower is better, as everywhere in asv.
+            values: Parameter index tuple (``()`` without parameters) -> `Sample`.
+            version: The benchmark's version; results of older versions are no longer shown.
             type: asv's type: "time", "track" or "peakmemory".
-            machine: Where; this machine if None.
+            machine: The machine; this one if None.
 
         Raises:
-            RocattnError: For a dirty tree, a value that asv cannot take (inf, dict, list of lists), a name asv would
-                not show, or a folder that cannot be written.
+            RocattnError: For a dirty tree, a value that asv cannot store (inf, dict, list of lists), a name that asv
+                would not show, or a folder that cannot be written to.
         """
         entry = StoreEntry(benchmark, [list(p) for p in params], list(param_names), unit, version, type, dict(values))
         self._store(commit, machine or _this_machine(), [entry])
 
     def add_records(self, records: Iterable[Record]) -> int:
-        """Store bench records, one benchmark a grid and backend (``bench.inference.cpu_flash``); returns how many.
+        """Store bench records, one benchmark per grid and backend (``bench.inference.cpu_flash``); return their number.
 
-        A record whose output was wrong is stored as failed, a skipped one as n/a: neither has a time to show. What a
-        fleet measured has a history of its own for each node.
+        A record with wrong output is stored as failed, a skipped one as n/a: neither has a time to show. Each node of a
+        fleet has a history of its own.
 
         Raises:
             RocattnError: When a record has no commit or comes from a dirty tree, before anything is written.
@@ -139,7 +139,7 @@ class AsvStore:
             name = "-".join(filter(None, (record.machine.name, record.host)))
             node = msgspec.structs.replace(record.machine, name=name)
             cells = grouped.setdefault((record.commit, node), {}).setdefault(benchmark, {})
-            cold = "-cold" if record.caches == "cold" else ""  # a series of its own, not a slower one
+            cold = "-cold" if record.caches == "cold" else ""  # a separate series, not a slowdown
             cells[repr(record.label + cold)] = record_value(record)
             count += 1
         for (commit, machine), benchmarks in grouped.items():
@@ -168,11 +168,11 @@ class AsvStore:
         """Return every series of the store, asv's own results included; unreadable files are skipped.
 
         Args:
-            on_problem: Called with one line for each file passed over, and for each benchmark whose results are no
-                numbers: asv keeps what a `track_` returned, text and True included.
-            on_file: Called for each file that was read with how many there are, and its name.
-            jobs: Number of processes that read.
-            order: Returns the commits in the order that points shall have, given their dates; None is by date.
+            on_problem: Called with one line for each skipped file, and for each benchmark with results that are not
+                numbers: asv stores whatever a `track_` returned, even text and True.
+            on_file: Called for each file read, with the total number of files and its name.
+            jobs: Number of reader processes.
+            order: Returns the commits in the order of the points, given their dates; None sorts by date.
         """
         known = self.benchmarks(on_problem)
         paths = list(self.result_files(on_problem))
@@ -209,11 +209,11 @@ class AsvStore:
                 places=places[machine, env_name],
                 pretty_name=" ".join(str(known.get(name, {}).get("pretty_name") or "").split()),
             )
-            for name, params, machine, env_name in sorted(series)  # what is joined is kept only once
+            for name, params, machine, env_name in sorted(series)  # pop, so that joined data is in memory only once
         ]
 
     def measured(self) -> dict[str, set[str]]:
-        """Return the commits that have results of each benchmark, failures among them; those of other code not."""
+        """Return the commits with results of each benchmark, including failures, without results of other code."""
         known, commits = self.benchmarks(), dict[str, set[str]]()
         for path in self.result_files():
             with suppress(RocattnError):
@@ -224,7 +224,7 @@ class AsvStore:
         return commits
 
     def result_files(self, on_problem: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
-        """Go through the result files of all machines; a folder without a usable machine.json is reported."""
+        """Yield the result files of all machines; report folders without a usable machine.json."""
         folders = sorted(p for p in self.results_dir.glob("*") if p.is_dir()) if self.results_dir.is_dir() else []
         for folder in folders:
             files = [p for p in sorted(folder.glob("*.json")) if p.name != "machine.json"]
@@ -234,7 +234,7 @@ class AsvStore:
             yield from files
 
     def machines(self) -> dict[str, dict[str, str]]:
-        """Return the facts of each machine.json, by machine name; unreadable ones are left out."""
+        """Return machine name -> content of its machine.json, without unreadable ones."""
         machines: dict[str, dict[str, str]] = {}
         for path in sorted(self.results_dir.glob("*/machine.json")):
             facts = _load_json(path)
@@ -243,7 +243,7 @@ class AsvStore:
         return machines
 
     def benchmarks(self, on_problem: Callable[[str], None] = lambda _: None) -> dict[str, dict[str, Any]]:
-        """Return asv's benchmark dictionaries by name: its own benchmarks.json, and ours where it lacks them."""
+        """Return asv's benchmark dictionaries by name, from its own benchmarks.json or else from ours."""
         merged: dict[str, dict[str, Any]] = {}
         for name in (SIDECAR, "benchmarks.json"):
             path = self.results_dir / name
@@ -280,7 +280,7 @@ class AsvStore:
             _write_asv_json(self.results_dir / "benchmarks.json", asvs, version=2)
 
     def _machine_facts(self, machine: Machine) -> dict[str, str]:
-        """All six of asv's keys, the GPU's where there is one; what asv has written about the machine is kept."""
+        """Return asv's six keys and the GPU's, if there is one; what asv wrote about the machine is kept."""
         name = machine_folder(machine)
         facts = {
             "machine": name,
@@ -301,7 +301,7 @@ class AsvStore:
         required = {"numpy": numpy} if numpy else {}
         env_name = "-".join([f"py{python}", *(f"{name}{version}" for name, version in required.items())])
         params = {**facts, "python": python, **required}
-        # Not among the parameters: asv's graphs would begin a new line with each compiler or driver. Ours mark it.
+        # Not in the parameters: asv's graphs would start a new line for each compiler or driver. Ours mark it.
         with_ = {key: value for key in ("cpu", "gpu", "driver", "compiler") if (value := getattr(machine, key))}
         results = Results(params, {**required, **with_}, commit.sha, commit.date_ms, python, env_name, {})
         path = self.results_dir / results._filename  # noqa: SLF001 - asv offers no other way to its path
@@ -316,7 +316,7 @@ class AsvStore:
         return results
 
     def _save(self, results: Results, folder: Path) -> None:
-        """Write a result file whole: asv writes in place, so it writes elsewhere and the file is renamed."""
+        """Write a result file atomically: asv, which writes in place, writes elsewhere, then the file is renamed."""
         with tempfile.TemporaryDirectory(prefix=".rocattn-", dir=self.results_dir) as scratch:
             results.save(scratch)
             folder.mkdir(exist_ok=True)
@@ -325,7 +325,7 @@ class AsvStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the store's lock; whatever the file system refuses becomes one line."""
+        """Hold the store's lock; file system errors become one line."""
         try:
             result_folder(self.results_dir)
             with locked(self.results_dir / LOCK, wait_s=LOCK_TIMEOUT_S):
@@ -339,7 +339,7 @@ class AsvStore:
 
 
 def machine_folder(machine: Machine) -> str:
-    """Return the name of the folder that a machine's results are in."""
+    """Return the name of a machine's results folder."""
     return _PATH_PART.sub("_", machine.name) or "unnamed"
 
 
@@ -347,7 +347,7 @@ def read_config(path: Path) -> Config:
     """Read an asv configuration.
 
     Raises:
-        RocattnError: When it is missing or asv does not take it; one line.
+        RocattnError: When it is missing or asv rejects it; one line.
     """
     from asv.config import Config
 
@@ -382,12 +382,12 @@ def load_results(path: Path) -> Results:
 
 
 class _Found:
-    """What some result files hold.
+    """The content of some result files.
 
     Attributes:
-        grids: By benchmark, parameter values, machine and environment.
-        places: The facts of each commit's `PLACE_KEYS` by machine and environment.
-        odd: Results that are no numbers, and the first file with them.
+        grids: Results by benchmark, parameter values, machine and environment.
+        places: `PLACE_KEYS` of each commit by machine and environment.
+        odd: Results that are not numbers, and the first file with them.
         passed_over: Files that cannot be read.
     """
 
@@ -398,7 +398,7 @@ class _Found:
         self.passed_over = PassedOver()
 
     def read(self, path: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add what a file holds, of benchmarks that have another version than the known one nothing."""
+        """Add a file's results, without benchmarks whose version differs from the known one."""
         file = _result_file(path)
         date_of(file.date)
         where = (str(file.params.get("machine", "")), str(file.env_name).removesuffix(NO_NUMPY))
@@ -410,7 +410,7 @@ class _Found:
                 continue
             try:
                 params = file.column(name, "params") or []
-                if all(params):  # of a parameter without values no result can be
+                if all(params):  # a parameter without values can have no results
                     keys[name] = (name, tuple(tuple(map(str, values)) for values in params), *where)
                     widths[name] = _combinations(params)
             except (ValueError, TypeError, AttributeError) as error:
@@ -420,7 +420,7 @@ class _Found:
     def _add_numbers(
         self, file: ResultFile, path: Path, keys: Mapping[str, GridKey], widths: Mapping[str, int]
     ) -> None:  # fmt: skip
-        """Add results of benchmarks, at once: each alone would take three times as long."""
+        """Add results of benchmarks together: one by one would take three times as long."""
         try:
             for (name, width), values in zip(widths.items(), numbers_of(file, widths), strict=True):
                 self.grids.setdefault(keys[name], ResultGrid(width)).add(file, values)
@@ -435,7 +435,7 @@ class _Found:
         self.odd.setdefault(f"passed over {plain(name, 200)} ({plain(str(error))})", path)
 
     def add(self, later: _Found) -> None:
-        """Add what later files hold."""
+        """Add the content of later files."""
         for key, grid in later.grids.items():
             if key in self.grids:
                 self.grids[key].extend(grid)
@@ -462,7 +462,7 @@ def _result_file(path: Path) -> ResultFile:
     """Read one result file; asv's own class would take twice as long.
 
     Raises:
-        RocattnError: When asv does not read it.
+        RocattnError: When asv would not read it.
     """
     from asv.util import UserError
 
@@ -470,7 +470,7 @@ def _result_file(path: Path) -> ResultFile:
         data = json.loads(path.read_bytes())
         if data["version"] in {1, 2}:
             return ResultFile(data if data["version"] == 2 else up_to_date(data))
-    load_results(path)  # says why it is refused
+    load_results(path)  # raises with the reason
     return ResultFile(up_to_date(json.loads(path.read_bytes())))
 
 
@@ -484,7 +484,7 @@ def up_to_date(data: dict[str, Any]) -> dict[str, Any]:
     """Return a result file's content as ``asv update`` would make it; the file itself stays as it is.
 
     Raises:
-        UserError: asv's, when it lacks what every result has.
+        UserError: asv's, when it lacks required fields.
     """
     from asv.results import Results
 
@@ -497,7 +497,7 @@ def _write_asv_json(path: Path, data: dict[str, Any], version: int) -> None:
 
 
 def _load_json(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object without asv's version field; None when there is none to read."""
+    """Return a JSON object without asv's version field; None if it cannot be read."""
     try:
         data = decoded(path.read_bytes())
     except (OSError, DocumentError):
@@ -521,19 +521,19 @@ def _identifier(text: str) -> str:
 
 
 def _short(version: str) -> str:
-    """Return major.minor: the environment's name must not change with each patch release."""
+    """Return major.minor: the environment's name must not change with every patch release."""
     return ".".join(version.split(".")[:2])
 
 
 Sample = float | list[float] | None
 """A result of one parameter combination: samples in seconds, a number, NaN for n/a, None for failed."""
-_MOST_RESULTS = 1_000_000  # of one benchmark in one file
+_MOST_RESULTS = 1_000_000  # per benchmark and file
 _BENCHMARK_NAME = re.compile(r"[A-Za-z_][\w.-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
-    """One benchmark's results on their way into the store."""
+    """One benchmark's results, to be stored."""
 
     name: str
     params: list[list[str]]
@@ -544,7 +544,7 @@ class StoreEntry:
     values: dict[tuple[int, ...], Sample]
 
     def check(self) -> None:
-        """Refuse what would hang, crash or vanish in ``asv publish``."""
+        """Reject what would hang, crash or disappear in ``asv publish``."""
         if not _BENCHMARK_NAME.fullmatch(self.name):
             raise RocattnError(f"{self.name!r} is not a benchmark name: use letters, digits, '_', '-' and '.'")
         if len(self.params) != len(self.param_names):
@@ -579,7 +579,7 @@ class StoreEntry:
 
 
 def record_value(record: Record) -> Sample:
-    """Return a record's samples; a record whose output was wrong has failed, a skipped one is n/a."""
+    """Return a record's samples; None (failed) for wrong output, NaN (n/a) for a skipped one."""
     if record.skipped or not record.launches:
         return math.nan
     if record.check is not None and not record.check.ok:
@@ -588,7 +588,7 @@ def record_value(record: Record) -> Sample:
 
 
 def add_result(results: Results, benchmark: dict[str, Any], entry: StoreEntry) -> None:
-    """Merge an entry into a commit's results, in the union of the parameter values."""
+    """Merge an entry into a commit's results, over the union of the parameter values."""
     from asv.runner import BenchmarkResult
 
     combinations = list(itertools.product(*benchmark["params"]))
@@ -602,14 +602,14 @@ def add_result(results: Results, benchmark: dict[str, Any], entry: StoreEntry) -
         at = place[tuple(p[i] for i, p in zip(index, entry.params, strict=True))]
         chosen.add(at)
         if isinstance(value, list):
-            values[at], samples[at], number[at] = value[0], list(value), 1  # asv makes it their median
+            values[at], samples[at], number[at] = value[0], list(value), 1  # asv takes their median
         else:
             values[at] = value
     merged = results.benchmark_version.get(entry.name) == entry.version
     if not merged and entry.name in results.get_all_result_keys():
         results.remove_result(entry.name)
     if not merged:
-        # Combinations nobody measured at this commit are n/a, not failed.
+        # Combinations not measured at this commit are n/a, not failed.
         values = [v if at in chosen else math.nan for at, v in enumerate(values)]
     elif len(chosen) < kept:
         old = set(itertools.product(*(results.get_result_params(entry.name) or [])))
@@ -622,7 +622,7 @@ def add_result(results: Results, benchmark: dict[str, Any], entry: StoreEntry) -
 
 
 def united(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The description of a benchmark that two sources know: new facts win, parameter values are united."""
+    """Merge two descriptions of a benchmark: new facts win, parameter values are united."""
     if known.get("version") != new.get("version") or known.get("param_names") != new.get("param_names"):
         return new
     code = new.get("code") or known.get("code", "")

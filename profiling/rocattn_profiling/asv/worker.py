@@ -1,12 +1,12 @@
-"""Runs inside the environment of one side: lists an asv suite, measures one benchmark once, or only calls it.
+"""Run in the environment of one side: list an asv suite, measure one benchmark once, or only call it.
 
-A standalone script of the standard library (Python 3.10 and later), with asv_runner and `origins` beside it: the
-environment of an old commit, or of somebody else, has nothing else of ours. Called as ``python asv_worker.py REQUEST``,
-where REQUEST is a JSON object; the answer goes to the file that it names, so that nothing a benchmark prints can get
-into it.
+A standalone script that needs only the standard library (Python 3.10 and later) and asv_runner and `origins` next to
+it: the environment of an old commit, or of another project, has nothing else of ours. Called as ``python asv_worker.py
+REQUEST``, where REQUEST is a JSON object; the answer goes to the file named in it, so that a benchmark's output cannot
+corrupt it.
 """
 
-# ruff: noqa: SLF001 - asv_runner has no public way to run a benchmark's setup, parameters and timer apart
+# ruff: noqa: SLF001 - asv_runner has no public way to run a benchmark's setup, parameters and timer separately
 import builtins
 import contextlib
 import ctypes
@@ -30,13 +30,13 @@ from types import ModuleType
 from typing import Any
 
 Answer = dict[str, Any]
-# The fixed work: large integers multiplied and bytes hashed, both in C from a few KiB of the nearest cache, 0.2 ms.
+# The canary: multiply large integers and hash bytes, both in C from a few KiB in the L1 cache, 0.2 ms.
 FACTOR = int.from_bytes(bytes(range(1, 251)) * 12, "little")
 TEXT = bytes(range(250)) * 60
 WARMUP_NS = 20_000_000
-# One sample may take this long with its set-ups (asv re-runs setup before every timed call).
+# Limit of one sample with its setups (asv repeats setup before every timed call).
 SAMPLE_LIMIT_NS = 60_000_000
-# Characters: an exception may hold all of an array, and every launch keeps its own.
+# Characters: an exception may contain a whole array, and every launch stores its own.
 MOST_REASON, MOST_TEXT = 1000, 20_000
 CALLS = 4
 
@@ -77,11 +77,11 @@ def perform(request: Answer, installed: Any) -> None:
 
 
 def serve(request: Answer, installed: Any) -> None:
-    """Import a module of the suite once, then fork a process for each request that comes as a line on stdin.
+    """Import a module of the suite once, then fork a process for each request, one per line on stdin.
 
-    asv's own fork server does the same: some suites take half a minute to be imported. Writes "ready" to the descriptor
-    that the request names, then for each process its number, and its status when it has ended. With "trace" it notes
-    from the import on which functions start, for the processes that `call` benchmarks.
+    asv's fork server does the same: some suites take half a minute to import. Write "ready" to the request's
+    descriptor, then the PID of each process, and its status when it has ended. With "trace", record which functions
+    start from the import on, for processes that `call` benchmarks.
     """
     import importlib
 
@@ -96,24 +96,24 @@ def serve(request: Answer, installed: Any) -> None:
     job = forked(request, sys.stdin.buffer, traced)
     os.chdir(job["cwd"])
     if job["do"] == "call":
-        with contextlib.suppress(BaseException):  # leaves no answer
+        with contextlib.suppress(BaseException):  # there will be no answer
             call(job, traced)
         os._exit(0)
     perform(job, installed)
 
 
 def forked(request: Answer, lines: Iterable[bytes], traced: "FunctionTrace | None" = None) -> Answer:
-    """Fork a process for each line of JSON, and return in each of them what its line asks for; never in this process.
+    """Fork a process for each line of JSON, and return the request in each fork, but never in this process.
 
     Args:
-        request: The server's own, with the descriptor for its replies.
-        lines: They end when the server is to end.
-        traced: Notes functions, in the forked processes as well.
+        request: The server's own request, with the descriptor for replies.
+        lines: Requests; the server ends with them.
+        traced: Records functions, in the forked processes as well.
     """
     if len(list(Path("/proc/self/task").iterdir())) > 1:
-        sys.exit("the import starts threads, which a fork loses")
+        sys.exit("the import starts threads, which a fork would lose")
     gc.collect()
-    gc.freeze()  # collections do not touch, and so do not copy, what all processes share
+    gc.freeze()  # garbage collection must not copy pages that the processes share
     server = os.getpid()
     with os.fdopen(request["reply"], "w", buffering=1) as reply:
         print("ready", file=reply)
@@ -122,7 +122,7 @@ def forked(request: Answer, lines: Iterable[bytes], traced: "FunctionTrace | Non
             complete = traced is not None and traced.complete
             number = os.fork()
             if traced:
-                traced.complete = complete  # this fork is no benchmark's
+                traced.complete = complete  # this fork was not made by a benchmark
             if not number:
                 os.setsid()
                 end_with_parent(server)
@@ -139,7 +139,7 @@ def end_with_parent(parent: "int | None") -> None:
     """Ask Linux to kill this process when its parent is killed: an orphan would disturb the next measurement.
 
     Args:
-        parent: Its number: it may be gone already, which no signal tells. None for one that may be any.
+        parent: Its PID, as it may have ended before, without a signal; None to accept any parent.
     """
     if sys.platform == "linux":
         set_parent_death_signal = 1
@@ -159,11 +159,11 @@ def failure(error: BaseException, suite: str = "") -> Answer:
     """Describe an exception as a failed measurement, with the traceback and, given a suite, the place in it."""
     text = "".join(traceback.format_exception(error))
     lines = traceback.format_exception_only(error)[-1].strip().splitlines()
-    # Of a process that a benchmark started, the last line of its own traceback says what happened.
+    # For a process started by a benchmark, the cause is in the last line of its own traceback.
     nested = len(lines) > 1 and lines[0].endswith("Traceback (most recent call last):")
     reason = lines[-1 if nested else 0][:MOST_REASON]
     own = [at for at in traceback.extract_tb(error.__traceback__) if suite and at.filename.startswith(suite)]
-    if own:  # a constructor, say, that asv's discovery calls: nothing else names its class
+    if own:  # e.g. a constructor called by asv's discovery: only the place identifies it
         reason += f" ({Path(own[-1].filename).name}, line {own[-1].lineno})"
     return {"status": "failed", "reason": reason, "traceback": text[-MOST_TEXT:]}
 
@@ -171,7 +171,7 @@ def failure(error: BaseException, suite: str = "") -> Answer:
 def list_suite(request: Answer) -> Answer:
     """List every benchmark of the suite, and the modules that cannot be imported here.
 
-    Before it imports a module, it appends its name to the file "progress": an import may take half a minute.
+    Before importing a module, append its name to the file "progress": an import may take half a minute.
     """
     with no_search_for_plugins(), no_pympler():
         from asv_runner import discovery
@@ -184,7 +184,7 @@ def list_suite(request: Answer) -> Answer:
     imports = {"": 0.0}
     real_import = discovery.importlib.import_module
 
-    class Imports:  # asv_runner only prints an import error; the gate must know which module it was
+    class Imports:  # asv_runner only prints an import error; the gate needs the module
         @staticmethod
         def import_module(name: str) -> Any:
             own = name.partition(".")[2] or name
@@ -209,16 +209,16 @@ def list_suite(request: Answer) -> Answer:
         declared = any(getattr(source, "deterministic", False) is True for source in benchmark._attr_sources)
         facts["deterministic"] = declared and benchmark.type == "track"
         benchmarks.append(facts)
-    benchmarks = list({facts["name"]: facts for facts in benchmarks}.values())  # a second name of a function is none
+    benchmarks = list({facts["name"]: facts for facts in benchmarks}.values())  # aliases of a function count once
     return {"status": "ok", "benchmarks": benchmarks, "broken": broken, "imports": imports}
 
 
 @contextlib.contextmanager
 def import_times(suite: str) -> Iterator[list[float]]:
-    """Yield a list that at the end holds the seconds of a suite's own modules, and of all that they import.
+    """Yield a list, filled at exit with the import seconds of a suite's own modules and of everything they import.
 
     Args:
-        suite: Name of the package that the suite's modules are in.
+        suite: Name of the package with the suite's modules.
     """
     times, depth, real = [0.0, 0.0], 0, builtins.__import__
 
@@ -243,7 +243,7 @@ def import_times(suite: str) -> Iterator[list[float]]:
 
 @contextlib.contextmanager
 def no_search_for_plugins() -> Iterator[None]:
-    """Keep asv_runner from reading every package's metadata for its name where folder names show it: 40 ms a launch."""
+    """Keep asv_runner from reading all packages' metadata where folder names suffice: 40 ms per launch."""
     name = "importlib.metadata"
     if name in sys.modules or has_plugins():
         yield
@@ -254,12 +254,12 @@ def no_search_for_plugins() -> Iterator[None]:
     try:
         yield
     finally:
-        del sys.modules[name]  # a benchmark gets the real one
+        del sys.modules[name]  # benchmarks get the real one
 
 
 @contextlib.contextmanager
 def no_pympler() -> Iterator[None]:
-    """Let asv_runner know benchmarks of type memory without pympler, which imports numpy: 0.15 s a listing."""
+    """Make asv_runner list memory benchmarks without pympler, which imports numpy: 0.15 s per listing."""
     names = [name for name in ("pympler", "pympler.asizeof") if name not in sys.modules]
     for name in names:
         sys.modules[name] = ModuleType(name)
@@ -268,13 +268,13 @@ def no_pympler() -> Iterator[None]:
         yield
     finally:
         for name in names:
-            del sys.modules[name]  # a suite gets the real one
+            del sys.modules[name]  # suites get the real one
 
 
 def has_plugins() -> bool:
-    """Whether a package is installed here that adds types of benchmarks: asv_bench_memray, say; or one may be."""
+    """Return whether a package that adds benchmark types, such as asv_bench_memray, is or may be installed."""
     for place in map(Path, sys.path):
-        if place.is_file():  # a zip file may hold anything
+        if place.is_file():  # a zip file may contain anything
             return True
         with contextlib.suppress(OSError):
             if any(re.match("asv[-_.]bench", entry.name, re.IGNORECASE) for entry in place.iterdir()):
@@ -285,7 +285,7 @@ def has_plugins() -> bool:
 def load(request: Answer) -> Any:
     """Return the benchmark of a request with its parameters set."""
     if request.get("type") != "memory":
-        # asv_runner imports pympler, hence numpy, only to size objects: 0.3 s a launch that other types do not need.
+        # asv_runner imports pympler, and so numpy, to measure object sizes: 0.3 s per launch, which other types avoid.
         sys.modules.setdefault("pympler", None)  # type: ignore[arg-type]  # None is how the import system says absent
     with no_search_for_plugins():
         from asv_runner.discovery import get_benchmark_from_name
@@ -297,13 +297,13 @@ def load(request: Answer) -> Any:
 
 
 def names_of(benchmark: Any) -> list[list[str]]:
-    """Return asv's names of the values of each parameter, without addresses: they differ from process to process."""
+    """Return asv's names for the values of each parameter, without addresses, which differ between processes."""
     plain = [[re.sub(r" at 0x[0-9a-fA-F]+", "", str(value)) for value in values] for values in benchmark.params]
     return [[f"{n} ({ns[:at].count(n)})" if ns.count(n) > 1 else n for at, n in enumerate(ns)] for ns in plain]
 
 
 def index_of(benchmark: Any, label: str) -> int:
-    """Return the place of a label's parameters: it changes with a project that lists them, or a suite's set of them."""
+    """Return the index of a label's parameters, which may differ between revisions."""
     labels = [f"{benchmark.name}({', '.join(values)})" for values in itertools.product(*names_of(benchmark))]
     if label not in labels:
         raise LookupError("the benchmark has no such parameters here")
@@ -319,7 +319,7 @@ def make_cache(request: Answer) -> Answer:
 
 
 def run_benchmark(request: Answer) -> Answer:
-    """Set one benchmark up, measure it, tear it down."""
+    """Set up one benchmark, measure it, and tear it down."""
     benchmark = load(request)
     reason = set_up(benchmark)
     if reason is not None:
@@ -337,12 +337,12 @@ def run_benchmark(request: Answer) -> Answer:
 def call(request: Answer, traced: "FunctionTrace | None" = None) -> None:
     """Call one benchmark a few times without measuring it, and list the modules that it loaded.
 
-    A GPU's profiler is started on this, so the process ends as programs do: profilers write their files at exit. An
-    exception, or a benchmark that skips itself, is a failed program, and leaves no answer.
+    GPU profilers run this, so the process exits normally: profilers write their files at exit. An exception, or a
+    benchmark that skips itself, is a failed program without an answer.
 
-    With "trace", names of source files, it also lists the functions of such files that started, from the import of the
-    benchmark on; ``traced`` has noted them already if the benchmark was imported before. Processes that it starts are
-    not seen, and neither is what filled its cache before.
+    With "trace", names of source files, also list the functions in these files that started, beginning with the import
+    of the benchmark; ``traced`` has already recorded them if it was imported before. Functions in child processes are
+    not seen, nor those that filled its cache before.
     """
     if traced is None and "trace" in request:
         traced = FunctionTrace(request["trace"])
@@ -367,10 +367,10 @@ def call(request: Answer, traced: "FunctionTrace | None" = None) -> None:
 def owners(modules: Iterable[str]) -> list[str]:
     """Return the installed packages that modules belong to, by name.
 
-    As ``importlib.metadata.packages_distributions`` tells it, which makes a path of every file: 0.3 s for 96 packages,
-    twelve times as long.
+    ``importlib.metadata.packages_distributions`` takes 0.3 s for 96 packages, twelve times as long, because it creates
+    a path for every file.
     """
-    import importlib.metadata  # not for launches that are measured
+    import importlib.metadata  # not in measured launches
 
     tops, owning = {name.partition(".")[0] for name in modules}, set()
     for package in importlib.metadata.distributions():
@@ -384,16 +384,16 @@ def owners(modules: Iterable[str]) -> list[str]:
 
 
 class FunctionTrace:
-    """Notes which functions start in this process from now on, each once.
+    """Records which functions start in this process from now on, each once.
 
     Args:
-        names: Of the source files that matter, without their folders.
-        harmless: Module whose processes run nothing of the project's; "" for none.
+        names: Names of the source files to record, without folders.
+        harmless: Module whose child processes run no code of the project; "" for none.
     """
 
     def __init__(self, names: list[str], harmless: str = "") -> None:
         self.names, self.harmless = set(names), harmless
-        self.codes: dict[int, Any] = {}  # by id: the hash of a code object takes as long as a short call
+        self.codes: dict[int, Any] = {}  # by id: hashing a code object takes as long as a short call
         self.complete = hasattr(type(self).end.__code__, "co_qualname")  # Python 3.11 and later
         self.tool = -1
         sys.addaudithook(self.audit)
@@ -409,23 +409,23 @@ class FunctionTrace:
             sys.setprofile(self.profiled)
 
     def started(self, code: Any, _offset: int) -> Any:
-        """Note a function; `sys.monitoring` need not report it again."""
+        """Record a function; `sys.monitoring` need not report it again."""
         self.codes[id(code)] = code
         return sys.monitoring.DISABLE  # type: ignore[attr-defined]
 
     def profiled(self, frame: Any, event: str, _argument: Any) -> None:
-        """Note a function as `sys.setprofile` reports it."""
+        """Record a function reported by `sys.setprofile`."""
         if event == "call":
             self.codes[id(frame.f_code)] = frame.f_code
 
     def audit(self, event: str, _arguments: Any) -> None:
-        """Note that another process may run code, too."""
+        """Record that a child process may run code as well."""
         starts = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
         if event in starts and not self.is_harmless():
             self.complete = False
 
     def is_harmless(self) -> bool:
-        """Whether the harmless module is among the callers."""
+        """Return whether the harmless module is among the callers."""
         frame: Any = sys._getframe()
         while frame and self.harmless:
             if frame.f_globals.get("__name__") == self.harmless:
@@ -434,13 +434,13 @@ class FunctionTrace:
         return False
 
     def end(self) -> list[list[str]] | None:
-        """Stop; return the file and qualified name of each function; None where some may be missing."""
+        """Stop, and return the file and qualified name of each function; None if some may be missing."""
         if self.tool >= 0:
             sys.monitoring.free_tool_id(self.tool)  # type: ignore[attr-defined]
         else:
             sys.setprofile(None)
             threading.setprofile(None)
-        # multiprocessing imports the way in which it starts processes when it starts the first one.
+        # multiprocessing imports one of these modules when it starts its first process.
         if not self.complete or any(name.startswith("multiprocessing.popen_") for name in sys.modules):
             return None
         codes = [code for code in self.codes.values() if Path(code.co_filename).name in self.names]
@@ -448,12 +448,12 @@ class FunctionTrace:
 
 
 def cache_name(key: str) -> str:
-    """Return the name of the folder of a setup_cache, beside those of other benchmarks' caches."""
+    """Return the name of a setup_cache's folder, unique among the benchmarks."""
     return "cache-" + re.sub(r"\W+", "-", key)
 
 
 def set_up(benchmark: Any) -> str | None:
-    """Load what setup_cache left and run the setups; return why the benchmark is to be skipped, else None."""
+    """Load the setup_cache and run the setups; return why the benchmark must be skipped, or None."""
     cache = None
     if benchmark.setup_cache_key is not None:
         with Path("cache.pickle").open("rb") as file:
@@ -479,15 +479,15 @@ def measure(benchmark: Any, request: Answer) -> Answer:
     if benchmark.type != "time":
         value = benchmark.do_run()
         value = peak_rss_bytes() if benchmark.type == "peakmemory" else value
-        if isinstance(value, float) and math.isnan(value):  # numpy's are floats as well
-            return {"status": "skipped", "reason": "it returned NaN, which stands for no result"}
+        if isinstance(value, float) and math.isnan(value):  # numpy's floats included
+            return {"status": "skipped", "reason": "it returned NaN, which means no result"}
         answer: Answer = {"value": number_of(value), "canary_ns": low_end(canaries)}
     else:
-        # timeraw has no timer: its statement runs in a process of its own for every sample.
+        # timeraw has no timer: its statement runs in a separate process for every sample.
         timed = hasattr(benchmark, "timer")
         answer = samples(benchmark, request, canaries) if timed else raw_samples(benchmark, request)
         canaries += [canary_ns() for _ in range(4)]
-        # A timer of its own counts what does not depend on the CPU's speed: a GPU's events, cycles, calls.
+        # A custom timer counts something independent of the CPU's speed: GPU events, cycles, calls.
         own_timer = timed and benchmark.timer is not time.perf_counter
         answer.update(canary_ns=0 if own_timer else low_end(canaries), canary_of=sys.version)
     steal = steal_pct(ticks, cpu_ticks())
@@ -496,7 +496,7 @@ def measure(benchmark: Any, request: Answer) -> Answer:
 
 
 def cpu_ticks() -> list[int]:
-    """Return the machine's CPU time so far by kind, the last of eight being steal; empty where there is no /proc."""
+    """Return the machine's CPU times so far by kind, with steal last of eight; empty without /proc."""
     try:
         with Path("/proc/stat").open() as file:
             return [int(part) for part in file.readline().split()[1:9]]
@@ -505,7 +505,7 @@ def cpu_ticks() -> list[int]:
 
 
 def steal_pct(before: list[int], after: list[int]) -> float:
-    """Return the share of CPU time, in percent, that the hypervisor gave to others between two readings."""
+    """Return the percentage of CPU time that the hypervisor gave to others between two readings."""
     passed = [new - old for old, new in zip(before, after, strict=False)]
     total = sum(passed)
     return round(100 * passed[7] / total, 3) if len(passed) == 8 and total > 0 else 0.0
@@ -524,9 +524,9 @@ def number_of(value: Any) -> float:
 def canary_ns() -> int:
     """Return the CPU time of a fixed piece of work, in ns: it shows the machine's speed, never the code's.
 
-    It runs in C, because an interpreted loop differs by 20 % from launch to launch by placement, and keeps many units
-    of a core busy, because a neighbour on the same core takes those. A SHA-256 in hardware sees less of that, copies in
-    cache no more (docs/gate-measured.md).
+    It runs in C, because an interpreted loop varies by 20 % between launches with its placement, and it keeps many
+    units of a core busy, because a process on the sibling hyperthread competes for them. A SHA-256 in hardware detects
+    less of that, copies in cache no more (docs/gate-measured.md).
     """
     start = time.thread_time_ns()
     for _ in range(4):
@@ -536,9 +536,9 @@ def canary_ns() -> int:
 
 
 def low_end(canaries: list[int]) -> int:
-    """Return the low end of the fixed work's times: as for samples, other work only ever adds.
+    """Return the low end of the canary's times: as with samples, other work can only add time.
 
-    `measure.stats.low_quantile` is not here in the environments that this file runs in, and interpolates.
+    `measure.stats.low_quantile` is not available in the environments of this script, and interpolates.
     """
     return sorted(canaries)[len(canaries) // 10]
 
@@ -546,7 +546,7 @@ def low_end(canaries: list[int]) -> int:
 def peak_rss_bytes() -> int:
     """Return the largest resident set of this program.
 
-    Linux's ru_maxrss, which asv reads, starts at the size of the parent that forked this process; VmHWM does not.
+    Linux's ru_maxrss, which asv reads, starts at the size of the forking parent; VmHWM does not.
     """
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -565,11 +565,11 @@ class Sampler:
         parameters = benchmark._build_params()
         function = benchmark.func
         self.call = (lambda: function(*parameters)) if parameters else function
-        # asv: with setup hooks every timed call sees fresh state; without, calls are timed in one batch.
+        # As in asv: with setup hooks, every timed call gets fresh state; without, calls are timed in one batch.
         self.fresh = bool(benchmark._setups)
         self.benchmark = benchmark
         self.taken = 0
-        # asv's default timer is the wall clock; any other one (GPU events, say) counts seconds of its own.
+        # asv's default timer is the wall clock; any other one (GPU events, for example) has its own seconds.
         self.timer = None if benchmark.timer is time.perf_counter else benchmark.timer
 
     def gpu_state(self) -> list[dict[str, float]]:
@@ -596,7 +596,7 @@ class Sampler:
         return wall, process, thread, switches
 
     def batch(self, calls: int) -> tuple[int, int, int, int]:
-        """Time consecutive calls; the wall clock is read innermost, so that the others cost it nothing."""
+        """Time consecutive calls; the wall clock is read innermost, so that it excludes the other clocks' overhead."""
         call, timer, loop = self.call, self.timer, range(calls)
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         process, thread = time.process_time_ns(), time.thread_time_ns()
@@ -615,13 +615,13 @@ class Sampler:
 
 
 def samples(benchmark: Any, request: Answer, canaries: list[int]) -> Answer:
-    """Warm up, then take the samples; with no ``number`` in the request, choose it for its sample time first.
+    """Warm up, then take the samples; without a ``number`` in the request, first choose it for its sample time.
 
-    Choosing takes samples that are thrown away. ``primed`` is how many; a request with that number takes as many, so
-    that launches that chose and launches that did not have done the same work before their first sample.
+    Choosing takes ``primed`` samples, which are discarded. A request with that number discards as many, so that all
+    launches do the same work before their first sample, whether they chose or not.
 
-    The fixed work is timed between them, and added to ``canaries``: a clock can change within a launch. Beside a timer
-    of the benchmark's own (a GPU's events) it is not, for a gap lets a GPU's clock fall.
+    The canary is timed between samples and added to ``canaries``, because a clock can change within a launch. It is not
+    timed with a custom timer (GPU events), because the gap would let the GPU's clock drop.
     """
     sampler = Sampler(benchmark)
     enabled = gc.isenabled()
@@ -658,7 +658,7 @@ def samples(benchmark: Any, request: Answer, canaries: list[int]) -> Answer:
 
 
 def warm_up(sampler: Sampler) -> tuple[int, int]:
-    """Call for a while (at least once); return the shortest wall time of one call in ns, and of one with its set-up."""
+    """Call for a while (at least once); return the shortest wall time in ns of a call, and of one with its setup."""
     best = whole = 0
     started = before = time.perf_counter_ns()
     while True:
@@ -671,24 +671,24 @@ def warm_up(sampler: Sampler) -> tuple[int, int]:
 
 
 def choose_number(sampler: Sampler, benchmark: Any, call_ns: int, whole: int, sample_ns: int) -> int:
-    """Return the calls of one sample: enough for ``sample_ns``, and not fewer than the benchmark's own number."""
+    """Return the calls per sample: enough for ``sample_ns``, and at least the benchmark's own number."""
     number = max(1, math.ceil(sample_ns / call_ns))
     if sampler.fresh:
         number = min(number, SAMPLE_LIMIT_NS // whole)
     elif number > 1:
-        # The first guess counts the loop's and the clock's own overhead: one measured batch corrects it.
+        # The first guess includes the overhead of the loop and the clock: one measured batch corrects it.
         per_call = min(sampler.sample(number)[0] for _ in range(2)) / number
         number = math.ceil(sample_ns / max(per_call, 1.0))
     return max(int(benchmark.number), 1, number)
 
 
 def choose_count(sampler: Sampler, cost: int, number: int, request: Answer) -> int:
-    """Return how many samples fit in the budget of a launch: 4 to 12, fewer where half of the time limit ends first."""
-    if 4 * cost < request["budget_ns"]:  # one more sample costs nothing then, and is a better estimate
+    """Return how many samples fit in a launch's budget: 4 to 12, or fewer within half of the time limit."""
+    if 4 * cost < request["budget_ns"]:  # an extra sample fits, and improves the estimate
         start = time.perf_counter_ns()
         sampler.sample(number)
         cost = max(time.perf_counter_ns() - start, cost, 1)
-    # The other half is for the warm-up, a slower side and a busy machine.
+    # The other half is for warm-up, a slower side and a busy machine.
     most = request.get("limit_ns", math.inf) // 2 // cost - 1
     return int(max(1, min(most, max(4, min(12, request["budget_ns"] // cost)))))
 

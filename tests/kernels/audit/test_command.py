@@ -411,7 +411,7 @@ def test_other_peoples_files_work_and_say_what_is_not_known(audit, code):
     assert one["kernel"] == "twice"
     assert "clang" in one["compiler"]
     assert other["loop"]["issue_cycles"] > 0
-    assert "not known: LDS asked for at launch" in err
+    assert "not known: the launch's dynamic LDS" in err
     assert "the launch's block: 64 threads, its limit, are assumed" in err
 
 
@@ -441,7 +441,7 @@ def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch, tmp_path):
     binary.with_suffix(".json").write_text("[]")
     (one,) = json.loads(audit(binary, "--json")[1])["audit"]["kernels"]
     assert one["loop"] is None
-    assert one["unknown"][0].startswith("no instructions: no llvm-objdump here; twice.s beside")
+    assert one["unknown"][0].startswith("no instructions: no llvm-objdump here; twice.s next to")
     assert len(one["unknown"]) == 3
 
 
@@ -501,7 +501,7 @@ def test_what_the_cycles_leave_out_is_said(audit, tmp_path):
     path.write_text(f'\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n{calls}{kernel.format("plain", "")}')
     status, _, err = audit(path)
     assert status == 0
-    said = "it calls or jumps to addresses in registers: what runs there is not counted"
+    said = "it calls or jumps to addresses in registers: code there is not counted"
     assert f"\ncycles of calls: {said}\n" in err
     assert f"- calls: cycles: {said}\n" in (tmp_path / "out/audit.md").read_text()
     assert "no loop" not in err

@@ -147,7 +147,7 @@ class TestWhatIsNotKnown:
         """And says so."""
         cost = loop_cost(function_of("gfx1100", "v_mov_b32_e32 v0, 0", WMMA), "gfx1100")
         assert (cost.has_loop, cost.loop, cost.matrix_cycles, cost.instructions) == (False, "", 32, 3)
-        assert cost.notes == ("no loop: all of its code, run through once, is counted",)
+        assert cost.notes == ("no loop: all of its code is counted once",)
 
     @pytest.mark.parametrize(
         ("arch", "lines"), [("gfx1100", ("s_barrier",)), ("gfx1201", ("s_barrier_signal -1", "s_barrier_wait -1"))]
@@ -192,7 +192,7 @@ class TestWhatIsNotKnown:
             "gfx1100", "s_cbranch_scc1 .LBB0_2", ".LBB0_1:", "v_mov_b32 v0, 0", ".LBB0_2:", "v_mov_b32 v0, 1",
             "s_cbranch_scc0 .LBB0_1",
         )  # fmt: skip
-        assert "several places" in " ".join(loop_cost(function, "").notes)
+        assert "several entries" in " ".join(loop_cost(function, "").notes)
 
     def test_inner_loops_are_noted(self):
         """They are counted once, however often they run."""
@@ -202,7 +202,7 @@ class TestWhatIsNotKnown:
         )  # fmt: skip
         cost = loop_cost(function, "")
         assert (cost.kinds["lds_load_4B"].instructions, len(cost.notes)) == (1, 1)
-        assert cost.notes[0] == "an inner loop is counted as running once, however often that is"
+        assert cost.notes[0] == "an inner loop is counted as running once, whatever the trip count"
 
     def test_device_function_has_no_wave_size(self):
         """On GPUs that have two."""

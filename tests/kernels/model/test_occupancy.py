@@ -76,7 +76,7 @@ def test_sgprs_may_be_what_a_wave_is_given():
     """26 of 40 of aiter's code objects say 112 in their metadata, and profilers 128 of every RDNA kernel."""
     assert occupancy("gfx942", wave_size=64, vgprs=64, sgprs=112).waves_per_simd == 6
     assert occupancy("gfx1100", wave_size=32, vgprs=64, sgprs=128).waves_per_simd == 16
-    with pytest.raises(OccupancyError, match="113 SGPRs cannot be: gfx942 has 0 to 112"):
+    with pytest.raises(OccupancyError, match="113 SGPRs are impossible: gfx942 has 0 to 112"):
         occupancy("gfx942", wave_size=64, vgprs=64, sgprs=113)
 
 
@@ -332,7 +332,7 @@ def test_in_cu_mode_a_block_has_half_of_the_wgp():
     [
         ("gfx1100", {"wave_size": 16, "vgprs": 1}, "no waves of 16 lanes"),
         ("gfx942", {"wave_size": 32, "vgprs": 1}, "its waves have 64"),
-        ("gfx1100", {"wave_size": 32, "vgprs": 257}, "257 VGPRs cannot be"),
+        ("gfx1100", {"wave_size": 32, "vgprs": 257}, "257 VGPRs are impossible"),
         ("gfx90a", {"wave_size": 64, "vgprs": 513}, "0 to 512"),
         ("gfx90a", {"wave_size": 64, "vgprs": 257, "agprs": 1}, "0 to 256"),
         ("gfx1100", {"wave_size": 32, "vgprs": 1, "agprs": 4}, "has no AGPRs"),
@@ -341,7 +341,7 @@ def test_in_cu_mode_a_block_has_half_of_the_wgp():
         ("gfx942", {"wave_size": 64, "vgprs": 1, "block": 0}, "a block of 0 threads"),
         ("gfx942", {"wave_size": 64, "vgprs": 1, "block": 1025}, "1025 threads in a block"),
         ("gfx942", {"wave_size": 64, "vgprs": 1, "block": 64, "lds_bytes": -1}, "-1 bytes of LDS"),
-        ("gfx942", {"wave_size": 64, "vgprs": 1, "lds_bytes": 1}, "say how many threads"),
+        ("gfx942", {"wave_size": 64, "vgprs": 1, "lds_bytes": 1}, "give its threads"),
     ],
 )
 def test_impossible_numbers_are_refused_with_the_reason(arch, kernel, reason):

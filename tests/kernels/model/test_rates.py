@@ -93,7 +93,7 @@ class TestData:
     @pytest.mark.parametrize("arch", ["", "gfx900", "gfx1250", "sm_90"])
     def test_an_unknown_gpu_is_one_line(self, arch):
         """It says for which there are rates."""
-        with pytest.raises(RatesError, match=r"no instruction rates .*: there are for gfx90a, .*gfx1201"):
+        with pytest.raises(RatesError, match=r"no instruction rates .*, only for gfx90a, .*gfx1201"):
             rates(arch, 64)
 
     def test_a_wave_size_that_a_gpu_has_not_is_one_line(self):

@@ -1,1 +1,1 @@
-"""What machine code costs: issue cycles, loops, occupancy."""
+"""Cost models for machine code: issue cycles, loops, occupancy."""

@@ -1,4 +1,4 @@
-"""Cache lines that the accesses of global memory in a hot loop touch, from the addresses of the lanes."""
+"""Count the cache lines touched by global accesses in a hot loop, from the addresses of the lanes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rocattn_profiling.kernels.read.instructions import Access, Pipe
 
 @dataclass(frozen=True, slots=True)
 class CacheLines:
-    """The loads and stores of global memory of one iteration, with every lane active.
+    """The global loads and stores of one iteration, with all lanes active.
 
-    Lanes that an unknown number tells apart (a row's pitch) are taken to be in different lines. Nothing says where an
-    access begins in a line: the best place is taken.
+    Lanes separated by an unknown number (a row's pitch) are assumed to be in different lines. Where an access starts
+    within a line is unknown: the best case is assumed.
 
     Attributes:
-        accesses: Instructions of one address for each lane.
-        unknown: Those of them whose addresses the code does not tell.
-        line_bytes: Of a line: 64 on gfx9, else 128.
-        factor: Lines that a wave touches over the least that hold as many bytes, over all known accesses of all waves
-            of a block; None if none is known.
+        accesses: Instructions with one address per lane.
+        unknown: Number of accesses whose addresses cannot be derived from the code.
+        line_bytes: Bytes per line: 64 on gfx9, otherwise 128.
+        factor: Lines that waves touch over the minimum for the bytes moved, over all known accesses of all waves of a
+            block; None if none is known.
         worst: The largest factor of one access; None if none is known.
-        worst_lines: Lines that the first wave touches in it.
-        worst_stride: Bytes from lane to lane in it, if that is a constant.
-        uniform: Known loads whose lanes all have one address, as a scalar load would do.
-        own_lines: Known accesses in which each lane has a line of its own.
+        worst_lines: Lines that the first wave touches in that access.
+        worst_stride: Bytes from lane to lane in that access, if constant.
+        uniform: Known loads with the same address in all lanes, which a scalar load could do.
+        own_lines: Known accesses in which each lane touches a different line.
     """
 
     accesses: int
@@ -45,13 +45,13 @@ class CacheLines:
 
 
 def cache_lines(function: AssemblyFunction, path: Sequence[int], arch: str, values: LaneValues) -> CacheLines | None:
-    """Return the lines on a way through a kernel; None without accesses of global memory.
+    """Return the cache lines touched on a path through a kernel; None without global accesses.
 
     Args:
         function: The kernel.
-        path: Its blocks of instructions.
+        path: Indices of its basic blocks.
         arch: The GPU.
-        values: Of its registers.
+        values: Values of its registers.
     """
     line = 64 if arch.startswith("gfx9") else 128
     accesses = unknown = own = uniform = lines = least = worst_lines = 0
@@ -83,7 +83,7 @@ def cache_lines(function: AssemblyFunction, path: Sequence[int], arch: str, valu
 
 
 def _address(instruction: Instruction) -> str:
-    """Return the operand that tells the lanes apart; "0" if none does, "" if it is not known."""
+    """Return the operand with the per-lane address; "0" if there is none, "" if unknown."""
     mnemonic, parts = instruction.mnemonic, [part.split() for part in instruction.operands.split(",")]
     operands = [part[0] for part in parts if part]
     modifiers = {word for part in parts for word in part[1:]}
@@ -101,7 +101,7 @@ def _address(instruction: Instruction) -> str:
 
 
 def _touched(address: Lanes, width: int, line: int) -> list[tuple[int, int]]:
-    """Return for each wave the lines that it touches, and the least that hold what it moves."""
+    """Return per wave the number of lines touched, and the minimum for the bytes moved."""
     shape = (-1, address.wave_size)
     words = address.words.reshape(shape)
     words = (words - words[:, :1] + 0x80000000 & 0xFFFFFFFF) - 0x80000000
@@ -111,7 +111,7 @@ def _touched(address: Lanes, width: int, line: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=1 << 12)
 def _of_wave(places: tuple[int, ...], labels: tuple[int, ...], width: int, line: int) -> tuple[int, int]:
-    """Return the same of one wave, from the places of its lanes and what they must share to be near each other."""
+    """Return those numbers for one wave, from its lanes' addresses and groups; only lanes in a group share lines."""
     lines = moved = 0
     for label in set(labels):
         starts = np.unique([place for place, other in zip(places, labels, strict=True) if other == label])
@@ -123,7 +123,7 @@ def _of_wave(places: tuple[int, ...], labels: tuple[int, ...], width: int, line:
 
 
 def _stride(address: Lanes) -> int | None:
-    """Return the bytes from each lane to the next, if they are the same for all of the first wave."""
+    """Return the bytes from lane to lane if constant in the first wave, otherwise None."""
     if address.groups is not None:
         return None
     steps = np.unique(np.diff(address.words[: address.wave_size]))

@@ -1,15 +1,15 @@
-"""What one iteration of a kernel's hot loop costs: cycles by kind, FLOPs, bytes, and the issue bound they imply.
+"""The cost of one iteration of a kernel's hot loop: cycles by kind, FLOPs, bytes, and the resulting issue bound.
 
-The model is of throughput. Each instruction keeps its unit busy for the cycles of ``rates.toml``; a lone wave issues
-one instruction after the other (`LoopCost.issue_cycles`); with enough waves on a SIMD the units work beside each
-other, and the busiest one decides (`LoopCost.bound_cycles`). Where a unit serves several SIMDs in turns (LDS, the L1
-cache), all of them are taken to run this loop. LDS bank conflicts, waits, dependences between instructions, occupancy,
-cache misses and barriers are left out: the bound is what no schedule can beat, not what a kernel reaches. It does not
-order kernels by speed either (docs/instruction-costs.md has a case where it orders them the wrong way round).
+This is a throughput model. Each instruction keeps its unit busy for the cycles in ``rates.toml``; a lone wave issues
+its instructions one by one (`LoopCost.issue_cycles`); with enough waves on a SIMD the units work in parallel, and the
+busiest one is the bottleneck (`LoopCost.bound_cycles`). Where SIMDs share a unit (LDS, the L1 cache), all of them are
+assumed to run this loop. LDS bank conflicts, waits, dependences between instructions, occupancy, cache misses and
+barriers are left out: the bound is what no schedule can beat, not what a kernel reaches. It does not rank kernels by
+speed, either (docs/instruction-costs.md has a case that it ranks the wrong way round).
 
-Matrix and vector instructions share the issue of a SIMD. On gfx11 and gfx12 a WMMA holds it to its end: the two
-serialise. On CDNA an MFMA holds it for its first 4 cycles (8 if sparse): vector instructions of other waves, or
-independent ones of its own, run beside the rest, so that two waves on a SIMD can reach
+Matrix and vector instructions share the issue port of a SIMD. On gfx11 and gfx12 a WMMA occupies it to the end: the two
+serialize. On CDNA an MFMA occupies it for its first 4 cycles (8 if sparse); vector instructions of other waves, or
+independent ones of the same wave, overlap with the rest, so that two waves on a SIMD can reach
 ``max(matrix, matrix issue + vector)``. That needs at least two waves, or a schedule that interleaves within one.
 """
 
@@ -32,7 +32,7 @@ from rocattn_profiling.kernels.read.instructions import Pipe, classify, is_indir
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Instructions of one kind, and the cycles that they keep their unit busy."""
+    """Instructions of one kind, and the cycles for which they keep their unit busy."""
 
     instructions: int
     cycles: float
@@ -40,7 +40,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class LineCost:
-    """What one source line ("flash.h:210") adds to an iteration; the line is "" where the text names none."""
+    """The cost of one source line ("flash.h:210") per iteration; the line is "" where the text has none."""
 
     line: str
     instructions: int
@@ -49,16 +49,16 @@ class LineCost:
 
 @dataclass(frozen=True, slots=True)
 class OtherLoop:
-    """A loop beside the hot one: all of its own code, each instruction once, whichever way an iteration takes.
+    """A loop other than the hot one: all of its own code, each instruction once, whatever path an iteration takes.
 
-    The last of them is what the hot loop has beside its usual path, without cycles: it is rarely taken.
+    The last of them is the hot loop's code outside its usual path, without cycles: it rarely runs.
 
     Attributes:
-        source: First source line in it, or "".
-        cycles: To issue it, of a lone wave.
-        flops, global_bytes: Its work, of a wave.
-        barriers: In it.
-        idioms: What is in it by name.
+        source: Its first source line, or "".
+        cycles: Issue cycles of a lone wave.
+        flops, global_bytes: Its work per wave.
+        barriers: Its barriers.
+        idioms: Its costly idioms.
     """
 
     source: str
@@ -71,41 +71,41 @@ class OtherLoop:
 
 @dataclass(frozen=True, slots=True)
 class LoopCost:
-    """One iteration of the hot loop's usual path, of one wave. Every field can be written as JSON.
+    """One iteration of the hot loop's usual path, for one wave. Every field can be written as JSON.
 
     Attributes:
-        arch, wave_size: What was assumed.
+        arch, wave_size: The assumed target and lanes per wave.
         loop: Label of the loop's header; "" if it has none, or without a loop (see `has_loop`).
-        step: What an iteration adds to the number that ends the loop; None if nothing tells.
-        trips: Iterations, if they are a constant; 1 without a loop.
-        has_loop: Whether there is a loop; if not, all of the code, run through once, is meant.
-        line: First line of it in the assembly text.
-        source: First source line in it ("flash.h:210"), or "".
+        step: Increment of the loop counter per iteration; None if unknown.
+        trips: Trip count, if constant; 1 without a loop.
+        has_loop: Whether there is a loop; if not, the numbers are for all of the code, executed once.
+        line: Its first line in the assembly text.
+        source: Its first source line ("flash.h:210"), or "".
         instructions: Issued instructions.
-        kinds: By kind: "matrix", "plain", "packed", "dual", "transcendental", …, "lds_load_16B", "global_load_16B", …,
-            "scalar", "branch", "wait", "hint" (`rocattn_profiling.kernels.model.rates.kind_of`).
-        issue_cycles: What a lone wave needs if it waits for nothing: the five parts that follow, added up.
-        matrix_cycles, vector_cycles, scalar_cycles: Of the matrix, vector and scalar unit.
-        memory_cycles: Until memory instructions are issued.
-        other_cycles: Of branches, waits and hints.
-        lds_cycles, global_cycles: That the wave's accesses keep the LDS and the L1 cache (scratch included) busy.
-        bound_cycles: The least that an iteration takes with other waves to fill what one leaves idle.
-        bound_by: The unit that takes so long: "matrix and vector", "matrix", "vector", "transcendental", "lds",
+        kinds: Work by kind: "matrix", "plain", "packed", "dual", "transcendental", …, "lds_load_16B",
+            "global_load_16B", …, "scalar", "branch", "wait", "hint" (`rocattn_profiling.kernels.model.rates.kind_of`).
+        issue_cycles: Cycles of a lone wave without waits: the sum of the next five.
+        matrix_cycles, vector_cycles, scalar_cycles: Cycles of the matrix, vector and scalar unit.
+        memory_cycles: Cycles to issue memory instructions.
+        other_cycles: Cycles of branches, waits and hints.
+        lds_cycles, global_cycles: Cycles for which accesses keep the LDS and the L1 cache (with scratch) busy.
+        bound_cycles: Minimum cycles per iteration if other waves fill all idle cycles.
+        bound_by: The busiest unit: "matrix and vector", "matrix", "vector", "transcendental", "lds",
             "global", "scalar" or "branch".
-        matrix_share_pct: Matrix cycles of `issue_cycles`.
+        matrix_share_pct: Matrix cycles in percent of `issue_cycles`.
         issue_bound_pct: The share of `bound_cycles` that the matrix unit could use if nothing waited, in products at
-            the best dense rate of their types; None without matrix instructions. No measure of speed.
-        matrix_flops, vector_flops: Of the wave, all lanes active; a fused multiply-add counts 2.
-        global_bytes: That the wave's lanes load and store, as often as they do.
-        flops_per_global_byte: Arithmetic intensity of the wave; None where nothing is moved.
+            the best dense rate of their types; None without matrix instructions. Not a measure of speed.
+        matrix_flops, vector_flops: FLOPs per wave, all lanes active; a fused multiply-add counts 2.
+        global_bytes: Bytes that the wave loads and stores, repeated accesses included.
+        flops_per_global_byte: Arithmetic intensity of the wave; None without global accesses.
         barriers: Instructions that wait for other waves.
-        others: Loops that an iteration does not run through, by place.
-        schedule: How its instructions are ordered; None only in audits of before there was that.
-        lds: Bank conflicts of its LDS accesses; None without any, or where nothing is known of the GPU's banks.
-        cache_lines: Cache lines that its accesses of global memory touch; None without any.
-        lines: What the source lines add to `issue_cycles`, the costliest first.
-        notes: What could not be known, and what was assumed of this kernel.
-        gaps: Those of the notes that say what the numbers leave out, or count otherwise than it runs.
+        others: Loops that are not part of the iteration, in code order.
+        schedule: The order of its instructions; None only in old audits.
+        lds: Bank conflicts of its LDS accesses; None without any, or if the GPU's banks are unknown.
+        cache_lines: Cache lines touched by its global accesses; None without any.
+        lines: Contribution of each source line to `issue_cycles`, largest first.
+        notes: Unknowns and assumptions about this kernel.
+        gaps: The notes on what the numbers leave out, or count differently from what runs.
     """
 
     arch: str
@@ -144,28 +144,28 @@ class LoopCost:
     others: tuple[OtherLoop, ...] = ()
 
     def cycles_per(self, flops: float) -> float | None:
-        """Return the issue cycles for so many FLOPs, of matrix products if there are any; None where there are none.
+        """Return the issue cycles per this many FLOPs, of matrix products if there are any; None without FLOPs.
 
-        A score tile of 16 x 16 of forward attention has 2 * 16 * 16 * (D + Dv).
+        A 16 x 16 score tile of forward attention has 2 * 16 * 16 * (D + Dv).
         """
         done = self.matrix_flops or self.vector_flops
         return self.issue_cycles * flops / done if done else None
 
 
-_NO_LOOP = "no loop: all of its code, run through once, is counted"
-_OVERLAP = "matrix and vector instructions overlap only with two or more waves on a SIMD, or interleaved in one"
+_NO_LOOP = "no loop: all of its code is counted once"
+_OVERLAP = "matrix and vector instructions overlap only with two or more waves per SIMD, or interleaved in one"
 
 
 def loop_cost(function: AssemblyFunction, arch: str, threads: int = 0) -> LoopCost | None:
-    """Return what an iteration of the hot loop costs, or None for a function without instructions.
+    """Return the cost of one iteration of the hot loop, or None for a function without instructions.
 
     Args:
-        function: What `parse_assembly` returns.
-        arch: The GPU; features ("gfx942:xnack-") are passed over. If empty, the one that the text names.
-        threads: Of a block, whose LDS accesses are looked at; without it, of a wave.
+        function: A function from `parse_assembly`.
+        arch: The GPU; features ("gfx942:xnack-") are ignored. If empty, the target in the text.
+        threads: Threads per block, for its memory accesses; by default, those of a wave.
 
     Raises:
-        RatesError: When no rates are known for it.
+        RatesError: When the GPU has no known rates.
     """
     chip = (arch or function.target).partition(":")[0]
     table = rates(chip, function.wave_size)
@@ -212,7 +212,7 @@ def _summary(
     table: Rates, chip: str, body: Sequence[Instruction], costs: Mapping[Instruction, Cost], lds: LdsConflicts | None,
     cached: CacheLines | None, place: tuple[str, int], has_loop: bool, notes: tuple[str, ...],
 ) -> LoopCost:  # fmt: skip
-    """Add up what instructions cost."""
+    """Sum the costs of instructions."""
     wave = table.wave_size
     busy: Counter[str] = Counter()
     kinds: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0])
@@ -231,7 +231,7 @@ def _summary(
         if part in {"matrix", "vector"}:
             shared_issue += times * cost.issue
             peak += times * cost.peak_cycles
-            if cost.kind == "transcendental" and cost.issue < cost.cycles:  # in a unit of their own
+            if cost.kind == "transcendental" and cost.issue < cost.cycles:  # in a separate unit
                 beside += cycles
         elif part == "memory":
             busy["lds" if cost.unit is Pipe.LDS else "global"] += cycles  # type: ignore[assignment]
@@ -267,12 +267,12 @@ def _summary(
 
 
 def lone_cycles(cost: Cost) -> float:
-    """Return the cycles that a lone wave needs to issue an instruction, the addends of `LoopCost.issue_cycles`."""
+    """Return the cycles that a lone wave needs to issue an instruction, a part of `LoopCost.issue_cycles`."""
     return cost.issue if _PARTS[cost.unit] == "memory" else cost.cycles
 
 
 def _bound(table: Rates, busy: Counter[str], shared_issue: float, beside: float) -> tuple[str, float]:
-    """Return the busiest unit of a SIMD, and its cycles."""
+    """Return the busiest unit of a SIMD and its cycles."""
     both = "matrix and vector" if busy["matrix"] and busy["vector"] else "matrix" if busy["matrix"] else "vector"
     units = {
         both: shared_issue,
@@ -283,7 +283,7 @@ def _bound(table: Rates, busy: Counter[str], shared_issue: float, beside: float)
         "scalar": busy["scalar"],
         "branch": busy["branch"],
     }
-    # Of equals the first: where WMMA and vector instructions serialise, "matrix" is never more than both.
+    # The first of equals wins: where WMMA and vector instructions serialize, "matrix" never exceeds both together.
     name = max(units, key=lambda unit: units[unit])
     return name, units[name]
 
@@ -298,7 +298,7 @@ def _notes(
     function: AssemblyFunction, table: Rates, loops: Sequence[Loop], loop: Loop | None, path: tuple[int, ...],
     costs: Mapping[Instruction, Cost],
 ) -> tuple[str, ...]:  # fmt: skip
-    """Return what a reader of the numbers must know about this function."""
+    """Return notes that a reader needs to interpret the numbers."""
     notes = []
     if loop is None:
         notes.append(_NO_LOOP)
@@ -306,18 +306,16 @@ def _notes(
         inner = {each.header for each in loops if each.header != loop.header and each.header in loop.blocks}
         if met := {header for header in inner if path.count(header) == 1}:
             what = "an inner loop is" if len(met) == 1 else f"{len(met)} inner loops are"
-            notes.append(f"{what} counted as running once, however often that is")
+            notes.append(f"{what} counted as running once, whatever the trip count")
     units = {classify(instruction.mnemonic).unit for instruction in costs}
     if table.family.startswith("cdna") and {Pipe.MATRIX, Pipe.VECTOR} <= units:
         notes.append(_OVERLAP)
     if has_irregular_cycles(function, loops):
-        notes.append("some cycles of branches can be entered at several places: they are no loops here")
+        notes.append("some cycles of branches have several entries: they do not count as loops")
     if any(is_indirect(instruction.mnemonic) for instruction in costs):
-        notes.append("it calls or jumps to addresses in registers: what runs there is not counted")
+        notes.append("it calls or jumps to addresses in registers: code there is not counted")
     if gone := function.unknown_targets:
-        notes.append(
-            f"branches lead to labels that are not in the text: {', '.join(gone[:3])}{', …' * (len(gone) > 3)}"
-        )
+        notes.append(f"branch targets are not in the text: {', '.join(gone[:3])}{', …' * (len(gone) > 3)}")
     if not function.is_kernel and table.family.startswith("rdna"):
         notes.append(f"the text does not say the wave size: {function.wave_size} is assumed")
     if unrated := sorted({instruction.mnemonic for instruction, cost in costs.items() if not cost.known}):

@@ -1,10 +1,9 @@
-"""Evaluate a register for every lane of a block, backwards from where it is used: machine code of any origin.
+"""Evaluate a register for every lane of a block, backwards from its use, in machine code from any compiler.
 
-Only integer arithmetic on the thread's number is followed, as addresses of LDS are made of. Scalars that nothing says
-(arguments, numbers of blocks) are unknown but the same in all lanes of a wave: added to an address, or XORed with it,
-they move all lanes alike, which is all the same to bank conflicts. An unknown number times the lane's own (a row's
-pitch) tells lanes apart, but not by how much: such lanes are groups. Where a value comes from memory or another lane,
-it is not known. Of numbers of 64 bits the low word is followed.
+Only integer arithmetic on the thread index is followed, as in LDS addresses. Unknown scalars (arguments, block indices)
+are the same in all lanes of a wave: added to or XORed with an address, they shift all lanes equally, which does not
+change bank conflicts. An unknown number times the lane index (a row's pitch) separates lanes by an unknown distance:
+such lanes form groups. Values from memory or another lane are unknown. Only the low word of 64-bit numbers is followed.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instructio
 from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, integer, is_indirect
 
 if TYPE_CHECKING:
-    Register = tuple[str, int]  # "v", "s", "a" and a number; "vcc" and "exec" have halves 0 and 1
-    Site = tuple[int, int]  # block, instruction
+    Register = tuple[str, int]  # "v", "s" or "a" and its index; "vcc" or "exec" and half 0 or 1
+    Site = tuple[int, int]  # indices of block and instruction
     Words = np.ndarray[Any, np.dtype[np.int64]]
 
 _MASK: Final = 0xFFFFFFFF
-_MOST_STEPS, _DEEPEST = 20_000, 100  # a slice is rarely longer; each step is up to seven of the 1000 calls of Python
+_MOST_STEPS, _DEEPEST = 20_000, 100  # a step may take 7 of Python's 1000 stack frames
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +35,12 @@ class Lanes:
     """A register's value in every thread of a block.
 
     Attributes:
-        words: One of 32 bits for each, up to what `loose` says.
-        wave_size: Lanes of a wave: the threads come in waves.
-        loose: "" if they are exact; "add" up to one number for each wave, added; "xor" up to a mapping that keeps
-            equal bits equal; "group" up to one number for each group of each wave, added.
-        multiple: Of which power of two the numbers added are multiples; 0 if there are none.
-        groups: A number for each thread that tells the groups apart; None without groups.
+        words: A 32-bit word per thread, exact up to what `loose` leaves open.
+        wave_size: Lanes per wave; threads are ordered by wave.
+        loose: "" for exact words; otherwise the words are known up to: "add", an unknown addend per wave; "xor", an
+            unknown mapping that keeps equal bits equal; "group", an unknown addend per group of lanes of a wave.
+        multiple: Power of two that divides the unknown addends; 0 if there are none.
+        groups: The group's number for each thread; None without groups.
     """
 
     words: Words
@@ -52,13 +51,13 @@ class Lanes:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether it is the same in all lanes of each wave."""
+        """Whether it is uniform: the same in all lanes of each wave."""
         waves = self.words.reshape(-1, self.wave_size)
         return self.groups is None and bool((waves == waves[:, :1]).all())
 
     @property
     def labels(self) -> Words:
-        """What tells the groups apart; without any all lanes are one."""
+        """Group number per thread; without groups, all threads are in one."""
         return np.zeros_like(self.words) if self.groups is None else self.groups
 
     @property
@@ -68,7 +67,7 @@ class Lanes:
 
     @cached_property
     def below(self) -> Words | None:
-        """What the numbers added have no bits in common with, of a sum of both; None if they may have."""
+        """The known part of a sum, if it has no bits in common with the unknown addends; otherwise None."""
         if self.loose != "add" or not self.multiple:
             return None
         waves = self.words.reshape(-1, self.wave_size)
@@ -76,7 +75,7 @@ class Lanes:
         return words if (words < self.multiple).all() else None
 
     def like(self, other: Lanes) -> bool:
-        """Whether two values differ by one number for each wave at most."""
+        """Return whether two values differ at most by one number per wave."""
         waves = (self.words - other.words & _MASK).reshape(-1, self.wave_size)
         alike = self.loose == other.loose and np.array_equal(self.labels, other.labels)
         return alike and bool((waves == waves[:, :1]).all())
@@ -86,8 +85,8 @@ class LaneValues:
     """The values of a kernel's registers.
 
     Args:
-        function: The kernel; its blocks of threads have one dimension.
-        threads: Of a block; rounded up to whole waves.
+        function: The kernel; its blocks must be one-dimensional.
+        threads: Threads per block; rounded up to whole waves.
     """
 
     def __init__(self, function: AssemblyFunction, threads: int) -> None:
@@ -111,33 +110,33 @@ class LaneValues:
         )
 
     def operand(self, text: str, at: Site) -> Lanes | None:
-        """Return the value of an instruction's operand; None if it is not known, or up to groups only.
+        """Return the value of an instruction's operand; None if it is unknown, or known only up to groups.
 
         Args:
-            text: As written: "v8", "0x40"; of several registers the first.
+            text: The operand as written, "v8" or "0x40"; only the first of several registers counts.
             at: The instruction.
         """
         value = self.grouped_operand(text, at)
         return None if value is None or value.groups is not None else value
 
     def grouped_operand(self, text: str, at: Site) -> Lanes | None:
-        """Return the value of an instruction's operand, also one up to groups of lanes; None if it is not known."""
+        """Return the value of an instruction's operand, even if known only up to groups; None if it is unknown."""
         value = self._operand(text, at)
         return None if isinstance(value, _Cycle) else value
 
     def written_in(self, register: Register, blocks: Collection[int]) -> list[Site]:
-        """Return the instructions of some blocks that may write a register."""
+        """Return the instructions in these blocks that may write a register."""
         return [(block, index) for block in blocks for index in self._places(register, block)]
 
     def before(self, block: int) -> list[Site]:
-        """Return where the ways to a block come from."""
+        """Return a block's predecessors."""
         return [(other, len(self._blocks[other].instructions)) for other in self._before[block]]
 
     def _operand(self, text: str, at: Site) -> Lanes | _Cycle | None:
         if registers := registers_of(text):
             return self._reaching(registers[0], at)
         number = integer(text)
-        return self._unknown_scalar() if number is None else self._same(number)  # a symbol is a number
+        return self._unknown_scalar() if number is None else self._same(number)  # symbols are constants
 
     def _same(self, number: int) -> Lanes:
         return Lanes(np.full_like(self._threads, number & _MASK), self._wave_size)
@@ -153,11 +152,11 @@ class LaneValues:
             value = self._at_entry(register) if site is None else self._defined(register, site)
             if value is None:
                 return None
-            if isinstance(value, _Cycle):  # what an iteration adds to its own value: the first one stands for all
+            if isinstance(value, _Cycle):  # a loop-carried value: its first one stands for all
                 going_round = True
             elif agreed is None:
                 agreed = value
-            elif not agreed.like(value):  # a scalar of several ways is one that nothing says
+            elif not agreed.like(value):  # a scalar with several possible values is unknown
                 return None if register[0] in {"v", "a"} else self._unknown_scalar()
             else:
                 going_round |= not np.array_equal(agreed.words, value.words)
@@ -169,12 +168,12 @@ class LaneValues:
         return agreed
 
     def _at_entry(self, register: Register) -> Lanes | None:
-        if register == ("v", 0) and self._one_dimension:  # else packed, and nothing says how many threads each has
+        if register == ("v", 0) and self._one_dimension:  # otherwise x, y and z are packed, with unknown sizes
             return Lanes(self._threads, self._wave_size)
         return None if register[0] in {"v", "a"} else self._unknown_scalar()
 
     def _definitions(self, register: Register, at: Site) -> list[Site | None]:
-        """Return where a register may have been written last; None for the kernel's entry."""
+        """Return the reaching definitions of a register; None stands for the kernel's entry."""
         block, index = at
         places = self._places(register, block)
         if last := bisect_left(places, index):
@@ -199,7 +198,7 @@ class LaneValues:
                     waiting.append(other)
 
     def _places(self, register: Register, block: int) -> Sequence[int]:
-        """Return the instructions of a block that may write a register."""
+        """Return the indices of instructions in a block that may write a register."""
         own, calls = self._writers.get(register, {}).get(block, ()), self._calls.get(block, ())
         return sorted([*own, *calls]) if own and calls else own or calls
 
@@ -231,11 +230,11 @@ class LaneValues:
         return self._unknown_scalar() if value is None and register[0] not in {"v", "a"} else value
 
     def _result(self, mnemonic: str, operands: str, place: int, site: Site) -> Lanes | _Cycle | None:
-        """Return what an instruction writes to the first of its registers, or another."""
+        """Return what an instruction writes to the destination register number ``place``."""
         if "dpp" in mnemonic or "sdwa" in mnemonic or _MODIFIED.search(operands):
             return None
         name, parts = plain_name(mnemonic), _operands(operands)
-        if name in _CHOICES and len(parts) == 3:  # the half of a dual instruction does not name its mask
+        if name in _CHOICES and len(parts) == 3:  # half of a dual instruction, with an implicit mask
             parts.append("vcc")
         if name.startswith("v_cmp_"):
             return self._compared(name, parts, site)
@@ -248,19 +247,19 @@ class LaneValues:
             count, first, compute = 3, 1, _of_bits(int(table[1], 0))
         values = [self._operand(part, site) for part in parts[first : first + count]]
         known = [value for value in values if isinstance(value, Lanes)]
-        if any(isinstance(value, _Cycle) for value in values):  # by other steps, lanes move apart
+        if any(isinstance(value, _Cycle) for value in values):  # otherwise lanes drift apart
             return _CYCLE if name in _CHOICES or all(value.uniform for value in known) else None
         return compute(*known) if len(known) == count else None
 
     def _operand_word(self, text: str, place: int, site: Site) -> Lanes | _Cycle | None:
-        """Return one of the two words of an operand."""
+        """Return the low or high word of an operand."""
         if (number := integer(text)) is not None:
             return self._same(number >> 32 * place)
         registers = registers_of(text)
         return self._reaching(registers[place], site) if len(registers) > place else self._unknown_scalar()
 
     def _shifted_right(self, parts: Sequence[str], site: Site) -> Lanes | _Cycle | None:
-        """Return the low word of two that are shifted right, as compilers also widen and multiply at once."""
+        """Return the low word of a 64-bit right shift; compilers also use these to widen and multiply at once."""
         count = integer(parts[1])
         low, high = (self._operand_word(parts[2], place, site) for place in (0, 1))
         if count is None or not isinstance(high, Lanes) or not isinstance(low, Lanes):
@@ -271,7 +270,7 @@ class LaneValues:
         return None if parted[0] is None or parted[1] is None else _or(parted[0], parted[1])
 
     def _compared(self, name: str, parts: Sequence[str], site: Site) -> Lanes | _Cycle | None:
-        """Return 1 for each lane in which a comparison holds."""
+        """Return 1 in each lane where a comparison is true."""
         match = _COMPARISON.match(name)
         values = [self._operand(part, site) for part in parts[-2:]]
         if any(isinstance(value, _Cycle) for value in values):
@@ -285,7 +284,7 @@ class LaneValues:
 
 @lru_cache(maxsize=1)
 def _writers(function: AssemblyFunction) -> dict[Register, dict[int, list[int]]]:
-    """Return the instructions that write each register, by block."""
+    """Return register -> block -> indices of the instructions that write it."""
     writers: dict[Register, dict[int, list[int]]] = {}
     written = {each: written_by(each) for each in function.instructions}
     for number, block in enumerate(function.blocks):
@@ -296,7 +295,7 @@ def _writers(function: AssemblyFunction) -> dict[Register, dict[int, list[int]]]
 
 
 class _Cycle:
-    """The value of a register that depends on itself only, in the iteration before."""
+    """A value that depends only on itself, from the previous iteration."""
 
 
 _CYCLE: Final = _Cycle()
@@ -306,13 +305,13 @@ _CYCLE: Final = _Cycle()
 
 
 def _operands(text: str) -> list[str]:
-    """Return the operands, modifiers left out."""
+    """Return the operands without modifiers."""
     return [part.strip().split(" ", 1)[0] for part in text.split(",")]
 
 
 @lru_cache(maxsize=1 << 14)
 def registers_of(text: str) -> tuple[Register, ...]:
-    """Return the registers that an operand names; none if it is no register."""
+    """Return the registers of an operand; none if it is not a register."""
     if match := _REGISTER.fullmatch(text):
         first, last = int(match[2] or match[3]), int(match[2] or match[4])
         return tuple((match[1], number) for number in range(first, last + 1))
@@ -322,12 +321,12 @@ def registers_of(text: str) -> tuple[Register, ...]:
 
 
 def plain_name(mnemonic: str) -> str:
-    """Return a mnemonic without what says only how it is encoded."""
+    """Return a mnemonic without encoding suffixes."""
     return _SUFFIX.sub("", mnemonic).replace("_nc_", "_")
 
 
 def written_by(instruction: Instruction) -> tuple[Register, ...]:
-    """Return the registers that an instruction, which may be two in one, or a function that it calls may write."""
+    """Return the registers that an instruction may write, including both halves of a dual one and called functions."""
     mnemonic = instruction.mnemonic
     if is_indirect(mnemonic) and not mnemonic.startswith("s_setpc"):
         return (_ANYTHING,)
@@ -337,9 +336,9 @@ def written_by(instruction: Instruction) -> tuple[Register, ...]:
 
 
 def _results(mnemonic: str, operands: str) -> tuple[Register, ...]:
-    """Return the registers that one of an instruction's halves writes."""
+    """Return the registers that a single instruction or half writes."""
     kind = _kind_of_results(mnemonic)
-    if kind == "one":  # nearly all
+    if kind == "one":  # the usual case
         return registers_of(operands.partition(",")[0].partition(" ")[0])
     parts, operation = _operands(operands), classify(mnemonic)
     if kind == "memory":
@@ -362,7 +361,7 @@ def _kind_of_results(mnemonic: str) -> str:
     return "mask" if mnemonic.startswith("v_cmp") else "two" if _SECOND_RESULT.match(mnemonic) else "one"
 
 
-_ANYTHING: Final = ("any", 0)  # what a call may write
+_ANYTHING: Final = ("any", 0)  # calls may write anything
 _REGISTER = re.compile(r"([vsa])(?:(\d{1,4})|\[(\d{1,4}):(\d{1,4})\])")
 _NAMED = re.compile(r"(vcc|exec)(_lo|_hi)?")
 _SUFFIX = re.compile(r"(?:_e32|_e64)$")
@@ -382,7 +381,7 @@ _BIT_TABLE = re.compile(r"\bbitop3:(\w+)")
 _PAIRS = {"v_mov_b64", "s_mov_b64"}
 _RIGHT_OF_TWO = {"v_lshrrev_b64", "v_ashrrev_i64"}
 _CHOICES = {"v_cndmask_b32"}
-_OUT_OF_BOUNDS = 0x80000000  # an offset into a buffer with which a lane is masked off
+_OUT_OF_BOUNDS = 0x80000000  # buffer offset that masks a lane off
 
 
 # ---- arithmetic -----------------------------------------------------------------------------------------------------
@@ -401,7 +400,7 @@ def _unknown(of: Lanes) -> Lanes:
 
 
 def _grouped(words: Words, *of: Lanes, by: Words | None = None) -> Lanes:
-    """Return words up to the groups of some values, and of other numbers."""
+    """Return words known up to the combined groups of some values, and of other numbers."""
     parts = [each for each in (*(value.groups for value in of), by) if each is not None]
     groups = np.unique(np.stack(parts), axis=1, return_inverse=True)[1].reshape(-1)
     return Lanes(words & _MASK, of[0].wave_size, "group", groups.astype(np.int64))
@@ -434,13 +433,13 @@ def _multiply(a: Lanes, b: Lanes) -> Lanes | None:
         return _made(loose.words * factor.words, a, "add", loose.multiple * int(np.gcd.reduce(factor.words)) or 1 << 32)
     if loose.uniform:
         return _unknown(a)
-    if not factor.exact:  # lanes with equal numbers stay together
+    if not factor.exact:  # lanes with equal numbers stay in one group
         return _grouped(np.zeros_like(loose.words), loose, by=loose.words)
     return _grouped(loose.words * factor.words, loose) if loose.loose == "group" else None
 
 
 def _bits(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes], Lanes | None]:
-    """Return an operation on exact values; of unknown scalars the result is one."""
+    """Return an operation on exact values; unknown scalars give an unknown scalar."""
 
     def compute(a: Lanes, b: Lanes) -> Lanes | None:
         if a.exact and b.exact:
@@ -451,7 +450,7 @@ def _bits(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes],
 
 
 def _and(a: Lanes, b: Lanes) -> Lanes | None:
-    """Of a sum whose parts have no bits in common the mask takes some of each: of what is known only, it is exact."""
+    """Apply a mask. For a sum whose parts share no bits, it selects bits of each; if only known ones, exactly."""
     value, mask = (b, a) if a.exact else (a, b)
     if mask.exact and mask.uniform and value.below is not None:
         words = value.below & mask.words
@@ -460,7 +459,7 @@ def _and(a: Lanes, b: Lanes) -> Lanes | None:
 
 
 def _right(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes], Lanes | None]:
-    """Return a shift to the right; of a sum whose parts have no bits in common it shifts each."""
+    """Return a right shift; for a sum whose parts share no bits, it shifts each part."""
 
     def compute(value: Lanes, count: Lanes) -> Lanes | None:
         if count.exact and value.below is not None and (count.words == count.words[0]).all():
@@ -472,7 +471,7 @@ def _right(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes]
 
 
 def _or(a: Lanes, b: Lanes) -> Lanes | None:
-    """Compilers write it for a sum whose bits do not meet: with an unknown number it is taken as one."""
+    """Treat OR with an unknown number as a sum: compilers use it for sums without common bits."""
     return _made(a.words | b.words, a) if a.exact and b.exact else _add(a, b)
 
 
@@ -481,7 +480,7 @@ def _xor(a: Lanes, b: Lanes) -> Lanes | None:
         return _made(a.words ^ b.words, a)
     if a.uniform and b.uniform:
         return _unknown(a)
-    if a.uniform or b.uniform:  # bits that were equal in two lanes stay equal
+    if a.uniform or b.uniform:  # bits equal in two lanes stay equal
         moved, other = (b, a) if a.uniform else (a, b)
         return _made(moved.words ^ (other.words if other.exact else 0), a, "xor")
     return None
@@ -505,7 +504,7 @@ def _signed_field(value: Lanes, offset: Lanes, width: Lanes) -> Lanes | None:
 
 
 def _of_bits(table: int) -> Callable[..., Lanes | None]:
-    """Return gfx950's v_bitop3: each bit of the result is looked up by those of the three operands."""
+    """Return gfx950's v_bitop3: a truth table of the three operands' bits gives each result bit."""
 
     def compute(a: Words, b: Words, c: Words) -> Words:
         words = np.zeros_like(a)
@@ -521,17 +520,17 @@ def _of_bits(table: int) -> Callable[..., Lanes | None]:
 def _chosen(no: Lanes, yes: Lanes, condition: Lanes) -> Lanes | None:
     if no.loose == yes.loose and (no.words == yes.words).all() and np.array_equal(no.labels, yes.labels):
         return no
-    if not condition.exact:  # a mask of what a buffer has: with every lane active
+    if not condition.exact:  # a buffer's bounds mask: assume all lanes active
         for masked, other in (no, yes), (yes, no):
             if masked.exact and (masked.words == _OUT_OF_BOUNDS).all():
                 return other
     if condition.exact and no.exact and yes.exact:
         return _made(np.where(condition.words != 0, yes.words, no.words), no)
-    return None  # a mask that nothing says has a bit for each lane
+    return None  # an unknown mask may differ by lane
 
 
 def _clamped(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes], Lanes | None]:
-    """Return a minimum or maximum; with a bound that nothing says, the lanes are taken to be within it."""
+    """Return a minimum or maximum; lanes are assumed to be within an unknown bound."""
 
     def compute(a: Lanes, b: Lanes) -> Lanes | None:
         if a.uniform == b.uniform or (a.exact and b.exact):
@@ -552,7 +551,7 @@ def _first_lane(value: Lanes) -> Lanes:
 
 
 def _counted_below(low: bool) -> Callable[[Lanes, Lanes], Lanes | None]:
-    """Return v_mbcnt: the set bits of a mask below the lane's own, in one half of the wave, and a number to add."""
+    """Return v_mbcnt: the number of set mask bits below the lane's in one half of the wave, plus an addend."""
 
     def compute(mask: Lanes, added: Lanes) -> Lanes | None:
         if not mask.exact or (mask.words != _MASK).any():
@@ -591,7 +590,7 @@ def _then(
 
 
 def _times(a: Lanes, b: Lanes) -> Lanes | None:
-    """Multiply numbers of 24 bits, as addresses are."""
+    """Multiply 24-bit numbers, which addresses are assumed to be."""
     return _multiply(a, b) if a.loose or b.loose else _MULTIPLY_24(a, b)
 
 
@@ -605,7 +604,7 @@ def _then_low_half(rule: Callable[[Lanes, Lanes], Lanes | None]) -> Callable[[La
 
 _SUM = {"add": _add, "sub": _subtract, "subrev": _reversed(_subtract)}
 _LOGIC = {"and": _and, "or": _or, "xor": _xor}
-# By name: how many operands, which is the first, and what they make.
+# Name -> number of operands, index of the first, and the operation.
 _RULES: dict[str, tuple[int, int, Callable[..., Lanes | None]]] = {
     **{f"v_{name}_{kind}32": (2, 1, rule) for name, rule in _SUM.items() for kind in "ui"},
     **{f"v_{name}_co_u32": (2, 2, rule) for name, rule in _SUM.items()},
@@ -670,7 +669,7 @@ def _exact_only(function: Callable[..., Words], *values: Lanes) -> Lanes | None:
 
 
 def _no_rule() -> None:
-    """What is computed is not known."""
+    """Return None: the result is unknown."""
 
 
 _NO_RULE: tuple[int, int, Callable[..., Lanes | None]] = (0, 0, _no_rule)

@@ -1,4 +1,4 @@
-"""Bank conflicts of the LDS accesses in a hot loop, from the addresses of the lanes and ``lds_banks.toml``."""
+"""Count bank conflicts of LDS accesses in a hot loop, from the addresses of the lanes and ``lds_banks.toml``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _BASES = ("measured", "documented", "assumed")
 
 @dataclass(frozen=True, slots=True)
 class LdsConflicts:
-    """The LDS accesses of one iteration, with every lane active.
+    """The LDS accesses of one iteration, with all lanes active.
 
     Attributes:
-        reads, writes: Instructions of each.
-        unknown: Those of them whose addresses the code does not tell.
-        read_factor, write_factor: Cycles of the others over what they would take without conflicts, over all waves of a
-            block; None if there are none.
-        read_basis, write_basis: Where the lanes that are served together are from, the weakest of it: "measured",
-            "documented" or "assumed"; "" where no address is known.
+        reads, writes: Number of instructions.
+        unknown: Number of accesses whose addresses cannot be derived from the code.
+        read_factor, write_factor: Cycles of the known accesses over their cycles without conflicts, over all waves of
+            a block; None if there are none.
+        read_basis, write_basis: Weakest evidence for which lanes are served together: "measured", "documented" or
+            "assumed"; "" where no address is known.
     """
 
     reads: int
@@ -41,13 +41,13 @@ class LdsConflicts:
 def lds_conflicts(
     function: AssemblyFunction, path: Sequence[int], arch: str, values: LaneValues
 ) -> LdsConflicts | None:
-    """Return the conflicts on a way through a kernel; None without LDS accesses or where no groups are known.
+    """Return the conflicts on a path through a kernel; None without LDS accesses or known lane groups.
 
     Args:
         function: The kernel.
-        path: Its blocks of instructions.
+        path: Indices of its basic blocks.
         arch: The GPU.
-        values: Of its registers.
+        values: Values of its registers.
     """
     number = {READ: 0, WRITE: 0}
     cycles = {READ: [0, 0], WRITE: [0, 0]}
@@ -98,14 +98,14 @@ def _direction(instruction: Instruction) -> str | None:
 
 
 def _address(instruction: Instruction, side: str) -> str:
-    """Return the operand with the address: the first of a write, the second of a read."""
+    """Return the address operand: the first of a write, the second of a read."""
     operands = [part.split()[0] for part in instruction.operands.split(",") if part.split()]
     place = 0 if side == WRITE else 1
     return operands[place] if place < len(operands) else ""
 
 
 def _parts(instruction: Instruction) -> Iterator[tuple[int, int]]:
-    """Yield offset and bytes a lane of each access that an instruction makes: two where it has two addresses."""
+    """Yield (offset, bytes per lane) of each access of an instruction: two if it has two offsets."""
     width = instruction.operations[0].width
     offsets = {name: int(value, 0) for name, value in _OFFSET.findall(instruction.operands)}
     if not _TWO.search(instruction.mnemonic):
@@ -121,9 +121,9 @@ _TWO = re.compile(r"ds_(?:read|write)2|_2addr")
 
 
 def _cycles(access: LdsAccess, address: Lanes, offset: int) -> tuple[int, int]:
-    """Add up what an access takes over all waves, and what it would without conflicts."""
+    """Return an access's total cycles over all waves, with and without conflicts."""
     waves = (address.words + offset).reshape(-1, address.wave_size)
-    waves = waves - (waves[:, :1] & ~3)  # moved by whole words, lanes meet in the same banks
+    waves = waves - (waves[:, :1] & ~3)  # a shift by whole words keeps the conflicts
     by_wave = [_of_wave(access, tuple(wave)) for wave in waves.tolist()]
     return sum(taken for taken, _ in by_wave), sum(least for _, least in by_wave)
 

@@ -1,4 +1,4 @@
-"""The loops of a function, its hot loop, and the usual path of an iteration."""
+"""Find a function's loops, its hot loop, and the usual path of an iteration."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loop:
-    """A natural loop: a header that dominates the blocks from which a branch goes back to it.
+    """A natural loop: a header that dominates the blocks that branch back to it.
 
     Attributes:
-        header: Block that each iteration begins with.
+        header: The first block of each iteration.
         latches: Blocks that end an iteration.
-        own: Its blocks that are in no inner loop.
-        inner: The loops directly in it.
+        own: Its blocks outside inner loops.
+        inner: Loops nested directly in it.
     """
 
     header: int
@@ -36,7 +36,7 @@ class Loop:
 
     @cached_property
     def blocks(self) -> frozenset[int]:
-        """All of it, inner loops included: made when asked for, since of all loops of a deep nest it is too much."""
+        """All its blocks, inner loops included. Computed on demand: for all loops of a deep nest it is too much."""
         blocks, waiting = set(self.own), list(self.inner)
         while waiting:
             loop = waiting.pop()
@@ -47,9 +47,9 @@ class Loop:
 
 @lru_cache(maxsize=1)
 def find_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
-    """Return all loops by the place of their headers.
+    """Return all loops in the order of their headers.
 
-    Cycles that can be entered at several places (compilers make none) are no natural loops and are left out; see
+    Cycles with several entries, which compilers do not produce, are not natural loops and are left out; see
     `has_irregular_cycles`.
     """
     if not function.blocks:
@@ -64,7 +64,7 @@ def find_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
             before[follower].append(block)
             if dominates(follower, block):
                 latches.setdefault(follower, set()).add(block)
-    headers = [block for block in order if block in latches]  # each before those inside it
+    headers = [block for block in order if block in latches]  # outer before inner
     own, around = _nest(headers, latches, before)
     inner: dict[int | None, list[Loop]] = {}
     loops: dict[int, Loop] = {}
@@ -78,14 +78,14 @@ def find_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
 def _nest(
     headers: list[int], latches: dict[int, set[int]], before: dict[int, list[int]]
 ) -> tuple[dict[int, set[int]], dict[int, int | None]]:
-    """Return the blocks of each loop that are in no inner one, and the header of the loop around each.
+    """Return each loop's blocks outside inner loops, and the header of its enclosing loop.
 
     Innermost loops come first, and a finished loop is skipped as a whole, so each block is visited once.
     """
     loop_of: dict[int, int] = {}
     own: dict[int, set[int]] = {header: set() for header in headers}
     around: dict[int, int | None] = dict.fromkeys(headers)
-    outermost = {header: header for header in headers}  # so far; paths up are shortened on use
+    outermost = {header: header for header in headers}  # so far; with path compression
 
     def top(header: int) -> int:
         way = []
@@ -113,7 +113,7 @@ def _nest(
 
 
 def has_irregular_cycles(function: AssemblyFunction, loops: Iterable[Loop]) -> bool:
-    """Whether there are cycles that are no natural loops: a depth-first search goes back on an edge of no latch.
+    """Return whether there are cycles other than natural loops: a depth-first search has a back edge not from a latch.
 
     Hecht and Ullman, "Characterizations of reducible flow graphs" (1974).
 
@@ -129,14 +129,14 @@ def has_irregular_cycles(function: AssemblyFunction, loops: Iterable[Loop]) -> b
 
 @lru_cache(maxsize=1)
 def hot_loop(function: AssemblyFunction) -> Loop | None:
-    """Return the loop that the kernel spends its time in, as far as the text can tell; None without loops.
+    """Return the loop that the kernel most likely spends its time in; None without loops.
 
-    It is the loop with the most matrix instructions of its own (not in inner loops), else with the most FLOPs, else
-    with the most accesses of global memory, else with the most vector instructions; the first of equals. A loop that
-    stores what an inner one sums up in matrix products is the loop over tiles of a persistent kernel: its own products
-    are the ends of that one's pipeline.
-    Instead of a loop that runs a constant number of times it is the loop around that: unrolled, no other would be left.
-    A loop over the lanes of a wave, as LLVM sums up before an atomic, is none that a kernel spends its time in.
+    It is the loop with the most matrix instructions of its own (not in inner loops), then the most FLOPs, then the most
+    global accesses, then the most vector instructions; the first of equals. A loop that stores what an inner one
+    accumulates in matrix products is the tile loop of a persistent kernel: its own products are the ends of the inner
+    loop's pipeline.
+    A loop with a constant trip count is replaced by its enclosing loop, as if it were unrolled. A loop over the lanes
+    of a wave, which LLVM generates to sum before an atomic, is never hot.
     """
 
     def heat(loop: Loop) -> tuple[int, int, int, int]:
@@ -156,7 +156,7 @@ def hot_loop(function: AssemblyFunction) -> Loop | None:
 
 
 def _repeated(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
-    """Return the blocks of all iterations of a loop, if they are a constant number, and not too many to look at."""
+    """Return the blocks of all iterations, if their number is constant and not too large."""
     count = count_of(function, loop.header, loop.blocks, _wave_values(function))
     if count is None or not count.trips:
         return ()
@@ -171,13 +171,13 @@ def _wave_values(function: AssemblyFunction) -> LaneValues:
 
 
 def _is_over_lanes(function: AssemblyFunction, loop: Loop) -> bool:
-    """Whether a loop reads one lane after the other: the first of a mask, which loses it."""
+    """Return whether a loop visits lane after lane: it reads the first lane of a mask, then clears its bit."""
     names = {each.mnemonic for block in loop.own for each in function.blocks[block].instructions}
     return "v_readlane_b32" in names and any(name.startswith(("s_ff1_i32_b", "s_ctz_i32_b")) for name in names)
 
 
 def _is_over_tiles(function: AssemblyFunction, loop: Loop) -> bool:
-    """Whether a loop stores or adds to global memory, and one in it computes matrix products and does not."""
+    """Return whether a loop stores or adds to global memory, and an inner one computes matrix products only."""
 
     def has(loop: Loop, unit: Pipe, *accesses: Access | None) -> bool:
         body = (instruction for block in loop.own for instruction in function.blocks[block].instructions)
@@ -190,25 +190,24 @@ def _is_over_tiles(function: AssemblyFunction, loop: Loop) -> bool:
 
 
 def _flops(body: Collection[Instruction], flops: Callable[[str], int]) -> int:
-    """Add up the FLOPs of vector instructions in a block; one that divides has none: it is rarely taken."""
+    """Sum a block's FLOPs in vector instructions; 0 if it divides, because such blocks rarely run."""
     names = count_mnemonics(body)
     return 0 if any(map(_DIVISION.match, names)) else sum(flops(name) * count for name, count in names.items())
 
 
 _MOST_REPEATED = 8192  # instructions
-_DIVISION = re.compile(r"v_div_scale_|v_cvt_u32_f32")  # of floats; of integers, by way of floats
+_DIVISION = re.compile(r"v_div_scale_|v_cvt_u32_f32")  # float division; integer division through floats
 
 
 def usual_path(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
-    """Return the blocks of an iteration in which nothing rare happens.
+    """Return the blocks of a typical iteration.
 
-    Of all ways from the header to a latch it is the one with the most FLOPs in matrix instructions (in fused
-    multiply-adds, if the loop has none), of these one with the widest loads of global memory (an iteration that is not
-    the last fetches the next tile), of these the one with the fewest instructions: what a branch may skip is taken as
-    skipped. A branch on exec decides nothing: it skips code only where no lane is active, so that code counts. Nor does
-    a branch round nothing but loads: it is the mask of what all lanes load or none. Inner loops are passed over where a
-    way leads past them, else run through as often as a constant says, or once; what they load does not attract the
-    path.
+    Among all paths from the header to a latch it is the one with the most FLOPs in matrix instructions (in fused
+    multiply-adds, if the loop has none), then with the widest global loads (all iterations but the last fetch the next
+    tile), then with the fewest instructions: code that a branch may skip counts as skipped. Two kinds of branches are
+    ignored, so that the code they skip counts: branches on exec, which skip code only if no lane is active, and
+    branches around code that only loads, which are a mask shared by all lanes. Inner loops are skipped if a path leads
+    past them; otherwise they run their constant trip count, or once, and their loads do not attract the path.
     """
     body = {block: function.blocks[block].instructions for block in loop.blocks}
     products = {
@@ -240,14 +239,14 @@ def usual_path(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
 
 
 def _masked_loads(function: AssemblyFunction, loop: Loop) -> dict[int, tuple[int]]:
-    """Return the blocks from which one way only loads, and that way; the other goes past it, or sets other values.
+    """Return the blocks with a branch that only loads -> that branch; the other one skips it, or sets other values.
 
-    That is how a mask looks which is the same for all lanes, of a row of a tile that a wave loads together. Where the
-    ways meet there may be a copy for each: then they lead to the same blocks.
+    This is a mask shared by all lanes, for a tile row that a wave loads together. The code where the branches join may
+    be duplicated: then both lead to the same blocks.
     """
     blocks = function.blocks
     after = {block: frozenset(_behind_jump(function, to) for to in blocks[block].successors) for block in loop.blocks}
-    choices: dict[int, set[frozenset[int]]] = {}  # by block: those that it is one of
+    choices: dict[int, set[frozenset[int]]] = {}  # block -> sets of successors that contain it
     for block in loop.blocks:
         if _behind_jump(function, block) == block:
             for to in after[block]:
@@ -266,16 +265,16 @@ def _masked_loads(function: AssemblyFunction, loop: Loop) -> dict[int, tuple[int
 
 
 def _behind_jump(function: AssemblyFunction, block: int) -> int:
-    """Return where a block leads that only jumps; else itself."""
+    """Return the target of a block that only jumps; otherwise the block itself."""
     jumps = [instruction.mnemonic for instruction in function.blocks[block].instructions] == ["s_branch"]
     return next(iter(function.blocks[block].successors), block) if jumps else block
 
 
 def _only_loads(body: Sequence[Instruction]) -> bool:
-    """Whether code loads global memory, computes addresses for that, and does nothing else.
+    """Return whether code only loads global memory and computes addresses for that.
 
-    Code that waits for what it loads uses it. Code that sets a flag is one of several ways to do something: LLVM asks
-    the flag before the next of them. A mask has no next way.
+    Code that waits for its loads uses them. Code that sets a flag is one of several alternatives: LLVM tests the flag
+    before the next one. A mask has no alternatives.
     """
     operations = [instruction.operations[0] for instruction in body]
     first = next((i for i, operation in enumerate(operations) if operation.unit is Pipe.GLOBAL), len(body))
@@ -297,7 +296,7 @@ _FLAG = re.compile(r"s_mov_b(?:32|64) [^,]+, (?:0|-1)$")
 
 
 def _widest_load(body: Iterable[Instruction]) -> int:
-    """Return the bytes that a lane gets from the widest load of global memory; 1 if the width is not known."""
+    """Return the bytes per lane of the widest global load; 1 if the width is unknown."""
     loads = (instruction.operations[0] for instruction in body if classify(instruction.mnemonic).access is Access.LOAD)
     return max((load.width or 1 for load in loads if load.unit is Pipe.GLOBAL), default=0)
 
@@ -308,23 +307,23 @@ def _best_path(
     value: Callable[[int], tuple[int, bool, int]],
     followers: Callable[[int], tuple[int, ...]],
 ) -> tuple[int, ...]:
-    """Return the way from the header to a latch with the best value.
+    """Return the path from the header to a latch with the best value.
 
-    Values of blocks are added up, or for the second part combined by "or", and compared part by part. The best way to
-    a block is kept for either second part, since a worse one so far may be the better one in the end.
+    The first and third parts of the blocks' values are summed, the second is ORed; sums are compared part by part. The
+    best path to a block is kept for either second part, since the one that is worse so far may win in the end.
     """
     order = reverse_postorder([block.successors for block in function.blocks], loop.header, loop.blocks)
     place = {block: i for i, block in enumerate(order)}
     ahead: dict[int, list[int]] = {}
     for block in reversed(order):
-        # Ways that come to no latch are no ways. A loop over active lanes ends when none is left: there its other exit.
+        # Paths must reach a latch. A loop over active lanes ends when none is left: then its other exit is allowed.
         for allowed in (followers(block), function.blocks[block].successors):
             ahead[block] = [
                 to for to in allowed if place.get(to, -1) > place[block] and (ahead[to] or to in loop.latches)
             ]
             if ahead[block] or block in loop.latches:
                 break
-    best: dict[tuple[int, bool], tuple[int, int]] = {(loop.header, False): (0, 0)}  # up to before the block
+    best: dict[tuple[int, bool], tuple[int, int]] = {(loop.header, False): (0, 0)}  # value before the block
     came_from: dict[tuple[int, bool], tuple[int, bool]] = {}
     ends: list[tuple[tuple[int, bool, int], tuple[int, bool]]] = []
     for block in order:
@@ -351,7 +350,7 @@ def _best_path(
 
 
 def reverse_postorder(successors: Graph, entry: int, within: Collection[int]) -> list[int]:
-    """Return the nodes reachable from one inside a set, each before those it leads to (but for back edges)."""
+    """Return the nodes of a set reachable from the entry, each before its successors (except along back edges)."""
     visited, order = {entry}, []
     stack = [(entry, iter(successors[entry]))]
     while stack:
@@ -368,12 +367,12 @@ def reverse_postorder(successors: Graph, entry: int, within: Collection[int]) ->
 
 
 def dominators(successors: Graph, entry: int) -> dict[int, int]:  # noqa: C901  one algorithm, as published
-    """Return each reachable node's immediate dominator, the entry's being itself, in the order of a depth-first search.
+    """Return each reachable node's immediate dominator (the entry's is itself), in depth-first order.
 
     Lengauer and Tarjan, "A fast algorithm for finding dominators in a flowgraph" (1979), the simple version:
-    O(m log n), also where the iteration of Cooper, Harvey and Kennedy is quadratic (thousands of branches to one exit).
+    O(m log n), even where the iteration of Cooper, Harvey and Kennedy is quadratic (thousands of branches to one exit).
     """
-    number: dict[int, int] = {entry: 0}  # in the order of a depth-first search
+    number: dict[int, int] = {entry: 0}  # in depth-first order
     nodes, parent = [entry], [0]
     stack = [(0, iter(successors[entry]))]
     while stack:
@@ -396,7 +395,7 @@ def dominators(successors: Graph, entry: int) -> dict[int, int]:  # noqa: C901  
     immediate, bucket = [0] * count, [[] for _ in nodes]  # type: list[int], list[list[int]]
 
     def evaluate(node: int) -> int:
-        """Return the node with the smallest semidominator on the way up the forest, and shorten that way."""
+        """Return the node with the smallest semidominator on the path up the forest, and compress that path."""
         way = []
         while above[node] >= 0 and above[above[node]] >= 0:
             way.append(node)
@@ -423,14 +422,14 @@ def dominators(successors: Graph, entry: int) -> dict[int, int]:  # noqa: C901  
 
 
 class Dominance:
-    """Answers which nodes dominate which, each in constant time.
+    """Dominance queries in constant time.
 
     Args:
-        immediate: What `dominators` returns: each node behind its dominator.
+        immediate: The result of `dominators`, with each node after its dominator.
     """
 
     def __init__(self, immediate: dict[int, int]) -> None:
-        self._count = dict.fromkeys(immediate, 1)  # of the nodes that each dominates, which have numbers in a row
+        self._count = dict.fromkeys(immediate, 1)  # dominated nodes, which are numbered consecutively
         for node, above in reversed(immediate.items()):
             if node != above:
                 self._count[above] += self._count[node]
@@ -441,5 +440,5 @@ class Dominance:
             free[above], free[node] = first + self._count[node], first + 1
 
     def __call__(self, node: int, other: int) -> bool:
-        """Whether every way to `other` leads through `node`; both are reachable."""
+        """Return whether every path to `other` passes through `node`; both must be reachable."""
         return 0 <= self._first[other] - self._first[node] < self._count[node]

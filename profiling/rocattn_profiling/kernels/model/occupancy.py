@@ -1,8 +1,8 @@
-"""Theoretical occupancy: how many waves a SIMD holds, which limit binds, and by how much.
+"""Theoretical occupancy: how many waves fit on a SIMD, and which limit binds by how much.
 
-The rules are the hardware's: registers and LDS are given in granules, blocks are resident whole or not at all, and the
-waves of a block spread over the SIMDs of its CU (on RDNA in WGP mode: over the four of the WGP). The numbers are those
-of ``base/gpus.toml``. LLVM's own occupancy counts otherwise in places: docs/occupancy.md says where.
+The rules are the hardware's: registers and LDS are allocated in granules, blocks are resident as a whole or not at all,
+and the waves of a block spread over the SIMDs of its CU (on RDNA in WGP mode: the four of the WGP). The numbers are in
+``base/gpus.toml``. LLVM computes occupancy differently in places: see docs/occupancy.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SLOTS, _VGPRS, _SGPRS, LDS, _BARRIERS = "wave slots", "VGPRs", "SGPRs", "LDS", 
 
 
 class OccupancyError(RocattnError, ValueError):
-    """Raised when numbers do not describe a kernel of that architecture."""
+    """Raised when numbers are impossible for a kernel on that architecture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Limit:
 
     Attributes:
         name: "wave slots", "VGPRs", "SGPRs", "LDS" or "barriers".
-        waves: Waves on a SIMD that it alone allows, in whole blocks; at most the wave slots.
-        blocks: Blocks of a CU or WGP that it alone allows; None if the block is not known.
-        used: Allocation of a wave (of LDS and barriers: a block), rounded up to the granule.
-        available: Capacity of a SIMD (of LDS and barriers: of the CU or WGP).
+        waves: Waves per SIMD that it alone allows, in whole blocks; at most the wave slots.
+        blocks: Blocks per CU or WGP that it alone allows; None if the block is unknown.
+        used: Allocation per wave (LDS and barriers: per block), rounded up to the granule.
+        available: Capacity per SIMD (LDS and barriers: per CU or WGP).
     """
 
     name: str
@@ -45,7 +45,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What must shrink for a step: a wave's VGPRs or SGPRs, or a block's bytes of LDS, now and for the step."""
+    """A resource that must shrink for a step: VGPRs or SGPRs per wave, or bytes of LDS per block, now and then."""
 
     resource: str
     now: int
@@ -54,7 +54,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class OccupancyStep:
-    """The next step up: the waves of a SIMD (and blocks) that are won once every need is met."""
+    """The next step up: the waves per SIMD (and blocks) once every need is met."""
 
     waves: float
     blocks: int | None
@@ -66,19 +66,19 @@ class Occupancy:
     """How many waves fit.
 
     Attributes:
-        arch, wave_size, block: The question: target, lanes of a wave, threads of a block (None if not known).
-        vgprs: Registers that a wave uses of the VGPR file, AGPRs among them.
-        waves_per_simd: Waves on a SIMD; not whole where the blocks do not spread evenly over the SIMDs.
-        max_waves_per_simd: Its wave slots.
-        lost_wave_slots: Slots of a SIMD that stay empty: lower is better.
+        arch, wave_size, block: The input: target, lanes per wave, threads per block (None if unknown).
+        vgprs: Registers that a wave uses in the VGPR file, including AGPRs.
+        waves_per_simd: Waves per SIMD; not an integer if the blocks do not spread evenly over the SIMDs.
+        max_waves_per_simd: Wave slots per SIMD.
+        lost_wave_slots: Empty wave slots per SIMD: lower is better.
         occupancy_pct: Waves in percent of the slots.
-        blocks: Blocks resident on the unit; None if the block is not known, 0 if not even one fits.
-        unit: What a block is resident on: "CU", or "WGP" (two CUs).
-        limits: What each resource allows.
-        binding: The one that allows least (the first of equals; wave slots come first).
-        bound_by: The names of all that allow no more.
-        next_step: What to shrink, and for how many waves; None if only another block could give more.
-        slack: By how much each resource may grow before a wave or block is lost.
+        blocks: Blocks resident on the unit; None if the block is unknown, 0 if not even one fits.
+        unit: Where a block is resident: "CU", or "WGP" (two CUs).
+        limits: The limit of each resource.
+        binding: The tightest limit (the first of equals; wave slots come first).
+        bound_by: The names of all equally tight limits.
+        next_step: What to shrink, and for how many waves; None if only another block size can give more.
+        slack: How much each resource may grow before a wave or block is lost.
         sentence: The result in a kernel engineer's words.
     """
 
@@ -115,21 +115,21 @@ def occupancy(
 
     Args:
         arch: The target, with or without features.
-        wave_size: Lanes of a wave: 64 on CDNA, 32 or 64 on RDNA.
-        vgprs: VGPRs of a wave; with ``agprs`` 0 the sum of both, as a code object's ``.vgpr_count`` has it.
-        agprs: AGPRs of a wave (gfx90a and later CDNA), if ``vgprs`` leaves them out.
-        sgprs: SGPRs of a wave, VCC among them, as ``.sgpr_count`` has it; without effect on RDNA.
-        lds_bytes: LDS of a block, static and dynamic.
-        block: Threads of a block; None leaves out whole blocks, LDS and barriers.
-        wgp_mode: On RDNA, whether blocks may use the whole WGP (compilers' default; ``-mcumode`` is the other).
+        wave_size: Lanes per wave: 64 on CDNA, 32 or 64 on RDNA.
+        vgprs: VGPRs per wave; with ``agprs`` 0 the sum of both, as in a code object's ``.vgpr_count``.
+        agprs: AGPRs per wave (gfx90a and later CDNA), if not included in ``vgprs``.
+        sgprs: SGPRs per wave, including VCC, as in ``.sgpr_count``; without effect on RDNA.
+        lds_bytes: Bytes of LDS per block, static and dynamic.
+        block: Threads per block; None ignores whole blocks, LDS and barriers.
+        wgp_mode: On RDNA, whether blocks may use the whole WGP (the compilers' default, off with ``-mcumode``).
 
     Raises:
-        ArchError: When nothing is known of the architecture.
+        ArchError: When the architecture is unknown.
         OccupancyError: When a number is impossible there.
     """
     chip = architecture(arch)
     _check(chip, wave_size, vgprs, agprs, sgprs, lds_bytes, block)
-    # The AGPRs lie behind the VGPRs in one file (LLVM, "User Guide for AMDGPU Backend": accum_offset).
+    # AGPRs follow the VGPRs in one register file (LLVM, "User Guide for AMDGPU Backend": accum_offset).
     total = _up(vgprs, chip.agpr_granule) + agprs if agprs else vgprs
     kernel = _Kernel(chip, wave_size, block, chip.cus_per_wgp if wgp_mode else 1, total, sgprs, lds_bytes)
     limits = _limits(kernel)
@@ -148,7 +148,7 @@ def occupancy(
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A kernel on its architecture: ``cus`` are those that one block can use."""
+    """A kernel on its architecture; ``cus`` is the number of CUs that one block can use."""
 
     arch: Architecture
     wave_size: int
@@ -164,7 +164,7 @@ class _Kernel:
 
     @property
     def waves(self) -> int:
-        """Waves of a block."""
+        """Waves per block."""
         return -(-(self.block or self.wave_size) // self.wave_size)
 
     @property
@@ -175,7 +175,7 @@ class _Kernel:
 def _check(
     arch: Architecture, wave_size: int, vgprs: int, agprs: int, sgprs: int, lds_bytes: int, block: int | None
 ) -> None:
-    """Refuse what cannot be a kernel of that architecture."""
+    """Reject numbers that are impossible on that architecture."""
     name = arch.name
     if wave_size not in arch.wave_sizes:
         sizes = " or ".join(str(size) for size in arch.wave_sizes)
@@ -183,24 +183,24 @@ def _check(
     if agprs and not arch.max_agprs:
         raise OccupancyError(f"{name} has no AGPRs, but the kernel has {agprs}")
     most = arch.max_vgprs if agprs else arch.max_vgprs + arch.max_agprs
-    # Profilers and the metadata of hand-written kernels (aiter's) state what a wave is given, not what it uses.
+    # Profilers and hand-written metadata (aiter's) state the registers allocated to a wave, not those it uses.
     given = _up(arch.max_sgprs, arch.sgpr_granule or _SGPRS_OF_AN_RDNA_WAVE)
     for what, number, limit in (
         ("VGPRs", vgprs, most), ("AGPRs", agprs, arch.max_agprs), ("SGPRs", sgprs, given),
         ("threads in a block", block, arch.max_block),
     ):  # fmt: skip
         if number is not None and not 0 <= number <= limit:
-            raise OccupancyError(f"{number} {what} cannot be: {name} has 0 to {limit}")
+            raise OccupancyError(f"{number} {what} are impossible: {name} has 0 to {limit}")
     if block == 0:
-        raise OccupancyError("a block of 0 threads cannot be")
+        raise OccupancyError("a block of 0 threads is impossible")
     if lds_bytes < 0:
-        raise OccupancyError(f"{lds_bytes} bytes of LDS cannot be")
+        raise OccupancyError(f"{lds_bytes} bytes of LDS are impossible")
     if lds_bytes and block is None:
-        raise OccupancyError("LDS belongs to a block: say how many threads it has")
+        raise OccupancyError("LDS is allocated per block: give its threads")
 
 
 def _limits(kernel: _Kernel) -> tuple[Limit, ...]:
-    """Return what each resource allows, in the order of preference among equals."""
+    """Return the limit of each resource; the first of equal ones binds."""
     arch = kernel.arch
 
     def per_wave(name: str, used: int, available: int) -> Limit:
@@ -231,7 +231,7 @@ def _limits(kernel: _Kernel) -> tuple[Limit, ...]:
 
 
 def _most(kernel: _Kernel, blocks: int | None, waves: int) -> dict[str, int]:
-    """Return what each resource may be at most for so many blocks (or, without a block, waves on a SIMD)."""
+    """Return the maximum of each resource for this many blocks (or, without a block, waves per SIMD)."""
     arch = kernel.arch
     if blocks is not None:
         waves = -(-blocks * kernel.waves // kernel.simds)
@@ -240,7 +240,7 @@ def _most(kernel: _Kernel, blocks: int | None, waves: int) -> dict[str, int]:
     most = {_VGPRS: most_vgprs}
     if arch.sgprs:
         sgprs = (arch.sgprs // waves - arch.trap_sgprs) // arch.sgpr_granule * arch.sgpr_granule
-        most[_SGPRS] = min(sgprs, max(arch.max_sgprs, kernel.sgprs))  # a wave may be given more than code can name
+        most[_SGPRS] = min(sgprs, max(arch.max_sgprs, kernel.sgprs))  # more may be allocated than code can address
     if blocks is not None:
         lds = kernel.cus * arch.lds_bytes // blocks // arch.lds_granule_bytes * arch.lds_granule_bytes
         most[LDS] = min(lds, arch.lds_block_bytes)
@@ -248,7 +248,7 @@ def _most(kernel: _Kernel, blocks: int | None, waves: int) -> dict[str, int]:
 
 
 def _next_step(kernel: _Kernel, binding: Limit) -> OccupancyStep | None:
-    """Return the smallest change of registers and LDS that gives a wave or a block more."""
+    """Return the smallest reduction of registers and LDS that adds a wave or a block."""
     blocks = None if binding.blocks is None else binding.blocks + 1
     waves = int(binding.waves) + 1 if blocks is None else -(-blocks * kernel.waves // kernel.simds)
     if waves > kernel.arch.waves_per_simd:
@@ -266,7 +266,7 @@ def _next_step(kernel: _Kernel, binding: Limit) -> OccupancyStep | None:
 
 
 def _slack(kernel: _Kernel, binding: Limit) -> dict[str, int]:
-    """Return by how much each resource may grow at the occupancy that there is."""
+    """Return how much each resource may grow at the current occupancy."""
     if not binding.waves:
         return {}
     most = _most(kernel, binding.blocks, int(binding.waves))
@@ -275,7 +275,7 @@ def _slack(kernel: _Kernel, binding: Limit) -> dict[str, int]:
 
 
 def _sentence(kernel: _Kernel, binding: Limit, bound_by: tuple[str, ...], step: OccupancyStep | None, unit: str) -> str:
-    """Return the result in words: what may be resident, never what a run had, which may stand beside it."""
+    """Describe the theoretical result, in words that cannot be confused with a measured occupancy."""
     slots = kernel.arch.waves_per_simd
     if binding.waves == slots:
         allowing = "registers allow" if kernel.block is None else "registers, LDS and block size allow"
@@ -299,7 +299,7 @@ def _waves(number: float) -> str:
 
 
 def _over(need: Need) -> str:
-    """Return by how much a resource is over, in words."""
+    """Describe by how much a resource exceeds the step."""
     over = need.now - need.at_most
     if need.resource == LDS:
         return f"{over} bytes of LDS"

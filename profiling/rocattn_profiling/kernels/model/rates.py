@@ -1,7 +1,7 @@
-"""Cycles of instructions from ``rates.toml``, by mnemonic, GPU and wave size.
+"""Instruction costs in cycles from ``rates.toml``, by mnemonic, GPU and wave size.
 
-They are throughputs: the cycles for which an instruction blocks others. Stalls of a wave (latency, full queues, misses,
-bank conflicts, clocks) are not included.
+They are throughputs: the cycles for which an instruction blocks others. Stalls (latency, full queues, cache misses,
+bank conflicts, clock changes) are not included.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from rocattn_profiling.kernels.read.instructions import (
 
 
 class RatesError(RocattnError, ValueError):
-    """Raised for a GPU or a wave size that no rates are known for."""
+    """Raised for a GPU or a wave size without known rates."""
 
 
 class NoRatesError(RatesError):
-    """Raised when nothing is known of a GPU; it names those that are known."""
+    """Raised for an unknown GPU; the message lists the known ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an instruction of one wave takes, and what it does.
+    """The cost and the work of an instruction of one wave.
 
     Attributes:
-        kind: What it is: "matrix", "plain", "dual", "lds_load_16B", ...; see `kind_of`.
-        unit: Where it goes.
-        cycles: How long its unit is busy with it.
-        issue: How long it keeps the SIMD's vector issue (vector and matrix) or the wave (memory); else `cycles`.
-        peak_cycles: Of matrix instructions, what its FLOPs take at the dense peak of their type; else 0.
-        known: Whether there is a rate for it; if not, it counts as a plain instruction of its unit.
-        flops: Of matrix products, of the wave.
-        lane_flops, lane_bytes: Of vector instructions and of memory instructions, of a lane.
+        kind: "matrix", "plain", "dual", "lds_load_16B", ...; see `kind_of`.
+        unit: The unit that executes it.
+        cycles: Cycles for which it keeps its unit busy.
+        issue: Cycles for which it blocks the SIMD's vector issue (vector and matrix) or the wave (memory); otherwise
+            `cycles`.
+        peak_cycles: For matrix instructions, cycles of its FLOPs at the dense peak of their type; otherwise 0.
+        known: Whether it has a rate; if not, it counts as a plain instruction of its unit.
+        flops: FLOPs of matrix products, per wave.
+        lane_flops, lane_bytes: FLOPs of vector instructions and bytes of memory instructions, per lane.
     """
 
     kind: str
@@ -76,7 +77,7 @@ class Memory:
     issue_with_vector_address: int = 0
 
     def cycles(self, lane_bytes: int, wave_size: int, *, vector_address: bool) -> tuple[float, float]:
-        """Return how long an access of so many bytes a lane keeps the unit, and the wave."""
+        """Return the cycles for which an access blocks the unit, and the wave, by its bytes per lane."""
         busy = self.address + max(self.least, lane_bytes * wave_size / self.bytes_per_cycle)
         issue = self.issue + self.issue_per_dword * -(-lane_bytes // 4)
         return busy, issue + self.issue_with_vector_address * vector_address
@@ -84,7 +85,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """What a matrix instruction takes; see ``rates.toml``."""
+    """The cost of a matrix instruction; see ``rates.toml``."""
 
     cycles: float
     issue: float
@@ -94,16 +95,16 @@ class MatrixProduct:
 
 @dataclass(frozen=True)
 class Rates:
-    """The numbers of one GPU family for one wave size.
+    """The rates of one GPU family for one wave size.
 
     Attributes:
         family: "cdna3", ….
-        wave_size: Lanes.
-        cycles, issue: By kind of instruction.
-        memory: By unit ("lds", "global") and access ("load", "store", "atomic", "exchange").
-        products: By what `product_key` returns.
-        peak: FLOPs a cycle of the best dense product, by the type of its elements.
-        one_cycle: Vector instructions that take one cycle instead of two; matches none where there are none.
+        wave_size: Lanes per wave.
+        cycles, issue: Kind of instruction -> cycles.
+        memory: Unit ("lds", "global") and access ("load", "store", "atomic", "exchange") -> rates.
+        products: `product_key` -> cost.
+        peak: Element type -> FLOPs per cycle of the best dense product.
+        one_cycle: Matches vector instructions that take one cycle instead of two, if there are any.
     """
 
     family: str
@@ -117,7 +118,7 @@ class Rates:
     _costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict, repr=False, compare=False)
 
     def cost(self, instruction: Instruction) -> Cost:
-        """Return what an instruction takes."""
+        """Return the cost of an instruction."""
         key = (instruction.mnemonic, _traits(instruction), instruction.on_stack)
         cost = self._costs.get(key)
         if cost is None:
@@ -144,7 +145,7 @@ class Rates:
         return Cost(kind, operation.unit, cycles, issue, known=known, lane_flops=flops)
 
     def _access(self, instruction: Instruction, operation: Operation) -> Cost:
-        unit = "lds" if operation.unit is Pipe.LDS else "global"  # scratch is global memory of the lane's own
+        unit = "lds" if operation.unit is Pipe.LDS else "global"  # scratch is private global memory
         kind = _memory_kind(operation)
         access = operation.access.value if operation.access else "exchange" if kind.endswith("exchange") else "atomic"
         outside = _NO_SCALAR_ADDRESS.search(instruction.operands) is not None
@@ -153,7 +154,7 @@ class Rates:
         return Cost(kind, operation.unit, busy, issue, known=known, lane_bytes=operation.width)
 
     def shared_by(self, unit: str) -> int:
-        """Return how many SIMDs take turns at a memory unit: "lds" or "global"."""
+        """Return how many SIMDs share a memory unit: "lds" or "global"."""
         return self.memory[unit, "load"].shared_by
 
     def _product(self, mnemonic: str, operands: str, flops: int) -> Cost:
@@ -172,7 +173,7 @@ class Rates:
 
 @cache
 def rates(arch: str, wave_size: int) -> Rates:
-    """Return the numbers for a GPU without features ("gfx942") and a wave size.
+    """Return the rates for a GPU without features ("gfx942") and a wave size.
 
     Raises:
         RatesError: When there are none.
@@ -181,7 +182,7 @@ def rates(arch: str, wave_size: int) -> Rates:
     family = next((name for name, chips in data["families"].items() if arch in chips), None)
     if family is None:
         known = ", ".join(chip for chips in data["families"].values() for chip in chips)
-        text = f"no instruction rates are known for {arch or 'code without a target'}: there are for {known}"
+        text = f"no instruction rates are known for {arch or 'code without a target'}, only for {known}"
         raise NoRatesError(text)
     cycles, issue = {}, {}
     for entry in _of(family, data["instruction"]):
@@ -214,11 +215,11 @@ def rates(arch: str, wave_size: int) -> Rates:
 
 
 def kind_of(mnemonic: str, operands: str = "") -> str:
-    """Return what an instruction is, finer than its unit and role.
+    """Return the kind of an instruction, which is finer than its unit and role.
 
     Vector instructions are "plain", "packed", "dot", "move", "cross_lane", "conversion", "conversion_packed", "dual",
     "multiply", "integer64", "mad64", "f64", "transcendental", "transcendental_f64" or "scalar_transcendental"; memory
-    instructions say unit, direction and bytes a lane ("lds_load_16B"); the others are "matrix" and names of units.
+    instructions have unit, direction and bytes per lane ("lds_load_16B"); the others are "matrix" and unit names.
     """
     operation = classify(mnemonic)
     unit = operation.unit
@@ -257,7 +258,7 @@ def _vector_kind(mnemonic: str, operation: Operation, *, exchanges: bool) -> str
 
 
 def product_key(mnemonic: str) -> tuple[str, ...]:
-    """Return the identity of a matrix instruction: family, result, shape, products, elements; equal for both names.
+    """Return a matrix instruction's identity (family, result, shape, products, elements), the same for both names.
 
     gfx90a writes ``v_mfma_f32_32x32x4bf16_1k`` for what gfx942 calls ``v_mfma_f32_32x32x4_2b_bf16``.
     """
@@ -267,7 +268,7 @@ def product_key(mnemonic: str) -> tuple[str, ...]:
     family, result, m, n, k, _, element = match.groups()
     flops = classify(mnemonic).flops
     several = flops // (2 * int(m) * int(n) * int(k))
-    # The bf16 products without "_1k" are others, half as deep.
+    # bf16 products without "_1k" are different instructions, half as deep.
     return str(family), result, m, n, k, str(several), element.removesuffix("_1k")
 
 
@@ -288,7 +289,7 @@ _PRODUCT = re.compile(
 
 
 def _element(key: tuple[str, ...]) -> str:
-    """Return the type of a product's elements, those of 8 bits being one."""
+    """Return the type of a product's elements; all 8-bit types are one."""
     return "f8" if re.fullmatch(r"b?f8_\w+|fp8_\w+", key[-1]) else key[-1]
 
 
@@ -298,7 +299,7 @@ def _format(operands: str, name: str) -> int:
 
 
 def _traits(instruction: Instruction) -> str | bool:
-    """Return what of the operands matters to the cost."""
+    """Return the properties of the operands that affect the cost."""
     mnemonic, operands = instruction.mnemonic, instruction.operands
     if mnemonic.startswith("s_"):
         return operands if mnemonic == "s_nop" else ""
@@ -320,7 +321,7 @@ def _expand(names: list[str]) -> list[str]:
 
 @cache
 def rates_version() -> str:
-    """Return a short hash of the numbers: issue cycles from other numbers are not comparable with ours."""
+    """Return a short hash of the rates: issue cycles from different rates are not comparable."""
 
     def without_sources(value: Any) -> Any:
         if isinstance(value, dict):

@@ -1,12 +1,12 @@
-"""How the instructions of a hot loop are ordered: what runs beside a wave's own products, and what it waits for.
+"""The order of instructions in a hot loop: what overlaps with a wave's own products, and what it waits for.
 
-`rocattn_profiling.kernels.model.cost` says how long the units are busy; this says whether the order of the code lets
-them be busy at once. A product is one of 16 x 16 x 16 (8192 FLOPs) whatever the instruction: a 32x32x8 counts two, as
-it also takes twice as long.
+`rocattn_profiling.kernels.model.cost` computes how long the units are busy; this module, whether the order of the code
+lets them be busy at the same time. One product is 16 x 16 x 16 (8192 FLOPs) whatever the instruction: a 32x32x8 counts
+as two, and takes twice as long.
 
-A loop is read in its steady state: what an iteration leaves outstanding, the next one waits for. Each wait is matched
-with the accesses that it waits for by the hardware's counters (`WaitCounters`), so a wait that finds nothing
-outstanding is no wait.
+A loop is analyzed in its steady state: the next iteration waits for what the previous one left outstanding. Each wait
+is matched with its accesses by the hardware's counters (`WaitCounters`); a wait with nothing outstanding does not
+count.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from rocattn_profiling.kernels.read.instructions import (
 
 PRODUCT_FLOPS = 2 * 16**3
 OVERLAP_GAP = 12
-"""Vector instructions that may stand between two products and still run beside them.
+"""Maximum number of vector instructions between two products that can still overlap with them.
 
-A 32x32x8 product of CDNA 3 keeps its unit for 32 cycles, the issue of 8 vector instructions; one wave of the two on a
-SIMD may run ahead by about as much. More in a row, and the matrix unit waits for this wave.
+A 32x32x8 product on CDNA 3 keeps its unit busy for 32 cycles, in which 8 vector instructions issue; one of the two
+waves on a SIMD may run ahead by about as much. With more in a row, the matrix unit waits for this wave.
 """
 
 LATENCY = 1000
-"""Cycles in which global memory answers, about: a hit in a far cache takes some 500, DRAM under load twice that."""
-_ITERATIONS = 4  # until what one leaves outstanding is what the one before did: loads may be three tiles ahead
+"""Approximate latency of global memory in cycles: a far cache hit takes some 500, DRAM under load twice that."""
+_ITERATIONS = 4  # to reach the steady state: loads may be three tiles ahead
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The order of one iteration of a hot loop's usual path, of one wave.
+    """Instruction order in one iteration of a hot loop's usual path, for one wave.
 
     Attributes:
-        products: Matrix products, as so many of 16 x 16 x 16.
-        own_overlap_pct: Share of the vector instructions that stand between products of the same wave, at most
-            `OVERLAP_GAP` in a row; None without products or without vector instructions.
-        run: Products between one wait (for memory, LDS or other waves) and the next, on average over the stretches
-            that have any; None without products.
-        read_distance: Products between an LDS read and the wait for it: the median over those waits, of the last read
-            that each waits for; None without products or such waits.
-        load_distance: The same of loads of global memory.
-        idioms: What is in it by name (`rocattn_profiling.kernels.read.instructions.idioms`).
-        read_waits, bare_read_waits: Waits for LDS reads, and those of them without a product in between.
-        loads_in_flight: The most loads of global memory that are under way when the code waits for one of them; None
-            without loads.
-        bytes_in_flight: What a lane gets from those; direct-to-LDS loads included.
-        exposed_cycles: What a lone wave waits for global memory that answers in `LATENCY` cycles; None without loads of
-            that, and with products, whose number from a load to its wait says it.
+        products: Matrix products, in units of 16 x 16 x 16.
+        own_overlap_pct: Percentage of vector instructions between products of the same wave, at most `OVERLAP_GAP` in
+            a row; None without products or vector instructions.
+        run: Average number of products from one wait (for memory, LDS or other waves) to the next, over the stretches
+            with products; None without products.
+        read_distance: Products from an LDS read to its wait: the median over these waits, each with its last read;
+            None without products or such waits.
+        load_distance: The same for global loads.
+        idioms: Its costly idioms (`rocattn_profiling.kernels.read.instructions.idioms`).
+        read_waits, bare_read_waits: Waits for LDS reads, and the number of these without a product in between.
+        loads_in_flight: Maximum number of global loads in flight when the code waits for one of them; None without
+            loads.
+        bytes_in_flight: Bytes per lane of those loads; direct-to-LDS loads included.
+        exposed_cycles: Cycles for which a lone wave waits for global memory with a latency of `LATENCY`; None without
+            global loads, and with products, where `load_distance` covers it.
     """
 
     products: float
@@ -91,10 +91,10 @@ def schedule_of(
 
     Args:
         body: Its instructions.
-        arch: The GPU ("gfx942"): which counters count what.
+        arch: The GPU ("gfx942"), which determines the wait counters.
         is_loop: Whether the first instruction follows the last one.
-        named: Idioms that its mnemonics do not tell.
-        cycles: What a lone wave needs to issue each instruction.
+        named: Idioms that cannot be derived from its mnemonics.
+        cycles: Issue cycles of each instruction in a lone wave.
     """
     events, products = _events(body, WaitCounters(arch))
     counts, spent = Counter(body), [cycles[each] for each in body] if cycles else []
@@ -104,7 +104,7 @@ def schedule_of(
     loads = [wait.loads for wait in waits if wait.loads]
     load_distances = [wait.load_distance for wait in waits if wait.load_distance is not None]
     loads_of = [(each.operations[0].width, times) for each, times in counts.items() if _is_global_load(each)]
-    widths = [width for width, times in loads_of for _ in range(times)]  # without a wait in the loop, all are under way
+    widths = [width for width, times in loads_of for _ in range(times)]  # without a wait in the loop, all are in flight
     in_flight = max(loads, key=lambda each: (sum(each), len(each)), default=tuple(widths))
     return Schedule(
         products=products,
@@ -139,7 +139,7 @@ def _is_global_load(instruction: Instruction) -> bool:
 
 
 def _overlapped(body: Sequence[Instruction], *, is_loop: bool) -> int:
-    """Count the vector instructions in short gaps between products; a gap in which the wave meets others is none."""
+    """Count the vector instructions in short gaps between products, except for gaps with a barrier."""
     matrix = [i for i, instruction in enumerate(body) if instruction.unit is Pipe.MATRIX]
     gaps = [body[start:end] for start, end in pairwise(matrix)]
     if is_loop and matrix:
@@ -153,7 +153,7 @@ def _overlapped(body: Sequence[Instruction], *, is_loop: bool) -> int:
 
 
 def _mean_run(body: Sequence[Instruction], waits: set[int], *, is_loop: bool) -> float:
-    """Return the products between waits, on average; of a loop the last stretch goes on in the next iteration."""
+    """Return the average number of products between waits; a loop's last stretch continues in the next iteration."""
     stretches = [0.0]
     for i, instruction in enumerate(body):
         if i in waits or waits_for_waves(instruction.mnemonic):
@@ -166,7 +166,7 @@ def _mean_run(body: Sequence[Instruction], waits: set[int], *, is_loop: bool) ->
 
 
 def _exposed(events: Sequence[_Event], cycles: Iterable[float], *, is_loop: bool) -> float:
-    """Return how long an iteration waits for global memory, if nothing else of it takes longer than its issue."""
+    """Return the cycles that an iteration waits for global memory, if everything else only takes its issue cycles."""
     queues, late, waited = defaultdict[str, deque[float]](deque), 0.0, 0.0
     issued = list(accumulate(cycles))
     for iteration in range(_ITERATIONS if is_loop else 1):
@@ -188,13 +188,13 @@ def _exposed(events: Sequence[_Event], cycles: Iterable[float], *, is_loop: bool
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """A wait that finds something outstanding.
+    """A wait with outstanding accesses.
 
     Attributes:
-        at: Which instruction it is.
+        at: Index of the instruction.
         distance: Products since the last LDS read that it waits for; None if it waits for none.
-        loads: What a lane gets from each load of global memory that is outstanding; empty if it waits for none.
-        load_distance: Products since the last load of global memory that it waits for; None if it waits for none.
+        loads: Bytes per lane of each outstanding global load; empty if it waits for none.
+        load_distance: Products since the last global load that it waits for; None if it waits for none.
     """
 
     at: int
@@ -205,12 +205,12 @@ class _Wait:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """An access to memory.
+    """A memory access.
 
     Attributes:
         reads_lds: Whether it reads LDS.
-        load: What a lane gets from global memory; None if it is no load of that.
-        counters: Those that count it.
+        load: Bytes per lane from global memory; None unless it is a global load.
+        counters: The counters that count it.
     """
 
     reads_lds: bool
@@ -220,13 +220,13 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A wait in the code: what it leaves outstanding, by counter."""
+    """A wait instruction: counter -> number of accesses it leaves outstanding."""
 
     left: dict[str, int]
 
 
 class _Event(NamedTuple):
-    """Where in the iteration something counts or waits, and the products before it."""
+    """The position of an access or wait in the iteration, and the number of products before it."""
 
     at: int
     products: float
@@ -234,7 +234,7 @@ class _Event(NamedTuple):
 
 
 def _waits(events: Sequence[_Event], total: float, *, is_loop: bool) -> list[_Wait]:
-    """Match the waits of an iteration with what they wait for; of a loop, those of one that follows others."""
+    """Match the waits of an iteration with their accesses; in a loop, of an iteration in the steady state."""
     queues: dict[str, deque[tuple[float, _Access]]] = {}
     waits: list[_Wait] = []
     last = (_ITERATIONS if is_loop else 1) - 1
@@ -264,7 +264,7 @@ def _wait(
     done = [each for of_counter in ended.values() for each in of_counter]
     reads = [products for products, each in done if each.reads_lds]
     loaded = [products for products, each in done if each.load is not None]
-    before = [  # once, though two counters count a flat one
+    before = [  # once, even if two counters count it (flat)
         each.load
         for name, queue in (queues.items() if loaded else ())
         for _, each in (*ended.get(name, ()), *queue)
@@ -275,7 +275,7 @@ def _wait(
 
 
 def _events(body: Sequence[Instruction], counters: WaitCounters) -> tuple[list[_Event], float]:
-    """Return what counts and what waits, in order, and all products of the iteration."""
+    """Return the accesses and waits in order, and the number of products of the iteration."""
     events: list[_Event] = []
     products, known = 0.0, {instruction: counters.told(instruction) for instruction in set(body)}
     for at, instruction in enumerate(body):
@@ -288,11 +288,11 @@ def _events(body: Sequence[Instruction], counters: WaitCounters) -> tuple[list[_
 
 
 class WaitCounters:
-    """Which counters of a wave's outstanding accesses there are.
+    """The counters of a wave's outstanding accesses.
 
-    gfx9 has one for LDS and scalar loads (lgkmcnt) and one for all vector memory (vmcnt); gfx10 gives stores their own
-    (vscnt); gfx12 has one each (dscnt, kmcnt, loadcnt, storecnt). Accesses are taken to end in the order of issue:
-    where they do not (scalar loads) compilers wait for all.
+    gfx9 has one for LDS and scalar loads (lgkmcnt) and one for all vector memory (vmcnt); gfx10 adds one for stores
+    (vscnt); gfx12 has one each (dscnt, kmcnt, loadcnt, storecnt). Accesses are assumed to complete in issue order:
+    where they do not (scalar loads), compilers wait for all.
     """
 
     def __init__(self, arch: str) -> None:
@@ -302,7 +302,7 @@ class WaitCounters:
             self._same["store"] = "load"
 
     def told(self, instruction: Instruction) -> _Access | _Asked | float | None:
-        """Return what an instruction is to the order: the products of one, or None for what only takes time."""
+        """Return an access, a wait or a number of products; None for instructions that only take time."""
         if instruction.mnemonic.startswith("s_wait"):
             left = self.left_by(instruction)
             return _Asked(left) if left else None
@@ -316,7 +316,7 @@ class WaitCounters:
         return _Access(loads and operation.unit is Pipe.LDS, load, names)
 
     def of(self, mnemonic: str, operation: Operation) -> frozenset[str]:
-        """Return the counters that count an instruction; none for what is no access."""
+        """Return the counters that count an instruction; none unless it is an access."""
         if operation.unit is Pipe.LDS:
             return frozenset({"ds"})
         if operation.unit in {Pipe.GLOBAL, Pipe.SCRATCH}:
@@ -344,7 +344,7 @@ class WaitCounters:
             if number is None:
                 return {}
             first, second = (_COUNTERS.get(name) for name in match.groups())
-            if match[2]:  # two in one: the second has the low six bits, the first those above eight
+            if match[2]:  # two counts in one: the first in bits 8 and up, the second in bits 0 to 5
                 return {name: left for name, left in ((first, number >> 8), (second, number & 63)) if name}
             return {first: number} if first else {}
         return {}
@@ -366,8 +366,8 @@ _COUNTERS = {
     "storecnt": "store",
 }  # fmt: skip
 _ONE = re.compile(r"s_wait(?:cnt)?_([a-z]+cnt)(?:_([a-z]+cnt))?$")
-# Of s_waitcnt's operand as a number, the bits of each counter: the lowest, how many, and where they belong (LLVM's
-# AMDGPUBaseInfo.cpp), by generation: gfx9, gfx10, gfx11.
+# Bits of each counter in s_waitcnt's numeric operand: (lowest bit, number of bits, their place in the count), from
+# LLVM's AMDGPUBaseInfo.cpp, for gfx9, gfx10 and gfx11.
 _IMMEDIATES = (
     {"load": ((0, 4, 0), (14, 2, 4)), "ds": ((8, 4, 0),)},
     {"load": ((0, 4, 0), (14, 2, 4)), "ds": ((8, 6, 0),)},

@@ -1,4 +1,4 @@
-"""How a loop counts: the step of the number that ends it, and how often it runs where that is a constant."""
+"""Find how a loop counts: the step of its counter, and its trip count if constant."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Count:
     """How a loop counts.
 
     Attributes:
-        step: What an iteration adds to the number; in whatever unit the compiler counts.
-        trips: Iterations, if they are a constant of at most 4096.
+        step: Increment of the loop counter per iteration, in the compiler's unit.
+        trips: Trip count, if constant and at most 4096.
     """
 
     step: int
@@ -31,13 +31,13 @@ class Count:
 
 
 def count_of(function: AssemblyFunction, header: int, body: Collection[int], values: LaneValues) -> Count | None:
-    """Return how a loop counts; None if nothing tells.
+    """Return how a loop counts; None if unknown.
 
     Args:
         function: The kernel.
-        header: Block that each iteration begins with.
-        body: Its blocks, inner loops included.
-        values: Of the kernel's registers.
+        header: The first block of each iteration.
+        body: The loop's blocks, inner loops included.
+        values: Values of the kernel's registers.
     """
     exits = [block for block in sorted(body) if not set(function.blocks[block].successors) <= set(body)]
     for block in exits:
@@ -69,7 +69,7 @@ def count_of(function: AssemblyFunction, header: int, body: Collection[int], val
 
 
 def _trips(value: int, step: int, goes_on: Callable[[int], bool], *, at_start: bool) -> int | None:
-    """Return after how many iterations a comparison ends the loop; one at the start of an iteration is before it."""
+    """Return the number of iterations until a comparison ends the loop; with ``at_start`` it precedes the iteration."""
     for trips in range(not at_start, _MOST_TRIPS + 1):
         if not goes_on(value):
             return trips
@@ -80,8 +80,8 @@ def _trips(value: int, step: int, goes_on: Callable[[int], bool], *, at_start: b
 def _step(
     function: AssemblyFunction, text: str, body: Collection[int], values: LaneValues
 ) -> tuple[int, str, Site] | None:
-    """Return what an iteration adds to a register, the register that it is added to, and where that one is written."""
-    seen: list[Register] = []  # the low half of a pair stands for both
+    """Return a register's increment per iteration, the register that it is added to, and where that is written."""
+    seen: list[Register] = []  # pairs are represented by the low half
     step, written = 0, (-1, -1)
     while (registers := registers_of(text)) and registers[0] not in seen and len(seen) < 3:
         seen.append(registers[0])
@@ -99,7 +99,7 @@ def _step(
 
 
 def _summands(instruction: Instruction, register: Register, site: Site, values: LaneValues) -> tuple[str | None, int]:
-    """Return of a sum the register and the number that is added, 0 for a copy; None for anything else."""
+    """Return the register and the constant added by a sum, 0 for a copy; None for anything else."""
     for mnemonic, operands in instruction.halves:
         parts = [part.strip() for part in operands.split(",")]
         if registers_of(parts[0])[:1] != (register,):
@@ -118,7 +118,7 @@ def _summands(instruction: Instruction, register: Register, site: Site, values: 
 
 
 def _first(values: LaneValues, text: str, header: int, body: Collection[int]) -> int | None:
-    """Return the number with which a loop begins; None if it is not known."""
+    """Return the loop counter's initial value; None if unknown."""
     numbers = {_number(values, text, site) for site in values.before(header) if site[0] not in body}
     return numbers.pop() if len(numbers) == 1 else None
 

@@ -4,23 +4,23 @@
 //   over the query rows of all heads that share the KV head (backward.h has the whole derivation)
 //
 // Grid      (key tiles, Hkv, B); the first key tiles, which a causal mask makes the longest, come first.
-// Block     WAVES waves; TEAM_WAVES of them share 16 ROW_BLOCKS keys, each with a part of the features.
-// LDS       Q, dO, Q^T and dO^T of STREAM_ROWS queries, at once or in two phases, LSE and delta, and what the waves of
-//           a team exchange: 5.6 to 60.8 KiB.
+// Block     WAVES waves; teams of TEAM_WAVES waves share 16 ROW_BLOCKS keys, each wave with a part of the features.
+// LDS       Q, dO, Q^T and dO^T of STREAM_ROWS queries, at once or in two phases, LSE and delta, and data exchanged
+//           within a team: 5.6 to 60.8 KiB.
 // Masks     tiles without a visible pair are skipped, by the block or (in one phase) by a wave; options and edges cost
-//           something only in the tiles that they touch. P = dS = 0 for a hidden pair whatever q, k, v, dO hold there.
-// Registers no VGPR spills and no scratch (tests/kernels holds it); some scalars go to lanes of VGPRs. K, V and the
+//           time only in the tiles they affect. P = dS = 0 for a hidden pair whatever the values of q, k, v, dO there.
+// Registers no VGPR spills and no scratch (checked by tests/kernels); some SGPRs spill to lanes of VGPRs. K, V and the
 //           sums of a wave's features W = D / TEAM_WAVES stay in registers; the sums are 2 W floats for each of its
-//           keys: W VGPRs on wave32, W / 2 on wave64, for each 16 keys.
-// Memory    16-byte loads; the next tile is on its way to registers (16 bits) while one is used. K and V are read once,
-//           Q and dO once a key tile and group; dK and dV are written once.
+//           keys: W VGPRs on wave32, W / 2 on wave64, per 16 keys.
+// Memory    16-byte loads; the next tile is loaded into registers (16 bits) while one is used. K and V are read once,
+//           Q and dO once per key tile and group; dK and dV are written once.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32, P and dS rounded to
 //           DTYPE for the second product of each; exp2, with scale * log2 e folded in where scores have no options.
 //
 // Compile-time defines (rocattn/gpu/backward.py chooses): DTYPE (f16, bf16, f32), HEAD_DIM (D and Dv, padded), WAVES,
 // TEAM_WAVES (waves that share keys), ROW_BLOCKS (16 keys each that they share), STREAM_ROWS (queries in LDS at a
-// time), TWO_PHASES (they lie there first as they are, then transposed), PLAIN_SCORES (1: no mask, softcap or ALiBi,
-// and D = Dv = HEAD_DIM), MIN_WAVES if wanted.
+// time), TWO_PHASES (first stored as they are, then transposed), PLAIN_SCORES (1: no mask, softcap or ALiBi,
+// and D = Dv = HEAD_DIM), optionally MIN_WAVES.
 //
 // Kernel arguments (300 bytes, no hidden ones):
 //    0  const DTYPE* q   8  k   16  v   24  dout         by strides
@@ -57,7 +57,7 @@ ROCATTN_KERNEL(attention_backward_dkdv, Shape::THREADS,
     Backward<Shape> backward(block);
     backward.load_resident({k + b * k_stride_b + kv_head * k_stride_h, k_stride_s},
                            {v + b * v_stride_b + kv_head * v_stride_h, v_stride_s});
-    // The queries that see some key of the block.
+    // The queries that see any key of the block.
     const i64 shift = static_cast<i64>(seq_k) - seq_q, last_key = smaller(first_key + Shape::RESIDENT, seq_k) - 1;
     i64 start = window_right < 0 ? 0 : first_key - shift - window_right;
     i64 stop = window_left < 0 ? seq_q : last_key - shift + window_left + 1;

@@ -3,23 +3,23 @@
 //   dq[i] = scale * sum over keys j of dS[i, j] k[j]   (backward.h has the whole derivation)
 //
 // Grid      (query tiles, H, B); the last query tiles, which a causal mask makes the longest, come first.
-// Block     WAVES waves; TEAM_WAVES of them share 16 ROW_BLOCKS queries, each with a part of the features.
-// LDS       K, V and K^T of STREAM_ROWS keys, at once or in two phases, and what the waves of a team exchange: 7.6 to
+// Block     WAVES waves; teams of TEAM_WAVES waves share 16 ROW_BLOCKS queries, each wave with a part of the features.
+// LDS       K, V and K^T of STREAM_ROWS keys, at once or in two phases, and data exchanged within a team: 7.6 to
 //           48.5 KiB.
 // Masks     tiles without a visible pair are skipped, by the block or (in one phase) by a wave; options and edges cost
-//           something only in the tiles that they touch. P = dS = 0 for a hidden pair whatever q, k, v, dO hold there.
-// Registers no VGPR spills and no scratch (tests/kernels holds it); on gfx9 some scalars go to lanes of VGPRs. Q, dO
-//           and the sums of a wave's features W = D / TEAM_WAVES stay in registers; the sums are W floats for each
-//           query: W / 2 VGPRs on wave32, W / 4 on wave64, for each 16 queries.
-// Memory    16-byte loads; the next tile is on its way to registers (16 bits) while one is used. Q and dO are read
-//           once, K and V once a query tile; dQ is written once.
+//           time only in the tiles they affect. P = dS = 0 for a hidden pair whatever the values of q, k, v, dO there.
+// Registers no VGPR spills and no scratch (checked by tests/kernels); on gfx9 some SGPRs spill to lanes of VGPRs. Q, dO
+//           and the sums of a wave's features W = D / TEAM_WAVES stay in registers; the sums are W floats per
+//           query: W / 2 VGPRs on wave32, W / 4 on wave64, per 16 queries.
+// Memory    16-byte loads; the next tile is loaded into registers (16 bits) while one is used. Q and dO are read
+//           once, K and V once per query tile; dQ is written once.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32, P and dS rounded to
 //           DTYPE for the second product of each; exp2, with scale * log2 e folded in where scores have no options.
 //
 // Compile-time defines (rocattn/gpu/backward.py chooses): DTYPE (f16, bf16, f32), HEAD_DIM (D and Dv, padded), WAVES,
 // TEAM_WAVES (waves that share queries), ROW_BLOCKS (16 queries each that they share), STREAM_ROWS (keys in LDS at a
-// time), TWO_PHASES (they lie there first as they are, then transposed), PLAIN_SCORES (1: no mask, softcap or ALiBi,
-// and D = Dv = HEAD_DIM), MIN_WAVES if wanted.
+// time), TWO_PHASES (first stored as they are, then transposed), PLAIN_SCORES (1: no mask, softcap or ALiBi,
+// and D = Dv = HEAD_DIM), optionally MIN_WAVES.
 //
 // Kernel arguments (268 bytes, no hidden ones):
 //    0  const DTYPE* q   8  k   16  v   24  dout         by strides
@@ -63,7 +63,7 @@ ROCATTN_KERNEL(attention_backward_dq, Shape::THREADS,
                                 seq_q,         seq_k,
                                 window_left,   window_right ROCATTN_DROPOUT_OF(b, h)};
     backward.load_statistics(scores, lse + head * seq_q, delta + head * seq_q);
-    // The keys that some query of the block sees.
+    // The keys that any query of the block sees.
     const i64 shift = static_cast<i64>(seq_k) - seq_q, last_query = smaller(first_query + Shape::RESIDENT, seq_q) - 1;
     i64 start = window_left < 0 ? 0 : first_query + shift - window_left;
     i64 stop = window_right < 0 ? seq_k : last_query + shift + window_right + 1;

@@ -1,20 +1,20 @@
-// The backward pass with respect to K and V: adds what the rows with a large LSE (|LSE| > 2^14) give, which
-// attention_backward_dkdv leaves out. Ends at once where there are none. Not measured on a GPU yet.
+// The backward pass with respect to K and V: adds the contribution of rows with a large LSE (|LSE| > 2^14), which
+// attention_backward_dkdv leaves out. Returns at once if there are none. Not measured on a GPU yet.
 //
 //   dv[j] += sum over such rows i of P[i, j] dout[i],  dk[j] += scale * sum of dS[i, j] q[i]
 //   over the query rows of all heads that share the KV head (backward.h has the whole derivation)
 //
-// Grid      (ceil(Sk / 16), Hkv, B): 16 keys a block. After attention_backward_large_dq, which says which rows these
-//           are, and attention_backward_dkdv.
-// Block     256 threads: a thread a pair of 16 rows and 16 keys for P and dS, a thread a feature of all keys for dK and
+// Grid      (ceil(Sk / 16), Hkv, B): 16 keys per block. Runs after attention_backward_large_dq, which marks these
+//           rows, and attention_backward_dkdv.
+// Block     256 threads: one per pair of 16 rows and 16 keys for P and dS, one per feature, for all keys, for dK and
 //           dV.
 // LDS       2048 bytes: P and dS of 16 rows.
-// Registers At most 120 VGPRs, 32 for the sums of a feature; no VGPR spills and no scratch (tests/kernels holds
-//           it); some scalars go to lanes of VGPRs.
-// Memory    A word for each 32 rows of the group's heads. For a large row the block's K and V rows, Q and dO; dK and dV
+// Registers At most 120 VGPRs, 32 for the sums of a feature; no VGPR spills and no scratch (checked by
+//           tests/kernels); some SGPRs spill to lanes of VGPRs.
+// Memory    A word per 32 rows of the group's heads. For a large row, the block's K and V rows, Q and dO; dK and dV
 //           are read and written once.
-// Numerics  Float32 throughout, from T; the sum is added to what DTYPE holds and rounded to it again. No atomics: the
-//           same bits in every run.
+// Numerics  Float32 throughout, from T; the sum is added to the stored value and rounded to DTYPE again. No atomics:
+//           the result is bitwise reproducible.
 //
 // Compile-time define: DTYPE (f16, bf16, f32). D and Dv are arguments: any up to 256.
 //
@@ -41,7 +41,7 @@ namespace {
 
 constexpr u32 KEYS = 16, ROWS = LARGE_THREADS / KEYS;  // of a block, and of one step
 
-// Adds the sum of one feature to an element of dK or dV that holds the other rows' already.
+// Adds the sum of one feature to an element of dK or dV, which already has the other rows' sum.
 ROCATTN_INLINE void add_to(T* element, float sum) { store(element, from_float<T>(to_float(load(element)) + sum)); }
 
 }  // namespace
@@ -85,7 +85,7 @@ ROCATTN_KERNEL(attention_backward_large_dkdv, LARGE_THREADS,
                 const auto end = load<float, 2>(ends + (at * seq_q + row) * 2);
                 if (my_key >= keys.first && my_key < keys.stop) pair = head.pair(row, my_key, {end[0], end[1]});
             }
-            block_barrier();  // all threads are done with the last step's
+            block_barrier();  // all threads are done with the previous step's
             lds_store(probabilities + thread_id(), pair.p);
             lds_store(derivatives + thread_id(), pair.ds);
             block_barrier();
@@ -95,11 +95,11 @@ ROCATTN_KERNEL(attention_backward_large_dkdv, LARGE_THREADS,
                 const float feature = column < head_dim ? to_float(load(q_row + column)) : 0.0f;
                 const float value = column < head_dim_v ? to_float(load(dout_row + column)) : 0.0f;
 #pragma unroll
-                for (u32 i = 0; i < KEYS; ++i) {  // 0 of a hidden pair, whatever Q and dO hold
+                for (u32 i = 0; i < KEYS; ++i) {  // 0 for a hidden pair, whatever the values of Q and dO
                     const float ds = lds_load(derivatives + r * KEYS + i), p = lds_load(probabilities + r * KEYS + i);
                     dk_sum[i] = ds != 0.0f ? __builtin_fmaf(ds, feature, dk_sum[i]) : dk_sum[i];
                     dv_sum[i] = p != 0.0f ? __builtin_fmaf(p, value, dv_sum[i]) : dv_sum[i];
-                    settle(dv_sum[i]);  // else all comparisons come first, each in two scalar registers
+                    settle(dv_sum[i]);  // otherwise all comparisons come first, each in two SGPRs
                 }
             }
         }

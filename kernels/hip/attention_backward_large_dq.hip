@@ -1,18 +1,18 @@
-// The backward pass with respect to Q of the rows whose LSE is large (|LSE| > 2^14), which attention_backward_dq leaves
-// 0. Ends at once where there are none. Not measured on a GPU yet.
+// The backward pass with respect to Q for the rows with a large LSE (|LSE| > 2^14), which attention_backward_dq leaves
+// at 0. Returns at once if there are none. Not measured on a GPU yet.
 //
 //   top = largest score, total = sum of exp(score - top) + exp(sink - top),   P = exp(score - top) / total
 //   dq[i] = scale * sum over keys j of dS[i, j] k[j]   (backward.h has the whole derivation)
 //
-// Grid      (ceil(Sq / 32), H, B): a block looks at 32 rows' LSE and computes the large ones one by one.
-// Block     256 threads: a thread a key for scores and dS, a thread a feature for dQ.
-// LDS       1024 bytes of dS, and 8 * 256 / WAVE: one maximum and one sum a wave.
-// Registers At most 48 VGPRs, no VGPR spills and no scratch (tests/kernels holds it); on CDNA some scalars go to lanes
-//           of VGPRs.
-// Memory    LSE, once; for a large row K twice and V once, 16 bytes a lane, each lane along a row of its own; then K
-//           again, neighbouring lanes at neighbouring features.
-// Numerics  Float32 throughout, from T; rounded once. Writes each large row's top and 1 / total, and for each 32 rows
-//           whether some are large, for attention_backward_large_dkdv.
+// Grid      (ceil(Sq / 32), H, B): a block checks the LSE of 32 rows and computes the large ones one by one.
+// Block     256 threads: one per key for scores and dS, one per feature for dQ.
+// LDS       1024 bytes of dS, and 8 * 256 / WAVE: one maximum and one sum per wave.
+// Registers At most 48 VGPRs, no VGPR spills and no scratch (checked by tests/kernels); on CDNA some SGPRs spill to
+//           lanes of VGPRs.
+// Memory    LSE, once; for a large row, K twice and V once, 16 bytes per lane, each lane along its own row; then K
+//           again, with adjacent lanes at adjacent features.
+// Numerics  Float32 throughout, from T; rounded once. Writes each large row's top and 1 / total, and per 32 rows
+//           whether any is large, for attention_backward_large_dkdv.
 //
 // Compile-time define: DTYPE (f16, bf16, f32). D and Dv are arguments: any up to 256.
 //
@@ -55,7 +55,7 @@ ROCATTN_INLINE Head::RowEnd end_of(const Head& head, u32 row, KeyRange keys, flo
         return from == -INF ? 0.0f : total * exp_accurate(from - to);
     };
     const float highest = wave_max(top), sum = wave_sum(rebased(total, top, highest));
-    block_barrier();  // the waves are done with the last row's
+    block_barrier();  // the waves are done with the previous row's
     if (lane_id() == 0) lds_store<float, 2>(of_wave + wave_id() * 2, Vector<float, 2>{highest, sum});
     block_barrier();
     top = sink;
@@ -100,12 +100,12 @@ ROCATTN_KERNEL(attention_backward_large_dq, LARGE_THREADS,
         for (u32 tile = keys.first; tile < keys.stop; tile += LARGE_THREADS) {
             const u32 key = tile + thread_id();
             const float ds = key < keys.stop ? head.pair(row, key, end).ds : 0.0f;
-            block_barrier();  // all threads are done with the last tile's
+            block_barrier();  // all threads are done with the previous tile's
             lds_store(weights + thread_id(), ds);
             block_barrier();
             if (column >= head_dim) continue;
             for (u32 i = 0; i < smaller(keys.stop - tile, LARGE_THREADS); ++i) {
-                const float weight = lds_load(weights + i);  // 0 of a hidden key, whatever its K holds
+                const float weight = lds_load(weights + i);  // 0 for a hidden key, whatever its K
                 if (weight != 0.0f)
                     sum = __builtin_fmaf(weight, to_float(load(head.k + (tile + i) * head.k_stride + column)), sum);
             }

@@ -1,12 +1,12 @@
-// The backward pass's first step: what the softmax takes off each row of dP. Not measured on a GPU yet.
+// The first step of the backward pass: the softmax's correction of each row of dP. Not measured on a GPU yet.
 //
 //   delta[b, h, i] = sum over d of dout[b, h, i, d] * out[b, h, i, d]
 //
 // Grid      any number of blocks along x; each takes 32 rows at a time.
-// Block     256 threads: 8 lanes a row.
+// Block     256 threads: 8 lanes per row.
 // LDS       none.
-// Registers at most 48 VGPRs on each target, no scratch, no spills (tests/kernels holds it).
-// Memory    16-byte loads, 8 lanes at 128 neighbouring bytes; a row's end one by one. Bytes moved: dout and out once.
+// Registers at most 48 VGPRs on each target, no scratch, no spills (checked by tests/kernels).
+// Memory    16-byte loads, 8 lanes at 128 contiguous bytes; a row's end one by one. Bytes moved: dout and out once.
 // Numerics  float32 sums.
 //
 // Compile-time define: DTYPE (f16, bf16 or f32). Dv is an argument: any size.

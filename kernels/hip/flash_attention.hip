@@ -6,29 +6,29 @@
 //           first.
 // Block     WAVES waves.
 // Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
-// LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as fragments.h
-//           says; Q where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (19.3 with 64 keys a tile, on CDNA; gfx950 20.0),
-//           18.8 at D = 128 (19.5 on CDNA; gfx950 34.0, with the next tile).
-// Registers At D = 128: O 64, Q 64, S 16, fragments 48, next tiles 16 of at most 240 VGPRs on gfx11 (16 rows a
+// LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as in
+//           fragments.h; Q if Q_IN_LDS; a word per wave. 9.6 KiB at D = 64 (19.3 with 64 keys per tile, on CDNA;
+//           gfx950 20.0), 18.8 at D = 128 (19.5 on CDNA; gfx950 34.0, with the next tile).
+// Registers At D = 128: O 64, Q 64, S 16, fragments 48, next tiles 16 of at most 240 VGPRs on gfx11 (16 rows per
 //           wave); O 64, Q 32, S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
 //           takes P from the registers (rocattn/flash.h; rocattn/matrix.h has the fragments of every architecture).
 // Tiles     Scores are finished in natural units, so that masks down to the lowest float32 are exact. Tiles outside the
-//           band are not loaded; only those at its edges are masked for it. A mask is read in every tile, by vectors of
-//           4 to 16 bytes where its keys are neighbours.
+//           band are not loaded; only those at its edges need masking. A mask is read in every tile, in vectors of
+//           4 to 16 bytes if its keys are contiguous.
 // Numerics  Products in float32 from T; P is rounded to T (nearest) for the second product, its sum is not. P is
 //           relative to a reference that lags the maximum by at most 2^8. The output is divided once and rounded once.
-// Hidden    A hidden key has no influence, whatever its K and V hold. A row that sees nothing: output 0, LSE -inf.
+// Hidden    A hidden key has no influence, whatever its K and V. A row without visible keys: output 0, LSE -inf.
 // Not measured on a GPU yet.
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
-// COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
+// COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are not padded), WAVES,
 // QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace); SEQUENCES, KV_DTYPE and Q_DTYPE
-// (flash_sequences.h) and DROPOUT (dropout.h), which have arguments of their own.
+// (flash_sequences.h) and DROPOUT (dropout.h), which add arguments.
 //
 // Kernel arguments (240 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
-//   24  T* out [B, H, Sq, Dv]         32  float* lse [B, H, Sq] contiguous, natural log; null: not wanted
+//   24  T* out [B, H, Sq, Dv]         32  float* lse [B, H, Sq] contiguous, natural log; null: not written
 //   40  const void* mask, by its strides broadcast to [B, H, Sq, Sk]
 //   48  const float* alibi_slopes [B, H] contiguous, or null      56  const float* sinks [H], or null
 //   64  i64 q_stride_b, _h, _s        88  k_stride_b, _h, _s  112  v_stride_b, _h, _s   136  out_stride_b, _h, _s
@@ -67,7 +67,7 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
     ScoreOptions options{mask, mask_stride_k, mask_kind, window_left, window_right,
                          scale * ROCATTN_SCORE_SCALE(place.batch, scalar(place.head / group)), softcap, seq_q, seq_k};
     options.settle(alibi_slopes != nullptr);
-    // With a band the last rows usually see most keys: their blocks start first.
+    // With a band, the last rows usually see the most keys: their blocks start first.
     const QueryRows<Shape> rows(tiles - 1 - place.tile);
     const BandRange block(options, rows.first, smaller(rows.first + Shape::BLOCK_ROWS, seq_q) - 1);
     const BandRange wave(options, rows.wave_first, rows.wave_first + Shape::WAVE_ROWS - 1);

@@ -4,30 +4,30 @@
 //           (which see most keys) first.
 // Block     WAVES waves.
 // Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
-// LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as fragments.h
-//           says; Q where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (19.3 with 64 keys a tile, on CDNA; gfx950 20.0),
-//           34.0 at D = 128 (gfx12 51.0; 36.5 on CDNA; gfx950 96.0, with the next two tiles, or 36.0 of pages; gfx942
-//           28.5, with the next tile of K, or 36.5 of pages).
-// Registers At D = 128: O 64, Q 64, S 16, fragments 48, next tiles 16 of at most 240 VGPRs on gfx11 (16 rows a
+// LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as in
+//           fragments.h; Q if Q_IN_LDS; a word per wave. 9.6 KiB at D = 64 (19.3 with 64 keys per tile, on CDNA;
+//           gfx950 20.0), 34.0 at D = 128 (gfx12 51.0; 36.5 on CDNA; gfx950 96.0, with the next two tiles, or 36.0
+//           with pages; gfx942 28.5, with the next tile of K, or 36.5 with pages).
+// Registers At D = 128: O 64, Q 64, S 16, fragments 48, next tiles 16 of at most 240 VGPRs on gfx11 (16 rows per
 //           wave); O 64, Q 32, S 32, fragments 32, next tiles 16 (gfx950: in LDS) of at most 256 on CDNA (32 rows,
-//           wave64); gfx942, not of pages: O 96, Q 48, S 24, fragments 32, next tile of V 8 (48 rows). No scratch, no
+//           wave64); gfx942 without pages: O 96, Q 48, S 24, fragments 32, next tile of V 8 (48 rows). No scratch, no
 //           spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
 //           takes P from the registers (rocattn/flash.h; rocattn/matrix.h has the fragments of every architecture).
-// Tiles     Tiles on the diagonal are masked, by those waves alone whose rows they cross; waves that see nothing of a
-//           tile skip it, tiles after the block's last key are not loaded.
+// Tiles     Tiles on the diagonal are masked, only by the waves whose rows they cross; waves that see no key of a
+//           tile skip it, and tiles after the block's last key are not loaded.
 // Numerics  Products in float32 from T; P is rounded to T (nearest) for the second product, its sum is not. P is
 //           relative to a reference that lags the maximum by at most 2^8. The output is divided once and rounded once.
-// Hidden    A hidden key has no influence, whatever its K and V hold. A row that sees nothing: output 0, LSE -inf.
+// Hidden    A hidden key has no influence, whatever its K and V. A row without visible keys: output 0, LSE -inf.
 // Not measured on a GPU yet.
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
-// COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
+// COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are not padded), WAVES,
 // QUERY_FRAGMENTS, KEYS_PER_TILE, KEY_PARTS, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace).
 //
 // Kernel arguments (168 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
-//   24  T* out [B, H, Sq, Dv]         32  float* lse [B, H, Sq] contiguous, natural log; null: not wanted
+//   24  T* out [B, H, Sq, Dv]         32  float* lse [B, H, Sq] contiguous, natural log; null: not written
 //   40  i64 q_stride_b, _h, _s        64  k_stride_b, _h, _s   88  v_stride_b, _h, _s   112  out_stride_b, _h, _s
 //  136  u32 seq_q   140  seq_k   144  num_heads   148  group (H / Hkv)   152  head_dim   156  head_dim_v
 //  160  u32 batch   164  f32 scale_log2: scale * log2 e, greater than 0
@@ -41,13 +41,13 @@ using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KE
 namespace {
 
 // Row i sees keys up to i + Sk - Sq: `first_end`, `wave_end` are the last keys of the block's and the wave's first row,
-// which sees least, `last` of this lane's rows. A row beyond Sq is given no more than the keys there are.
+// which sees the fewest; `last` of this lane's rows. Rows beyond Sq are limited to the existing keys.
 struct Causal {
     static constexpr bool PLAIN = true;
     float scale_log2;
     i32 block_end, wave_end, wave_last;
     i32 wave_first, end;
-    i32 only_last;  // of one query fragment; those of several would take too many registers
+    i32 only_last;  // for one query fragment; several would take too many registers
 
     // The last key that this lane's row of query fragment i sees.
     ROCATTN_INLINE i32 last(u32 i) const {
@@ -83,7 +83,7 @@ ROCATTN_KERNEL(flash_attention_causal, WAVES* ROCATTN_WAVE,
                                           {ROCATTN_BATCH_STRIDE(v), v_stride_h, v_stride_s},
                                           {ROCATTN_BATCH_STRIDE(out), out_stride_h, out_stride_s},
                                           seq_q, seq_k, num_heads, group, head_dim, head_dim_v ROCATTN_OF_SEQUENCE};
-    // The last rows see most keys: their blocks start first.
+    // The last rows see the most keys: their blocks start first.
     const QueryRows<Shape> rows(tiles - 1 - place.tile);
     const i32 shift = static_cast<i32>(seq_k - seq_q), end = static_cast<i32>(seq_k) - 1;
     const auto last_key = [&](u32 row) {

@@ -1,42 +1,42 @@
-// Flash attention, forward, for few query rows and many keys: one piece of the keys (a split), for
-// flash_decode_combine; or all of them, and the output itself. All options.
+// Flash attention, forward, for few query rows and many keys: computes one part of the keys (a split), for
+// flash_decode_combine; or all keys and the output itself. All options.
 //
 // Grid      (splits, Hkv * row tiles, B); the rows of a KV head's group, Sq of each head, are packed into tiles of
 //           16 QUERY_FRAGMENTS WAVES, so that K and V are read once for the group.
-// Block     WAVES waves; one where 16 rows are all: no barrier, no merge. On CDNA and gfx12, with D and Dv 64 or 128,
-//           such a wave loads K and V as fragments of its products, without LDS: 16 KiB at D = 128 (gfx12 8 KiB), half
-//           of which stays on its way while the other half is waited for. Elsewhere it has a key tile in LDS and the
-//           next one on its way into registers. Splits give the grid so many blocks that a CU has 48 KiB in flight
-//           (gfx950 128, a WGP 64), where latency times bandwidth asks for about 17 (31, 16): rocattn/gpu/flash.py.
-// LDS       With fragments Q alone passes through it: 4.5 KiB at D = 128. Else as flash_attention: on gfx11 14.8 KiB
-//           (16 keys a tile, Q in LDS).
-// Registers At most 256 VGPRs. With fragments they limit the waves, else LDS does before.
-// Layout    As flash_attention, through the same core.
-// Writes    A split of several: normalised rows, their references and sums in float32; zeros and a reference of -inf
-//           for a row that sees nothing of it. The only split: the output and the LSE.
+// Block     WAVES waves; one if there are at most 16 rows: no barrier, no merge. On CDNA and gfx12, with D and Dv 64 or
+//           128, such a wave loads K and V directly as fragments, without LDS: 16 KiB at D = 128 (gfx12 8 KiB), half of
+//           which stays in flight while it waits for the other half. Otherwise it has a key tile in LDS and loads the
+//           next one into registers. Splits give the grid enough blocks for 48 KiB in flight per CU (gfx950 128, 64 per
+//           WGP), where latency times bandwidth requires about 17 (31, 16): rocattn/gpu/flash.py.
+// LDS       With fragments, only Q passes through it: 4.5 KiB at D = 128. Otherwise as in flash_attention: on gfx11
+//           14.8 KiB (16 keys per tile, Q in LDS).
+// Registers At most 256 VGPRs. With fragments they limit the waves, otherwise LDS does first.
+// Layout    As in flash_attention, with the same core.
+// Writes    One of several splits: normalized rows, their references and sums in float32; zeros and a reference of
+//           -inf for a row without visible keys in it. The only split: the output and the LSE.
 // Numerics  Products in float32 from T; P is rounded to T (nearest) for the second product, its sum is not. P is
 //           relative to a reference that lags the maximum by at most 2^8. The output is divided once and rounded once.
-// Hidden    A hidden key has no influence, whatever its K and V hold. A row that sees nothing: output 0, LSE -inf.
+// Hidden    A hidden key has no influence, whatever its K and V. A row without visible keys: output 0, LSE -inf.
 // Not measured on a GPU yet.
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
-// COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
+// COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are not padded), WAVES,
 // QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; SEQUENCES, KV_DTYPE and Q_DTYPE (flash_sequences.h), which
-// have arguments of their own.
+// add arguments.
 //
 // Kernel arguments (264 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
 //   24  float* partial_out [splits, B, H, Sq, Dv rounded up to 4]   32  float* partial_ends [splits, B, H, Sq, 2]:
-//       reference and sum; both contiguous, or null: there is one split
-//   40  T* out [B, H, Sq, Dv]         48  float* lse [B, H, Sq] contiguous, natural log; null: not wanted. Both and the
-//       sinks are for the only split
+//       reference and sum; both contiguous, or null with one split
+//   40  T* out [B, H, Sq, Dv]         48  float* lse [B, H, Sq] contiguous, natural log; null: not written. Both
+//       and the sinks are used only with one split
 //   56  const void* mask, by its strides broadcast to [B, H, Sq, Sk]
 //   64  const float* alibi_slopes [B, H] contiguous, or null      72  const float* sinks [H], or null
 //   80  i64 q_stride_b, _h, _s       104  k_stride_b, _h, _s  128  v_stride_b, _h, _s   152  out_stride_b, _h, _s
 //  176  i64 mask_stride_b, _h, _q, _k (0: broadcast)
 //  208  u32 seq_q   212  seq_k   216  num_heads   220  group (H / Hkv)   224  head_dim   228  head_dim_v   232  batch
 //  236  u32 mask_kind: 0 none, 1 bool bytes, 2 float32, 3 float16, 4 bfloat16
-//  240  u32 first_key, of the first split, and 244 keys_per_split: multiples of KEYS_PER_TILE
+//  240  u32 first_key of the first split, and 244 keys_per_split: multiples of KEYS_PER_TILE
 //  248  i32 window_left   252  window_right: the band, causal folded in; -1: open
 //  256  f32 scale (any)   260  softcap (0: off)
 #include <rocattn/flash_scores.h>
@@ -86,16 +86,16 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
     options.settle(alibi_slopes != nullptr);
     const BandRange band(options, 0, seq_q - 1);
     OptionScores<Shape> scores{options, band, band, {}};
-    // What the end needs, computed here: not all that it is computed from takes scalar registers in the loop then. But
-    // where they suffice, in a single wave of 32 that checks no columns, vector registers do not.
+    // Computed here for the end, so that its inputs take fewer scalar registers in the loop. But where those suffice,
+    // in a single wave of 32 without column checks, vector registers would not.
     constexpr bool EARLY = WAVE == 64 || COLUMN_STEP != 0 || WAVES > 1;
     const bool is_part = partial_ends != nullptr;
     const u32 columns = round_up(head_dim_v, 4);  // of partial results
     float* ends = is_part ? partial_ends : lse;
     settle_scalar(ends);
     struct {
-        void* out;  // null: no such row
-        u32 at;     // of [B, H, Sq], or of all splits
+        void* out;  // null: the row does not exist
+        u32 at;     // index into [B, H, Sq], or into all splits
         float sink;
     } rows[QUERY_FRAGMENTS];
     // This lane's row of query fragment i; `zero` is 0.
@@ -127,7 +127,7 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
         scores.row[i] = {options.first_key(row), options.last_key(row), options.diagonal(row),
                          alibi_slopes ? load(alibi_slopes + slopes_of * num_heads + head) : 0.0f,
                          b * mask_stride_b + head * mask_stride_h + row * mask_stride_q};
-        // Here: in the loop the wait would be one for the keys on their way, too.
+        // Here, because in the loop the wait would include the keys in flight.
         if constexpr (Shape::LOADS_FRAGMENTS) settle(scores.row[i].slope);
     }
 
@@ -137,9 +137,9 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
         if (row >= packed_rows) return nullptr;
         return q + b * q_stride_b + head_of(row) * q_stride_h + row % seq_q * q_stride_s;
     });
-    // What the split and the band have in common.
+    // The intersection of the split and the band.
 #if SEQUENCES
-    // The splits of this sequence: as many as it has keys for, or longer ones than planned.
+    // The splits of this sequence: as many as its keys fill, or longer ones than planned.
     const i32 lowest = band.any_first / i32{KEYS_PER_TILE} * i32{KEYS_PER_TILE};
     const u32 span = band.any_last < lowest ? 0 : static_cast<u32>(band.any_last - lowest) + 1;
     const u32 least = round_up(ceil_div(span, splits), KEYS_PER_TILE);

@@ -1,16 +1,16 @@
 // Joins the splits of flash_decode: out = sum of w_s out_s / total, w_s = sum_s exp(reference_s - top),
 // total = sum of w_s + exp(sink - top), lse = top + ln(total).
 //
-// Grid      (Sq, H, B): one block a row.
-// Block     4 waves. Each group of 2^lane_bits lanes, 4 features a lane, takes some of the splits: no lane is idle at
-//           Dv = 128 on waves of 64. Groups are added up by shuffles, waves through LDS.
-// LDS       The weights of the splits and the waves' sums: 8.0 KiB on waves of 64, 6.0 of 32.
+// Grid      (Sq, H, B): one block per row.
+// Block     4 waves. Each group of 2^lane_bits lanes, 4 features per lane, takes some of the splits: no lane is idle at
+//           Dv = 128 on wave64. Groups are reduced by shuffles, waves through LDS.
+// LDS       The weights of the splits and the waves' sums: 8.0 KiB on wave64, 6.0 on wave32.
 // Registers At most 88 VGPRs.
-// Memory    partial_out is read once, 16 bytes a lane, 8 loads in flight: the first ones are issued before the weights
+// Memory    partial_out is read once, 16 bytes per lane, 8 loads in flight: the first are issued before the weights
 //           are known.
-// Numerics  Float32; rounded to T once. References and sums come apart: beside a score of 1e8 an LSE could not hold
-//           the logarithm of a sum, and splits of 1 and of 1000 keys would weigh the same. Splits with nothing visible
-//           have no weight; a row without any: output 0, LSE -inf, or the sink.
+// Numerics  Float32; rounded to T once. References and sums are separate: next to a score of 1e8, an LSE could not
+//           represent the log of a sum, and splits of 1 and of 1000 keys would get equal weights. Splits without
+//           visible keys have weight 0; a row without any: output 0, LSE -inf, or the sink.
 // Not measured on a GPU yet.
 //
 // Compile-time define: DTYPE (f16, bf16, f32).
@@ -18,7 +18,7 @@
 // Kernel arguments (88 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const float* partial_out [splits, B, H, Sq, Dv rounded up to 4]
 //    8  const float* partial_ends [splits, B, H, Sq, 2]: reference and sum; both contiguous
-//   16  T* out [B, H, Sq, Dv]         24  float* lse [B, H, Sq] contiguous, natural log; null: not wanted
+//   16  T* out [B, H, Sq, Dv]         24  float* lse [B, H, Sq] contiguous, natural log; null: not written
 //   32  const float* sinks [H], or null                    40  i64 out_stride_b, _h, _s
 //   64  u32 splits: up to 1024   68  seq_q   72  num_heads   76  head_dim_v   80  batch
 //   84  u32 lane_bits: 2^lane_bits lanes have Dv features, 4 each; up to 6
@@ -28,19 +28,19 @@ using namespace rocattn;
 
 namespace {
 
-constexpr u32 WIDTH = 4;  // features a lane
+constexpr u32 WIDTH = 4;  // features per lane
 constexpr u32 BATCH = 8;  // loads in flight
 constexpr u32 WAVES = 4, THREADS = WAVES * WAVE;
 constexpr u32 MOST_SPLITS = 1024;
-constexpr u32 ENDS = MOST_SPLITS / THREADS;  // splits of which a thread computes the weight
+constexpr u32 ENDS = MOST_SPLITS / THREADS;  // splits whose weight a thread computes
 using Part = Vector<float, WIDTH>;
 
-// exp(reference - top), 0 for what saw nothing, also if none did.
+// exp(reference - top); 0 without visible keys, even if no split has any.
 ROCATTN_INLINE float weight_of(float reference, float top) {
     return reference == -INF ? 0.0f : exp2_fast((reference - top) * LOG2_E);
 }
 
-// Combines a value that each wave has: the waves' values are in LDS, `combine` takes two.
+// Combines one value per wave through LDS; `combine` takes two values.
 template <typename Combine>
 ROCATTN_INLINE float over_waves(float value, float* of_waves, const Combine& combine) {
     if (lane_id() == 0) lds_store(of_waves + wave_id(), value);
@@ -51,14 +51,14 @@ ROCATTN_INLINE float over_waves(float value, float* of_waves, const Combine& com
     return all;
 }
 
-// The parts of one row: of split s, this lane's features begin at first + s * step.
+// The parts of one row: this lane's features of split s start at first + s * step.
 struct Parts {
     const float* first;
     i64 step;
-    u32 splits, groups;  // each group of lanes has its own splits, `groups` apart
+    u32 splits, groups;  // each group of lanes takes every `groups`-th split
 
-    // Issues the loads of BATCH splits from `split` on; the last split in the place of those beyond it, since a branch
-    // would cost a copy of every register that it skips.
+    // Issues the loads of BATCH splits from `split` on; splits past the end load the last one, because a branch would
+    // cost a copy of every register that it skips.
     template <bool ALL>
     ROCATTN_INLINE void fetch(u32 split, Part (&x)[BATCH]) const {
 #pragma unroll
@@ -73,8 +73,8 @@ struct Parts {
         for (u32 i = 0; i < BATCH; ++i) {
             const u32 at = split + i * groups;
             float weight = lds_load(weights + (ALL ? at : smaller(at, splits - 1))) * factor;
-            if constexpr (!ALL) settle(weight);  // else a branch round each one
-            // Not by a weight of 0: a part may be infinite.
+            if constexpr (!ALL) settle(weight);  // otherwise a branch around each one
+            // Not through a weight of 0, because a part may be infinite.
             sum += ALL || at < splits ? x[i] * weight : Part{};
         }
     }
@@ -104,7 +104,7 @@ ROCATTN_KERNEL(flash_decode_combine, THREADS,
     }
     const u32 column = lane * WIDTH;
     const Parts parts{partial_out + row * padded + (column < padded ? column : 0), rows * padded, splits, groups};
-    const u32 whole = splits / (BATCH * groups) * (BATCH * groups);  // splits in batches that are full
+    const u32 whole = splits / (BATCH * groups) * (BATCH * groups);  // splits in full batches
     u32 split = group;
     Part x[BATCH], sum = {};
     parts.fetch<false>(split, x);
@@ -112,7 +112,7 @@ ROCATTN_KERNEL(flash_decode_combine, THREADS,
     float top = sink, total = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < ENDS; ++i) {
-        settle(ends[i]);  // else they are waited for before the loads of the parts are issued
+        settle(ends[i]);  // otherwise the wait comes before the loads of the parts
         if (thread_id() + i * THREADS < splits) top = __builtin_fmaxf(top, ends[i][0]);
     }
     top = over_waves(wave_max(top), of_waves, [](float a, float b) { return __builtin_fmaxf(a, b); });
@@ -144,7 +144,7 @@ ROCATTN_KERNEL(flash_decode_combine, THREADS,
     lds_store<float, WIDTH>(wave_sums + thread_id() * WIDTH, sum);
     block_barrier();
     if (group != 0) return;
-    const u32 across = lanes > WAVE ? lanes / WAVE : 1;  // waves side by side on a row
+    const u32 across = lanes > WAVE ? lanes / WAVE : 1;  // waves per row, side by side
     sum = {};
 #pragma unroll
     for (u32 w = 0; w < WAVES; ++w)

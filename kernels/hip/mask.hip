@@ -8,11 +8,11 @@
 // Grid      any number of blocks along x; their waves take pieces of PIECE columns of a row in turn.
 // Block     256 threads.
 // LDS       none.
-// Registers at most 64 VGPRs on each target, no scratch, no spills (tests/kernels holds it).
-// Memory    16-byte accesses to scores whatever their alignment, a row's last Sk % 4 one by one; the mask by vectors of
-//           four where its last stride is 1. Bytes moved: 8 a score where ALiBi or an additive mask applies, else 8 for
-//           each vector of four that something hides (4 if it hides all) and none for the others; and the mask.
-// Numerics  float32. A hidden score is -inf whatever it was, also NaN.
+// Registers at most 64 VGPRs on each target, no scratch, no spills (checked by tests/kernels).
+// Memory    16-byte accesses to scores at any alignment, a row's last Sk % 4 one by one; the mask in vectors of
+//           four if its last stride is 1. Bytes moved: 8 per score with ALiBi or an additive mask, otherwise 8 for
+//           each score in a vector of four with a hidden one (4 if all are hidden), none elsewhere; and the mask.
+// Numerics  float32. A hidden score becomes -inf, even from NaN.
 //
 // Kernel arguments (88 bytes, no hidden ones):
 //    0  float* scores               [B, H, Sq, Sk], contiguous
@@ -31,11 +31,11 @@ using namespace rocattn;
 constexpr u32 BLOCK = 256;
 constexpr u32 WAVES = BLOCK / WAVE;
 constexpr u32 STEP = 4 * WAVE;   // columns that a wave handles at once
-constexpr u32 PIECE = 8 * STEP;  // few rows (a decode step) still occupy many waves
+constexpr u32 PIECE = 8 * STEP;  // so that few rows (a decode step) still use many waves
 
 namespace {
 
-// A row's part of the problem; the same in all lanes.
+// A row's part of the problem; uniform.
 struct Row {
     float* scores;
     const void* mask;
@@ -47,7 +47,7 @@ struct Row {
     KeyRange keys;
 };
 
-// Columns `first` ... of the mask, as what is added.
+// Columns `first` ... of the mask, as addends.
 template <u32 N>
 ROCATTN_INLINE void load_mask(float (&added)[N], const Row& row, u32 first) {
     const i64 start = row.mask_start + first * row.mask_stride;
@@ -61,7 +61,7 @@ ROCATTN_INLINE void load_mask(float (&added)[N], const Row& row, u32 first) {
         } else {
             const auto raw = load<u16, N>(static_cast<const u16*>(row.mask) + start);
             for (u32 i = 0; i < N; ++i) {
-                const u16 bits = raw[i];  // __builtin_bit_cast of raw[i] itself takes element 0
+                const u16 bits = raw[i];  // __builtin_bit_cast of raw[i] itself would take element 0
                 added[i] = row.mask_kind == MASK_F16 ? to_float(__builtin_bit_cast(f16, bits)) : to_float(bf16{bits});
             }
         }

@@ -2,19 +2,19 @@
 //
 //   out[b, h, i, d] = sum over visible keys j of probs[b, h, i, j] * v[b, h / group, j, d]
 //
-// Grid      x: feature tiles * query tiles * H * B blocks, feature tiles fastest (neighbouring blocks share P), 64x64
+// Grid      x: feature tiles * query tiles * H * B blocks, feature tiles fastest (adjacent blocks share P), 64x64
 //           outputs each.
 // Block     4 waves (128 threads on wave32, 256 on wave64).
 // LDS       18432 bytes: P [64 queries][64 keys] and V transposed [64 features][64 keys] in 16 bits; or P [64][32] and
-//           V as it is, [32 keys][64 features], in float32; rows padded by 16 bytes.
-// Registers at most 216 VGPRs on each target, no scratch, no spills (tests/kernels holds it).
+//           V, not transposed, [32 keys][64 features], in float32; rows padded by 16 bytes.
+// Registers at most 216 VGPRs on each target, no scratch, no spills (checked by tests/kernels).
 // Memory    16-byte loads of P along keys and of V along features, the ends of rows one by one; stores of 16 bytes (8
-//           on gfx90a and gfx942 in 16 bits: what a lane has). Bytes moved: P once for each 64 features; V from cache
+//           on gfx90a and gfx942 in 16 bits: what a lane has). Bytes moved: P once per 64 features; V from cache
 //           Sq / 64 times; out once.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32.
-// Hidden    0 * NaN is NaN, so a NaN or inf in the V row of a hidden key would spoil its neighbours. softmax marks
-//           hidden keys by -0.0: a wave whose sums are not all finite computes them again without those terms, by
-//           scalar code. That costs nothing where everything is finite, and is slow (but right) where it is not. A
+// Hidden    0 * NaN is NaN, so a NaN or inf in the V row of a hidden key would spoil the sum. softmax marks
+//           hidden keys with -0.0: a wave with a sum that is not finite computes it again without those terms, in
+//           scalar code. That costs nothing if everything is finite, and is slow (but correct) if not. A
 //           visible probability that DTYPE rounds to 0 times inf is NaN.
 //
 // Compile-time define: DTYPE (f16, bf16 or f32). Dv is an argument: any size.
@@ -37,7 +37,7 @@ namespace {
 
 ROCATTN_INLINE bool is_hidden(T p) { return __builtin_bit_cast(u32, to_float(p)) == 0x80000000u; }  // -0.0
 
-// The exact sum for PIECE neighbouring features of one query, hidden keys left out.
+// The exact sum for PIECE adjacent features of one query, without hidden keys.
 ROCATTN_INLINE Vector<float, PIECE> visible_sum(const T* probs, const GlobalMatrix<T>& v, u32 feature) {
     Vector<float, PIECE> sum = {};
     for (u32 j = 0; j < v.rows; ++j) {

@@ -2,13 +2,13 @@
 //
 //   scores[b, h, i, j] = q[b, h, i] . k[b, h / group, j]
 //
-// Grid      x: key tiles * query tiles * H * B blocks, key tiles fastest (neighbours share Q); 64x64 scores each.
+// Grid      x: key tiles * query tiles * H * B blocks, key tiles fastest (adjacent blocks share Q); 64x64 scores each.
 // Block     4 waves (128 threads on wave32, 256 on wave64).
-// LDS       two tiles of 64 rows: 64 elements of 16 bits, or 32 floats, and 16 bytes of padding a row: 18432 bytes.
-// Registers at most 216 VGPRs on each target, no scratch, no spills (tests/kernels holds it).
-// Memory    16-byte loads of Q and K rows along D, the ends of rows one by one; 16-byte stores of scores. Bytes moved:
-//           4 a score; Q and K once if a head's K stays in cache, from cache Sk / 64 and Sq / 64 times. 64x64, because
-//           the score matrix dominates: at D = 64 in 16 bits a tile reads 16 KiB of cache to write 16 KiB.
+// LDS       two tiles of 64 rows: 64 elements of 16 bits, or 32 floats, and 16 bytes of padding per row: 18432 bytes.
+// Registers at most 216 VGPRs on each target, no scratch, no spills (checked by tests/kernels).
+// Memory    16-byte loads of Q and K rows along D, their ends one by one; 16-byte stores of scores. Bytes moved:
+//           4 per score; Q and K once if a head's K stays in cache, from cache Sk / 64 and Sq / 64 times. 64x64,
+//           because the score matrix dominates: at D = 64 in 16 bits a tile reads 16 KiB of cache to write 16 KiB.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32.
 //
 // Compile-time define: DTYPE (f16, bf16 or f32). D is an argument: any size.

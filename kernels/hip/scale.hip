@@ -6,9 +6,9 @@
 // Grid      any number of blocks along x; they take vectors of four scores in turn.
 // Block     256 threads.
 // LDS       none.
-// Registers at most 32 VGPRs on each target, no scratch, no spills (tests/kernels holds it).
-// Memory    16-byte accesses, neighbouring lanes at neighbouring vectors; the last count % 4 scores one by one. Bytes
-//           moved: 8 a score.
+// Registers at most 32 VGPRs on each target, no scratch, no spills (checked by tests/kernels).
+// Memory    16-byte accesses, adjacent lanes at adjacent vectors; the last count % 4 scores one by one. Bytes
+//           moved: 8 per score.
 // Numerics  float32; tanh within 2 ulp (bias.h).
 //
 // Kernel arguments (28 bytes, no hidden ones):

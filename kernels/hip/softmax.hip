@@ -2,26 +2,26 @@
 //
 //   probs[r, c] = exp(scores[r, c] - lse[r]),   lse[r] = ln(sum over c of exp(scores[r, c]) + exp(sinks[head(r)]))
 //
-// Grid      any number of blocks, which take rows in turn; one block a row is the usual launch.
+// Grid      any number of blocks, which take rows in turn; usually one block per row.
 // Block     BLOCK threads (a multiple of 64, at most 1024).
-// LDS       8 * BLOCK / WAVE bytes: one maximum and one sum a wave.
+// LDS       8 * BLOCK / WAVE bytes: one maximum and one sum per wave.
 // Registers ITEMS floats of a row stay in registers, so rows of up to BLOCK * ITEMS columns are read once; longer rows
-//           are read twice. Expected: at most 64 VGPRs on each target, no scratch, no spills (tests/kernels holds it).
-// Memory    16-byte accesses whatever the alignment of a row, the last columns % (16 / sizeof(IN_DTYPE)) one by one.
+//           are read twice. Expected: at most 64 VGPRs per target, no scratch, no spills (checked by tests/kernels).
+// Memory    16-byte accesses at any row alignment, the last columns % (16 / sizeof(IN_DTYPE)) one by one.
 //           Bytes moved: the scores once (long rows twice) and the probs once.
 // Numerics  float32 throughout whatever the I/O types. A row whose scores are all -inf (or that has no columns) gives
-//           zeros and LSE -inf, unless its sink is finite: then LSE is the sink. A NaN in a row makes all of it NaN.
+//           zeros and LSE -inf, unless its sink is finite: then LSE is the sink. A NaN makes its whole row NaN.
 //           Partial (maximum, sum) pairs: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax".
 // Hidden    A score of -inf gives -0.0, a score that is merely too small gives +0.0: pv_matmul can tell a hidden key
 //           (whose V row must not matter even if it is NaN) from an improbable one.
-// In place  probs may be scores if the types have one size and the strides agree: a thread writes what it read.
+// In place  probs may be scores if the types have equal sizes and strides: a thread writes where it read.
 //
 // Compile-time defines: IN_DTYPE and OUT_DTYPE (f16, bf16 or f32), BLOCK.
 //
 // Kernel arguments (68 bytes, no hidden ones):
 //    0  const IN_DTYPE* scores      [rows, columns], in_stride elements from row to row
 //    8  OUT_DTYPE* probs            [rows, columns], out_stride elements from row to row
-//   16  float* lse                  [rows], natural log; null: not wanted
+//   16  float* lse                  [rows], natural log; null: not written
 //   24  const float* sinks          [num_heads]; null: none
 //   32  i64 in_stride   40  i64 out_stride
 //   48  u32 rows                    B * H * Sq, ordered so that head(r) = r / seq_q % num_heads
@@ -43,7 +43,7 @@ static_assert(ITEMS % VECTOR == 0, "a thread's share of a row is whole vectors")
 
 namespace {
 
-// A softmax in progress: sum over the values seen of exp(value - max). NaN values are in the sum, not in the maximum.
+// A partial softmax: the sum of exp(value - max) so far. NaN values are in the sum, not in the maximum.
 struct Partial {
     float max;
     float sum;
@@ -51,12 +51,12 @@ struct Partial {
 
 constexpr Partial NOTHING{-INF, 0.0f};
 
-// The maximum as a subtrahend: with -inf, -inf - -inf would be NaN where exp is to give 0.
+// The maximum as a subtrahend: -inf - -inf would be NaN where exp must give 0.
 ROCATTN_INLINE float finite_base(float max) { return max == -INF ? 0.0f : max; }
 
 ROCATTN_INLINE float exp_above(float value, float base) { return exp_accurate(value - base); }
 
-// As it is stored: 0 with a minus sign where the key is hidden.
+// The stored value: -0.0 if the key is hidden.
 ROCATTN_INLINE float marked_exp(float value, float base) { return value == -INF ? -0.0f : exp_above(value, base); }
 
 ROCATTN_INLINE Partial rebased(Partial p, float max) { return {max, p.sum * exp_above(p.max, finite_base(max))}; }
@@ -66,7 +66,7 @@ ROCATTN_INLINE Partial wave_combine(Partial p) {
     return {p.max, wave_sum(p.sum)};
 }
 
-// Every thread returns the block's result. The barrier in front lets the LDS be used again row after row.
+// Every thread returns the block's result. The first barrier lets each row reuse the LDS.
 ROCATTN_INLINE Partial block_combine(Partial mine, float* of_wave) {
     mine = wave_combine(mine);
     block_barrier();
@@ -94,7 +94,7 @@ ROCATTN_INLINE void store_floats(Out* row, const float (&x)[VECTOR], float facto
     store<Out, VECTOR>(row + static_cast<u64>(index) * VECTOR, raw);
 }
 
-// Takes V more values in; afterwards they are exp(value - the new maximum).
+// Adds V values, and replaces them with exp(value - the new maximum).
 template <u32 V>
 ROCATTN_INLINE Partial accumulate(Partial p, float (&x)[V]) {
     float max = p.max;
@@ -110,7 +110,7 @@ ROCATTN_INLINE Partial accumulate(Partial p, float (&x)[V]) {
     return p;
 }
 
-// The row's sink joins the sum; then LSE is written and 1 / sum returned (0 for a row without anything visible).
+// Adds the row's sink to the sum, writes LSE and returns 1 / sum (0 for a row without visible keys).
 ROCATTN_INLINE float finish(Partial& row, const float* sink, float* lse) {
     if (sink) {
         float logit[1] = {load(sink)};
@@ -120,12 +120,12 @@ ROCATTN_INLINE float finish(Partial& row, const float* sink, float* lse) {
     return row.sum == 0.0f ? 0.0f : 1.0f / row.sum;
 }
 
-// A row of at most BLOCK * ITEMS columns: read once. All loads are issued before the first is used, which needs them
-// free of branches: a thread without a vector of its own reads the last one and ignores it.
+// A row of at most BLOCK * ITEMS columns: read once. All loads are issued before the first use, so they
+// must not branch: a thread without its own vector reads the last one and ignores it.
 ROCATTN_INLINE void short_row(const In* in, Out* out, u32 columns, const float* sink, float* lse, float* of_wave) {
     constexpr u32 CHUNKS = ITEMS / VECTOR;
     const u32 vectors = columns / VECTOR;
-    const u32 last = columns - 1 - thread_id();  // the first columns % VECTOR threads take what is past the vectors
+    const u32 last = columns - 1 - thread_id();  // the first columns % VECTOR threads take the remainder
     const bool has_tail = thread_id() < columns % VECTOR;
     float x[CHUNKS][VECTOR] = {};
     float tail[1] = {has_tail ? to_float(load(in + last)) : -INF};
@@ -154,7 +154,7 @@ ROCATTN_INLINE void short_row(const In* in, Out* out, u32 columns, const float* 
     if (has_tail) store(out + last, from_float<Out>(tail[0] * factor));
 }
 
-// A row of any length: read once for the sum and once more for the output.
+// A row of any length: read once for the sum and again for the output.
 ROCATTN_INLINE void long_row(const In* in, Out* out, u32 columns, const float* sink, float* lse, float* of_wave) {
     const u32 vectors = columns / VECTOR;
     const u32 last = columns - 1 - thread_id();

@@ -13,9 +13,9 @@
 
 #define ROCATTN_INLINE __device__ inline __attribute__((always_inline))
 
-// A kernel of exactly `threads` threads a block: lets the compiler use all registers that leaves, and refuses another
-// launch. Used as: ROCATTN_KERNEL(name, threads, (const float* x, u32 n)) { ... }
-// MIN_WAVES says how many waves a SIMD its registers must leave room for.
+// A kernel with exactly `threads` threads per block: the compiler may use all registers this allows, and other launches
+// are rejected. Used as: ROCATTN_KERNEL(name, threads, (const float* x, u32 n)) { ... }
+// MIN_WAVES is the number of waves per SIMD that its registers must allow.
 #ifdef MIN_WAVES
 #define ROCATTN_KERNEL_ATTRIBUTES __attribute__((amdgpu_waves_per_eu(MIN_WAVES)))
 #else
@@ -25,7 +25,7 @@
     extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads))) \
     ROCATTN_KERNEL_ATTRIBUTES name parameters
 
-// LDS of a block, declared in a kernel's own scope: `name` points to COUNT elements, 16-byte aligned, uninitialised.
+// LDS of a block, declared in the kernel's scope: `name` points to COUNT elements, 16-byte aligned, uninitialized.
 #define ROCATTN_LDS(T, name, count)                                                          \
     __shared__ __attribute__((aligned(16))) unsigned char name##_bytes[sizeof(T) * (count)]; \
     T* const name = reinterpret_cast<T*>(name##_bytes)
@@ -49,18 +49,18 @@ ROCATTN_INLINE u32 thread_id() { return __builtin_amdgcn_workitem_id_x(); }
 ROCATTN_INLINE u32 block_x() { return __builtin_amdgcn_workgroup_id_x(); }
 ROCATTN_INLINE u32 block_y() { return __builtin_amdgcn_workgroup_id_y(); }
 ROCATTN_INLINE u32 block_z() { return __builtin_amdgcn_workgroup_id_z(); }
-// How many blocks there are is an argument of the kernels that need it: reading it takes the dispatch packet or hidden
-// arguments, which not every runtime of code objects brings.
+// The number of blocks is an argument of the kernels that need it: reading it takes the dispatch packet or hidden
+// arguments, which not every code-object loader provides.
 
-// Makes a value that is the same in all lanes of the wave a scalar, for the compiler to keep in an SGPR.
+// Makes a wave-uniform value a scalar, so that the compiler keeps it in an SGPR.
 ROCATTN_INLINE u32 uniform(u32 value) {
     return static_cast<u32>(__builtin_amdgcn_readfirstlane(static_cast<int>(value)));
 }
 
 // ---- synchronisation -----------------------------------------------------------------------------------------------
 
-// A fence of LDS alone. One of all memory would wait for the loads of the next tile and drop caches at every barrier;
-// no kernel here hands global memory from thread to thread.
+// A fence for LDS only. One for all memory would wait for the next tile's loads and invalidate caches at every barrier;
+// no kernel here passes global memory between threads.
 #if __clang_major__ >= 19
 #define ROCATTN_LDS_FENCE(order, scope) __builtin_amdgcn_fence(order, scope, "local")
 #else
@@ -84,7 +84,7 @@ ROCATTN_INLINE void wave_barrier(Where = Where::here()) {
 
 // ---- lanes ---------------------------------------------------------------------------------------------------------
 
-// LDS hardware without LDS memory (ds_bpermute). On gfx10 and later it stays within 32 lanes, hence wave32 there.
+// LDS hardware without LDS memory (ds_bpermute). On gfx10 and later it stays within 32 lanes, so wave32 is used there.
 ROCATTN_INLINE u32 shuffle(u32 value, u32 lane, Where = Where::here()) {
     return static_cast<u32>(__builtin_amdgcn_ds_bpermute(static_cast<int>(lane * 4), static_cast<int>(value)));
 }
@@ -104,7 +104,7 @@ ROCATTN_INLINE u32 exchange_halves(u32 value, Where = Where::here()) {
     int low = 0x76543210, high = static_cast<int>(0xfedcba98u);
     asm("" : "+s"(low), "+s"(high));
     const int own = static_cast<int>(value);
-    // All lanes are active, so the two flags change nothing but tell the compiler that it need not keep the old value.
+    // All lanes are active, so the two flags only tell the compiler that it need not keep the old value.
     return static_cast<u32>(__builtin_amdgcn_permlanex16(own, own, low, high, true, true));
 #else
     return shuffle_xor(value, 16);
@@ -114,12 +114,12 @@ ROCATTN_INLINE float exchange_halves(float value, Where = Where::here()) {
     return __builtin_bit_cast(float, exchange_halves(__builtin_bit_cast(u32, value)));
 }
 
-// The value of one lane, a constant, of this lane's 16: no instruction, but a modifier of the operand (DPP row_share on
-// RDNA, row_newbcast on CDNA), where the instruction that uses it can have one.
+// The value of one lane (a constant) of this lane's 16: not an instruction, but an operand modifier (DPP row_share on
+// RDNA, row_newbcast on CDNA), if the instruction that uses it supports one.
 ROCATTN_INLINE float shared_by_16(float value, u32 lane, Where = Where::here()) {
     const int own = __builtin_bit_cast(int, value);
     int found = own;
-    switch (lane) {  // the builtin takes literals alone
+    switch (lane) {  // the builtin only takes literals
 #define ROCATTN_SHARED(n) \
     case n: found = __builtin_amdgcn_update_dpp(own, own, 0x150 + n, 0xf, 0xf, true); break;
         ROCATTN_SHARED(0) ROCATTN_SHARED(1) ROCATTN_SHARED(2) ROCATTN_SHARED(3)
@@ -148,8 +148,8 @@ ROCATTN_INLINE float reciprocal_fast(float x) { return __builtin_amdgcn_rcpf(x);
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 
-// N neighbouring elements of global memory by as few, as wide instructions as there are. Elements must be aligned to
-// their own size only: amdhsa runs with unaligned access on.
+// N contiguous elements of global memory, with as few and wide instructions as possible. Elements need only be aligned
+// to their own size: amdhsa enables unaligned access.
 template <typename T, u32 N>
 ROCATTN_INLINE Vector<T, N> load(const T* address, Where = Where::here()) {
     Vector<T, N> value;
@@ -184,8 +184,8 @@ ROCATTN_INLINE Vector<T, 4> lds_load_transposed(const T* address, Where = Where:
 // global_load_lds_dword, and dwordx4 on gfx950: lane l has BYTES, 4 or 16, `offset` bytes from `base`, written to
 // `lds` + BYTES * l; base and lds are the same in all lanes.
 //
-// As assembly: behind the builtin the compiler has every read of that LDS array wait for the load, although two tiles of
-// an array take turns here and loads_arrived() is the wait. It leaves hazards to us: a wait state behind a write of M0.
+// In assembly, because after the builtin the compiler makes every read of that LDS array wait for the load, although
+// two tiles of an array alternate and loads_arrived() is the wait. Hazards are ours: a wait state after writing M0.
 template <u32 BYTES, typename T>
 ROCATTN_INLINE void load_to_lds(const T* base, u32 offset, T* lds, Where = Where::here()) {
     auto* global = (__attribute__((address_space(1))) const void*)base;
@@ -199,12 +199,12 @@ ROCATTN_INLINE void load_to_lds(const T* base, u32 offset, T* lds, Where = Where
         ROCATTN_LOAD_TO_LDS("global_load_lds_dwordx4");
 #undef ROCATTN_LOAD_TO_LDS
 }
-// Waits until all that this wave loaded so has arrived (s_waitcnt vmcnt(0)).
+// Waits for all such loads of this wave (s_waitcnt vmcnt(0)).
 ROCATTN_INLINE void loads_arrived(Where = Where::here()) { __builtin_amdgcn_s_waitcnt(0x0f70); }
 #endif
 
 // ---- matrix instructions -------------------------------------------------------------------------------------------
-// D = A * B + C on one wave, operands as the instruction takes them (matrix.h knows their layouts).
+// D = A * B + C on one wave, operands as the instruction takes them (layouts: matrix.h).
 
 using f32x4 = Vector<float, 4>;
 using f32x8 = Vector<float, 8>;

@@ -1,4 +1,4 @@
-// The backward pass on one block: the one core of attention_backward_dkdv and attention_backward_dq.
+// The backward pass of one block: the common core of attention_backward_dkdv and attention_backward_dq.
 //
 // A block holds RESIDENT rows of one side (keys with K and V, or queries with Q and dO) and streams the other side past
 // them, STREAMED_ROWS rows at a time. With F, S the streamed pair (Q, dO or K, V) and f, s the resident one:
@@ -9,21 +9,21 @@
 //   df^T += F^T dS                   A = F^T from LDS, B = dS by Matrix::chain: no exchange through LDS
 //   ds^T += S^T P                    the same; for keys only (dV^T += dO^T P)
 //
-// BLOCKS times 16 resident rows belong to a team of TEAM waves, each of which has WIDTH = D / TEAM features: of f and
-// s, which stay in its registers, and of the gradients. So however large D is, a wave needs registers for WIDTH
-// features alone, and no product is computed twice: a wave's scores and dP are sums over its own features, which the
-// team adds up through LDS, every wave in the same order. Each fragment of streamed rows serves all BLOCKS, and is read
-// from LDS while the products of the one before are computed.
+// A team of TEAM waves has BLOCKS times 16 resident rows. Each wave has WIDTH = D / TEAM features of f and s, which
+// stay in its registers, and of the gradients. So for any D, a wave needs registers for only WIDTH features, and no
+// product is computed twice: a wave's scores and dP are sums over its own features, which the team adds up through LDS,
+// with the same order in every wave. Each fragment of streamed rows is used for all BLOCKS, and is read from LDS while
+// the previous one's products are computed.
 //
-// The streamed rows come to LDS as they are, and are transposed from there, beside them. If PHASED, in the same room
-// after the first products: half of the room, twice the barriers. If IN_PLACE, not at all: the reads transpose.
+// The streamed rows are stored in LDS as they are, and transposed into another part of LDS. If PHASED, they are
+// transposed in place after the first products: half of the LDS, twice the barriers. If IN_PLACE, the reads transpose.
 //
-// Each gradient is summed by one wave in a fixed order: no atomics, the same bits in every run. Scores and P are
-// computed again here from q, k and the LSE (Dao et al. 2022, "FlashAttention", appendix B.4); a sink is in the LSE.
+// Each gradient is summed by one wave in a fixed order: no atomics, bitwise reproducible. Scores and P are
+// recomputed from q, k and the LSE (Dao et al. 2022, "FlashAttention", appendix B.4); a sink is in the LSE.
 //
-// Where some pair of a tile is hidden, NaN and inf are taken out of the rows for the second products, as 0 * NaN is
-// NaN. The pairs that do see such a value get P = dS = NaN: from the score, where it is in F, and from a spoilt LSE,
-// where it is in S. So a NaN in one feature of dO makes all features of dV NaN in the keys that its row sees.
+// If any pair of a tile is hidden, NaN and inf are removed from the rows for the second products, because 0 * NaN is
+// NaN. Visible pairs with such a value get P = dS = NaN: from the score, if it is in F, or from an LSE set to NaN,
+// if it is in S. So a NaN in one feature of dO makes all features of dV NaN in the keys that its row sees.
 #pragma once
 
 #include <rocattn/backward_scores.h>
@@ -45,7 +45,7 @@ class Backward {
     using Factors = B[BLOCKS][S::CHAIN_PRODUCTS];        // the same as operands of the second products
     using Gradient = C[BLOCKS][S::FEATURE_FRAGMENTS];
     static constexpr bool ON_VECTOR_UNITS = M::DEPTH == 4;
-    // CDNA 2's matrix unit takes subnormal f16 for 0. There P and dS are 2^LIFT times what they are, so that only what
+    // CDNA 2's matrix unit flushes subnormal f16 to 0. There P and dS are scaled by 2^LIFT, so that only what
     // is below 2^-26 is lost; a lane lowers its row's dS again by `lowered`, should one be too large for f16.
 #if defined(__gfx90a__)
     static constexpr float LIFT = is_f16<T> ? 12.0f : 0.0f;
@@ -81,7 +81,7 @@ public:
 #pragma unroll
             for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
                 first_gradient[r][f] = C{};
-                settle(first_gradient[r][f]);  // else one zero for all is kept
+                settle(first_gradient[r][f]);  // otherwise one zero for all is kept live
                 if constexpr (S::KEYS) second_gradient[r][f] = C{};
                 if constexpr (S::KEYS) settle(second_gradient[r][f]);
             }
@@ -111,7 +111,7 @@ public:
         typename S::RowForm f(first_rows, thread_id(), block.head_dim), s(second_rows, thread_id(), block.head_dim_v);
         // For keys each half of the waves transposes one of the two.
         const bool of_second = S::KEYS && wave >= S::BLOCK_WAVES / 2;
-        float statistic = 0.0f;  // on its way to LDS
+        float statistic = 0.0f;  // to be written to LDS
         const auto fetch = [&](auto& tile, const Rows<T>& matrix, u32 row) {
             if (rows - row >= S::STREAMED_ROWS)
                 tile.template fetch<true>(matrix.from(row), S::STREAMED_ROWS);
@@ -120,7 +120,7 @@ public:
         };
         const auto fetch_statistics = [&](u32 row) {
             u32 thread = thread_id();
-            settle(thread);  // so that what follows from it takes no register meanwhile
+            settle(thread);  // so that values derived from it take no registers meanwhile
             if (thread >= S::STATISTICS) return;
             const u32 mine = statistics_row(thread);
             statistic = moves_base(thread) ? INF : 0.0f;
@@ -137,7 +137,7 @@ public:
         };
         const auto fetch_now = [&](auto& tile, const Rows<T>& matrix, u32 row) {
             if constexpr (!S::PREFETCH) {
-                wave_barrier();  // or the compiler would fetch all tiles at once
+                wave_barrier();  // otherwise the compiler would load all tiles at once
                 fetch(tile, matrix, row);
             }
         };
@@ -162,12 +162,12 @@ public:
             tile.put(block.lds + S::FIRST_TRANSPOSED + (of_second ? S::TRANSPOSED : 0));
         };
         if constexpr (S::PREFETCH) fetch_rows(start);
-        block_barrier();  // all waves are done with what LDS held before
+        block_barrier();  // all waves are done with the previous content of LDS
         for (u32 row = start; row < stop; row += S::STREAMED_ROWS) {
             const bool hides = block_hides(scores, row, rows), last = row + S::STREAMED_ROWS >= stop;
             const bool general = hides || !scores.plain();
             put_rows(row, hides);
-            if constexpr (S::PREFETCH) {  // or what the last tile leaves would be kept through all others
+            if constexpr (S::PREFETCH) {  // otherwise the last tile's leftovers stay live throughout
                 forget(f.x);
                 forget(s.x);
                 forget(statistic);
@@ -195,7 +195,7 @@ public:
                 if (!S::IN_PLACE || S::TEAM > 1 || hides) block_barrier();
             };
             const auto end_second_products = [&] {
-                if (S::PHASED || S::IN_PLACE) block_barrier();  // all waves are done with the room of the next rows
+                if (S::PHASED || S::IN_PLACE) block_barrier();  // all waves are done with the LDS of the next rows
             };
             if (!S::PHASED && !wave_sees(scores, row)) {
                 end_first_products();
@@ -278,7 +278,7 @@ private:
         return position / CHAIN_ROWS<M> * CHAIN_ROWS<M> + row;
     }
 
-    // Whether some pair of the tile at `row` and the block is hidden: then zeros must not meet NaN in it. Rows beyond
+    // Whether any pair of the tile at `row` and the block is hidden: then zeros must not meet NaN in it. Rows beyond
     // the end are zeros; those of queries have probability 0, those of keys do not.
     ROCATTN_INLINE bool block_hides(const Scores& scores, u32 row, u32 rows) const {
         const u32 stop = smaller(row + S::STREAMED_ROWS, rows);
@@ -359,7 +359,7 @@ private:
         }
     }
 
-    // Has the part of tile t converted here, not where it is used.
+    // Makes the compiler convert the part of tile t here, not where it is used.
     static ROCATTN_INLINE void settle_tile(u32 t, B (&factors)[S::CHAIN_PRODUCTS]) {
         if constexpr (FRAGS == 2) {
             settle(factors[t]);
@@ -395,7 +395,7 @@ private:
 #pragma unroll
                     for (u32 r = 0; r < BLOCKS; ++r) {
                         B mine = resident[r][depth(step)][n];
-                        // Else copies for packed instructions are kept as well.
+                        // Otherwise copies for packed instructions stay live as well.
                         if constexpr (ON_VECTOR_UNITS) settle(mine);
                         products[r] = M::multiply(a[n], mine, products[r]);
                     }
@@ -427,7 +427,7 @@ private:
                 lds_store<float, 4>(shared_part(wave, 1, r) + i * WAVE, products);
             }
     }
-    // The sums over the team, in the order of its waves: the same bits in all of them.
+    // The sums over the team, in the order of its waves: bitwise equal in all of them.
     ROCATTN_INLINE void add_shared(Products& p, Products& ds) const {
         if constexpr (S::TEAM == 2 && !ON_VECTOR_UNITS) {
             add_other(p, ds);
@@ -439,7 +439,7 @@ private:
 #pragma unroll
             for (u32 i = 0; i < S::RUN; i += 4) {
                 Vector<float, 4> scores = {}, products = {};
-                if constexpr (S::TEAM == 2) {  // a sum of two has no order: the other wave's will do
+                if constexpr (S::TEAM == 2) {  // a sum of two commutes: the other wave's part suffices
 #pragma unroll
                     for (u32 e = 0; e < 4; ++e) {
                         scores[e] = p[(i + e) / M::C_ROWS][r][(i + e) % M::C_ROWS];
@@ -459,7 +459,7 @@ private:
                 }
             }
     }
-    // The same in a team of two, with one wait for all that the other wave has.
+    // The same in a team of two, with one wait for all of the other wave's data.
     ROCATTN_INLINE void add_other(Products& p, Products& ds) const {
         constexpr u32 PIECES = S::RUN / 4, COUNT = 2 * BLOCKS * PIECES;
         Vector<float, 4> others[COUNT];
@@ -469,7 +469,7 @@ private:
             keep_order();
         }
 #pragma unroll
-        for (u32 n = COUNT; n-- > 0;) settle(others[n]);  // what was read last first
+        for (u32 n = COUNT; n-- > 0;) settle(others[n]);  // last read first
 #pragma unroll
         for (u32 n = 0; n < COUNT; ++n)
 #pragma unroll
@@ -480,7 +480,7 @@ private:
             }
     }
 
-    // Keeps sums in the registers where they are: else they are moved to others, and copied back.
+    // Keeps sums in their registers: otherwise they are moved to others, and copied back.
     static ROCATTN_INLINE void settle_gradient(C& sum) {
         if constexpr (S::MANY_SUMS)
             settle_sum(sum);
@@ -563,7 +563,7 @@ private:
     // P = dS = 0 for pairs that the band or an end hides, of the 16 streamed rows at `row`.
     ROCATTN_INLINE void hide(const Scores& scores, u32 row, C (&p)[BLOCKS], C (&ds)[BLOCKS]) const {
         u32 first_row = M::c_row(0), column = M::column();
-        settle(first_row);  // else a sum with every constant is kept in a register throughout
+        settle(first_row);  // otherwise a sum with every constant stays live throughout
         settle(column);
 #pragma unroll
         for (u32 e = 0; e < M::C_ROWS; ++e)
@@ -571,14 +571,14 @@ private:
             for (u32 r = 0; r < BLOCKS; ++r) {
                 const u32 streamed = row + first_row + M::row_step(e), mine = wave_row + 16 * r + column;
                 float added = S::KEYS ? scores.added(streamed, mine) : scores.added(mine, streamed);
-                // Else clang 22 makes branches of it, and its code for gfx9 loses the 0 of P (not of dS) in one of them.
+                // Otherwise clang 22 emits branches, and its code for gfx9 loses the 0 of P (not of dS) in one of them.
                 if constexpr (WAVE == 64) settle(added);
                 p[r][e] = added == -INF ? 0.0f : p[r][e];
                 ds[r][e] = added == -INF ? 0.0f : ds[r][e];
             }
     }
 
-    // Both for every option. A hidden pair has P = dS = 0, whatever its score.
+    // Both, with all options. A hidden pair has P = dS = 0, whatever its score.
     ROCATTN_INLINE void differentiate_general(const Scores& scores, u32 row, u32 t, float statistics, C (&p)[BLOCKS],
                                               C (&ds)[BLOCKS]) const {
 #pragma unroll
@@ -633,7 +633,7 @@ private:
         }
     }
 
-    // Notes for the block whether this wave has an infinity or a NaN on its way to LDS.
+    // Records for the block whether this wave is about to write an infinity or a NaN to LDS.
     ROCATTN_INLINE void note_nonfinite(const typename S::RowForm& tile) const {
         const bool found = any_lane(tile.has_nonfinite());
         if (lane_id() == 0) lds_store(block.flags + wave, static_cast<u32>(found));
@@ -646,7 +646,7 @@ private:
         return uniform(found) != 0;
     }
 
-    // Gives streamed queries whose dO has such a value a NaN for an LSE, so that all they see becomes NaN. Rare.
+    // Sets the LSE of streamed queries with such a value in dO to NaN, so that all keys they see become NaN. Rare.
     ROCATTN_INLINE void spoil_rows() const {
         u32 thread = thread_id();
         settle(thread);

@@ -1,12 +1,12 @@
-// The part of the backward pass that rows with a large LSE take: attention_backward_large_dq and _large_dkdv.
+// The backward pass of rows with a large LSE: attention_backward_large_dq and _large_dkdv.
 //
-// The other backward kernels compute P = exp(score - LSE). Float32 holds an LSE of 2^14 to 2^-10, and one of 1e10 to
-// 1024: it then has lost the logarithm of the row's sum, and a score that is added up in another order than it was in
-// the forward pass is off by many powers of e. For them such rows have no P at all (`exponent_base` is infinite). Here
-// they get P = exp(score - top) / sum, with the largest score and the sum found again from scores that are computed the
-// same way each time, by one lane, feature after feature.
+// The other backward kernels compute P = exp(score - LSE). In float32, an LSE of 2^14 has a resolution of 2^-10, one of
+// 1e10 of 1024: the logarithm of the row's sum is lost, and a score summed in a different order than in the forward
+// pass is off by many powers of e. Those kernels use P = 0 for such rows (`exponent_base` is infinite). Here they get
+// P = exp(score - top) / sum, with the largest score and the sum recomputed from scores that are computed the same way
+// every time, by one lane, feature after feature.
 //
-// It is made to be right, not to be fast: such rows are rare (scores that explode, masks of -1e9 over a whole row).
+// It is optimized for correctness, not speed: such rows are rare (exploding scores, masks of -1e9 over a whole row).
 #pragma once
 
 #include <rocattn/backward_scores.h>
@@ -15,7 +15,7 @@
 namespace rocattn {
 
 constexpr u32 LARGE_THREADS = 256;
-constexpr u32 LARGE_ROWS = 32;  // queries that have one word for whether some LSE of them is large
+constexpr u32 LARGE_ROWS = 32;  // queries that share a word: whether any of their LSEs is large
 
 // Strides of batch, head and row, in elements.
 struct RowStrides {
@@ -41,7 +41,7 @@ struct LargeHead {
     Dropout dropout;
 #endif
 
-    // What the softmax made of a row's scores: P = exp(score - top) * inverse.
+    // The softmax of a row's scores: P = exp(score - top) * inverse.
     struct RowEnd {
         float top, inverse;
     };

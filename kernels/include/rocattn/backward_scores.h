@@ -1,4 +1,4 @@
-// Which pairs of a query and a key see each other in the backward pass, and what their score is made of.
+// Which (query, key) pairs are visible in the backward pass, and how their scores are computed.
 #pragma once
 
 #include <rocattn/bias.h>
@@ -7,7 +7,7 @@
 
 namespace rocattn {
 
-// Above it (and beyond it below 0) an LSE says too little of its row: backward_large.h computes such rows.
+// An LSE above it (in magnitude) has lost too much precision: backward_large.h computes such rows.
 constexpr float LARGE_LSE = 16384.0f;
 
 ROCATTN_INLINE bool has_large_lse(float lse) {
@@ -36,7 +36,7 @@ struct BackwardScores {
     ROCATTN_INLINE bool plain() const { return !DROPS && (IS_PLAIN || (softcap == 0.0f && slope == 0.0f && !masked())); }
     ROCATTN_INLINE bool masked() const { return !IS_PLAIN && mask_kind != MASK_NONE; }
 
-    // Whether the band hides some, or all, pairs of queries [q, q_stop) and keys [k, k_stop).
+    // Whether the band hides any, or all, pairs of queries [q, q_stop) and keys [k, k_stop).
     ROCATTN_INLINE bool band_hides_some(i64 q, i64 q_stop, i64 k, i64 k_stop) const {
         return (window_right >= 0 && k_stop - 1 > q + shift() + window_right) ||
                (window_left >= 0 && k < q_stop - 1 + shift() - window_left);
@@ -54,7 +54,7 @@ struct BackwardScores {
     ROCATTN_INLINE float exponent_base(float lse, float lift) const {
         return __builtin_fabsf(lse) > LARGE_LSE ? INF : plain() ? lse * LOG2_E - lift : lse;
     }
-    // What is left of a score after that as a power of 2. The units are chosen once, not for each score.
+    // The rest of a score as a power of 2. The units are chosen once, not per score.
     ROCATTN_INLINE float exponent(float difference, float lift) const {
         if (IS_PLAIN) return difference;
         const float power = difference * either(1.0f, LOG2_E);
@@ -66,7 +66,7 @@ struct BackwardScores {
         return __builtin_bit_cast(float, scalar(__builtin_bit_cast(u32, IS_PLAIN || plain() ? for_plain : for_others)));
     }
 
-    // What is added to a score; -inf: hidden.
+    // The addend of a score; -inf: hidden.
     ROCATTN_INLINE float added(u32 query, u32 key) const {
         const i32 distance = static_cast<i32>(key) - shift() - static_cast<i32>(query);
         if (query >= seq_q || key >= seq_k || (window_right >= 0 && distance > window_right) ||

@@ -1,13 +1,13 @@
-// What the backward kernels know at compile time, and how they divide LDS; backward.h says what the letters are.
+// The backward kernels' compile-time constants and LDS layout; see backward.h for the letters.
 #pragma once
 
 #include <rocattn/tile.h>
 
 namespace rocattn {
 
-// What is known at compile time. D: head dimension of all four matrices, padded. BLOCKS: times 16 resident rows that a
-// team has. KEYS: whether keys are resident.
-// IS_PLAIN: scores are just scaled and the head dimensions are D exactly; what is hidden, the band and the ends hide.
+// Compile-time constants. D: head dimension of all four matrices, padded. BLOCKS: a team has BLOCKS times 16 resident
+// rows. KEYS: whether keys are resident.
+// IS_PLAIN: scores are only scaled and the head dimensions are exactly D; only the band and the ends hide pairs.
 template <typename T_, u32 D_, u32 WAVES_, u32 TEAM_, u32 BLOCKS_, u32 STREAMED_ROWS_, bool PHASED_, bool KEYS_,
           bool IS_PLAIN>
 struct BackwardShape {
@@ -23,7 +23,7 @@ struct BackwardShape {
     static constexpr u32 DEPTHS = WIDTH / GROUP_DEPTH<M>, FEATURE_FRAGMENTS = WIDTH / 16;
     static constexpr u32 CHAINS = STREAMED_ROWS / CHAIN_ROWS<M>, CHAIN_FRAGMENTS = CHAIN_ROWS<M> / 16;
     static constexpr u32 CHAIN_PRODUCTS = CHAIN_ROWS<M> / M::DEPTH, GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;
-    static constexpr bool PREFETCH = sizeof(Element) == 2;  // float tiles would take too many registers on their way
+    static constexpr bool PREFETCH = sizeof(Element) == 2;  // float tiles in flight would take too many registers
     // Whether sums take half of a lane's 512 registers: that half which only matrix instructions use.
     static constexpr bool MANY_SUMS = KEYS && WAVE == 64 && BLOCK_WAVES == 4 && 2 * WIDTH * TEAM_ROWS / WAVE >= 128;
     static constexpr u32 RUN = CHAIN_ROWS<M> / (WAVE / 16);  // streamed rows of a group in one lane
@@ -57,7 +57,7 @@ struct BackwardShape {
     using TransposedForm = TransposedTile<typename detail::RawOf<Element>::type, M, STREAMED_ROWS, D, TRANSPOSERS, 0>;
 };
 
-// What a kernel hands over: the resident side, and LDS.
+// A kernel's arguments: the resident side, and LDS.
 template <typename S>
 struct BackwardBlock {
     u32 first_resident, resident_rows;  // of the block, and of the problem

@@ -1,5 +1,5 @@
-// What happens to a score between q.k and the softmax: softcap, ALiBi, mask, causal band. One home for the kernels that
-// work on stored scores (scale, mask) and for those that recompute them (backward).
+// The steps of a score between q.k and the softmax: softcap, ALiBi, mask, causal band. Shared by the kernels that
+// work on stored scores (scale, mask) and by those that recompute them (backward).
 #pragma once
 
 #include <rocattn/device.h>
@@ -9,7 +9,7 @@ namespace rocattn {
 // As the ABI numbers them.
 enum MaskKind : u32 { MASK_NONE, MASK_BOOL, MASK_F32, MASK_F16, MASK_BF16 };
 
-// 2^(x * log2(e)) within 2 ulp: what rounding the product leaves out, which grows with x, is put back.
+// 2^(x * log2(e)) within 2 ulp: the product's rounding error, which grows with x, is corrected.
 ROCATTN_INLINE float exp_accurate(float x) {
     constexpr float LOG2_E_REST = 1.9259629911e-8f;  // log2(e) - LOG2_E
     const float exponent = x * LOG2_E;
@@ -33,7 +33,7 @@ ROCATTN_INLINE float tanh_accurate(float x) {
     return magnitude < 0.3f ? near : __builtin_copysignf(far, x);
 }
 
-// Element `index` of a mask as what is added to the score: a bool that is False is -inf, one that is True 0.
+// Element `index` of a mask as the addend of the score: False is -inf, True is 0.
 ROCATTN_INLINE float mask_value(const void* mask, u32 kind, i64 index, Where where = Where::here()) {
     switch (kind) {
         case MASK_BOOL:
@@ -52,7 +52,7 @@ ROCATTN_INLINE float mask_value(const void* mask, u32 kind, i64 index, Where whe
 // A score with its mask; -inf hides whatever the score is, NaN too.
 ROCATTN_INLINE float masked_score(float score, float mask) { return mask == -INF ? -INF : score + mask; }
 
-// The keys [first, stop) that the causal band and the window leave of [0, seq_k) to row `row`; first <= stop.
+// The keys [first, stop) of [0, seq_k) visible to row `row` within the causal band and the window; first <= stop.
 struct KeyRange {
     u32 first;
     u32 stop;

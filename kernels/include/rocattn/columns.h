@@ -1,4 +1,4 @@
-// Vectors of a row in global memory whose last columns may not exist, and rows on their way to LDS.
+// Vectors of a row in global memory whose last columns may not exist, and the transfer of rows to LDS.
 #pragma once
 
 #include <rocattn/fp8.h>
@@ -40,13 +40,13 @@ ROCATTN_INLINE void store_columns(T* row, u32 column, u32 columns, Vector<T, N> 
 // in a branch of their own.
 constexpr u32 ANY_COLUMNS = ~0u;
 
-// Of rows whose column count is a multiple of STEP, a chunk of WIDTH elements exists in pieces of STEP (at most WIDTH;
-// 0: whole chunks), each there or not. A piece that is not there is read from column 0 in its place and made 0 where
-// that matters: no branch, so the loads of a tile stay in flight together, and no predicate has to be kept for each.
+// In rows whose column count is a multiple of STEP, a chunk of WIDTH elements has pieces of STEP (at most WIDTH;
+// 0: whole chunks), each of which exists or not. A missing piece is read from column 0 instead and zeroed where needed:
+// without branches, the loads of a tile stay in flight together, and no predicate is kept for each.
 template <typename T, u32 WIDTH, u32 STEP>
 struct Pieces {
     static constexpr u32 SIZE = STEP == 0 || STEP > WIDTH ? WIDTH : STEP, COUNT = WIDTH / SIZE;
-    static constexpr u32 WORD = 4 / sizeof(T);  // elements of a word
+    static constexpr u32 WORD = 4 / sizeof(T);  // elements per word
     using Words = Vector<u32, WIDTH / WORD>;
 
     // Piece p of the chunk at `column`: the column from which it is read.
@@ -66,7 +66,7 @@ struct Pieces {
         return chunk;
     }
 
-    // A chunk with zeros for what is not there.
+    // A chunk with zeros for missing pieces.
     static ROCATTN_INLINE Vector<T, WIDTH> existing(Vector<T, WIDTH> chunk, u32 column, u32 columns) {
         auto words = __builtin_bit_cast(Words, chunk);
 #pragma unroll
@@ -106,7 +106,7 @@ constexpr bool is_f16 = false;
 template <>
 constexpr bool is_f16<f16> = true;
 
-// Elements as an LDS tile holds them, written to it.
+// Writes elements to an LDS tile, converted to its type.
 template <typename Element, typename T, u32 N>
 ROCATTN_INLINE void put_elements(Element* at, Vector<T, N> x, Where where = Where::here()) {
     if constexpr (sizeof(Element) == sizeof(T)) {
@@ -130,8 +130,8 @@ ROCATTN_INLINE u32 low_halves(u32 first, u32 second) {
     return __builtin_amdgcn_perm(second, first, 0x05040100u);
 #endif
 }
-// 4 rows of N elements as N columns of 4 (V, C: Vector<T, N> and Vector<T, 4>). Two elements of 16 bits are put
-// together as a word, one v_perm each.
+// 4 rows of N elements as N columns of 4 (V, C: Vector<T, N> and Vector<T, 4>). Two 16-bit elements are combined
+// into a word by one v_perm.
 template <typename V, typename C, u32 N>
 ROCATTN_INLINE void transpose(const V (&rows)[4], C (&columns)[N]) {
     if constexpr (sizeof(C) == 8) {

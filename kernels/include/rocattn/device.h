@@ -1,9 +1,9 @@
-// What our kernels need of a GPU. The target's part comes from amdgpu.h (clang builtins alone, no ROCm header), with
+// The GPU functions of our kernels. The target's part comes from amdgpu.h (clang builtins only, no ROCm header), with
 // ROCATTN_HOSTGPU from hostgpu.h (the stand-in GPU, which executes the same sources on a CPU and checks each access),
 // or from nvgpu.h (an NVIDIA card, for checking portable parts).
 //
-// Waves are 32 lanes on gfx10 and later, 64 on gfx9 (`WAVE`); a block has one dimension, a grid up to three. Kernels
-// never touch global memory or LDS by * or []: load, store, lds_load, lds_store do, so that the stand-in sees it.
+// Waves have 32 lanes on gfx10 and later, 64 on gfx9 (`WAVE`); blocks are 1D, grids up to 3D. Kernels never
+// access global memory or LDS through * or [], but by load, store, lds_load, lds_store, so that the stand-in sees it.
 #pragma once
 
 namespace rocattn {
@@ -17,7 +17,7 @@ using u64 = unsigned long long;
 using f16 = _Float16;
 using f32 = float;
 
-// bfloat16 as its bits: arithmetic happens in float, and clang 17 has no conversions of its own for __bf16.
+// bfloat16 as bits: arithmetic is in float, and clang 17 has no conversions for __bf16.
 struct bf16 {
     u16 bits;
 };
@@ -63,7 +63,7 @@ __device__ inline u32 wave_id() { return thread_id() / WAVE; }
 
 // ---- lanes ---------------------------------------------------------------------------------------------------------
 // From the target: shuffle(value, lane), shuffle_xor(value, mask), exchange_halves(value): the value of lane l ^ 16,
-// any_lane(condition): whether it holds in some lane of the wave. All lanes of the wave take part in each.
+// any_lane(condition): whether it is true in any lane of the wave. All lanes of the wave take part in each.
 
 __device__ inline float wave_max(float value, Where where = Where::here()) {
     for (u32 mask = WAVE / 2; mask > 0; mask /= 2) value = __builtin_fmaxf(value, shuffle_xor(value, mask, where));
@@ -98,7 +98,7 @@ __device__ inline bf16 from_float<bf16>(float x) {
     return {static_cast<u16>(x == x ? rounded : (bits >> 16) | 0x40u)};
 }
 
-// The element as it stands in a Vector<T, N>.
+// The representation of an element in a Vector<T, N>.
 template <typename T>
 __device__ inline typename detail::RawOf<T>::type raw_from_float(float x) {
     return __builtin_bit_cast(typename detail::RawOf<T>::type, from_float<T>(x));

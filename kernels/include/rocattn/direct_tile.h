@@ -2,9 +2,9 @@
 // registers: by CDNA 4's global_load_lds_dwordx4, by which a wave writes 64 x 16 consecutive bytes, or CDNA 3's
 // global_load_lds_dword, of 64 x 4 bytes.
 //
-// Each load of CDNA 4 is a block of 16 rows and 32 columns, 64 bytes a row. What a lane loads is free, so the four chunks
-// of a row change places with its number: no bank conflict when fragments are read, by rows (ds_read_b128) or transposed
-// (ds_read_b64_tr_b16), and no padding. The four lanes of a row's block load 64 neighbouring bytes.
+// Each load on CDNA 4 covers 16 rows and 32 columns, 64 bytes per row. Lanes may load from any address, so the four
+// chunks of a row are swizzled by the row: fragment reads by rows (ds_read_b128) or transposed (ds_read_b64_tr_b16)
+// have no bank conflicts, without padding. The four lanes of a row's block load 64 contiguous bytes.
 #pragma once
 
 #include <rocattn/tile.h>
@@ -17,7 +17,7 @@ struct DirectLayout {
     static constexpr u32 ELEMENTS = ROWS * COLUMNS;
     static_assert(ROWS % 16 == 0 && COLUMNS % 32 == 0, "whole blocks");
 
-    // What the chunks of a block's row are exchanged by.
+    // The swizzle of the chunks in a block's row.
     static ROCATTN_INLINE u32 exchange(u32 row) { return (4 - row / 4) % 4; }
 
     // This lane's place in the blocks that read() and read_transposed() (of even and odd f) read.
@@ -45,8 +45,8 @@ struct DirectLayout {
         return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
     }
 
-    // What a wave of BLOCK_WAVES loads: some blocks. KEEPS: where they are in a full tile, in bytes from its lowest
-    // address, is kept in registers.
+    // The blocks that one of BLOCK_WAVES waves loads. KEEPS: their offsets in a full tile, in bytes from its lowest
+    // address, are kept in registers.
     template <u32 BLOCK_WAVES, bool KEEPS>
     struct Share {
         static constexpr u32 LOADS = (BLOCKS + BLOCK_WAVES - 1) / BLOCK_WAVES;
@@ -82,7 +82,7 @@ struct DirectLayout {
     static ROCATTN_INLINE void arrived(Where where = Where::here()) { loads_arrived(where); }
 #endif
 
-    // Makes infinities and NaNs 0, each thread of THREADS its part; whether this wave found some.
+    // Replaces infinities and NaNs with 0, by THREADS threads; returns whether this wave found any.
     template <u32 THREADS>
     static ROCATTN_INLINE bool clear_nonfinite(T* tile, Where where = Where::here()) {
         u32 any = 0;
@@ -122,7 +122,7 @@ struct DirectRowTile {
         }
     }
 
-    // Waits for them, as a tile that came through registers would be written: behind a barrier it is `now`.
+    // Waits for the loads, where other tiles are written from registers: after a barrier the tile is `now`.
     ROCATTN_INLINE void put(const T*, u32, u32, Where where = Where::here()) {
         loads_arrived(where);
         T* const before = now;

@@ -1,8 +1,8 @@
-// Dropout's mask, of kernels that are compiled with DROPOUT (rocattn/dropout.py says which weights are kept).
+// The dropout mask for kernels compiled with DROPOUT (rocattn/dropout.py defines which weights are kept).
 //
 // Kernels have three arguments for it after all others: const u32* dropout_key (two words), u32 drop_below (as i32), f32
-// keep_factor. Weights are made 0 where they are used; the factor is the output's (of dV) and dP's, so that 16 bits hold
-// them.
+// keep_factor. Weights are zeroed at their use; the factor is applied to the output (or dV) and dP, so that weights fit
+// in 16 bits.
 #pragma once
 
 #include <rocattn/device.h>
@@ -19,7 +19,7 @@
 
 namespace rocattn {
 
-// Of one head: which weights are kept.
+// Which weights of one head are kept.
 struct Dropout {
     u32 key[2];
     u32 below;     // weights whose word is below it are dropped
@@ -33,7 +33,7 @@ struct Dropout {
           head(number) {}
 
     ROCATTN_INLINE bool keeps(u32 row, u32 column) const { return word(row, column) >= below; }
-    // dP of a pair: what of dO V^T comes through.
+    // dP of a pair: dO V^T after dropout.
     ROCATTN_INLINE float upstream(bool keeps, float product) const { return keeps ? product * factor : 0.0f; }
 
 private:

@@ -1,4 +1,4 @@
-// The forward pass of flash attention on one block: the one core of flash_attention, _causal, _nocausal and
+// The forward pass of flash attention for one block: the common core of flash_attention, _causal, _nocausal and
 // flash_decode.
 //
 //   S^T = K Q^T    A = K rows from LDS, B = Q rows       a lane's column of S^T is a query, its registers are keys
@@ -8,25 +8,25 @@
 // A wave has Q_FRAGMENTS * 16 query rows of its own; the waves of a block share the K and V tiles in LDS (one buffer
 // each). The loads of the next tile are issued before the compute of this one and wait in registers; or they go to a
 // second buffer without passing through registers (S::DIRECT, flash_direct.h), or to two more, where half of the waves
-// are half a tile behind the others (S::STAGGERED). A wave that is a block of its own has no one to share with: its
-// loads from global memory are the fragments (S::LOADS_FRAGMENTS).
+// are half a tile behind the others (S::STAGGERED). A block of one wave shares nothing: it loads the fragments
+// directly from global memory (S::LOADS_FRAGMENTS).
 //
-// With several PARTS the compiler is given an order of instructions: a part's softmax stands between the products of
-// the next part (the last part's between those with V), and fragments are read from LDS a batch ahead of their use. On
-// RDNA, where no vector instruction runs beside a product, fragments roll: each next one is read behind the product
-// that leaves its registers free, and one wait is for all of a batch.
+// With several PARTS, the instruction order is prescribed to the compiler: a part's softmax is interleaved with the
+// products of the next part (the last part's with those of V), and fragments are read from LDS a batch ahead. On RDNA,
+// where no vector instruction overlaps with a product, fragments roll: each next one is read after the product that
+// frees its registers, with one wait per batch.
 //
 // Rescaling is lazy: P is relative to a reference, not to the running maximum. The reference moves (and O and the sum
-// are rescaled) only when a score exceeds it by more than 2^8, which a wave votes on with each lane's own maximum; so a
-// tile without such a score needs no exchange between lanes at all. P is at most 256 then, which any T holds at full
-// precision, and the partial sums of a row stay in their lanes until the end.
+// are rescaled) only when a score exceeds it by more than 2^8, on which a wave votes with each lane's own maximum; so a
+// tile without such a score needs no exchange between lanes at all. P is then at most 256, which any T represents at
+// full precision, and the partial sums of a row stay in their lanes until the end.
 //
-// A Scores policy says which tiles need work on their scores and does it:
-//   PLAIN                      scores are q.k as they come, and scale() > 0 turns them into log2 units in the exponent;
-//                              else apply() gives scores in natural units
+// A Scores policy defines which tiles need work on their scores, and does it:
+//   PLAIN                      scores are plain q.k, and scale() > 0 converts them to log2 units in the exponent;
+//                              otherwise apply() returns scores in natural units
 //   scale()                    that factor (unused if not PLAIN)
-//   block_hides(key)           whether some (row, key) pair of the block's rows and the tile at `key` may be hidden
-//   wave_sees(key)             whether the wave may see anything of the tile; STAGGERED: nothing of it, nothing later
+//   block_hides(key)           whether any (row, key) pair of the block's rows and the tile at `key` may be hidden
+//   wave_sees(key)             whether the wave may see any key of the tile; STAGGERED: if not, none later either
 //   apply(query, s, key)       finishes the scores of query fragment `query` and of one part at `key`; -inf hides
 //   sees(query, key)           whether this lane's row of query fragment `query` sees the key
 //   drop(query, w, key)        DROPOUT: makes weights of the 16 keys from `key` on 0 that dropout drops
@@ -56,14 +56,14 @@ class FlashForward {
     using KeyTile = typename InFlight::Tile;
     using Direct = FlashDirect<S, FlashForward>;
     friend Direct;
-    static constexpr bool ACCURATE = !PLAIN && sizeof(T) == 4;  // natural units lose digits on their way to log2 ones
+    static constexpr bool ACCURATE = !PLAIN && sizeof(T) == 4;  // conversion from natural to log2 units loses digits
     // How far a score may exceed the reference, in the units of P's exponent.
     static constexpr float SLACK = PLAIN ? 8.0f : 8.0f * LN_2;
     static constexpr float LARGEST = 3.40282347e38f;
     // How far from 0 products may start, in the units of P's exponent.
     static constexpr float NEAR = 16384.0f;
-    // P is 2^LIFT times what its reference says. CDNA 2's matrix unit takes subnormal f16 for 0: lifted, only what is
-    // below 2^-21 of the row's reference is lost there, and 2^8 above it still fits.
+    // P is scaled by 2^LIFT. CDNA 2's matrix unit flushes subnormal f16 to 0: with the scaling, only values below 2^-21
+    // of the row's reference are lost there, and 2^8 above it still fits.
 #if defined(__gfx90a__)
     static constexpr float LIFT = is_f16<T> ? 7.0f : 0.0f;
 #else
@@ -79,11 +79,11 @@ class FlashForward {
     C start[PLAIN ? Q_FRAGMENTS : 1];  // PLAIN: -reference, where the products start, so that they give scores less the
                              // reference; see restarts()
     InFlight fragments;
-    u32 wave;  // DIRECT_K: this one's number, as a scalar
-    Vector<float, 2> sum[Q_FRAGMENTS];  // of this lane's keys, in two parts that are added side by side
+    u32 wave;  // DIRECT_K: this wave's number, as a scalar
+    Vector<float, 2> sum[Q_FRAGMENTS];  // over this lane's keys, in two halves for packed adds
     FlashLoads<S> loads;
 #ifdef DROPOUT
-    u32 tile_key;  // the first of the tile that is weighed
+    u32 tile_key;  // first key of the current tile
 #endif
 
 public:
@@ -131,9 +131,9 @@ public:
         if (first >= stop) return;
         Rows<KV> k_rows = block.k.from(first * S::TILE_KEYS), v_rows = block.v.from(first * S::TILE_KEYS);
         do {
-            keep_order();  // else the two loops become one, which copies O in each iteration
-            // Opaque, and back from the end: else what the first tile needs, and the start of all rows, stay in scalar
-            // registers for the next time.
+            keep_order();  // otherwise the two loops are merged, and copy O in each iteration
+            // Opaque, and moved back from the end: otherwise values for the first tile, and the start of all rows,
+            // stay in scalar registers for the next pass.
             if constexpr (S::PARTS > 1) clear_features();
             pass(k_rows, v_rows, PLAIN ? first + unknown_zero() : first, stop);
             k_rows = k_rows.before((stop - first) * S::TILE_KEYS);
@@ -171,7 +171,7 @@ private:
         return reinterpret_cast<KElement*>(all) + (wave_id() * (S::KEEPS_Q_IN_LDS ? Q_FRAGMENTS : 1) + i) * 16 * S::STRIDE;
     }
 
-    // Key tiles [first, stop); k_rows and v_rows: of the first, then behind the last.
+    // Key tiles [first, stop); k_rows and v_rows start at the first tile, and end after the last.
     ROCATTN_INLINE void pass(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
         if constexpr (S::LOADS_FRAGMENTS)
             pass_as_fragments(k_rows, v_rows, first, stop);
@@ -183,9 +183,9 @@ private:
             pass_through_registers(k_rows, v_rows, first, stop);
     }
 
-    // The loads of the next tile of K are issued behind the products with this one, those of V likewise: while one of
-    // them is waited for the other is on its way. Behind the last tile a row of K is loaded again, as often: so many
-    // loads are always behind those of V, and the compiler has the wait for V leave them in flight.
+    // The loads of the next tile of K are issued after the products with this one, and those of V likewise: during the
+    // wait for one, the other is in flight. After the last tile, a row of K is loaded again, equally often: so the same
+    // number of loads always follows those of V, and the compiler's wait for V leaves them in flight.
     ROCATTN_INLINE void pass_as_fragments(Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first, u32 stop) {
         typename S::KTile k(block.k);
         typename S::VTile v(block.v);
@@ -223,7 +223,7 @@ private:
         const u32 end = stop * S::TILE_KEYS;
         for (u32 key = first * S::TILE_KEYS; key < end; key += S::TILE_KEYS) {
             const bool hides = scores.block_hides(key);
-            block_barrier();  // all waves are done with what LDS held before
+            block_barrier();  // all waves are done with the previous content of LDS
             bool found = false;
             for (u32 slice = 0; slice < S::TILE_SLICES; ++slice) {
                 if constexpr (S::TILE_SLICES > 1) loads.fetch(block, k, v, k_rows, v_rows, key, slice);
@@ -259,7 +259,7 @@ private:
     }
 
     using Tile = C[Q_FRAGMENTS][S::PARTS][S::PART_FRAGMENTS];
-    // As words: what branches leave behind is copied element by element otherwise.
+    // As words: otherwise values live across branches are copied element by element.
     using Words = Vector<u32, sizeof(B) / 4>;
     using Weights = Words[Q_FRAGMENTS][S::TILE_KEYS / M::DEPTH];
     using Held = typename InFlight::Held;
@@ -269,17 +269,17 @@ private:
         ROCATTN_INLINE void operator()() const {}
     };
 
-    // A tile of keys, `tile` being where K and V are. Each part but the last is weighed before it is known whether the
-    // references are good for all of the tile: if they are not, these parts are weighed again.
-    // behind_keys() comes behind the products with K. STAGGERED: halfway() behind those with the first batch of V,
-    // behind_weights() behind those with the second, where the weights of the last part are known.
+    // A tile of keys, with K and V at `tile`. Each part but the last is weighed before it is known whether the
+    // references suffice for the whole tile: if not, these parts are weighed again.
+    // behind_keys() runs after the products with K. STAGGERED: halfway() runs after those with the first batch of V,
+    // behind_weights() after those with the second, where the weights of the last part are known.
     template <typename BehindKeys = Nothing, typename Halfway = Nothing, typename BehindWeights = Nothing>
     ROCATTN_INLINE void compute(u32 key, const KeyTile& tile, const BehindKeys& behind_keys = {},
                                 const Halfway& halfway = {}, const BehindWeights& behind_weights = {}) {
         Tile s;
         Weights p;
         Held a;
-        Sums fresh;  // of weights that may have to be found again
+        Sums fresh;  // of weights that may have to be recomputed
         float top[Q_FRAGMENTS];
 #ifdef DROPOUT
         tile_key = key;
@@ -326,7 +326,7 @@ private:
             constexpr u32 END = S::VALUE_READS / BATCH;
             multiply_values<0, 1>(tile, a, p);
 #pragma unroll
-            for (u32 i = 0; i < Q_FRAGMENTS; ++i)  // else the compiler puts the barrier among these products
+            for (u32 i = 0; i < Q_FRAGMENTS; ++i)  // otherwise the compiler moves the barrier between these products
 #pragma unroll
                 for (u32 f = 0; f < BATCH / S::GROUPS; ++f) settle(o[i][f]);
             halfway();
@@ -371,8 +371,8 @@ private:
         }
 #pragma unroll
         for (u32 d = 0; d < S::DEPTHS; ++d) {
-            // Else the products of the second query fragment go behind the masking of the first, with all of K waiting
-            // in registers. Only before the last depth: what is known to come from a product is compared directly.
+            // Otherwise the products of the second query fragment come after the masking of the first, with all of K
+            // live in registers. Only before the last depth: known results of products are compared directly.
             if (Q_FRAGMENTS > 1 && d + 1 == S::DEPTHS) {
 #pragma unroll
                 for (u32 i = 0; i < Q_FRAGMENTS; ++i)
@@ -424,7 +424,7 @@ private:
         }
     }
 
-    // Moves all references up to the maxima so far, of which `top` has this lane's.
+    // Moves all references up to the maxima so far; `top` has this lane's.
     ROCATTN_INLINE void move_references(Tile& s, const float (&top)[Q_FRAGMENTS]) {
         const u32 lane = S::late_lane();
         const float none = S::late(-INF), largest = S::late(LARGEST);
@@ -449,7 +449,7 @@ private:
             if constexpr (S::PARTS > 1)
                 settle(scale);
             else
-                settle_if_short<T>(scale);  // else the quotient is kept from before the loop on
+                settle_if_short<T>(scale);  // otherwise the quotient stays live across the loop
             const float room = distant ? -largest : SLACK * reciprocal_fast(scale);
             limit[i] = now == none ? none : PLAIN ? room : now + SLACK;
             const float by = before - moved;
@@ -466,16 +466,16 @@ private:
         }
     }
 
-    // After all tiles: whether they must be gone through again, which the block does as one.
+    // After all tiles: whether they must be processed again, by the whole block.
     //
     // A product that starts at a large -reference is rounded by more than exponents span (the steps of 1e10 are 1024),
     // so that equal scores do not stay equal. A wave that comes to such a reference gives up (its limits are INF).
-    // Then all of the block become *distant*: their products start at 0, and their references are taken off in
-    // move_references, where the limit sends every tile. Rare, so it costs the usual loop nothing.
+    // Then all waves of the block become *distant*: their products start at 0, and their references are subtracted in
+    // move_references, which the limit forces for every tile. Rare, and without cost for the usual loop.
     ROCATTN_INLINE bool restarts() {
         if constexpr (!PLAIN) return false;
         const bool gave_up = any_lane(limit[0] == INF);
-        block_barrier();  // all waves have read the flags of the last tile
+        block_barrier();  // all waves have read the last tile's flags
         if (lane_id() == 0) lds_store(block.flags + wave_id(), static_cast<u32>(gave_up));
         block_barrier();
         if (!any_flag()) return false;
@@ -489,22 +489,22 @@ private:
         return true;
     }
 
-    // O = 0: before a pass with several PARTS, where O and the zeros would otherwise be in registers together. Without,
-    // before a pass is repeated, since what zeros would be kept before the loop costs more.
+    // O = 0: before a pass with several PARTS, where O and the zeros would otherwise both be live. With one part,
+    // before a pass is repeated, since zeros kept live before the loop would cost more.
     ROCATTN_INLINE void clear_features() {
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
             for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
                 o[i][f] = C{};
-                // Else registers with zeros for it are kept from before the loop on; on RDNA, O would be spilled for it.
+                // Otherwise zeroed registers stay live across the loop; on RDNA, O would be spilled for them.
                 if constexpr (S::PARTS == 1 && WAVE == 64 && M::DEPTH > 4) settle(o[i][f]);
             }
     }
 
     // LIFT in the units of reference_of().
     static constexpr ROCATTN_INLINE float lift() { return PLAIN ? LIFT : LIFT * LN_2; }
-    // What makes scores the units of reference_of().
+    // Factor that converts scores to the units of reference_of().
     ROCATTN_INLINE float unit() const { return PLAIN ? scores.scale() : 1.0f; }
 
     // Scores of a part to weights, added up: in `fresh` before the last part, which adds all to `sum`.
@@ -541,7 +541,7 @@ private:
         }
     }
 
-    // Else the compiler moves them behind the branches that follow, to where they are used.
+    // Otherwise the compiler sinks them past the following branches, to their use.
     ROCATTN_INLINE void settle_weights(u32 part, Weights& p, Sums& fresh, float (&top)[Q_FRAGMENTS]) const {
         constexpr u32 COUNT = S::PART_KEYS / M::DEPTH;
 #pragma unroll
@@ -603,15 +603,15 @@ private:
                         if constexpr (S::SETTLES_SUMS) settle(o[i][f]);
                         if (S::ROLLS && i + 1 == Q_FRAGMENTS) {
                             fragments.roll(tile, BEFORE + n, BEFORE + S::VALUE_READS, a);
-                            if (j + 1 == COUNT) settle(o[i][f]);  // else the next batch is waited for before it
+                            if (j + 1 == COUNT) settle(o[i][f]);  // otherwise the next batch's wait comes first
                         }
                     }
             if (BATCH == 0 && S::FULL_OF_SUMS && batch / S::GROUPS % 4 == 3) keep_order();
         }
     }
 
-    // 0 * NaN is NaN, so a value that is not finite would reach the rows that do not see its key. Where some pair of a
-    // tile is hidden such values are taken out of V, each wave leaving a note, and added to just the rows that see
+    // 0 * NaN is NaN, so a non-finite value would reach rows that do not see its key. If any pair of a tile is hidden,
+    // such values are removed from V, with a flag set by each wave that finds one, and added only to the rows that see
     // them.
     ROCATTN_INLINE bool keep_finite(typename S::VTile& v) const {
         const bool found = any_lane(v.has_nonfinite());
@@ -619,7 +619,7 @@ private:
         return found;
     }
 
-    // Whether some wave of the block left a note.
+    // Whether any wave of the block set its flag.
     ROCATTN_INLINE bool any_flag() const {
         u32 found = 0;
 #pragma unroll
@@ -639,7 +639,7 @@ private:
             const float largest = S::late(LARGEST);
             u32 seen[Q_FRAGMENTS];  // as a mask of bits, so that no branch gathers the additions at the end
             u32 lane_column = M::c_row(0, S::PARTS > 1 ? lane_late() : lane_again<T>());
-            settle(lane_column);  // else the comparisons of all columns are kept in SGPRs from before the loop on
+            settle(lane_column);  // otherwise the comparisons of all columns stay in SGPRs across the loop
 #pragma unroll
             for (u32 i = 0; i < Q_FRAGMENTS; ++i) seen[i] = scores.sees(i, key) ? ~0u : 0u;
 #pragma unroll
@@ -652,7 +652,7 @@ private:
                 for (u32 r = 0; r < M::C_ROWS; ++r) {
                     u32 column = S::LOADS_FRAGMENTS ? f + S::FEATURE_FRAGMENTS * (M::row_step(r) + lane_column)
                                                     : 16 * f + M::row_step(r) + lane_column;
-                    if (S::STEP != 0 && column >= block.head_dim_v) column = 0;  // a feature that no one writes out
+                    if (S::STEP != 0 && column >= block.head_dim_v) column = 0;  // a feature that is never written
                     const float value = to_float(load(lane_address(row, column * u32{sizeof(KV)})));
                     // Infinity less the largest number is infinity, and finite values become 0. No comparisons: their
                     // results would take two scalars each.

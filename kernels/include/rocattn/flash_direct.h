@@ -1,8 +1,8 @@
-// The passes over key tiles that are loaded to LDS directly, without passing through registers: which of the tiles'
-// places is loaded while another is used, and where all waves meet for it. See flash.h.
+// The passes over key tiles that are loaded directly to LDS, without passing through registers: which buffer is
+// loaded while another is used, and where the barriers are. See flash.h.
 //
-// Each call gets the core, which has the queries' state and does the work on a tile. It names the core's block and
-// scores at each use: were they locals, the compiler would make other code of staggered kernels with D = 96.
+// Each call gets the core, which has the queries' state and processes a tile. It accesses the core's block and
+// scores at each use: with locals, the compiler generates different code for staggered kernels with D = 96.
 #pragma once
 
 #include <rocattn/flash_shape.h>
@@ -16,8 +16,8 @@ class FlashDirect {
     using Element = typename S::Element;
 
 public:
-    // Two arrays of LDS take turns: while one is used, the next tile is on its way to the other. One copy of the loop's
-    // body for both, as with two some registers would be spilled.
+    // Two LDS arrays alternate: while one is used, the next tile is loaded into the other. The loop has one copy of its
+    // body for both, because two would spill some registers.
     static ROCATTN_INLINE void pass_directly(Forward& forward, Rows<KV>& k_rows, Rows<KV>& v_rows, u32 first,
                                              u32 stop) {
         const u32 end = stop * S::TILE_KEYS;
@@ -29,7 +29,7 @@ public:
         };
         const auto step = [&](u32 key, Element* tile, Element* next) {
             S::KLayout::arrived();
-            block_barrier();  // for all waves, and all are done with what `next` held before
+            block_barrier();  // for all waves, and all are done with the previous tile in `next`
             k_rows = k_rows.from(S::TILE_KEYS);
             v_rows = v_rows.from(S::TILE_KEYS);
             if (key + S::TILE_KEYS < end) fetch_tile(next, key + S::TILE_KEYS, k_rows, v_rows);
@@ -142,10 +142,10 @@ private:
         }
     }
 
-    // Where all waves meet, whichever step each comes from: the stand-in wants barriers that meet to be one.
+    // Where all waves meet, whatever their step: the stand-in requires one common barrier.
     static ROCATTN_INLINE void next_step() { block_barrier(); }
 
-    // STAGGERED: where the early waves leave notes on a tile. The late ones read them while those of the next are left.
+    // STAGGERED: the early waves' flags for a tile. The late waves read them while the next tile's are written.
     static ROCATTN_INLINE u32* flags_of(const FlashBlock<S>& block, u32 key) {
         return block.flags + key / S::TILE_KEYS % 2 * (S::BLOCK_WAVES / 2);
     }

@@ -1,5 +1,5 @@
-// The fragments of K and V that a wave of the forward kernels has in registers: which of a tile, when each is read from
-// LDS, and the order of these reads, the products and what runs beside them. See flash.h.
+// The fragments of K and V that a wave of the forward kernels has in registers: which part of a tile, when each is read
+// from LDS, and the order of reads, products and overlapping instructions. See flash.h.
 #pragma once
 
 #include <rocattn/flash_shape.h>
@@ -16,7 +16,7 @@ class FlashFragments {
     u32 k_place, v_places[2];  // DIRECT: this lane's in a tile
 
 public:
-    struct TileInLds {  // where K and V lie
+    struct TileInLds {  // the addresses of K and V
         const KElement* k;
         const Element* v;
     };
@@ -27,7 +27,7 @@ public:
     using Tile = typename detail::Select<S::LOADS_FRAGMENTS, TileInRegisters, TileInLds>::type;
     // 16 bytes of a lane, or a fragment; where K and V differ in their products, words.
     using Fragments = typename detail::Select<S::BYTE_SCORES, Vector<u32, 4>[1], typename M::A[FRAGMENTS<M>]>::type;
-    // The f-th fragment of what was read.
+    // The f-th fragment of a read.
     template <typename Matrix>
     static ROCATTN_INLINE typename Matrix::A get(const Fragments& a, u32 f) {
         if constexpr (!S::BYTE_SCORES) {
@@ -38,7 +38,7 @@ public:
             return __builtin_bit_cast(typename Matrix::A, a[0]);
         }
     }
-    // Fragments of K and after them V, the n-th at n % HELD; in two batches where they are read so.
+    // Fragments of K, then of V, the n-th at n % HELD; in two batches if they are read in batches.
     static constexpr u32 OF_BATCH = S::ROLLS ? HELD : HELD / 2;
     using Held = Fragments[S::ROLLS ? 1 : 2][OF_BATCH];
     static ROCATTN_INLINE Fragments& at(Held& a, u32 n) { return a[n % HELD / OF_BATCH][n % OF_BATCH]; }
@@ -55,7 +55,7 @@ public:
         settle(v_places[1] = S::VDirectLayout::place_transposed(1));
     }
 
-    // Batch b of the fragments. What is used first comes last: one wait is for all of them.
+    // Batch b of the fragments. The one used first is read last, so that one wait covers all of them.
     ROCATTN_INLINE void read_batch(const Tile& tile, u32 b, Held& a) const {
 #pragma unroll
         for (u32 j = BATCH; j-- > 0;) read_fragment(tile, b * BATCH + j, a);
@@ -135,7 +135,7 @@ public:
         arrange_reads<LAST ? VALUE_LOADS : KEY_LOADS>();
         arrange_products<VECTORS, S::PART_READS, KEY_PRODUCTS>();
     }
-    // The same of the products with batches FROM ... TO - 1 of V.
+    // The same for the products with batches FROM ... TO - 1 of V.
     template <u32 FROM = 0, u32 TO = S::VALUE_READS / (BATCH == 0 ? 1 : BATCH)>
     ROCATTN_INLINE void arrange_values() const {
         if constexpr (S::ROLLS) {
@@ -168,9 +168,9 @@ private:
         keep_order();
     }
 
-    // That a fragment is good for.
+    // Products per fragment.
     static constexpr u32 KEY_PRODUCTS = S::Q_FRAGMENTS * FRAGMENTS<KM>, VALUE_PRODUCTS = S::Q_FRAGMENTS * FRAGMENTS<M>;
-    // Instructions that read a fragment.
+    // Instructions per fragment read.
     static constexpr u32 KEY_LOADS = sizeof(Fragments) / VECTOR_BYTES;
     static constexpr u32 VALUE_LOADS = KEY_LOADS * (S::VLayout::TRANSPOSES_READS ? 2 : 1);
 

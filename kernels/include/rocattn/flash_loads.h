@@ -1,7 +1,7 @@
-// The loads of key tiles from global memory: where the rows of a tile are, one behind the other or in pages, and which
-// pages are looked up before they are needed. See flash.h.
+// The loads of key tiles from global memory: where a tile's rows are, contiguous or in pages, and which pages are
+// looked up in advance. See flash.h.
 //
-// Each call gets the block: were a reference to it kept here, the compiler would make other code of paged kernels.
+// Each call gets the block: with a reference stored here, the compiler generates different code for paged kernels.
 #pragma once
 
 #include <rocattn/flash_shape.h>
@@ -38,7 +38,7 @@ public:
             fetch_paged<false>(block, k, v, key, k_first, v_first);
             keep_branch<2>();
         }
-        // So that no load of keys waits for where they are: the pages of the tile behind it.
+        // Looks up the next tile's pages, so that no load of keys waits for their address.
         if (slice + 1 == S::TILE_SLICES) find_pages(block, k, v, key + S::TILE_KEYS);
 #else
         if (key + S::TILE_KEYS <= block.seq_k) {
@@ -90,7 +90,7 @@ public:
     }
 
 #if SEQUENCES >= 2
-    // Loads which pages hold the tile at `key`; of keys that are not there, the last one's.
+    // Loads the page numbers of the tile at `key`; for keys past the end, the last key's.
     ROCATTN_INLINE void find_pages(const FlashBlock<S>& block, const KTile& k, const VTile& v, u32 key) {
         const u32 last = block.seq_k - 1;
         if constexpr (PAGES_OF_TILES) {
@@ -119,7 +119,7 @@ private:
             const u32 row = pages.row(key);
             auto k_rows = Rows<KV>{block.k.base + page * pages.k_stride, block.k.stride}.from(row);
             auto v_rows = Rows<KV>{block.v.base + page * pages.v_stride, block.v.stride}.from(row);
-            if constexpr (S::TILE_SLICES > 1) {  // in whose loop the compiler makes vectors of them
+            if constexpr (S::TILE_SLICES > 1) {  // in whose loop the compiler vectorizes them
                 k_rows.base = scalar(k_rows.base);
                 v_rows.base = scalar(v_rows.base);
             }

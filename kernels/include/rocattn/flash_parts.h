@@ -1,4 +1,4 @@
-// Parts of what surrounds the core of flash.h: hiding keys of a tile, and a row's end.
+// Helpers around the core of flash.h: hiding keys of a tile, and the end of a row.
 #pragma once
 
 #include <rocattn/flash.h>

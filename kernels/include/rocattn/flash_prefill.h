@@ -1,5 +1,5 @@
-// What flash_attention, flash_attention_causal and flash_attention_nocausal share around the core: a block's place in
-// the grid, its rows, and what it writes.
+// The code that flash_attention, flash_attention_causal and flash_attention_nocausal share around the core: a block's
+// place in the grid, its rows, and its output.
 #pragma once
 
 #include <rocattn/flash_parts.h>
@@ -15,16 +15,16 @@ namespace rocattn {
 
 // Which query tile, head and batch a block has.
 //
-// A GPU of several compute dies (XCDS), each with an L2 of its own, deals them blocks one after the other. There each
-// die gets whole heads, one after the other and neighbours on the same die, so that K and V enter one L2 in place of
-// all. Heads that do not divide evenly keep the order of the grid.
+// A GPU with several compute dies (XCDS), each with its own L2, assigns blocks to them round robin. Here, each die
+// gets whole consecutive heads, so that their K and V enter one L2 instead of all. Heads that do not divide evenly keep
+// the order of the grid.
 struct BlockPlace {
     u32 tile, head, batch;
 
     ROCATTN_INLINE BlockPlace(u32 tiles, u32 heads, u32 batches) : tile(block_x()), head(block_y()), batch(block_z()) {
         if constexpr (XCDS > 1) {
             const u32 number = (batch * heads + head) * tiles + tile;
-            const u32 each = heads * batches / XCDS;  // heads of a die
+            const u32 each = heads * batches / XCDS;  // heads per die
             if (number >= each * XCDS * tiles) return;
             const u32 turn = number / XCDS, of_die = scalar(turn / tiles), at = number % XCDS * each + of_die;
             tile = turn - of_die * tiles;
@@ -35,7 +35,7 @@ struct BlockPlace {
 };
 
 #if SEQUENCES
-// Which query tile of which sequence a block has; `place.batch` is the sequence.
+// A block's query tile and sequence; `place.batch` is the sequence.
 template <u32 ROWS>
 struct SequenceTile {
     BlockPlace place;
@@ -47,7 +47,7 @@ struct SequenceTile {
         : place(found(BlockPlace(total_q / ROWS + sequences, heads, 1), cu_seqlens_q, sequences)),
           sequence(cu_seqlens_q, cu_seqlens_k, seqlens_k, place.batch),
           tiles(ceil_div(sequence.seq_q, ROWS)) {}
-    // Some tiles are of no sequence.
+    // Some tiles belong to no sequence.
     ROCATTN_INLINE bool exists() const { return place.tile < tiles; }
 
 private:
@@ -130,7 +130,7 @@ ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const 
 #endif
     };
     const StoredQ<T>* q = a.q + batch * a.q_strides.b + head * a.q_strides.h;
-    // Computed before the loop, so that not all that they are computed from takes scalar registers in it.
+    // Computed before the loop, so that their inputs take fewer scalar registers in it.
     T* out = a.out + batch * a.out_strides.b + head * a.out_strides.h;
 #if SEQUENCES
     float* lse = a.lse ? a.lse + head * a.total_q : nullptr;

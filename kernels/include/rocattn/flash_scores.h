@@ -7,10 +7,10 @@
 
 namespace rocattn {
 
-// What does not depend on the row.
+// The row-independent options.
 struct ScoreOptions {
-    // Bits of `uses`, beside the mask's kind in the lowest three.
-    static constexpr u32 KIND = 7, ADJACENT = 8, SOFTCAP = 16, SLOPES = 32;  // ADJACENT: a mask's keys are neighbours
+    // Bits of `uses`, above the mask's kind in the lowest three.
+    static constexpr u32 KIND = 7, ADJACENT = 8, SOFTCAP = 16, SLOPES = 32;  // ADJACENT: a mask's keys are contiguous
 
     const void* mask;
     i64 mask_stride_k;
@@ -46,9 +46,9 @@ struct ScoreOptions {
     ROCATTN_INLINE i32 diagonal(u32 row) const { return static_cast<i32>(row + seq_k - seq_q); }
 };
 
-// A range of query rows and what the band leaves of the keys to any, and to all of them.
+// A range of query rows, and the keys that the band leaves visible to any and to all of them.
 struct BandRange {
-    i32 any_first, any_last;  // seen by some row
+    i32 any_first, any_last;  // seen by any row
     i32 all_first, all_last;  // seen by every row
 
     ROCATTN_INLINE BandRange(const ScoreOptions& options, u32 first_row, u32 last_row)
@@ -64,7 +64,7 @@ struct BandRange {
     }
 };
 
-// What this lane knows of its row of one query fragment.
+// This lane's row of one query fragment.
 struct ScoreRow {
     i32 first, last;    // keys by the band
     i32 diagonal;
@@ -109,7 +109,7 @@ struct OptionScores {
 #pragma unroll
         for (u32 t = 0; t < S::PART_FRAGMENTS; ++t) s[t] *= options.scale;
         u32 uses = options.uses;
-        settle_scalar(uses);  // here, too: else each condition is kept in two scalar registers from before the loop on
+        settle_scalar(uses);  // here, too: otherwise each condition stays in two SGPRs across the loop
         const u32 kind = uses & ScoreOptions::KIND;
         if (uses & ScoreOptions::SOFTCAP) apply_softcap(s);
         if (uses & ScoreOptions::SLOPES) apply_slope(i, s, key);
@@ -142,7 +142,7 @@ private:
     template <typename E>
     using Raw = typename detail::RawOf<E>::type;
 
-    // An element of a mask as what is added to the score.
+    // An element of a mask as the addend of the score.
     template <typename E>
     static ROCATTN_INLINE float added(Raw<E> element) {
         if constexpr (sizeof(E) == 1)
@@ -156,7 +156,7 @@ private:
     template <typename E>
     ROCATTN_INLINE void apply_mask(u32 i, C (&s)[S::PART_FRAGMENTS], u32 key, bool adjacent) const {
         i64 start = row[i].mask;
-        settle(start);  // else the row's address is kept in registers all the time, once for each kind of mask
+        settle(start);  // otherwise the row's address stays live, once per kind of mask
         const E* mask = static_cast<const E*>(options.mask) + start;
         C mine[S::PART_FRAGMENTS];
         if (adjacent) {
@@ -184,7 +184,7 @@ private:
         }
     }
 
-    // What this lane's keys of the 16 from `mask` on are given.
+    // The addends of this lane's keys, of the 16 from `mask` on.
     template <typename E>
     static ROCATTN_INLINE C adjacent_mask(const E* mask) {
         C mine;

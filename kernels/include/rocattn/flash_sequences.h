@@ -3,13 +3,13 @@
 //
 //
 //   0  all sequences have one length: nothing here is used
-//   1  packed: the rows of q, and of k and v, of all sequences lie one after the other        symbol <kernel>_varlen
+//   1  packed: the rows of q, and of k and v, of all sequences are contiguous                 symbol <kernel>_varlen
 //   2  q packed, k and v in pages of whole key tiles: a tile has one address                  <kernel>_paged
 //   3  q packed, k and v in pages of any size: each row of a tile has its own address         <kernel>_small_pages
 //
-// Other than 0 they have these arguments after all others, and seq_q and seq_k, which size the grid, are bounds:
+// All but 0 add these arguments at the end, and seq_q and seq_k, which size the grid, are bounds:
 //   const i32* cu_seqlens_q [B + 1]: the first row of each sequence in q, out and lse [H, total_q], and the end of the last
-//   const i32* cu_seqlens_k [B + 1]: the same of packed k and v
+//   const i32* cu_seqlens_k [B + 1]: the same for packed k and v
 //   const i32* seqlens_k [B]: keys of each sequence; null: those between its start and the next one
 //   const i32* block_table [B, table_width]: the pages of each sequence
 //   u32 sequences (B), total_q, table_width, page_size; page_factor and page_shift: n / page_size is the upper half of
@@ -23,7 +23,7 @@
 #define SEQUENCES 0
 #endif
 
-// A kernel's symbol says what it takes: profilers show it.
+// A kernel's symbol names its variant, because profilers show it.
 #if SEQUENCES == 1
 #define ROCATTN_KIND _varlen
 #elif SEQUENCES == 2
@@ -48,7 +48,7 @@
 #define flash_decode ROCATTN_SYMBOL(flash_decode, ROCATTN_KIND, ROCATTN_STORAGE)
 
 #if SEQUENCES
-#pragma clang diagnostic ignored "-Wunused-parameter"  // all kinds have the arguments of each
+#pragma clang diagnostic ignored "-Wunused-parameter"  // all variants share one argument list
 #define ROCATTN_SEQUENCES                                                                                             \
     , const i32 *cu_seqlens_q, const i32 *cu_seqlens_k, const i32 *seqlens_k, const i32 *block_table, u32 sequences,  \
         u32 total_q, u32 table_width, u32 page_size, u32 page_factor, u32 page_shift, u32 splits
@@ -57,11 +57,11 @@
 #endif
 
 // K and V in 8 bits: KV_DTYPE is e4m3fn or e4m3fnuz (fp8.h), the symbol <kernel>..._fp8; flash_attention and flash_decode
-// alone. With Q_DTYPE, which is the same, Q is stored so, too: <kernel>..._fp8_q. What an element stands for is it times
-// a scale. These arguments follow all others:
+// only. With Q_DTYPE, which must be equal, Q is stored in it, too: <kernel>..._fp8_q. An element's value is its number
+// times a scale. These arguments follow all others:
 //   const float* q_scales, k_scales, v_scales: by strides broadcast to [B, Hkv], B counting sequences; null: 1
 //   u32 q_scale_stride_b, _h, k_scale_stride_b, _h, v_scale_stride_b, _h
-// The scales of Q and K become one of the scores, the scale of V one of the output.
+// The scales of Q and K are applied to the scores, the scale of V to the output.
 #ifdef KV_DTYPE
 #define ROCATTN_SCALES                                                                                                \
     , const float *q_scales, const float *k_scales, const float *v_scales, u32 q_scale_stride_b,  \
@@ -91,7 +91,7 @@ struct Pages {
     ROCATTN_INLINE u32 index(u32 key) const {
         return static_cast<u32>(static_cast<u64>(2 * key) * factor >> 32) >> shift;
     }
-    // The page of a key, which must exist; all lanes may have their own.
+    // The page of a key, which must exist; lanes may differ.
     ROCATTN_INLINE u32 of(u32 key) const { return static_cast<u32>(load(table + index(key))); }
     // The key's row in its page.
     ROCATTN_INLINE u32 row(u32 key) const { return key - index(key) * size; }
@@ -130,7 +130,7 @@ struct SequencePlace {
 
 }  // namespace rocattn
 
-// Makes a kernel's arguments those of one sequence; but for the LSE.
+// Makes a kernel's arguments those of one sequence, except for the LSE.
 #define ROCATTN_USE_SEQUENCE(place)                            \
     seq_q = (place).seq_q, seq_k = (place).seq_k;              \
     q += (place).first_q * q_stride_s;                         \

@@ -1,4 +1,4 @@
-// What the forward kernels know of their work at compile time, and what a kernel hands to the core in flash.h.
+// The forward kernels' compile-time constants, and the arguments of the core in flash.h.
 #pragma once
 
 #include <rocattn/direct_tile.h>
@@ -12,7 +12,7 @@ constexpr u32 divisor_up_to(u32 limit, u32 a, u32 b) {
     return a % limit == 0 && b % limit == 0 ? limit : divisor_up_to(limit - 1, a, b);
 }
 
-// K and V, and Q, as they lie in memory.
+// Element types of K, V and Q in memory.
 #ifdef KV_DTYPE
 template <typename T>
 using Stored = KV_DTYPE;
@@ -28,7 +28,7 @@ template <typename T>
 using StoredQ = T;
 #endif
 
-// What is known at compile time. D, DV: padded head dimensions.
+// Compile-time constants. D, DV: padded head dimensions.
 template <typename T_, u32 D_, u32 DV_, u32 WAVES_, u32 Q_FRAGMENTS_, u32 TILE_KEYS_, u32 TILE_SLICES_,
           bool KEEPS_Q_IN_LDS_, u32 STEP_, bool DIRECT_ = false, u32 PARTS_ = 1>
 struct FlashShape {
@@ -42,17 +42,17 @@ struct FlashShape {
 #else
     static constexpr bool BYTE_SCORES = false;
 #endif
-    using KT = typename detail::Select<BYTE_SCORES, KV, T>::type;  // what Q and K are multiplied as
+    using KT = typename detail::Select<BYTE_SCORES, KV, T>::type;  // element type of the Q K product
     using KM = Matrix<KT>;
     using KElement = typename KM::Element;
     static constexpr u32 D = D_, DV = DV_, BLOCK_WAVES = WAVES_;
     static constexpr u32 Q_FRAGMENTS = Q_FRAGMENTS_;  // of a wave, 16 query rows each
     static constexpr u32 TILE_KEYS = TILE_KEYS_;      // of a K and V tile in LDS
-    // 1: the next tile is fetched ahead; else tiles are fetched slice by slice when they are needed.
+    // 1: the next tile is prefetched; otherwise tiles are fetched slice by slice when needed.
     static constexpr u32 TILE_SLICES = TILE_SLICES_;
     static constexpr bool KEEPS_Q_IN_LDS = KEEPS_Q_IN_LDS_;
     static constexpr u32 STEP = STEP_;  // of columns: divides the head dimensions; 0: they are D and DV
-    // Of the keys of a tile; 1: nothing runs beside anything.
+    // Parts of a tile's keys; 1: no overlap.
     static constexpr u32 PARTS = PARTS_;
     static constexpr u32 THREADS = BLOCK_WAVES * WAVE;
     static constexpr u32 WAVE_ROWS = 16 * Q_FRAGMENTS, BLOCK_ROWS = BLOCK_WAVES * WAVE_ROWS;
@@ -62,7 +62,7 @@ struct FlashShape {
     static constexpr u32 CHAINS = TILE_KEYS / CHAIN_ROWS<M>;              // groups of the second product
     static constexpr u32 CHAIN_FRAGMENTS = CHAIN_ROWS<M> / 16;       // of S, in one group
     static constexpr u32 CHAIN_PRODUCTS = CHAIN_ROWS<M> / M::DEPTH;  // fragments of B in one group
-    // Whether O takes so many registers that only a few fragments can be on their way from LDS.
+    // Whether O takes so many registers that only a few fragments can be in flight from LDS.
     static constexpr bool FULL_OF_SUMS = Q_FRAGMENTS * DV * 16 / WAVE >= 128;
     static constexpr u32 GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;     // reads of A in one group
     static_assert(D % 16 == 0 && DV % 16 == 0 && TILE_KEYS % CHAIN_ROWS<M> == 0, "whole tiles");
@@ -71,7 +71,7 @@ struct FlashShape {
     static constexpr u32 PART_READS = PART_FRAGMENTS * DEPTHS;                  // of K
     static constexpr u32 VALUE_READS = CHAINS * FEATURE_FRAGMENTS * GROUPS;  // of V
     static constexpr u32 FETCHED = TILE_KEYS * (D + DV) * sizeof(KV) / 4 / THREADS;  // registers of the next tiles
-    // A wave on its own loads K and V as its fragments: they are in no LDS.
+    // A block of one wave loads K and V directly as fragments, without LDS.
 #if defined(__GFX9__) || defined(__GFX12__)
     static constexpr bool LOADS_FRAGMENTS = BLOCK_WAVES == 1 && sizeof(T) == 2 && STEP == 0 && TILE_SLICES == 1 &&
                                             !KEEPS_Q_IN_LDS && D % 64 == 0 && DV % 64 == 0;

@@ -177,7 +177,7 @@ class TestWhatIsNotKnown:
             ("s_swappc_b64 s[30:31], s[0:1]", "calls or jumps to addresses in registers"),
             ("v_wmma_f32_16x16x99_f16 v[0:7], v[8:15], v[16:23], v[0:7]", "no rates for v_wmma_f32_16x16x99_f16"),
             ("unreadable_instruction", "no rates for unreadable_instruction"),
-            ("s_cbranch_vccz .Lelsewhere", r"labels that are not in the text: \.Lelsewhere$"),
+            ("s_cbranch_vccz .Lelsewhere", r"branch targets are not in the text: \.Lelsewhere$"),
         ],
     )
     def test_what_the_text_does_not_show_is_noted(self, line, note):

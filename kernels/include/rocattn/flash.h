@@ -223,7 +223,7 @@ private:
         const u32 end = stop * S::TILE_KEYS;
         for (u32 key = first * S::TILE_KEYS; key < end; key += S::TILE_KEYS) {
             const bool hides = scores.block_hides(key);
-            block_barrier();  // all waves are done with the previous content of LDS
+            block_barrier();  // all waves are done with what LDS held before
             bool found = false;
             for (u32 slice = 0; slice < S::TILE_SLICES; ++slice) {
                 if constexpr (S::TILE_SLICES > 1) loads.fetch(block, k, v, k_rows, v_rows, key, slice);

@@ -37,9 +37,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = _AUDIT
     what = parser.add_argument_group("what to audit")
-    what.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="files to audit instead of rocattn's own kernels"
-    )
+    what.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files to audit instead of our own kernels")
     what.add_argument("--arch", nargs="+", default=[], metavar="GFX", help="only these architectures (default: all)")
     what.add_argument("--quick", action="store_true", help="one variant of each of our kernels: float16, D = 128")
     what.add_argument("--block", type=positive, default=0, metavar="N", help="with FILE: threads per block")

@@ -102,7 +102,7 @@ def test_compressed_json_is_read_as_it_is_plain(tmp_path):
 
 @pytest.mark.parametrize("write", ["v3", "v1", "proton"])
 def test_statistics_alone_are_reported_as_such(tmp_path, capsys, write):
-    """Calls, total, mean and share, and that no launch is known: of rocprofv3, rocprof 1 and proton."""
+    """Calls, total, mean and share, and that single launches are unknown: of rocprofv3, rocprof 1 and proton."""
     path = tmp_path / {"v3": "a_kernel_stats.csv", "v1": "results.stats.csv", "proton": "attn.hatchet"}[write]
     if write == "proton":
         tree = {"frame": {"name": "ROOT", "type": "function"}, "metrics": {"count": 0, "time (ns)": 0}, "children": [
@@ -120,10 +120,10 @@ def test_statistics_alone_are_reported_as_such(tmp_path, capsys, write):
     assert (first["kernel"], first["calls"], first["total_ns"]) == ("attn", 3, 6000)
     assert first["share"] == pytest.approx(0.5, abs=1e-3)
     assert "6.00 µs" in err
-    assert "statistics only: no launch is known" in err
+    assert "statistics only: without single launches" in err
     assert main(["report", str(path), "--json", "--kernel", "gem"]) == 0
     out, _ = capsys.readouterr()
     assert [row["kernel"] for row in json.loads(out)["statistics"]] == ["gemm"]
     for option in (("--launches", "1"), ("--gpu", "MI300X"), ("--peak", "hbm=4TB/s"), ("--per", "dispatch")):
         assert main(["report", str(path), *option]) == 3
-        assert "statistics only: they name no launch" in capsys.readouterr().err
+        assert "statistics only, not single launches" in capsys.readouterr().err

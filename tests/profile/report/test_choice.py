@@ -69,7 +69,7 @@ def options_in_order(options):
     ("options", "says"),
     [
         (("--kernel", "op_sulu"), "no kernel matches 'op_sulu': there are gated<&op_"),
-        (("--kernel", "(op"), "'(op' is no regular expression"),
+        (("--kernel", "(op"), "'(op' is not a regular expression"),
         (("--launches", "0-3"), f"--launches 0-3: write the launches of each kernel as {SYNTAX}"),
         (("--launches", "9-3"), f"--launches 9-3: write the launches of each kernel as {SYNTAX}"),
         (("--launches", "70"), "--launches 70 leaves none of the 12 launches"),

@@ -64,7 +64,7 @@ not counted: limit not known: L1, LDS not counted; nearest of what was counted i
 in part: limit not known: memory (partly), LDS not counted; nearest of what was counted is L1 at least 46 %
 times only: limit not known: the files have times only
 short: 2.0 µs per launch: starting a kernel costs about as much; fuse it with its neighbors, or launch it in a graph
-stood still: limit not known: counters stood still at this performance level
+stood still: limit not known: counters did not count at this performance level
 far: waits: the nearest limit is instruction issue at least 0 %, with 3 % of the wave slots filled; more waves or more
     loads in flight per wave hide the latency. Registers, LDS and block size allow all 8 wave slots of a SIMD
 a spreadsheet destroyed the times: limit not known: memory, L2, L1 unknown without the kernel's time; nearest of what

@@ -111,8 +111,8 @@ Kernel 1 (100 % of GPU time): LDS bound at 79 % of the time or more
    counters  SQ_LDS_BANK_CONFLICT 1.05 M, SQ_LDS_IDX_ACTIVE 18.9 M
    next      rocattn profile --pc-sampling -- COMMAND
 
-How busy the GPU was is unknown: counters and samples change when kernels start;
-for a run without them: rocattn profile -- COMMAND
+GPU busy time is unknown: counters and samples change when kernels start; for a
+run without them: rocattn profile -- COMMAND
 
 After a change, compare:
    rocattn report AFTER --against PATH\
@@ -137,8 +137,8 @@ Kernel 1 has 48 VGPRs, 2,560 bytes of LDS per block
 To measure it:
    next      rocattn profile --metrics memory lds -- python train.py --steps 3
 
-How busy the GPU was is unknown: counters and samples change when kernels start;
-for a run without them: rocattn profile -- python train.py --steps 3\
+GPU busy time is unknown: counters and samples change when kernels start; for a
+run without them: rocattn profile -- python train.py --steps 3\
 """)
 
 
@@ -159,8 +159,8 @@ Kernel 1 has 48 VGPRs, 2,560 bytes of LDS per block
 To measure it:
    next      rocattn kernels audit FILE --lines
 
-How busy the GPU was is unknown: counters and samples change when kernels start;
-for a run without them: rocattn profile -- COMMAND\
+GPU busy time is unknown: counters and samples change when kernels start; for a
+run without them: rocattn profile -- COMMAND\
 """)
 
 
@@ -176,7 +176,7 @@ Kernel 1 (100 % of GPU time): limit not known: the files have times only
 To measure it:
    next      rocattn profile -- python train.py --steps 3
 
-How busy the GPU was is unknown: the files have only one launch\
+GPU busy time is unknown: the files have only one launch\
 """)
 
 
@@ -195,8 +195,8 @@ To measure it:
    NAME      MI210, MI250, MI250X, MI300A, MI300X, MI308X, MI325X, MI350X,
              MI355X, or a Radeon by its name (one of 36: RX 6900 XT, ...)
 
-How busy the GPU was is unknown: counters and samples change when kernels start;
-for a run without them: rocattn profile -- python train.py --steps 3\
+GPU busy time is unknown: counters and samples change when kernels start; for a
+run without them: rocattn profile -- python train.py --steps 3\
 """)
 
 
@@ -225,8 +225,8 @@ Copies and fills of the HIP runtime: 60 % of GPU time
    setup copies
    1 more finding (in 2 kernels) below 1 % of GPU time: see the report.
 
-How busy the GPU was is unknown: the files do not say when kernels start and
-end; for a trace: rocattn profile -- COMMAND
+GPU busy time is unknown: the files do not say when kernels start and end; for a
+trace: rocattn profile -- COMMAND
 
 After a change, compare:
    rocattn report AFTER --against PATH\

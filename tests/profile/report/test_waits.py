@@ -103,7 +103,7 @@ clocks that differ:
 1: Skew of starts: 400 µs apart (median; 400 µs at most, by durations, as the clocks differ); GPU 4 is last in 36 of
     40 collectives; 33 % of the collectives' time is this wait
 GPUs alike:
-1: Skew of starts: 0 ns apart (median; 0 ns at most) on 4 GPUs, so none makes the others wait long
+1: Skew of starts: 0 ns apart (median; 0 ns at most) on 4 GPUs, so none delays the others much
 little communication:
 1: Kernel 1 (100 % of GPU time): fewer blocks than compute units
 2: The GPU is busy 75 % of 15.91 ms: compute 75 %, exposed communication 0.063 %, idle 25 %; 41 launches of 1 kernel
@@ -117,8 +117,8 @@ hidden communication:
 4: Collectives: 44 % of GPU time
 copies that nothing overlaps:
 1: The GPU is busy 90 % of 99.90 ms: compute 20 %, copies 70 %, idle 9.9 %
-2: Copies without compute: 70.0 ms, 70 % of the time; overlap them with kernels (pinned memory, a stream of their
-    own), or keep the data on the GPU
+2: Copies without compute: 70.0 ms, 70 % of the time; overlap them with kernels (pinned memory, a separate stream), or
+    keep the data on the GPU
 3: Kernel 1 (25 % of GPU time): fewer blocks than compute units
 a micro-benchmark:
 1: Kernel 1 (100 % of GPU time): fewer blocks than compute units
@@ -133,7 +133,7 @@ longer waits:
 one launch:
 1: No verdict: only collectives ran
 2: Collectives: 100 % of GPU time
-3: How busy the GPU was is unknown: the files have only one launch\
+3: GPU busy time is unknown: the files have only one launch\
 """)
 
 
@@ -184,10 +184,10 @@ def test_when_the_time_is_not_known_it_is_said():
         "no starts": summarise(profile_report.build(kernels_of(("a", 1), ("b", 2)))).last,
         "filtered": summarise(profile_report.build(filtered)).after[0],
     }) == snapshot("""\
-counters: how busy the GPU was is unknown: counters and samples change when kernels start; for a run without them:
-    rocattn profile -- COMMAND
-no starts: how busy the GPU was is unknown: the files do not say when kernels start and end; for a trace: rocattn
+counters: GPU busy time is unknown: counters and samples change when kernels start; for a run without them: rocattn
     profile -- COMMAND
+no starts: GPU busy time is unknown: the files do not say when kernels start and end; for a trace: rocattn profile --
+    COMMAND
 filtered: the GPU is busy 25 % of 480.0 µs: compute 25 %, idle 75 %; the files have 120 of 596 launches, and the
     others' time counts as idle\
 """)  # fmt: skip

@@ -1,8 +1,8 @@
-"""Why a kernel's time changed between two profiles: the judgement, and the numbers that it rests on.
+"""Why a kernel's time changed between two profiles: the cause and the numbers behind it.
 
-A limit explains a change if the time that the kernel spends at it (its share of the limit times the kernel's time)
-grew or shrank with the kernel, and if the slower side is near it. Of several the nearest is taken. What is no limit
-comes in the order in which it misleads: other work, spilled registers and a lower clock change every share.
+A limit explains a change if the time spent at it (its share of the limit times the kernel's time) grew or shrank with
+the kernel's time, and if the slower side is near the limit. If several qualify, the nearest is taken. Causes other than
+limits come in the order in which they mislead: other work, spilled registers and a lower clock change every share.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ ChangeCode = Literal[
     "same", "work", "scratch", "clock", "waste", "limit", "bytes", "occupancy", "waiting", "unexplained", "uncounted",
 ]  # fmt: skip
 UNCHANGED = 0.02
-"""Relative change of time below which nothing is explained; two runs of one program differ by as much."""
+"""Smallest relative change of time that is explained; two runs of one program differ by as much."""
 POINTS = 5.0
-"""Percentage points from which a share counts as changed."""
+"""Smallest change of a share, in percentage points, that counts."""
 NEAR_ENOUGH = 30.0
-"""Percent of a limit on the slower side from which it may explain a change."""
-_EXPLAINS = 0.3  # part of the change of time that the time at a limit must have changed by
-_ALIKE = 0.7  # part of the change of time, as a logarithm, that work or cycles must account for
-_LONG_ENOUGH_NS = 20_000.0  # below it the profiler's own cycles are too large a part of those counted
-_GREW, _MANY_TIMES = 1.1, 1.4  # how much more a waste is; from the second on it comes before any limit
+"""A limit explains a change only if the slower side is at this percentage of it or more."""
+_EXPLAINS = 0.3  # minimum ratio of the change of the time at a limit to the change of the kernel's time
+_ALIKE = 0.7  # minimum share of the log of the time ratio that work or cycles must account for
+_LONG_ENOUGH_NS = 20_000.0  # on shorter kernels, too many of the counted cycles are the profiler's own
+# Growth from which a waste is a cause, and from which it comes before any limit.
+_GREW, _MANY_TIMES = 1.1, 1.4
 _EVIDENCE = {
     "memory": ("l2_hit_pct", "read_bytes", "written_bytes"),
     "fabric": ("l2_hit_pct", "read_bytes", "written_bytes"),
@@ -56,8 +57,8 @@ class ChangeCause(Reason[ChangeCode], frozen=True):
     """What explains a change of time.
 
     Attributes:
-        limit: The key of the limit that explains it; "" for none.
-        evidence: Further numbers that moved with it, in words.
+        limit: The key of the limit that explains it; "" if there is none.
+        evidence: Other numbers that moved with it, in words.
     """
 
     limit: str = ""
@@ -77,14 +78,14 @@ class _Change:
         return self.after if self.ratio > 1 else self.before
 
     def values(self, key: str) -> tuple[float, float] | None:
-        """Return a metric before and after, if both are known and made by the same formula."""
+        """Return a metric before and after, if both are known and computed by the same formula."""
         old, new = self.before.values.get(key), self.after.values.get(key)
         if old is None or new is None or old.value is None or new.value is None or old.formula != new.formula:
             return None
         return old.value, new.value
 
     def accounts(self, ratio: float) -> bool:
-        """Whether something that changed by this ratio accounts for most of the change, and not for far more."""
+        """Whether a change by this ratio accounts for most of the kernel's change, but not for much more."""
         if ratio <= 0:
             return False
         part = math.log(ratio) / math.log(self.ratio)
@@ -96,7 +97,7 @@ def cause_of(before: KernelProfile, after: KernelProfile, ratio: float) -> Chang
 
     Args:
         before: The kernel in the earlier profile.
-        after: The same in the later one, on an equal GPU.
+        after: The kernel in the later profile, on the same GPU model.
         ratio: Median time after over before.
     """
     if abs(ratio - 1) < UNCHANGED:
@@ -106,7 +107,7 @@ def cause_of(before: KernelProfile, after: KernelProfile, ratio: float) -> Chang
 
 
 def _causes(change: _Change) -> Iterator[ChangeCause]:
-    """Yield what may explain the change, the most telling first; at least one."""
+    """Yield possible explanations of the change, the most informative first; at least one."""
     before, after = change.before, change.after
     scratch = [each.resources["scratch_bytes"] or 0 for each in (before, after)]
     if (scratch[1] - scratch[0]) * (change.ratio - 1) > 0:
@@ -130,14 +131,14 @@ def _causes(change: _Change) -> Iterator[ChangeCause]:
 
 
 def _wastes(change: _Change) -> Iterator[tuple[float, ChangeCause]]:
-    """Yield the wastes that the slower side has more of, the largest growth first, each with how many times more."""
+    """Yield the wastes that are larger on the slower side, the largest growth first, each with its growth."""
     found = {each.key: each for each in change.slower.findings if each.waste}
     grown = []
     for metric, (_, rule) in wastes().items():
         both = change.values(metric)
         if rule not in found or both is None or min(both) < 0:
             continue
-        # Fewer lanes are the waste, more of anything else.
+        # For active lanes a lower value is the waste; for all other metrics a higher one.
         is_more = (both[1] > both[0]) == (metric != "valu_active_lanes")
         ratio = max(both) / min(both) if min(both) > 0 else math.inf
         if is_more == (change.ratio > 1) and ratio >= _GREW:
@@ -150,7 +151,7 @@ def _wastes(change: _Change) -> Iterator[tuple[float, ChangeCause]]:
 
 
 def _bytes(change: _Change) -> Iterator[ChangeCause]:
-    """Yield the bytes moved, if they account for the change where no limit is near."""
+    """Yield the bytes moved, if they account for the change and no limit is near."""
     both = [change.values(name) for name in ("read_bytes", "written_bytes")]
     old, new = (sum(each[side] for each in both if each) for side in (0, 1))
     if old > 0 and change.accounts(new / old):
@@ -166,12 +167,12 @@ def _moved(both: tuple[float, float], unit: str) -> str:
 
 
 def _work_items(kernel: KernelProfile) -> float:
-    """Return the work-items of a launch; 0 where launches differ."""
+    """Return the work-items of a launch; 0 if launches differ."""
     return float(kernel.grids[0][0]) if len(kernel.grids) == 1 else 0.0
 
 
 def _clock(change: _Change) -> Iterator[ChangeCause]:
-    """Yield the clock, if the same number of cycles took another time."""
+    """Yield the clock, if the same number of cycles took a different time."""
     cycles = [each.counters.get("GRBM_GUI_ACTIVE", 0.0) for each in (change.before, change.after)]
     times = [each.time_ns[50] for each in (change.before, change.after)]
     if min(cycles) <= 0 or min(times) < _LONG_ENOUGH_NS:
@@ -205,7 +206,7 @@ def _limits(change: _Change) -> Iterator[ChangeCause]:
 
 
 def _shift(before: Bound, after: Bound, ratio: float) -> str:
-    """Return how far a limit moved: "LDS busy 23 → 79 %", or by how much its work at an equal share."""
+    """Return how far a limit moved ("LDS busy 23 → 79 %") or, at an equal share, by how much its work changed."""
     if abs(after.pct - before.pct) >= POINTS:
         return f"{after.label} {before.pct:.0f} → {after.pct:.0f} %"
     work = 100 * (after.pct * ratio / before.pct - 1)
@@ -214,7 +215,7 @@ def _shift(before: Bound, after: Bound, ratio: float) -> str:
 
 
 def _evidence(change: _Change, key: str) -> Iterator[str]:
-    """Yield the metrics that belong to a limit and moved."""
+    """Yield the metrics of a limit that moved."""
     for name in _EVIDENCE.get(key, ()):
         both = change.values(name)
         if both and abs(both[1] - both[0]) > 0.05 * max(map(abs, both)):
@@ -223,7 +224,7 @@ def _evidence(change: _Change, key: str) -> Iterator[str]:
 
 
 def _waves(change: _Change) -> Iterator[ChangeCause]:
-    """Yield occupancy and waiting, if they moved against or with the time."""
+    """Yield occupancy and waiting if they moved, with the time or against it."""
     slower = change.ratio > 1
     occupancy = change.values("achieved_occupancy_pct")
     if occupancy and abs(occupancy[1] - occupancy[0]) >= POINTS and (occupancy[1] < occupancy[0]) == slower:

@@ -1,4 +1,4 @@
-"""``rocattn report PATH…``: report on a profiler's files, as HTML, Markdown, JSON and a trace."""
+"""``rocattn report PATH…``: report on a profiler's files as HTML, Markdown, JSON and a trace."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.ingest.table import Profile
     from rocattn_profiling.profile.report.records import ProfileReport
 
-MOST_REASONS = 5  # of files that are not read, when there is nothing else to say
+MOST_REASONS = 5  # reasons printed for files that were not read, if nothing else was found
 FILES = {"html": "profile.html", "md": "profile.md", "json": "profile.json", "trace": "trace.json"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for profiles; the rest of ``rocattn report`` is about records."""
+    """Add the options for profiles; the other options of ``rocattn report`` are for records."""
     group = parser.add_argument_group("of profiles")
     group.add_argument(
         "paths", nargs="*", metavar="PATH",
-        help="what rocprofv3, rocprof, rocprofv2, rocprof-compute or `rocattn profile` wrote: files or folders",
+        help="files or folders written by rocprofv3, rocprof, rocprofv2, rocprof-compute or `rocattn profile`",
     )  # fmt: skip
     group.add_argument(
         "--per", choices=("kernel", "dispatch"), default="kernel", help="one row for each (default kernel)"
     )
     group.add_argument(
         "--gpu", metavar="NAME",
-        help="the GPU, where the files do not name it: MI300X, 'RX 7900 XT', 'MI300X CPX', or a target: gfx1151",
+        help="the GPU, if the files do not name it: MI300X, 'RX 7900 XT', 'MI300X CPX', or a target: gfx1151",
     )  # fmt: skip
     group.add_argument(
         "--peak", nargs="+", default=[], metavar="NAME=RATE",
-        help="a peak to compare with, in place of the files' and tables': hbm=4.2TB/s, fp16=1307TFLOP/s",
+        help="a peak that replaces the one in the files or tables: hbm=4.2TB/s, fp16=1307TFLOP/s",
     )  # fmt: skip
     group.add_argument(
         "--plans", nargs="+", default=[], metavar="FILE",
-        help="plans of `rocattn plan --json` or a plan log: says which attention problem each dispatch solved "
+        help="plans of `rocattn plan --json` or a plan log, which identify the attention problem of each dispatch "
         "(default: the plan logs among PATH)",
     )  # fmt: skip
     group.add_argument(
-        "--kernel", metavar="REGEX", default="", help="only kernels whose name matches (as printed, or in part)"
+        "--kernel", metavar="REGEX", default="", help="only kernels whose name matches (as printed, or part of it)"
     )
     group.add_argument("--launches", metavar="RANGE", default="", help="these launches per kernel: 3, 2-10, [2-10,15]")
     group.add_argument("--gpu-id", type=int, metavar="N", help="only the GPU with this number, as in the report")
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         return OK
     comparison = None
     if arguments.against:
-        # Launches of two runs cannot be paired, so kernels are compared, whatever --per is.
+        # Launches of two runs cannot be paired, so kernels are compared, whatever --per says.
         before = _report(arguments.against, arguments, "kernel")
         after = report if report.per == "kernel" else _report(arguments.paths, arguments, "kernel")
         assert before is not None
@@ -111,7 +111,7 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     """Read paths and compute their report; a missing path is an error before anything is read.
 
     Returns:
-        None where the files have a profiler's statistics only, which are shown as they are.
+        None if the files only have a profiler's statistics, which are printed unchanged.
     """
     from rocattn_profiling.profile.ingest import read
     from rocattn_profiling.profile.metrics.attribution import read_plans
@@ -129,7 +129,7 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
         if len(profile.summaries):
             of_launches = arguments.launches or arguments.gpu_id is not None or arguments.plans or per == "dispatch"
             if arguments.against or of_launches or arguments.gpu or arguments.peak:
-                raise CommandError("the files have statistics only: they name no launch", NOT_MEASURED)
+                raise CommandError("the files have statistics only, not single launches", NOT_MEASURED)
             _show_statistics(profile, arguments.kernel, as_json=arguments.json)
             return None
         _say_why_nothing(profile, [line for path in roots for line in _not_collected(path)])
@@ -141,7 +141,8 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     for path in roots:
         profile = _as_collected(profile, path)
     profile, chosen = _chosen(profile, arguments)
-    part = chosen if arguments.kernel or arguments.launches else ""  # all launches of one GPU fill its time
+    # With --gpu-id alone, all launches of that GPU are kept, so its busy time is still known.
+    part = chosen if arguments.kernel or arguments.launches else ""
     report = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans), peaks=peaks, chosen=part)
     if peaks:
         report.problems.insert(0, f"peaks from --peak, not from tables or files: {', '.join(arguments.peak)}")
@@ -152,7 +153,7 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
 
 
 def _show_statistics(profile: Profile, kernel: str, *, as_json: bool) -> None:
-    """Print a profiler's own statistics: kernels with calls and times, of which no launch is known."""
+    """Print a profiler's own statistics: kernels with calls and times, without single launches."""
     from rocattn_profiling.pages.quantities import quantity
     from rocattn_profiling.profile.report.names import matching, short_name
     from rocattn_profiling.profile.report.verdict import COLLECT
@@ -175,11 +176,11 @@ def _show_statistics(profile: Profile, kernel: str, *, as_json: bool) -> None:
     )
     for problem in profile.problems:
         say(f"note: {problem}")
-    say(f"statistics only: no launch is known, so there are no limits, and no busy share of the GPU ({COLLECT})")
+    say(f"statistics only: without single launches, limits and the GPU's busy share are unknown ({COLLECT})")
 
 
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> tuple[Profile, str]:
-    """Return the part of a profile that was asked for, and how much it is: "12 of 43,915 launches (--kernel gemm)"."""
+    """Return the part of a profile that was asked for, and its size: "12 of 43,915 launches (--kernel gemm)"."""
     from rocattn_profiling.pages.render import count
     from rocattn_profiling.profile.ingest.choice import LaunchChoice, gpus, ranges_of
     from rocattn_profiling.profile.metrics.launches import find_launches
@@ -204,7 +205,7 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> tuple[Profile, s
 
 
 def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
-    """Print the gaps of a collection, the problems of the files, and why the first few other files were not read."""
+    """Print the gaps of a collection, the problems of the files and the first reasons why other files were not read."""
     from rocattn_profiling.pages.render import count
 
     wrong = {problem.file for problem in profile.problems}
@@ -218,7 +219,7 @@ def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
 
 
 def _not_collected(folder: Path) -> list[str]:
-    """Return a line for each incomplete pass of a collection by `rocattn profile`, with the reason."""
+    """Return a line with the reason for each incomplete pass of a `rocattn profile` collection."""
     collection = _collection(folder)
     if collection is None:
         return []
@@ -234,14 +235,14 @@ def _not_collected(folder: Path) -> list[str]:
 
 
 def _collection(folder: Path) -> Collection | None:
-    """Return the collection by `rocattn profile` in a folder, if there is one."""
+    """Return the `rocattn profile` collection in a folder, if there is one."""
     from rocattn_profiling.profile.collect.store import PROFILE, read_profile
 
     return read_profile(folder / PROFILE) if (folder / PROFILE).is_file() else None
 
 
 def _as_collected(profile: Profile, folder: Path) -> Profile:
-    """Return a profile whose kernel trace, which no profiler filters, is cut to the launches that were counted."""
+    """Return a profile whose kernel trace, which no profiler filters, contains only the launches that were counted."""
     from rocattn_profiling.profile.collect.passes import TIMING
     from rocattn_profiling.profile.ingest.choice import LaunchChoice, gpus, ranges_of
     from rocattn_profiling.profile.report.names import matching
@@ -256,13 +257,13 @@ def _as_collected(profile: Profile, folder: Path) -> Profile:
     )
     choice = LaunchChoice(kernels, ranges_of(collection.launches) if collection.launches else (), passes=traced)
     counted = set(rows["agent"][~rows["pass"].isin(traced)].dropna())
-    if collection.gpu is not None and counted:  # its index among all GPUs is no number of the profiler's
+    if collection.gpu is not None and counted:  # the collection's index of the GPU is not the profiler's number
         choice = replace(choice, gpu=next(number for number, agents in gpus(profile).items() if counted & {*agents}))
     return choice.of(profile)
 
 
 def _plan_logs(paths: list[Path]) -> list[Path]:
-    """Return the plan logs that `rocattn profile` left: of one pass, as every pass runs the same."""
+    """Return the plan logs of a `rocattn profile` collection: one pass's, because all passes run the same program."""
     logs = sorted(log for path in paths if path.is_dir() for log in path.rglob("plans.jsonl"))
     return logs[:1]
 
@@ -271,7 +272,7 @@ def _list_files(paths: Sequence[str], *, as_json: bool) -> int:
     """List these files and folders, as a table on stderr or as JSON on stdout.
 
     Returns:
-        The exit status: 3 if none of them contains a measurement.
+        The exit status: 3 if no file contains a measurement.
     """
     from rocattn_profiling.profile.ingest import describe
 

@@ -1,4 +1,4 @@
-"""Two profiles side by side: which kernels changed in time, why, and which metrics changed with them."""
+"""Comparison of two profiles: which kernels changed in time, why, and which metrics changed with them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     _Side = list[KernelProfile]
 
 MOVED = 0.05
-"""Relative change from which a metric is reported; two runs of one program differ by less."""
+"""Smallest relative change of a metric that is reported; two runs of one program differ by less."""
 CHANGES = 3
-"""Number of kernels that are named first."""
+"""Number of kernels that are listed first."""
 NAMED = 60
-"""Characters of a kernel's name in a sentence."""
+"""Length of a kernel's name in a sentence, in characters."""
 NAME, INSTANCE, LEFT_OVER, ASKED = "name", "instance", "left over", "--pair"
-"""What makes two kernels a pair."""
+"""How two kernels were paired."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """One metric of both profiles."""
+    """One metric in both profiles."""
 
     before: MetricValue
     after: MetricValue
@@ -45,13 +45,13 @@ class KernelPair:
     """One kernel in both profiles.
 
     Attributes:
-        before, after: Its profiles; None if it did not run.
+        before, after: Its profiles; None if the kernel did not run.
         number: Its number in the later profile's report, else in the earlier one's.
         ratio: Median time after over before; None if either is missing, or the GPUs differ.
         cause: What explains the change; None without a ratio, and for the HIP runtime's own kernels.
         moves: Metrics that changed, the largest change first.
         not_comparable: Metrics computed by different formulas, whose difference is meaningless.
-        paired_by: What makes them a pair: "name", "instance", "left over" or "--pair"; "" for none.
+        paired_by: How they were paired: "name", "instance", "left over" or "--pair"; "" if unpaired.
     """
 
     before: KernelProfile | None
@@ -65,7 +65,7 @@ class KernelPair:
 
     @property
     def launched(self) -> str:
-        """Its blocks and its GPU, in words."""
+        """Its blocks and its GPU, as text."""
         kernel = self.after or self.before
         return "; ".join(filter(None, [kernel.shape.text, kernel.where])) if kernel else ""
 
@@ -83,20 +83,20 @@ class KernelPair:
 
     @property
     def is_other_instance(self) -> bool:
-        """Whether the sides differ in template arguments or parameters."""
+        """Whether template arguments or parameters differ between the sides."""
         return bool(self.before and self.after and self.before.name != self.after.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileComparison:
-    """Two profiles side by side.
+    """Comparison of two profiles.
 
     Attributes:
-        pairs: Their kernels, in descending order of the change of their total time.
-        gpus: The GPUs before and after if they differ, else None: times on two GPUs are not one change.
+        pairs: Their kernels, by descending change of total time.
+        gpus: The GPUs before and after if they differ, else None: times on different GPUs are not comparable.
         coverage: How many kernels were compared, and what was not.
-        named: The pairs that are named first: of those on both sides the first few, the HIP runtime's own left out.
-        lines: What changed, in words: one line for each of `named`, then what else there is; at least one.
+        named: The pairs that are listed first: the first few present on both sides, without the HIP runtime's kernels.
+        lines: What changed, as text: one line for each of `named`, then the rest; at least one.
     """
 
     pairs: list[KernelPair]
@@ -112,15 +112,15 @@ class ProfileComparison:
 
 
 def compare(before: ProfileReport, after: ProfileReport, asked: Sequence[str] = ()) -> ProfileComparison:
-    """Match kernels, in descending order of the change of their total time (`_matched`).
+    """Match kernels, by descending change of total time (`_matched`).
 
     Args:
         before: The earlier profile.
         after: The later one.
-        asked: Pairs of kernels of different names, "A=B" (`names.matching`), which come first.
+        asked: Pairs of kernels with different names, "A=B" (`names.matching`), which come first.
 
     Raises:
-        RocattnError: When such a pair names no kernel, or several.
+        RocattnError: If a name in such a pair matches no kernel, or several.
     """
     number_of = {id(kernel): number for each in (before, after) for number, kernel in enumerate(each.kernels, 1)}
     gpus = differing_gpus(before, after)
@@ -136,7 +136,7 @@ def compare(before: ProfileReport, after: ProfileReport, asked: Sequence[str] = 
     pairs.sort(key=lambda pair: (pair.paired_by != ASKED, -weight(pair), pair.name, pair.label))
     both = [pair for pair in pairs if pair.before and pair.after]
     alone = len(pairs) - len(both)
-    both = [pair for pair in both if pair.after and not pair.after.kind]  # not the runtime's copies and fills
+    both = [pair for pair in both if pair.after and not pair.after.kind]  # without the runtime's copies and fills
     named = [] if gpus else both[:CHANGES]
     lines = [headline(pair) for pair in named]
     if gpus:
@@ -150,7 +150,7 @@ def compare(before: ProfileReport, after: ProfileReport, asked: Sequence[str] = 
 
 
 def _coverage(pairs: list[KernelPair], gpus: tuple[str, str] | None) -> Coverage:
-    """Return how many kernels were compared in time; a metric that only one side has was not compared, either."""
+    """Return how many kernels' times were compared, and which metrics only one side has."""
     of: list[tuple[str, str, Reason[str]]] = []
     for pair in pairs:
         if pair.before is None or pair.after is None:
@@ -178,17 +178,17 @@ def _value(of: MetricValue | None) -> float | None:
 def _matched(
     before: _Side, after: _Side, asked: Sequence[str]
 ) -> list[tuple[KernelProfile | None, KernelProfile | None, str]]:
-    """Return the kernels of both sides in pairs, each with what makes it one; those without a partner are the last.
+    """Return the kernels of both sides in pairs, each with how it was paired; unpaired kernels come last.
 
-    Kernels match by name, problem, shape and GPUs. What is left over matches with less: on other GPUs of the run; the
-    only shape of a kernel; a function's only instance (a tile's size is a template argument, or a part of the name);
-    and where one kernel is left on each side, launched with equal blocks, these two.
+    Kernels match by name, problem, shape and GPU. The remaining kernels match by less: on other GPUs of the run; as the
+    only shape of a kernel; as a function's only instance (a tile's size is a template argument, or part of the name);
+    and if one kernel remains on each side, launched with equal blocks, as the only candidates.
     """
     old, new = list(before), list(after)
     pairs: list[tuple[KernelProfile | None, KernelProfile | None, str]] = []
 
     def match(how: str, key: Callable[[KernelProfile], object]) -> None:
-        """Pair those that alone have a key on their side."""
+        """Pair the kernels whose key is unique on each side."""
         ours, theirs = ({each: [k for k in side if key(k) == each] for each in map(key, side)} for side in (old, new))
         for each, (kernel, *more) in theirs.items():
             if not more and len(ours.get(each, ())) == 1:
@@ -204,7 +204,7 @@ def _matched(
         match(ASKED, partial(_unless, others, lambda _: "it"))
     match(NAME, lambda k: (k.name, k.label, k.shape, k.where))
     match(NAME, lambda k: (k.name, k.label, k.shape))
-    # A GPU that has a row on one side only ran the same work as the others do on the other side.
+    # A row for a GPU on one side only: this GPU ran the same work as the other GPUs on the other side.
     asked_for = [id(kernel) for *both, how in pairs if how == ASKED for kernel in both]
     for side, there, is_new in ((new, before, True), (old, after, False)):
         for kernel in list(side):
@@ -221,12 +221,12 @@ def _matched(
 
 
 def _unless(others: Mapping[int, int], key: Callable[[KernelProfile], object], kernel: KernelProfile) -> object:
-    """Return a kernel's key; for each of the others one that nothing else has."""
+    """Return a kernel's key if the kernel is a candidate, otherwise a key that is unique."""
     return others.get(id(kernel)) or key(kernel)
 
 
 def _sides(text: str, before: _Side, after: _Side) -> list[str]:
-    """Return the two kernels of "A=B"; an operator's name may have a "=" of its own."""
+    """Return the two kernels of "A=B"; an operator's name may itself contain "="."""
     wrong = RocattnError(f"--pair {text}: name a kernel of the earlier profile and one of the later, A=B")
     for at in [place for place, each in enumerate(text) if each == "="]:
         found = []
@@ -245,7 +245,7 @@ def _sides(text: str, before: _Side, after: _Side) -> list[str]:
 
 
 def _said(pair: KernelPair) -> str:
-    """Return that two kernels of other names are a pair because no others are left."""
+    """Say that two kernels with different names were paired because no others are left."""
     names = [short_name(kernel.name, NAMED) if kernel else "" for kernel in (pair.before, pair.after)]
     return f"the only unmatched kernels, launched with the same blocks, are a pair: {names[0]} before, {names[1]} after"
 
@@ -255,7 +255,7 @@ def _work(kernel: KernelProfile) -> tuple[object, ...]:
 
 
 def differing_gpus(before: ProfileReport, after: ProfileReport) -> tuple[str, str] | None:
-    """Return the GPUs of two profiles if they are known and differ."""
+    """Return the GPUs of two profiles if they are known to differ."""
     names = [" and ".join(sorted({device.name for device in report.devices})) for report in (before, after)]
     return (names[0], names[1]) if all(names) and names[0] != names[1] else None
 
@@ -301,7 +301,7 @@ def _pair(
 
 
 def to_json(comparison: ProfileComparison) -> list[dict[str, object]]:
-    """Return the comparison as JSON-ready values; ``change`` is relative to the larger of both."""
+    """Return the comparison as JSON-ready values; ``change`` is relative to the larger side."""
     return [
         {
             "kernel": pair.name,

@@ -1,4 +1,4 @@
-"""Findings: the limit that bounds a kernel, and the rules of ``findings.toml``, the largest gain first."""
+"""Findings: the limit that bounds a kernel and the rules of ``findings.toml``, the largest gain first."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OF_KERNEL = frozenset(
         "waits", "stalled_pct", "times_the_others", "long_excess",
     }
 )  # fmt: skip
-"""Names in rules, in addition to metrics and constants of the GPU."""
+"""Names that rules can use in addition to metrics and constants of the GPU."""
 WORDS = frozenset({"limiter", "bound", "arch", "place", "others", "long", "median", LINES})
 TOO_LOW = " (per-cycle values are too low: on a kernel this short they include the profiler's own cycles)"
 LARGE = 0.25
-"""Part of a kernel's time from which a waste comes before what is true of most kernels (`last`)."""
+"""Share of a kernel's time from which a waste comes before rules that apply to most kernels (`last`)."""
 _RANK_WAITING, _OF_LIMIT = 0.5, 0.99
-_NEXT = 0.5  # share of the nearest limit's from which the second nearest is mentioned
+_NEXT = 0.5  # the second-nearest limit is mentioned from this fraction of the nearest one's share
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Rule:
     def apply(
         self, numbers: Mapping[str, float], bounds: Bounds, words: Mapping[str, str], too_low: AbstractSet[str]
     ) -> KernelFinding | None:
-        sides = ends(numbers)  # what differs between launches must hold for all of them
+        sides = ends(numbers)  # if launches differ, the condition must be true for all of them
         if not all(each.holds(side) for each in self.when for side in sides):
             return None
         if any(each.holds(side) for each in self.unless for side in sides):
@@ -76,11 +76,11 @@ class _Rule:
         gain = float(np.clip(evaluate(self.gain, ends(known)), 0, most)) if self.gain and is_bounded else None
         part = evaluate(self.rank, ends(known)) if gain is None else gain
         rank, shown_gain = _of_all(gain, part, numbers)
-        rank *= _OF_LIMIT if gain == most else 1  # the limit that leaves no more comes first
+        rank *= _OF_LIMIT if gain == most else 1  # of several limits, the one that leaves no more to gain comes first
         command = fill(self.next, known, words) if places(self.next) <= known.keys() | words.keys() else ""
         inputs = {name: float(known[name]) for name in sorted(used)}
         if is_too_low:
-            shown_gain = None  # it would be too low a bound
+            shown_gain = None  # as an upper bound it would be too low
         return KernelFinding(
             self.key, self.title, sentence, shown_gain, rank, inputs, command, is_too_low,
             waste=part if self.waste else 0.0,
@@ -101,12 +101,12 @@ def find(
     """Return the findings of one kernel: the limit that bounds it and the rules that apply, the largest gain first.
 
     Args:
-        numbers: Metrics by key, constants of the GPU, and the known names of `OF_KERNEL`, its limits left out.
-        bounds: How near it is to its limits.
-        limiter: The occupancy calculator's sentence; "" if there is none.
-        too_low: The numbers that are too low: per cycle, with the profiler's own cycles included.
+        numbers: Metrics by key, constants of the GPU, and the known names of `OF_KERNEL` except its limits.
+        bounds: How close it is to its limits.
+        limiter: The occupancy calculator's sentence; "" for none.
+        too_low: Per-cycle numbers that are too low because they include the profiler's own cycles.
         arch: The GPU's architecture; "" if unknown.
-        words_of_launches: The words "place", "others", "long" and "median" of the rules, as far as there are any.
+        words_of_launches: The rules' words "place", "others", "long" and "median", if any.
         sampled: Whether the profile has its PC samples or a thread trace.
     """
     nearest = bounds.nearest
@@ -117,7 +117,7 @@ def find(
         "uncounted": float(len(bounds.uncounted)),
         "uncountable": float(len(bounds.uncountable)),
     }
-    words = {"limiter": limiter[:1].upper() + limiter[1:], "bound": ""}  # the limiter is a sentence of its own there
+    words = {"limiter": limiter[:1].upper() + limiter[1:], "bound": ""}  # findings use the limiter as a full sentence
     words |= {LINES: lines_command(arch, sampled=sampled)} | dict(words_of_launches or {})
     if arch:
         words["arch"] = arch
@@ -140,12 +140,12 @@ def find(
 
 
 def wastes() -> dict[str, tuple[str, str]]:
-    """Return what the rules of wastes look at: metric -> what its counters measure, in words, and the rule's key."""
+    """Return the inputs of the waste rules: metric -> what its counters measure, in words, and the rule's key."""
     return {rule.cause: (rule.waste, rule.key) for rule in _rules() if rule.waste}
 
 
 def bound_sentence(bounds: Bounds) -> str:
-    """Return a sentence with the limit that bounds a kernel, the observations about it, and the next limit."""
+    """Return a sentence with the limit that bounds a kernel, the observations on it, and the next limit."""
     nearest, *others = bounds.known
     after = others[0] if others and others[0].pct >= _NEXT * nearest.pct else None
     parts = [nearest.notes, nearest.advice, f"next is {after.short}" if after else ""]
@@ -157,7 +157,7 @@ def _rules() -> tuple[_Rule, ...]:
     """Read ``findings.toml``.
 
     Raises:
-        RuleError: When a rule refers to an unknown name, or a condition is not a comparison.
+        RuleError: If a rule refers to an unknown name, or a condition is not a comparison.
     """
     text = files(__package__).joinpath("findings.toml").read_text("utf-8")
     known = {metric.key for metric in definitions().metrics} | CONSTANTS | OF_KERNEL
@@ -173,7 +173,7 @@ def _rules() -> tuple[_Rule, ...]:
         if gain is None and "rank" not in table:
             raise RuleError(f"the finding {key} must have a gain or a rank")
         if ("waste" in table) != ("cause" in table):
-            raise RuleError(f"the finding {key} must say of a waste which metric it grows with, and of nothing else")
+            raise RuleError(f"the finding {key} must have both `waste` and `cause`, or neither")
         eases = frozenset(table.get("eases", ()))
         rule = _Rule(
             key, table["title"], when, unless, table["says"], let, gain, Formula.parse(str(table.get("rank", 0))),
@@ -184,6 +184,6 @@ def _rules() -> tuple[_Rule, ...]:
         names |= {name for formula in let.values() for name in formula.names} | rule.rank.names | ({rule.cause} - {""})
         names |= (places(rule.says) | places(rule.next)) - WORDS - set(let)
         if unknown := sorted((names - known) | (eases - eased)):
-            raise RuleError(f"the finding {key} names {', '.join(unknown)}, which nothing gives")
+            raise RuleError(f"the finding {key} refers to unknown names: {', '.join(unknown)}")
         rules.append(rule)
     return tuple(rules)

@@ -1,4 +1,4 @@
-"""Findings of all kernels, one group for each rule: what to do first, what it gains at most, and what proves it."""
+"""Findings of all kernels, grouped by rule: what to do first, its maximum gain and the evidence."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from rocattn_profiling.profile.report.records import KernelFinding, KernelProfil
 from rocattn_profiling.profile.report.waits import share_of, who_is_late
 
 WORTH = 0.01
-"""Share of all kernels' time below which a group is folded: it is counted, not shown."""
+"""Share of all kernels' time below which a group is folded: counted, but not shown."""
 COPIES = "runtime-copies"
 COLLECTIVES = "collectives"
 TITLES: dict[Kind, str] = {"runtime": "copies and fills of the HIP runtime", "collective": "collectives"}
-"""What kernels are called whose time is not their own work."""
-_COPIES_WORTH = 0.1  # share of all time from which copies and fills are a finding: every program has some
-_RARE = 0.5  # copies per launch of a kernel below which they may be of the set-up
-_SMALL_NS = 50e3  # a collective of less than this is latency: at 300 GB/s it moved less than 15 MB
-_MANY = 10  # launches from which that is known
-_MOST_NAMED = 6  # kernels named by number in a group
+"""Names for kernels that do no work of their own."""
+_COPIES_WORTH = 0.1  # share of all time from which copies and fills are a finding; every program has some
+_RARE = 0.5  # copies per kernel launch below which they may belong to the setup
+_SMALL_NS = 50e3  # shorter collectives are dominated by latency: at 300 GB/s this is less than 15 MB
+_MANY = 10  # minimum number of launches for that conclusion
+_MOST_NAMED = 6  # kernels listed by number in a group
 _MOST_COUNTERS = 6
 _IF_SET_UP = "; ignore this if only the setup copies"
 
 
 @dataclass(frozen=True)
 class FindingGroup:
-    """What one rule found, in one kernel or in several.
+    """What one rule found, in one or more kernels.
 
     Attributes:
         key: The rule, or the limit: "lds-bound".
@@ -39,12 +39,12 @@ class FindingGroup:
         kernels: Their numbers in the report, the longest first.
         share: Their share of all kernels' time; None without times.
         sentence: The finding, with the numbers of the kernel that could gain most.
-        gain: Upper bound of the gain, as a share of all kernels' time; None if it is not known.
+        gain: Upper bound of the gain, as a share of all kernels' time; None if unknown.
         rank: Sort key.
         counters: Counters behind it and their means over the launches of the kernel that could gain most.
-        command: What to run to find the cause; "" for nothing in particular.
-        less: What gains more than the bound, which is for the same work: "fewer LDS cycles"; "" for nothing.
-        noun: What a row of the report is: "kernel", or "launch".
+        command: Command that finds the cause; "" for none.
+        less: What gains more than the bound, which assumes the same work: "fewer LDS cycles"; "" for nothing.
+        noun: What a row of the report is: "kernel" or "launch".
     """
 
     key: str
@@ -61,18 +61,18 @@ class FindingGroup:
 
     @property
     def is_small(self) -> bool:
-        """Whether it is worth less than `WORTH`: by its gain; without one, or if less work gains more, by its time."""
+        """Whether it is worth less than `WORTH`, by gain; by time if the gain is unknown or less work gains more."""
         worth = self.share if self.gain is None or self.less else self.gain
         return worth is not None and worth < WORTH
 
     @property
     def is_named(self) -> bool:
-        """Whether it is of kernels whose time is not their own work, which the terminal's table does not list."""
+        """Whether its kernels do no work of their own; the terminal's table does not list these."""
         return self.key in {COPIES, COLLECTIVES}
 
     @property
     def who(self) -> str:
-        """The kernels: "kernel 1", "kernels 1, 3" or "22 kernels"; or what they are."""
+        """Its kernels: "kernel 1", "kernels 1, 3" or "22 kernels"; or what they are."""
         if self.is_named:
             return self.title
         return named(self.kernels, self.noun, _MOST_NAMED)
@@ -87,7 +87,7 @@ class FindingGroup:
 
     @property
     def text(self) -> str:
-        """The finding in words; of several kernels first what they have in common."""
+        """The finding as text; for several kernels, what they have in common comes first."""
         if len(self.kernels) == 1 or self.is_named:
             return self.sentence
         return f"{self.title}. Most to gain, {self.noun} {self.kernels[0]}: {self.sentence}"
@@ -99,7 +99,7 @@ class FindingGroup:
 
 
 def named(numbers: Sequence[int], noun: str, most: int) -> str:
-    """Return rows of the report in words: "kernel 1", "launches 1, 3", or "22 kernels" where they are more."""
+    """Return rows of the report as text: "kernel 1", "launches 1, 3", or "22 kernels" if there are more."""
     many = "launches" if noun == "launch" else f"{noun}s"
     if len(numbers) > most:
         return count(len(numbers), noun, many)
@@ -121,20 +121,20 @@ def amount(value: float) -> str:
 
 
 def complete(report: ProfileReport, command: str) -> str:
-    """Return a command with the profile's own files and program in the places of PATH and COMMAND, if known."""
+    """Return a command with PATH and COMMAND replaced by the profile's files and program, if known."""
     text = command.replace("PATH", " ".join(map(shlex.quote, report.paths)) or "PATH")
     return text.replace("-- COMMAND", f"-- {shlex.join(report.command) or 'COMMAND'}")
 
 
 def group_findings(report: ProfileReport) -> list[FindingGroup]:
-    """Return the findings of a report by rule, the largest gain first; small ones (`is_small`) among them."""
+    """Return the findings of a report by rule, the largest gain first; includes small ones (`is_small`)."""
     by_rule: dict[tuple[str, str], list[tuple[int, KernelProfile, KernelFinding]]] = {}
     for number, kernel in enumerate(report.kernels, 1):
         for finding in kernel.findings:
             by_rule.setdefault((finding.key, finding.title), []).append((number, kernel, finding))
     groups = [*(_group(members, report) for members in by_rule.values()), *_collectives(report)]
     ordered = sorted(groups, key=lambda group: (-group.rank, group.key))
-    for copies in _copies(report):  # never first: the kernels are what the report is about
+    for copies in _copies(report):  # never first: the report is about kernels
         longer = sum(group.rank >= copies.rank for group in ordered)
         ordered.insert(max(longer, min(len(ordered), 1)), copies)
     return ordered
@@ -184,9 +184,9 @@ def of_kind(report: ProfileReport, kind: Kind) -> list[tuple[int, KernelProfile]
 
 
 def _collectives(report: ProfileReport) -> list[FindingGroup]:
-    """Return the collectives as a finding: what of them is exposed, who makes others wait, and what to do.
+    """Return the collectives as a finding: how much is exposed, which rank delays the others, and what to do.
 
-    Exposed time is an upper bound of the gain: as much as overlap could hide.
+    Exposed time is an upper bound of the gain: overlap could hide all of it.
     """
     own, time = of_kind(report, "collective"), report.timeline
     if report.per != "kernel" or not own:

@@ -1,11 +1,11 @@
 """Hot spots: PC samples and thread traces by source line and instruction, with what the waves wait for.
 
-Three methods say different things, so they are never added up. Stochastic samples (MI300 and later) are exact: each
-says whether the wave issued an instruction in that cycle, or why not. Host-trap samples have skid: the wave is sampled
-up to two instructions late (rocprofiler-sdk's using-pc-sampling.rst), and without a reason; that it waits is concluded
-from the instruction it stands at. A thread trace has the cycles of every instruction, of a few waves.
+The three methods measure different things, so their counts are never added. Stochastic samples (MI300 and later) are
+exact: each says whether the wave issued an instruction in that cycle, or why not. Host-trap samples have skid and no
+reason: the wave is sampled up to two instructions late (rocprofiler-sdk's using-pc-sampling.rst), and a wait is
+inferred from the sampled instruction. A thread trace has the cycles of every instruction, for a few waves.
 
-The reasons' meanings are those of cdna3-cdna4-pc-sampling.rst of rocprofiler-sdk. Each line also has its static cost:
+The reasons' meanings are those of rocprofiler-sdk's cdna3-cdna4-pc-sampling.rst. Each line also has its static cost:
 the cycles that a lone wave needs to issue its instructions once (`rocattn_profiling.kernels.model`).
 """
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHARE = 0.25
-"""Part of a kernel's samples that one cause on one line has to have to be a finding."""
+"""Minimum share of a kernel's samples with one cause on one line that makes a finding."""
 LINES = 15
-"""Lines of a kernel, and instructions of a line, that a page shows."""
+"""Number of lines per kernel, and of instructions per line, that a page shows."""
 ON_TERMINAL = 2
-"""Kernels whose hot spots the terminal shows."""
-_FRAMES = " -> "  # rocprofiler-sdk's separator of a line and the lines that it is inlined into
+"""Number of kernels whose hot spots the terminal shows."""
+_FRAMES = " -> "  # rocprofiler-sdk's separator between a line and the lines that it is inlined into
 _LINE = re.compile(r"(.+):([1-9]\d*)$")
 _TOOLKIT = re.compile(r"/opt/rocm|/usr/include/|/amd_detail/|__clang_hip|/lib/clang/")
 _BARRIER = re.compile(r"s_barrier")
@@ -53,9 +53,9 @@ class StallCause:
     Attributes:
         says: In words, after "the waves".
         title: As a diagnosis of a kernel.
-        colour: Of its bar, `--s0` to `--s7` of the style sheet.
-        advice: What usually helps; "" for what is no defect.
-        groups: Groups of counters that tell more (`rocattn profile --metrics`).
+        colour: Color of its bar, `--s0` to `--s7` of the style sheet.
+        advice: What usually helps; "" if it is not a defect.
+        groups: Groups of counters for more detail (`rocattn profile --metrics`).
     """
 
     says: str
@@ -109,14 +109,14 @@ _OF_REASON = {
     ISSUED: "issued", IDLE: "idle", "BARRIER_WAIT": "barrier", "ALU_DEPENDENCY": "dependency",
     "ARBITER_NOT_WIN": "arbiter", "ARBITER_WIN_EX_STALL": "full", "NO_INSTRUCTION_AVAILABLE": "fetch",
 }  # fmt: skip
-# What a counter in a wait counts: s_waitcnt's, then gfx12's instructions of their own.
+# Each wait's counters: those of s_waitcnt, then gfx12's separate instructions.
 _COUNTERS = (
     (re.compile(r"vmcnt|loadcnt|samplecnt|bvhcnt|asynccnt|tensorcnt"), "vector_memory"),
     (re.compile(r"lgkmcnt"), "lds_or_scalar"),
     (re.compile(r"dscnt"), "lds"), (re.compile(r"(?<!lg)kmcnt"), "scalar_memory"),
     (re.compile(r"vscnt|storecnt"), "stores"),
 )  # fmt: skip
-# The limits that a wait is the effect of, where one of them is near.
+# Limits that can cause such a wait, if one of them is near.
 _BEYOND_L1 = frozenset({"memory", "fabric", "l2", "l1", "address"})
 _LIMITS_OF = {
     "vector_memory": _BEYOND_L1, "stores": _BEYOND_L1, "lds": frozenset({"lds"}), "lds_or_scalar": frozenset({"lds"}),
@@ -127,12 +127,12 @@ _LIMITS_OF = {
 def hot_spots(
     samples: pd.DataFrame, sampled_on: Mapping[str, tuple[Device | None, int | None]], unnamed: Device | None
 ) -> tuple[list[HotSpots], str]:
-    """Return the hot spots of each kernel and method, those with the most samples first, and what is left out.
+    """Return the hot spots of each kernel and method, the most samples first, and what is left out.
 
     Args:
         samples: Columns `SAMPLE_DTYPES`.
-        sampled_on: The GPU and the wave size of each kernel that dispatches name.
-        unnamed: The GPU of all others.
+        sampled_on: GPU and wave size of each kernel named in the dispatches.
+        unnamed: GPU of all other kernels.
     """
     if not len(samples):
         return [], ""
@@ -147,7 +147,7 @@ def hot_spots(
     left_out = f"{100 * of_runtime / total:.2g} % of the samples are in the runtime's own code" if of_runtime else ""
     spots = []
     for (kernel, method), rows in table[~own].groupby(["kernel", "method"], sort=False):
-        if rows["count"].any():  # a trace lists the code of kernels that no traced wave ran
+        if rows["count"].any():  # a trace also lists the code of kernels that no traced wave ran
             device, lanes = sampled_on.get(str(kernel), (unnamed, None))
             spots.append(_of_kernel(str(kernel), str(method), rows, device, lanes))
     return sorted(
@@ -210,7 +210,7 @@ def _sums(rows: pd.DataFrame) -> dict[str, int]:
 
 @cache
 def cause_of(state: str, instruction: str) -> str:
-    """Return the key in `CAUSES` of a state, which for waits and for host-trap samples depends on the instruction."""
+    """Return the key in `CAUSES` of a state; for waits and host-trap samples it depends on the instruction."""
     if state in _OF_REASON:
         return _OF_REASON[state]
     if _WAIT.match(instruction) and state != "OTHER_WAIT":
@@ -222,19 +222,19 @@ def cause_of(state: str, instruction: str) -> str:
 
 
 def _line_of(source: str) -> str:
-    """Return the innermost line outside of the toolkit's headers, or "" without a line."""
+    """Return the innermost line outside the toolkit's headers, or "" without a line."""
     frames = [frame for frame in source.split(_FRAMES) if _LINE.match(frame)]
     return next((frame for frame in frames if not _TOOLKIT.search(frame)), frames[0] if frames else "")
 
 
 def _caller(source: str) -> str:
-    """Return the file and line that the line of a sample is inlined into, without the file's path; "" for none."""
+    """Return the file name and line that a sample's line is inlined into; "" for none."""
     _, _, outer = source.partition(_line_of(source) + _FRAMES)
     return outer.split(_FRAMES)[0].rpartition("/")[2]
 
 
 def _shorter(lines: set[str]) -> dict[str, str]:
-    """Return each line with as little of its path as tells the files apart."""
+    """Return each line with as much of its path as distinguishes the files."""
     files = {line: line.rpartition(":")[0].split("/") for line in lines}
     shown = {}
     for line, parts in files.items():
@@ -249,7 +249,7 @@ def _unlike(parts: list[str], others: set[tuple[str, ...]], count: int) -> bool:
 
 
 def _cost(device: Device | None, lanes: int | None) -> tuple[Callable[[str], float | None], str]:
-    """Return what a lone wave needs to issue an instruction, None without a rate; or why that is not known."""
+    """Return a function for the issue cycles of a lone wave (None without a rate), and why these are unknown, or ""."""
     if device is None:
         return lambda _text: None, "no file says which GPU ran it (--gpu NAME)"
     if lanes is None:
@@ -269,7 +269,7 @@ def _cost(device: Device | None, lanes: int | None) -> tuple[Callable[[str], flo
 
 
 def stall_of(spots: Sequence[HotSpots]) -> Stall | None:
-    """Return what a kernel's waves mostly wait for, by its best method that has enough samples; None for nothing."""
+    """Return what a kernel's waves mostly wait for, by its best method with enough samples; None for nothing."""
     best = next((each for each in spots if not each.few), None)
     if best is None:
         return None
@@ -283,12 +283,12 @@ def stall_of(spots: Sequence[HotSpots]) -> Stall | None:
 
 
 def finding_of(spots: HotSpots, near: Bounds | None, time_share: float | None, command: str) -> KernelFinding | None:
-    """Return the finding of the line and cause that most samples have, if that is enough to act on.
+    """Return the finding for the line and cause with the most samples, if they are enough to act on.
 
     Args:
         spots: The hot spots of a kernel.
-        near: How near the kernel is to its limits; None if no dispatch names it.
-        time_share: Its part of all kernels' time, 0 to 1; None without times.
+        near: How close the kernel is to its limits; None if no dispatch names it.
+        time_share: Its share of all kernels' time, 0 to 1; None without times.
         command: What to run next.
     """
     if spots.few:
@@ -317,12 +317,12 @@ def finding_of(spots: HotSpots, near: Bounds | None, time_share: float | None, c
 
 
 def next_of(spots: HotSpots, device: Device | None, *, judged: bool) -> str:
-    """Return the command that tells more about the hottest line; "" for none.
+    """Return the command that gives more detail on the hottest line; "" for none.
 
     Args:
         spots: The hot spots of a kernel.
         device: Its GPU.
-        judged: Whether its counters were judged, too: then the verdict names what is missing.
+        judged: Whether its counters were judged, too; if so, the verdict says what is missing.
     """
     if spots.few or not spots.lines:
         return ""
@@ -333,11 +333,11 @@ def next_of(spots: HotSpots, device: Device | None, *, judged: bool) -> str:
 
 
 def headline(spots: HotSpots, most: int = 90) -> str:
-    """Return what the numbers are of: kernel, method, samples, launches, and how many issued.
+    """Return what the numbers describe: kernel, method, samples, launches and the share that issued.
 
     Args:
         spots: The hot spots.
-        most: Characters of the name of a kernel that has no number.
+        most: Maximum length of the name of a kernel without a number, in characters.
     """
     unknown = "unnamed kernels (add --kernel-trace)"
     who = f"kernel {spots.number}" if spots.number else terminal(shorten(spots.kernel, most)) or unknown
@@ -351,7 +351,7 @@ def headline(spots: HotSpots, most: int = 90) -> str:
 
 
 def caution(spots: HotSpots) -> str:
-    """Return how far the shares can be trusted; "" for a thread trace."""
+    """Return the uncertainty of the shares as text; "" for a thread trace."""
     if spots.few:
         return f"{spots.total:,} samples are too few to rank lines: sample more often, or run it longer"
     if spots.method == THREAD_TRACE:
@@ -367,10 +367,10 @@ def summary(spots: HotSpots, line: HotLine) -> str:
 
 
 def cycles_text(line: HotLine) -> str:
-    """Return a line's static cost, at least what is known of it; "-" for none."""
+    """Return a line's static cost, or the known part of it; "-" for none."""
     if line.cycles is None:
         return "-"
-    # Without addresses equal instructions of a line are one.
+    # Without addresses, equal instructions of a line cannot be told apart.
     return f"{'' if all(each.address for each in line.instructions) else '≥ '}{line.cycles:g}"
 
 

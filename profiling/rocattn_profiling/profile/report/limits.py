@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MEASURED = {"measured_gbps": "HBM", "measured_l2_gbps": "L2", "measured_l1_gbps": "L1"}
-"""Names that are neither metrics nor constants: bandwidths in GB/s, and the roofs of roofline.csv that they are."""
+"""Names other than metrics and constants: bandwidths in GB/s -> roofs in roofline.csv."""
 ATTAINABLE = "attainable_gbps"
-"""The other one: what copies reach on such a GPU, in GB/s."""
+"""Another such name: the bandwidth that copies reach on this GPU, in GB/s."""
 LINES = "lines"
-"""The one word in what to run next: the command that shows the cost of source lines."""
+"""The only placeholder in a next command: the command that shows the cost of source lines."""
 NEAR = 50.0
 """Percent of a limit from which it bounds a kernel: the same work can gain at most the rest."""
 _OF_MEASURED = "{:.0f} % of what roofline.csv's benchmark reached"
 _OF_COPIES = "{:.0f} % of the {attainable_tbps:.1f} TB/s that copies reach on it"
 _WAITING = "waiting for the caches and the memory included"
-_MOST = 100.5  # percent of a peak that rounding may show
+_MOST = 100.5  # largest percentage of a peak that rounding explains
 
 
 def bounds(
     numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = frozenset(), *, sampled: bool = False
 ) -> Bounds:
-    """Return how near one kernel is to each limit.
+    """Return how close one kernel is to each limit.
 
     Args:
-        numbers: Metrics by key, constants of the GPU, and the names of `MEASURED`, as far as known.
-        arch: The GPU's architecture; "" if unknown; then nothing counts as uncountable.
-        too_low: The numbers that are too low: per cycle, with the profiler's own cycles included.
-        sampled: Whether the profile has its PC samples or a thread trace.
+        numbers: Metrics by key, constants of the GPU, and the known names of `MEASURED`.
+        arch: The GPU's architecture; "" if unknown, in which case nothing counts as uncountable.
+        too_low: Per-cycle numbers that are too low because they include the profiler's own cycles.
+        sampled: Whether the profile has PC samples or a thread trace of the kernel.
     """
     words = {LINES: lines_command(arch, sampled=sampled)}
     by_limit = {limit.key: bound for limit in limits() if (bound := _bound(limit, numbers, too_low, words))}
@@ -63,9 +63,9 @@ def bounds(
 
 
 def lines_command(arch: str, *, sampled: bool = False) -> str:
-    """Return what shows the cost of source lines: PC samples where the GPU takes them, else the machine code.
+    """Return the command that shows the cost of source lines; "" if the profile already has samples.
 
-    Where the profile has samples already it is "": the report shows them.
+    It collects PC samples if the GPU supports them, and otherwise audits the machine code.
     """
     if sampled:
         return ""
@@ -81,7 +81,7 @@ def _bound(
     for name, formula in limit.let.items():
         if formula.names <= known.keys():
             known[name] = float(formula.evaluate(known))
-    # The largest share, and of equal ones an exact one.
+    # The largest share; among equal shares an exact one.
     shares = [
         (float(way.evaluate(numbers)), not is_least, way)
         for is_least, ways in ((False, limit.exact), (True, (*limit.at_least, *limit.parts)))
@@ -96,7 +96,7 @@ def _bound(
         return None
     pct, is_exact, way = max(shares, key=lambda share: share[:2])
     if pct > _MOST:
-        return None  # another level (an Infinity Cache) served a part, so the share of this one is unknown
+        return None  # another level (an Infinity Cache) served part of it, so this level's share is unknown
     is_least = not is_exact or bool(way.names & too_low)
     said = [clause.says for clause in limit.notes if _holds(clause, known)]
     advice, command = (
@@ -107,7 +107,7 @@ def _bound(
     of_measured, clauses = None, []
     for formula, clause in limit.measured:
         if formula.names <= known.keys() and (share := float(formula.evaluate(known))) <= 100:
-            of_measured, clauses = share, [clause.format(share, **known)]  # beyond it the benchmark says nothing
+            of_measured, clauses = share, [clause.format(share, **known)]  # more than it reached: it does not apply
             break
     used = way.names.union(*map(places, said))
     where = " ".join(filter(None, (f"at {pct:.0f} %", of, "or more" if is_least else "")))
@@ -131,7 +131,7 @@ def limits() -> tuple[HardwareLimit, ...]:
     """Read ``limits.toml``.
 
     Raises:
-        RuleError: When a limit refers to an unknown name.
+        RuleError: If a limit refers to an unknown name.
     """
     text = files(__package__).joinpath("limits.toml").read_text("utf-8")
     return tuple(_limit(table) for table in tomllib.loads(text)["limit"])
@@ -174,22 +174,22 @@ def _limit(table: dict[str, Any]) -> HardwareLimit:
 def _refuse_unknown(key: str, names: Iterable[str]) -> None:
     metrics = {metric.key for metric in definitions().metrics}
     if unknown := sorted(set(names) - metrics):
-        raise RuleError(f"the limit {key} names {', '.join(unknown)}, which nothing gives")
+        raise RuleError(f"the limit {key} refers to unknown names: {', '.join(unknown)}")
 
 
 def measured_roofs(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
-    """Return the roofs measured in the folder of a device's own file by name, one each, since its GPUs are equal."""
+    """Return the measured roofs next to the device's own file, by name: one each, because its GPUs are equal."""
     beside = [str(Path(str(file)).parent) == device.folder for file in roofs["file"]]
     rows: list[dict[Hashable, Any]] = roofs[beside].drop_duplicates("roof").to_dict("records")
-    # rocprof-compute's benchmark counts 64 bytes per access of the L1, its counters a line: 128 from CDNA 3 on.
+    # rocprof-compute's benchmark counts 64 bytes per L1 access; its counters count a line, 128 bytes from CDNA 3 on.
     scale = {"L1": 2.0 if device.arch.startswith(("gfx94", "gfx95")) else 1.0}
     return {str(row["roof"]): float(row["mean"]) * scale.get(row["roof"], 1.0) for row in rows if row["mean"] > 0}
 
 
 def measured_bandwidths(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
-    """Return the bandwidths of the memory's levels in GB/s as a benchmark of the same run measured them, by name.
+    """Return the memory levels' bandwidths in GB/s, by name, as measured by a benchmark of the same run.
 
-    Without such a benchmark it is what copies reach on the product (`ATTAINABLE`), if that is known.
+    Without such a benchmark it is the bandwidth that copies reach on the product (`ATTAINABLE`), if known.
     """
     measured = measured_roofs(device, roofs)
     known = {name: measured[roof] for name, roof in MEASURED.items() if roof in measured}

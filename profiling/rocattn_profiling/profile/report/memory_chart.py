@@ -15,7 +15,7 @@ from rocattn_profiling.profile.report.verdict import NOT_COUNTABLE
 if TYPE_CHECKING:
     from rocattn_profiling.base.reasons import Reason
 
-WIDTH, HEIGHT = 360.0, 392.0  # few units, so that text of 11.5 stays legible on a phone
+WIDTH, HEIGHT = 360.0, 392.0  # small, so that text of size 11.5 stays legible on a phone
 BUSY = 25.0
 """Percent of the peak from which an edge is marked as busy; from `NEAR` on it bounds the kernel."""
 _ROW = 46.0  # height of a box
@@ -25,10 +25,10 @@ _COLUMNS = ((4.0, 112.0), (124.0, 116.0), (248.0, 108.0))  # left edge and width
 
 @dataclass(frozen=True, slots=True)
 class MemoryBox:
-    """A box: its place, its name and one line of facts, or that nothing about it was collected.
+    """A box: its position, its name and one line of facts, or a note that nothing was collected.
 
     Attributes:
-        tone: As of an edge, by the level's share of its peak.
+        tone: As for an edge, by the level's share of its peak.
     """
 
     x: float
@@ -47,11 +47,11 @@ class MemoryEdge:
     """The traffic between two boxes: an arrow down, up or both ways.
 
     Attributes:
-        x, top, bottom: Its place.
-        width: Of the line; grows with the share of the peak.
+        x, top, bottom: Its position.
+        width: Line width; grows with the share of the peak.
         tone: "unknown", "calm", "busy" or "near".
         lines: Its label: rate, share of the peak.
-        is_read, is_write: Which ends have a head: reads point up to the waves, writes down.
+        is_read, is_write: Which ends have an arrowhead: reads point up to the waves, writes down.
     """
 
     x: float
@@ -67,7 +67,7 @@ class MemoryEdge:
 
 @dataclass(frozen=True, slots=True)
 class MemoryChart:
-    """Everything a template needs; lengths are units of the view box."""
+    """Everything that the template needs; lengths are in units of the view box."""
 
     description: str
     width: float
@@ -98,7 +98,7 @@ class _Chart:
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether anything below the waves is known."""
+        """Whether any traffic below the waves is known."""
         return any(
             self._value(key) is not None
             for key in ("read_gbps", "write_gbps", "l2_hit_pct", "l2_gbps", "l1_gbps", "lds_busy_pct", "lds_time_pct")
@@ -174,12 +174,12 @@ class _Chart:
         return MemoryEdge(*place, _width(pct), _tone(pct), tuple(filter(None, lines)), title, is_read, is_write)
 
     def _bytes(self, gbps: float) -> str:
-        """Return the bytes that a rate is in a launch of median time."""
+        """Return the bytes that a rate amounts to in a launch of median time."""
         median = self._kernel.time_ns.get(50)
         return f", {quantity(gbps * median, 'bytes')} per launch" if median else ""
 
     def _dram(self, key: str, share: str, place: tuple[float, float, float], towards: str) -> MemoryEdge:
-        """Return the part of the fabric's traffic that went on to the GPU's own memory."""
+        """Return the part of the fabric's traffic that reached the GPU's own memory."""
         rate, part, peak = self._value(key), self._value(share), self._constant("peak_gbps")
         name = f"memory {key.partition('_')[0]}s"
         if rate is None or part is None:
@@ -191,7 +191,7 @@ class _Chart:
         return MemoryEdge(*place, _width(pct), _tone(pct), lines, title, towards != "down", towards != "up")
 
     def _of_fabric(self, key: str) -> float | None:
-        """Return the share of a direction in what L2's channels pass to the fabric, as `fabric_pct` has the larger."""
+        """Return one direction's share of the bandwidth from L2 to the fabric; `fabric_pct` is the larger of both."""
         rates = [self._value(each) for each in ("read_gbps", "write_gbps")]
         own, whole, known = self._value(key), self._value("fabric_pct"), [each for each in rates if each]
         return whole * own / max(known) if own is not None and whole is not None and known else None
@@ -240,7 +240,7 @@ class _Chart:
 
 
 def _percent(pct: float) -> str:
-    """Return a percentage without decimals that nobody needs."""
+    """Return a percentage, rounded to useful digits."""
     return f"{pct:.0f}" if pct >= 9.5 or not pct else digits(pct, 2) if pct >= 0.05 else "<0.1"
 
 

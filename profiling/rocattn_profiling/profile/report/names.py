@@ -1,8 +1,8 @@
-"""Kernels' names for people: short enough for a table, cut only where a reader would cut, and still distinct.
+"""Readable kernel names: short enough for a table, cut only at sensible places, and still distinct.
 
-A C++ kernel's name has up to thousands of characters: return type, namespaces, template arguments, parameters. What
-tells kernels apart is the function and its first few template arguments, so the rest goes first, the least telling
-part before the others. No identifier or type is cut in its middle.
+A C++ kernel's name can have thousands of characters: return type, namespaces, template arguments, parameters. The
+function and its first few template arguments distinguish kernels, so the rest is dropped first, the least informative
+part before the others. Identifiers and types are never cut in the middle.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from rocattn_profiling.kernels.read.cxx_names import readable
 
 ELLIPSIS = "…"
 NEAR_NAMES, NEAR_NAME = 6, 50
-"""Kernels that are named where none has the name that was asked for, and their length."""
+"""Number of kernels listed if no name matches, and the length of their names."""
 _UNCUT = 10_000
-_SUFFIX = re.compile(r"(?:\.kd| \(kd\)| \[clone [^\]]*\])+$")  # a kernel descriptor's name, a compiler's copy
+_SUFFIX = re.compile(r"(?:\.kd| \(kd\)| \[clone [^\]]*\])+$")  # of a kernel descriptor or a compiler's clone
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|\{anonymous\}::|<unnamed>::")
 _LAMBDA = re.compile(r"::\{lambda.*$", re.DOTALL)
 _QUALIFIERS = re.compile(r"(?:\b\w+::)+(?=[\w~])")
 _CAST = re.compile(r"\([\w:]+\)(?=-?\w)")  # (memory_space_t)0
 _ADDRESS = re.compile(r"\(?&\(*(?=\w)")  # &(op_silu(float)): a function as an argument
 _WORD = re.compile(r"\w+")
-_SHORTEST = 6  # characters of a function's name that are left where others take the room
+_SHORTEST = 6  # minimum length of a function's name if others take the room, in characters
 _OPEN, _CLOSE = "<({[", ">)}]"
 
 
 def short_names(names: Sequence[str], most: int) -> list[str]:
-    """Return a name for each kernel, of at most so many characters; equal ones show the argument that differs."""
+    """Return a name of limited length for each kernel; equal names show the argument that differs."""
     spelled = readable(name.removesuffix(".kd") for name in names)
     functions = [_function(spelled.get(name.removesuffix(".kd"), name)) for name in names]
     short = [_fit(name, arguments, most) for name, arguments in functions]
@@ -46,7 +46,7 @@ def short_names(names: Sequence[str], most: int) -> list[str]:
             if differing < len(arguments):
                 short[place] = _with_argument(name, arguments, differing, most)
     texts = [spelled.get(each.removesuffix(".kd"), each) for each in names]
-    # Those that still look alike, then all instances of a function of which some do.
+    # First the names that still look alike, then all instances of a function with such names.
     for by_function in (False, True):
         count = Counter(dict(zip(texts, short, strict=True)).values())
         same: dict[str, dict[str, list[int]]] = {}
@@ -62,14 +62,14 @@ def short_names(names: Sequence[str], most: int) -> list[str]:
 
 
 def matching(names: Sequence[str], text: str) -> list[str]:
-    """Return the kernels that a text means: a name as it is printed, else a regular expression found in the name.
+    """Return the kernels that a text matches: a name as printed, else a regular expression found in the name.
 
     Args:
-        names: Kernels as the files have them.
+        names: Kernels as in the files.
         text: What to find; an ellipsis stands for anything.
 
     Raises:
-        RocattnError: When none has it; the message names those that there are, the nearest first.
+        RocattnError: If nothing matches; the message lists the existing kernels, the nearest first.
     """
     printed = re.compile(re.escape(text).replace(re.escape(ELLIPSIS), ".*"))
     short = dict(zip(names, short_names(names, _UNCUT), strict=True))
@@ -79,7 +79,7 @@ def matching(names: Sequence[str], text: str) -> list[str]:
     try:
         wanted = re.compile(text)
     except re.error as error:
-        raise RocattnError(f"{text!r} is no regular expression ({error}) and no kernel's name") from error
+        raise RocattnError(f"{text!r} is not a regular expression ({error}) or a kernel's name") from error
     spelled = readable(name.removesuffix(".kd") for name in names)
     found = [name for name in names if wanted.search(name) or wanted.search(spelled.get(name.removesuffix(".kd"), ""))]
     if not found:
@@ -97,17 +97,17 @@ def _no_scopes(name: str) -> str:
 
 
 def _words(function: tuple[str, list[str]], text: str) -> list[str]:
-    """Return the words of a kernel's name, those that a reader looks at first: its arguments', else its own."""
+    """Return the words of a kernel's name that a reader looks at first: those of its arguments, else its own."""
     name, arguments = function
     return [*(_WORD.findall(" ".join(arguments)) if arguments else name.split("_")), *_WORD.findall(text)]
 
 
 def _telling(names: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return of each name the first words that tell it from the others, types and functions before numbers."""
+    """Return for each name the first words that distinguish it from the others, types and functions before numbers."""
     common = set.intersection(*map(set, names))
     own = [sorted((word for word in dict.fromkeys(words) if word not in common), key=str.isdigit) for words in names]
     first = [each[0] if each else "" for each in own]
-    if not any(first):  # the same words in another order, if at all
+    if not any(first):  # the same words, at most in another order
         at = _first_difference(names)
         return [list(words[at : at + 1]) if at is not None else [] for words in names]
     told: list[list[str]] = [[word] if word else [] for word in first]
@@ -120,7 +120,7 @@ def _telling(names: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def _with_words(name: str, arguments: Sequence[str], words: Sequence[str], most: int) -> str:
-    """Return a function with the words by which it differs from its like; the function is cut before they are."""
+    """Return a function with the words that distinguish it from similar ones; the function is shortened first."""
     function = name.rpartition("::")[2]
     if not words:
         return _cut(function, most)
@@ -141,20 +141,20 @@ def short_name(name: str, most: int) -> str:
 
 
 def base_name(name: str) -> str:
-    """Return the function's name without what instances differ in: template arguments, and numbers in the name.
+    """Return the function's name without the parts that differ between instances: template arguments and numbers.
 
-    Generated kernels have their tile's size there.
+    The names of generated kernels contain the size of their tiles.
     """
     return re.sub(r"\d+", "#", _function(name)[0].rpartition("::")[2])
 
 
 def _function(name: str) -> tuple[str, list[str]]:
-    """Return a function's qualified name and its template arguments; a name that is no C++ has none."""
+    """Return a function's qualified name and its template arguments; names that are not C++ have none."""
     text = _UNNAMED.sub("", _SUFFIX.sub("", name.strip()))
     end = _top_level(text, "(")
     text = text[: end[0]] if end else text
     words = _top_level(text, " ")
-    text = text[words[-1] + 1 :] if words else text  # behind the return type
+    text = text[words[-1] + 1 :] if words else text  # after the return type
     start = _top_level(text, "<")
     if not start:
         return text, []
@@ -162,7 +162,7 @@ def _function(name: str) -> tuple[str, list[str]]:
 
 
 def _top_level(text: str, wanted: str) -> list[int]:
-    """Return the places of a character outside of all brackets."""
+    """Return the positions of a character outside all brackets."""
     places, depth = [], 0
     for place, character in enumerate(text):
         if depth == 0 and character == wanted and place:
@@ -175,7 +175,7 @@ def _top_level(text: str, wanted: str) -> list[int]:
 
 
 def _split(text: str) -> list[str]:
-    """Return what stands between the commas of a list that its bracket may close."""
+    """Return the elements of a comma-separated list that may be closed by its bracket."""
     parts: list[str] = []
     depth, start = 0, 0
     for place, character in enumerate(text):
@@ -188,11 +188,11 @@ def _split(text: str) -> list[str]:
         elif character == "," and depth == 0:
             parts.append(text[start:place].strip())
             start = place + 1
-    return [*parts, text[start:].strip()]  # profilers cut names off: the last argument may be a part
+    return [*parts, text[start:].strip()]  # profilers truncate names: the last argument may be incomplete
 
 
 def _argument(text: str) -> str:
-    """Return a template argument without namespaces, parameters and casts: a lambda is named by its function."""
+    """Return a template argument without namespaces, parameters and casts; a lambda is named after its function."""
     text = _LAMBDA.sub("", _CAST.sub("", text))
     if address := _ADDRESS.match(text):
         return f"&{_function(text[address.end() :])[0].rpartition('::')[2]}"
@@ -202,7 +202,7 @@ def _argument(text: str) -> str:
 
 
 def _fit(name: str, arguments: Sequence[str], most: int) -> str:
-    """Return the longest form that fits: everything, no namespaces, the first arguments only; then cut."""
+    """Return the longest form that fits: everything, no namespaces, the first arguments only, and finally truncated."""
     function = name.rpartition("::")[2]
     for form in (name, function):
         text = f"{form}<{', '.join(arguments)}>" if arguments else form
@@ -228,7 +228,7 @@ def _first_arguments(function: str, arguments: Sequence[str], most: int) -> str:
 
 
 def _with_argument(name: str, arguments: Sequence[str], place: int, most: int) -> str:
-    """Return a function with the one argument by which it differs from its like, if there is room."""
+    """Return a function with the argument that distinguishes it from similar ones, if there is room."""
     function = name.rpartition("::")[2]
     before, after = [ELLIPSIS] if place else [], [ELLIPSIS] if place + 1 < len(arguments) else []
     for form in (arguments[place], _folded(arguments[place])):
@@ -246,15 +246,15 @@ def _first_difference(lists: Sequence[Sequence[str]]) -> int | None:
 
 
 def _folded(argument: str) -> str:
-    """Return an argument whose own arguments are left out: ``AbsFunctor<…>``."""
+    """Return an argument without its own arguments: ``AbsFunctor<…>``."""
     start = argument.find("<")
     return f"{argument[:start]}<{ELLIPSIS}>" if start > 0 else argument
 
 
 def _cut(function: str, most: int) -> str:
-    """Return the first and the last words of an identifier that is too long; only the first of one that is far longer.
+    """Return the first and last words of an identifier that is too long; only the first if it is much longer.
 
-    The last often tell more (a tile's size), but generated names have hundreds of characters.
+    The last words often say more (a tile's size), but generated names can have hundreds of characters.
     """
     if len(function) <= most:
         return function

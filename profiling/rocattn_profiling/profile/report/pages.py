@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 KERNELS = 200
 LISTED_KERNELS = 10
-"""Rows of the first table; the others are unfolded on demand."""
+"""Number of rows of the first table; the others unfold on demand."""
 COMMANDS = 4
 COMPARE = "rocattn report AFTER --against PATH"
 TITLED = 2
-"""GPUs in the title."""
+"""Number of GPUs in the title."""
 PICTURED = 10
-"""Kernels with a roofline and a memory chart: those of the most time."""
+"""Number of kernels with a roofline and a memory chart: those with the most time."""
 WORTH_SAYING = 0.5
-"""Percent from which a stall is named."""
+"""Percent from which a stall is listed."""
 STALLS = {
     "waiting_pct": "waves waiting", "issue_waiting_pct": "ready, but another wave issued",
     "wave_slots_full_pct": "held back by wave slots", "vgprs_full_pct": "by VGPRs", "sgprs_full_pct": "by SGPRs",
     "lds_full_pct": "by LDS", "barriers_full_pct": "by barriers",
 }  # fmt: skip
 STRIPS = 16
-"""GPUs whose time is drawn."""
+"""Number of GPUs whose time is drawn."""
 HOT = 12
 MARKDOWN_KERNELS = 15
 MARKDOWN_HOT = 2
@@ -59,7 +59,7 @@ GROUPS = {
     "compute": "Compute",
 }  # fmt: skip
 MOST_EVENTS = 200_000
-"""Limit on the dispatches written: browsers do not open more."""
+"""Maximum number of dispatches in a trace: browsers cannot open more."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class Shown:
         kernel: The kernel.
         groups: Its metrics by group.
         remarks: All flags of its metrics.
-        bars: How near it is to each limit; empty for the HIP runtime's own kernels.
-        gain: Upper bound of what its verdict's finding would gain, in words; "" if there is none.
-        causes: The findings that are not its verdict.
-        stalls: What its waves waited for, and the shares in percent.
+        bars: How close it is to each limit; empty for the HIP runtime's own kernels.
+        gain: Upper bound of the gain of its verdict's finding, in words; "" if there is none.
+        causes: The findings other than its verdict.
+        stalls: What its waves waited for, with shares in percent.
         commands: What to run next.
-        roofline, chart: Pictures; of kernels that took less time None.
+        roofline, chart: Pictures; None for kernels with less time.
     """
 
     number: int
@@ -101,7 +101,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class UsedFormula:
-    """One formula that was used, and the metric it is for."""
+    """One formula that was used, and its metric."""
 
     title: str
     text: str
@@ -113,8 +113,8 @@ def profile_html(report: ProfileReport, made_ms: int, comparison: ProfileCompari
 
     Args:
         report: What to show.
-        made_ms: When, in milliseconds since 1970.
-        comparison: With an earlier profile.
+        made_ms: Creation time in milliseconds since 1970.
+        comparison: Comparison with an earlier profile.
     """
     add_filters({"rate": rate_text, "named": _named, "marked": _marked, "capfirst": _capfirst})
     shown = _shown(report)
@@ -131,7 +131,7 @@ def profile_html(report: ProfileReport, made_ms: int, comparison: ProfileCompari
 
 
 def heading(report: ProfileReport) -> tuple[str, list[str]]:
-    """Return the title (the workload and its GPU), and the tool, its release, the date and the size of a profile."""
+    """Return the title (workload and GPU), and the tool, its release, the date and the size of a profile."""
     system = list(report.profile.system.values())
 
     def said(*names: str) -> list[str]:
@@ -186,12 +186,12 @@ def _named(kernel: KernelProfile | KernelPair) -> str:
 
 
 def _marked(text: str) -> str:
-    """Return a sentence with a mark in the place of its caveat, which stands on the page once."""
+    """Return a sentence with its caveat replaced by a mark; the page explains the mark once."""
     return text.replace(TOO_LOW, " †")
 
 
 def _capfirst(text: str) -> str:
-    """Return text with a capital first letter; jinja2's ``capitalize`` makes the others small."""
+    """Return text with a capital first letter; jinja2's ``capitalize`` lowercases the others."""
     return text[:1].upper() + text[1:]
 
 
@@ -244,7 +244,7 @@ def _rooflines(report: ProfileReport, shown: list[Shown]) -> list[tuple[Device, 
 
 
 def _columns(report: ProfileReport) -> list[tuple[str, str, str]]:
-    """Return (key, title, unit) of the table's columns: metrics for which some kernel has a value."""
+    """Return (key, title, unit) of the table's columns: metrics that have a value for some kernel."""
     titles = {metric.key: metric for metric in definitions().metrics}
     return [
         (key, titles[key].title, titles[key].unit)
@@ -281,7 +281,7 @@ class _Told(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class _Slice(msgspec.Struct, gc=False):
-    """A launch in Chrome's trace format; a dictionary for each of so many would be looked at by the collector."""
+    """A launch in Chrome's trace format; a dictionary per launch would burden the garbage collector."""
 
     name: str
     ts: float
@@ -302,12 +302,12 @@ def trace_json(profile: Profile, labels: Sequence[str] | None = None) -> str:
 
     Args:
         profile: What was read.
-        labels: The problem that each row of ``profile.dispatches`` solved.
+        labels: The attention problem that each row of ``profile.dispatches`` solved.
     """
     rows = profile.dispatches
     timed = (rows["start_ns"].notna() & rows["end_ns"].notna()).to_numpy()
     of_pass, labelled = rows["pass"].cat.codes.to_numpy(), rows["pass"].cat.categories
-    numbers = profile.agents["number"].dropna().astype(int).to_dict()  # the profiler's own
+    numbers = profile.agents["number"].dropna().astype(int).to_dict()  # the profiler's own numbers
     events: list[object] = []
     shown = 0
     for number, code in enumerate(rows["pass"].cat.codes[timed].unique().tolist()):
@@ -316,7 +316,7 @@ def trace_json(profile: Profile, labels: Sequence[str] | None = None) -> str:
         first = int(rows["start_ns"].array[here].min())
         chosen = rows.iloc[here[: max(MOST_EVENTS - len(events), 0)]]
         start, end = (chosen[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        # Microseconds as Chrome wants them, to the nanosecond.
+        # Chrome's format has microseconds; these have nanosecond resolution.
         times = ((ns / 1000).tolist() for ns in (start - first, end - start))
         columns = [chosen[name].to_list() for name in ("kernel", "dispatch", "grid", "block")]
         owners = [chosen[name].fillna(NO_PROCESS).astype(int).to_list() for name in ("process", "agent", "queue")]

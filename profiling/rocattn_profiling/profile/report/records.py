@@ -22,14 +22,14 @@ ReasonCode = Literal[
     "bound", "idle_units", "short", "straggler", "sampled", "far", "no_gpu", "times_only", "stood_still", "not_counted",
     "not_countable", "waste", "impossible", "unknown_fact", "not_of_this", "no_flops", "no_peak",
 ]  # fmt: skip
-"""Which limit bounds a kernel, or why a number is unknown: for programs."""
+"""Which limit bounds a kernel, or why a number is unknown: machine-readable."""
 FEWEST = 200
-"""Samples of a kernel from which its lines are ranked: at 200 a share of 30 % is uncertain by 6 points."""
+"""Minimum number of a kernel's samples for ranking its lines: at 200, a share of 30 % is uncertain by 6 points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A note, an advice or a next command, and when it holds."""
+    """A note, a piece of advice or a next command, and its condition."""
 
     when: tuple[Condition, ...]
     says: str
@@ -37,7 +37,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class HardwareLimit:
-    """One limit; see the head of ``limits.toml`` for the meaning of each field."""
+    """One limit; the head of ``limits.toml`` explains the fields."""
 
     key: str
     name: str
@@ -60,31 +60,30 @@ class HardwareLimit:
     next: tuple[Clause, ...]
 
     def countable(self, arch: str) -> str:
-        """Return the metric that an architecture counts it by; "" if it has none."""
+        """Return the metric that measures it on an architecture; "" if none does."""
         ways = {metric.key: metric.for_arch(arch) for metric in definitions().metrics if metric.key in self.counted_by}
         return next((key for key in self.counted_by if ways[key]), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How near a kernel is to one limit.
+    """How close a kernel is to one limit.
 
     Attributes:
         key, name: Of the limit.
         pct: Its share of the limit; 0 to 100.
-        is_least: Whether it may be nearer than that.
-        is_part: Whether only a part of the work was counted.
+        is_least: Whether the true share may be larger.
+        is_part: Whether only part of the work was counted.
         where: The share in words: "at 79 % of the time or more".
         notes: Further observations in words; "" for none.
         advice: How to make a kernel at this limit faster.
-        label: What the share is of: "LDS busy".
-        less: What gains more than the same work can: "fewer LDS cycles".
-        command: What to run to find the cause.
-        numbers: The inputs of the share and the numbers of the notes, by name.
-        of_measured: Percent of what a benchmark of the same run reached, or copies on such a GPU; None if neither is
-            known.
-        is_waiting: Whether its share has the time in which the unit waited for what is behind it: then it bounds
-            nothing, and any other limit that is near comes before it.
+        label: What the share measures: "LDS busy".
+        less: What can gain more than the same work: "fewer LDS cycles".
+        command: Command that finds the cause.
+        numbers: Inputs of the share and numbers in the notes, by name.
+        of_measured: Percent of what a benchmark in the same run, or copies on this GPU, reached; None if unknown.
+        is_waiting: Whether its share includes time in which the unit waited for the level behind it. Then it bounds
+            nothing, and any other near limit comes first.
     """
 
     key: str
@@ -104,7 +103,7 @@ class Bound:
 
     @property
     def reached(self) -> float:
-        """Percent of what is within reach: of the peak, or of what the benchmark reached, if that is less."""
+        """Percent of the attainable: of the peak, or of what the benchmark reached, if that is less."""
         return max(self.pct, self.of_measured or 0.0)
 
     @property
@@ -118,10 +117,10 @@ class Bounds:
     """How close a kernel is to all limits.
 
     Attributes:
-        known: The limits with a known share, the nearest first.
-        uncounted: Essential limits that the GPU can count, but whose share is unknown or known only in part.
+        known: Limits with a known share, the nearest first.
+        uncounted: Essential limits that the GPU can count, but whose share is unknown or only partly known.
         uncountable: Essential limits that it cannot count.
-        beyond: Those of `uncounted` that passed their peak, since a cache behind answered a part.
+        beyond: Those of `uncounted` above their peak, because a cache behind them served part of the traffic.
     """
 
     known: tuple[Bound, ...]
@@ -131,11 +130,11 @@ class Bounds:
 
     @property
     def nearest(self) -> Bound | None:
-        """The limit that is nearest, of those that are known."""
+        """The nearest of the known limits."""
         return self.known[0] if self.known else None
 
     def without(self, keys: AbstractSet[str]) -> float:
-        """Return what the nearest of all limits but these has reached; 0 if nothing is known of any."""
+        """Return the share of the nearest limit except these; 0 if no share is known."""
         return max(
             (bound.reached for bound in self.known if bound.key not in keys and not bound.is_waiting), default=0.0
         )
@@ -143,7 +142,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class KernelFinding:
-    """One suggested optimisation.
+    """One suggested optimization.
 
     Attributes:
         key: The rule, or the limit: "lds-bound".
@@ -152,10 +151,10 @@ class KernelFinding:
         gain: Upper bound, as a share of all kernels' time (0 to 1); None if unbounded or without times.
         rank: Sort key: the gain if there is one.
         numbers: Its inputs by name.
-        command: What to run to find the cause; "" for nothing in particular.
-        is_too_low: Whether its inputs are too low: its sentence ends with `TOO_LOW`, its gain has no bound.
-        less: What gains more than the bound, which is for the same work: "fewer LDS cycles"; "" for nothing.
-        waste: Part of the kernel's own time (0 to 1) that it wastes at most; 0 for what is no waste.
+        command: Command that finds the cause; "" for none.
+        is_too_low: Whether its inputs are too low: then its sentence ends with `TOO_LOW` and its gain has no bound.
+        less: What gains more than the bound, which assumes the same work: "fewer LDS cycles"; "" for nothing.
+        waste: Upper bound of the wasted part of the kernel's own time (0 to 1); 0 if it is not a waste.
     """
 
     key: str
@@ -188,7 +187,7 @@ class Stall:
         title: As a diagnosis: "vector memory latency".
         text: With its share: "62 % of its samples wait for vector memory".
         advice: What usually helps.
-        command: What collects the counters that tell more.
+        command: Command that collects counters for more detail.
     """
 
     pct: float
@@ -201,12 +200,12 @@ class Stall:
 class Verdict(Reason[ReasonCode], frozen=True):
     """The limit that bounds a kernel, or why it is unknown; the remedy is the command to run next, or "".
 
-    In a remedy PATH, COMMAND, FILE and NAME stand for the profile's files, the program that was profiled, its code
-    objects and a GPU's name.
+    In a remedy, PATH, COMMAND, FILE and NAME stand for the profile's files, the profiled program, its code objects and
+    a GPU's name.
 
     Attributes:
         brief: The verdict in a few words, for a table: "LDS bound".
-        finding: The key of the finding whose sentence it is; "" for none.
+        finding: The key of the finding that the sentence comes from; "" for none.
     """
 
     brief: str = ""
@@ -220,11 +219,11 @@ class HotInstruction:
     Attributes:
         text: As disassembled; "" if the files do not have it.
         address: Its code object and offset; "" if the files do not say.
-        caller: The line that its own is inlined into ("flash.h:217"); "" for none.
+        caller: The line that it is inlined into ("flash.h:217"); "" for none.
         count: Samples, or cycles of a thread trace.
         causes: Cause -> count, the largest first.
-        hits: How often it ran, in a thread trace; else 0.
-        cycles: Cycles that a lone wave needs to issue it; None if not known.
+        hits: Number of executions in a thread trace; otherwise 0.
+        cycles: Cycles that a lone wave needs to issue it; None if unknown.
         lanes: Active lanes on average; None in a thread trace.
     """
 
@@ -243,11 +242,11 @@ class HotLine:
     """One source line, or one instruction without a line.
 
     Attributes:
-        place: "kernel.hip:118"; of an instruction without a line its address, else its text.
-        source: The line as the files have it, with the lines that it is inlined into; "" for none.
+        place: "kernel.hip:118"; for an instruction without a line, its address or its text.
+        source: The line as in the files, with the lines that it is inlined into; "" for none.
         count: Samples, or cycles of a thread trace.
         causes: Cause -> count, the largest first.
-        cycles: Cycles of all its instructions in the table, each once; None if not known.
+        cycles: Cycles of all its instructions in the table, counting each once; None if unknown.
         instructions: The hottest first.
     """
 
@@ -260,7 +259,7 @@ class HotLine:
 
     @property
     def wait(self) -> str:
-        """The key of the largest cause but issuing; "" if it always issues."""
+        """The key of the largest cause except issuing; "" if it always issues."""
         return next((key for key in self.causes if key != "issued"), "")
 
 
@@ -269,15 +268,15 @@ class HotSpots:
     """The hot spots of a kernel by one method.
 
     Attributes:
-        kernel: Its name; "" where no file says which kernels were sampled.
-        number: Its number in the report's tables; None if it is in none.
+        kernel: Its name; "" if no file says which kernels were sampled.
+        number: Its number in the report's tables; None if it has none.
         method: `HOST_TRAP`, `STOCHASTIC` or `THREAD_TRACE`.
         total: Samples, or cycles of a thread trace.
-        launches: Launches that were sampled; 0 if the files do not say.
+        launches: Sampled launches; 0 if the files do not say.
         causes: Cause -> count, the largest first.
         lanes: Active lanes on average; None in a thread trace.
         lines: The hottest first.
-        no_cycles: Why no instruction has cycles; "".
+        no_cycles: Why no instruction has cycles, or "".
         finding: What to do about the hottest line; None if nothing stands out.
         remedy: The command to run next; "" for none.
     """
@@ -306,39 +305,39 @@ class HotSpots:
 
     @property
     def uncertainty(self) -> float:
-        """Percentage points by which a share of a half may be off (95 %), if samples are independent."""
+        """Uncertainty of a share of one half in percentage points (95 %), if samples are independent."""
         return float(98 / math.sqrt(self.total))
 
     def share(self, count: int) -> float:
-        """Return a count's part of all, in percent."""
+        """Return a count's share of the total, in percent."""
         return 100 * count / self.total
 
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """The launches of one kernel, shape and GPU (or, of a report per dispatch, one launch).
+    """The launches of one kernel, shape and GPU (or one launch, in a report per dispatch).
 
     Attributes:
-        name: As the profiler has it.
+        name: As written by the profiler.
         label: The attention problem that it solved; "" if unknown.
         dispatch, process: In a report per dispatch; otherwise None.
         device: The GPU; None if no file names it.
         launches: Number of launches.
         shape: Their blocks.
-        where: Which of several GPUs or processes ran them, in words: "GPU 5", "8 GPUs"; "" where there is one only.
-        gpus: The profiler's numbers of the GPUs.
-        long: The few launches that hold much of the time; None if there are none.
-        grids: The different (work-items, block) that it was launched with, the most frequent first.
-        resources: `RESOURCES` of its first launch, as allocated; None if the files do not state them.
+        where: Which of several GPUs or processes ran them, in words: "GPU 5", "8 GPUs"; "" if there is only one.
+        gpus: The profiler's GPU numbers.
+        long: The few launches that hold much of the time; None for none.
+        grids: The different (work-items, block) of its launches, the most frequent first.
+        resources: `RESOURCES` of its first launch, as allocated; None if the files do not have them.
         time_ns: Percentile -> time of a launch; empty without times.
         total_ns, time_share: Sum over its launches, and their share of all kernels' time.
         values: Metric -> value.
-        counters: Counter -> its mean over the launches; empty where `bounds` is None.
-        occupancy: The occupancy that registers and LDS allow; None with the reason in `occupancy_unknown`.
-        bounds: How near it is to each limit; None for the HIP runtime's own kernels.
-        findings: Suggested optimisations, the largest gain first.
-        verdict: Which limit bounds it, or why that is unknown; None if `bounds` is.
-        kind: Whose work its time is; only a kernel with work of its own is judged.
+        counters: Counter -> mean over the launches; empty if `bounds` is None.
+        occupancy: The occupancy that registers and LDS allow; if None, `occupancy_unknown` has the reason.
+        bounds: How close it is to each limit; None for the HIP runtime's own kernels.
+        findings: Suggested optimizations, the largest gain first.
+        verdict: Which limit bounds it, or why that is unknown; None if `bounds` is None.
+        kind: What its time is spent on; only kernels with work of their own are judged.
     """
 
     name: str
@@ -367,7 +366,7 @@ class KernelProfile:
 
     @property
     def noun(self) -> str:
-        """What a row of its report is."""
+        """What a row of its report is called."""
         return "kernel" if self.dispatch is None else "launch"
 
     @property
@@ -383,7 +382,7 @@ class KernelProfile:
 
 @dataclass
 class ProfileReport:
-    """Everything shown by the templates and the JSON.
+    """Everything that the templates and the JSON show.
 
     Attributes:
         per: "kernel" or "dispatch".
@@ -392,14 +391,14 @@ class ProfileReport:
         profile: What was read.
         problems: Defects of the files or of their counters, one line each.
         left_out: Metric -> why values were dropped.
-        counters_left_out: Counter -> in how many launches a value was taken out; `problems` says why.
+        counters_left_out: Counter -> number of launches whose value was dropped; `problems` says why.
         missing: Metric -> why no kernel has it.
-        hot_spots: Of PC samples and thread traces, the kernels with the most samples first.
+        hot_spots: From PC samples and thread traces, the kernels with the most samples first.
         not_hot: Which samples are in none of them, or "".
-        paths: The files and folders that were read, as they were named; for commands to run next.
-        command: The program that was profiled, if a collection of `rocattn profile` says which; for the same.
-        timeline: How the time went.
-        chosen: Which part of the launches it is of, in words; "" for all.
+        paths: The files and folders that were read, as given on the command line; for next commands.
+        command: The profiled program, if a `rocattn profile` collection has it; for next commands.
+        timeline: How the time was spent.
+        chosen: Which launches were chosen, in words; "" for all.
     """
 
     per: str

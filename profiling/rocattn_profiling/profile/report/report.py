@@ -54,16 +54,16 @@ def build(
     """Compute the report of a profile.
 
     Args:
-        profile: What `rocattn_profiling.profile.ingest.read` returns.
+        profile: The result of `rocattn_profiling.profile.ingest.read`.
         per: "kernel", or "dispatch" for single launches.
-        gpu: The product that ran it, for files that do not name their GPU.
+        gpu: The GPU product, for files that do not name it.
         ran: The plans that ran (`rocattn_profiling.profile.metrics.attribution.read_plans`).
-        peaks: Peaks that go before those of files and tables (`devices.given_peaks`).
-        chosen: Which part of the launches the profile is, in words; "" for all launches of its GPUs.
+        peaks: Peaks that override those of files and tables (`devices.given_peaks`).
+        chosen: Which launches the profile contains, in words; "" for all launches of its GPUs.
 
     Raises:
-        GpuFactsError: When `gpu` is no known product.
-        RocattnError: When the files contain no dispatch and no samples, or are of several runs.
+        GpuFactsError: If `gpu` is not a known product.
+        RocattnError: If the files contain no dispatch and no samples, or come from several runs.
     """
     if profile.runs:
         raise RocattnError(several(profile.runs))
@@ -84,7 +84,7 @@ def build(
     table = evaluation.launches.table
     columns = {name: table[name].array for name in _COLUMNS}
     sizes: NDArray[np.int64] = np.asarray(table.groupby(["grid", "block"], sort=False).ngroup(), np.int64)
-    unnamed, whole_kernels = devices.get(UNKNOWN_AGENT), per == "kernel"  # samples say nothing of a single dispatch
+    unnamed, whole_kernels = devices.get(UNKNOWN_AGENT), per == "kernel"  # samples do not identify a dispatch
     ran_on = {}
     for group in reversed(groups) if whole_kernels and len(profile.samples) else ():
         agent, lanes = (columns[name][group.rows[0]] for name in ("agent", "wave_size"))
@@ -99,7 +99,7 @@ def build(
     kernels: list[KernelProfile] = []
     told: dict[tuple[str, str], HotSpots] = {}
     for group in groups:
-        # Where launches of a kernel are judged apart, the samples speak for those that take most of the time.
+        # If launches of a kernel are judged separately, its samples count for those that take most of the time.
         kernel, own = _kernel(
             group, evaluation, devices, per, total, measured, places, columns, sizes, of_kernel.pop(group.name, []),
             sampled=group.name in sampled,
@@ -135,7 +135,7 @@ def _judged(
     spots: HotSpots, device: Device | None, near: Bounds | None = None, share: float | None = None, *,
     judged: bool = False,
 ) -> HotSpots:  # fmt: skip
-    """Return hot spots with what to do about them and what to run next."""
+    """Return hot spots with their advice and next command."""
     remedy = hot_spots.next_of(spots, device, judged=judged)
     return replace(spots, finding=hot_spots.finding_of(spots, near, share, remedy), remedy=remedy)
 
@@ -154,7 +154,7 @@ def _kernel(
     *,
     sampled: bool,
 ) -> tuple[KernelProfile, list[HotSpots]]:
-    """Return a group of launches as it is judged, with its hot spots as they are told."""
+    """Return a group of launches as one judged kernel, and its hot spots as they are shown."""
     first = {name: values[group.rows[0]] for name, values in columns.items()}
     device = _device(first["agent"], devices)
     resources = {name: None if _nothing(first[name]) else int(first[name]) for name in RESOURCES}
@@ -174,7 +174,7 @@ def _kernel(
         if numbers.get("lds_bytes") == 0 and max(
             numbers.get("lds_instructions", 0), numbers.get("lds_conflict_pct", 0)
         ):
-            numbers["dynamic_lds"] = 1.0  # allocated at launch, which the files do not say: fewer blocks may fit
+            numbers["dynamic_lds"] = 1.0  # allocated at launch and not in the files, so fewer blocks may fit
             theory = replace(theory, sentence=f"{theory.sentence} ({DYNAMIC_LDS})")
         elif theory.blocks and "cus" in numbers:
             numbers["blocks_that_fit"] = theory.blocks * numbers["cus"] / (2 if theory.unit == "WGP" else 1)
@@ -230,8 +230,7 @@ def _lanes(
 ) -> int | None:
     """Return the lanes of a wave: as reported, else the size that fits the counted waves best.
 
-    rocprofv3 does not report which of RDNA's two wave sizes a kernel was compiled for; a wave of 64 has half the
-    registers.
+    rocprofv3 does not report for which of RDNA's two wave sizes a kernel was compiled; a wave64 has half the registers.
     """
     if resources["wave_size"] or device is None or device.known is None:
         return resources["wave_size"]
@@ -257,7 +256,7 @@ def _occupancy(
     if not lanes:
         return None, f"no facts are known about {device.arch}"
     try:
-        # Profilers print one constant for every kernel's SGPRs, so these are left out.
+        # Profilers print the same constant for every kernel's SGPRs, so these are left out.
         return occupancy(
             device.arch, wave_size=lanes, vgprs=vgprs, agprs=resources["agprs"] or 0, lds_bytes=lds or 0, block=block
         ), ""
@@ -268,7 +267,7 @@ def _occupancy(
 def _numbers(
     group: LaunchGroup, device: Device | None, resources: Mapping[str, int | None], waves: NDArray[np.float64]
 ) -> dict[str, float]:
-    """Return the known numbers that rules may refer to, times left out."""
+    """Return the known numbers that rules can use, except times."""
     numbers = dict(device.constants) if device else {}
     numbers |= {key: value.value for key, value in group.values.items() if value.value is not None}
     numbers["launches"] = float(len(group.rows))
@@ -313,7 +312,7 @@ def to_json(report: ProfileReport) -> dict[str, Any]:
 
 
 def dump(content: dict[str, Any]) -> str:
-    """Return JSON text of `to_json`'s values: numbers that are none (NaN, inf) become null, as JSON has no other."""
+    """Return `to_json`'s values as JSON text; NaN and inf become null, because JSON does not have them."""
     return msgspec.json.format(msgspec.json.encode(content), indent=1).decode() + "\n"
 
 

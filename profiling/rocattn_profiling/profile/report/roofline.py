@@ -1,8 +1,8 @@
-"""Rooflines as geometry: one kernel against every level of the memory, and all kernels of a GPU against its DRAM.
+"""Rooflines as geometry: one kernel against every memory level, and all kernels of a GPU against its DRAM.
 
-Intensities are FLOPs over the bytes of a level, as rocprof-compute's table of the speed of light counts them
-(``metrics/definitions.toml``). Its own roofline takes 64 bytes per access of the vector L1 even where a line has 128,
-and the L1's requests in place of the L2's; here a point is as far below its roof as the bar of the same level says.
+Intensities are FLOPs over a level's bytes, as in rocprof-compute's speed-of-light table (``metrics/definitions.toml``).
+Its own roofline takes 64 bytes per access of the vector L1 even if a line has 128, and the L1's requests for the L2's.
+Here, a point is as far below its roof as the bar of the same level says.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-WIDTH, HEIGHT = 360.0, 300.0  # few units, so that text of 11.5 stays legible on a phone
+WIDTH, HEIGHT = 360.0, 300.0  # small, so that text of size 11.5 stays legible on a phone
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, WIDTH - 8.0, 10.0, HEIGHT - 40.0
 _ALIKE = 1.02  # ratio below which two roofs are drawn as one
 _FONT = 11.5
-# Level -> (colour, metrics of its bytes, of its share of the peak, rocprof-compute's name of the measured roof).
+# Level -> (color, metrics of its bytes, metrics of its share of the peak, rocprof-compute's name of the measured roof).
 _LEVELS = {
     "memory": (0, ("read_gbps", "write_gbps"), "memory_pct", "HBM"), "l2": (2, ("l2_gbps",), "l2_pct", "L2"),
     "l1": (1, ("l1_gbps",), "l1_pct", "L1"), "lds": (3, ("lds_gbps",), "lds_pct", "LDS"),
@@ -73,7 +73,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """One roof: its label, its colours (two where two roofs are one line) and the points of its polyline."""
+    """One roof: its label, its colors (two if two roofs share one line) and the points of its polyline."""
 
     label: str
     colours: tuple[int, ...]
@@ -82,7 +82,7 @@ class Roof:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One point: its label, its place, its tooltip, its colour and the place in the page that it leads to."""
+    """One point: its label, position, tooltip and color, and the place in the page that it links to."""
 
     label: str
     x: float
@@ -94,7 +94,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class LevelRow:
-    """A row of the table below a roofline, which says the same in numbers; lengths are as in `Level`."""
+    """A row of the table below a roofline, with the same content in numbers; lengths are as in `Level`."""
 
     level: Level
     intensity: float
@@ -103,7 +103,7 @@ class LevelRow:
 
 @dataclass(frozen=True, slots=True)
 class UnitRow:
-    """The row of a type: its name and colour, rate and peak in TFLOP/s, and the rate measured in the same run."""
+    """The row of a type: its name and color, rate and peak in TFLOP/s, and the rate measured in the same run."""
 
     name: str
     colour: int
@@ -114,14 +114,14 @@ class UnitRow:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Everything a template needs; lengths are units of the view box.
+    """Everything that the template needs; lengths are in units of the view box.
 
     Attributes:
         roofs, dots, labels: What is drawn; `link` is the line through the dots, or "".
         rows, units: The same in numbers.
-        lacking: Which roofs or points cannot be drawn, with the reasons.
+        lacking: Roofs and points that cannot be drawn, with the reasons.
         left_out: Number of kernels without a point.
-        note: Which points are above their roof, and why; "" for none.
+        note: Points above their roof, and why; "" for none.
     """
 
     title: str
@@ -145,7 +145,7 @@ class Roofline:
 
 
 def levels_of(kernel: KernelProfile, roofs: pd.DataFrame) -> list[Level]:
-    """Return the levels of the memory whose traffic was counted for a kernel, the farthest from its waves first."""
+    """Return the memory levels whose traffic was counted for a kernel, the farthest from its waves first."""
     measured = measured_roofs(kernel.device, roofs) if kernel.device else {}
     levels = []
     for key, (colour, moved, share, roof) in _LEVELS.items():
@@ -163,11 +163,11 @@ def levels_of(kernel: KernelProfile, roofs: pd.DataFrame) -> list[Level]:
 def hierarchical(
     kernel: KernelProfile, roofs: pd.DataFrame, counted: Mapping[str, object]
 ) -> Roofline | Reason[ReasonCode]:
-    """Lay out one kernel against the peaks of the memory's levels and of the types that it ran in.
+    """Lay out one kernel against the peaks of the memory levels and of the types that it ran in.
 
     Args:
         kernel: The kernel.
-        roofs: Measured roofs (`Profile.roofs`), possibly empty; those from another folder belong to another machine.
+        roofs: Measured roofs (`Profile.roofs`), may be empty; those from another folder belong to another machine.
         counted: The profile's counters.
 
     Returns:
@@ -220,7 +220,7 @@ def of_gpu(device: Device, kernels: Sequence[tuple[int, KernelProfile]]) -> Roof
 
     Args:
         device: The GPU.
-        kernels: With their numbers in the table.
+        kernels: The kernels, with their numbers in the table.
     """
     known = [(number, kernel, place) for number, kernel in kernels if (place := _place(kernel))]
     if len(known) < 2:
@@ -232,7 +232,7 @@ def of_gpu(device: Device, kernels: Sequence[tuple[int, KernelProfile]]) -> Roof
     plane = _Plane([place for _, _, place in known], memory, units)
     dots = [
         Dot(str(number), plane.x(x), plane.y(y), _title(number, kernel, x, y), 0, f"#k{number}")
-        for number, kernel, (x, y) in reversed(known)  # the longest is drawn last, above the others
+        for number, kernel, (x, y) in reversed(known)  # the longest is drawn last, on top
     ]
     title = f"Roofline of {len(known)} kernels: TFLOP/s over FLOP per byte of {name} traffic"
     return plane.drawn(title, dots, "", [], [], [], len(kernels) - len(known), _above(known, memory))
@@ -241,11 +241,11 @@ def of_gpu(device: Device, kernels: Sequence[tuple[int, KernelProfile]]) -> Roof
 def _above(
     known: Sequence[tuple[int, KernelProfile, tuple[float, float]]], memory: Sequence[tuple[str, int, float]]
 ) -> str:
-    """Return which kernels are above the roof of the memory, and why; "" for none."""
+    """Return which kernels are above the memory roof, and why; "" for none."""
     numbers = [str(n) for n, _, (x, y) in known for _, _, peak in memory if 1000 * y > x * peak * MORE / 100]
     if not numbers:
         return ""
-    return f"Above the memory's roof, as a cache behind L2 answered a part: {', '.join(sorted(numbers, key=int))}."
+    return f"Above the memory roof (a cache behind L2 served part of it): {', '.join(sorted(numbers, key=int))}."
 
 
 def _is_zero(kernel: KernelProfile, key: str) -> bool:
@@ -257,14 +257,14 @@ def _note(level: Level) -> str:
     if level.pct is None or level.pct <= MORE:
         return "without bank conflicts" if level.key == "lds" else ""
     if level.key == "memory":
-        return "above its roof: a cache between L2 and the memory answered a part"
-    return "above its roof: the clock was higher than the highest that the files report"
+        return "above its roof: a cache between L2 and the memory served part of it"
+    return "above its roof: the clock exceeded the maximum that the files report"
 
 
 def _units(kernel: KernelProfile, measured: Mapping[str, float]) -> list[UnitRow]:
-    """Return the types that ran; without counts of types the fastest peak that the GPU has."""
+    """Return the types that ran; without counts of types, the fastest peak of the GPU."""
     rows = []
-    for colour, rate in zip(_UNIT_COLOURS, rates_of(kernel), strict=False):  # more than four types have no colour left
+    for colour, rate in zip(_UNIT_COLOURS, rates_of(kernel), strict=False):  # there are colors for four types
         flops = measured.get(_MEASURED_TYPES[rate.type.peak])
         rows.append(UnitRow(rate.name, colour, rate.tflops, rate.peak, flops / 1000 if flops else None))
     if rows or not kernel.device:
@@ -275,7 +275,7 @@ def _units(kernel: KernelProfile, measured: Mapping[str, float]) -> list[UnitRow
 
 
 class _Plane:
-    """The logarithmic axes, and the roofs on them."""
+    """The logarithmic axes and the roofs on them."""
 
     def __init__(
         self, places: Sequence[tuple[float, float]], memory: Sequence[tuple[str, int, float]],
@@ -289,12 +289,12 @@ class _Plane:
         self._y_low, self._y_high = min(y for _, y in places) / 6, max(ys) * 2.2
 
     def x(self, value: float) -> float:
-        """Return the place of an intensity."""
+        """Return the position of an intensity."""
         part = math.log(value / self._x_low) / math.log(self._x_high / self._x_low)
         return round(_LEFT + (_RIGHT - _LEFT) * part, 1)
 
     def y(self, value: float) -> float:
-        """Return the place of a rate."""
+        """Return the position of a rate."""
         part = math.log(value / self._y_low) / math.log(self._y_high / self._y_low)
         return round(_BOTTOM - (_BOTTOM - _TOP) * part, 1)
 
@@ -302,11 +302,11 @@ class _Plane:
         self, title: str, dots: list[Dot], link: str, rows: list[LevelRow], units: list[UnitRow],
         lacking: list[tuple[str, Reason[ReasonCode]]], left_out: int = 0, note: str = "",
     ) -> Roofline:  # fmt: skip
-        """Return the roofline with its roofs, and labels that do not overlap."""
+        """Return the roofline with its roofs and non-overlapping labels."""
         roofs, wanted = self._roofs()
         ends = [[_place_of(point) for point in roof.points.split()] for roof in roofs]
         boxes = [(dot.x - 8, dot.y - 8, dot.x + 8, dot.y + 8) for dot in dots]
-        if not dots[0].href:  # numbers are inside their dots, names beside them
+        if not dots[0].href:  # numbers are inside their dots, names next to them
             wanted = [(dot.label, dot.colour, _around(dot)) for dot in dots] + wanted
         frame = (_LEFT, _TOP, _RIGHT, _BOTTOM)
         labels = place_labels(wanted, boxes, frame, _FONT, [(line[0], line[-1]) for line in ends])
@@ -340,7 +340,7 @@ class _Plane:
 
 
 def _merged(roofs: Sequence[tuple[str, int, float]]) -> list[tuple[str, tuple[int, ...], float]]:
-    """Return roofs, the highest first, those that would lie on each other as one."""
+    """Return the roofs, the highest first; overlapping roofs are merged."""
     merged: list[tuple[str, tuple[int, ...], float]] = []
     for name, colour, value in sorted(roofs, key=lambda roof: -roof[2]):
         if merged and merged[-1][2] / value < _ALIKE:
@@ -365,12 +365,12 @@ def _place_of(point: str) -> tuple[float, float]:
 
 
 def _around(dot: Dot) -> list[tuple[float, float, str]]:
-    """Return places for the name of a dot: above, below, further up and down."""
+    """Return candidate positions for a dot's name: above, below, and further up and down."""
     return [(dot.x + aside, dot.y + up, "middle") for up in (-12, 21, -25, 34) for aside in (0, 10, -10)]
 
 
 def _along(start: tuple[float, float], end: tuple[float, float]) -> list[tuple[float, float, str]]:
-    """Return places for the label of a rising line, right below it and left above it, from its lower end up."""
+    """Return candidate positions for a rising line's label, to its right and left, from its lower end up."""
     places = []
     for part in (0.04, 0.12, 0.2, 0.28, 0.36, 0.44, 0.52, 0.6, 0.68, 0.76, 0.84, 0.92):
         x, y = (a + part * (b - a) for a, b in zip(start, end, strict=True))

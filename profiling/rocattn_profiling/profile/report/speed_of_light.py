@@ -1,4 +1,4 @@
-"""One kernel against the hardware's peaks: a bar for each limit, with what was achieved, the peak and the formula."""
+"""One kernel against the hardware's peaks: a bar for each limit, with achieved value, peak and formula."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rocattn_profiling.profile.report.records import Bound, KernelProfile, Reaso
 from rocattn_profiling.profile.report.verdict import NAME_IT, NO_GPU, NOT_COUNTABLE, NOT_COUNTED, gap_of
 
 SHOWN = 25.0
-"""Percent from which a limit that is not one of the six has a bar, too."""
+"""Percent from which a limit other than the six has a bar, too."""
 RAN = 0.01
-"""Part of a kernel's FLOPs from which a type counts as one that it runs in."""
-MORE = 100.5  # percent that rounding may show; beyond it something else served a part
+"""Share of a kernel's FLOPs from which a type counts as one that the kernel runs in."""
+MORE = 100.5  # largest percentage that rounding explains; above it, another level served part of the traffic
 PLANS = "rocattn report PATH --plans FILE"
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A type of numbers that the matrix or the vector units work with; ``peak`` is its name in ``gpus.toml``."""
+    """A number type of the matrix or vector units; ``peak`` is its name in ``gpus.toml``."""
 
     metric: str
     name: str
@@ -43,7 +43,7 @@ TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The rate in one type: achieved and peak in TFLOP/s; ``peak`` is None if the tables have none."""
+    """The rate in one type: achieved and peak in TFLOP/s; ``peak`` is None if not in the tables."""
 
     type: Type
     tflops: float
@@ -62,18 +62,18 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class SpeedBar:
-    """How near a kernel is to one limit.
+    """How close a kernel is to one limit.
 
     Attributes:
         key, name: Of the limit.
-        pct: Percent of the peak; None if unknown. Above 100 a cache behind this level answered a part.
-        is_least: Whether it may be nearer.
+        pct: Percent of the peak; None if unknown. Above 100, a cache behind this level served part of the traffic.
+        is_least: Whether the true share may be larger.
         is_nearest: Whether this is the nearest limit.
         achieved, peak: In words; "" if unknown.
-        notes: What else the counters say about it; "" for nothing.
+        notes: Other facts from the counters; "" for none.
         rates: For the matrix and the vector units, the types that ran.
-        formulas: Metric, formula and source of the percentage and what is achieved.
-        missing: Why it is unknown, with the command that would tell; None if it is known.
+        formulas: Metric, formula and source of the percentage and of the achieved rate.
+        missing: Why it is unknown, with the command that would measure it; None if it is known.
     """
 
     key: str
@@ -90,7 +90,7 @@ class SpeedBar:
 
     @property
     def is_bound(self) -> bool:
-        """Whether it bounds the kernel: the nearest, and near."""
+        """Whether it bounds the kernel: the limit is the nearest, and near."""
         return self.is_nearest and self.pct is not None and self.pct >= NEAR
 
 
@@ -102,7 +102,7 @@ class _Level:
     rate: str
 
 
-# The six that every kernel is shown against: the metrics of the share, the best first, and of the rate.
+# The six limits shown for every kernel: metrics of the share, the best first, and of the rate.
 _SIX = (
     _Level("memory", "HBM", ("memory_pct",), ""),
     _Level("l2", "L2", ("l2_pct",), "l2_gbps"),
@@ -113,11 +113,11 @@ _SIX = (
 )
 
 SIX = frozenset(level.key for level in _SIX)
-"""The limits that every kernel has a bar for."""
+"""The limits that have a bar for every kernel."""
 
 
 def speed_of_light(kernel: KernelProfile, counted: Mapping[str, object]) -> list[SpeedBar]:
-    """Return the bars of one kernel: memory, L2, L1, LDS, vector and matrix units, then other limits that are near.
+    """Return the bars of one kernel: memory, L2, L1, LDS, vector and matrix units, then other near limits.
 
     Args:
         kernel: The kernel.
@@ -168,8 +168,8 @@ def _bar(
     achieved, peak = _achieved(kernel, level)
     made_of = _used(kernel, [*level.pct, *(bound.numbers if bound else ())], pct)
     extra = [values[key] for key in (level.rate, *(rate.type.metric for rate in rates)) if key in values]
-    notes = bound.notes if bound else "more than the peak: a cache between L2 and the memory answered a part"
-    notes = "" if level.key == "l2" else notes  # its rate, which stands beside it
+    notes = bound.notes if bound else "above the peak: a cache between L2 and the memory served part of it"
+    notes = "" if level.key == "l2" else notes  # its rate, which has a column of its own
     return SpeedBar(
         level.key, name, pct, bool(bound and bound.is_least), is_nearest, achieved, peak, notes, rates,
         tuple({each.key: each for each in [*made_of, *extra]}.values()),
@@ -177,7 +177,7 @@ def _bar(
 
 
 def _achieved(kernel: KernelProfile, level: _Level) -> tuple[str, str]:
-    """Return what was achieved and the peak of one level, in words."""
+    """Return what was achieved and the peak of one level, as text."""
     constants = kernel.device.constants if kernel.device else {}
     if level.key == "memory":
         rates = [_number(kernel, key) for key in ("read_gbps", "write_gbps")]
@@ -195,7 +195,7 @@ def _achieved(kernel: KernelProfile, level: _Level) -> tuple[str, str]:
 
 
 def lds_peak(kernel: KernelProfile) -> float | None:
-    """Return LDS's bandwidth in GB/s: 4 bytes a bank and cycle, but 128 bytes on a gfx950 (as rocprof-compute's)."""
+    """Return the LDS bandwidth in GB/s: 4 bytes per bank and cycle, but 128 bytes on gfx950 (as in rocprof-compute)."""
     rate, pct = _number(kernel, "lds_gbps"), _number(kernel, "lds_pct")
     if rate and pct:
         return 100 * rate / pct
@@ -203,7 +203,7 @@ def lds_peak(kernel: KernelProfile) -> float | None:
 
 
 def rates_of(kernel: KernelProfile) -> list[Rate]:
-    """Return the rates of the types in which a kernel did at least `RAN` of its FLOPs, the most first."""
+    """Return the rates of the types that make up at least `RAN` of a kernel's FLOPs, the largest first."""
     product = kernel.device.known if kernel.device else None
     known = [(each, _number(kernel, each.metric) or 0.0) for each in TYPES]
     total = sum(rate for _, rate in known)
@@ -246,7 +246,7 @@ def missing(kernel: KernelProfile, metrics: Sequence[str], counted: Mapping[str,
 
 
 def alike(reasons: Sequence[tuple[str, Reason[ReasonCode]]]) -> list[tuple[str, Reason[ReasonCode]]]:
-    """Return what is missing and why, with the same reason once."""
+    """Return what is missing and why, merging equal reasons."""
     names: dict[Reason[ReasonCode], list[str]] = {}
     for name, reason in reasons:
         names.setdefault(reason, []).append(name)
@@ -271,7 +271,7 @@ def _number(kernel: KernelProfile, key: str) -> float | None:
 
 
 def _used(kernel: KernelProfile, keys: Sequence[str], pct: float) -> list[MetricValue]:
-    """Return the metric that a share is, of these; if none equals it, all that have values."""
+    """Return the one of these metrics that equals a share; if none does, all that have values."""
     metrics = [kernel.values[key] for key in dict.fromkeys(keys) if key in kernel.values]
     metrics = [each for each in metrics if each.value is not None]
     equal = [each for each in metrics if abs((each.value or 0.0) - pct) < 0.5 and each.unit.startswith("%")]

@@ -19,13 +19,13 @@ from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, IDLE, NAME_
 from rocattn_profiling.profile.report.waits import leads, time_lines
 
 KERNELS = 5
-"""Number of kernels, or of groups of them with the same verdict."""
+"""Maximum number of kernels, or of groups of kernels with the same verdict."""
 FINDINGS = 5
-"""Number of findings, or groups of them."""
+"""Maximum number of findings, or groups of findings."""
 NAME_LENGTH = 90
-_OTHERS = 0.1  # part of all time from which kernels whose time is not their own work have a line of their own
-_LONG = 0.2  # part of all time from which a kernel has a line of its own
-_SHARES = 6  # percentages that are named
+_OTHERS = 0.1  # share of all time from which kernels that do no work of their own have a line of their own
+_LONG = 0.2  # share of all time from which a kernel has a line of its own
+_SHARES = 6  # maximum number of percentages listed
 _PERCENTAGE = re.compile(r"(Utilization|Util|Busy|Stalled|Percent|Hit|BankConflict)$")  # names of derived counters
 _OF_MANY = {
     IDLE: "fewer blocks or waves than the GPU has units for them; split the work further, or launch fewer kernels",
@@ -35,7 +35,7 @@ _OF_MANY = {
 
 @dataclass(frozen=True)
 class SummaryLine:
-    """The verdict on one kernel, or on several that have the same.
+    """The verdict on one kernel, or on several with the same verdict.
 
     Attributes:
         numbers: The kernels' numbers in the tables.
@@ -56,14 +56,14 @@ class KernelRow:
 
     Attributes:
         number: Its number in the report.
-        name: As the profiler has it.
+        name: As written by the profiler.
         label: The attention problem that it solved; "" if unknown.
-        share: Of all kernels' time; None without times.
-        median: Of a launch's time, in words; "" without times.
+        share: Share of all kernels' time; None without times.
+        median: Median time of a launch, in words; "" without times.
         launches: Number of launches.
         facts: Their shape, GPU, spread of times and long launches, in words.
         brief: The verdict in a few words.
-        bars: How near it is to memory, L2, L1, LDS, vector and matrix units; empty if none of them is known.
+        bars: How close it is to memory, L2, L1, LDS, vector and matrix units; empty if none of them is known.
         other: The nearest limit if it has no bar, with its share; "" otherwise.
     """
 
@@ -81,14 +81,14 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class UnknownVerdict:
-    """Kernels of which it is not known what bounds them.
+    """Kernels whose limit is unknown.
 
     Attributes:
         who: Which kernels, with their share of the time.
         why: What is missing.
         command: What would measure it.
-        gpus: What NAME in the command can be: the GPUs that it may have been; "" if it has none.
-        says: What the files do say about the longest of them, without a judgment; "" for nothing.
+        gpus: Candidates for NAME in the command: the GPUs that may have run them; "" if the command has no NAME.
+        says: Facts from the files about the longest of them, without a judgment; "" for none.
     """
 
     who: str
@@ -103,17 +103,17 @@ class ReportSummary:
     """The card of a report.
 
     Attributes:
-        headline: The verdict on what takes most of the time, in one sentence: on a kernel, or on waiting.
-        before, after: What stands before the headline and after it: how the time went, the verdict on the kernels.
-        last: That it is not known how the time went, or "": no news of the kernels.
-        rows: The longest kernels that have work of their own; the numbers of the others are the last.
+        headline: The verdict on what takes most of the time, in one sentence: a kernel, or waiting.
+        before, after: Text before and after the headline: how the time was spent, the verdict on the kernels.
+        last: A note that it is unknown how the time was spent, or ""; not about kernels.
+        rows: The longest kernels with work of their own; the numbers of the others come last.
         lines: The verdicts, those of the longest kernels first; never empty without `why_none`.
         why_none: Why there is no verdict, or "".
-        others: The share of kernels whose time is not their own work, if it is large, or "".
-        more: What has no row, with its share, or "".
+        others: The share of kernels without work of their own, if it is large, or "".
+        more: Kernels without a row, with their share, or "".
         findings: The findings to show, by rule, the largest gain first.
-        folded: Those that are worth less than `groups.WORTH`.
-        unknown: What is not known, and how to measure it.
+        folded: Findings worth less than `groups.WORTH`.
+        unknown: What is unknown, and how to measure it.
         commands: What to run next.
     """
 
@@ -133,10 +133,10 @@ class ReportSummary:
 
 
 def summarise(report: ProfileReport) -> ReportSummary:
-    """Summarise how the time went and what bounds the kernels of a report, in descending order of time.
+    """Summarize how the time was spent and what bounds the kernels of a report, in descending order of time.
 
-    Waiting that dominates is the headline. Of an application the time comes first in any case; of a micro-benchmark
-    after the kernels.
+    Waiting that dominates is the headline. For an application, the time always comes first; for a microbenchmark it
+    comes after the kernels.
     """
     summary, time = _of_kernels(report), report.timeline
     lines = [complete(report, line) for line in time_lines(time)]
@@ -150,7 +150,7 @@ def summarise(report: ProfileReport) -> ReportSummary:
 
 
 def _of_kernels(report: ProfileReport) -> ReportSummary:
-    """Summarise what bounds the kernels, or the launches, in descending order of time."""
+    """Summarize what bounds the kernels, or the launches, in descending order of time."""
     if not report.kernels:
         why = "no verdict: the files have instruction samples, but no kernel times or counters"
         commands = _after_samples(report) or [complete(report, COLLECT)]
@@ -182,7 +182,7 @@ def _of_kernels(report: ProfileReport) -> ReportSummary:
 
 
 def _after_samples(report: ProfileReport, judged: Sequence[tuple[int, KernelProfile, Verdict]] = ()) -> list[str]:
-    """Return what to run after the verdicts by samples, and after the hot spots that the terminal shows."""
+    """Return what to run after verdicts from samples, and after the hot spots that the terminal shows."""
     remedies = [reason.remedy for _, _, reason in judged if reason.code == SAMPLED]
     remedies += [each.remedy for each in report.hot_spots[:ON_TERMINAL]]
     return [complete(report, remedy) for remedy in dict.fromkeys(filter(None, remedies))]
@@ -223,7 +223,7 @@ def _rows(report: ProfileReport) -> list[KernelRow]:
 
 
 def bars_of(kernel: KernelProfile) -> tuple[SpeedBar, ...]:
-    """Return how near a kernel is to the limits that every kernel has a bar for; only a limit worth it is nearest."""
+    """Return how close a kernel is to the limits with a bar for every kernel; only a significant limit is nearest."""
     bars = speed_of_light(kernel, kernel.counters) if kernel.bounds else []
     return tuple(
         replace(bar, is_nearest=bar.is_nearest and bar.pct is not None and bar.pct >= WORTH_A_WORD)
@@ -238,7 +238,7 @@ def _other(kernel: KernelProfile) -> str:
 
 
 def _unknown(report: ProfileReport, judged: list[tuple[int, KernelProfile, Verdict]]) -> list[UnknownVerdict]:
-    """Return what is not known of which kernels; those with the same reason together."""
+    """Return what is unknown for which kernels, merging equal reasons."""
     alike: dict[tuple[str, str], list[tuple[int, KernelProfile]]] = {}
     for number, kernel, reason in judged:
         if reason.remedy and reason.code != SAMPLED:
@@ -252,7 +252,7 @@ def _unknown(report: ProfileReport, judged: list[tuple[int, KernelProfile, Verdi
 
 
 def _gpus(members: list[tuple[int, KernelProfile]]) -> str:
-    """Return the names of the GPUs that have enough LDS for these kernels' blocks."""
+    """Return the names of the GPUs with enough LDS for these kernels' blocks."""
     most = max(kernel.resources["lds_bytes"] or 0 for _, kernel in members)
     known = [product(name) for name in products() if product(name).arch.lds_block_bytes >= most]
     few = f" (no other has {most:,} bytes of LDS per block)" if 0 < len(known) < len(products()) else ""
@@ -263,14 +263,14 @@ def _gpus(members: list[tuple[int, KernelProfile]]) -> str:
 
 
 def _says(members: list[tuple[int, KernelProfile]]) -> str:
-    """Return the resources of the longest kernel, and the percentages that its profiler evaluated, if it counted."""
+    """Return the longest kernel's resources and, if counted, the percentages that its profiler computed."""
     number, kernel = members[0]
     if not kernel.counters:
         return ""
     titles = {"vgprs": "VGPRs", "lds_bytes": "bytes of LDS per block", "scratch_bytes": "bytes of scratch per lane"}
     facts = [f"{kernel.resources[name]:,} {title}" for name, title in titles.items() if kernel.resources[name]]
     moved = [kernel.values[key].value or 0.0 for key in ("read_gbps", "write_gbps") if key in kernel.values]
-    if kernel.device is None and any(moved):  # else its share of the peak says it
+    if kernel.device is None and any(moved):  # otherwise its share of the peak says it
         facts.append(f"{sum(moved):,.0f} GB/s of memory traffic")
     shares = [(name, value) for name, value in kernel.counters.items() if _PERCENTAGE.search(name) and value > 0]
     facts += [f"{name} {digits(value)} %" for name, value in shares[:_SHARES]]

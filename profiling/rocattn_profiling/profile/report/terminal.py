@@ -1,6 +1,6 @@
 """A profile report on the terminal: verdict, evidence, cause, next command; for 80 columns and more.
 
-Colors and bold type need a terminal and no NO_COLOR; a star marks the nearest limit everywhere. Where the output is not
+Colors and bold type need a terminal without NO_COLOR; a star marks the nearest limit everywhere. If the output is not
 UTF-8, bars and signs are ASCII.
 """
 
@@ -25,23 +25,23 @@ from rocattn_profiling.profile.report.verdict import COLLECT, NOT_COUNTABLE
 
 PROVE = "rocattn gate run --head WORKTREE"
 PROBLEMS = 3
-"""Problems of the files that are shown; the report has all."""
+"""Maximum number of file problems shown; the report has all."""
 _HOT_LINES, _PLACE = 5, 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 NONE = "\u2013"
-"""What stands for a number that is not known."""
+"""Placeholder for an unknown number."""
 _INDENT = "   "
 _GAP = "  "
 _VALUE = 6  # characters of " *≥100"
 _LONGEST_BAR = 10
-_MOST_ELLIPSES = 3  # in one name: each is two characters longer in ASCII
+_MOST_ELLIPSES = 3  # per name: each ellipsis is two characters longer in ASCII
 _NUMBER = 5  # characters of a kernel's number, or of "gone"
-_SIDE = 3  # more of them, for "before"
-_MOST_OF_FIRST = 2  # findings of the kernel that changed most
+_SIDE = 3  # additional characters for "before"
+_MOST_OF_FIRST = 2  # findings shown of the kernel that changed most
 
 
 def _names(card: Card, kernels: Sequence[tuple[str, str]], most: int) -> list[str]:
-    """Return what kernels are called on this screen, in at most so many characters: a label, else the name."""
+    """Return the names of kernels on this screen, in at most so many characters: a label, else the name."""
     most -= 0 if card.unicode else 2 * _MOST_ELLIPSES
     short = short_names([clean(name) for name, _ in kernels], most)
     shown = [clean(label) or name for (_, label), name in zip(kernels, short, strict=True)]
@@ -49,12 +49,12 @@ def _names(card: Card, kernels: Sequence[tuple[str, str]], most: int) -> list[st
 
 
 def clean(text: str) -> str:
-    """Return foreign text without what a terminal would act on."""
+    """Return foreign text without terminal control sequences."""
     return terminal(text, 1000)
 
 
 def show(report: ProfileReport, summary: ReportSummary, comparison: ProfileComparison | None = None) -> None:
-    """Print a report's card on stderr; arguments as of `fill`."""
+    """Print a report's card on stderr; for the arguments see `fill`."""
     console = stderr()
     fill(Card.of(console), report, summary, comparison).show(console)
 
@@ -68,7 +68,7 @@ def fill(
         card: The card.
         report: The report.
         summary: Its summary.
-        comparison: With an earlier profile; what changed then takes the place of the kernels and their findings.
+        comparison: Comparison with an earlier profile; if given, the changes replace the kernels and their findings.
     """
     if comparison is not None:
         add_comparison(card, report, summary, comparison)
@@ -106,7 +106,7 @@ def fill(
 
 
 def add_kernels(card: Card, summary: ReportSummary) -> None:
-    """Add the table of kernels: share, time, launches, verdict, and below them a bar for each limit."""
+    """Add the table of kernels: share, time, launches and verdict, with a bar for each limit below."""
     rows = summary.rows
     cells = [("share", "median", "calls", "verdict")]
     cells += [
@@ -133,14 +133,14 @@ def _table(
     card: Card, numbers: Sequence[str], kernels: Sequence[tuple[str, str]], cells: Sequence[Sequence[str]],
     right: Container[int],
 ) -> list[str]:  # fmt: skip
-    """Return the lines of a table of kernels, whose names take what room the other cells leave.
+    """Return the lines of a table of kernels; the names get the room that the other cells leave.
 
     Args:
-        card: What it is for.
-        numbers: Of the kernels.
+        card: The card that the table is for.
+        numbers: The kernels' numbers.
         kernels: Their names and labels.
         cells: The headings, then those of each kernel.
-        right: Which columns are aligned at the right.
+        right: Which columns are right-aligned.
     """
     from rich.cells import set_cell_size
 
@@ -154,7 +154,7 @@ def _table(
 
 
 def add_comparison(card: Card, report: ProfileReport, summary: ReportSummary, comparison: ProfileComparison) -> None:
-    """Add what changed: the kernels that matter most with their causes, times before and after, what to do next."""
+    """Add what changed: the kernels that matter most with their causes, times before and after, and what to do next."""
     first = comparison.first
     for number, line in enumerate(comparison.lines):
         pair = comparison.named[number] if number < len(comparison.named) else None
@@ -180,7 +180,7 @@ def add_comparison(card: Card, report: ProfileReport, summary: ReportSummary, co
 
 
 def _add_times(card: Card, comparison: ProfileComparison) -> None:
-    """Add the table of kernels with their times before and after, and the limits of the first on both sides."""
+    """Add the table of kernels with their times before and after, and both sides' limits for the first kernel."""
     pairs = comparison.pairs[:KERNELS]
     cells = [("before", "after", "change", "calls")]
     cells += [(_time(pair.before), _time(pair.after), _change(pair), _calls(pair)) for pair in pairs]
@@ -225,14 +225,14 @@ def _calls(pair: KernelPair) -> str:
 
 
 def _color(pair: KernelPair | None) -> str:
-    """Return the color of a change: red for a kernel that became slower."""
+    """Return the color of a change: red for a slower kernel."""
     if pair is None or pair.ratio is None or abs(pair.ratio - 1) < UNCHANGED:
         return ""
     return "bold red" if pair.ratio > 1 else "bold green"
 
 
 def add_bars(card: Card, bars: Sequence[SpeedBar], *, is_head: bool, indent: int, name: str = "") -> None:
-    """Add a line with a bar for each limit, or the headings of those; the name stands in the indentation."""
+    """Add a line with a bar for each limit, or with their headings; the name goes into the indentation."""
     if not bars or (not is_head and all(bar.pct is None for bar in bars)):
         return
     room = (card.width - indent - len(_GAP) * (len(bars) - 1)) // len(bars)
@@ -254,7 +254,7 @@ def add_bars(card: Card, bars: Sequence[SpeedBar], *, is_head: bool, indent: int
 
 
 def _bar(pct: float, cells: int, *, unicode: bool) -> tuple[str, str]:
-    """Return the filled and the empty part of a bar; beyond the peak (a cache answered a part) it is full."""
+    """Return the filled and empty parts of a bar; it is full beyond the peak (a cache served part of the traffic)."""
     eighths = round(min(pct, 100.0) / 100 * cells * 8) if unicode else 8 * round(min(pct, 100.0) / 100 * cells)
     filled = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
     return filled, "·" * (cells - len(filled))
@@ -265,7 +265,7 @@ def _is_uncountable(bar: SpeedBar) -> bool:
 
 
 def _legend(rows: Sequence[KernelRow]) -> str:
-    """Return what the signs of the table mean, as far as it has them."""
+    """Return the explanation of the signs that occur in the table."""
     bars = [bar for row in rows for bar in row.bars if any(each.pct is not None for each in row.bars)]
     signs = {
         "% of peak": bool(bars),
@@ -278,7 +278,7 @@ def _legend(rows: Sequence[KernelRow]) -> str:
 
 
 def add_findings(card: Card, summary: ReportSummary) -> None:
-    """Add the first findings: gain, sentence, counters, next command; and how many more there are."""
+    """Add the first findings (gain, sentence, counters, next command) and the number of the others."""
     more = count(len(summary.findings) - FINDINGS, "more finding is", "more findings are")
     for number, group in enumerate(card.some(summary.findings, FINDINGS, f"{_INDENT}{more} in the report."), 1):
         _add_finding(card, number, group)
@@ -303,7 +303,7 @@ def _add_finding(card: Card, number: int, group: FindingGroup) -> None:
 
 
 def add_unknown(card: Card, summary: ReportSummary) -> None:
-    """Add what is not known, and the command that would measure it."""
+    """Add what is unknown, and the command that would measure it."""
     for unknown in summary.unknown[:FINDINGS]:
         card.gap()
         text = f"{unknown.who}: {unknown.why}"
@@ -327,7 +327,7 @@ def add_hot_spots(card: Card, report: ProfileReport) -> None:
             cells = [("share  ", "line", "" if spots.no_cycles else "cycles", f"what the waves do{note}")]
             cells += [_hot_line(card, spots, line) for line in lines]
             card.put(card.rows(cells, right={0, 2}, first="  "))
-        if spots.finding and spots.number is None:  # else it is among the kernel's findings
+        if spots.finding and spots.number is None:  # otherwise it is among the kernel's findings
             card.add(terminal(spots.finding.sentence), first="  ")
         if spots.few:
             card.add(caution(spots), first="  ")
@@ -338,7 +338,7 @@ def add_hot_spots(card: Card, report: ProfileReport) -> None:
 
 
 def _hot_line(card: Card, spots: HotSpots, line: HotLine) -> tuple[str, str, str, str]:
-    """Return the cells of a line; the end of its place tells more than the beginning."""
+    """Return the cells of a line; a place is cut at its start, because its end says more."""
     place = terminal(line.place)
     place = place if len(place) <= _PLACE else f"{card.spell('…')}{place[1 - _PLACE :]}"
     cycles = "" if spots.no_cycles else cycles_text(line)

@@ -31,9 +31,9 @@ STOOD_STILL: Final = "stood_still"
 NOT_COUNTED: Final = "not_counted"
 NOT_COUNTABLE: Final = "not_countable"
 OWN = frozenset({BOUND, WASTE, STRAGGLER, SAMPLED, FAR})
-"""Verdicts that have numbers of their kernel: each is told by itself."""
+"""Verdicts with numbers of one kernel, which are never merged."""
 WORTH_A_WORD = 10.0
-"""Percent of the nearest known limit from which it is mentioned when others are unknown."""
+"""Percent from which the nearest known limit is mentioned if others are unknown."""
 COLLECT = "rocattn profile -- COMMAND"
 NAME_IT = "rocattn report PATH --gpu NAME"
 STATE_IT = "rocattn report PATH --peak memory=RATE"
@@ -44,15 +44,15 @@ _FIRST: dict[str, tuple[ReasonCode, str]] = {
 }  # fmt: skip
 _WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory", "dynamic-lds")
 _HOT = "hot-line"
-_WORDS = 3  # wastes that were not counted and are named
+_WORDS = 3  # maximum number of uncounted wastes listed
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The counters and constants that a metric is missing.
+    """The counters and constants that a metric lacks.
 
     Attributes:
-        counters: Counters of its first formula that were not collected; empty if some formula has all of its counters.
+        counters: Uncollected counters of its first formula; empty if any formula has all of its counters.
         constants: Unknown constants, by their names in ``definitions.toml``.
         ask: The argument of `rocattn profile --metrics` that collects them: a group, else the metric; "" for none.
     """
@@ -67,25 +67,25 @@ def verdict(
     median_ns: float | None, *, stood_still: bool, left_out: AbstractSet[str] = frozenset(), stall: Stall | None = None,
     sampled: bool = False,
 ) -> Verdict:  # fmt: skip
-    """Return what bounds a kernel (a limit, what wastes its time, or what its samples wait for), or why it is unknown.
+    """Return what bounds a kernel (a limit, a waste, or what its samples wait for), or why it is unknown.
 
     Args:
-        bounds: How near it is to its limits.
+        bounds: How close it is to its limits.
         findings: Its findings, the largest gain first.
         device: The GPU; None if no file names it.
         counted: The counters that have values for this kernel.
         median_ns: Its median time in ns; None without times.
-        stood_still: Whether counters of this profile stood still, so that zeros are meaningless.
-        left_out: Counters and metrics that were impossible in some of its launches.
-        stall: What its waves mostly wait for, if samples or a trace say so.
-        sampled: Whether the profile has its samples or a trace.
+        stood_still: Whether counters of this profile did not count, so that zeros are meaningless.
+        left_out: Counters and metrics with impossible values in some of its launches.
+        stall: What its waves mostly wait for, from samples or a trace.
+        sampled: Whether the profile has samples or a trace of it.
     """
     by_key = {finding.key: finding.sentence for finding in findings}
     nearest = bounds.nearest
     if nearest and nearest.pct >= NEAR:
         key = f"{nearest.key}-bound"
         return Verdict(BOUND, by_key[key], brief=f"{nearest.name} bound", finding=key)
-    first = next((finding for finding in findings if finding.key != _HOT), None)  # waits are what waste shows in
+    first = next((finding for finding in findings if finding.key != _HOT), None)  # waits are symptoms of waste
     if first and first.waste >= LARGE:
         return Verdict(WASTE, first.sentence, brief=first.title, finding=first.key)
     if first := next((finding for key in _FIRST for finding in findings if finding.key == key), None):
@@ -103,7 +103,7 @@ def _far(
     nearest: Bound | None, by_key: Mapping[str, str], device: Device | None, counted: Mapping[str, object],
     median_ns: float | None, lines: str,
 ) -> Verdict:  # fmt: skip
-    """Return why a kernel is far from every limit, as far as counters tell, and what would tell the rest."""
+    """Return why a kernel is far from every limit, as far as counters show, and what to measure for the rest."""
     if waits := next((key for key in _WAITS if key in by_key), ""):
         return Verdict(FAR, by_key[waits], brief="waiting", finding=waits)
     names, command = not_looked_at(device, counted, median_ns)
@@ -112,7 +112,7 @@ def _far(
         if names
         else "what its waves wait for was not sampled"
         if lines
-        else "its samples name no cause"
+        else "its samples show no cause"
     )
     far = f"far from every limit: {nearest.short if nearest else 'none'} is nearest; {why}"
     return Verdict(FAR, far, command or lines, brief="far from limits")
@@ -121,7 +121,7 @@ def _far(
 def not_looked_at(
     device: Device | None, counted: Mapping[str, object], median_ns: float | None
 ) -> tuple[tuple[str, ...], str]:
-    """Return which wastes were not counted, in words, and the command that counts them; of those that the GPU can."""
+    """Return which wastes were not counted, and the command that counts those that the GPU supports."""
     if device is None:
         return (), ""
     known = device.constants.keys() | _of_launch(median_ns)
@@ -140,7 +140,7 @@ def not_looked_at(
 def _sampled(
     stall: Stall, unknown: Verdict | None, nearest: Bound | None, findings: Sequence[KernelFinding]
 ) -> Verdict:
-    """Return the verdict of a kernel that no known limit bounds, by what its waves wait for."""
+    """Return the verdict on a kernel that no known limit bounds, from what its waves wait for."""
     rest = unknown.text if unknown else f"the nearest limit is {nearest.short}" if nearest else ""
     text = f"{stall.text}: {stall.advice}{f'; {rest}' if rest else ''}"
     command = stall.command if unknown and unknown.code == TIMES_ONLY else unknown.remedy if unknown else ""
@@ -152,7 +152,7 @@ def _unmeasured(
     device: Device | None, counted: Mapping[str, object], median_ns: float | None, *, stood_still: bool,
     left_out: AbstractSet[str],
 ) -> Verdict | None:  # fmt: skip
-    """Return why the files as a whole cannot tell any limit; None if they may."""
+    """Return why the files as a whole cannot identify any limit; None if they may."""
     if not counted and not stood_still and left_out:
         why = "limit not known: its counters were left out as impossible"
         return Verdict(NOT_COUNTED, why, COLLECT, brief="left out")
@@ -165,7 +165,7 @@ def _unmeasured(
         return Verdict(NO_GPU, "limit not known: no file says which GPU ran it", NAME_IT, brief="GPU not known")
     if stood_still:
         return Verdict(
-            STOOD_STILL, "limit not known: counters stood still at this performance level",
+            STOOD_STILL, "limit not known: counters did not count at this performance level",
             f"sudo amd-smi set -g 0 -l stable_std && {COLLECT}", brief="not counted",
         )  # fmt: skip
     return None
@@ -179,7 +179,7 @@ def _unlimited(
     nearest = bounds.nearest
     others = f"; nearest of what was counted is {nearest.short}" if nearest and nearest.pct >= WORTH_A_WORD else ""
     if device and bounds.uncounted:
-        parts = {bound.key for bound in bounds.known}  # those are known, but for a part of the work
+        parts = {bound.key for bound in bounds.known}  # known, but for part of the work only
         known = device.constants.keys() | _of_launch(median_ns)
         gaps, lacking = [], defaultdict[tuple[bool, str], list[str]](list)
         for limit in bounds.uncounted:
@@ -188,7 +188,7 @@ def _unlimited(
             why = (
                 "not counted" if gap.counters
                 else f"unknown without {', '.join(CONSTANT_NAMES.get(n, n) for n in gap.constants)}" if gap.constants
-                else "beyond its peak, as a cache answers a part" if limit.key in bounds.beyond
+                else "above its peak, because a cache served part of it" if limit.key in bounds.beyond
                 else "not counted in one launch" if left_out.isdisjoint(_made_of(metric, device.arch))
                 else "left out as impossible"
             )  # fmt: skip
@@ -204,13 +204,13 @@ def _unlimited(
 
 
 def _of_launch(median_ns: float | None) -> set[str]:
-    """Return the known constants of launches (not of the GPU)."""
+    """Return the known constants of launches, not of the GPU."""
     return {"grid_threads", "block_threads", "wave_size"} | ({"duration_ns"} if median_ns is not None else set())
 
 
 @cache
 def _made_of(metric: str, arch: str) -> frozenset[str]:
-    """Return the counters and metrics that a metric is computed from on an architecture, itself among them."""
+    """Return the counters and metrics that a metric is computed from on an architecture, including itself."""
     by_key = {each.key: each for each in definitions().metrics}
     made: set[str] = set()
     open_ = {metric}
@@ -223,7 +223,7 @@ def _made_of(metric: str, arch: str) -> frozenset[str]:
 
 
 def _next(gaps: Sequence[Gap]) -> str:
-    """Return the command that gives the missing inputs; "" if none does. No counter gives a peak, so it comes first."""
+    """Return the command that supplies the missing inputs, or "". Peaks come first, because no counter supplies one."""
     if any("peak_gbps" in gap.constants for gap in gaps):
         return STATE_IT
     asked = dict.fromkeys(gap.ask for gap in gaps if gap.ask)
@@ -233,7 +233,7 @@ def _next(gaps: Sequence[Gap]) -> str:
 
 
 def gap_of(metric: str, arch: str, counted: Mapping[str, object], constants: AbstractSet[str]) -> Gap:
-    """Return the inputs that one metric is missing, on an architecture that has a formula for it.
+    """Return the inputs that one metric lacks, on an architecture that has a formula for it.
 
     Args:
         metric: Its key.
@@ -251,7 +251,7 @@ def gap_of(metric: str, arch: str, counted: Mapping[str, object], constants: Abs
 
 @cache
 def _needs(arch: str) -> dict[str, tuple[frozenset[str], ...]]:
-    """Return by metric the counters and constants of each of its formulas, other metrics resolved."""
+    """Return by metric the counters and constants of each of its formulas, with other metrics resolved."""
     needs: dict[str, tuple[frozenset[str], ...]] = {}
     for metric in definitions().metrics:
         ways: list[frozenset[str]] = []
@@ -266,7 +266,7 @@ def _needs(arch: str) -> dict[str, tuple[frozenset[str], ...]]:
 
 
 def _ask(metric: str, needed: Collection[str], arch: str) -> str:
-    """Return the first group with these counters (anchors are in every pass); else the metric itself."""
+    """Return the first group with these counters (anchors are in every pass), otherwise the metric itself."""
     try:
         known = counters.of_arch(arch)
     except counters.CounterError:

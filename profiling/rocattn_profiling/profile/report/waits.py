@@ -1,4 +1,4 @@
-"""What a report says first: how the time went, in words, and whether that comes before the kernels."""
+"""What a report says first: how the time was spent, and whether that comes before the kernels."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from rocattn_profiling.profile.report.names import short_name
 from rocattn_profiling.profile.report.verdict import COLLECT
 
 LEADS = 0.3
-"""Share of an application's time without compute, or of the busy time in exposed communication, from which it leads:
-few kernels could give as much back."""
-_NEARLY_ALL = 0.9  # share of the time with compute from which one short line says so
-_UNEVEN, _FEWEST = 0.2, 5  # share of launches that hold half of the time; of how many launches
-_SKEWED = 0.05  # share of the collectives' time that is waiting for the last GPU
-_MOSTLY = 0.5  # share of that waiting that is for one GPU
-_DIFFERS = 0.05  # how much less a GPU is busy than all on average, to be named
-_HIDDEN = 0.01  # share of the time up to which exposed communication is none
-_SPREAD = 0.02  # part of the idle time below which no wait is worth its name
-_SHORT_NS = 20e3  # a wait of less is the cost of starting a kernel: some microseconds each
+"""Share of an application's time without compute, or of the busy time in exposed communication, from which it leads the
+report: few kernels could save as much.
+"""
+_NEARLY_ALL = 0.9  # share of the time with compute from which one short line is enough
+_UNEVEN, _FEWEST = 0.2, 5  # share of the launches that take half of the time; minimum number of launches
+_SKEWED = 0.05  # share of the collectives' time spent waiting for the last GPU
+_MOSTLY = 0.5  # share of that wait that is for one GPU
+_DIFFERS = 0.05  # how far below the average a GPU's busy share must be to be listed
+_HIDDEN = 0.01  # exposed communication up to this share of the time counts as none
+_SPREAD = 0.02  # share of the idle time below which no single wait is listed
+_SHORT_NS = 20e3  # a shorter wait is launch overhead: some microseconds each
 _GAPS, _NAME = 2, 40
 _UNKNOWN = {
     "counted": f"counters and samples change when kernels start; for a run without them: {COLLECT}",
@@ -31,7 +32,7 @@ _UNKNOWN = {
 
 
 def leads(time: Timeline) -> bool:
-    """Return whether communication or idle time is what to look at first."""
+    """Return whether communication or idle time is the first thing to look at."""
     span, compute, exposed, busy = _sums(time.gpus, "span", "compute", "exposed", "busy")
     lost = time.is_application and span - compute >= LEADS * span
     return bool(time.gpus) and (lost or exposed >= LEADS * busy)
@@ -43,9 +44,9 @@ def _sums(gpus: Sequence[GpuTime], *names: str) -> tuple[int, ...]:
 
 
 def time_lines(time: Timeline) -> list[str]:
-    """Return how the time went: the busy share, exposed communication, skew and the longest waits, as far as known."""
+    """Return how the time was spent: busy share, exposed communication, skew and the longest waits, if known."""
     if time.unknown:
-        return [f"how busy the GPU was is unknown: {_UNKNOWN[time.unknown]}"]
+        return [f"GPU busy time is unknown: {_UNKNOWN[time.unknown]}"]
     gpus = time.gpus
     lines = [_busy(time)] if gpus else []
     if time.collectives:
@@ -56,7 +57,7 @@ def time_lines(time: Timeline) -> list[str]:
     if time.is_application and copies >= (1 - _NEARLY_ALL) * span:
         lines.append(
             f"copies without compute: {_time(copies)}, {share_of(copies, span)} of the time; overlap them with kernels "
-            "(pinned memory, a stream of their own), or keep the data on the GPU"
+            "(pinned memory, a separate stream), or keep the data on the GPU"
         )
     if time.is_application and idle >= (1 - _NEARLY_ALL) * span:
         lines.append(_waits(gpus))
@@ -117,7 +118,7 @@ def _hidden(gpus: Sequence[GpuTime]) -> str:
 
 
 def uneven(held: CollectiveTime) -> str:
-    """Return that few launches hold half of the collectives' time; "" if they do not."""
+    """Say that few launches take half of the collectives' time; "" if they do not."""
     if held.launches < _FEWEST or held.half > _UNEVEN * held.launches:
         return ""
     return (
@@ -127,12 +128,12 @@ def uneven(held: CollectiveTime) -> str:
 
 
 def is_skewed(time: Timeline) -> bool:
-    """Return whether GPUs wait for a late one."""
+    """Return whether GPUs wait for a late GPU."""
     return bool(time.skew and time.collectives and time.skew.waited_ns >= _SKEWED * time.collectives.total_ns)
 
 
 def skew_text(time: Timeline) -> str:
-    """Return who comes last to collectives, or why that is not known and what hints at it."""
+    """Return which GPU is last in collectives, or why that is unknown and what hints at it."""
     held, skew = time.collectives, time.skew
     assert held is not None, "asked for only with collectives"
     if skew is None:
@@ -148,13 +149,13 @@ def skew_text(time: Timeline) -> str:
     clock = ", by durations, as the clocks differ" if skew.by_duration else ""
     spread = f"{_time(skew.median_ns)} apart (median; {_time(skew.longest_ns)} at most{clock})"
     if not is_skewed(time):
-        return f"skew of starts: {spread} on {skew.gpus} GPUs, so none makes the others wait long"
+        return f"skew of starts: {spread} on {skew.gpus} GPUs, so none delays the others much"
     waited = f"{share_of(skew.waited_ns, held.total_ns)} of the collectives' time is this wait"
     return f"skew of starts: {spread}; {_last(skew)}; {waited}"
 
 
 def who_is_late(time: Timeline) -> str:
-    """Return how unequal the launches are, or which GPU makes the others wait; "" for neither."""
+    """Return how unequal the launches are, or which GPU delays the others; "" for neither."""
     if time.skew:
         return _last(time.skew) if is_skewed(time) else ""
     return uneven(time.collectives) if time.collectives else ""
@@ -184,6 +185,6 @@ def _waits(gpus: Sequence[GpuTime]) -> str:
 
 
 def gap_text(gap: IdleGap, most: int) -> str:
-    """Return between which kernels a GPU waited, their names cut to this length."""
+    """Return the kernels between which a GPU waited, with names cut to this length."""
     before, after = short_name(gap.before, most), short_name(gap.after, most)
     return f"between two {before}" if before == after else f"between {before} and {after}"

@@ -87,10 +87,9 @@ def test_findings_are_sentences_with_their_numbers():
     assert {len(each) for each in found.values()} == {1}
     said = {f"{name}, {each.key}": f"{each.sentence} ({each.gain_text})" for name, (each,) in found.items()}
     assert lines_of(said) == snapshot("""\
-cache, infinity-cache-bound: moves 1.12 TB/s between L2 and memory, 140 % of the DRAM's peak: an Infinity Cache
-    answers a part of it, so how near this is to a limit is not known; fewer bytes beyond L2 make it faster (gain not
-    known)
-memory, memory-bound: memory bound at 78 % of 5.32 TB/s: fewer bytes make it faster, fewer instructions do not (at
+cache, infinity-cache-bound: moves 1.12 TB/s between L2 and memory, 140 % of the DRAM's peak: an Infinity Cache serves
+    part of it, so its distance to a limit is unknown; fewer bytes beyond L2 make it faster (gain not known)
+memory, memory-bound: memory bound at 78 % of 5.32 TB/s: fewer bytes make it faster; fewer instructions do not (at
     most 22 % of all kernels' time, more with fewer bytes)
 640, few-rounds: 46 % of the wave slots filled where 100 % fit: 640 blocks, and 1,216 fit at once, so the last round
     is 53 % full; a larger launch, or smaller blocks, would fill the GPU (gain not known)
@@ -104,10 +103,10 @@ uneven, occupancy-below-theory: 46 % of the wave slots filled where 100 % fit, a
     explain it: if they finish unevenly, launch the heavy ones first, or make blocks smaller (gain not known)
 dynamic, dynamic-lds: 46 % of the wave slots filled, where at most 100 % fit: it uses LDS although the files say 0
     bytes, so LDS is allocated at launch; less of it per block may let more blocks run at once (gain not known)
-one block, few-blocks: fewer blocks (1) than compute units (304): 303 of them have nothing to do; split the work
-    further (decode: over keys) (at most 100 % of all kernels' time)
-4.2 % of the time, few-blocks: fewer blocks (1) than compute units (304): 303 of them have nothing to do; split the
-    work further (decode: over keys) (at most 4.2 % of all kernels' time)\
+one block, few-blocks: fewer blocks (1) than compute units (304): 303 of them are idle; split the work further
+    (decode: over keys) (at most 100 % of all kernels' time)
+4.2 % of the time, few-blocks: fewer blocks (1) than compute units (304): 303 of them are idle; split the work further
+    (decode: over keys) (at most 4.2 % of all kernels' time)\
 """)
 
 

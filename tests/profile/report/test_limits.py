@@ -65,7 +65,7 @@ def test_a_kernel_whose_lds_is_busy_is_bound_by_it():
     assert first.gain == pytest.approx(0.211, abs=0.001)
     assert lines_of({first.key: first.sentence}) == snapshot("""\
 lds-bound: LDS bound at 79 % of the time or more: 36 cycles per instruction, 83 % of them lost to unaligned addresses,
-    6 % to bank conflicts; rows padded to a multiple of the access's size make it faster; next is L1 at least 46 %\
+    6 % to bank conflicts; rows padded to a multiple of the access size make it faster; next is L1 at least 46 %\
 """)
     assert not any("latency" in each.key or "rounds" in each.key for each in others)
 

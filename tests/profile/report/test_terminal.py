@@ -101,7 +101,7 @@ Kernel 1 (100 % of GPU time): LDS bound at 79 % of the time or more
 1. Kernel 1: at most 21 % of GPU time, more with fewer LDS cycles
    LDS bound at 79 % of the time or more: 36 cycles per instruction, 83 % of
    them lost to unaligned addresses, 6 % to bank conflicts; rows padded to a
-   multiple of the access's size make it faster; next is L1 at least 46 %
+   multiple of the access size make it faster; next is L1 at least 46 %
    counters  SQ_LDS_BANK_CONFLICT 1.05 M, SQ_LDS_IDX_ACTIVE 18.9 M, SQ_INSTS_LDS
              524 k, SQ_LDS_UNALIGNED_STALL 15.7 M
    next      rocattn profile --pc-sampling -- COMMAND
@@ -217,8 +217,8 @@ Copies and fills of the HIP runtime: 60 % of GPU time
   1 block of 256
 
 1. Kernel 1: at most 40 % of GPU time
-   Fewer blocks (1) than compute units (304): 303 of them have nothing to do;
-   split the work further (decode: over keys)
+   Fewer blocks (1) than compute units (304): 303 of them are idle; split the
+   work further (decode: over keys)
 2. Copies and fills of the HIP runtime: at most 60 % of GPU time
    1 for 3 launches: keep data on the GPU between launches, and do not clear
    memory that is overwritten (hipMemcpy, hipMemset); ignore this if only the
@@ -289,8 +289,8 @@ gone too                                        37.5 µs        –             
 1. Kernels 1, 2: together at most 42 % of GPU time, more with fewer LDS cycles
    LDS bound. Most to gain, kernel 1: LDS bound at 79 % of the time or more: 36
    cycles per instruction, 83 % of them lost to unaligned addresses, 6 % to bank
-   conflicts; rows padded to a multiple of the access's size make it faster;
-   next is L1 at least 46 %
+   conflicts; rows padded to a multiple of the access size make it faster; next
+   is L1 at least 46 %
    counters  SQ_LDS_BANK_CONFLICT 1.05 M, SQ_LDS_IDX_ACTIVE 18.9 M, SQ_INSTS_LDS
              524 k, SQ_LDS_UNALIGNED_STALL 15.7 M
    next      rocattn profile --pc-sampling -- COMMAND

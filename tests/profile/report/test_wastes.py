@@ -105,8 +105,8 @@ lanes-apart: uncoalesced access: 64 L1 accesses per vector memory instruction, w
 bank-conflicts-at-least: LDS bank conflicts cost 25 % of the kernel's time or more (94 % of the LDS's cycles); pad or
     swizzle the tile's rows
 unused-bytes: reads 8.0 times the bytes that its loads can use (64 lanes of 16 bytes each) or more, with 22 % L2 hits:
-    lines are fetched for a few of their bytes, or more than once; lanes and loops that walk memory in order use them
-    whole\
+    lines are fetched for a few of their bytes, or more than once; lanes and loops that access memory in order use
+    whole lines\
 """)
 
 
@@ -165,8 +165,8 @@ def test_a_busy_address_unit_that_only_waits_is_no_limit():
     _, alone = kernel({name: value for name, value in waits.items() if "EA0" not in name}, **MI300A)
     assert alone.verdict.brief == "vector memory bound"
     assert lines_of({"memory not counted": alone.verdict.text}) == snapshot("""\
-memory not counted: vector memory bound at 86 % of the time: waiting for the caches and the memory included; loads and
-    stores are what it waits for: fewer bytes, or fewer and wider accesses, make it faster\
+memory not counted: vector memory bound at 86 % of the time: waiting for the caches and the memory included; it waits
+    for loads and stores: fewer bytes, or fewer and wider accesses, make it faster\
 """)
     assert alone.findings[0].gain is None
 

@@ -210,7 +210,7 @@ a part that is larger than its whole: pass pass_0: TCC_EA_RDREQ_32B_sum and TCC_
 names of another architecture: l2_hit_pct 50 % of 1 () pass pass_0: TCC_EA_RDREQ_sum left out: these are gfx90a's
     names, which read 0 or nonsense on this architecture; use TCC_EA0_…
 counters that stand still: l2_hit_pct 100 % of 1 ('from 1 of 2 launches',) pass pass_0: GRBM_GUI_ACTIVE: 0 in 1 of 2
-    launches, left out: on Radeon, pin the performance level (amd-smi set -g 0 -l stable_std), or counters stand still
+    launches, left out: on Radeon, counters need a pinned performance level (amd-smi set -g 0 -l stable_std)
 one counter that stands still: read_bytes 1024 bytes of 1 () pass pass_0: SQ_WAVE_CYCLES left out: it reads 0 in 1 of
     1 launch that executed instructions, so this GPU's profiler does not count it
 more waves than 64 blocks of 256 threads have: pass pass_0: 1 of 1 launch left out: SQ_WAVES is 87812120 where 16384

@@ -142,7 +142,7 @@ def test_a_peak_without_name_or_unit_is_refused(tmp_path, capsys, text):
     """In one line, before anything is read."""
     assert main(["report", str(rocprof1(tmp_path, {})), "--peak", text]) == 4
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"rocattn report: --peak {text!r} is not a peak: state the memory's in GB/s or TB/s")
+    assert line.startswith(f"rocattn report: --peak {text!r} is not a peak: give the memory's in GB/s or TB/s")
 
 
 def test_an_unset_variable_is_no_folder(tmp_path, capsys, monkeypatch):

@@ -1,1 +1,1 @@
-"""Metrics of counters: definitions, formulas, evaluation."""
+"""Metrics computed from counters: definitions, formulas, evaluation."""

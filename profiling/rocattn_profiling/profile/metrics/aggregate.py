@@ -1,4 +1,4 @@
-"""Metrics of kernels: the launches' values from `evaluate`, aggregated."""
+"""Metrics of kernels: the values of their launches from `evaluate`, aggregated."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class MetricValue:
 
     Attributes:
         key, title, unit: Of the metric.
-        value: By `convention`; None if it was dropped.
-        mean: Mean of the launches' own values, the convention of rocprof-compute up to 3.6.
-        across: The same mean over counters of several passes, rocprof-compute's convention; None if it is equal.
-        convention: "SUM/SUM", or "mean" for an amount per launch and for a share that the profiler evaluated.
+        value: Aggregated by `convention`; None if it was dropped.
+        mean: Mean over the launches, the convention of rocprof-compute up to 3.6.
+        across: The same mean with counters from several passes, as in rocprof-compute; None if it is equal.
+        convention: "SUM/SUM", or "mean" for an amount per launch or a share that the profiler computed.
         launches: Number of launches.
         formula, source: The formula and its reference.
-        passes: Where the counters are from.
+        passes: The passes that the counters come from.
         flags: Caveats.
-        counters: What a kernel's value was computed from: (counter, its mean over the launches).
+        counters: What a kernel's value was computed from: (counter, mean over the launches).
     """
 
     key: str
@@ -63,10 +63,10 @@ class LaunchGroup:
     Attributes:
         unit: What they have in common: kernel, problem, shape and GPUs.
         rows: Their numbers in `Evaluation.launches`.
-        time_ns: Percentile -> time of a launch; empty where no pass has times.
+        time_ns: Percentile -> time of a launch; empty if no pass has times.
         total_ns: Sum over all launches.
         values: Metric -> value.
-        long: The few launches that hold much of the time; None if there are none.
+        long: The few launches that take much of the time; None if there are none.
     """
 
     unit: LaunchUnit
@@ -95,11 +95,11 @@ def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None) -> li
         labels: The problem of each launch: a kernel that solved several problems becomes several groups.
     """
     of_launch, units = units_of(evaluation, labels)
-    return _grouped(evaluation, of_launch, units, keeps_counters=True)  # of single launches there would be too many
+    return _grouped(evaluation, of_launch, units, keeps_counters=True)  # for single launches it would be too many
 
 
 def by_launch(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[LaunchGroup]:
-    """Return each launch by itself, in the order of dispatch."""
+    """Return each launch as a separate group, in order of dispatch."""
     groups = _grouped(evaluation, *units_of(evaluation, labels, single=True))
     order = evaluation.launches.table.sort_values(["process", "dispatch"], kind="stable").index
     place = {int(row): i for i, row in enumerate(order)}
@@ -125,14 +125,14 @@ def _grouped(
 
 
 def _differ(value: float, other: float) -> bool:
-    """Whether numbers differ by more than rounding."""
+    """Whether two numbers differ by more than rounding."""
     return bool(np.isfinite(value) and abs(value - other) > 1e-9 * max(abs(value), abs(other)))
 
 
 def _is_share(name: str) -> bool:
-    """Whether a counter is a share or a mean that the profiler evaluated itself (OccupancyPercent): sums mean nothing.
+    """Whether a counter is a share or mean that the profiler computed (OccupancyPercent), so that sums mean nothing.
 
-    Counters that can be added up have names in capitals (FETCH_SIZE), apart from the suffix for sums over instances.
+    Counters that can be summed have names in capitals (FETCH_SIZE), except for the suffix for sums over instances.
     """
     stem = name.removesuffix("_sum")
     return not stem.isupper() and not stem.islower()
@@ -157,7 +157,7 @@ class _Sums:
         result = np.full(self._groups, np.nan)
         by_group: dict[int, MetricValue] = {}
         for number, use in enumerate(uses):
-            # Of several formulas, the one that most of the group's launches have: sums over two would mix them.
+            # Use the one formula that most launches of the group have: sums over two formulas would mix them.
             best = np.argmax(np.vstack(launches), axis=0)
             mine = (best == number) & (launches[number] > 0)
             where = use.where & np.isfinite(own)
@@ -194,7 +194,7 @@ class _Sums:
                 if borrowed[group]:
                     flags.append(f"in {int(borrowed[group])} of {in_words(own_launches)} with {BORROWED}")
                 flags += use.cautions
-                # Caveats of a metric apply to those that are computed from it.
+                # Caveats of a metric also apply to metrics that are computed from it.
                 for name in sorted(use.way.formula.names):
                     flags += self._flags.get((name, int(group)), ())
                 flags = list(dict.fromkeys(flags))
@@ -226,7 +226,7 @@ class _Sums:
             }
 
     def _ratio(self, use: Use, where: NDArray[np.bool_], launches: Floats) -> Floats:
-        """Evaluate a formula on sums: amounts, counters and times are added up, constants and shares are averaged."""
+        """Evaluate a formula on sums: amounts, counters and times are summed, constants and shares averaged."""
         sums = {}
         for name in use.way.formula.names:
             if self._kinds.get(name):
@@ -238,7 +238,7 @@ class _Sums:
         return use.way.formula.evaluate(sums)
 
     def _inner(self, name: str, where: NDArray[np.bool_], launches: Floats) -> Floats:
-        """Return a ratio used by another one, over that one's launches if it covers all of them."""
+        """Return a ratio that another ratio uses, over the launches of that ratio if it covers all of them."""
         for use in self._evaluation.uses.get(name, []):
             if not (where & ~use.where).any():
                 return self._ratio(use, where, launches)

@@ -1,7 +1,7 @@
-"""Which attention problem each dispatch solved: launches of a profile matched with the plans that a process ran.
+"""Which attention problem each dispatch solved: launches of a profile matched with the plans of a process.
 
 A dispatch matches a plan's launch if kernel, work-items and block are equal. If several plans have such a launch, the
-order in which they ran decides (`rocattn.gpu.plan_log`); without it the label names all of them.
+order in which they ran decides (`rocattn.gpu.plan_log`); without it, the label lists all of them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     Key = tuple[str, int, int]
 
 _DECORATION = re.compile(r"(?:\s*\[clone \.kd\]|\s*\(\.kd\)|\.kd)$")
-_GRIDS = 1 << 32  # rocprofv3's counters have a grid as work-items in 32 bits, its traces and databases in full
-# Kernels that do all of a forward problem's products, so that its FLOPs and compulsory traffic are theirs.
+_GRIDS = 1 << 32  # rocprofv3's counter files have the grid's work-items modulo 2**32, its traces and databases in full
+# Kernels that do all matrix products of a forward problem: its FLOPs and compulsory traffic are theirs.
 _WHOLE = frozenset({"flash_attention", "flash_attention_causal", "flash_attention_nocausal", "flash_decode"})
 
 
 class PlanFileError(RocattnError):
-    """A file that contains no plans."""
+    """The file contains no plans."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Attribution:
 
     Attributes:
         labels: The config's label; several joined by " or " if the plans are ambiguous; "" if no plan matches.
-        work: "work_flops" and "work_bytes" per launch; NaN if the launch is only a part of the problem, or unmatched.
+        work: "work_flops" and "work_bytes" per launch; NaN if it is unmatched, or only part of the problem.
     """
 
     labels: list[str]
@@ -51,13 +51,13 @@ class Attribution:
 
 
 def read_plans(paths: Iterable[Path]) -> list[tuple[LaunchPlan, int]]:
-    """Return plans with how often each ran in a row, in the order in which they ran.
+    """Return the plans in the order in which they ran, each with the number of consecutive runs.
 
     Args:
-        paths: Plan logs, or plans of `rocattn plan --json` (each counts as run once).
+        paths: Plan logs, or plans of `rocattn plan --json` (each counts as one run).
 
     Raises:
-        PlanFileError: When a file cannot be read or holds something else.
+        PlanFileError: If a file cannot be read or contains something else.
     """
     ran: list[tuple[LaunchPlan, int]] = []
     for path in paths:
@@ -76,7 +76,7 @@ def _read(text: str) -> list[tuple[LaunchPlan, int]]:
     try:
         return [(LaunchPlan.from_dict(json.loads(text)), 1)]
     except (ValueError, RocattnError):
-        pass  # not one plan: a log
+        pass  # not a single plan, so a log
     known: dict[tuple[int, int], LaunchPlan] = {}
     runs: dict[int, list[tuple[LaunchPlan, int]]] = defaultdict(list)
     for line in text.splitlines():
@@ -91,7 +91,7 @@ def _read(text: str) -> list[tuple[LaunchPlan, int]]:
             own[-1] = (plan, own[-1][1] + 1)
         else:
             own.append((plan, 1))
-    # As in profiles, launches are numbered process by process, in the order of process ids.
+    # As in profiles, launches are numbered per process, in the order of process ids.
     return [run for process in sorted(runs) for run in runs[process]]
 
 
@@ -100,12 +100,12 @@ def attribute(table: pd.DataFrame, ran: Sequence[tuple[LaunchPlan, int]]) -> Att
 
     Args:
         table: `Launches.table`.
-        ran: What `read_plans` returns.
+        ran: The result of `read_plans`.
     """
     expected: dict[Key, list[tuple[AttentionConfig, str, int]]] = defaultdict(list)
     for plan, times in ran:
         config = AttentionConfig.from_dict(plan.config)
-        whole = sum(launch.kernel in _WHOLE for launch in plan.launches) == 1  # else each has some features of v
+        whole = sum(launch.kernel in _WHOLE for launch in plan.launches) == 1  # otherwise each does some features of v
         for launch in plan.launches:
             block = prod(launch.block)
             key = (launch.symbol, prod(launch.grid) * block % _GRIDS, block)
@@ -132,7 +132,7 @@ def attribute(table: pd.DataFrame, ran: Sequence[tuple[LaunchPlan, int]]) -> Att
 def _candidates(
     runs: Sequence[tuple[AttentionConfig, str, int]], ordinal: int, *, ordered: bool
 ) -> list[tuple[AttentionConfig, str]]:
-    """Return the candidates for the n-th launch of a key: the n-th run if the counts agree, else every such plan."""
+    """Return candidates for the n-th launch of a key: the n-th run if the counts agree, otherwise every such plan."""
     if not ordered:
         return [(config, kernel) for config, kernel, _ in runs]
     for config, kernel, times in runs:

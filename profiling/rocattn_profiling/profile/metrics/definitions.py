@@ -22,9 +22,9 @@ class Alternative:
 
     Attributes:
         arch: The targets it applies to.
-        formula: Over counters (capitals or the profilers' own derived names), metrics and constants.
+        formula: Uses counters (capitals, or the profilers' names of derived ones), metrics and constants.
         one_pass: Whether its counters must come from one run of the application.
-        source: Where it is from.
+        source: Its reference.
     """
 
     arch: re.Pattern[str]
@@ -35,7 +35,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric; see the head of ``definitions.toml`` for the meaning of each field."""
+    """One metric; the head of ``definitions.toml`` explains the fields."""
 
     key: str
     title: str
@@ -59,7 +59,7 @@ class CounterRule:
 
     Attributes:
         arch: The targets it applies to.
-        part, whole: Counters of which the first cannot exceed the second; "" for a rule about names.
+        part, whole: Two counters; the first cannot exceed the second; "" for a rule about names.
         foreign: Names that are meaningless on these targets, or None.
         why: The reason, for the report.
     """
@@ -78,8 +78,8 @@ class Caution:
     Attributes:
         arch: The targets it applies to.
         counters: Their names.
-        metrics: The metrics that it concerns; empty for all.
-        whole_cus: By target, the number of compute units of the chips that are not affected.
+        metrics: The affected metrics; empty for all.
+        whole_cus: Target -> number of compute units of the chips that are not affected.
         why: What may be wrong, for the report.
     """
 
@@ -109,7 +109,7 @@ class Definitions:
         return tuple(each.why for each in self.cautions if each.concerns(metric, way, arch, cus))
 
     def counters(self, arch: str) -> dict[str, tuple[frozenset[str], ...]]:
-        """Return by metric the counters of each of its formulas on a target, other metrics resolved.
+        """Return by metric the counters of each of its formulas on a target, with other metrics resolved.
 
         Metrics without a formula on the target are left out.
         """
@@ -140,8 +140,8 @@ def definitions() -> Definitions:
     """Read ``definitions.toml``.
 
     Raises:
-        DefinitionError: When a metric refers to a later one, or is defined twice.
-        FormulaError: When a formula is not arithmetic.
+        DefinitionError: If a metric refers to a later one, or is defined twice.
+        FormulaError: If a formula is not arithmetic.
     """
     tables = tomllib.loads(files(__package__).joinpath("definitions.toml").read_text("utf-8"))
     named = {name: f"(?:{pattern})" for name, pattern in tables["archs"].items()}
@@ -158,9 +158,9 @@ def definitions() -> Definitions:
         most = Formula.parse(table["most"]) if "most" in table else None
         names = {name for way in ways for name in way.formula.names} | (most.names if most else frozenset())
         if unknown := sorted(n for n in names if n.islower() and n not in metrics and n not in CONSTANTS):
-            raise DefinitionError(f"the metric {table['key']} is made of {', '.join(unknown)}, not defined before it")
+            raise DefinitionError(f"the metric {table['key']} uses {', '.join(unknown)}, not defined before it")
         if table["key"] in metrics or table["kind"] not in {"ratio", "amount"}:
-            raise DefinitionError(f"the metric {table['key']} is there twice, or its kind is unknown")
+            raise DefinitionError(f"the metric {table['key']} is defined twice, or its kind is unknown")
         metrics[table["key"]] = Metric(
             table["key"], table["title"], table["unit"], table["group"], table["about"], table["kind"] == "ratio",
             table.get("least"), most, table.get("slack", 0.0), ways,

@@ -1,4 +1,4 @@
-"""The GPUs of a profile as constants for formulas: as reported by its files, completed from the tables of products."""
+"""The GPUs of a profile as constants for formulas: from its files, completed from the product tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_AGENT = -1
 GIVEN = "given"
-"""Origin of a peak that --peak states."""
+"""Origin of a peak from --peak."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Device:
 
     Attributes:
         arch: Its target, "gfx942".
-        name: The product if it is known, else the target.
-        constants: Values for the names in small letters of ``definitions.toml``, as far as known.
-        origin: Where each is from: "reported", `GIVEN`, or the product or architecture of the tables.
-        known: The product for the tables' further facts; None for an architecture that is not in them.
-        folder: Folder of the file that reports it: roofs measured in that folder are its own; "" for none.
+        name: The product, or the target if the product is unknown.
+        constants: Known values of the lowercase names in ``definitions.toml``.
+        origin: The origin of each: "reported", `GIVEN`, or the product or architecture in the tables.
+        known: The product, for other facts in the tables; None if they do not have the architecture.
+        folder: Folder of the file that reports it, whose measured roofs belong to it; "" for none.
     """
 
     arch: str
@@ -53,16 +53,16 @@ class Device:
 
 
 def devices_of(profile: Profile, gpu: str | None = None, peaks: Mapping[str, float] | None = None) -> dict[int, Device]:
-    """Return the GPUs of a profile by their row in ``agents``; the key -1 stands for all others.
+    """Return the GPUs of a profile by row in ``agents``; the key -1 stands for all others.
 
     Args:
-        profile: Its ``agents`` say what the files report.
-        gpu: A product's name, or the target of a single one, for files that do not name their GPU; it does not
-            override what files report.
-        peaks: Peaks that go before those of files and tables, as `given_peaks` returns them.
+        profile: Its ``agents`` have the reported facts.
+        gpu: A product, or a target of only one product, for files that do not name their GPU; it does not override
+            reported facts.
+        peaks: Peaks that override those of files and tables (`given_peaks`).
 
     Raises:
-        GpuFactsError: When `gpu` is no known product, or a target of several.
+        GpuFactsError: If `gpu` is not a known product, or is a target of several.
     """
     found = named(gpu) if gpu is not None else ()
     devices = {}
@@ -72,7 +72,7 @@ def devices_of(profile: Profile, gpu: str | None = None, peaks: Mapping[str, flo
     if found:
         devices.setdefault(UNKNOWN_AGENT, _of_several(found))
     elif len({(each.arch, tuple(each.constants.items())) for each in devices.values()}) == 1:
-        devices[UNKNOWN_AGENT] = next(iter(devices.values()))  # a run on GPUs of one kind: whichever it was
+        devices[UNKNOWN_AGENT] = next(iter(devices.values()))  # all GPUs are of one kind, so it does not matter which
     if not peaks:
         return devices
     once = {id(each): _with_peaks(each, peaks) for each in devices.values()}
@@ -87,13 +87,13 @@ _PEAK = re.compile(r"\s*(\w+)\s*=\s*(\d+(?:\.\d*)?)\s*([kmgt]i?b|[gtp]flop)s?(?:
 
 
 def given_peaks(texts: Sequence[str]) -> dict[str, float]:
-    """Return peaks that someone states: "peak_gbps" in GB/s, "matrix", "vector" and data types in TFLOP/s.
+    """Return the peaks from --peak: "peak_gbps" in GB/s, "matrix", "vector" and data types in TFLOP/s.
 
     Args:
         texts: "hbm=4.2TB/s", "fp16=1307 TFLOP/s"; ``memory`` and ``dram`` are the same as ``hbm``.
 
     Raises:
-        GpuFactsError: When one is not of this form, or has no unit of its kind.
+        GpuFactsError: If one has another form, or a unit that does not fit.
     """
     peaks = {}
     for text in texts:
@@ -106,14 +106,14 @@ def given_peaks(texts: Sequence[str]) -> dict[str, float]:
             peaks[name] = value * _OPS[unit]
         else:
             raise GpuFactsError(
-                f"--peak {text!r} is not a peak: state the memory's in GB/s or TB/s (hbm=4.2TB/s), or one of matrix, "
+                f"--peak {text!r} is not a peak: give the memory's in GB/s or TB/s (hbm=4.2TB/s), or one of matrix, "
                 f"vector, {', '.join(_DTYPES)} in TFLOP/s (fp16=1307TFLOP/s)"
             )
     return peaks
 
 
 def _with_peaks(device: Device, peaks: Mapping[str, float]) -> Device:
-    """Return a device with the peaks that are given."""
+    """Return a device with these peaks."""
     known, given = device.known, {}
     if "peak_gbps" in peaks:
         given["peak_gbps"] = peaks["peak_gbps"]
@@ -133,7 +133,7 @@ def _with_peaks(device: Device, peaks: Mapping[str, float]) -> Device:
 
 
 def _is_said(value: object) -> bool:
-    """Whether a report states a value: drivers write 0 where they know none."""
+    """Whether a report has a value; drivers write 0 for unknown ones."""
     return value is not None and not pd.isna(value) and value not in {"", 0}  # type: ignore[call-overload]  # a scalar
 
 
@@ -148,19 +148,19 @@ def _device(row: dict[str, Any], named_by: Sequence[Product | OtherGpu]) -> Devi
     }  # fmt: skip
     said = {name: float(value) for name, value in names.items() if value is not None}
     if arch.startswith("gfx9") and "max_memory_clock_mhz" in row and "memory_channels" in row:
-        # rocprof-compute's formula for HBM: 32 bytes a channel and clock, both edges in the clock's number.
+        # rocprof-compute's formula for HBM: 32 bytes per channel and clock; the clock already counts both edges.
         said["peak_gbps"] = row["max_memory_clock_mhz"] / 1000 * 32 * row["memory_channels"]
     known = _known(arch, row, said, [each for each in named_by if isinstance(each, Product) and each.arch.name == arch])
     if isinstance(known, Product) and "clock_mhz" not in known.reported:
         said.pop("clock_mhz", None)
     device = _from_tables(known) if known else Device(arch, str(row.get("product", arch)), {}, {}, None)
     origin = device.origin | dict.fromkeys(said, "reported")
-    if arch in architectures():  # rocprof-compute writes a constant, 32, also for gfx950, which has 64
+    if arch in architectures():  # rocprof-compute always writes 32, but gfx950 has 64
         said["lds_banks"], origin["lds_banks"] = float(architecture(arch).lds_banks), f"tables: {arch}"
     folder = str(Path(str(row.get("file", ""))).parent)
     constants = device.constants | said
     if isinstance(known, Product) and known.name == arch and arch in LABELLED_CLOCK:
-        # The highest clock of a card that is not in the tables is unknown.
+        # The maximum clock of a card that is not in the tables is unknown.
         del constants["clock_mhz"], origin["clock_mhz"]
     return replace(device, constants=constants, origin=origin, folder=folder)
 
@@ -168,7 +168,7 @@ def _device(row: dict[str, Any], named_by: Sequence[Product | OtherGpu]) -> Devi
 def _known(
     arch: str, row: dict[str, Any], said: dict[str, float], named_by: Sequence[Product]
 ) -> Product | OtherGpu | None:
-    """Return the tables' product of a report, or None if they do not have its architecture or lack too much."""
+    """Return the product in the tables for a report; None if its architecture or too many facts are missing."""
     name, cus = str(row.get("product", "")), int(said.get("cus", 0)) or None
     found = reported_as(name, arch, row.get("device_id"), cus)
     if arch not in architectures():
@@ -178,7 +178,7 @@ def _known(
         "Simd_Per_Cu": int(said.get("simds_per_cu", 0)) or "", "Num_Xcc": int(said.get("xcds", 0)) or "",
         "Max_Engine_Clk_Fcompute": int(said.get("clock_mhz", 0)) or "",
     }  # fmt: skip
-    # A name that someone states settles which of several products it is, or what a file has no name for.
+    # The name from --gpu decides between several products, or names a GPU that the file does not.
     stated = [each for each in named_by if not found or each.name in {other.name for other in found}]
     try:
         return with_reported(
@@ -189,7 +189,7 @@ def _known(
 
 
 def _highest(known: Product) -> tuple[float | None, float | None]:
-    """Return the highest peaks of the matrix and the vector instructions for floating types, in TFLOP/s."""
+    """Return the highest floating-point peaks of the matrix and the vector instructions, in TFLOP/s."""
     rates = known.arch.ops_per_clock_per_cu
     floats = {name: known.peak_tflops(name) or 0.0 for name in rates if not name.startswith(("int", "vector-int"))}
     matrix = max((v for name, v in floats.items() if not name.startswith("vector-")), default=None)
@@ -197,7 +197,7 @@ def _highest(known: Product) -> tuple[float | None, float | None]:
 
 
 def _of_several(found: Sequence[Product | OtherGpu]) -> Device:
-    """Return the device that a name stands for: of several products what they have in common."""
+    """Return the device that a name stands for; for several products, only what they have in common."""
     first, *others = map(_from_tables, found)
     if not others:
         return first

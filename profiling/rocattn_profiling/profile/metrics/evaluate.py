@@ -1,4 +1,4 @@
-"""Evaluate the metrics of every launch of a profile, each with its formula, or the reason why there is no value."""
+"""Evaluate the metrics of every launch of a profile, each with its formula or the reason why it has no value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-# Counted cycles over those of the kernel's time at the highest clock: above this, the profiler's own are included.
+# Counted cycles over the cycles in the kernel's time at the highest clock: above this, they include the profiler's.
 SHORT = 1.05
 MIXED = "counters from several passes, each a separate run of the application"
 TOO_SHORT = (
@@ -36,12 +36,12 @@ class Use:
         way: The formula.
         where: Mask of the launches.
         inputs: The value of each name, per launch.
-        passes: Where the counters are from; those of one launch are from one pass, or from several if mixed.
-        is_mixed: Whether the counters of one launch are from several passes.
-        is_short: For formulas over cycles, launches whose cycles are partly the profiler's own.
-        duration_ns: The kernel's time that belongs to the counters, per launch.
+        passes: The passes that the counters come from: for each launch one, or several if mixed.
+        is_mixed: Whether the counters of one launch come from several passes.
+        is_short: For formulas over cycles, launches whose cycles include the profiler's own.
+        duration_ns: The kernel's time that goes with the counters, per launch.
         cautions: Known defects of its counters on this GPU.
-        is_borrowed: Launches that have a counter from another launch.
+        is_borrowed: Launches with a counter from another launch.
     """
 
     way: Alternative
@@ -61,14 +61,14 @@ class Evaluation:
 
     Attributes:
         launches: What was measured.
-        constants: Per launch, the names in small letters of ``definitions.toml``.
-        archs: Target of each launch; "" where it is not known.
+        constants: Per launch, the lowercase names of ``definitions.toml``.
+        archs: Target of each launch; "" if unknown.
         of_arch: Target -> its launches.
-        values: Metric -> per launch; NaN where there is none.
-        across: Metric -> the same formula over counters of several passes where `values` uses one pass:
-            rocprof-compute's convention.
+        values: Metric -> value per launch; NaN if there is none.
+        across: Metric -> the same formula over counters from several passes where `values` uses one pass, as in
+            rocprof-compute.
         uses: Metric -> the formulas used.
-        times: Metric -> the kernel's time that belongs to its counters, per launch: undisturbed, else of their pass.
+        times: Metric -> the kernel's time that goes with its counters, per launch: undisturbed, or from their pass.
         left_out: Metric -> why values were dropped, one line each.
         missing: Metric -> why no launch has a value.
     """
@@ -90,8 +90,8 @@ def evaluate(profile: Profile, devices: Mapping[int, Device], work: Mapping[str,
 
     Args:
         profile: What was read.
-        devices: The GPUs by ``agent``; one with the key -1 stands for launches whose agent is not among them.
-        work: Per launch in the order of `find_launches`: "work_flops" and "work_bytes", NaN where not known.
+        devices: The GPUs by ``agent``; the key -1 stands for launches of all other agents.
+        work: "work_flops" and "work_bytes" per launch, in the order of `find_launches`; NaN if unknown.
     """
     launches = find_launches(profile)
     agents, of_launch = np.unique(
@@ -105,7 +105,7 @@ def evaluate(profile: Profile, devices: Mapping[int, Device], work: Mapping[str,
     result = Evaluation(launches, constants, archs, {arch: archs == arch for arch in pd.unique(archs)})
     every = (*launches.passes, launches.joined)
     short = {each.name: _is_short(result, each.counters.get(BUSY), each.duration_ns) for each in every}
-    nothing = np.full(len(launches), np.nan)  # of all metrics without a value: most of a hundred
+    nothing = np.full(len(launches), np.nan)  # shared by all metrics without a value: most of a hundred
     nothing.flags.writeable = False
     for metric in definitions().metrics:
         _evaluate_metric(result, metric, short, nothing)
@@ -128,11 +128,11 @@ def _constants(
 
 
 def _is_short(result: Evaluation, busy: Floats | None, duration_ns: Floats) -> Mask:
-    """Whether the busy cycles of one XCD exceed what the highest clock allows in the kernel's time."""
+    """Whether the busy cycles of one XCD exceed those in the kernel's time at the highest clock."""
     if busy is None:
         return np.zeros(len(result.launches), dtype=bool)
     xcds, clock = result.constants["xcds"], result.constants["clock_mhz"]
-    return np.asarray(busy / xcds > duration_ns * clock / 1000 * SHORT)  # False where anything is NaN
+    return np.asarray(busy / xcds > duration_ns * clock / 1000 * SHORT)  # False for NaN
 
 
 def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mask], nothing: Floats) -> None:
@@ -154,7 +154,7 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
                 times[use.where] = use.duration_ns[use.where]
                 _evaluate_across(result, metric, use)
                 result.uses.setdefault(metric.key, []).append(use)
-    # 0 / 0 is not a value: there was nothing to take a share of.
+    # 0 / 0 is not a value, because there was nothing to take a share of.
     for keep, why in impossible(metric, values, result.constants):
         values = np.where(keep, values, np.nan)
         result.left_out.setdefault(metric.key, []).append(why)
@@ -175,7 +175,7 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
 
 
 def _leave_out(result: Evaluation, metric: Metric, broken: Mask, why: str) -> None:
-    """Take the inputs of an impossible value out, too, where they alone make it impossible: a rate over the time."""
+    """Leave out the inputs of an impossible rate over time, too, because only they can have made it impossible."""
     launches, uses = result.launches, result.uses[metric.key]
     launches.left_out[metric.key] = launches.left_out.get(metric.key, np.zeros(len(launches), dtype=bool)) | broken
     names = {name for use in uses if "duration_ns" in use.way.formula.names for name in use.inputs} - CONSTANTS
@@ -207,7 +207,7 @@ def _evaluate_across(result: Evaluation, metric: Metric, use: Use) -> None:
 
 
 def impossible(metric: Metric, values: Floats, constants: Mapping[str, Floats]) -> list[tuple[Mask, str]]:
-    """Check values against the metric's range; return (mask of values to keep, reason) per violated rule."""
+    """Check values against the metric's range; return (mask of values to keep, reason) for each violated rule."""
     broken_rules: list[tuple[Mask, str]] = []
 
     def rule(broken: Mask, why: Callable[[int], str]) -> None:
@@ -241,7 +241,7 @@ def _uses(
     result: Evaluation, way: Alternative, open_: Mask, short: Mapping[str, Mask], wanting: set[str],
     cautions: tuple[str, ...],
 ) -> list[Use]:  # fmt: skip
-    """Find the counters of a formula: all from one pass if possible, else combined across passes if allowed."""
+    """Find the counters of a formula: all from one pass if possible, otherwise from several passes if allowed."""
     names = way.formula.names
     metrics = {name for name in names if name in result.values}
     counters = sorted(names - metrics - CONSTANTS)
@@ -271,7 +271,7 @@ def _uses(
 
 
 def _merge_single_passes(uses: list[Use]) -> list[Use]:
-    """Merge the uses of a formula over single passes into one: which pass has a launch makes no difference."""
+    """Merge the uses of a formula over single passes into one, because it does not matter which pass has a launch."""
     single = [use for use in uses if not use.is_mixed]
     if len(single) < 2:
         return uses
@@ -300,7 +300,7 @@ CONSTANT_NAMES = {
 
 
 def _time_of(result: Evaluation, metrics: Sequence[str]) -> Floats:
-    """Return the kernel's time that belongs to these metrics if they agree, else any."""
+    """Return the kernel's time that goes with these metrics if they agree, otherwise any."""
     every = result.launches.duration_ns
     if not metrics:
         return every
@@ -312,7 +312,7 @@ def _time_of(result: Evaluation, metrics: Sequence[str]) -> Floats:
 def _take(
     result: Evaluation, counters: Sequence[str], way: Alternative, open_: Mask, metrics: Sequence[str]
 ) -> list[_Taken]:
-    """Return the counters of the open launches: from each pass that has all of them, then combined across passes."""
+    """Return the counters of the open launches: from each pass that has all of them, then from several passes."""
     launches = result.launches
     if not counters:
         borrowed = _any([use.is_borrowed for name in metrics for use in result.uses.get(name, ())], open_)
@@ -344,12 +344,12 @@ def _take(
 
 
 def _borrowed(each: PassCounters, names: Iterable[str], where: Mask) -> Mask:
-    """Return the launches that have one of these counters from another launch."""
+    """Return the launches with one of these counters from another launch."""
     return _any([each.borrowed[name] for name in names if name in each.borrowed], where)
 
 
 def _any(masks: Iterable[Mask], like: Mask) -> Mask:
-    """Return where any of the masks holds; nowhere if there is none."""
+    """Return the union of the masks; all false without masks."""
     result = np.zeros_like(like)
     for mask in masks:
         result |= mask

@@ -1,7 +1,7 @@
 """The language of ``definitions.toml``, ``findings.toml`` and ``limits.toml``: formulas, conditions and sentences.
 
 A formula is arithmetic over counters, parsed and checked once, and evaluated on whole columns. A condition compares two
-formulas. A sentence has numbers in places like {memory_pct:.0f}.
+formulas. A sentence has placeholders for numbers, like {memory_pct:.0f}.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PLACE = re.compile(r"\{(\w+)(?::([^{}]*))?\}")
 
 
 class FormulaError(RocattnError):
-    """A formula that is not arithmetic over names and numbers."""
+    """The formula is not arithmetic over names and numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Formula:
 
     Attributes:
         text: As it was written.
-        names: Everything it refers to, counters and constants alike.
+        names: The counters, metrics and constants that it uses.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Formula:
         """Read a formula.
 
         Raises:
-            FormulaError: When it holds anything but arithmetic, names and numbers.
+            FormulaError: If it contains anything except arithmetic, names and numbers.
         """
         try:
             tree = ast.parse(text, mode="eval").body
@@ -74,7 +74,7 @@ class Formula:
         """Return its value, element by element; 0 / 0 is NaN, x / 0 is inf.
 
         Raises:
-            KeyError: When a name has no value.
+            KeyError: If a name has no value.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(_value(self._tree, values), dtype=np.float64)
@@ -104,7 +104,7 @@ def _check(text: str, node: ast.expr, names: set[str]) -> None:
 def _value(node: ast.expr, values: Mapping[str, NDArray[np.float64] | float]) -> Any:
     match node:
         case ast.BinOp(left, kind, right):
-            # As arrays: a division of Python numbers by zero would raise.
+            # Use arrays, because dividing Python numbers by zero would raise.
             return _OPERATORS[type(kind)](np.asarray(_value(left, values), np.float64), _value(right, values))
         case ast.UnaryOp(_, operand):
             return -_value(operand, values)
@@ -114,16 +114,16 @@ def _value(node: ast.expr, values: Mapping[str, NDArray[np.float64] | float]) ->
             return values[name]
         case ast.Constant(value):
             return value
-    raise AssertionError(node)  # _check lets nothing else through
+    raise AssertionError(node)  # _check rejects everything else
 
 
 class Between(float):
-    """A number that differs between launches: written as a range, and computed with at both ends (`ends`)."""
+    """A number that differs between launches: printed as a range, and evaluated at both ends (`ends`)."""
 
     least: float
 
     def __new__(cls, least: float, most: float) -> Self:
-        """Return the most as a number that also knows the least."""
+        """Return the maximum as a float with the minimum attached."""
         self = super().__new__(cls, most)
         self.least = float(least)
         return self
@@ -135,19 +135,19 @@ class Between(float):
 
 
 def ends(numbers: Mapping[str, float]) -> list[Mapping[str, float]]:
-    """Return the numbers with all ranges at their most, and those with all at their least if there are any."""
+    """Return the numbers with all ranges at their maximum and, if there are ranges, those at their minimum."""
     least = {name: value.least for name, value in numbers.items() if isinstance(value, Between)}
     return [numbers, {**numbers, **least}] if least else [numbers]
 
 
 def evaluate(formula: Formula, sides: Sequence[Mapping[str, float]]) -> float:
-    """Return a formula's value, as a range if that of the ends differs."""
+    """Return a formula's value, as a range if the ends differ."""
     values = [float(formula.evaluate(side)) for side in sides]
     return Between(min(values), max(values)) if min(values) < max(values) else values[0]
 
 
 class RuleError(RocattnError):
-    """A rule of ``findings.toml`` or ``limits.toml`` that cannot be read."""
+    """A rule of ``findings.toml`` or ``limits.toml`` is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +160,10 @@ class Condition:
 
     @classmethod
     def parse(cls, key: str, text: str) -> Condition:
-        """Read a condition of the rule of this key.
+        """Read a condition of the rule with this key.
 
         Raises:
-            RuleError: When it is not a comparison.
+            RuleError: If it is not a comparison.
         """
         match = _CONDITION.fullmatch(text)
         if match is None:
@@ -172,7 +172,7 @@ class Condition:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every name it refers to."""
+        """All names that it uses."""
         return self.left.names | self.right.names
 
     def holds(self, numbers: Mapping[str, float]) -> bool:
@@ -183,15 +183,15 @@ class Condition:
 
 
 def places(text: str) -> set[str]:
-    """Return the names in a sentence: {name} or {name:format}."""
+    """Return the names of the placeholders in a sentence: {name} or {name:format}."""
     return {name for name, _ in _PLACE.findall(text)}
 
 
 def fill(text: str, numbers: Mapping[str, float], words: Mapping[str, str] | None = None) -> str:
-    """Fill a sentence with numbers, or with words where ``words`` has the name.
+    """Fill a sentence with numbers, or with words if ``words`` has the name.
 
     Raises:
-        KeyError: When a name is in neither.
+        KeyError: If a name is in neither.
     """
     words = words or {}
     return _PLACE.sub(lambda m: words[m[1]] if m[1] in words else format(numbers[m[1]], m[2] or ".3g"), text)

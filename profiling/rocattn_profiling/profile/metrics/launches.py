@@ -1,4 +1,4 @@
-"""The launches of a profile: the dispatches of all passes, joined, with each counter where it was measured.
+"""The launches of a profile: the dispatches of all passes, joined, with the counters that each pass measured.
 
 Counters that contradict themselves or each other are dropped here, with the reason, before metrics are computed.
 """
@@ -31,23 +31,23 @@ WAVES = "SQ_WAVES"
 _INSTRUCTIONS = ("SQ_INSTS", "SQ_INSTS_VALU")
 # These are above 0 for every kernel.
 _NEVER_0 = (BUSY, "GRBM_COUNT", "SQ_WAVE_CYCLES", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_CYCLES", *_INSTRUCTIONS)
-# Even a wave counter drifts when clocks are not pinned: up to 12 % was measured on an RX 9070 XT.
+# If clocks are not pinned, even a wave counter drifts: up to 12 % measured on an RX 9070 XT.
 WAVE_DRIFT = 0.15
-# What no counter exceeds: a thousand compute units of a thousand events each in every cycle, at 4 GHz, with 1 ms of the
-# profiler's own around the launch; of a launch without times, in an hour.
+# Bound of every counter: a thousand compute units with a thousand events each per cycle, at 4 GHz, plus 1 ms of the
+# profiler's work around the launch. A launch without times is taken to last an hour.
 _A_CYCLE, _CYCLES_A_NS, _AROUND_NS, _LONGEST_NS = 1e6, 4.0, 1e6, 3.6e12
 
 
 def in_words(number: int) -> str:
-    """Return a number of launches in words."""
+    """Return a number of launches as text."""
     return count(number, "launch", "launches")
 
 
 def spelt(name: str, counters: Mapping[str, object]) -> str:
-    """Return a counter's name as it is spelled among these: with or without "_sum", which carries no information here.
+    """Return a counter's name as these counters spell it, with or without "_sum", which carries no information here.
 
-    Instances are always added up, by the profiler ("_sum") or when its file was read. As it is asked for comes first:
-    a profile may have both, from different passes.
+    Instances are always summed, by the profiler ("_sum") or when its file is read. The requested spelling comes first,
+    because a profile may have both, from different passes.
     """
     other = name.removesuffix("_sum") if name.endswith("_sum") else f"{name}_sum"
     return other if name not in counters and other in counters else name
@@ -58,10 +58,10 @@ class PassCounters:
     """One run of the application.
 
     Attributes:
-        name: As the profile has it.
-        counters: What it counted, per launch; NaN where it did not.
-        duration_ns: Per launch; NaN where its times are missing or impossible.
-        borrowed: Counter -> the launches that have it from another launch (`multiplexing`).
+        name: As in the profile.
+        counters: Counter -> value per launch; NaN if not counted.
+        duration_ns: Per launch; NaN if its times are missing or impossible.
+        borrowed: Counter -> the launches whose value is from another launch (`multiplexing`).
     """
 
     name: str
@@ -75,14 +75,14 @@ class Launches:
     """All launches and the counters of each pass.
 
     Attributes:
-        table: One row per launch: `KEYS`, with its running number over all GPUs as ``ordinal``; and of the first pass
-            that has the launch its dispatch number, agent, resources, wave size, and ``rank``, the number of its
-            process among those of that pass.
-        passes: Those that counted something, in the profile's order.
-        undisturbed_ns: Time from passes without counters; NaN where there is none.
-        problems: What was taken out, and why.
+        table: One row per launch: `KEYS`; its number over all GPUs as ``ordinal``; and from the first pass that has the
+            launch, the dispatch number, agent, resources, wave size, and ``rank``, the number of its process in that
+            pass.
+        passes: Passes with counters, in the profile's order.
+        undisturbed_ns: Time from passes without counters; NaN if there is none.
+        problems: What was left out, and why.
         stood_still: Whether counters that are never 0 read 0 in some launch.
-        left_out: Counter or metric -> the launches of which a value was taken out.
+        left_out: Counter or metric -> the launches whose value was left out.
     """
 
     table: pd.DataFrame
@@ -94,14 +94,14 @@ class Launches:
     _times: dict[str, Floats] = field(default_factory=dict)
 
     def time_beside(self, each: PassCounters) -> Floats:
-        """Return the time of each launch that belongs to a pass's counters: undisturbed where known, else its own."""
-        if each.name not in self._times:  # of every formula that has a counter of it
+        """Return the time of each launch that goes with a pass's counters: undisturbed if known, otherwise its own."""
+        if each.name not in self._times:  # shared by all formulas with a counter of this pass
             disturbed = np.isnan(self.undisturbed_ns)
             self._times[each.name] = np.where(disturbed, each.duration_ns, self.undisturbed_ns)
         return self._times[each.name]
 
     def leave_out(self, counters: dict[str, Floats], where: Mask, names: Iterable[str] | None = None) -> None:
-        """Take values out: of all these counters, or of those of these names; `left_out` remembers where."""
+        """Leave out values of all these counters, or of the named ones, and record the launches in `left_out`."""
         for name in list(counters) if names is None else names:
             gone = where & ~np.isnan(counters[name])
             counters[name][gone] = np.nan
@@ -113,9 +113,9 @@ class Launches:
 
     @cached_property
     def joined(self) -> PassCounters:
-        """Every counter from one pass that has it: for metrics that may combine passes, and other conventions.
+        """Every counter from one pass that has it, for metrics that may combine passes and for other conventions.
 
-        The parts of a file of many passes ("pmc_perf[3]") come before files of fewer, as rocprof-compute takes them.
+        The parts of a file with many passes ("pmc_perf[3]") come before files with fewer, as in rocprof-compute.
         """
         counters: dict[str, Floats] = {}
         borrowed: dict[str, Mask] = {}
@@ -123,7 +123,7 @@ class Launches:
         for each in sorted(self.passes, key=lambda each: -families[each.name.partition("[")[0]]):
             for name, values in each.counters.items():
                 if name not in counters:
-                    # What is taken out of the pass's is taken out of these: one array serves for both.
+                    # The array is shared: values left out of the pass are left out here, too.
                     counters[name], own = values, each.borrowed.get(name)
                     borrowed[name] = np.zeros(len(self), dtype=bool) if own is None else own.copy()
                     continue
@@ -135,7 +135,7 @@ class Launches:
 
     @cached_property
     def duration_ns(self) -> Floats:
-        """The time of each launch: undisturbed where there is such a pass, else of the first pass that has one."""
+        """The time of each launch: undisturbed if there is such a pass, otherwise from the first pass that has one."""
         durations = self.undisturbed_ns.copy()
         for each in self.passes:
             durations = np.where(np.isnan(durations), each.duration_ns, durations)
@@ -143,20 +143,20 @@ class Launches:
 
 
 def find_launches(profile: Profile) -> Launches:
-    """Join the passes of a profile by kernel, grid, block, GPU and the number of the launch among those.
+    """Join the passes of a profile by kernel, grid, block, GPU and the number of the launch among equal ones.
 
-    Dispatch numbers cannot join them: each pass ran the application again, perhaps in another order.
+    Dispatch numbers cannot join them: each pass ran the application again, perhaps in a different order.
     """
     rows = profile.dispatches
     keys = rows[["kernel", "grid", "block"]].assign(gpu=_same_gpus(rows), ordinal=profile.ordinals())
     # Sorted, so that the numbering does not depend on which pass came first.
     launch = keys.groupby(KEYS, observed=True, dropna=False, sort=True).ngroup().to_numpy()
     first = np.empty(launch.max(initial=-1) + 1, np.int64)
-    first[launch[::-1]] = np.arange(len(launch))[::-1]  # the last that is written stays
+    first[launch[::-1]] = np.arange(len(launch))[::-1]  # the last write wins
     described = ["process", "dispatch", "agent", "lds_bytes", "scratch_bytes", "vgprs", "agprs", "sgprs", "wave_size"]
     rank = rows.groupby("pass", observed=True, sort=False)["process"].rank(method="dense").astype("int64") - 1
     table = pd.concat([keys, rows[described], rank.rename("rank")], axis=1).iloc[first].reset_index(drop=True)
-    table["ordinal"] = table.groupby(KEYS[:3], observed=True, dropna=False).cumcount()  # that plans are matched by
+    table["ordinal"] = table.groupby(KEYS[:3], observed=True, dropna=False).cumcount()  # used to match plans
     count = len(table)
     time = (rows["end_ns"] - rows["start_ns"]).astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
     pass_names, of_row = list(rows["pass"].cat.categories), rows["pass"].cat.codes.to_numpy()
@@ -190,10 +190,10 @@ def find_launches(profile: Profile) -> Launches:
 
 
 def _same_gpus(rows: pd.DataFrame) -> NDArray[np.int64]:
-    """Return a number for the GPU of each dispatch, by which passes are joined; 0 where some GPU is unknown.
+    """Return a number for the GPU of each dispatch, used to join passes; all 0 if any GPU is unknown.
 
-    A GPU that the pass with most GPUs has, too, is the same one. The others stand for those that it lacks, in order:
-    a run may number its GPUs in another way, or have been given others.
+    A GPU that the pass with the most GPUs also has is the same one. The others replace the GPUs that their pass lacks,
+    in order: a run may number its GPUs differently, or use different ones.
     """
     if rows["agent"].isna().any():
         return np.zeros(len(rows), np.int64)
@@ -208,10 +208,10 @@ def _same_gpus(rows: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[str]:
-    """Report passes of one run that measured the same counters of the same launches: one is used.
+    """Report passes of one run that measured the same counters of the same launches; only one is used.
 
     Args:
-        alike: Passes with the same counters, each with the numbers of its launches.
+        alike: Groups of passes with the same counters, each pass with the numbers of its launches.
     """
     again = [
         (name, first) for (first, launches), *others in alike for name, here in others if np.isin(here, launches).any()
@@ -227,9 +227,9 @@ def take_out(launches: Launches, checks: Iterable[CounterRule], archs: NDArray[n
     """Drop counters that cannot be right: all zero, a part above its whole, names of another architecture.
 
     Args:
-        launches: Mutated; every removal adds a line to ``problems``.
-        checks: The rules; those for none of the targets do nothing.
-        archs: The target of each launch; "" if it is not known.
+        launches: Modified; every removal adds a line to ``problems``.
+        checks: The rules; those for other targets do nothing.
+        archs: The target of each launch; "" if unknown.
     """
     for each in launches.passes:
         _take_out_wrapped(launches, each)
@@ -266,8 +266,8 @@ def take_out(launches: Launches, checks: Iterable[CounterRule], archs: NDArray[n
 def _take_out_silent(launches: Launches, each: PassCounters) -> None:
     """Drop counters that read 0 but cannot be 0, and the whole launch if the hardware was not set up to count.
 
-    Where instructions were counted it was, so only the silent counter is dropped (gfx1200's SQ_WAVE_CYCLES is always 0:
-    issue 8523 of ROCm/rocm-systems).
+    If it counted instructions, only the silent counter is dropped (gfx1200's SQ_WAVE_CYCLES is always 0: issue 8523 of
+    ROCm/rocm-systems).
     """
     always_counting = [name for name in _NEVER_0 if name in each.counters]
     if not always_counting:
@@ -291,12 +291,12 @@ def _take_out_silent(launches: Launches, each: PassCounters) -> None:
         launches.leave_out(each.counters, silent)
         launches.problems.append(
             f"pass {each.name}: {', '.join(always_counting)}: 0 in {silent.sum()} of {in_words(of)}, left out: "
-            "on Radeon, pin the performance level (amd-smi set -g 0 -l stable_std), or counters stand still"
+            "on Radeon, counters need a pinned performance level (amd-smi set -g 0 -l stable_std)"
         )
 
 
 def _take_out_zeros(launches: Launches) -> None:
-    """Drop launches of which a pass counted nothing: what stood still in one pass did not count in others either."""
+    """Drop launches for which a pass counted nothing: if one pass did not count, others may not have either."""
     names = []
     for each in launches.passes:
         stack = np.vstack(list(each.counters.values()))
@@ -306,11 +306,11 @@ def _take_out_zeros(launches: Launches) -> None:
             launches.leave_out(each.counters, silent)
     if names:
         more = f" and {len(names) - 1} more passes" if len(names) > 1 else ""
-        launches.problems.append(f"pass {names[0]}{more}: left out where all counters read 0, as they stood still")
+        launches.problems.append(f"pass {names[0]}{more}: left out where all counters read 0: nothing was counted")
 
 
 def _take_out_wrapped(launches: Launches, each: PassCounters) -> None:
-    """Drop values that no counter reaches in the time of the launch: registers that wrapped, or were read too early."""
+    """Drop values that are impossible in the launch's time: the register wrapped, or was read too early."""
     cycles = _CYCLES_A_NS * (np.nan_to_num(each.duration_ns, nan=_LONGEST_NS) + _AROUND_NS)
     for name, values in each.counters.items():
         with np.errstate(invalid="ignore"):
@@ -325,7 +325,7 @@ def _take_out_wrapped(launches: Launches, each: PassCounters) -> None:
 
 
 def _take_out_waves(launches: Launches, each: PassCounters, archs: NDArray[np.object_]) -> None:
-    """Drop launches whose wave count contradicts their own geometry."""
+    """Drop launches whose wave count contradicts their grid and block."""
     if WAVES not in each.counters:
         return
     counted, table = each.counters[WAVES], launches.table
@@ -339,7 +339,7 @@ def _take_out_waves(launches: Launches, each: PassCounters, archs: NDArray[np.ob
         needed = np.ceil(grid / np.where(block > 0, block, 1)) * np.ceil(block / size)
         possible = np.isnan(lanes) | (lanes == size)
         wrong &= ~(possible & (np.abs(counted - needed) <= WAVE_DRIFT * needed))
-    # Where the number of waves is wrong, other counters are, too (gfx1030, rocprofv3 1.1.0).
+    # If the number of waves is wrong, other counters are, too (gfx1030, rocprofv3 1.1.0).
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         launches.problems.append(

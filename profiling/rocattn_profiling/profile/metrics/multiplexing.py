@@ -1,9 +1,9 @@
-"""Iteration multiplexing: the counters of one kernel spread over its launches, brought together launch by launch.
+"""Iteration multiplexing: counters of one kernel that are spread over its launches, combined for each launch.
 
-rocprof-compute of ROCm 7.13 and later (``--iteration-multiplexing``) measures each launch of a kernel with the next of
-several sets of counters, in one run. Its analysis fills what a launch lacks from the neighboring launches of the same
-kernel and launch shape, a round of sets at a time (ROCm/rocm-systems PR 5742, impute_counters_iteration_multiplex);
-so does this module, and every value made of such counters says so.
+rocprof-compute of ROCm 7.13 and later (``--iteration-multiplexing``) cycles through several sets of counters, one set
+per launch of a kernel, in one run. Its analysis fills missing counters of a launch from neighboring launches of the
+same kernel and launch shape, one round of sets at a time (ROCm/rocm-systems PR 5742,
+impute_counters_iteration_multiplex). This module does the same, and flags every value computed from such counters.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 SHAPE = ["kernel", "grid", "block", "lds_bytes"]
-"""What launches have in common that take counters from each other, as rocprof-compute's ``kernel_launch_params``."""
+"""Launches with these in common share counters; the same as rocprof-compute's ``kernel_launch_params``."""
 BORROWED = "counters of other launches of the same kernel and shape (iteration multiplexing)"
-_KERNELS = 3  # kernels with too few launches that are named
+_KERNELS = 3  # maximum number of kernels listed that have too few launches
 
 
 def bring_together(name: str, counters: Mapping[str, Floats], table: pd.DataFrame) -> tuple[dict[str, Mask], list[str]]:
-    """Fill the counters of one pass that its launches measured in turns.
+    """Fill the counters of a pass whose launches measured them in turns.
 
     Args:
-        name: Of the pass, for the problems.
-        counters: Per launch; NaN where it did not count. Mutated.
-        table: The launches, with `SHAPE` and "agent", in the order of dispatch within a kernel.
+        name: The pass, for messages.
+        counters: Per launch; NaN if not counted. Modified.
+        table: The launches, with `SHAPE` and "agent", in order of dispatch within a kernel.
 
     Returns:
-        Counter -> the launches that have it from another one, and what could not be filled.
+        Counter -> the launches whose value is from another launch; and messages about what could not be filled.
     """
     names = list(counters)
     there = ~np.isnan(np.vstack([counters[each] for each in names]))
@@ -55,7 +55,7 @@ def bring_together(name: str, counters: Mapping[str, Floats], table: pd.DataFram
                 have = part[there[at, part]]
                 if len(have) and len(have) < len(part):
                     lack = part[~there[at, part]]
-                    # The next launch that has it, else the last before.
+                    # The next launch that has it, otherwise the previous one.
                     later = np.minimum(np.searchsorted(have, lack), len(have) - 1)
                     counters[each][lack] = counters[each][have[later]]
                     filled.setdefault(each, np.zeros(len(table), dtype=bool))[lack] = True
@@ -63,7 +63,7 @@ def bring_together(name: str, counters: Mapping[str, Floats], table: pd.DataFram
 
 
 def _rows(launches: pd.DataFrame) -> list[NDArray[np.int64]]:
-    """Return the launches of each kernel and shape, in the order of dispatch."""
+    """Return the launches of each kernel and shape, in order of dispatch."""
     groups = launches.groupby([*SHAPE, "agent"], observed=True, dropna=False)
     return [np.sort(frame.index.to_numpy(np.int64)) for _, frame in groups]
 
@@ -74,12 +74,12 @@ def _sets(there: Mask) -> list[frozenset[int]]:
 
 
 def _largest(sets: set[frozenset[int]]) -> list[frozenset[int]]:
-    """Return the sets that are in no other: a launch that lost a value has no set of its own."""
+    """Return the sets that are not part of a larger one: a launch that lost a value is not a separate set."""
     return [each for each in sets if not any(each < other for other in sets)]
 
 
 def _told(name: str, few: Mapping[str, int], sets: int) -> list[str]:
-    """Return that some kernels had too few launches for all of the sets."""
+    """Say which kernels had too few launches for all sets."""
     if not few:
         return []
     named = [f"{kernel[:60]} ({had} of {sets})" for kernel, had in list(few.items())[:_KERNELS]]

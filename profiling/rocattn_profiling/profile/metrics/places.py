@@ -1,4 +1,4 @@
-"""The GPUs and processes of a profile in words, and which of them takes longer than the others for the same work."""
+"""The GPUs and processes of a profile as text, and which of them are slower than others for the same work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """Where the groups of a profile ran.
+    """The GPUs and processes on which the groups of a profile ran.
 
     Args:
         agents: `Profile.agents`.
@@ -35,17 +35,17 @@ class Places:
 
     @staticmethod
     def _work(group: LaunchGroup) -> object:
-        """Return what groups of the same work on equal GPUs have in common."""
+        """Return the key of groups with the same work on equal GPUs."""
         unit = group.unit
         return unit.kernel, unit.label, unit.shape, unit.kind
 
     def gpus(self, group: LaunchGroup) -> tuple[int, ...]:
-        """Return the profiler's numbers of a group's GPUs, as far as the files say them."""
+        """Return the profiler's numbers of a group's GPUs, if the files have them."""
         rows = {place.agent for place in group.unit.places}
         return tuple(sorted(self._numbers[row] for row in rows if row in self._numbers))
 
     def text(self, group: LaunchGroup) -> str:
-        """Return which of several GPUs or processes ran a group: "GPU 5", "8 GPUs"; "" where there is one only."""
+        """Return which of several GPUs or processes ran a group: "GPU 5", "8 GPUs"; "" if there is only one."""
         return self._text(group.unit.places) if len(self._all) > 1 else ""
 
     def _text(self, places: Sequence[LaunchPlace]) -> str:
@@ -64,8 +64,8 @@ class Places:
         return ", ".join(words)
 
     def slower(self, group: LaunchGroup) -> tuple[dict[str, float], dict[str, str]]:
-        """Return how many times as long as elsewhere a group's launches take, and the words for both; else nothing."""
-        if len(group.rows) < 2:  # single launches beside each other are no GPUs
+        """Return how many times as long as elsewhere a group's launches take, and both places; empty if not longer."""
+        if len(group.rows) < 2:  # single launches do not tell GPUs apart
             return {}, {}
         others = [each for each in self._beside[self._work(group)] if each is not group and each.time_ns]
         if not others or not group.time_ns:

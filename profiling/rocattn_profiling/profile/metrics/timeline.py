@@ -1,15 +1,15 @@
-"""How the time went: busy, compute, exposed communication, copies, idle, and which GPU comes last to collectives.
+"""How the time was spent: busy, compute, exposed communication, copies, idle, and which GPU is late to collectives.
 
 The parts are those of TraceLens (``GPUEventAnalyser.compute_metrics_dict``: unions of intervals; communication is
 exposed where no compute runs, a copy where neither does; the span is from the first start to the last end) and of
-HolisticTraceAnalysis (``get_temporal_breakdown``), but for the HIP runtime's copy and fill kernels and a memset, which
-are copies here and compute there.
+HolisticTraceAnalysis (``get_temporal_breakdown``), except that the HIP runtime's copy and fill kernels and memsets are
+copies here and compute there.
 
-Only a pass without counters tells: a profiler that counts runs kernels one at a time, and waits in between.
+Only passes without counters are used: to count, a profiler runs kernels one at a time and waits between them.
 
-A trace is of an application if it has at least `_FEW` launches of at least `_KINDS` kernels, of which most follow on
-another kernel, and if the numbers of the launches have few holes, which a filter or a cut leaves. A micro-benchmark
-repeats one kernel, and waits for its host on purpose: its idle time is no fault.
+A trace shows an application if it has at least `_FEW` launches of at least `_KINDS` kernels, if most launches follow a
+different kernel, and if the launch numbers have few gaps, which filters leave. A microbenchmark repeats one kernel and
+waits for its host on purpose, so its idle time is not a defect.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 GAPS = 5
 BINS = 240
-"""Parts of the span in the picture."""
+"""Number of bins of the span in the picture."""
 _HEAD = re.compile(r"[<(]")
 _FEW, _KINDS, _REPEATED = 50, 3, 0.5
 _MISSING = 0.05  # share of the launches that may be missing: some profilers drop a few
-_AT_ONCE = 0.5  # share of the collectives whose launches overlap on all GPUs, from which their clocks are one
+_AT_ONCE = 0.5  # share of collectives that must overlap on all GPUs for their clocks to be in sync
 COMPUTE, COMMUNICATION, COPIES = range(3)
 _PART = {"": COMPUTE, "collective": COMMUNICATION, "runtime": COPIES}
 Kind = Literal["", "runtime", "collective"]
-"""Whose work a kernel's time is: its own (""), or that of the HIP runtime or of other GPUs (see ``kinds.toml``)."""
+"""What a kernel's time is spent on: its own work (""), the HIP runtime, or waiting for other GPUs (``kinds.toml``)."""
 Unknown = Literal["", "counted", "durations", "one_launch", "part"]
-"""Why the time line is not known: for programs."""
+"""Why the timeline is unknown: machine-readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleGap:
-    """One wait of a GPU: its length, when it began after the first launch, and the names around it."""
+    """One wait of a GPU: its length and start (from the first launch) in ns, and the kernels before and after."""
 
     ns: int
     since_ns: int
@@ -57,19 +57,19 @@ class IdleGap:
 
 @dataclass(frozen=True, slots=True)
 class GpuTime:
-    """How the time of one GPU went, in one process; parts are disjoint and sum to the span.
+    """How the time of one GPU was spent, in one process; the parts are disjoint and sum to the span.
 
     Attributes:
         name: "GPU 4", "GPU 4, process 12"; "the GPU" if it is the only one.
         span_ns: From the start of the first to the end of the last kernel or copy.
-        compute_ns: In which kernels with work of their own run.
-        exposed_ns: In which collectives run and no such kernel.
-        copies_ns: In which only copies and fills run.
-        communication_ns: In which collectives run, whatever else does.
-        launches: Kernels.
-        waits: How often it was idle.
+        compute_ns: Time with kernels that have work of their own.
+        exposed_ns: Time with collectives and no such kernel.
+        copies_ns: Time with only copies and fills.
+        communication_ns: Time with collectives, whatever else runs.
+        launches: Number of kernel launches.
+        waits: Number of times that it was idle.
         gaps: The longest waits.
-        bins: Shares of compute, exposed communication and copies in equal parts of the span, for the picture.
+        bins: Shares of compute, exposed communication and copies in `BINS` equal parts of the span.
     """
 
     name: str
@@ -85,12 +85,12 @@ class GpuTime:
 
     @property
     def busy_ns(self) -> int:
-        """In which a kernel or a copy runs."""
+        """Time with a kernel or a copy."""
         return self.compute_ns + self.exposed_ns + self.copies_ns
 
     @property
     def idle_ns(self) -> int:
-        """In which nothing does."""
+        """Time with neither."""
         return self.span_ns - self.busy_ns
 
 
@@ -99,9 +99,9 @@ class CollectiveTime:
     """The launches of collectives on all GPUs.
 
     Attributes:
-        launches: How many.
-        total_ns, median_ns, longest_ns: Of their durations.
-        half: The longest launches that hold half of the time.
+        launches: Their number.
+        total_ns, median_ns, longest_ns: Their durations.
+        half: Number of the longest launches that take half of the time.
     """
 
     launches: int
@@ -113,17 +113,17 @@ class CollectiveTime:
 
 @dataclass(frozen=True, slots=True)
 class StartSkew:
-    """How far apart GPUs come to the same collective.
+    """How far apart GPUs start the same collective.
 
     Attributes:
-        matched: Collectives that were found on several GPUs.
-        gpus: Of how many.
-        last: The GPU that makes the others wait longest.
-        times_last: In how many of them it is the last.
+        matched: Number of collectives found on several GPUs.
+        gpus: Number of these GPUs.
+        last: The GPU that the others wait for longest.
+        times_last: Number of collectives in which it is last.
         median_ns, longest_ns: From the first start to the last one.
-        waited_ns: What GPUs waited for the last one, all of them together.
-        for_last_ns: What of it they waited for `last`.
-        by_duration: Whether the GPUs share no clock: then the shortest launch of a collective is the last to start.
+        waited_ns: Total time that GPUs waited for the last one.
+        for_last_ns: The part of it spent waiting for `last`.
+        by_duration: Whether the GPUs' clocks differ; then the shortest launch of a collective is the last to start.
     """
 
     matched: int
@@ -139,16 +139,16 @@ class StartSkew:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """How the time went, of one pass without counters.
+    """How the time of one pass without counters was spent.
 
     Attributes:
-        gpus: Each GPU and process; empty if it is unknown.
-        unknown: Why it is unknown; "" if it is not.
+        gpus: Each GPU and process; empty if unknown.
+        unknown: Why it is unknown; "" if it is known.
         collectives: None if there are none.
-        skew: None if it is not known.
-        kernels: Different kernels with work of their own.
-        missing: Launches that the files number, but do not have, if they are many.
-        is_application: Whether its idle time is the program's: see the head of the module.
+        skew: None if unknown.
+        kernels: Number of different kernels with work of their own.
+        missing: Number of launches missing from the files, by their numbering; 0 if only a few are.
+        is_application: Whether its idle time is the program's; see the module docstring.
     """
 
     gpus: tuple[GpuTime, ...] = ()
@@ -162,7 +162,7 @@ class Timeline:
 
 @cache
 def kind_of(kernel: str) -> Kind:
-    """Return what kind of kernel a name is of, "" for one with work of its own, by ``kinds.toml``."""
+    """Return the kind of a kernel by its name (``kinds.toml``); "" for one with work of its own."""
     head = _HEAD.split(kernel.replace("(anonymous namespace)::", "").strip(), maxsplit=1)[0]
     unless, kinds = _table()
     if unless.search(head):
@@ -178,7 +178,7 @@ def _table() -> tuple[re.Pattern[str], list[tuple[Kind, re.Pattern[str]]]]:
 
 
 class Intervals:
-    """The union of intervals, sorted and apart."""
+    """The union of intervals, sorted and disjoint."""
 
     def __init__(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         order = np.argsort(start, kind="stable")
@@ -191,11 +191,11 @@ class Intervals:
 
     @property
     def length(self) -> int:
-        """What they cover."""
+        """The length that they cover."""
         return int(self._before[-1])
 
     def until(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what they cover before each of these times."""
+        """Return the length that they cover before each of these times."""
         if not len(self.starts):
             return np.zeros(len(times), np.int64)
         at = np.searchsorted(self.starts, times, "right")
@@ -205,7 +205,7 @@ class Intervals:
 
 
 def timeline(profile: Profile) -> Timeline:
-    """Return how the time of a profile went, of its longest pass without counters and samples."""
+    """Return how the time was spent in the pass with the most timed launches and no counters or samples."""
     rows = _rows(profile)
     if isinstance(rows, str):
         return Timeline(unknown=rows)
@@ -217,7 +217,7 @@ def timeline(profile: Profile) -> Timeline:
     numbered = profile.dispatches[
         (profile.dispatches["pass"] == rows["pass"][0]) & (profile.dispatches["dispatch"] >= 0)
     ]
-    numbers = numbered.groupby("process")["dispatch"]  # also those without times
+    numbers = numbered.groupby("process")["dispatch"]  # including those without times
     missing = int((numbers.max() - numbers.min() + 1 - numbers.nunique()).sum())
     missing = missing if missing > _MISSING * len(launched) else 0
     held = launched[launched["part"] == COMMUNICATION]
@@ -235,7 +235,7 @@ def timeline(profile: Profile) -> Timeline:
 
 
 def _rows(profile: Profile) -> pd.DataFrame | Unknown:
-    """Return kernels and copies of the pass, sorted by their start; or why there is none."""
+    """Return the kernels and copies of that pass, sorted by start, or why there is none."""
     table = profile.dispatches
     passes = table["pass"].cat.codes.to_numpy()
     disturbed = {*np.unique(passes[profile.counters["row"].unique()])}
@@ -271,7 +271,7 @@ def _rows(profile: Profile) -> pd.DataFrame | Unknown:
 
 
 def _lanes(rows: pd.DataFrame, agents: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of each GPU and process that launched kernels, by its name."""
+    """Return the rows of each GPU and process that launched kernels, by name."""
     groups: list[Any] = [
         (owner, lane) for owner, lane in rows.groupby(["agent", "process"], dropna=False) if not lane["is_copy"].all()
     ]
@@ -322,7 +322,7 @@ def _collectives(held: pd.DataFrame) -> CollectiveTime | None:
 
 
 def _skew(lanes: Mapping[str, pd.DataFrame]) -> StartSkew | None:
-    """Return who comes last to collectives: the n-th launch of a kernel is the same collective on each GPU.
+    """Return which GPU is late to collectives: the n-th launch of a kernel is the same collective on each GPU.
 
     Only kernels that several GPUs launched equally often are compared.
     """
@@ -342,14 +342,14 @@ def _skew(lanes: Mapping[str, pd.DataFrame]) -> StartSkew | None:
     at_once = [times[..., 0].max(axis=0) < times[..., 1].min(axis=0) for _, times in pairs]
     by_duration = float(np.concatenate(at_once).mean()) < _AT_ONCE
     if by_duration and len({process for lane in lanes.values() for process in lane["process"]}) == 1:
-        return None  # one process has one clock: these are not the same collectives
-    late = np.zeros((2, len(names)), np.int64)  # what the others waited for each, and how often it was the last
+        return None  # one process has one clock, so these are different collectives
+    late = np.zeros((2, len(names)), np.int64)  # the time that others waited for each GPU, and how often it was last
     spreads: list[NDArray[np.int64]] = []
     for (gpus, times), same in zip(pairs, at_once, strict=True):
         begins = -np.diff(times, axis=2)[..., 0] if by_duration else times[:, same, 0]
         behind = begins.max(axis=0) - begins
         spreads.append(behind.max(axis=0))
-        last = gpus[behind.argmin(axis=0)]  # of those that are equally late the first
+        last = gpus[behind.argmin(axis=0)]  # the first of equally late ones
         np.add.at(late[0], last, behind.sum(axis=0))
         np.add.at(late[1], last, spreads[-1] > 0)
     spread, worst = np.concatenate(spreads), int(late[0].argmax())
@@ -361,7 +361,7 @@ def _skew(lanes: Mapping[str, pd.DataFrame]) -> StartSkew | None:
 
 
 def to_json(time: Timeline) -> dict[str, Any]:
-    """Return a time line as JSON-ready values, without the picture's."""
+    """Return a timeline as JSON-ready values, without the picture's bins."""
     gpus = [
         {name: value for name, value in asdict(gpu).items() if name != "bins"}
         | {"busy_ns": gpu.busy_ns, "idle_ns": gpu.idle_ns}

@@ -1,6 +1,6 @@
 """Which launches are judged together: those of one kernel, problem, shape and GPU.
 
-Prefill and decode share a kernel's name, and GPUs share its work: a mean over them is a number that no launch has.
+Prefill and decode share a kernel's name, and GPUs share its work: a mean over them describes no launch.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 EXACT = 6
-"""Shapes of a kernel up to which each is a group of its own; more are classes within which sizes at most double."""
+"""Up to this many shapes of a kernel are separate groups; if there are more, sizes in a group at most double."""
 AGREE = 1.1
-"""Ratio of two GPUs' median times up to which they share a group; two equal GPUs differ by less."""
-_HELD = 0.5  # part of a group's time that few launches hold together
+"""GPUs share a group if their median times differ by at most this ratio; two equal GPUs differ by less."""
+_HELD = 0.5  # minimum share of a group's time that a few long launches take together
 _HELD_BY_ONE = 0.25  # the same for a single launch
-_FEW = 0.05  # of its launches
-_LONG = 3.0  # times the median
+_FEW = 0.05  # maximum share of the launches that are long
+_LONG = 3.0  # a launch is long from this multiple of the median
 
 
 class LaunchPlace(NamedTuple):
-    """Where a launch ran: the row in the agents' table (-1 unknown) and its process's number among those of its run."""
+    """Where a launch ran: its GPU's row in the agents' table (-1 if unknown) and its process's number in the run."""
 
     agent: int
     rank: int
@@ -41,7 +41,7 @@ class LaunchPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class LaunchShape:
-    """The threads of a block and the number of blocks, from the least to the most; all 0 where it is not known."""
+    """The threads of a block, and the smallest and largest number of blocks; all 0 if unknown."""
 
     block: int
     least: int
@@ -49,7 +49,7 @@ class LaunchShape:
 
     @property
     def text(self) -> str:
-        """In words: "4,096 blocks of 256", "17 to 32 blocks of 64"; "" if it is not known."""
+        """As text: "4,096 blocks of 256", "17 to 32 blocks of 64"; "" if unknown."""
         if not self.block:
             return ""
         least = f"{self.least:,} to " if self.least != self.most else ""
@@ -69,13 +69,13 @@ class LaunchUnit:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Few launches that hold much of their group's time.
+    """A few launches that take much of their group's time.
 
     Attributes:
-        count, of: How many of how many launches.
-        share: Their part of the group's time, 0 to 1.
-        longest_ns: The time of the longest.
-        excess: Part of the group's time that they take beyond the median, 0 to 1.
+        count, of: Their number, and the number of launches.
+        share: Their share of the group's time, 0 to 1.
+        longest_ns: The time of the longest one.
+        excess: Share of the group's time that they take beyond the median, 0 to 1.
     """
 
     count: int
@@ -86,17 +86,17 @@ class LongLaunches:
 
     @property
     def text(self) -> str:
-        """In words: "1 of 1,310 launches is 56 % of its time: 733 ms"."""
+        """As text: "1 of 1,310 launches is 56 % of its time: 733 ms"."""
         verb, end = ("is", "") if self.count == 1 else ("are", ", the longest")
         longest = quantity(self.longest_ns / 1e9, "seconds")
         return f"{self.count:,} of {self.of:,} launches {verb} {100 * self.share:.0f} % of its time{end}: {longest}"
 
 
 def long_launches(times: Floats) -> LongLaunches | None:
-    """Return the few launches that hold much of a group's time; None if its launches take about as long as each other.
+    """Return the few launches that take much of a group's time; None if all launches take about equally long.
 
     Args:
-        times: Of the launches in ns, without NaN.
+        times: The launches' times in ns, without NaN.
     """
     if len(times) < 3 or times.max() < _LONG * np.median(times):
         return None
@@ -115,9 +115,9 @@ def units_of(
     """Return the number of each launch's unit, and the units.
 
     Args:
-        evaluation: Of the launches.
+        evaluation: The evaluated launches.
         labels: The problem of each launch.
-        single: Whether each launch is a unit by itself.
+        single: Whether each launch is a separate unit.
     """
     table = evaluation.launches.table
     kernels = table["kernel"].cat.categories
@@ -133,7 +133,7 @@ def units_of(
     agents: Integers = np.asarray(table["agent"].astype("Int64").fillna(-1), np.int64)
     ranks: Integers = np.asarray(table["rank"], np.int64)
     kinds, step = _kinds(evaluation, agents), int(ranks.max(initial=0)) + 1
-    places: Integers = (agents + 1) * step + ranks  # one number for both, in their order
+    places: Integers = (agents + 1) * step + ranks  # encodes both in one number, in order
     number: Integers = np.zeros(len(table), np.int64)
     every: Integers = np.arange(len(table), dtype=np.int64)
     units: list[LaunchUnit] = []
@@ -149,7 +149,7 @@ def units_of(
             add(np.array([row]), LaunchShape(int(block[row]), int(blocks[row]), int(blocks[row])))
         return number, units
     for rows in _parts(every, pd.factorize(codes)[0], problem):
-        if kind_of(str(kernels[codes[rows[0]]])):  # its time is not its own work: every shape and GPU is one unit
+        if kind_of(str(kernels[codes[rows[0]]])):  # not its own work, so all shapes and GPUs are one unit
             add(rows, LaunchShape(0, 0, 0))
             continue
         for of_class, shape in _classes(rows, block, blocks):
@@ -160,7 +160,7 @@ def units_of(
 
 
 def _kinds(evaluation: Evaluation, agents: Integers) -> Integers:
-    """Return the kind of GPU of each launch: of equal architecture and size."""
+    """Return the kind of GPU of each launch; GPUs of equal architecture and size are one kind."""
     facts = [np.nan_to_num(evaluation.constants[name]) for name in ("cus", "xcds", "clock_mhz", "peak_gbps")]
     kinds: dict[object, int] = {}
     _, first, of_launch = np.unique(agents, return_index=True, return_inverse=True)
@@ -171,14 +171,14 @@ def _kinds(evaluation: Evaluation, agents: Integers) -> Integers:
 
 
 def _parts(rows: Integers, *keys: Integers) -> Iterator[Integers]:
-    """Yield rows with equal keys."""
+    """Yield groups of rows with equal keys."""
     order = np.lexsort([rows, *(key[rows] for key in keys)])
     differ = np.logical_or.reduce([np.diff(key[rows][order]) != 0 for key in keys])
     return iter(np.split(rows[order], np.flatnonzero(differ) + 1))
 
 
 def _classes(rows: Integers, block: Integers, blocks: Integers) -> Iterator[tuple[Integers, LaunchShape]]:
-    """Yield rows of one shape, or of sizes that lie within a factor of two where a kernel has many."""
+    """Yield groups of rows with one shape or, if a kernel has many, with sizes within a factor of two."""
     by_shape = list(_parts(rows, blocks, block))
     joined: list[list[Integers]] = []
     for part in by_shape:
@@ -193,13 +193,13 @@ def _classes(rows: Integers, block: Integers, blocks: Integers) -> Iterator[tupl
 
 
 def _alike(rows: Integers, places: Integers, agents: Integers, duration_ns: Floats) -> Iterator[Integers]:
-    """Yield rows of places (GPUs, processes) whose median times agree, or differ by less than their launches do."""
+    """Yield groups of rows from places (GPUs, processes) whose median times agree, or differ less than launches do."""
     parts = list(_parts(rows, places))
     quartiles = {}
     for number, part in enumerate(parts):
         times = duration_ns[part][~np.isnan(duration_ns[part])]
         quartiles[number] = np.percentile(times, (25, 50, 75)) if len(times) else np.zeros(3)
-    # Processes that start one after another on one GPU are no GPUs: one launch each tells nothing.
+    # Consecutive processes on one GPU are not separate places: one launch of each proves nothing.
     if len(np.unique(agents[rows])) == 1 and min(map(len, parts)) < 3:
         parts, quartiles = [rows], {0: np.zeros(3)}
     joined: list[list[int]] = []

@@ -1,1 +1,1 @@
-"""``rocattn profile``: running AMD's profilers, reading what they write, and reporting on it."""
+"""``rocattn profile``: run AMD's profilers, read their output, and report on it."""

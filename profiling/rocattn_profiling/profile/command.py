@@ -1,4 +1,4 @@
-"""``rocattn profile``: collect counters of a command with whichever AMD profiler is installed."""
+"""``rocattn profile``: collect counters of a command with the installed AMD profiler."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.collect.store import Collection, Job
 
 _EPILOG = """\
-The command is run once for its times, undisturbed, and once for each group of counters that the hardware takes
-together. Everything the profiler writes is in DIR/passes, what was done and what failed in DIR/profile.json.
+The command runs once undisturbed, for its times, and once for each group of counters that the hardware can count
+together. DIR/passes has everything that the profiler writes, DIR/profile.json what was done and what failed.
 
   rocattn profile -- python train.py            the default groups on this machine's GPU
-  rocattn profile --pc-sampling -- ./app        and hot spots by source line: rocattn report DIR
+  rocattn profile --pc-sampling -- ./app        also hot spots by source line: rocattn report DIR
   rocattn profile --thread-trace --kernel attn -- ./app
-                                                and each instruction's cycles in a launch of a kernel
+                                                also the cycles of each instruction in one launch of a kernel
   rocattn profile --list --arch gfx1100         the available groups, and their counters
   rocattn profile --dry-run --arch gfx942 -- ./app
                                                 the command lines, without a GPU or a profiler
 
 exit status: 0 every pass has all its counters
-             3 no profiler, or not everything that --metrics names was measured (profile.json says what and why)
+             3 no profiler, or something named in --metrics was not measured (profile.json has the reason)
              4 usage or environment error
              130 interrupted: the finished passes are kept (--resume continues)"""
 
@@ -42,7 +42,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics", nargs="+", default=[], metavar="NAME", help="groups, metrics, counters (--list)")
     parser.add_argument(
         "--pc-sampling", nargs="?", const="auto", default="", choices=("auto", "stochastic", "host_trap"),
-        help="one more pass: which instructions and source lines the time goes to (MI200 and later; compile with -g)",
+        help="one more pass: where the time goes, by instruction and source line (MI200 and later; compile with -g)",
     )  # fmt: skip
     parser.add_argument(
         "--pc-sampling-interval", type=int, default=0, metavar="N",
@@ -51,18 +51,18 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--thread-trace", action="store_true",
         help="one more pass: the cycles of every instruction on one compute unit, in each kernel's first launch or in "
-        "those that --kernel and --launches name (ROCm 7.0 and later, with rocprof-trace-decoder)",
+        "those selected by --kernel and --launches (ROCm 7.0 and later, with rocprof-trace-decoder)",
     )  # fmt: skip
     parser.add_argument(
         "--tool", default="", metavar="NAME[@ROCM]",
-        help="rocprofv3, rocprofv2, rocprof or rocprof-compute; with --dry-run also one of a release: rocprofv3@6.2",
+        help="rocprofv3, rocprofv2, rocprof or rocprof-compute; with --dry-run also of a release: rocprofv3@6.2",
     )  # fmt: skip
     parser.add_argument("--arch", default="", metavar="GFX", help="the GPU's architecture (default: this machine's)")
-    parser.add_argument("--format", default="", choices=("csv", "rocpd"), help="what rocprofv3 writes (default csv)")
+    parser.add_argument("--format", default="", choices=("csv", "rocpd"), help="rocprofv3's output (default csv)")
     parser.add_argument("--timeout", type=_seconds, default=900.0, metavar="S", help="limit per pass (default 900 s)")
     parser.add_argument(
         "--keep-env", nargs="+", default=[], metavar="NAME",
-        help="keep these variables although they belong to another profiler (by default they are removed)",
+        help="keep these environment variables of another profiler (removed by default)",
     )  # fmt: skip
     parser.add_argument("--kernel", default="", metavar="REGEX", help="count only kernels whose name matches")
     parser.add_argument(
@@ -134,7 +134,7 @@ def _collect(arguments: argparse.Namespace, job: Job) -> Collection:
 
 
 def _show(job: Job) -> None:
-    """Print the plan and anything unusual about it."""
+    """Print the tool, what is left out, notes and removed environment variables."""
     say(f"{job.tool.label} at {job.tool.path}: {job.why}")
     for name, why in job.plan.left_out.items():
         say(f"left out: {name} ({why})")

@@ -208,7 +208,7 @@ an occupancy above the wave slots: left out in 1 of 1: 40000 waves is above the 
 a part that is larger than its whole: pass pass_0: TCC_EA_RDREQ_32B_sum and TCC_EA_RDREQ_sum left out in 1 launch:
     32-byte reads are a subset of all reads, but one launch has 675209 of 0
 names of another architecture: l2_hit_pct 50 % of 1 () pass pass_0: TCC_EA_RDREQ_sum left out: these are gfx90a's
-    names, which read 0 or nonsense on this architecture; use TCC_EA0_…
+    names, whose values are 0 or meaningless on this architecture; use TCC_EA0_…
 counters that stand still: l2_hit_pct 100 % of 1 ('from 1 of 2 launches',) pass pass_0: GRBM_GUI_ACTIVE: 0 in 1 of 2
     launches, left out: on Radeon, counters need a pinned performance level (amd-smi set -g 0 -l stable_std)
 one counter that stands still: read_bytes 1024 bytes of 1 () pass pass_0: SQ_WAVE_CYCLES left out: it reads 0 in 1 of

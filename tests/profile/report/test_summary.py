@@ -60,17 +60,17 @@ def test_each_kernel_has_a_verdict_or_a_command():
         }
     )
     assert lines_of({name: reason.text for name, reason in reasons.items()}) == snapshot("""\
-not counted: limit not known: L1, LDS not counted; nearest of what was counted is memory 35 %
-in part: limit not known: memory (partly), LDS not counted; nearest of what was counted is L1 at least 46 %
+not counted: limit not known: L1, LDS not counted; the nearest counted limit is memory 35 %
+in part: limit not known: memory (partly), LDS not counted; the nearest counted limit is L1 at least 46 %
 times only: limit not known: the files have times only
 short: 2.0 µs per launch: starting a kernel costs about as much; fuse it with its neighbors, or launch it in a graph
 stood still: limit not known: counters did not count at this performance level
 far: latency bound: the nearest limit is instruction issue at least 0 %, with 3 % of the wave slots filled; more waves
     or more loads in flight per wave hide the latency. Registers, LDS and block size allow all 8 wave slots of a SIMD
-a spreadsheet destroyed the times: limit not known: memory, L2, L1 unknown without the kernel's time; nearest of what
-    was counted is LDS 17 %
+a spreadsheet destroyed the times: limit not known: memory, L2, L1 unknown without the kernel's time; the nearest
+    counted limit is LDS 17 %
 a clock of 0 in an MI350's file: limit not known: memory (partly) not counted; L2, L1 unknown without the highest
-    clock; nearest of what was counted is LDS 18 %\
+    clock; the nearest counted limit is LDS 18 %\
 """)
 
 

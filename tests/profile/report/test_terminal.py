@@ -124,7 +124,7 @@ def test_limits_that_were_not_counted():
     made = asked(report({name: value for name, value in BMM2.items() if "LDS" not in name and "EA0_RD" not in name}))
     assert screen(made) == snapshot("""\
 Kernel 1 (100 % of GPU time): limit not known: memory (partly), LDS not counted;
-nearest of what was counted is L1 at least 46 %
+the nearest counted limit is L1 at least 46 %
 
   kernel                                      share   median  calls  verdict
   HBM          L2           L1           LDS          vector       matrix

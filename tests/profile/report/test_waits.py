@@ -100,8 +100,8 @@ a GPU that comes last:
     further, or launch fewer kernels
 6: Collectives: 62 % of GPU time
 clocks that differ:
-1: Skew of starts: 400 µs apart (median; 400 µs at most, by durations, as the clocks differ); GPU 4 is last in 36 of
-    40 collectives; 33 % of the collectives' time is this wait
+1: Skew of starts: 400 µs apart (median; 400 µs at most, by durations, because the clocks differ); GPU 4 is last in 36
+    of 40 collectives; 33 % of the collectives' time is this wait
 GPUs alike:
 1: Skew of starts: 0 ns apart (median; 0 ns at most) on 4 GPUs, so none delays the others much
 little communication:

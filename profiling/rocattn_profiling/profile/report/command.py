@@ -317,7 +317,7 @@ def _print_files(summaries: Sequence[FileSummary]) -> None:
         )
         for summary in read
     ]
-    columns = ("file", "tool and generation", "holds", "kernels", "dispatches", "counters", "samples", "problems")
+    columns = ("file", "tool and generation", "contents", "kernels", "dispatches", "counters", "samples", "problems")
     if rows:
         print_table(f"{count(len(read), 'file')} read" + (f" below {root}" if root else ""), columns, rows)
     for summary in summaries:

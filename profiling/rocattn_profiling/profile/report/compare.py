@@ -46,7 +46,7 @@ class KernelPair:
 
     Attributes:
         before, after: Its profiles; None if the kernel did not run.
-        number: Its number in the later profile's report, else in the earlier one's.
+        number: Its number in the later profile's report, or in the earlier one's if it is gone.
         ratio: Median time after over before; None if either is missing, or the GPUs differ.
         cause: What explains the change; None without a ratio, and for the HIP runtime's own kernels.
         moves: Metrics that changed, the largest change first.
@@ -93,7 +93,7 @@ class ProfileComparison:
 
     Attributes:
         pairs: Their kernels, by descending change of total time.
-        gpus: The GPUs before and after if they differ, else None: times on different GPUs are not comparable.
+        gpus: The GPUs before and after if they differ, otherwise None. Their times are not comparable then.
         coverage: How many kernels were compared, and what was not.
         named: The pairs that are listed first: the first few present on both sides, without the HIP runtime's kernels.
         lines: What changed, as text: one line for each of `named`, then the rest; at least one.

@@ -51,7 +51,7 @@ class StallCause:
     """What a wave was doing when it was sampled.
 
     Attributes:
-        says: In words, after "the waves".
+        says: Text that follows "the waves".
         title: As a diagnosis of a kernel.
         colour: Color of its bar, `--s0` to `--s7` of the style sheet.
         advice: What usually helps; "" if it is not a defect.

@@ -62,7 +62,7 @@ def short_names(names: Sequence[str], most: int) -> list[str]:
 
 
 def matching(names: Sequence[str], text: str) -> list[str]:
-    """Return the kernels that a text matches: a name as printed, else a regular expression found in the name.
+    """Return the kernels that a text matches: a name as printed, or a regular expression found in the name.
 
     Args:
         names: Kernels as in the files.
@@ -97,7 +97,7 @@ def _no_scopes(name: str) -> str:
 
 
 def _words(function: tuple[str, list[str]], text: str) -> list[str]:
-    """Return the words of a kernel's name that a reader looks at first: those of its arguments, else its own."""
+    """Return the words of a kernel's name that readers look at first: of its arguments or, without any, its own."""
     name, arguments = function
     return [*(_WORD.findall(" ".join(arguments)) if arguments else name.split("_")), *_WORD.findall(text)]
 

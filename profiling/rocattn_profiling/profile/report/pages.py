@@ -181,7 +181,7 @@ def profile_markdown(report: ProfileReport, comparison: ProfileComparison | None
 
 
 def _named(kernel: KernelProfile | KernelPair) -> str:
-    """Return the attention problem that a kernel solved, else its short name."""
+    """Return the attention problem that a kernel solved, or its short name."""
     return kernel.label or short_name(kernel.name, NAME_LENGTH)
 
 

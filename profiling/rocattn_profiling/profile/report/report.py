@@ -228,7 +228,7 @@ def _nothing(value: object) -> bool:
 def _lanes(
     group: LaunchGroup, device: Device | None, resources: Mapping[str, int | None], grids: Counter[tuple[int, int]]
 ) -> int | None:
-    """Return the lanes of a wave: as reported, else the size that fits the counted waves best.
+    """Return the lanes of a wave: as reported, or the size that fits the counted waves best.
 
     rocprofv3 does not report for which of RDNA's two wave sizes a kernel was compiled; a wave64 has half the registers.
     """

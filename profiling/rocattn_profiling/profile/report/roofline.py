@@ -2,7 +2,7 @@
 
 Intensities are FLOPs over a level's bytes, as in rocprof-compute's speed-of-light table (``metrics/definitions.toml``).
 Its own roofline takes 64 bytes per access of the vector L1 even if a line has 128, and the L1's requests for the L2's.
-Here, a point is as far below its roof as the bar of the same level says.
+Here, the distance of a point from its roof matches the bar of the same level.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _bar(
     made_of = _used(kernel, [*level.pct, *(bound.numbers if bound else ())], pct)
     extra = [values[key] for key in (level.rate, *(rate.type.metric for rate in rates)) if key in values]
     notes = bound.notes if bound else "above the peak: a cache between L2 and the memory served part of it"
-    notes = "" if level.key == "l2" else notes  # its rate, which has a column of its own
+    notes = "" if level.key == "l2" else notes  # the note is the rate, which has its own column
     return SpeedBar(
         level.key, name, pct, bool(bound and bound.is_least), is_nearest, achieved, peak, notes, rates,
         tuple({each.key: each for each in [*made_of, *extra]}.values()),

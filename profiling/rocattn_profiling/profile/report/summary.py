@@ -23,8 +23,8 @@ KERNELS = 5
 FINDINGS = 5
 """Maximum number of findings, or groups of findings."""
 NAME_LENGTH = 90
-_OTHERS = 0.1  # share of all time from which kernels that do no work of their own have a line of their own
-_LONG = 0.2  # share of all time from which a kernel has a line of its own
+_OTHERS = 0.1  # share of all time from which kernels without work of their own get a separate line
+_LONG = 0.2  # share of all time from which a kernel gets a separate line
 _SHARES = 6  # maximum number of percentages listed
 _PERCENTAGE = re.compile(r"(Utilization|Util|Busy|Stalled|Percent|Hit|BankConflict)$")  # names of derived counters
 _OF_MANY = {

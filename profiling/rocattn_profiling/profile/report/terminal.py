@@ -41,7 +41,7 @@ _MOST_OF_FIRST = 2  # findings shown of the kernel that changed most
 
 
 def _names(card: Card, kernels: Sequence[tuple[str, str]], most: int) -> list[str]:
-    """Return the names of kernels on this screen, in at most so many characters: a label, else the name."""
+    """Return the names of kernels on this screen, in at most so many characters: the label or the name."""
     most -= 0 if card.unicode else 2 * _MOST_ELLIPSES
     short = short_names([clean(name) for name, _ in kernels], most)
     shown = [clean(label) or name for (_, label), name in zip(kernels, short, strict=True)]

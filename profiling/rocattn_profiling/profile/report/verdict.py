@@ -54,7 +54,7 @@ class Gap:
     Attributes:
         counters: Uncollected counters of its first formula; empty if any formula has all of its counters.
         constants: Unknown constants, by their names in ``definitions.toml``.
-        ask: The argument of `rocattn profile --metrics` that collects them: a group, else the metric; "" for none.
+        ask: The argument of `rocattn profile --metrics` that collects them: a group or the metric; "" for none.
     """
 
     counters: tuple[str, ...]
@@ -177,7 +177,7 @@ def _unlimited(
 ) -> Verdict | None:  # fmt: skip
     """Return which limits are unknown and how to measure them; None if all are known."""
     nearest = bounds.nearest
-    others = f"; nearest of what was counted is {nearest.short}" if nearest and nearest.pct >= WORTH_A_WORD else ""
+    others = f"; the nearest counted limit is {nearest.short}" if nearest and nearest.pct >= WORTH_A_WORD else ""
     if device and bounds.uncounted:
         parts = {bound.key for bound in bounds.known}  # known, but for part of the work only
         known = device.constants.keys() | _of_launch(median_ns)

@@ -146,7 +146,7 @@ def skew_text(time: Timeline) -> str:
         if len(time.gpus) > 1:
             return f"skew of starts: {said}the launches of the GPUs cannot be paired"
         return f"skew of starts: {said}these are the launches of one GPU; report the files of all ranks together"
-    clock = ", by durations, as the clocks differ" if skew.by_duration else ""
+    clock = ", by durations, because the clocks differ" if skew.by_duration else ""
     spread = f"{_time(skew.median_ns)} apart (median; {_time(skew.longest_ns)} at most{clock})"
     if not is_skewed(time):
         return f"skew of starts: {spread} on {skew.gpus} GPUs, so none delays the others much"

@@ -370,7 +370,7 @@ def _around(dot: Dot) -> list[tuple[float, float, str]]:
 
 
 def _along(start: tuple[float, float], end: tuple[float, float]) -> list[tuple[float, float, str]]:
-    """Return candidate positions for a rising line's label, to its right and left, from its lower end up."""
+    """Return candidate positions for a rising line's label, below right and above left, from its lower end up."""
     places = []
     for part in (0.04, 0.12, 0.2, 0.28, 0.36, 0.44, 0.52, 0.6, 0.68, 0.76, 0.84, 0.92):
         x, y = (a + part * (b - a) for a, b in zip(start, end, strict=True))

@@ -1,4 +1,4 @@
-"""A part of a profile: some kernels, some launches of each, one GPU."""
+"""Select part of a profile: some kernels, some launches of each kernel, one GPU."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SYNTAX = "3, 2-10 or [2-10,15], counted from 1"
 
 
 def ranges_of(text: str) -> tuple[tuple[int, int], ...]:
-    """Read launch numbers of each kernel, both ends included, as rocprofv3's ``--kernel-iteration-range`` has them.
+    """Parse launch numbers in the syntax of rocprofv3's ``--kernel-iteration-range``; ranges include both ends.
 
     Args:
         text: "3", "2-10" or "[2-10,15]".
 
     Raises:
-        RocattnError: When it is something else.
+        RocattnError: When the text is anything else.
     """
     ranges = []
     for part in text.strip().removeprefix("[").removesuffix("]").split(","):
@@ -40,13 +40,13 @@ def ranges_of(text: str) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchChoice:
-    """Which launches of a profile.
+    """A selection of launches from a profile.
 
     Attributes:
-        kernels: Names as the profile has them; None for all.
-        ranges: Launches of each kernel on each GPU in each process (`ranges_of`); none for all.
+        kernels: Kernel names as spelled in the profile; None for all.
+        ranges: Launches, counted per kernel, GPU and process (`ranges_of`); empty for all.
         gpu: The profiler's number of the GPU; None for all.
-        passes: Only these passes are filtered; None for all.
+        passes: The passes to filter; None for all.
     """
 
     kernels: Collection[str] | None = None
@@ -55,7 +55,7 @@ class LaunchChoice:
     passes: Collection[str] | None = None
 
     def of(self, profile: Profile) -> Profile:
-        """Return the part of a profile; samples that no launch is known of are left out with ``ranges`` or ``gpu``."""
+        """Return the selected part; with ``ranges`` or ``gpu``, samples without a known launch are dropped."""
         rows = profile.dispatches
         keep: NDArray[np.bool_] = np.ones(len(rows), dtype=bool)
         samples = profile.samples
@@ -87,7 +87,7 @@ class LaunchChoice:
 
 
 def gpus(profile: Profile) -> dict[int, list[int]]:
-    """Return the rows in the agents' table of each GPU's number, of those that ran something."""
+    """Map each GPU number to its rows in the agents' table, for GPUs that ran something."""
     ran = set(profile.dispatches["agent"].dropna().tolist())
     numbers = profile.agents["number"].fillna(profile.agents["node"])
     rows: dict[int, list[int]] = {}

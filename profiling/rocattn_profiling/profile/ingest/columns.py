@@ -1,7 +1,7 @@
-"""The column names of the profilers' CSV files, over all tools and generations.
+"""The column names of the profilers' CSV files, for all tools and generations.
 
-Header names are compared in lower case with ``-`` as ``_``. Every generation of every tool has a subset of these; see
-`detect` for how they are told apart.
+Header names are compared in lower case, with ``-`` replaced by ``_``. Each generation of each tool uses a subset;
+`detect` distinguishes them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMES = {
 LABELS = frozenset({"kernel", "counter", "guid", "agent", "queue"})  # read as text; agent may be "Agent 4"
 FLOATS = frozenset({"value"})
 
-# Columns that describe a dispatch but are not read: never counters.
+# Columns that describe a dispatch but are not read. They are never counters.
 IGNORED = frozenset({
     "category", "completens", "correlation_id", "dispatchns", "duration", "durationns", "fbar", "kernel_id", "kind",
     "node_id", "obj", "parent_stack_id", "queue_index", "region", "sig", "stack_id", "stream_id", "thread_id", "tid",
@@ -55,12 +55,12 @@ def plain(name: str) -> str:
 
 
 def canonical(name: str) -> str | None:
-    """Return our name of a header name, or None."""
+    """Return our name for a header name, or None."""
     return _CANONICAL.get(plain(name))
 
 
 def positions(header: list[str]) -> dict[str, int]:
-    """Return the position of each of our columns; of a repeated column the first."""
+    """Return the position of each known column; the first one if a column is repeated."""
     by_name: dict[str, int] = {}
     for position, name in enumerate(header):
         ours = canonical(name)
@@ -70,7 +70,7 @@ def positions(header: list[str]) -> dict[str, int]:
 
 
 def repeated_description(name: str) -> int | None:
-    """Return N if a column is a description repeated by a merge of passes (``Kernel_ID_3``), else None."""
+    """Return N for a description column that merging the passes repeated (``Kernel_ID_3``), else None."""
     match = _REPEATED.search(name)
     if match is None:
         return None
@@ -79,5 +79,5 @@ def repeated_description(name: str) -> int | None:
 
 
 def is_description(name: str) -> bool:
-    """Return whether a column describes the dispatch, as opposed to a counter."""
+    """Return whether a column describes the dispatch rather than a counter."""
     return canonical(name) is not None or plain(name) in IGNORED or repeated_description(name) is not None

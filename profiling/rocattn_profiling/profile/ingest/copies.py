@@ -1,4 +1,4 @@
-"""Memory copies of rocprofv3: its table, its JSON records, and the view of a rocpd database."""
+"""Read memory copies: rocprofv3's table and JSON records, and the view of a rocpd database."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemoryCopy(msgspec.Struct):
 
 
 def copies_of(records: Iterable[MemoryCopy], process: int, numbers: Mapping[Any, int]) -> list[Activity]:
-    """Return the copies of a process, by the numbers of the agents' handles."""
+    """Return the copies of a process; ``numbers`` maps agent handles to GPU numbers."""
     rows = []
     for each in records:
         direction = _OPERATIONS[each.operation] if 0 <= each.operation < len(_OPERATIONS) else ""
@@ -47,7 +47,7 @@ def copies_of(records: Iterable[MemoryCopy], process: int, numbers: Mapping[Any,
 
 
 def read_copies(path: Path, header: Header, part: FilePart) -> FilePart:
-    """Read rocprofv3's memory_copy_trace.csv; its files do not state bytes."""
+    """Read rocprofv3's memory_copy_trace.csv, which does not state bytes."""
     notes = Notes(part.source.file)
     places = {plain(name): place for place, name in enumerate(header.names)}
     wanted = {name: (places[name], kind) for name, kind in _CELLS.items() if name in places}
@@ -57,7 +57,7 @@ def read_copies(path: Path, header: Header, part: FilePart) -> FilePart:
         for direction, source, target, start, end in zip(*(columns[name] for name in _CELLS), strict=True):
             name = str(direction).removeprefix(_PREFIX)
             agent = str(target if name == TO_DEVICE else source)
-            part.by_node |= agent.isdecimal()  # up to 6.4
+            part.by_node |= agent.isdecimal()  # ROCm 6.4 and earlier
             rows.append((NO_PROCESS, number_in(agent), COPY, name, int(start), int(end), MISSING))
     part.activities = activity_frame(rows, part.pass_label, notes)
     part.problems += notes.problems()
@@ -65,7 +65,7 @@ def read_copies(path: Path, header: Header, part: FilePart) -> FilePart:
 
 
 def copies_of_database(connection: Database, columns: set[str]) -> list[Activity]:
-    """Return the copies of a rocpd database whose view ``memory_copies`` has these columns."""
+    """Return the copies in a rocpd database whose ``memory_copies`` view has these columns."""
     needed = {"pid", "name", "start", "end", "size", "src_agent_log_index", "dst_agent_log_index"}
     if not needed <= columns:
         return []

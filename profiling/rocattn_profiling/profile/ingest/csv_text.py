@@ -1,10 +1,10 @@
-"""CSV as profilers, spreadsheets and crashes leave it, read in blocks of bounded size.
+"""Read CSV as profilers, spreadsheets and crashes leave it, in blocks of bounded size.
 
-pandas' C parser reads a block with fixed types, two at a time: it does not hold the GIL. Only a block that does not fit
-them (a cut line, a repeated header, a spreadsheet's number) or has unbalanced quotes pays for `split_records`, line by
-line: rocprofv3 quotes kernel names without escaping the quotes in them, rocprof v1 may not quote them at all, and names
-contain commas and line ends. No other field contains any of these, so the name is what stands between the expected
-number of plain fields before and after it.
+pandas' C parser reads blocks with fixed types, two at a time because it releases the GIL. Only a block that does not
+fit these types (a truncated line, a repeated header, a spreadsheet's number) or has unbalanced quotes goes through
+the slower, line-by-line `split_records`. rocprofv3 quotes kernel names without escaping quotes inside them, rocprof v1
+may not quote them at all, and names contain commas and line breaks. No other field contains any of these, so the name
+is the text between the expected number of plain fields before and after it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ R = TypeVar("R")
 BLOCK_BYTES = 4 << 20
 _READERS = 2
 LONGEST_LINE_BYTES = 4 << 20
-_IN_CACHE = 1 << 18  # bytes looked at together, with half a dozen masks of as many
+_IN_CACHE = 1 << 18  # bytes scanned at a time, with half a dozen masks of this size
 HEADER_BYTES = 1 << 20  # rocprof-compute's merged header has 2700 columns, 80 KB
 _STRICT = {"int": "int64", "float": "float64", "label": "category"}
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-_NUMBERS_AS_LABELS = frozenset({"agent", "queue", "exec_mask"})  # of which no text is lost as a number
+_NUMBERS_AS_LABELS = frozenset({"agent", "queue", "exec_mask"})  # may parse as numbers: no text is lost
 GZIP = b"\x1f\x8b"
-MOST_LINES = 64  # of one record; a longer one is taken as unterminated
+MOST_LINES = 64  # per record; a longer one counts as unterminated
 
 
 class Utf8:
-    """Reads a file as UTF-8 bytes, whatever byte order mark it starts with; drops and counts NUL bytes.
+    """Reads a file as UTF-8 bytes, with any byte order mark; drops and counts NUL bytes.
 
     Files compressed with gzip (tables of rocprof-compute 10.2) are decompressed.
     """
@@ -94,7 +94,7 @@ class Utf8:
 
 @dataclass(frozen=True)
 class Header:
-    """The first line of a CSV file: its names and the delimiter between them."""
+    """The first line of a CSV file: column names and delimiter."""
 
     names: list[str]
     delimiter: str
@@ -124,13 +124,13 @@ def parse_header(start: bytes) -> Header | None:
 
 @dataclass
 class RecordBlock:
-    """Some consecutive records of a file, by column name.
+    """Consecutive records of a file, by column name.
 
     Attributes:
-        rows: How many records.
+        rows: Number of records.
         first_line: Line of the first one (approximate after a name that spans lines).
         columns: Integers (`MISSING` where absent), floats (NaN), and categoricals for text.
-        lines: The line of each, of records that were read one by one; None where they follow each other.
+        lines: Line of each record if they were read one by one; None if the lines are consecutive.
     """
 
     rows: int
@@ -139,7 +139,7 @@ class RecordBlock:
     lines: pd.Index | None = None
 
     def line_of(self, which: NDArray[np.bool_]) -> int:
-        """Return the line of the first of these records."""
+        """Return the line of the first record in the mask."""
         at = int(np.argmax(which))
         return self.first_line + at if self.lines is None else int(self.lines[at])
 
@@ -181,10 +181,10 @@ def blocks(
 
 
 def _ahead(work: Callable[[bytes], R], pieces: Iterable[bytes]) -> Iterator[tuple[bytes, R]]:
-    """Yield each piece with what ``work`` returns for it, which it does for the next ones meanwhile."""
+    """Yield each piece with the result of ``work``, which runs ahead on the next pieces in threads."""
     waiting: deque[tuple[bytes, Future[R]]] = deque()
-    with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:  # for all threads
-        warnings.simplefilter("ignore", pd.errors.ParserWarning)  # rows of other lengths show in their values
+    with warnings.catch_warnings(), ThreadPoolExecutor(_READERS) as pool:  # applies to all threads
+        warnings.simplefilter("ignore", pd.errors.ParserWarning)  # values reveal rows of the wrong length
         for piece in pieces:
             waiting.append((piece, pool.submit(work, piece)))
             if len(waiting) > _READERS:
@@ -195,7 +195,7 @@ def _ahead(work: Callable[[bytes], R], pieces: Iterable[bytes]) -> Iterator[tupl
 
 
 def _chunks(stream: Utf8, header_bytes: int, size: int, notes: Notes) -> Iterator[bytes]:
-    """Yield pieces that end at a line end."""
+    """Yield pieces that end at a line break."""
     held = last = b""
     skip = header_bytes
     while more := stream.read(size):
@@ -224,17 +224,17 @@ def _chunks(stream: Utf8, header_bytes: int, size: int, notes: Notes) -> Iterato
 
 
 def _as_long(line: bytes, before: bytes) -> bool:
-    """Return whether the last number of an unterminated line has as many digits as that of the previous line.
+    """Return whether the last number of an unterminated line has as many digits as the previous line's.
 
-    The profilers terminate every line, so this one is cut off and its last number may have lost digits. Timestamps have
-    equal lengths, and values the same number of decimals.
+    The profilers terminate every line, so this one was truncated and its last number may have lost digits. Timestamps
+    are equally long, and values have the same number of decimals.
     """
     ours, theirs = (text.strip().rpartition(b",")[2].partition(b".") for text in (line, before))
     return len(ours[2]) == len(theirs[2]) and (bool(ours[1]) or len(ours[0]) == len(theirs[0]))
 
 
 def count_byte(data: bytes, byte: bytes) -> int:
-    """Return how often a byte occurs; several times faster than `bytes.count` where it is frequent."""
+    """Count a byte; several times faster than `bytes.count` for frequent bytes."""
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == byte[0]))
 
 
@@ -246,15 +246,15 @@ class _Parser:
         self._delimiter = ord(header.delimiter)
 
     def regular(self, data: bytes) -> dict[str, Any] | None:
-        """Return the columns of a block that pandas reads as it is meant; None for any other."""
+        """Return the columns of a block that pandas reads correctly; None otherwise."""
         try:
             self._check(data)
             return self._read(data)
-        except (ValueError, OverflowError):  # pandas' parser errors are ValueErrors, and so is IrregularError
+        except (ValueError, OverflowError):  # includes pandas' parser errors and IrregularError
             return None
 
     def parse(self, data: bytes, line: int, columns: dict[str, Any] | None) -> RecordBlock:
-        """Return the records of a block, which are these columns if it is regular."""
+        """Return the records of a block: the given columns if it is regular."""
         if columns is not None:
             return RecordBlock(len(next(iter(columns.values()))), line, columns)
         width = len(self._header.names)
@@ -265,18 +265,18 @@ class _Parser:
     def _check(self, data: bytes) -> None:
         """Refuse data that pandas would misread without an error.
 
-        That is 8.1E+14, which it takes for an integer (spreadsheets write a capital E, the profilers do not), unpaired
-        quotes, and a quote next to neither a delimiter nor a line end. Blank lines alone it cannot read.
+        That is 8.1E+14, which pandas takes for an integer (spreadsheets write a capital E, profilers do not), unpaired
+        quotes, and a quote next to neither a delimiter nor a line break. pandas rejects a block of only blank lines.
 
         Raises:
-            IrregularError: When the data has any of these.
+            IrregularError: When the data contains any of these.
         """
         if data.isspace():
             raise IrregularError(" ")
         text = np.frombuffer(data, np.uint8)
         quotes = 0
         for begin in range(0, len(text), _IN_CACHE):
-            part = text[begin : begin + _IN_CACHE + 2]  # with the first two of the next
+            part = text[begin : begin + _IN_CACHE + 2]  # plus two bytes of the next part
             if ((part[:-1] == ord("E")) & (part[1:] == ord("+"))).any():
                 raise IrregularError("E+")
             quote, edge = part == ord('"'), part == self._delimiter
@@ -292,10 +292,10 @@ class _Parser:
         """Return the columns of all records.
 
         Raises:
-            ValueError: When a value is not of its column's type (`IrregularError` is one).
+            ValueError: When a value does not have its column's type (`IrregularError` is one).
         """
         types = {position: _STRICT[kind] for position, kind in self._wanted.values()}
-        with np.errstate(invalid="ignore"):  # "nan" for an integer is an error a moment later
+        with np.errstate(invalid="ignore"):  # "nan" for an integer is rejected below
             frame = pd.read_csv(
                 io.BytesIO(data), header=None, names=range(len(self._header.names)), usecols=sorted(types),
                 index_col=False, sep=self._header.delimiter, dtype=types, na_filter=False, low_memory=False,
@@ -306,18 +306,18 @@ class _Parser:
             column = frame[position]
             if kind == "label":
                 numbers = pd.api.types.is_numeric_dtype(column.cat.categories.dtype)
-                if numbers and name not in _NUMBERS_AS_LABELS:  # pandas took names like 1e5 for numbers
+                if numbers and name not in _NUMBERS_AS_LABELS:  # pandas parsed names like 1e5 as numbers
                     raise IrregularError(name)
                 columns[name] = column.array
             else:
                 columns[name] = column.to_numpy()
-                # pandas 3.0 has uint64 for numbers beyond int64, whatever is asked for.
+                # pandas 3.0 returns uint64 for numbers beyond int64, whatever dtype is requested.
                 if columns[name].dtype != _STRICT[kind] or not (kind == "int" or np.isfinite(columns[name]).all()):
                     raise IrregularError(name)
         return columns
 
     def _convert(self, frame: pd.DataFrame, line: int) -> RecordBlock:
-        """Convert text to columns, noting values that do not fit; the index has the lines."""
+        """Convert text to columns and note values that do not fit; the index holds the line numbers."""
         names = self._header.names
         label = next((position for position, kind in self._wanted.values() if kind == "label"), None)
         if label is not None:
@@ -366,18 +366,18 @@ class _Parser:
 
 
 def _first(lines: pd.Index, which: NDArray[np.bool_]) -> int | None:
-    """Return the line of the first of these records, if there is one."""
+    """Return the line of the first record in the mask, if any."""
     return int(lines[which][0]) if which.any() else None
 
 
 class IrregularError(ValueError):
-    """Raised when a piece of CSV is too irregular for pandas; it is read line by line."""
+    """Raised when a piece of CSV is too irregular for pandas and must be read line by line."""
 
 
 def split_records(
     data: bytes, fields: int, delimiter: str, name_at: int | None, line: int, notes: Notes
 ) -> tuple[list[list[str]], list[int], bytes]:
-    """Return the fields of every record, the line of each, and the start of an incomplete one.
+    """Return the fields of every record, the line of each record, and the start of an incomplete record.
 
     Lines that cannot be split are dropped and noted.
 
@@ -418,7 +418,7 @@ def split_records(
 
 
 def drop(notes: Notes, line: int, count: int) -> None:
-    """Note lines that are dropped."""
+    """Note dropped lines."""
     notes.add("{n} [line is not a record|lines are not records] of this table", DROPPED, count=count, line=line)
 
 
@@ -442,7 +442,7 @@ def _split(text: str, fields: int, delimiter: str, name_at: int | None) -> list[
 
 
 def _plain(pieces: Sequence[str]) -> list[str] | None:
-    """Return fields without their quotes, or None if one of them contains a quote or a line end."""
+    """Return fields without their quotes, or None if one of them contains a quote or a line break."""
     fields = [
         piece[1:-1] if len(piece) > 1 and piece[0] == piece[-1] == '"' else piece for piece in map(str.strip, pieces)
     ]

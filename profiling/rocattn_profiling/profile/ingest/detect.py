@@ -1,7 +1,7 @@
-"""Detect a file's tool, generation and kind from its content, and the reader for it.
+"""Detect a file's tool, generation and kind from its content, and choose its reader.
 
-File names are ignored, since people rename files. A ``*_stats.csv`` of kernels and one of API calls differ only in the
-names they list.
+File names are ignored, since users rename files. A ``*_stats.csv`` of kernels differs from one of API calls only in the
+names it lists.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HEAD_BYTES = 1 << 16
 _ROCMINFO = re.compile(rb"(?m)^HSA (?:System Attributes|Agents)\s*$")
 
 _TRACE_CODE = re.compile(rb'\s*\{\s*"code"\s*:\s*\[\s*\[\s*"')
-# What is detected: tool, generation, kind and evidence.
+# Detected facts: tool, generation, kind and evidence.
 Facts = tuple[str, str, str, str]
 
 _KINETO = re.compile(
@@ -65,7 +65,7 @@ class DetectedFile:
     Attributes:
         path: The file.
         source: Everything known before it is read; ``skipped`` is the reason if there is nothing to read.
-        reader: Reads it into a part, or None.
+        reader: Reads the file into a part; None if there is nothing to read.
         family: "csv", "json", "rocpd" or "chrome": formats that one run may write side by side.
     """
 
@@ -75,7 +75,7 @@ class DetectedFile:
     family: str = "csv"
 
     def is_log_of_compute(self) -> bool:
-        """Return whether this is text written by rocprof-compute."""
+        """Return whether rocprof-compute wrote this text."""
         return self.source.kind == "other" and self.source.tool == COMPUTE
 
 
@@ -84,10 +84,10 @@ def detect(path: Path, shown: str) -> DetectedFile:
 
     Args:
         path: The file.
-        shown: Its name in messages.
+        shown: The file's name in messages.
 
     Raises:
-        OSError: When it cannot be read at all.
+        OSError: When the file cannot be read at all.
     """
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
@@ -133,7 +133,7 @@ def _by_content(path: Path, shown: str) -> DetectedFile:
 
 
 def _as_filled(header: Header, head: bytes) -> Header:
-    """Return a header without the two columns that rocprofv2 (6.1) names but does not fill in rocprof v1's layout."""
+    """Return a header without the two columns that rocprofv2 (6.1) names but omits from rows in rocprof v1's layout."""
     names = [name for name in header.names if name not in {"sig", "obj"}]
     first = next((line for line in head[header.bytes :].splitlines() if line.strip()), b"")
     try:
@@ -283,7 +283,7 @@ def _is_convert(header: Header, names: set[str]) -> bool:
     return "guid" in names or bool({"Lds_Block_Size", "Vgpr_Count", "Lds_Size"} & set(header.names))
 
 
-# Columns missing in rocprofv3's counter file, up to which version.
+# Columns missing in rocprofv3's counter file, with the last version that lacks them.
 _LONG = (
     ("kernel_id", "6.2.0 to 6.2.2", "no Kernel_Id"),
     ("start_timestamp", "6.2.4", "no timestamps"),
@@ -333,7 +333,7 @@ def _wide(header: Header, names: set[str], head: bytes) -> Facts:
     return V2, "", kind, evidence
 
 
-# Names that occur only in statistics of API calls, copies and domains.
+# Names that occur only in statistics of API calls, copies or domains.
 _API = re.compile(
     r"^(_*hip[A-Z_]\w*|hsa_\w+|roctx\w*|nccl\w*|Copy\w+To\w+|async-copy|MEMORY_COPY\w*|[A-Z_]+_API\w*|KERNEL_DISPATCH)$"
 )
@@ -359,9 +359,9 @@ _OF_A_WORKLOAD = frozenset({
 
 
 def within_workload(file: DetectedFile, generation: str, version: str) -> DetectedFile:
-    """Return a file of a folder with a sysinfo.csv: its tables are rocprof-compute's, of that generation.
+    """Attribute a file in a folder with a sysinfo.csv to rocprof-compute of that generation.
 
-    rocprof-compute keeps the files of the rocprof that it called, so their columns are not sufficient.
+    rocprof-compute keeps the files of the rocprof that it called, so the columns alone do not identify it.
     """
     if file.source.kind not in _OF_A_WORKLOAD:
         return file
@@ -373,7 +373,7 @@ def within_workload(file: DetectedFile, generation: str, version: str) -> Detect
 
 
 def workload_generation(header: list[str], version: str) -> str:
-    """Return the generation of rocprof-compute from its sysinfo.csv: its columns, and its own version of them."""
+    """Return rocprof-compute's generation from the columns of its sysinfo.csv and the version stated there."""
     if "numCU" in header:
         return "Omniperf 1.x"
     return {"2": "Omniperf 2.x", "3": "3.x"}.get(version, f"sysinfo version {version}")

@@ -1,4 +1,4 @@
-"""Files of other tools: proton's trees are read, the others named for what they are, with the way to what is read."""
+"""Files of other tools: proton's trees are read; others are identified, with advice on a format that can be read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _READINGS = "amd-smi's readings: clocks, power and temperatures, no kernels"
 _ANALYZED = "a table of `rocprof-compute analyze`"
 _OF_NVIDIA = "from an NVIDIA GPU: rocattn reports on AMD GPUs only"
 
-# SQLite: a table that only this tool has, the tool, what it is.
+# SQLite: a table that only this tool writes, the tool, what the file is.
 DATABASES = (
     ("rocpd_op", "rpd", f"a trace of rocmProfileData (rpd), which is not read: {_AGAIN}"),
     ("KERN", "rocprof", "rocprof 1's copy of the launches in results.csv, which is read: pass that file"),
     ("CUPTI_ACTIVITY_KIND_KERNEL", "Nsight Systems", f"Nsight Systems' export {_OF_NVIDIA}"),
     ("TARGET_INFO_GPU", "Nsight Systems", f"Nsight Systems' export {_OF_NVIDIA}"),
 )
-# JSON: a pattern of its first bytes, the tool, what it is.
+# JSON: a pattern for the first bytes, the tool, what the file is.
 JSONS = (
     (rb'"(?:rocattn|rocattn_profile)"\s*:|"wanted"\s*:.{0,400}"passes"\s*:', "rocattn",
      "`rocattn profile`'s own record of the run: pass its folder"),
@@ -36,7 +36,7 @@ JSONS = (
     (rb'"(?:jobs|pmc)"\s*:', "", "a profiler's input file (jobs): it contains no measurements"),
     (rb'"traceEvents"\s*:', "", f"a Chrome trace of neither PyTorch's profiler nor rocprof 1: {_AGAIN}"),
 )  # fmt: skip
-# Text: the same.
+# Text: likewise.
 TEXTS = (
     (rb"AMD-?SMI|\n[ \t]+(?:GFX_ACTIVITY|SOCKET_POWER|HOTSPOT)[ \t]*:|ROCm System Management Interface", "amd-smi",
      _READINGS),
@@ -45,8 +45,8 @@ TEXTS = (
     (rb"^,?\s*\{\s*\"args\"\s*:.*\"process_name\"", "rocprof",
      "rocprof 1's trace without kernels: --hip-trace or --sys-trace records them; results.csv has them, too"),
 )  # fmt: skip
-# Within a line `[ \t]`, never `\s`: that runs over blank lines, at each of them anew.
-# Other files that accompany profiles: pattern of the first bytes, tool, description.
+# Use `[ \t]` within a line, never `\s`: it also matches line breaks, so every blank line starts another long scan.
+# Other files that accompany profiles: pattern for the first bytes, tool, description.
 _OF_ROCM = (
     (rb"(?m)^[ \t]*pmc[ \t]*:", "", "a profiler's input file (lists of counters)"),
     (rb"(?m)^(jobs|metrics)[ \t]*:", "rocprofv3", "a profiler's input file (jobs)"),
@@ -60,7 +60,7 @@ _OF_ROCM = (
     (rb"(?m)^RPL:|^ROCP?rofiler:", "rocprof", "a log of rocprof"),
     (rb"(?m)\[rocprofv3\]|\btool\.cpp:\d+|output_stream\.cpp", "rocprofv3", "a log of rocprofv3"),
 )  # fmt: skip
-# Tables: columns in lower case (a trailing * is a prefix), the tool, what it is.
+# Tables: columns in lower case (a trailing * marks a prefix), the tool, what the file is.
 TABLES = (
     ({"metric", "avg", "unit*"}, "rocprof-compute", _ANALYZED),
     ({"metric", "avg", "min"}, "rocprof-compute", _ANALYZED),
@@ -84,7 +84,7 @@ _BINARIES = (
     (b"NVR\0", "Nsight Compute", f"a report of Nsight Compute {_OF_NVIDIA}"),
     (b"PK\3\4", "", "an archive or workbook: unpack it, or pass the files that it was made from"),
 )
-# Formats whose bytes do not tell: by the end of the name.
+# Formats that the content does not identify, by the end of the file name.
 _PERFETTO = ("Perfetto", f"a Perfetto trace (rocprofv3 -f pftrace, rocprof-sys): {_AGAIN}")
 _SUFFIXES = {
     ".pftrace": _PERFETTO,
@@ -99,7 +99,7 @@ _SUFFIXES = {
 
 
 def named_table(names: set[str]) -> tuple[str, str] | None:
-    """Return the tool and what it wrote, by a table's columns."""
+    """Identify the tool and the kind of file by a table's columns."""
     for needed, tool, what in TABLES:
         if all(
             any(has.startswith(each[:-1]) for has in names) if each[-1] == "*" else each in names for each in needed
@@ -109,12 +109,12 @@ def named_table(names: set[str]) -> tuple[str, str] | None:
 
 
 def named_text(head: bytes, known: tuple[tuple[bytes, str, str], ...]) -> tuple[str, str] | None:
-    """Return the tool and what it wrote, by the first bytes: of `JSONS` or `TEXTS`."""
+    """Identify the tool and the kind of file by the first bytes, from `JSONS` or `TEXTS`."""
     return next(((tool, what) for pattern, tool, what in known if re.search(pattern, head, re.DOTALL)), None)
 
 
 def named_binary(path: Path, start: bytes) -> tuple[str, str] | None:
-    """Return the tool and what it wrote, by a file's first bytes, else by the end of its name."""
+    """Identify the tool and the kind of file by its first bytes, or else by the end of its name."""
     if _is_perfetto(start):
         return _SUFFIXES[".pftrace"]
     found = next(((tool, what) for magic, tool, what in _BINARIES if start.startswith(magic)), None)
@@ -122,13 +122,13 @@ def named_binary(path: Path, start: bytes) -> tuple[str, str] | None:
 
 
 def named_other(path: Path, start: bytes, head: bytes, nuls: int) -> tuple[str, str]:
-    """Return the tool and why a file that is not a table is not read.
+    """Return the tool and the reason why a file that is not a table is not read.
 
     Args:
         path: The file.
-        start: Its first bytes as they are.
+        start: Its raw first bytes.
         head: The same as text, decompressed.
-        nuls: How many NUL bytes were in the text.
+        nuls: Number of NUL bytes in the text.
     """
     if found := named_binary(path, start) or named_text(head, TEXTS):
         return found
@@ -141,7 +141,7 @@ def named_other(path: Path, start: bytes, head: bytes, nuls: int) -> tuple[str, 
 
 
 def _is_perfetto(start: bytes) -> bool:
-    """Whether these are packets of a Perfetto trace: field 1 with a length, three times."""
+    """Return whether these are packets of a Perfetto trace: three times field 1 with a length."""
     at = 0
     for _ in range(3):
         if at >= len(start) or start[at] != 0x0A:
@@ -154,13 +154,13 @@ def _is_perfetto(start: bytes) -> bool:
 
 
 class Frame(msgspec.Struct):
-    """What a node stands for."""
+    """Name and type of a node."""
 
     name: str = ""
 
 
 class Node(msgspec.Struct):
-    """One scope or kernel of proton's tree; metrics are its own."""
+    """A scope or kernel in proton's tree; its metrics exclude its children's."""
 
     frame: Frame | None = None
     metrics: dict[str, Any] = {}
@@ -168,7 +168,7 @@ class Node(msgspec.Struct):
 
 
 def read_proton(path: Path, part: FilePart) -> FilePart:
-    """Read time and count of each kernel from a tree of Triton's proton (``.hatchet``), wherever it was launched."""
+    """Read time and count of each kernel, over all launch sites, from a tree of Triton's proton (``.hatchet``)."""
     found: dict[str, list[float]] = {}
     nodes: list[Node] = list(decode(path, list[Node]))
     while nodes:

@@ -1,7 +1,7 @@
-"""Combine counters that a file splits over hardware instances (sum and maximum), and name accumulators.
+"""Combine counters that a file splits by hardware instance (sum and maximum), and name accumulators.
 
-``TCC_HIT[0] ... TCC_HIT[15]`` are the channels of one counter, and rocpd and JSON have one record per instance. The
-CSV files of rocprofv3 are already summed.
+``TCC_HIT[0] ... TCC_HIT[15]`` are the channels of one counter; rocpd and JSON have one record per instance. rocprofv3's
+CSV files contain sums.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _LEVEL = re.compile(r"^SQC?_\w*LEVEL")
 
 
 def base_name(counter: str) -> str:
-    """Return the counter that ``TCC_HIT[3]`` is an instance of."""
+    """Return the counter's name without the instance: TCC_HIT for ``TCC_HIT[3]``."""
     match = _INSTANCE.match(counter)
     return match[1] if match else counter
 
 
 def accumulator_names(counters: Sequence[str]) -> dict[str, str]:
-    """Return the name of a pass's accumulator: after the level counter that it integrates.
+    """Name a pass's accumulator after the level counter that it integrates.
 
-    The hardware accumulates the one level counter that is programmed beside it (``accumulate(X, HIGH_RES)``).
+    The hardware accumulates the one level counter programmed next to it (``accumulate(X, HIGH_RES)``).
     """
     levels = {counter for counter in counters if _LEVEL.match(counter) and not counter.endswith("_ACCUM")}
     if ACCUMULATOR not in counters or len(levels) != 1:
@@ -46,7 +46,7 @@ def accumulator_names(counters: Sequence[str]) -> dict[str, str]:
 def combine(
     row: NDArray[np.int32], code: NDArray[Any], value: NDArray[np.float64], names: Sequence[str], notes: Notes
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the counters' frame with one value per dispatch and counter, and the instances' frame.
+    """Return a counters frame with one value per dispatch and counter, and the instances frame.
 
     Args:
         row: Dispatch of each value.
@@ -92,16 +92,16 @@ def combine(
 
 
 def _all_different(row: NDArray[np.int32], code: NDArray[Any], counters: int) -> bool:
-    """Return whether no dispatch has a counter twice.
+    """Return whether each counter occurs at most once per dispatch.
 
-    In the usual file the rows of a dispatch are neighbours: then the sum of 2^code over them equals their bitwise or
-    exactly if no code repeats, which is many times faster than sorting.
+    The rows of a dispatch are usually adjacent. Then the sum of 2^code over them equals their bitwise OR exactly if no
+    code repeats, and this test is many times faster than sorting.
     """
     if not len(row):
         return True
     if counters <= 62 and bool((row[1:] >= row[:-1]).all()):
         begin = 0
-        while begin < len(row):  # some at a time: the bits take more memory than the counters
+        while begin < len(row):  # in chunks: the bits take more memory than the counters
             end = int(np.searchsorted(row, row[min(begin + _AT_ONCE, len(row) - 1)], side="right"))
             part = row[begin:end]
             starts = np.flatnonzero(np.r_[True, part[1:] != part[:-1]])

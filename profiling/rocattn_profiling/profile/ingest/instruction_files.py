@@ -1,20 +1,20 @@
-"""Readers of what rocprofv3 writes about single instructions: PC samples as CSV, and decoded thread traces.
+"""Readers of rocprofv3's per-instruction output: PC samples as CSV, and decoded thread traces.
 
 Found in ROCm/rocm-systems, projects/rocprofiler-sdk (paths below it) at 1b1610fc (August 2025):
 
 * CSV, ROCm 6.4 and later: source/lib/output/generateCSV.cpp, examples in
   source/docs/data/pc_sampling_{host_trap_debug,stochastic_debug}.csv. Host trap: Sample_Timestamp, Exec_Mask,
   Dispatch_Id, Instruction, Instruction_Comment, Correlation_Id. Stochastic (7.0) adds Wave_Issued_Instruction,
-  Instruction_Type, Stall_Reason, Wave_Count; the reason means something only where no instruction was issued. Neither
-  has the code object, the offset or the kernel: a kernel trace of the same run names it (``--kernel-trace``).
+    Instruction_Type, Stall_Reason, Wave_Count; the reason is meaningful only if no instruction was issued. Neither
+    states code object, offset or kernel: a kernel trace of the same run (``--kernel-trace``) names the kernel.
 * Thread traces (``--att``, ROCm 7.0 and later): ``stats_*.csv`` and ``ui_output_*/code.json`` of
   source/lib/att-tool/{code.cpp,profile_interface.cpp}. The table has CodeObj, Vaddr, Instruction, Hitcount, Latency,
   Stall, Idle, Source; the documents write "Codeobj" (source/docs/how-to/using-thread-trace.rst). A kernel's
   instructions follow a line without cycles: "; " and its mangled name as the instruction, its demangled name as the
   source. ``code.json`` has the same rows as arrays, in the order that its ``header`` names.
 
-A trace is of the waves on one compute unit of each traced shader engine. Latency is stall and issue (gfx10 and later:
-execution) together; idle is the time before an instruction after the wave's previous one ended.
+A trace covers the waves on one compute unit of each traced shader engine. Latency is stall plus issue (gfx10 and later:
+execution) time; idle is the time between the end of a wave's previous instruction and this one.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def read_trace_json(path: Path, part: FilePart) -> FilePart:
 
 
 def _fill(part: FilePart, table: Iterable[Mapping[str, str]]) -> FilePart:
-    """Add up the cycles of each instruction by what they went to."""
+    """Add up the cycles of each instruction by state."""
     notes = Notes(part.source.file)
     rows = SampleRows()
     kernel = ""
@@ -123,7 +123,7 @@ def _fill(part: FilePart, table: Iterable[Mapping[str, str]]) -> FilePart:
             continue
         cycles = {ISSUED: latency - stall, STALLED: stall, IDLE: idle}
         for state, count in cycles.items():
-            if count or state == ISSUED:  # which carries the number of executions, 0 for code that did not run
+            if count or state == ISSUED:  # ISSUED carries the execution count, 0 for code that did not run
                 rows.add(
                     THREAD_TRACE, instruction=instruction, source=source, state=state, count=count, kernel=kernel,
                     code_object=number, offset=offset, hits=hits if state == ISSUED else 0,
@@ -137,6 +137,6 @@ def _fill(part: FilePart, table: Iterable[Mapping[str, str]]) -> FilePart:
 
 
 def trace_key(samples: pd.DataFrame) -> int:
-    """Return a number that two files have in common if they hold the same trace: its table and its ``code.json``."""
+    """Hash a trace, so that its table and its ``code.json`` get the same number."""
     numbers = samples[["code_object", "offset", "state", "count", "hits"]].astype("str")
     return int(pd.util.hash_pandas_object(numbers, index=False).sum())

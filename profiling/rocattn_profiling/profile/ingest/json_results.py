@@ -1,8 +1,8 @@
 """Readers of JSON: rocprofv3's ``*_results.json`` and the Chrome trace of rocprof v1.
 
-The first has an element per process and a record per counter instance. Only the fields that the tables need are
-decoded; the environment that the file also contains is never read. The second, written with ``--hip-trace``, is the
-only file of such a run that has the kernels' times.
+``*_results.json`` has an element per process and a record per counter instance. Only the fields that the tables need
+are decoded; the environment in the file is never read. The Chrome trace, written with ``--hip-trace``, is the only
+file of such a run with kernel times.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from rocattn_profiling.profile.ingest.small_csv import agent_of, whole
 from rocattn_profiling.profile.ingest.table import COPY, HOST_TRAP, STOCHASTIC
 
 LARGEST_BYTES = 1 << 30  # decoding takes several times the file's size in memory
-# A string, or one of the words outside of a string.
+# A string, or one of the words outside a string.
 _WORDS = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?\b(?:NaN|Inf(?:inity)?)\b', re.DOTALL)
 
 
@@ -87,7 +87,7 @@ class DispatchInfo(msgspec.Struct):
 
 
 class Dispatch(msgspec.Struct):
-    """A kernel dispatch and its times."""
+    """A kernel dispatch with its times."""
 
     dispatch_info: DispatchInfo
     start_timestamp: int = MISSING
@@ -155,7 +155,7 @@ class Metadata(msgspec.Struct):
 
 
 class Process(msgspec.Struct):
-    """Everything of one process."""
+    """All data of one process."""
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
     agents: list[dict[str, Any]] = []
@@ -174,10 +174,10 @@ class Document(msgspec.Struct, rename={"processes": "rocprofiler-sdk-tool"}):
 
 
 def decode(path: Path, kind: type[Any]) -> Any:
-    """Decode a JSON file as this type.
+    """Decode a JSON file as the given type.
 
     Raises:
-        UnreadableError: When it is too large, cut off, not JSON, or not of this type.
+        UnreadableError: When it is too large, truncated, not JSON, or of another type.
     """
     with path.open("rb") as file, ExitStack() as opened:
         data: bytes | mmap.mmap
@@ -340,7 +340,7 @@ class _Table:
             names = list(self._counters.codes)
             unread = Notes("")  # several records per counter are normal in this format
             frames = combine(row.astype(np.int32), code, value.astype(np.float64), names, unread)
-            known = frames[0]["value"].notna()  # a sum with an unknown instance is unknown
+            known = frames[0]["value"].notna()  # a sum over an unknown instance is unknown
             self._notes.add(NO_VALUE, "treated as not measured", count=int((~known).sum()))
             part.counters = frames[0][known].reset_index(drop=True)
             part.instances = frames[1][frames[1]["max"].notna()].reset_index(drop=True)
@@ -414,7 +414,7 @@ def _nanoseconds(text: object) -> int:
 
 
 def with_null(data: bytes) -> bytes:
-    """Replace NaN and infinities by null: Python's json, rapidjson and rocprofv3 write them, but JSON has none."""
+    """Replace NaN and infinities with null: Python's json, rapidjson and rocprofv3 write them, but JSON has none."""
     if b"NaN" not in data and b"Inf" not in data:
         return data
     return _WORDS.sub(lambda match: match[0] if match[0][:1] == b'"' else b"null", data)

@@ -1,12 +1,12 @@
-"""Reader of PyTorch's profiler traces (Kineto): kernels with times, sizes and GPU, of ROCm's runtime.
+"""Read PyTorch profiler traces (Kineto) from ROCm: kernels with times, sizes and GPU.
 
-The trace is JSON with an array of events, of which those of the GPU are a few percent. Files are gigabytes, so the
-array is decoded piece by piece, whatever stands before and behind it (PyTorch writes it in between, tools that rewrite
-traces first or last).
+The trace is JSON with an array of events, a few percent of them GPU events. Files have gigabytes, so the array is
+decoded piece by piece, whatever precedes and follows it (PyTorch writes it in the middle, tools that rewrite traces
+put it first or last).
 
-The sizes that ROCm's Kineto writes are the arguments of the launch: blocks for hipLaunchKernel and
-hipModuleLaunchKernel, but work-items for hipExtModuleLaunchKernel (hipBLASLt, Tensile, MIOpen), as HIP's documentation
-of these has them. Which it was stands in the event with the same correlation. A launch by a graph states no size.
+ROCm's Kineto writes the launch arguments as sizes: blocks for hipLaunchKernel and hipModuleLaunchKernel, but work-items
+for hipExtModuleLaunchKernel (hipBLASLt, Tensile, MIOpen), as HIP documents these calls. The event with the same
+correlation names the call. A graph launch states no size.
 """
 
 from __future__ import annotations
@@ -44,17 +44,15 @@ PIECE_BYTES = 8 << 20
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _BEHIND = re.compile(rb"\}\s*(?=\])")
-_MOST_TRIES = (
-    32  # places where a piece may end: objects in arguments look the same, but leave no whole JSON before them
-)
-_FEW_TRIES = 4  # of them with the text repaired, which is slow
+_MOST_TRIES = 32  # candidate ends of a piece: objects in arguments look the same, but leave incomplete JSON before them
+_FEW_TRIES = 4  # with the text repaired, which is slow
 _COPIES = {"gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": FILL, "memset": FILL}
 _WORK_ITEMS = re.compile(r"hipExt\w*Launch")  # calls whose sizes are work-items
-_ARCHS = {(9, 4): "gfx942", (9, 5): "gfx950"}  # of devices without a name: HIP's major and minor version
+_ARCHS = {(9, 4): "gfx942", (9, 5): "gfx950"}  # for devices without a name: HIP's major and minor version
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """What is told of a launch; other arguments are passed over."""
+    """Arguments of a launch; others are ignored."""
 
     device: Any = None
     stream: Any = None
@@ -77,7 +75,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class DeviceProperties(msgspec.Struct):
-    """What HIP says of one GPU."""
+    """HIP's properties of one GPU."""
 
     id: int = -1
     name: str = ""
@@ -88,14 +86,14 @@ class DeviceProperties(msgspec.Struct):
 
 
 class Distributed(msgspec.Struct):
-    """The process's place in its job."""
+    """The process's rank in its job."""
 
     rank: int = 0
     world_size: int = 1
 
 
 class Surroundings(msgspec.Struct):
-    """What stands around the events."""
+    """The fields around the events."""
 
     deviceProperties: list[DeviceProperties] = []  # noqa: N815 - the format's own names
     distributedInfo: Distributed | None = None  # noqa: N815
@@ -107,7 +105,7 @@ def read_kineto(path: Path, part: FilePart) -> FilePart:
     """Read the kernels of a PyTorch trace, plain or compressed.
 
     Raises:
-        UnreadableError: When it is cut off or no JSON.
+        UnreadableError: When it is truncated or not JSON.
     """
     notes = Notes(part.source.file)
     table, around = _Table(notes), Surroundings()
@@ -124,7 +122,7 @@ def read_kineto(path: Path, part: FilePart) -> FilePart:
         return part.skip("a PyTorch trace of an NVIDIA GPU: rocattn reports on AMD GPUs only")
     if around.distributedInfo and around.distributedInfo.world_size > 1:
         part.system = {"rank": str(around.distributedInfo.rank)}
-        # The ranks of a job are one run, whatever each one's file is called.
+        # The ranks of a job are one run, whatever their files are called.
         part.pass_label = "/".join(filter(None, (part.pass_label.rpartition("/")[0], "trace")))
     table.fill(part, around)
     part.problems += notes.problems()
@@ -132,7 +130,7 @@ def read_kineto(path: Path, part: FilePart) -> FilePart:
 
 
 def _pieces(stream: Utf8) -> Iterator[list[Event] | Surroundings]:
-    """Yield the events, some at a time, and at last what stands around them."""
+    """Yield the events in batches, then the fields around them."""
     data, key = b"", None
     while key is None:
         more = stream.read(PIECE_BYTES)
@@ -146,7 +144,7 @@ def _pieces(stream: Utf8) -> Iterator[list[Event] | Surroundings]:
         if found := _whole(data, _BETWEEN):
             yield found[0]
             data = data[found[1] :]
-    # Behind the last event are the array's end and what follows it; there may be no event at all.
+    # The end of the array and other fields follow the last event; there may be no event at all.
     rest = 0
     if not data.lstrip().startswith(b"]"):
         found = _whole(data, _BEHIND)
@@ -162,10 +160,10 @@ def _pieces(stream: Utf8) -> Iterator[list[Event] | Surroundings]:
 
 
 def _whole(data: bytes, ends: re.Pattern[bytes]) -> tuple[list[Event], int] | None:
-    """Return the events up to the last end that leaves whole JSON before it, and where the rest begins.
+    """Return the events up to the last candidate end with complete JSON before it, and where the rest begins.
 
     Raises:
-        UnreadableError: When they are whole, but no events.
+        UnreadableError: When the JSON is complete but contains no events.
     """
     places = [(match.start() + 1, match.end()) for match in ends.finditer(data)]
     for most, repair in ((_MOST_TRIES, bytes), (_FEW_TRIES, _repaired)):
@@ -183,12 +181,12 @@ _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 
 
 def _repaired(data: bytes) -> bytes:
-    """Return JSON without what Python's json writes, but JSON has not: NaN, infinities, bytes that are no text."""
+    """Return valid JSON, without NaN, infinities and bytes that are not text, which Python's json writes."""
     return with_null(data.decode(errors="replace").encode())
 
 
 class _Table:
-    """The GPU's events of one trace."""
+    """The GPU events of one trace."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -199,7 +197,7 @@ class _Table:
         self._copies: list[tuple[str, str, int, int, int, int]] = []
 
     def take(self, events: list[Event]) -> None:
-        """Add some events."""
+        """Add a batch of events."""
         for event in events:
             kind, arguments = event.cat.lower(), event.args
             if kind == "kernel" and event.ph == "X":
@@ -254,7 +252,7 @@ class _Table:
         numbers = np.array(device, np.int64)
         rank = around.distributedInfo.rank if part.system.get("rank") and around.distributedInfo else None
         if rank is not None and len(set(device)) == 1:
-            numbers[:] = _whole_number(rank)  # the ranks of a job may all call theirs 0
+            numbers[:] = _whole_number(rank)  # every rank of a job may number its GPU 0
         columns["agent"] = numbers
         shown = dict(zip(device, numbers.tolist(), strict=True))
         agents = [_agent(around.deviceProperties, own, number) for own, number in shown.items()]
@@ -269,7 +267,7 @@ class _Table:
         part.numbered, part.timing = False, True
 
     def _work_items(self, codes: Any, correlations: Any, grid: Any, block: Any) -> Any:
-        """Return the work-items of each launch; of a launch by an unknown call as its kernel is launched elsewhere."""
+        """Return the work-items of each launch; an unknown launch call is inferred from the kernel's other launches."""
         calls = [
             self._launches.get(each) if size != MISSING else None for each, size in zip(correlations, grid, strict=True)
         ]
@@ -282,7 +280,7 @@ class _Table:
 
 
 def _agent(properties: list[DeviceProperties], device: int, number: int) -> Mapping[str, Any]:
-    """Return the row of a GPU; ROCm numbers a kernel's by its node, so that equal GPUs are told from one another."""
+    """Return the row of a GPU; ROCm identifies a kernel's GPU by its node, which tells equal GPUs apart."""
     own = [each for each in properties if each.id == device] if len(properties) > device >= 0 else []
     alike = {(each.name, each.multiprocessors) for each in properties}
     known = own[0] if own else properties[0] if len(alike) == 1 else None

@@ -1,4 +1,4 @@
-"""Find the profiler files in folders, read and check each, and merge them: `read` and `describe`."""
+"""Find profiler files in folders, read and check each file, and merge them: `read` and `describe`."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _SUFFIX = re.compile(
     r"_?(counter_collection(_trace)?|kernel_trace|kernel_stats|agent_info|results|domain_stats|[a-z]+_api_(trace|stats)|"
     r"memory_copy_(trace|stats)|pc_sampling_(host_trap|stochastic))$"
 )
-_AT_ONCE = 1 << 16  # values per step
+_AT_ONCE = 1 << 16  # values per chunk
 _FEWEST_ROUNDED = 3
 _SEVEN_DIGITS = 1_000_000  # from here on, a value of six significant digits ends in a zero
 
 
 def read(paths: Sequence[str | os.PathLike[str]]) -> Profile:
-    """Read profiler output, from whichever tools and versions, into one profile.
+    """Read profiler output from any supported tools and versions into one profile.
 
-    A file that cannot be read becomes one entry of `Profile.problems`; the others are still read.
+    A file that cannot be read becomes one entry in `Profile.problems`; the others are still read.
 
     Args:
-        paths: Files, or folders that are searched.
+        paths: Files, or folders to search.
 
     Raises:
         RocattnError: When a path does not exist.
@@ -105,7 +105,7 @@ def _load(paths: Sequence[str | os.PathLike[str]]) -> list[FilePart]:
 
 
 def _root_names(roots: list[Path]) -> list[str]:
-    """Return a distinguishing name for each root; a single root needs none."""
+    """Return a unique name for each root; a single root needs none."""
     folders = [root if root.is_dir() else root.parent for root in roots]
     distinct = list(dict.fromkeys(map(os.path.realpath, folders)))
     if len(distinct) < 2:
@@ -115,7 +115,7 @@ def _root_names(roots: list[Path]) -> list[str]:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Yield the files below a path in natural order, without hidden folders; no folder is visited twice."""
+    """Yield the files below a path in natural order, skipping hidden folders; visit each folder once."""
     if not root.exists():
         raise RocattnError(f"{root} does not exist")
     if not root.is_dir():
@@ -124,7 +124,7 @@ def _files(root: Path) -> Iterator[Path]:
     visited: set[tuple[int, int]] = set()
     count = 0
     for folder, folders, files in os.walk(root, followlinks=True):
-        about = os.stat(folder)  # noqa: PTH116 - os.walk speaks strings
+        about = os.stat(folder)  # noqa: PTH116 - os.walk yields strings
         if (about.st_dev, about.st_ino) in visited:  # a link to a parent folder would recurse forever
             folders.clear()
             continue
@@ -160,13 +160,13 @@ def _load_folder(folder: Path, files: list[Path], label: str) -> list[FilePart]:
             parts.append(file)
             continue
         if generation:
-            file = within_workload(file, generation, version)  # noqa: PLW2901 - the same file, better known
+            file = within_workload(file, generation, version)  # noqa: PLW2901 - the same file with more facts
         parts.append(_read_one(replace(file, source=replace(file.source, rocm=rocm)), folder, label))
     return parts
 
 
 def _workload(files: Sequence[DetectedFile | FilePart]) -> tuple[str, str, str]:
-    """Return rocprof-compute's generation, the ROCm version and the tool's own, if a folder has its sysinfo.csv."""
+    """Return rocprof-compute's generation and the ROCm and tool versions if a folder has its sysinfo.csv."""
     for file in files:
         if isinstance(file, DetectedFile) and file.source.kind == "sysinfo":
             stream = Utf8(file.path)
@@ -185,7 +185,7 @@ def _workload(files: Sequence[DetectedFile | FilePart]) -> tuple[str, str, str]:
 
 
 def _stated_version(log: Path) -> str:
-    """Return the version that rocprof-compute writes into its log, or ""."""
+    """Return the version in rocprof-compute's log, or ""."""
     stream = Utf8(log)
     try:
         match = _VERSION.search(stream.read(HEAD_BYTES))
@@ -195,8 +195,8 @@ def _stated_version(log: Path) -> str:
 
 
 def _read_one(file: DetectedFile, folder: Path, label: str) -> FilePart:
-    """Read one file; any error becomes a problem of this file only."""
-    stem = file.path.stem.removesuffix(".csv")  # of a compressed table
+    """Read one file; any error becomes a problem of that file only."""
+    stem = file.path.stem.removesuffix(".csv")  # for compressed tables
     run = _SUFFIX.sub("", stem) if file.source.tool == "rocprofv3" else stem
     part = FilePart(file.source, scope=str(folder), family=file.family)
     part.pass_label = "/".join(piece for piece in (label, run) if piece)
@@ -211,7 +211,7 @@ def _read_one(file: DetectedFile, folder: Path, label: str) -> FilePart:
         return _broken(file.source, error.what, error.remedy, error.line)
     except (OSError, MemoryError) as error:
         return _broken(file.source, f"cannot be read ({error})", "check the disk, the permissions and the memory")
-    except Exception as error:  # noqa: BLE001 - a file made to confuse a reader must not hide the run's other files
+    except Exception as error:  # noqa: BLE001 - one malicious file must not hide the run's other files
         text = plain(f"{type(error).__name__}: {error}", 200)
         return _broken(file.source, f"cannot be read ({text})", "please report this file to rocattn")
     return part
@@ -224,7 +224,7 @@ def _broken(source: Source, what: str, remedy: str, line: int | None = None) -> 
 
 
 def check(part: FilePart) -> None:
-    """Note problems in the values of one file, and remove impossible times."""
+    """Note problems in one file's values, and remove impossible times."""
     if not len(part.dispatches):
         return
     notes = Notes(part.source.file)
@@ -234,7 +234,7 @@ def check(part: FilePart) -> None:
 
 
 def _check_times(part: FilePart, notes: Notes) -> None:
-    """Remove times whose duration is not positive."""
+    """Remove times with a duration of zero or less."""
     times = part.dispatches[["start_ns", "end_ns"]]
     start, end = (times[name].to_numpy(np.int64, na_value=MISSING) for name in times)
     half = (start == MISSING) != (end == MISSING)
@@ -270,9 +270,9 @@ def _check_counters(part: FilePart, notes: Notes) -> None:
 
 
 def _rounded_to_six_digits(values: NDArray[np.float64]) -> bool:
-    """Return whether all large values are rounded, and at least three of them differ.
+    """Return whether all large values are rounded and at least three distinct ones exist.
 
-    A count that is equal in every launch (1228800 waves) does not indicate rounding.
+    A count that is the same in every launch (1228800 waves) does not indicate rounding.
     """
     distinct: set[float] = set()
     for begin in range(0, len(values), _AT_ONCE):

@@ -1,13 +1,14 @@
-"""Readers of CSV with a row per dispatch and counter, or per dispatch.
+"""Read CSV with one row per dispatch and counter, or per dispatch.
 
-`read_long` reads the files of rocprofv3, ``rocpd convert`` and rocprof-compute 3, which repeat a dispatch's columns in
-the row of each of its counters. Rows of one dispatch are adjacent in real files, so each run of equal keys is read
-once; runs of the same dispatch that are apart are merged at the end.
+`read_long` reads the files of rocprofv3, ``rocpd convert`` and rocprof-compute 3, which repeat a dispatch's columns for
+each of its counters. Rows of one dispatch are adjacent in real files, so each sequence of equal keys is read once;
+separated sequences of the same dispatch are merged at the end.
 
-`read_by_number` reads the counters of rocprof-compute's own tool (2026), which are in three files per process and pass:
+`read_by_number` reads the counters of rocprof-compute's own tool (2026), which writes three files per process and pass:
 ``counters_<pass>_<pid>.csv.gz`` has a row per launch, counter and hardware instance, ``dispatch_…`` the launches and
-``kernel_symbols_…`` the kernels' names. They refer to each other by numbers that are valid in that process only. Only
-the file names tell which belong together and which process it was; rocprof-compute's ``analyze`` relies on them, too.
+``kernel_symbols_…`` the kernel names. They refer to each other by numbers that are valid only within that process.
+Only the file names identify the process and the files that belong together; rocprof-compute's ``analyze`` also relies
+on them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def number_in(text: str) -> int:
 
 
 def wanted_columns(header: Header) -> dict[str, tuple[int, str]]:
-    """Return the columns of a header to read: position and kind by name."""
+    """Return the columns to read: position and kind by name."""
     return {
         name: (position, "label" if name in columns.LABELS else "float" if name in columns.FLOATS else "int")
         for name, position in columns.positions(header.names).items()
@@ -66,7 +67,7 @@ def wanted_columns(header: Header) -> dict[str, tuple[int, str]]:
 
 
 def read_long(path: Path, header: Header, part: FilePart) -> FilePart:
-    """Read a CSV file with a row per dispatch and counter, or per dispatch if it has no counter column."""
+    """Read a CSV file with one row per dispatch and counter, or per dispatch if it has no counter column."""
     notes = Notes(part.source.file)
     wanted = wanted_columns(header)
     reader = _LongReader(wanted, notes)
@@ -102,7 +103,7 @@ class _LongReader:
         if "counter" in coded:
             lengths = np.diff(np.append(starts, rows))
             if self._runs and all(self._runs[-1][name][-1] == values[0] for name, values in runs.items()):
-                runs = {name: values[1:] for name, values in runs.items()}  # a dispatch that started in the last block
+                runs = {name: values[1:] for name, values in runs.items()}  # the dispatch started in the last block
                 self._seen -= 1
             numbers = np.arange(self._seen, self._seen + len(starts), dtype=np.int32)
             self._rows.append(np.repeat(numbers, lengths))
@@ -127,7 +128,7 @@ class _LongReader:
         return np.asarray(values)
 
     def _usable(self, coded: dict[str, NDArray[Any]], block: RecordBlock) -> NDArray[np.bool_]:
-        """Return the mask of rows that have a dispatch number (if the table has them) and a value."""
+        """Return the mask of rows with a value and, if the table has dispatch numbers, a dispatch number."""
         keep = np.ones(block.rows, bool)
         if "dispatch" in coded:
             keep &= coded["dispatch"] != MISSING
@@ -170,11 +171,11 @@ class _LongReader:
             runs = {name: values[first] for name, values in runs.items()}
         self._kernels.note_broken(self._notes)
         part.numbered = "dispatch" in runs
-        # Up to 6.4 rocprofv3 writes a node id, from 7.0 on "Agent N", which counts otherwise.
+        # Up to 6.4 rocprofv3 writes a node id, from 7.0 on "Agent N", which is numbered differently.
         agents = self._numbers["agent"]
         part.by_node = part.source.tool == "rocprofv3" and bool(agents) and all(map(str.isdecimal, agents))
         part.dispatches = self._frame(runs, part.pass_label, passes)
-        del runs  # joining the counters briefly takes twice their memory
+        del runs  # joining the counters temporarily takes twice their memory
         if "counter" in self._wanted:
             rows = joined(self._rows)
             rows = rows if row_of_run is None else row_of_run[rows]
@@ -189,7 +190,7 @@ class _LongReader:
         for size in ("grid", "block"):
             if size not in described and f"{size}_x" in described:
                 described[size] = product(described, size)
-        if "dispatch" not in described:  # rocprofv3 6.2.0 traces: count them as they started
+        if "dispatch" not in described:  # rocprofv3 6.2.0 traces: number them by start time
             order = np.argsort(runs["start_ns"], kind="stable") if "start_ns" in runs else np.arange(count)
             described["dispatch"] = np.empty(count, np.int64)
             described["dispatch"][order] = np.arange(1, count + 1)
@@ -201,7 +202,7 @@ class _LongReader:
 
 
 def product(sizes: Mapping[str, NDArray[Any]], whole: str) -> NDArray[np.int64]:
-    """Return the number of work-items from its x, y and z; unknown if one of them is."""
+    """Return the number of work-items, x*y*z; unknown if one of the factors is."""
     total = np.ones(len(sizes[f"{whole}_x"]), np.int64)
     unknown = np.zeros(len(total), bool)
     for axis in "xyz":
@@ -216,18 +217,18 @@ def product(sizes: Mapping[str, NDArray[Any]], whole: str) -> NDArray[np.int64]:
 def resolve(
     runs: Mapping[str, NDArray[Any]], notes: Notes
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]] | None:
-    """Determine which runs of rows are the same dispatch, and the pass of each dispatch.
+    """Determine which sequences of rows are the same dispatch, and the pass of each dispatch.
 
-    A dispatch number that is repeated with the same kernel and grid but another start time is another pass of the
-    application; with another kernel or grid the number was reused (several processes or devices).
+    A dispatch number repeated with the same kernel and grid but another start time is another pass of the application;
+    with another kernel or grid the number was reused (several processes or devices).
 
     Args:
-        runs: Columns of the runs of rows, compared by those of `_IDENTITY` that the file has.
+        runs: Columns of the row sequences, compared by the `_IDENTITY` columns present in the file.
         notes: Collects problems.
 
     Returns:
-        Index of the first run of each dispatch, each run's dispatch, and each dispatch's pass; None if every run is a
-        dispatch of one pass.
+        Index of the first sequence of each dispatch, each sequence's dispatch, and each dispatch's pass; None if every
+        sequence is one dispatch of a single pass.
     """
     if "dispatch" not in runs:
         return None
@@ -259,7 +260,7 @@ def resolve(
 
 
 def read_by_number(path: Path, header: Header, part: FilePart) -> FilePart:
-    """Read a file of counters with the launches and the kernels next to it.
+    """Read a counter file together with its launch and kernel files.
 
     Raises:
         UnreadableError: When one of them is missing.
@@ -290,14 +291,14 @@ def read_by_number(path: Path, header: Header, part: FilePart) -> FilePart:
 
 
 def _looked_up(numbers: NDArray[np.int64], known: dict[int, int]) -> NDArray[np.int64]:
-    """Return the known value of each of these numbers."""
+    """Return the known value for each number."""
     distinct, at = np.unique(numbers, return_inverse=True)
     values: NDArray[np.int64] = np.array([known[int(number)] for number in distinct], np.int64)[at]
     return values
 
 
 def _symbols(path: Path, header: Header) -> dict[int, tuple[str, int, int, int]]:
-    """Return name and registers (`MISSING` if not stated) by kernel number."""
+    """Return name and registers (`MISSING` if not stated), by kernel number."""
     symbols = {}
     for row in rows_of(path, header):
         if row["kernel_id"].isdecimal():
@@ -308,7 +309,7 @@ def _symbols(path: Path, header: Header) -> dict[int, tuple[str, int, int, int]]
 
 
 def _beside(path: Path, kind: str) -> tuple[Path, Header]:
-    """Return the file of this kind for a file of counters, and its header."""
+    """Return the file of this kind that belongs to a counter file, and its header."""
     known = _COUNTERS in path.name
     other = path.with_name(path.name.replace(_COUNTERS, kind, 1) if known else f"{kind}_….csv.gz")
     if not known or not other.is_file():
@@ -327,7 +328,7 @@ def _beside(path: Path, kind: str) -> tuple[Path, Header]:
 
 
 def _launches(path: Path, header: Header, symbols: Collection[int], notes: Notes) -> dict[str, NDArray[np.int64]]:
-    """Return the columns of the launches with a known kernel, each launch once."""
+    """Return the columns of the distinct launches with a known kernel."""
     wanted = wanted_columns(header) | {"kernel_id": (header.names.index("kernel_id"), "int")}
     pieces: dict[str, list[NDArray[np.int64]]] = {name: [] for name in wanted}
     for block in blocks(path, header, wanted, notes):
@@ -351,7 +352,7 @@ def _launches(path: Path, header: Header, symbols: Collection[int], notes: Notes
 def _counters(
     path: Path, header: Header, launches: NDArray[np.int64], notes: Notes
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the counters' and the instances' frames, without rows of unknown launches."""
+    """Return the counters and instances frames, without rows of unknown launches."""
     wanted = {name: at for name, at in wanted_columns(header).items() if name in {"dispatch", "counter", "value"}}
     names = Vocabulary()
     index = pd.Index(launches)

@@ -1,4 +1,4 @@
-"""Merge the parts of all files into one `Profile`: drop duplicates, label passes, complete times, number GPUs."""
+"""Merge the parts of all files into one `Profile`: drop duplicates, label passes, fill in times, number GPUs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Formats that one run may write concurrently, in order of completeness.
+# Formats that one run may write side by side, the most complete first.
 _FULLEST = ("rocpd", "json", "csv", "chrome")
 _MERGED = "counters (merged passes)"
 _OF_PASSES = {"counters (wide)", "counters (long)", "counters (by number)"}
@@ -64,7 +64,7 @@ def arrange(parts: Sequence[FilePart]) -> None:
 
 
 def _arrange_samples(parts: Sequence[FilePart]) -> None:
-    """Name the kernels of samples by the dispatches of their run, and skip formats that repeat another's samples."""
+    """Fill in samples' kernels from the dispatches of their run, and skip formats with duplicate samples."""
     runs: dict[tuple[str, str], list[FilePart]] = defaultdict(list)
     traces: dict[int, FilePart] = {}
     for part in parts:
@@ -79,7 +79,7 @@ def _arrange_samples(parts: Sequence[FilePart]) -> None:
         by_method: dict[str, FilePart] = {}
         for part in sorted(sampled, key=_detail, reverse=True):
             for method in part.samples["method"].cat.categories:
-                if method == THREAD_TRACE:  # a file each for a dispatch: its table and its JSON are in two folders
+                if method == THREAD_TRACE:  # one file per dispatch: its table and its JSON are in two folders
                     first = traces.setdefault(trace_key(part.samples), part)
                 else:
                     first = by_method.setdefault(method, part)
@@ -91,11 +91,11 @@ def _arrange_samples(parts: Sequence[FilePart]) -> None:
 
 
 def _drop_sampled_times(runs: Iterable[Sequence[FilePart]]) -> None:
-    """Drop the dispatches of sampled or traced runs whose kernels another run has: both disturb the waves."""
+    """Drop dispatches of sampled or traced runs, which disturb the waves, if another run has their kernels."""
     sampled: list[FilePart] = []
     others: list[FilePart] = []
     runs = list(runs)
-    # The files of a thread trace have no name in common with their run's: they are of its folder.
+    # The files of a thread trace share no name with their run's, only the folder.
     traced = {part.scope for run in runs for part in run if (part.samples["method"] == THREAD_TRACE).any()}
     for run in runs:
         is_sampled = any(len(part.samples) or part.scope in traced for part in run)
@@ -110,19 +110,19 @@ def _drop_sampled_times(runs: Iterable[Sequence[FilePart]]) -> None:
 
 
 def _detail(part: FilePart) -> tuple[bool, bool, int]:
-    """Return a key that is larger for samples with more detail: instructions, then offsets."""
+    """Return a sort key that is larger for samples with more detail: instructions, then offsets."""
     known = part.samples[["instruction", "offset"]]
     return bool((known["instruction"] != "").any()), bool(known["offset"].notna().any()), len(part.samples)
 
 
 def _name_kernels(part: FilePart, known: pd.DataFrame) -> None:
-    """Fill in missing kernels of samples: the dispatch's in the files of the same run."""
+    """Fill in missing kernels of samples from the dispatches in the files of the same run."""
     unnamed = (part.samples["kernel"] == "").to_numpy()
     if not unnamed.any() or not len(known):
         return
     keys = ["process", "dispatch"] if (part.samples["process"] != NO_PROCESS).all() else ["dispatch"]
     if keys == ["dispatch"] and known["process"].nunique() > 1:
-        return  # their dispatches have the same numbers
+        return  # their dispatch numbers coincide
     index = pd.MultiIndex.from_frame(known[keys])
     at = index.get_indexer(pd.MultiIndex.from_frame(part.samples[keys].astype("object")))
     names = part.samples["kernel"].astype("object").to_numpy(copy=True)
@@ -132,9 +132,9 @@ def _name_kernels(part: FilePart, known: pd.DataFrame) -> None:
 
 
 def _skip_merged_tables(parts: Sequence[FilePart]) -> None:
-    """Skip rocprof-compute's merged table if the files of all its passes are present: they are exact, it is not.
+    """Skip rocprof-compute's merged table if the files of all its passes are present: only they are exact.
 
-    From 3.6 on ``analyze`` writes that table, always under this name, in the layout of the passes' own files.
+    From 3.6 on, ``analyze`` writes that table in the layout of the passes' files, always under this name.
     """
     folders: dict[str, list[FilePart]] = defaultdict(list)
     for part in parts:
@@ -161,7 +161,7 @@ def _empty(part: FilePart, why: str) -> None:
 
 
 def _skip_repeated_formats(run: Sequence[FilePart]) -> None:
-    """Keep one format of a run that wrote several: one with counters, then the one with the most dispatches."""
+    """Keep one format of a run that wrote several: prefer counters, then the most dispatches."""
     families = {part.family for part in run}
     if len(families) < 2:
         return
@@ -178,12 +178,12 @@ def _skip_repeated_formats(run: Sequence[FilePart]) -> None:
     for part in run:
         if part.family != best:
             if not any(len(each.activities) for each in run if each.family == best):
-                chosen.activities = part.activities  # rocprof v1 writes its copies into the trace JSON only
+                chosen.activities = part.activities  # rocprof v1 writes copies only into the trace JSON
             _empty(part, f"it repeats {chosen.source.file}, which is read")
 
 
 def _complete_with_traces(run: Sequence[FilePart]) -> None:
-    """Fill in times and queues of counters' rows from the kernel trace of the same run, which keeps the other rows."""
+    """Fill in times and queues of counter rows from the run's kernel trace, which keeps its unmatched rows."""
     counters = [part for part in run if len(part.counters)]
     for trace in (part for part in run if part.timing):
         for part in counters:
@@ -211,7 +211,7 @@ def _complete(part: FilePart, trace: FilePart) -> None:
 
 
 def _keys(dispatches: pd.DataFrame, *, by_number: bool) -> pd.DataFrame:
-    """Return the key of each dispatch in two files of one run: its number, or its rank among equal launches."""
+    """Return a key that matches dispatches in two files of one run: the number, or the rank among equal launches."""
     names = ["process", "kernel", "grid", "block"]
     keys = dispatches[names].copy()
     keys["kernel"] = keys["kernel"].astype("object")
@@ -228,10 +228,10 @@ def _unique(keys: pd.DataFrame) -> bool:
 
 
 def _name_pass(run: Sequence[FilePart], label: str) -> None:
-    """Remove process id and rank from the pass's name: ``NAME_%pid%`` gives each process of a pass its own file."""
+    """Remove process id and rank from a pass's name: ``NAME_%pid%`` gives each process of a pass its own file."""
     pids = {int(pid) for part in run for pid in part.dispatches["process"].unique() if pid >= 0}
     folder, _, stem = label.rpartition("/")
-    if not pids and stem.isdecimal() and len(stem) < 10:  # the default name of rocprofv3: <pid>_kernel_trace.csv
+    if not pids and stem.isdecimal() and len(stem) < 10:  # rocprofv3's default name: <pid>_kernel_trace.csv
         pids = {int(stem)}
         for part in run:
             part.dispatches["process"] = part.activities["process"] = np.int32(stem)
@@ -304,7 +304,7 @@ def assemble(parts: list[FilePart]) -> Profile:
 
 
 def _stack(parts: Sequence[FilePart], name: str, dtypes: dict[str, str]) -> pd.DataFrame:
-    """Concatenate one frame of every part, column by column, freeing each part's column once it is copied."""
+    """Concatenate one frame of all parts, column by column, freeing each part's column once it is copied."""
     frames = [getattr(part, name) for part in parts if len(getattr(part, name))]
     if not frames:
         return empty(dtypes)
@@ -333,11 +333,11 @@ def _union(pieces: list[Any]) -> Any:
 
 
 def _number_agents(profile: Profile, parts: Sequence[FilePart]) -> None:
-    """Build one table of the GPUs, and index it by dispatch.
+    """Build one table of the GPUs, and set each dispatch's index into it.
 
-    A dispatch's GPU is looked up in its own file, then in its folder, then in the parent folders; numbers of another
-    folder are ignored, since that may be another machine. The files of every pass describe the same GPUs, so equal ones
-    become one row.
+    A dispatch's GPU is looked up in its own file, then in its folder, then in the parent folders; numbers from other
+    folders are ignored, since they may be from another machine. The files of every pass describe the same GPUs, so
+    equal ones share a row.
     """
     rows: list[dict[str, Any]] = []
     known: dict[tuple[Any, ...], int] = {}
@@ -362,14 +362,14 @@ def _number_agents(profile: Profile, parts: Sequence[FilePart]) -> None:
 
 
 def _by_node(number: Any) -> Any:
-    """Return the key of a GPU that a file identifies by node id, as rocprofv3 did up to 6.4 (later by number)."""
+    """Return the key of a GPU that a file identifies by node id, as rocprofv3 did up to 6.4 (since then by number)."""
     return None if number is None else -1 - number
 
 
 def _places(
     part: FilePart, numbers: NDArray[np.int64], described: dict[str, dict[int | None, int]], rows: list[dict[str, Any]]
 ) -> NDArray[np.int64]:
-    """Return the row in the agents' table for each dispatch's number."""
+    """Return the row in the agents' table for each dispatch's GPU number."""
     places = np.full(len(numbers), MISSING, np.int64)
     folders = [part.source.file, part.scope]
     while "/" in folders[-1]:

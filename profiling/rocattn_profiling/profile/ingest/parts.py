@@ -1,4 +1,4 @@
-"""The result of one reader for one file, and helpers shared by all readers."""
+"""The result of reading one file, and helpers shared by all readers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rocattn_profiling.profile.ingest.table import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# What several readers say.
+# Messages of several readers.
 ABORTED = "profile again if the run was aborted"
 DROPPED = f"dropped; {ABORTED}"
 NO_DISPATCHES = "it contains no dispatches: nothing was dispatched, or only other domains were traced"
@@ -44,15 +44,15 @@ REPORT_IT = "report it with the file"
 NO_COUNTERS = "this is not a counter file"
 MISSING = np.iinfo(np.int64).min  # an integer that the file does not state
 Activity = tuple[int, int, str, str, int, int, int]
-"""Process, the profiler's number of the GPU, kind, name, start and end in ns, bytes; `MISSING` where not stated."""
-_LEAST_ROW_BYTES = 16  # a dispatch takes over 60 bytes in the file: more rows than this are not real
+"""Process, the profiler's GPU number, kind, name, start and end in ns, bytes; `MISSING` where not stated."""
+_LEAST_ROW_BYTES = 16  # a real dispatch takes over 60 bytes in the file
 _LEAST_LETTERS, _REPEATED = 16 << 20, 8
 _FALLBACK = {"process": NO_PROCESS, "dispatch": NO_DISPATCH, "grid": -1, "block": -1}
 _NUMPY = {"Int32": np.int32, "Int64": np.int64}
 
 
 class UnreadableError(RocattnError):
-    """Raised inside the package when a file cannot be read; becomes one `FileProblem` and the run goes on."""
+    """Raised inside the package when a file cannot be read; becomes a `FileProblem`, and reading continues."""
 
     def __init__(self, what: str, remedy: str, line: int | None = None) -> None:
         what = plain(what)  # it may quote the file
@@ -61,10 +61,10 @@ class UnreadableError(RocattnError):
 
 
 class Database(sqlite3.Connection):
-    """A profiler's database, whose queries end: anybody may have written its views.
+    """A profiler's database with bounded queries: its views are untrusted.
 
     Attributes:
-        file_bytes: Its size; rows and text beyond what it can hold are not read.
+        file_bytes: Its size, which limits the rows and text that are read.
     """
 
     file_bytes: int = 0
@@ -73,7 +73,7 @@ class Database(sqlite3.Connection):
         """Yield the rows of a query.
 
         Raises:
-            UnreadableError: When they are more, or their text is longer, than the file can hold.
+            UnreadableError: When there are more rows, or longer text, than the file can contain.
         """
         letters = 0
         for rows, row in enumerate(self.execute(query), 1):
@@ -82,13 +82,13 @@ class Database(sqlite3.Connection):
             yield row
 
     def check(self, rows: int, letters: int = 0) -> None:
-        """Refuse more rows, or more letters, than the file can hold; views repeat names."""
+        """Reject more rows or characters than the file can contain; views repeat names."""
         if rows > self.file_bytes // _LEAST_ROW_BYTES or letters > _LEAST_LETTERS + _REPEATED * self.file_bytes:
             raise UnreadableError("its views return more than the file can hold", "this is not a profiler's file")
 
 
 class Notes:
-    """Collects the problems of one file; repeated ones are counted."""
+    """Collects the problems of one file and counts repeated ones."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -97,7 +97,7 @@ class Notes:
     def add(self, what: str, remedy: str, *, count: int = 1, line: int | None = None) -> None:
         """Note a problem.
 
-        ``{n}`` in the text becomes the count and ``[row|rows]`` one or many; ``line`` is that of the first case.
+        ``{n}`` in the text becomes the count, and ``[row|rows]`` singular or plural; ``line`` is the first case's.
         """
         if count:
             before, first = self._found.get((what, remedy), (0, line))
@@ -115,12 +115,12 @@ _EITHER = re.compile(r"\[([^][|]*)\|([^][|]*)\]")
 
 
 def counted(text: str, count: int) -> str:
-    """Return a text with its count and the words for one or for many: "{n} [row is|rows are] dropped"."""
+    """Fill in the count and choose singular or plural: "{n} [row is|rows are] dropped"."""
     return _EITHER.sub(lambda either: either[1 if count == 1 else 2], text).replace("{n}", f"{count:,}")
 
 
 def kernel_name(text: str) -> str:
-    """Return a kernel's name without the suffixes of rocprof v1 and v2, so that it is the same in every tool."""
+    """Remove the suffixes of rocprof v1 and v2 from a kernel's name, so that all tools agree on it."""
     name = text.strip().replace("\r\n", "\n")
     for suffix in (" [clone .kd]", " (.kd)", ".kd"):
         name = name.removesuffix(suffix)
@@ -128,18 +128,18 @@ def kernel_name(text: str) -> str:
 
 
 class Vocabulary:
-    """Codes for distinct texts, so that each name is stored once however many rows have it."""
+    """Integer codes for distinct texts, so that a name in many rows is stored once."""
 
     def __init__(self, clean: Callable[[str], str] = str) -> None:
         self._clean = clean
         self.codes: dict[str, int] = {}
 
     def code(self, text: str) -> int:
-        """Return the code of one text."""
+        """Return the code of a text."""
         return self.codes.setdefault(self._clean(text), len(self.codes))
 
     def encode(self, labels: pd.Categorical) -> NDArray[np.int32]:
-        """Return the codes of many texts."""
+        """Return the codes of texts."""
         known = np.fromiter((self.code(str(text)) for text in labels.categories), np.int32, len(labels.categories))
         return known[labels.codes] if len(known) else np.zeros(0, np.int32)
 
@@ -148,7 +148,7 @@ class Vocabulary:
         return categorical(codes, list(self.codes))
 
     def note_broken(self, notes: Notes) -> None:
-        """Note the names that were not UTF-8."""
+        """Note names that were not UTF-8."""
         broken = sum("\ufffd" in text for text in self.codes)
         notes.add(
             "{n} kernel [name contains|names contain] bytes that are not UTF-8",
@@ -168,13 +168,13 @@ class FilePart:
 
     Attributes:
         source: The file and the tool that wrote it.
-        scope: The folder of its run, where agents and traces are looked up.
-        family: Format, of those that one run may write concurrently: "csv", "json", "rocpd" or "chrome".
-        pass_label: Name of the rows' pass (a row may append a group).
+        scope: The run's folder, where agents and traces are looked up.
+        family: One of the formats that a run may write side by side: "csv", "json", "rocpd" or "chrome".
+        pass_label: Name of the rows' pass (rows may append a group).
         dispatches: Columns of `DISPATCH_DTYPES`; ``agent`` is still the profiler's own number.
         activities: Columns of `ACTIVITY_DTYPES` (`activity_frame` makes it); ``agent`` as in dispatches.
-        numbered: False if the file does not number its dispatches; they are then numbered by start time.
-        timing: True for a kernel trace, whose times complete the rows of counters.
+        numbered: False if the file does not number its dispatches; they are numbered by start time.
+        timing: True for a kernel trace, which supplies the times of counter rows.
         by_node: True if ``agent`` is a node id.
         system: Facts about the run.
     """
@@ -198,7 +198,7 @@ class FilePart:
     by_node: bool = False
 
     def skip(self, why: str) -> FilePart:
-        """Return this part, marked as empty for this reason."""
+        """Mark this part as skipped for this reason, and return it."""
         self.source = replace(self.source, skipped=why)
         return self
 
@@ -216,7 +216,7 @@ def nullable(values: NDArray[Any], dtype: str) -> Any:
 
 
 def integers(values: Sequence[Any]) -> NDArray[np.int64]:
-    """Return integers that a file states as an array; `MISSING` for None and for those of more than 64 bits."""
+    """Return integers from a file as an array; `MISSING` for None and for integers of more than 64 bits."""
     try:
         return np.array(values, np.int64)
     except (OverflowError, TypeError):
@@ -224,7 +224,7 @@ def integers(values: Sequence[Any]) -> NDArray[np.int64]:
 
 
 def narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy of integers, in 32 bits if all of them fit; the original can be freed."""
+    """Copy integers into 32 bits if all of them fit, so that the original can be freed."""
     limits = np.iinfo(np.int32)
     if not len(values) or (values.min() >= limits.min and values.max() <= limits.max):
         return values.astype(np.int32)
@@ -232,14 +232,14 @@ def narrow(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate arrays, freeing the pieces."""
+    """Concatenate arrays and free the pieces."""
     whole = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     pieces.clear()
     return whole
 
 
 def dispatch_frame(columns: Mapping[str, Any], rows: int) -> pd.DataFrame:
-    """Build the dispatches' frame from integer arrays (`MISSING` where unknown) and categoricals.
+    """Build the dispatches frame from integer arrays (`MISSING` where unknown) and categoricals.
 
     Absent columns are unknown.
     """
@@ -265,17 +265,17 @@ def _plain(values: NDArray[Any], dtype: str, unknown: int) -> NDArray[Any]:
 
 
 def one_pass(label: str, rows: int) -> Any:
-    """Return the pass column of a file with a single pass."""
+    """Return the pass column for a file with a single pass."""
     return categorical(np.zeros(rows, np.int8), [label])
 
 
 def counter_frame(row: NDArray[Any], counter: Any, value: NDArray[np.float64]) -> pd.DataFrame:
-    """Build the counters' frame without copying the arrays."""
+    """Build the counters frame without copying the arrays."""
     return pd.DataFrame({"row": row.astype(np.int32, copy=False), "counter": counter, "value": value}, copy=False)
 
 
 def activity_frame(rows: Sequence[Activity], label: str, notes: Notes) -> pd.DataFrame:
-    """Build the activities' frame; those that end before or when they start are left out, with a note."""
+    """Build the activities frame; drop and note those that do not end after they start."""
     kept = [row for row in rows if MISSING < row[4] < row[5] < -MISSING]
     backwards = len(rows) - len(kept)
     notes.add(
@@ -294,7 +294,7 @@ def activity_frame(rows: Sequence[Activity], label: str, notes: Notes) -> pd.Dat
 
 
 def agent_frame(agents: Sequence[Mapping[str, Any]], file: str) -> pd.DataFrame:
-    """Build the agents' frame from one mapping per GPU; keys that are missing or None are unknown."""
+    """Build the agents frame from one mapping per GPU; missing keys and None are unknown."""
     frame = empty(AGENT_DTYPES)
     if not agents:
         return frame

@@ -1,6 +1,6 @@
-"""PC samples of rocprofv3 added up by instruction, and those that its JSON and rocpd files hold.
+"""Aggregate rocprofv3's PC samples by instruction, and read them from JSON and rocpd files.
 
-`instruction_files` reads its tables.
+`instruction_files` reads the CSV tables.
 
 Found in ROCm/rocm-systems, projects/rocprofiler-sdk (paths below it):
 
@@ -9,11 +9,11 @@ Found in ROCm/rocm-systems, projects/rocprofiler-sdk (paths below it):
   pc_sample_transform.hpp}, include/rocprofiler-sdk/cxx/serialization/save.hpp).
 * Reasons: ``rocprofiler_pc_sampling_instruction_not_issued_reason_t`` of include/rocprofiler-sdk/pc_sampling.h.
 * rocpd: the view ``rocpd_gpu_pc_sample`` of schema 3.0.4 (2026), source/docs/how-to/using-pc-sampling.rst at 0d90e186.
-  Instructions are in ``rocpd_disassembly_data`` if ``--complete-isa-decode`` was given; before 2026 there are no
-  samples in these databases. ``exec_mask`` is text there ("0x00000000ffffffff"), a number elsewhere.
+  Instructions are in ``rocpd_disassembly_data`` if ``--complete-isa-decode`` was given. Before 2026 these databases
+    contain no samples. Their ``exec_mask`` is text ("0x00000000ffffffff"), elsewhere a number.
 
-A sample whose code object is unknown has ``inst_index`` -1 and an empty instruction, with "Unrecognized code object id"
-as its comment: it lies in a copy or fill kernel of the runtime, or in self-modifying code (generateCSV.cpp).
+A sample from an unknown code object has ``inst_index`` -1, an empty instruction, and the comment "Unrecognized code
+object id": it was taken in a copy or fill kernel of the runtime, or in self-modifying code (generateCSV.cpp).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ REASONS = (
     "NONE", "NO_INSTRUCTION_AVAILABLE", "ALU_DEPENDENCY", "WAITCNT", "INTERNAL_INSTRUCTION", "BARRIER_WAIT",
     "ARBITER_NOT_WIN", "ARBITER_WIN_EX_STALL", "OTHER_WAIT", "SLEEP_WAIT",
 )  # fmt: skip
-"""The names of the reasons behind `REASON`, in the order of their numbers."""
+"""The names of the reasons without the `REASON` prefix, in the order of their numbers."""
 _EVERY_LANE = (1 << 64) - 1
 _KEY = ("process", "dispatch", "kernel", "method", "code_object", "offset", "instruction", "source", "state")
 
 
 class SampleRows:
-    """Adds samples up by `_KEY`, so that a file of millions of samples stays small."""
+    """Sums samples by `_KEY`, which keeps millions of samples small."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[Any, ...], list[int]] = {}
@@ -65,7 +65,7 @@ class SampleRows:
             sums[place] += number
 
     def frame(self, label: str) -> pd.DataFrame:
-        """Return the samples of a pass, columns `SAMPLE_DTYPES`."""
+        """Return the samples of a pass, with columns `SAMPLE_DTYPES`."""
         rows = [(*key, *sums) for key, sums in self._sums.items()]
         table = pd.DataFrame(rows, columns=[*_KEY, "count", "hits", "lanes"], dtype="object")
         table["pass"] = label
@@ -76,14 +76,14 @@ class SampleRows:
 
 
 def state_of(issued: object, stall: str) -> str:
-    """Return the state of a stochastic sample: issued, or the name of the reason why not."""
+    """Return the state of a stochastic sample: issued, or the name of the stall reason."""
     return ISSUED if issued else stall.removeprefix(REASON)
 
 
 def lanes_in(mask: str) -> int:
-    """Return the number of lanes in an exec mask, decimal or "0x" hexadecimal; 0 for other text."""
+    """Count the lanes in an exec mask, decimal or "0x" hexadecimal; 0 for other text."""
     try:
-        return (int(mask, 0) & _EVERY_LANE).bit_count()  # drafts of rocpd have it as a signed number
+        return (int(mask, 0) & _EVERY_LANE).bit_count()  # signed in drafts of rocpd
     except ValueError:
         return 0
 
@@ -95,14 +95,14 @@ class Address(msgspec.Struct):
 
 
 class ProgramCounter(msgspec.Struct):
-    """Where a sample was taken: a byte from the load base of a code object; no object has the number 0."""
+    """A sample's code object (0 is never a valid one) and its byte offset from the object's load base."""
 
     code_object_id: int = 0
     code_object_offset: int = 0
 
 
 class Snapshot(msgspec.Struct):
-    """What the hardware says of a stochastic sample."""
+    """The hardware's data on a stochastic sample."""
 
     stall_reason: str = ""
 
@@ -118,7 +118,7 @@ class SampleRecord(msgspec.Struct):
 
 
 class IndexedSample(msgspec.Struct):
-    """A sample and its instruction's place in `SampleStrings`, -1 for none."""
+    """A sample and its instruction's index in `SampleStrings`, -1 for none."""
 
     record: SampleRecord
     inst_index: int = -1
@@ -139,7 +139,7 @@ class LoadedObject(msgspec.Struct):
 
 
 class KernelStart(msgspec.Struct):
-    """Where a kernel starts: an address, and the object that it is in."""
+    """A kernel's start address and its code object."""
 
     code_object_id: int = 0
     kernel_address: Address = msgspec.field(default_factory=Address)
@@ -148,7 +148,7 @@ class KernelStart(msgspec.Struct):
 def entries_of(
     objects: Sequence[LoadedObject], kernels: Sequence[tuple[KernelStart, str]]
 ) -> dict[int, list[tuple[int, str]]]:
-    """Return the kernels of each code object by their offset from its load base, in ascending order."""
+    """Return each code object's kernels, sorted by their offset from its load base."""
     bases = {each.code_object_id: each.load_base for each in objects}
     entries: dict[int, list[tuple[int, str]]] = {}
     for kernel, name in kernels:
@@ -165,12 +165,12 @@ def add_records(
     """Add the samples of one process of a JSON file.
 
     Args:
-        rows: Where to.
-        records: By method.
+        rows: The destination.
+        records: Samples by method.
         strings: The instructions.
-        process: Its id.
-        named: The kernels of the dispatches that the file describes.
-        entries: What `entries_of` returns, for the others: the kernel that starts last before a sample.
+        process: The process id.
+        named: The kernels of the dispatches described in the file.
+        entries: The result of `entries_of`. For other dispatches, the last kernel that starts before a sample is taken.
     """
     alike = Counter(
         (method, each.inst_index, each.record.pc.code_object_id, each.record.pc.code_object_offset,
@@ -195,7 +195,7 @@ def _state_of(record: SampleRecord) -> str:
 
 
 def samples_of_database(connection: Database, label: str) -> pd.DataFrame | None:
-    """Return the samples in a rocpd database, or None if its schema has none."""
+    """Return the samples in a rocpd database, or None if its schema has no samples."""
 
     def columns_of(view: str) -> set[str]:
         return {row[1] for row in connection.execute(f"PRAGMA table_info('{view}')")}

@@ -1,8 +1,8 @@
-"""Reader of rocpd databases (rocprofv3's default from ROCm 7.0), through their views.
+"""Read rocpd databases (rocprofv3's default since ROCm 7.0) through their views.
 
-Table names have a suffix per file and change with the schema; views do not have it and change less. Schema 3 (7.0 to
+Table names have a suffix per file and change with the schema; views have no suffix and change less. Schema 3 (7.0 to
 7.2) has ``kernels`` and ``pmc_events``; schema 4 renames some of their columns, counts ``grid_size_x`` in blocks, and
-leaves joining the two to the reader. The process's environment, which the file also contains, is never read.
+leaves the join to the reader. The process's environment, also in the file, is never read.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK_ROWS = 16_384
-_CHECK_EVERY = 100_000  # virtual machine steps between two looks at the clock
+_CHECK_EVERY = 100_000  # virtual machine steps between clock checks
 _LEAST_SECONDS = 60.0
-_BYTES_PER_SECOND = 1e6  # real files read fifty times faster; stops a view that never ends
+_BYTES_PER_SECOND = 1e6  # real files are read 50 times faster; stops a view that never ends
 _PER_GUID = 1 << 40  # counter ids are small: this separates those of several processes
 _MOST_CELL_BYTES = 4 << 20
-_MOST_SQLITE_BYTES = 256 << 20  # of SQLite's own memory
+_MOST_SQLITE_BYTES = 256 << 20  # limit of SQLite's own memory
 
-# Our column -> expressions over the columns of the `kernels` view, the first that exists.
+# Our column -> expressions over the columns of the `kernels` view; the first that exists is used.
 _DISPATCH = {
     "process": ("pid",),
     "dispatch": ("dispatch_id",),
@@ -70,13 +70,13 @@ _DISPATCH = {
 
 
 def open_database(path: Path) -> Database:
-    """Open a SQLite file for reading only, with limits on time and size.
+    """Open a SQLite file read-only, with limits on time and size.
 
-    `rocpd merge` leaves its file in write-ahead-log mode, in which even readers create files next to it, or fail
-    without write permission. A file whose log is empty or missing is opened as immutable.
+    `rocpd merge` leaves its file in write-ahead-log mode, where even readers create files next to it, or fail
+    without write permission. A file with an empty or missing log is opened as immutable.
 
     Raises:
-        UnreadableError: When it cannot be opened.
+        UnreadableError: When the file cannot be opened.
     """
     with path.open("rb") as file:
         has_log = file.read(20)[18:] == b"\2\2"  # the format's write and read version
@@ -95,7 +95,7 @@ def open_database(path: Path) -> Database:
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA query_only=ON")
         connection.execute("PRAGMA cache_size=-16384")
-    except BaseException:  # damaged already where settings are read
+    except BaseException:  # settings fail in a damaged file
         connection.close()
         raise
     return connection
@@ -114,13 +114,13 @@ def read_rocpd(path: Path, part: FilePart) -> FilePart:
         except sqlite3.OperationalError as error:
             if "interrupted" in str(error):
                 raise UnreadableError("its views do not end", "this is not a profiler's file") from error
-            if "no such function" in str(error):  # branches of rocprofiler-sdk compress columns: lz4_decompress
+            if "no such function" in str(error):  # some rocprofiler-sdk branches compress columns: lz4_decompress
                 convert = "let ROCm's own tool write CSV: rocpd convert --output-format csv -i FILE"
                 raise UnreadableError(f"its views need what this SQLite lacks ({error})", convert) from error
             raise UnreadableError(f"the database is damaged ({error})", "profile again") from error
-        except MemoryError as error:  # of SQLite's limit
+        except MemoryError as error:  # SQLite's limit
             raise UnreadableError("its views need too much memory", "this is not a profiler's file") from error
-        except (sqlite3.Error, UnicodeDecodeError, TypeError, ValueError, OverflowError) as error:  # texts for numbers
+        except (sqlite3.Error, UnicodeDecodeError, TypeError, ValueError, OverflowError) as error:  # text for numbers
             raise UnreadableError(f"the database is damaged or cut off ({error})", "profile again") from error
     part.problems += notes.problems()
     return part
@@ -183,7 +183,7 @@ class _Reader:
         self._part.system["command"] = "; ".join(str(text) for (text,) in commands.fetchmany(8))
 
     def _chunks(self, query: str, width: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of a query of integers (`MISSING` for NULL) as arrays of shape [rows, width]."""
+        """Yield the rows of an integer query as arrays of shape [rows, width]; `MISSING` for NULL."""
         cursor = self._connection.execute(query)
         cursor.arraysize = CHUNK_ROWS
         total = 0
@@ -207,7 +207,7 @@ class _Reader:
         return MISSING
 
     def _dispatches(self, columns: set[str]) -> dict[str, Any]:
-        """Return the columns of every dispatch, in narrow types."""
+        """Return the dispatches' columns in narrow types."""
         chosen = {}
         for ours, expressions in _DISPATCH.items():
             usable = (e for e in expressions if all(name in columns for name in e.split("*")))
@@ -234,7 +234,7 @@ class _Reader:
         return _RowFinder(dispatches["dispatch"], dispatches.get("process"), dispatches.get("guid"), self._notes)
 
     def _add_kernels(self, dispatches: dict[str, Any], guid: NDArray[Any] | None) -> None:
-        """Replace kernel ids by names, and add the kernels' registers."""
+        """Replace kernel ids with names, and add the kernels' registers."""
         columns = self._columns_of("rocpd_info_kernel_symbol")
         registers = {"vgprs": "arch_vgpr_count", "agprs": "accum_vgpr_count", "sgprs": "sgpr_count"}
         fields = ["guid", "id", "display_name", *(column for column in registers.values() if column in columns)]
@@ -264,13 +264,13 @@ class _Reader:
             dispatches[ours] = counts_of[:, place][codes_of_row]
 
     def _counters(self, rows: _RowFinder) -> None:
-        """Read the counters: one row per instance and dispatch."""
+        """Read the counters: one row per dispatch and instance."""
         columns = self._columns_of("pmc_events")
         if "counter_value" in columns:
             source, value = "pmc_events K", "counter_value"
         elif {"event_id", "value"} <= columns and "event_id" in self._columns_of("kernels"):
-            # Not the view kernel_pmc_events, which joins by event only: in a file of several processes, whose event
-            # numbers coincide, it counts each value once per process.
+            # Not the view kernel_pmc_events, which joins only by event: with several processes in a file, event
+            # numbers coincide, and it counts each value once per process.
             source, value = "kernels K JOIN pmc_events E ON E.event_id = K.event_id AND E.guid = K.guid", "value"
         else:
             return
@@ -287,7 +287,7 @@ class _Reader:
             self._connection.check(total)
             try:
                 table = np.fromiter(itertools.chain.from_iterable(fetched), np.float64, 5 * len(fetched)).reshape(-1, 5)
-            except (TypeError, ValueError, OverflowError):  # of texts that are no numbers
+            except (TypeError, ValueError, OverflowError):  # text that is not a number
                 table = np.array(
                     [[np.nan if not isinstance(v, (int, float)) else v for v in row] for row in fetched], np.float64
                 )
@@ -316,7 +316,7 @@ class _Reader:
 
 
 class _RowFinder:
-    """Finds the dispatch of a counter by process and dispatch number."""
+    """Finds a counter's dispatch by process and dispatch number."""
 
     def __init__(
         self, dispatch: NDArray[Any], process: NDArray[Any] | None, guid: NDArray[Any] | None, notes: Notes
@@ -339,7 +339,7 @@ class _RowFinder:
         return np.zeros(len(like), np.int64) if values is None else values.astype(np.int64)
 
     def find(self, dispatch: NDArray[Any], process: NDArray[Any], guid: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the row of each dispatch, -1 if there is none."""
+        """Return the row of each dispatch, or -1."""
         if self._index is None:
             row = dispatch - self._first
             return np.where((row >= 0) & (row < self._count), row, -1)

@@ -1,4 +1,4 @@
-"""Tell the runs in a set of files apart: passes and ranks of one run are joined, two runs never are."""
+"""Separate the runs in a set of files: passes and ranks of one run are joined, different runs never are."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
     Place = tuple[str, ...]
 
-_PASS = re.compile(r"(pass|pmc)_\d+")  # folders of one call of rocprofv3 or rocprofv2
+_PASS = re.compile(r"(pass|pmc)_\d+")  # folders of one rocprofv3 or rocprofv2 command
 _RANK = re.compile(r"(?:^|(?<=[/_.-]))rank[_-]?\d+(?=$|[/_.-])")
-# What passes of one run repeat, beside what each of them is for.
+# Counters that every pass of a run repeats.
 _REPEATED = {*anchors(), "GRBM_COUNT", "SQ_CYCLES", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_WAVE_CYCLES"}
 _MOST_NAMED = 6
 
 
 @dataclass
 class _Unit:
-    """What a pass measured: its files count together, whatever they are.
+    """A pass: the files that belong together, whatever their kind.
 
     Attributes:
-        home: The folder of its workload or collection; "" for none.
-        place: Its folders and the name that its files share, process ids and ranks left out.
+        home: The folder of its workload or collection, or "".
+        place: Its folders and the name that its files share, without process ids and ranks.
         parts: Its files.
-        measures: Its counters, or how it was sampled; empty for times only.
+        measures: Its counters, or its sampling method; empty for times only.
         kernels: The kernels that it measured.
-        gpus: (target, compute units) of those that ran them, as far as known.
+        gpus: (target, compute units) of the GPUs that ran them, if known.
     """
 
     home: str
@@ -52,22 +52,21 @@ class _Unit:
 
     @property
     def family(self) -> tuple[str, Place]:
-        """What passes of one run have in common."""
+        """The key shared by the passes of one run."""
         return self.home, () if self.home else tuple(piece for piece in self.place if not _PASS.fullmatch(piece))
 
 
 def without_rank(label: str) -> str:
-    """Return the name of a pass without the number of an MPI rank: the ranks of one run count together."""
+    """Remove the MPI rank from the name of a pass: the ranks of one run belong together."""
     rest, ranks = _RANK.subn("", label)
     return re.sub(r"/{2,}", "/", rest).strip("/_.-") if ranks else label
 
 
 def separate_runs(parts: Sequence[FilePart], agents: pd.DataFrame) -> tuple[Run, ...]:
-    """Return the runs that these files are of if they are of several, else nothing.
+    """Return the runs in these files if there are several, else nothing.
 
-    Files are of several runs where each has a folder of its own (a workload, a collection), where they ran on different
-    GPUs, or where they counted the same, or timed or sampled in the same way, of one kernel and are no passes or ranks
-    of each other.
+    Files belong to several runs if they are in different workloads or collections, ran on different GPUs, or measured
+    the same of one kernel (a counter, times, or samples of one method) without being passes or ranks of one another.
 
     Args:
         parts: All files, arranged; ``agent`` in their dispatches is the row in `agents`.
@@ -88,7 +87,7 @@ def separate_runs(parts: Sequence[FilePart], agents: pd.DataFrame) -> tuple[Run,
 
 
 def several(runs: Sequence[Run]) -> str:
-    """Return what to say of several runs: which they are, and how to report one or to compare two."""
+    """Return the message about several runs: their names, and how to report one or compare two."""
     names = ", ".join(run.name for run in runs[:_MOST_NAMED])
     more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
     first, second = (" ".join(map(_quoted, run.paths)) for run in runs[:2])
@@ -99,7 +98,7 @@ def several(runs: Sequence[Run]) -> str:
 
 
 def _quoted(path: str) -> str:
-    """Return a path for a shell, a trailing star outside the quotes."""
+    """Quote a path for a shell, with a trailing star outside the quotes."""
     return f"{shlex.quote(path.removesuffix('*'))}{'*' if path.endswith('*') else ''}"
 
 
@@ -124,7 +123,7 @@ def _units(parts: Sequence[FilePart], agents: pd.DataFrame) -> list[_Unit]:
 
 
 def _homes(parts: Iterable[FilePart]) -> set[str]:
-    """Return the folders that are a run: collections of `rocattn profile`, else workloads of rocprof-compute."""
+    """Return the folders that contain one run: collections of `rocattn profile`, or else rocprof-compute workloads."""
     paths = [Path(part.source.file) for part in parts]
     states = {str(path.parent) for path in paths if path.name == STATE}
     collections = {
@@ -136,12 +135,12 @@ def _homes(parts: Iterable[FilePart]) -> set[str]:
 
 
 def _folders(part: FilePart) -> list[str]:
-    """Return the folder of a file and those above it, the nearest first."""
+    """Return a file's folder and its parents, the nearest first."""
     return list(map(str, Path(part.source.file).parents))
 
 
 def _pieces(part: FilePart) -> list[tuple[str, str]]:
-    """Return the place of a file, piece by piece: its name without ranks, and the path up to it."""
+    """Split a file's place into pieces: the name without ranks, and the path up to it."""
     pieces = []
     for number, folder in enumerate(Path(part.scope).parts, 1):
         if shown := without_rank(folder):
@@ -150,7 +149,7 @@ def _pieces(part: FilePart) -> list[tuple[str, str]]:
 
 
 def _rivals(units: Sequence[_Unit]) -> Iterator[list[list[_Unit]]]:
-    """Yield groups of camps: the passes in one are not of the run of those in another."""
+    """Yield partitions of the passes; passes in different cells belong to different runs."""
     yield list(_grouped((unit.home, unit) for unit in units if unit.home).values())
     yield _by_gpu(units)
     same = _grouped(
@@ -163,7 +162,7 @@ def _rivals(units: Sequence[_Unit]) -> Iterator[list[list[_Unit]]]:
 
 
 def _distinct(groups: Iterable[list[_Unit]]) -> list[list[_Unit]]:
-    """Return groups of several passes, each once."""
+    """Return the distinct groups with several passes."""
     return list({tuple(map(id, group)): group for group in groups if len(group) > 1}.values())
 
 
@@ -175,7 +174,7 @@ def _grouped(pairs: Iterable[tuple[Hashable, _Unit]]) -> dict[Hashable, list[_Un
 
 
 def _by_gpu(units: Sequence[_Unit]) -> list[list[_Unit]]:
-    """Return the passes whose GPUs are known: those with a GPU in common, and those of one run, together."""
+    """Group the passes with known GPUs: those that share a GPU or a run belong together."""
     camps: list[tuple[set[tuple[str, int]], list[_Unit]]] = []
     for unit in units:
         if unit.gpus:
@@ -187,7 +186,7 @@ def _by_gpu(units: Sequence[_Unit]) -> list[list[_Unit]]:
 
 
 def _roots(camps: Sequence[Sequence[_Unit]]) -> Iterator[Place]:
-    """Yield for each pass the shortest piece of its place that no other camp has."""
+    """Yield, for each pass, the shortest prefix of its place that occurs in no other cell of the partition."""
     holders: dict[Place, set[int]] = defaultdict(set)
     for number, camp in enumerate(camps):
         for unit in camp:
@@ -204,7 +203,7 @@ def _is_below(place: Place, root: Place) -> bool:
 
 
 def _root_of(place: Place, leaves: AbstractSet[Place]) -> Place:
-    """Return the run that a pass is of; one that is below none is a run of its own."""
+    """Return the run of a pass; a pass below no run is its own run."""
     prefixes = [place[:length] for length in range(1, len(place) + 1)]
     within = [prefix for prefix in prefixes if prefix in leaves]
     apart = (prefix for prefix in prefixes if not any(leaf[: len(prefix)] == prefix for leaf in leaves))
@@ -212,7 +211,7 @@ def _root_of(place: Place, leaves: AbstractSet[Place]) -> Place:
 
 
 def _paths(unit: _Unit, root: Place, parts: Sequence[FilePart]) -> Iterator[str]:
-    """Yield the folders or files to name to read a run alone."""
+    """Yield the folders or files that select this run alone."""
     for part in unit.parts:
         path = _pieces(part)[len(root) - 1][1]
         if path:

@@ -1,4 +1,4 @@
-"""Readers of small files: agents, also as rocminfo lists them, statistics, rocprof-compute's sysinfo and roofline."""
+"""Read small files: agents (also rocminfo's list), statistics, rocprof-compute's sysinfo and roofline."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, Utf8
 from rocattn_profiling.profile.ingest.parts import FilePart, Notes, UnreadableError, agent_frame, kernel_name
 from rocattn_profiling.profile.ingest.table import ROOF_DTYPES, SUMMARY_DTYPES
 
-LARGEST_BYTES = 64 << 20  # a statistics file has a line per kernel; the real ones have kilobytes
-# Facts about a run that are kept.
+LARGEST_BYTES = 64 << 20  # a statistics file has a line per kernel; real ones have kilobytes
+# The facts about a run to keep.
 _FACTS = (
     "workload_name", "command", "date", "timestamp", "version", "rocm_version", "host_rocmver", "hostname", "host_name",
     "gpu_model", "gpu_soc", "gpu_arch", "compute_partition", "memory_partition", "ip_blocks",
@@ -29,7 +29,7 @@ def rows_of(path: Path, header: Header) -> list[dict[str, str]]:
     """Return the rows of a small CSV file as mappings of header name to text.
 
     Raises:
-        UnreadableError: When the file is too large for its kind, or its quotes are unbalanced.
+        UnreadableError: When the file is too large for its kind or has unbalanced quotes.
     """
     stream = Utf8(path)
     try:
@@ -47,7 +47,7 @@ def rows_of(path: Path, header: Header) -> list[dict[str, str]]:
 
 
 def number(text: str | None) -> float | None:
-    """Return a finite number, or None for an empty cell, "N/A", or other text."""
+    """Return a finite number; None for an empty cell, "N/A" or other text."""
     try:
         value = float(text or "")
     except ValueError:
@@ -56,7 +56,7 @@ def number(text: str | None) -> float | None:
 
 
 def whole(text: str | None) -> int | None:
-    """Return an integer that fits 31 bits, or None."""
+    """Return an integer that fits in 31 bits, or None."""
     value = number(text)
     return int(value) if value is not None and abs(value) < 2**31 else None
 
@@ -76,7 +76,7 @@ def read_agents(path: Path, header: Header, part: FilePart) -> FilePart:
 
 
 def agent_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return our columns of one agent of agent_info.csv, or of JSON and rocpd, which have its names in lower case."""
+    """Return our columns for an agent in agent_info.csv, or in JSON and rocpd with the names in lower case."""
     lower = {key.lower(): None if value is None else str(value) for key, value in row.items()}
     arch = lower.get("name") or ""
     return {
@@ -144,7 +144,7 @@ def read_sysinfo(path: Path, header: Header, part: FilePart) -> FilePart:
     waves_per_cu = whole(first["max_waves_per_cu"])
     channels, bandwidth = whole(first["memory_channels"]), number(row.get("hbm_bw") or row.get("hbmBW"))
     if bandwidth and memory_clock:
-        # A stated bandwidth takes precedence: files of an MI300A state the 96 channels of L2, but 5324.8 GB/s, of 128.
+        # A stated bandwidth takes precedence: files of an MI300A state 96 L2 channels, but 5324.8 GB/s, as for 128.
         channels = whole(f"{bandwidth * 1000 / (32 * memory_clock):.0f}")
     agent = {
         "arch": first["arch"] or "",
@@ -187,7 +187,7 @@ _SYSINFO = {
 
 
 def read_roofline(path: Path, header: Header, part: FilePart) -> FilePart:
-    """Read rocprof-compute's roofline.csv: measured bandwidths (GB/s) and rates (GFLOP/s) of each device."""
+    """Read rocprof-compute's roofline.csv: each device's measured bandwidths (GB/s) and rates (GFLOP/s)."""
     roofs: dict[tuple[int, str, str], dict[str, float]] = {}
     for row in rows_of(path, header):
         device = whole(row.get("device"))
@@ -218,7 +218,7 @@ def _roof_name(name: str) -> str:
 
 
 _ROCMINFO_AGENT = re.compile(r"(?m)^\*+\s*\nAgent \d+\s*\n\*+\s*$")
-_ROCMINFO_FIELD = re.compile(r"(?m)^  (\w[^:\n]*?):[ \t]*([^\n]*?)\s*$")  # deeper lines are of caches, pools and ISAs
+_ROCMINFO_FIELD = re.compile(r"(?m)^  (\w[^:\n]*?):[ \t]*([^\n]*?)\s*$")  # deeper lines: caches, pools and ISAs
 _ROCMINFO_LDS = re.compile(r"Segment:\s+GROUP\s+Size:\s+(\d+)")
 _ROCMINFO_COLORS = re.compile(r"\x1b\[[0-9;]*m|\[\d+m(?=ROCk|\s|$)")
 _ROCMINFO = {
@@ -229,7 +229,7 @@ _ROCMINFO = {
 
 
 def read_rocminfo(path: Path, part: FilePart) -> FilePart:
-    """Read rocminfo's text, which rocprof 1 saves as ``results.sysinfo.txt``; it numbers GPUs by their node, too."""
+    """Read rocminfo's text, which rocprof 1 saves as ``results.sysinfo.txt``; it also numbers GPUs by node."""
     stream = Utf8(path)
     try:
         text = _ROCMINFO_COLORS.sub("", stream.read(HEADER_BYTES).decode(errors="replace")).replace("\r\n", "\n")

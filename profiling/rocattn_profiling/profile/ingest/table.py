@@ -1,9 +1,9 @@
 """The common table of all profilers' output: dispatches, counters, agents, and their provenance.
 
-Two frames hold the measurements. ``dispatches`` has one row per kernel dispatch and pass (a pass is one run of the
-application; a profiler runs it again for each group of counters). ``counters`` has one row per dispatch and counter and
-points into ``dispatches`` by ``row``, so a kernel name or a grid is stored once per dispatch, not once per counter.
-`Profile.tidy` joins them.
+Two frames contain the measurements. ``dispatches`` has one row per kernel dispatch and pass (a pass is one run of the
+application; a profiler repeats it for each group of counters). ``counters`` has one row per dispatch and counter, with
+an index ``row`` into ``dispatches``, so kernel names and grids are stored once per dispatch, not once per counter.
+`Profile.tidy` joins the frames.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NO_PROCESS = -1  # the file does not say which process
 NO_DISPATCH = -1  # the file does not number its dispatches
 
 # Column -> dtype of `Profile.dispatches`. Sizes are per work-group or per work-item as the profiler reports them
-# (allocated, not requested); <NA> where the file does not say. Nullable, because a missing count is not 0.
+# (allocated, not requested); <NA> where not stated. Nullable, because a missing count is not 0.
 DISPATCH_DTYPES = {
     "process": "int32",  # process id; negative where unknown, or where two hosts share one id
     "dispatch": "int64",  # the profiler's number of the dispatch in its process
-    "pass": "category",  # which run of the application: a folder, a file, or a group of columns
+    "pass": "category",  # the run of the application: a folder, a file, or a group of columns
     "kernel": "category",
     "grid": "int64",  # work-items of the launch, x*y*z; -1 unknown
     "block": "int32",  # work-items of a work-group, x*y*z; -1 unknown
@@ -39,15 +39,15 @@ DISPATCH_DTYPES = {
     "agent": "Int32",  # index of the row in Profile.agents that ran it
 }
 COUNTER_DTYPES = {"row": "int32", "counter": "category", "value": "float64"}
-ACTIVITY_DTYPES = {  # what else occupies a GPU than kernels: its copy engines
-    "pass": "category",  # this, process and agent as in dispatches
+ACTIVITY_DTYPES = {  # GPU activity other than kernels: the copy engines
+    "pass": "category",  # pass, process and agent as in dispatches
     "process": "int32",
     "agent": "Int32",
     "kind": "category",  # COPY or FILL
     "name": "category",  # "HOST_TO_DEVICE"
-    "start_ns": "int64",  # the clock of the dispatches of its pass
+    "start_ns": "int64",  # on the same clock as the dispatches of its pass
     "end_ns": "int64",
-    "bytes": "Int64",  # <NA> where the file does not say
+    "bytes": "Int64",  # <NA> where not stated
 }
 COPY, FILL = "copy", "fill"
 INSTANCE_DTYPES = {"row": "int32", "counter": "category", "instances": "int32", "max": "float64"}
@@ -61,7 +61,7 @@ AGENT_DTYPES = {
     "simds": "Int32",
     "max_waves_per_simd": "Int32",
     "max_waves_per_cu": "Int32",
-    "wave_size": "Int32",  # the default, not each kernel's
+    "wave_size": "Int32",  # the default; kernels may differ
     "lds_bytes": "Int64",  # per compute unit
     "xccs": "Int32",
     "shader_engines": "Int32",
@@ -72,7 +72,7 @@ AGENT_DTYPES = {
     "lds_banks": "Int32",
     "file": "object",
 }
-SUMMARY_DTYPES = {  # the profiler's own statistics per kernel (*_stats.csv): for checks, and as a last resort
+SUMMARY_DTYPES = {  # the profiler's per-kernel statistics (*_stats.csv): for checks, and as a last resort
     "kernel": "object",
     "calls": "int64",
     "total_ns": "float64",
@@ -85,20 +85,20 @@ SAMPLE_DTYPES = {  # PC samples and thread traces, added up by instruction, stat
     "pass": "category",
     "process": "int32",  # as in dispatches
     "dispatch": "int64",  # the profiler's number; -1 unknown
-    "kernel": "category",  # "" where no file says which
+    "kernel": "category",  # "" if no file states it
     "method": "category",  # HOST_TRAP, STOCHASTIC or THREAD_TRACE
-    "code_object": "Int64",  # the profiler's number of the loaded code object; <NA> where the file does not say
+    "code_object": "Int64",  # the profiler's number of the loaded code object; <NA> where not stated
     "offset": "Int64",  # of the instruction from the object's load base (thread trace: its ELF address), in bytes
     "instruction": "category",  # "s_waitcnt vmcnt(0)"; "" where it could not be decoded
-    "source": "category",  # "kernel.hip:118", callers behind " -> "; "" without debug information
-    "state": "category",  # ISSUED, SAMPLED, STALLED, IDLE, or the reason why nothing was issued: "WAITCNT", ...
+    "source": "category",  # "kernel.hip:118", callers after " -> "; "" without debug information
+    "state": "category",  # ISSUED, SAMPLED, STALLED, IDLE, or the stall reason: "WAITCNT", ...
     "count": "int64",  # samples; cycles of the traced waves in a thread trace
     "hits": "int64",  # thread trace: how often the instruction ran, once per instruction; else 0
     "lanes": "int64",  # active lanes, added up over the samples; 0 in a thread trace
 }
 HOST_TRAP, STOCHASTIC, THREAD_TRACE = "host_trap", "stochastic", "thread_trace"
 ISSUED, SAMPLED, STALLED, IDLE = "ISSUED", "SAMPLED", "STALLED", "IDLE"
-"""States besides rocprofiler-sdk's reasons: issued; sampled without a reason (host trap); a thread trace's cycles."""
+"""States other than rocprofiler-sdk's reasons: issued, sampled without reason (host trap), a thread trace's cycles."""
 ROOF_DTYPES = {  # rocprof-compute's measured roofs: bandwidths in GB/s, rates in GFLOP/s (GOP/s for integers)
     "device": "int32",
     "roof": "object",  # HBM, L2, L1, LDS, FP32, MFMA BF16, ...
@@ -112,13 +112,13 @@ ROOF_DTYPES = {  # rocprof-compute's measured roofs: bandwidths in GB/s, rates i
 
 @dataclass(frozen=True)
 class FileProblem:
-    """One problem of a file, in one line, with its remedy.
+    """A problem with a file, in one line, with its remedy.
 
     Attributes:
-        file: Path as it was found.
+        file: Path as found.
         line: First line (1-based), or None for the whole file.
         what: The problem, with the number of cases.
-        remedy: What to do, or what was done.
+        remedy: What the user should do, or what was done.
     """
 
     file: str
@@ -127,21 +127,21 @@ class FileProblem:
     remedy: str
 
     def __str__(self) -> str:
-        """Return the one line that people read."""
+        """Return the problem as one readable line."""
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         return f"{place}: {self.what}; {self.remedy}"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file that was examined: the tool that wrote it, and the evidence for that.
+    """An examined file: the tool that wrote it, with the evidence.
 
     Attributes:
-        file: Path as it was found.
-        tool: "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", or "" for a file of no profiler.
-        generation: Which layout of that tool ("7.0+", "6.3", "Omniperf 2.x", "schema 3").
+        file: Path as found.
+        tool: "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", or "" for a file not from a profiler.
+        generation: The tool's layout ("7.0+", "6.3", "Omniperf 2.x", "schema 3").
         kind: Its contents ("counters", "kernel trace", "agents", "kernel statistics", ...).
-        detected_by: The content that decided it.
+        detected_by: The decisive content.
         version: The tool's own version if stated.
         rocm: The ROCm version if stated.
         skipped: Why nothing was read from it, or "".
@@ -159,7 +159,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Run:
-    """One of several runs in the files that were read: its name among them, and the paths that read it alone."""
+    """One of several runs in the input files: a unique name, and the paths that select it alone."""
 
     name: str
     paths: tuple[str, ...]
@@ -167,7 +167,7 @@ class Run:
 
 @dataclass(frozen=True)
 class FileSummary:
-    """The result of `describe` for one file: its source, its contents and its problems."""
+    """The result of `describe` for one file: source, contents and problems."""
 
     source: Source
     kernels: int
@@ -178,7 +178,7 @@ class FileSummary:
 
 
 def empty(dtypes: dict[str, str]) -> pd.DataFrame:
-    """Return a frame with no rows and these columns."""
+    """Return an empty frame with these columns."""
     return _template(tuple(dtypes.items())).copy()
 
 
@@ -189,16 +189,16 @@ def _template(dtypes: tuple[tuple[str, str], ...]) -> pd.DataFrame:
 
 @dataclass
 class Profile:
-    """Everything read from one or more profiler outputs.
+    """All data read from one or more profiler outputs.
 
     Attributes:
         dispatches: One row per dispatch and pass, columns `DISPATCH_DTYPES`, index 0..n-1.
         counters: One row per dispatch and counter, columns `COUNTER_DTYPES`; ``row`` is an index into ``dispatches``.
             Values are summed over hardware instances, so ``TCC_HIT`` of a file with ``TCC_HIT[0]...`` is their sum.
             An accumulator is named after the level counter it integrates, ``SQ_LEVEL_WAVES_ACCUM`` (files call
-            every one of them ``SQ_ACCUM_PREV_HIRES``; where a pass has no single level counter it keeps that name).
+                all of them ``SQ_ACCUM_PREV_HIRES``, the name kept in a pass without exactly one level counter).
         activities: Copies and fills by the GPUs' copy engines, columns `ACTIVITY_DTYPES`.
-        instances: For counters split into instances: their number and the largest value.
+        instances: For counters split into instances: the number of instances and the largest value.
         agents: The GPUs, columns `AGENT_DTYPES`; a GPU not described by any file has only its number.
         summaries: The profiler's own per-kernel statistics, columns `SUMMARY_DTYPES`.
         roofs: Measured roofs, columns `ROOF_DTYPES`.
@@ -206,7 +206,7 @@ class Profile:
         system: File -> facts about the run (command, ROCm version, host, ...), never the environment.
         provenance: One entry per file.
         problems: In the order of the files.
-        runs: Where the files are of several runs, which these are; their numbers must not be joined. Else empty.
+        runs: The runs, if the files contain several, whose numbers must not be joined; else empty.
     """
 
     dispatches: pd.DataFrame = field(default_factory=lambda: empty(DISPATCH_DTYPES))
@@ -223,9 +223,9 @@ class Profile:
     runs: tuple[Run, ...] = ()
 
     def tidy(self, columns: Sequence[str] = tuple(DISPATCH_DTYPES)) -> pd.DataFrame:
-        """Return one table: each counter's row with its dispatch's columns, then ``counter`` and ``value``.
+        """Return one table: a row per counter with its dispatch's columns, then ``counter`` and ``value``.
 
-        Dispatches that have no counter (a timing pass) appear once, with ``counter`` and ``value`` missing.
+        Dispatches without counters (a timing pass) appear once, with ``counter`` and ``value`` missing.
         """
         bare = self.dispatches.index.difference(pd.Index(self.counters["row"].unique()))
         rows = pd.concat([self.counters[["row", "counter", "value"]], pd.DataFrame({"row": bare})], ignore_index=True)
@@ -236,12 +236,12 @@ class Profile:
         return table
 
     def ordinals(self) -> pd.Series:
-        """Return, per dispatch, its running number among those of its pass with the same kernel, grid, block and GPU.
+        """Number each dispatch among those in its pass with the same kernel, grid, block and GPU.
 
-        This joins the passes: each one ran the application again, so dispatch numbers and their order may differ, but
-        the third launch of a kernel on a grid is the third in every pass. Counted in the order of dispatch numbers,
-        process by process. Per GPU only if every dispatch's is known: how launches on several GPUs interleave differs
-        between runs.
+        These numbers join the passes: each pass reran the application, so dispatch numbers and their order may differ,
+        but the third launch of a kernel on a grid is the third in every pass. Numbers follow the dispatch numbers,
+        process by process. GPUs are numbered separately only if every dispatch's GPU is known, since launches on
+        several GPUs interleave differently in each run.
         """
         rows = self.dispatches
         by_gpu = ["agent"] if rows["agent"].notna().all() else []

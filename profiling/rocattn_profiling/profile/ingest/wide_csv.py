@@ -1,8 +1,8 @@
-"""Reader of CSV with one row per dispatch and one column per counter (rocprof v1 and v2, Omniperf, rocprof-compute).
+"""Read CSV with one row per dispatch and one column per counter (rocprof v1 and v2, Omniperf, rocprof-compute).
 
-rocprof-compute merges the files of its passes into one ``pmc_perf.csv``: side by side, each pass's columns preceded
-by its repeated description columns (``wave_size_3``, ``Kernel_ID_3``). Those show which counters were measured in the
-same run, so each group becomes its own pass: a ratio of counters from two groups mixes two runs.
+rocprof-compute merges the files of its passes into one ``pmc_perf.csv``: side by side, with repeated description
+columns before each pass's counters (``wave_size_3``, ``Kernel_ID_3``). These show which counters were measured in the
+same run, so each group becomes a separate pass: a ratio of counters from two groups would mix two runs.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class CounterGroup:
     counters: dict[str, list[int]] = field(default_factory=dict)
 
     def named(self) -> list[str]:
-        """Return the counters' names; an accumulator is named after its level counter."""
+        """Return the counter names; an accumulator is named after its level counter."""
         names = accumulator_names(list(self.counters))
         return [names.get(counter, counter) for counter in self.counters]
 
 
 def counter_groups(header: list[str], notes: Notes) -> list[CounterGroup]:
-    """Return the counters of a wide header, by the pass that measured them."""
+    """Return the counters of a wide header, grouped by pass."""
     groups: dict[int, CounterGroup] = {}
     current = 0
     taken: set[str] = set()
@@ -69,7 +69,7 @@ def counter_groups(header: list[str], notes: Notes) -> list[CounterGroup]:
         base = name.removesuffix(f"_{current}") if current else name
         counter = (
             base if base in taken else name
-        )  # the merge appends a number to a counter that an earlier pass has, too
+        )  # the merge appends a number to a counter that an earlier pass also has
         if counter in taken and counter == name:
             notes.add("{n} counter [column is|columns are] repeated", "the first of each is read")
             continue
@@ -79,7 +79,7 @@ def counter_groups(header: list[str], notes: Notes) -> list[CounterGroup]:
 
 
 def read_wide(path: Path, header: Header, part: FilePart) -> FilePart:
-    """Read a CSV file with a row per dispatch and a column per counter."""
+    """Read a CSV file with one row per dispatch and one column per counter."""
     notes = Notes(part.source.file)
     groups = counter_groups(header.names, notes)
     places = [position for group in groups for at in group.counters.values() for position in at]
@@ -139,7 +139,7 @@ def _fill(
     matrix: NDArray[np.float64],
     index: dict[int, int],
 ) -> None:
-    """Fill the part: each group of counters is a pass with its own rows."""
+    """Fill the part: each group of counters becomes a pass with its own rows."""
     rows = len(described["kernel"])
     labels = [part.pass_label] if len(groups) < 2 else [f"{part.pass_label}[{n}]" for n in range(len(groups))]
     copies = len(labels)
@@ -171,7 +171,7 @@ def _fill(
 def _group_values(
     group: CounterGroup, matrix: NDArray[np.float64], index: dict[int, int], offset: int, codes: list[int]
 ) -> tuple[NDArray[Any], ...]:
-    """Return row, code, sum, instances and largest of every value of a group that was measured, row by row.
+    """Return row, code, sum, number of instances and maximum of a group's measured values, row by row.
 
     A counter with a missing instance counts as not measured.
     """

@@ -1,4 +1,4 @@
-"""Assemble a collection from a request: which GPU, which profiler, which passes, and which environment."""
+"""Turn a request into a collection: choose GPU, profiler, passes and environment."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rocattn_profiling.profile.collect.store import Job
 from rocattn_profiling.profile.ingest.choice import ranges_of
 
 _CHOOSES_GPU = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-# Variables by which profilers control the application's process. Inherited ones would add another tool, counters or
-# output format (rocprofv3 appends to ROCPROF_OUTPUT_FORMAT). ROCPROF selects the collector of rocprof-compute.
+# Variables with which profilers control the application's process. Inherited ones would add another tool, counters or
+# an output format (rocprofv3 appends to ROCPROF_OUTPUT_FORMAT). ROCPROF selects rocprof-compute's collector.
 _PROFILER = re.compile(r"(?:ROCPROF|ROCP|ROCPROFILER|ROCTRACER)(?:_\w+)?|HSA_TOOLS_\w+|AQLPROFILE_\w+|OMNIPERF_\w+")
-# rocprofv3 takes the letters of this variable for folders (get_att_paths in source/bin/rocprofv3.py of rocprofiler-sdk,
-# check_att_capability): its value is passed on as an option.
+# rocprofv3 treats each character of this variable as a folder (get_att_paths in source/bin/rocprofv3.py of
+# rocprofiler-sdk, check_att_capability), so its value is passed as an option instead.
 DECODER = "ROCPROF_ATT_LIBRARY_PATH"
 _LIBRARY = re.compile(r"rocprof|roctracer|roctx|rocprofiler|omnitrace|rocprof-sys", re.IGNORECASE)
 
@@ -36,17 +36,17 @@ class CollectionRequest(msgspec.Struct, frozen=True):
         command: The application with its arguments.
         wanted: Groups, metrics and counters; empty for the default groups.
         arch: The GPU's architecture, or "" for the machine's.
-        tool: A profiler's name, or "" for the best; in a dry run also NAME@ROCM of one that is not installed.
-        output_format: csv or rocpd, or "" for the profiler's usual one.
-        timeout_s: Limit of a pass.
-        keep_env: Variables to pass on although they look like another profiler's.
-        sampling: Method of an additional pass with PC samples: stochastic, host_trap, auto, or "" for none.
-        interval: Cycles or microseconds between two samples; 0 for the method's usual ones.
-        traced: Whether there is an additional pass with a thread trace.
-        kernel: Count only kernels with such a name, a regular expression; "" for all.
+        tool: A profiler's name, or "" for the best; in a dry run also NAME@ROCM for one that is not installed.
+        output_format: csv or rocpd, or "" for the profiler's default.
+        timeout_s: Time limit per pass.
+        keep_env: Variables to keep although they look like another profiler's.
+        sampling: Method of an additional PC-sampling pass: stochastic, host_trap, auto, or "" for none.
+        interval: Cycles or microseconds between samples; 0 for the method's default.
+        traced: Whether to add a pass with a thread trace.
+        kernel: Count only kernels whose name matches this regular expression; "" for all.
         launches: Count only these launches of each kernel (`ranges_of`); "" for all.
-        gpu: Count only on the GPU of this index; None for all.
-        dry: Nothing is run, and a profiler that is not installed is assumed.
+        gpu: Count only on the GPU with this index; None for all.
+        dry: Run nothing, and allow a profiler that is not installed.
     """
 
     command: tuple[str, ...]
@@ -69,7 +69,7 @@ def assemble(request: CollectionRequest, hardware: Hardware) -> Job:
     """Return the job for a request on this machine.
 
     Raises:
-        NoProfilerError: When there is no profiler for it.
+        NoProfilerError: When no suitable profiler is installed.
         RocattnError: When the request cannot be met; the message names the remedy.
     """
     arch = of_arch(request.arch or _only_arch(hardware, dry=request.dry)).arch
@@ -123,7 +123,7 @@ def assemble(request: CollectionRequest, hardware: Hardware) -> Job:
 
 
 def _filtered(plan: PassPlan, request: CollectionRequest, tool: Tool) -> PassPlan:
-    """Return a plan whose counted passes are of the kernels, launches and GPU that were asked for."""
+    """Return the plan with its counting passes limited to the requested kernels, launches and GPU."""
     if not (request.kernel or request.launches or request.gpu is not None):
         return plan
     ranges = ranges_of(request.launches) if request.launches else ()
@@ -153,7 +153,7 @@ def _only_arch(hardware: Hardware, *, dry: bool) -> str:
 
 
 def _tool(request: CollectionRequest, arch: str) -> tuple[Tool, str]:
-    """Return the profiler and the reason for it; a dry run may assume one."""
+    """Return the profiler and the reason for choosing it; a dry run may assume one."""
     if "@" in request.tool and not request.dry:
         raise RocattnError(f"--tool {request.tool}: NAME@ROCM only stands for a profiler in a --dry-run")
     tools = [] if "@" in request.tool else find_profilers()
@@ -167,14 +167,14 @@ def _tool(request: CollectionRequest, arch: str) -> tuple[Tool, str]:
 
 
 def _command(command: Sequence[str], *, dry: bool) -> tuple[str, ...]:
-    """Return the command if its program exists: profilers report a missing one obscurely."""
+    """Return the command if its program exists; profilers report a missing one obscurely."""
     if shutil.which(command[0]) is None and not dry:
         raise RocattnError(f"there is no program {command[0]!r} to profile")
     return tuple(command)
 
 
 def clean(environment: Mapping[str, str], keep: Collection[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the environment without profilers' variables, and the names of the removed ones.
+    """Return the environment without profilers' variables, and the names of the removed variables.
 
     Profilers' libraries are removed from LD_PRELOAD entry by entry.
 
@@ -201,5 +201,5 @@ def clean(environment: Mapping[str, str], keep: Collection[str] = ()) -> tuple[d
 
 
 def under_a_profiler(removed: Collection[str]) -> bool:
-    """Whether the removed variables mean that a profiler runs this very process."""
+    """Return whether the removed variables show that this process itself runs under a profiler."""
     return bool({"ROCP_TOOL_LIBRARIES", "HSA_TOOLS_LIB", "LD_PRELOAD"} & set(removed))

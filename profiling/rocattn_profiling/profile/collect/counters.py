@@ -1,4 +1,4 @@
-"""The counters of each architecture, and how many fit one pass: `counters.toml` as an object per architecture."""
+"""The counters of each architecture and how many fit in a pass: `counters.toml` as an object per architecture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from rocattn.errors import RocattnError
 
 ACCUMULATOR = "SQ_ACCUM_PREV_HIRES"
-"""The register that integrates the preceding level counter: there is one, so a pass has one accumulated counter."""
+"""The only register that integrates the preceding level counter, so a pass has at most one accumulated counter."""
 
 _TARGET = re.compile(r"(gfx[0-9a-f]{3,})(?::(?:sramecc|xnack)[+-])*")
 
@@ -27,13 +27,13 @@ class ArchCounters:
 
     Attributes:
         arch: The requested architecture.
-        table: The architecture whose table is used for it.
-        limits: Block -> counters of that block that fit one pass.
+        table: The architecture whose table is used.
+        limits: Block -> number of its counters that fit in one pass.
         blocks: Raw counter -> block.
         expressions: Derived counter -> the raw counters it needs.
-        later: Counter -> first ROCm release that has it, and the profiler to which that applies ("" for all).
+        later: Counter -> first ROCm release that has it, and the profiler this applies to ("" for all).
         note: Known defects of this architecture's counters, or "".
-        verified: Whether the profiler's own table names this architecture.
+        verified: Whether the profiler's own table contains this architecture.
     """
 
     arch: str
@@ -46,20 +46,20 @@ class ArchCounters:
     verified: bool
 
     def has(self, counter: str) -> bool:
-        """Whether the counter exists on this architecture."""
+        """Return whether the counter exists on this architecture."""
         return counter in self.blocks or counter in self.expressions
 
     def in_release(self, counter: str, release: tuple[int, int], tool: str) -> bool:
-        """Whether a profiler of a ROCm release has the counter; true for an unknown release, (0, 0)."""
+        """Return whether a profiler of this ROCm release has the counter; true for an unknown release, (0, 0)."""
         first, only = self.later.get(counter, ((0, 0), ""))
         return release == (0, 0) or release >= first or only not in {"", tool}
 
     def needs(self, counter: str) -> tuple[str, ...]:
-        """Return the raw counters that a counter is computed from; a raw one is its own."""
+        """Return the raw counters that a counter is computed from; a raw counter itself."""
         return (counter,) if counter in self.blocks else self.expressions[counter]
 
     def registers(self, counters: tuple[str, ...]) -> dict[str, int]:
-        """Return how many counter registers of each block these counters take in total."""
+        """Return the number of counter registers per block that these counters take in total."""
         used: dict[str, int] = {}
         for raw in {raw for counter in counters for raw in self.needs(counter)}:
             block = "SQ" if raw == ACCUMULATOR else self.blocks[raw]  # RDNA's tables name it SQ_ACCUM_PREV
@@ -67,7 +67,7 @@ class ArchCounters:
         return used
 
     def over(self, counters: tuple[str, ...]) -> str:
-        """Return why these counters do not fit into one pass, or ""."""
+        """Return why these counters do not fit in one pass, or ""."""
         accumulated = [counter for counter in counters if ACCUMULATOR in self.needs(counter)]
         if len(accumulated) > 1:
             return f"{' and '.join(accumulated)} each need the one accumulator"
@@ -84,7 +84,7 @@ def _data() -> dict[str, Any]:
 
 
 def known_archs() -> tuple[str, ...]:
-    """Return the architectures with a table, including those that use another's."""
+    """Return the architectures with a table of their own or a shared one."""
     data = _data()
     return (*data["arch"], *data["like"])
 
@@ -95,22 +95,22 @@ def anchors() -> tuple[str, ...]:
 
 
 def group_names() -> dict[str, str]:
-    """Return the groups by name, each with its description; the default ones first."""
+    """Return the description of each group by name, default groups first."""
     data = _data()
     order = [*data["default"], *(name for name in data["group"] if name not in data["default"])]
     return {name: data["group"][name]["about"] for name in order}
 
 
 def default_groups() -> tuple[str, ...]:
-    """Return the groups that are collected by default."""
+    """Return the default groups."""
     return tuple(_data()["default"])
 
 
 def group(name: str, counters: ArchCounters) -> list[tuple[str, ...]]:
-    """Return a group's counters on an architecture; each tuple belongs in one pass.
+    """Return a group's counters on an architecture; the counters of a tuple belong in one pass.
 
     Raises:
-        CounterError: When there is no such group.
+        CounterError: When the group does not exist.
     """
     data = _data()["group"]
     if name not in data:
@@ -123,10 +123,10 @@ def group(name: str, counters: ArchCounters) -> list[tuple[str, ...]]:
 
 @cache
 def of_arch(arch: str) -> ArchCounters:
-    """Return the counters of an architecture (gfx942, or gfx942:sramecc+:xnack-).
+    """Return the counters of an architecture ("gfx942" or "gfx942:sramecc+:xnack-").
 
     Raises:
-        CounterError: When it is not an architecture, or has no table.
+        CounterError: When it is no architecture, or has no table.
     """
     match = _TARGET.fullmatch(arch)
     if match is None:

@@ -1,7 +1,7 @@
-"""Diagnose a pass from its exit status, its output and its files: one line per problem, with the remedy.
+"""Diagnose a pass from its exit status, output and files: one line per problem, with the remedy.
 
-Exit status 0 does not imply data, and a failure of the profiler looks like one of the application, so all evidence is
-combined. If that does not tell whose failure it is, the application is run once without the profiler.
+Exit status 0 does not imply data, and a profiler failure looks like an application failure, so all evidence is
+combined. If that does not show which of the two failed, the application is run once without the profiler.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _LOW_DISK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence about a pass that was run.
+    """The evidence about a completed pass.
 
     Attributes:
         tool: The profiler.
         of_pass: The requested pass.
         arch: The GPU's architecture.
-        ended: How the profiler ended.
+        ended: How the profiler process ended.
         text: Its output, stdout and stderr.
         arrived: The data in its files.
         hardware: The GPUs before the pass.
         torch_rocm: The ROCm release of the application's torch, or "".
         free_bytes: Free disk space.
-        control: How the application ended without a profiler, if that was tried.
+        control: How the application ended without a profiler, if that was run.
     """
 
     tool: Tool
@@ -67,9 +67,9 @@ class Evidence:
 
 
 def diagnose(evidence: Evidence) -> list[PassFinding]:
-    """Return the problems of a pass, the most informative first; empty if there are none."""
+    """Return the problems of a pass, the most informative first."""
     printed = list(_symptoms(evidence))
-    if _whole(evidence):  # then an alarming line is a mere warning, or the application's own output
+    if _whole(evidence):  # then an alarming line is only a warning, or output of the application
         printed = [msgspec.structs.replace(finding, level="warning", stops=False) for finding in printed]
     explained = any(finding.level == "error" for finding in printed)
     findings = [*printed, *_ending(evidence, explained=explained)]
@@ -86,14 +86,14 @@ def diagnose(evidence: Evidence) -> list[PassFinding]:
 
 
 def _whole(evidence: Evidence) -> bool:
-    """Whether the pass succeeded and wrote all requested counters."""
+    """Return whether the pass succeeded and wrote all requested counters."""
     has_all = all(evidence.arrived.has(name) for name in evidence.of_pass.counters)
     sampled = evidence.arrived.samples > 0 or not (evidence.of_pass.sampling or evidence.of_pass.traced)
     return evidence.ended.status == 0 and evidence.arrived.dispatches > 0 and has_all and sampled
 
 
 def needs_control(evidence: Evidence) -> bool:
-    """Whether only a run without the profiler can tell whose failure it is."""
+    """Return whether only a run without the profiler can show which of the two failed."""
     if evidence.ended.status == 0 or evidence.control is not None:
         return False
     return not any(finding.level == "error" for finding in _symptoms(evidence))
@@ -116,12 +116,12 @@ def _symptoms(evidence: Evidence) -> Iterator[PassFinding]:
 
 
 def _counters_in(text: str) -> list[str]:
-    """Return the distinct counters of a list printed by rocprofv3, without their devices."""
+    """Return the distinct counters in a list printed by rocprofv3, without their devices."""
     return list(dict.fromkeys(name.partition(":device=")[0] for name in text.split(", ")))
 
 
 def _ending(evidence: Evidence, *, explained: bool) -> Iterator[PassFinding]:
-    """Return the findings from its exit status, given how the application ends on its own."""
+    """Return the findings from the exit status, given how the application ends without a profiler."""
     ended, control = evidence.ended, evidence.control
     if ended.status == 0:
         return
@@ -169,7 +169,7 @@ def _ending(evidence: Evidence, *, explained: bool) -> Iterator[PassFinding]:
 
 
 def _data(evidence: Evidence, *, unknown: bool) -> Iterator[PassFinding]:
-    """Return the findings from its files: no data, too little, or zeros; ``unknown`` counters were reported already."""
+    """Return the findings from the files: no data, too little, or zeros; ``unknown`` counters are reported already."""
     arrived, of_pass, hardware = evidence.arrived, evidence.of_pass, evidence.hardware
     if arrived.unread:
         yield PassFinding("unread", f"reading the files failed ({arrived.unread})", "they are kept: please report it")
@@ -222,7 +222,7 @@ def _data(evidence: Evidence, *, unknown: bool) -> Iterator[PassFinding]:
 
 
 def _zeros(evidence: Evidence) -> Iterator[PassFinding]:
-    """Return the findings from counters that are 0 in all kernels."""
+    """Return the findings about counters that are 0 in all kernels."""
     arrived, hardware = evidence.arrived, evidence.hardware
     asked = [name for name in evidence.of_pass.counters if arrived.has(name)]
     live = [name for name in asked if _live(arrived, name)]
@@ -257,7 +257,7 @@ def _live(arrived: PassOutput, name: str) -> bool:
 
 
 def _release_clash(evidence: Evidence) -> str:
-    """Return the remedy if the profiler and the application's torch are of different ROCm releases, else ""."""
+    """Return the remedy if the profiler and the application's torch have different ROCm releases, else ""."""
     ours = ".".join(evidence.tool.rocm.split(".")[:2])
     if not evidence.torch_rocm or not ours or ours == evidence.torch_rocm:
         return ""

@@ -1,4 +1,4 @@
-"""Find AMD's installed profilers and their versions, and choose one."""
+"""Find AMD's installed profilers with their versions, and choose one."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PROGRAMS = {
     "rocprof": ("rocprof",),
     "rocprof-compute": ("rocprof-compute", "omniperf"),
 }
-# Version of rocprofiler-sdk -> ROCm release that has it (its CHANGELOG.md); 1.1.0 is also ROCm 7.2's.
+# Version of rocprofiler-sdk -> its ROCm release (from its CHANGELOG.md); ROCm 7.2 also has 1.1.0.
 _SDK_RELEASES = {"0.4": "6.2", "0.5": "6.3", "0.6": "6.4", "1.0": "7.0", "1.1": "7.1", "1.3": "7.13"}
-# PC sampling's methods by GPU, the better first, with the first ROCm release that has each
-# (source/docs/how-to/using-pc-sampling.rst and CHANGELOG.md of rocprofiler-sdk). It is documented for no Radeon.
+# PC-sampling methods by GPU, the better one first, with the first ROCm release that supports them
+# (source/docs/how-to/using-pc-sampling.rst and CHANGELOG.md of rocprofiler-sdk). None is documented for Radeon GPUs.
 _BOTH = {"stochastic": (7, 0), "host_trap": (6, 4)}
 METHODS = {"gfx90a": {"host_trap": (6, 4)}, "gfx942": _BOTH, "gfx950": _BOTH}
 _CDNA = re.compile(r"gfx(?:90[08a]|94\d|95\d)")
 _COMPUTE_RDNA = re.compile(
     r"gfx115[0-3]"
-)  # the only RDNA that released versions of rocprof-compute take (3.6 and later)
+)  # the only RDNA GPUs that released versions of rocprof-compute support (3.6 and later)
 # Printed by rocprof-compute before 3.6 and Omniperf for any command (verify_deps in src/rocprof-compute); some versions
 # exit with status 0.
 _LACKING = re.compile(r"\[ERROR\] [Tt]he '([^']+)' (?:package was not found|distribution does not meet)")
@@ -41,7 +41,7 @@ class NoProfilerError(RocattnError, RuntimeError):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """One installed profiler.
+    """An installed profiler.
 
     Attributes:
         name: rocprofv3, rocprofv2, rocprof or rocprof-compute (omniperf included).
@@ -50,7 +50,7 @@ class Tool(msgspec.Struct, frozen=True):
         rocm: The ROCm release it belongs to ("7.0.0"), or "".
         told_by: The source of the version.
         problem: Why it cannot be used, or "".
-        assumed: It is not installed; only its command lines are shown.
+        assumed: Whether it is not installed, so that only its command lines can be shown.
     """
 
     name: str
@@ -76,9 +76,9 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 def find_profilers(timeout_s: float = 20.0) -> list[Tool]:
-    """Return every installed profiler with its version, the newest kind first.
+    """Return all installed profilers with their versions, the newest kind first.
 
-    Searches PATH, ROCM_PATH, the ROCm packages of this Python and /opt/rocm*.
+    Searches PATH, ROCM_PATH, this Python's ROCm packages and /opt/rocm*.
     """
     places = os.pathsep.join(_places())
     programs_here = [
@@ -96,12 +96,12 @@ def choose(tools: list[Tool], arch: str, wanted: str = "") -> tuple[Tool, str]:
     """Return the profiler to use and the reason.
 
     Args:
-        tools: The installed ones (`find_profilers`).
+        tools: The installed profilers (`find_profilers`).
         arch: The GPU's architecture.
-        wanted: The name of the one to use, or "" for the best.
+        wanted: The name of the profiler to use, or "" for the best.
 
     Raises:
-        NoProfilerError: When none is usable; the message has the reason for each.
+        NoProfilerError: When none is usable; the message gives the reason for each.
     """
     by_name = {tool.name: tool for tool in tools}
     refused = {tool.name: why for tool in tools if (why := tool.problem or _unfit(tool, arch))}
@@ -133,7 +133,7 @@ def assume(text: str) -> Tool:
     """Return an assumed tool from NAME or NAME@ROCM, to show its command lines.
 
     Raises:
-        NoProfilerError: When there is no such profiler.
+        NoProfilerError: When the profiler does not exist.
     """
     name, _, rocm = text.partition("@")
     if name == "omniperf":
@@ -147,7 +147,7 @@ def assume(text: str) -> Tool:
 
 
 def identify(name: str, path: str, timeout_s: float = 20.0) -> Tool:
-    """Return a profiler with its version: from ``--version``, else ROCm's version file, else its ``--help``."""
+    """Return a profiler with its version from ``--version``, ROCm's version file or ``--help``, in this order."""
     answer = ask([path, "--version"], timeout_s=timeout_s)
     if answer is None:
         return Tool(name, path, problem="it does not start (is it for this processor, and executable?)")
@@ -171,10 +171,10 @@ def identify(name: str, path: str, timeout_s: float = 20.0) -> Tool:
 
 
 def bundled_rocm(program: str, timeout_s: float = 20.0) -> str:
-    """Return the ROCm release bundled with a Python's torch ("6.4"); "" if there is none.
+    """Return the ROCm release bundled with a Python's torch ("6.4"), or "".
 
-    A profiler of another release loads its own libraries into that process in addition to torch's, which causes an
-    abort, a hang or empty files.
+    A profiler of another release loads its own libraries into that process next to torch's, which causes an abort,
+    a hang or empty files.
     """
     path = shutil.which(program)
     if path is None or re.match(r"python[\d.]*$", Path(program).name) is None:
@@ -220,7 +220,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _unfit(tool: Tool, arch: str) -> str:
-    """Return why a profiler cannot be used on an architecture, or ""."""
+    """Return why a profiler does not support an architecture, or ""."""
     if tool.name == "rocprof-compute" and arch and not _CDNA.match(arch) and not _COMPUTE_RDNA.match(arch):
         return f"rocprof-compute does not support {arch}"
     if tool.name == "rocprof" and arch and not _CDNA.match(arch):
@@ -237,7 +237,7 @@ def _how_to_get(name: str) -> str:
 
 
 def _release_file(path: str) -> str:
-    """Return the version in the version file of a program's ROCm: "6.2.4" of "6.2.4-139"."""
+    """Return the version from the version file of a program's ROCm: "6.2.4" for "6.2.4-139"."""
     for root in dict.fromkeys((Path(path).resolve().parent.parent, Path(path).parent.parent)):
         try:
             release = re.match(r"\d+\.\d+(?:\.\d+)?", (root / ".info" / "version").read_text())
@@ -249,6 +249,6 @@ def _release_file(path: str) -> str:
 
 
 def _after(pattern: str, text: str) -> str:
-    """Return the version number that follows a pattern, or ""."""
+    """Return the version number after a pattern, or ""."""
     match = re.search(pattern + r"(\d+(?:\.\d+)+)", text)
     return match[1] if match else ""

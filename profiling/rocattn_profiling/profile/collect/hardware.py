@@ -1,7 +1,7 @@
-"""The GPUs as shown by the kernel: architecture, performance level, clocks, driver and permissions.
+"""Read the GPUs' state from the kernel: architecture, performance level, clocks, driver and permissions.
 
-Read from sysfs; if that shows no GPU (some containers), from amd-smi or rocm-smi, whose output is kept as it is. Needs
-no HIP runtime, and never changes a setting.
+The source is sysfs or, if that shows no GPU (some containers), amd-smi or rocm-smi, whose output is kept verbatim.
+Needs no HIP runtime, and never changes a setting.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rocattn_profiling.base.process import ask
 
 _AMD = "0x1002"
 _RDNA = re.compile(r"gfx1[0-2]\d\d")
-# At these levels the driver of Radeon GPUs gates the counters' clocks: everything but SQ_WAVES reads 0.
+# At these levels the driver of Radeon GPUs gates the counters' clocks: every counter except SQ_WAVES reads 0.
 GATED_LEVELS = ("auto", "low", "high")
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One GPU, in the order in which ROCR numbers them.
+    """A GPU, in ROCR's order.
 
-    ``performance_level`` and the clocks (MHz) are "" or 0 if the kernel does not show them.
+    ``performance_level`` and the clocks (MHz) are "" and 0 if the kernel does not report them.
     """
 
     arch: str
@@ -41,15 +41,15 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Hardware(msgspec.Struct, frozen=True):
-    """A snapshot of the GPUs, and a list of the missing information.
+    """A snapshot of the GPUs, with a list of missing information.
 
     Attributes:
         gpus: The GPUs.
         kernel: Release of the running kernel.
-        driver: Version of the amdgpu module, if it has its own.
-        kfd: "ok", "missing" or "no permission": the device file that ROCm opens.
+        driver: Version of the amdgpu module, if it states one.
+        kfd: State of the device file that ROCm opens: "ok", "missing" or "no permission".
         paranoid: /proc/sys/kernel/perf_event_paranoid, or None.
-        told_by: sysfs, amd-smi or rocm-smi, or "".
+        told_by: The source: sysfs, amd-smi or rocm-smi, or "".
         smi: Output of the smi tool (JSON), if sysfs shows no GPU.
         absent: One line per missing item.
     """
@@ -65,11 +65,11 @@ class Hardware(msgspec.Struct, frozen=True):
 
     @property
     def archs(self) -> tuple[str, ...]:
-        """The architectures, each once."""
+        """The distinct architectures."""
         return tuple(dict.fromkeys(gpu.arch for gpu in self.gpus if gpu.arch))
 
     def gated(self, arch: str) -> str:
-        """Return the performance level that keeps Radeon counters at 0 on GPUs of this architecture, or ""."""
+        """Return the current performance level if it keeps the counters of this architecture at 0, else ""."""
         if _RDNA.match(arch) is None:
             return ""
         levels = [gpu.performance_level for gpu in self.gpus if gpu.arch == arch]
@@ -104,9 +104,9 @@ def examine(root: Path = Path("/")) -> Hardware:
 
 
 def visible(hardware: Hardware, arch: str) -> str:
-    """Return the ROCR_VISIBLE_DEVICES that hides GPUs of other architectures; "" if there are none.
+    """Return the ROCR_VISIBLE_DEVICES that hides GPUs of other architectures; "" if all are of this one.
 
-    Applications use the first visible GPU, which may be the processor's integrated one.
+    Applications use the first visible GPU, which may be the CPU's integrated one.
     """
     chosen = [str(number) for number, gpu in enumerate(hardware.gpus) if gpu.arch == arch]
     return ",".join(chosen) if chosen and len(chosen) < len(hardware.gpus) else ""
@@ -139,7 +139,7 @@ def _gpus(root: Path) -> list[Gpu]:
 
 
 def _clock(path: Path) -> int:
-    """Return the clock that the driver marks as current, in MHz; 0 if none is."""
+    """Return the clock that the driver marks as current, in MHz, or 0."""
     match = re.search(r"(\d+)\s*M[Hh]z\s*\*", system_text(path))
     return int(match[1]) if match else 0
 
@@ -151,7 +151,7 @@ def _access(path: Path) -> str:
 
 
 def _ask_smi() -> tuple[Any, str]:
-    """Return clocks and performance level as printed by amd-smi or rocm-smi, and the name of the tool."""
+    """Return clocks and performance level printed by amd-smi or rocm-smi, and the tool's name."""
     for name, arguments in (
         ("amd-smi", ("metric", "--clock", "--perf-level", "--json")),
         ("rocm-smi", ("--showperflevel", "--showclocks", "--showdriverversion", "--json")),

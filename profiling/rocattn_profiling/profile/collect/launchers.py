@@ -1,6 +1,6 @@
-"""How each profiler is started: from a pass to one command line with its files and variables.
+"""Start each profiler: turn a pass into a command line with its files and variables.
 
-`LAUNCHERS` has an object per profiler. What differs between releases is taken from the profilers' own sources, named in
+`LAUNCHERS` has an object per profiler. Differences between releases are taken from the profilers' sources, named in
 each class.
 """
 
@@ -22,22 +22,22 @@ _SHELL_SAFE = re.compile(r"[\w@%+=:,./-]+")
 _PMC_OPTION = _ROCPD = (7, 0)  # first ROCm release of rocprofv3 with --pmc per pass, and with rocpd databases
 _OUTPUT_DIRECTORY, _OUTPUT_DIRECTORY_ROCM = (3, 7), (7, 14)  # first rocprof-compute with that option
 _KERNEL_FILTER = (6, 3)  # first rocprofv3 with --kernel-include-regex and --kernel-iteration-range
-_PLAIN = re.compile(r"\w+")  # what is the same as a regular expression and as a part of a name
+_PLAIN = re.compile(r"\w+")  # text that means the same as a regular expression and as part of a name
 _NOTE = "rocprof-compute plans its own passes and collects all its counters, whatever was asked for"
 
 
 class PathError(RocattnError, ValueError):
-    """Raised when a profiler cannot work with a path, because it puts it into a shell command without quotes."""
+    """Raised when a profiler would put a path unquoted into a shell command that the path would break."""
 
 
 class PassLaunch(msgspec.Struct, frozen=True):
-    """How one pass is started.
+    """How to start one pass.
 
     Attributes:
         argv: The command line.
-        env: Variables that are set for it.
-        files: Files that are written first: path below the pass's folder -> text.
-        folders: Folders that are made first, below the pass's folder.
+        env: Variables to set for it.
+        files: Files to write first: path below the pass's folder -> text.
+        folders: Folders to create first, below the pass's folder.
     """
 
     argv: tuple[str, ...]
@@ -47,19 +47,19 @@ class PassLaunch(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The command line as a shell takes it, preceded by its variables."""
+        """The command line in shell syntax, with its variables."""
         return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in self.env.items()), shlex.join(self.argv)])
 
 
 def refuse(tool: Tool, kernel: str, launches: str, gpu: int | None) -> None:
-    """Raise where a profiler cannot count only these kernels, launches of each, or this GPU.
+    """Raise if a profiler cannot count only these kernels, launches of each kernel, or this GPU.
 
-    rocprof 1 and rocprofv2 look for parts of names, and rocprof's ``range:`` counts the launches of all kernels
-    together (test/tool/tool.cpp of ROCm/rocprofiler); rocprof-compute hands ``-d`` to rocprofv3 from 3.0 on
+    rocprof 1 and rocprofv2 match parts of names, and rocprof's ``range:`` numbers the launches of all kernels
+    together (test/tool/tool.cpp of ROCm/rocprofiler); rocprof-compute passes ``-d`` to rocprofv3 since 3.0
     (profiler_rocprof_v3.py), before that to rocprof.
 
     Raises:
-        RocattnError: With what else can be done.
+        RocattnError: When it cannot; the message names an alternative.
     """
     later = "filter the report instead: rocattn report DIR"
     old = tool.name == "rocprof-compute" and re.match(r"[012]\.", tool.version) is not None
@@ -75,24 +75,24 @@ def refuse(tool: Tool, kernel: str, launches: str, gpu: int | None) -> None:
 
 
 class ProfilerLauncher(Protocol):
-    """One profiler."""
+    """A profiler."""
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The output formats it can be asked for, the default first."""
+        """The output formats it can write, the default first."""
         ...
 
     def plan(self, plan: PassPlan) -> PassPlan:
-        """Return the plan as this profiler carries it out."""
+        """Adapt the plan to this profiler."""
         ...
 
     def launch(
         self, tool: Tool, of_pass: ProfilerPass, command: tuple[str, ...], folder: Path, output_format: str
     ) -> PassLaunch:
-        """Return how to start a pass of a command, with everything it writes below a folder (absolute).
+        """Return how to start a pass of a command that writes everything below a folder (an absolute path).
 
         Raises:
-            PathError: When the folder's path would not survive the profiler's shell.
+            PathError: When the profiler's shell command would break the folder's path.
         """
         ...
 
@@ -101,12 +101,12 @@ class Rocprofv3:
     """rocprofv3 of ROCm 6.2 to 10: ``--pmc`` or an input file for counters, a kernel trace for the timing pass.
 
     From source/bin/rocprofv3.py of rocprofiler-sdk: releases before 7.0 take counters from a file (``-i``) with a
-    ``pmc:`` line per pass, and put that pass's files into ``pmc_1/``; from 7.0 on ``--pmc`` is a pass and the default
-    format is rocpd, so the format is always named. With a name without ``%pid%`` the second process of the application
-    overwrites the first one's files. ROCPROF_TMPDIR keeps its temporary files out of the working directory.
+    ``pmc:`` line per pass, and put that pass's files into ``pmc_1/``. From 7.0 on, ``--pmc`` is a pass and the default
+    format is rocpd, so the format is always stated. If the name lacks ``%pid%``, the application's second process
+    overwrites the first one's files. ROCPROF_TMPDIR keeps temporary files out of the working directory.
 
     From 7.0 on it sets up counters on every GPU of the machine, whatever ROCR_VISIBLE_DEVICES says, and up to 7.2 it
-    ends the application where one GPU has no counter definitions, such as the one inside a Ryzen (rocprofiler-sdk issue
+    ends the application if a GPU has no counter definitions, such as a Ryzen's integrated GPU (rocprofiler-sdk issue
     148, `construct_counter_collection_profile` in tool.cpp). ``NAME:device=N`` requests a counter on one GPU only.
     """
 
@@ -131,7 +131,7 @@ class Rocprofv3:
                 "--pc-sampling-unit", unit, "--pc-sampling-interval", str(of_pass.interval),
             )  # fmt: skip
             output = (*output[:-1], "csv")
-        elif of_pass.traced:  # what it writes of the trace itself has no format to choose
+        elif of_pass.traced:  # a thread trace has no choice of format
             where = ("--att-library-path", of_pass.decoder) if of_pass.decoder else ()
             counting, output = ("--kernel-trace", "--att", *where), (*output[:-1], "csv")
         elif not of_pass.counters:
@@ -155,11 +155,11 @@ class Rocprofv3:
 
 
 class Rocprof:
-    """rocprof version 1, of ROCm up to 6: wide CSV, one row per dispatch; the timing pass has time stamps only.
+    """rocprof version 1, up to ROCm 6: wide CSV, one row per dispatch; the timing pass has only timestamps.
 
-    bin/rpl_run.sh of ROCm/rocprofiler joins the command line, splits it at blanks and evaluates it again: arguments
-    with blanks, quotes or ``$`` do not arrive. The application is therefore started through a script. ``-d`` and ``-t``
-    name different folders, because the data is deleted when they are the same.
+    bin/rpl_run.sh of ROCm/rocprofiler joins the command line, splits it at spaces and evaluates it again, which breaks
+    arguments with spaces, quotes or ``$``, so the application is started through a script. ``-d`` and ``-t`` name
+    different folders, because the data is deleted if they are the same.
     """
 
     formats = ("csv",)
@@ -172,7 +172,7 @@ class Rocprof:
         self, tool: Tool, of_pass: ProfilerPass, command: tuple[str, ...], folder: Path, output_format: str
     ) -> PassLaunch:
         """Return the command line of one pass; raises `PathError`."""
-        del output_format  # it has one
+        del output_format  # it has only one
         _refuse_unquotable(folder)
         files = {RUN_SCRIPT: f"#!/bin/sh\nexec {shlex.join(command)}\n"}
         counters: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ class Rocprof:
 
 
 class Rocprofv2:
-    """rocprofv2, of ROCm up to 6: wide CSV through its file plug-in, named by process id when no name is given."""
+    """rocprofv2, up to ROCm 6: wide CSV through its file plug-in, named by process id if no name is given."""
 
     formats = ("csv",)
 
@@ -203,7 +203,7 @@ class Rocprofv2:
     ) -> PassLaunch:
         """Return the command line of one pass; raises `PathError`."""
         del output_format
-        _refuse_unquotable(folder)  # it tests `[ $2 ]` without quotes, but passes the application's arguments on well
+        _refuse_unquotable(folder)  # it tests `[ $2 ]` unquoted, but passes the application's arguments correctly
         files = {}
         counting: tuple[str, ...] = ("--kernel-trace",)
         if of_pass.counters:
@@ -217,17 +217,17 @@ class Rocprofv2:
 
 
 class RocprofCompute:
-    """rocprof-compute (Omniperf before ROCm 6.3): one pass for us, in which it runs the application 12 to 20 times.
+    """rocprof-compute (Omniperf before ROCm 6.3): a single pass, in which it runs the application 12 to 20 times.
 
     From src/argparser.py and CHANGELOG.md of rocprofiler-compute: ``-p`` names the folder up to 3.6, and
-    ``--output-directory`` from 3.7 (ROCm 7.14), which removed ``-p``. The roofline's micro-benchmarks are left out
+    ``--output-directory`` since 3.7 (ROCm 7.14), which removed ``-p``. The roofline's micro-benchmarks are disabled
     (``--no-roof``): they take minutes and are missing on some distributions.
     """
 
     formats = ("csv",)
 
     def plan(self, plan: PassPlan) -> PassPlan:
-        """Return a plan with the one pass that this profiler is for us."""
+        """Replace the plan's passes with a single one."""
         return msgspec.structs.replace(
             plan, passes=(ProfilerPass("workload", opaque=True),), notes=(*plan.notes, _NOTE)
         )
@@ -235,7 +235,7 @@ class RocprofCompute:
     def launch(
         self, tool: Tool, of_pass: ProfilerPass, command: tuple[str, ...], folder: Path, output_format: str
     ) -> PassLaunch:
-        """Return the command line of the one pass."""
+        """Return the command line of the single pass."""
         del output_format
         filters: tuple[str, ...] = ("-k", of_pass.kernel) if of_pass.kernel else ()
         filters += ("-d", *of_pass.launches.split(",")) if of_pass.launches else ()
@@ -272,12 +272,12 @@ LAUNCHERS: dict[str, ProfilerLauncher] = {
 
 
 def _filters(of_pass: ProfilerPass) -> str:
-    """Return the lines of an input file of rocprof 1 and rocprofv2 that choose kernels and a GPU."""
+    """Return the lines of a rocprof 1 or rocprofv2 input file that select kernels and a GPU."""
     kernel = f"kernel: {of_pass.kernel}\n" if of_pass.kernel else ""
     return kernel if of_pass.gpu is None else f"{kernel}gpu: {of_pass.gpu}\n"
 
 
 def _refuse_unquotable(folder: Path) -> None:
-    """Raise `PathError` when a path has characters that an unquoted shell word would not keep."""
+    """Raise `PathError` if a path contains characters that do not survive in an unquoted shell word."""
     if _SHELL_SAFE.fullmatch(str(folder)) is None:
         raise PathError(f"this profiler cannot write to {str(folder)!r}: use --out with letters, digits and ._-/ only")

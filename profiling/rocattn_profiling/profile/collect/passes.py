@@ -1,8 +1,8 @@
-"""Plan the passes that measure the requested counters: groups that fit the hardware, and one pass without counters.
+"""Plan the passes that measure the requested counters: groups that fit the hardware, plus one without counters.
 
-Profilers do not split counters over passes: too many of one block abort the application (rocprofv3: in the first
-dispatch). So counters are grouped here by the blocks' registers. Every pass repeats the anchor counters, so that it can
-be normalised by its own cycles and checked against the other passes. The plan is deterministic.
+Profilers do not split counters into passes: too many counters of one block abort the application (rocprofv3: at the
+first dispatch). So counters are grouped here by the blocks' registers. Every pass repeats the anchor counters, so it
+can be normalized by its own cycles and checked against the other passes. The plan is deterministic.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from rocattn_profiling.profile.metrics.definitions import definitions
 STATE, PASSES = "state.json", "passes"
 TIMING, SAMPLING, TRACE = "timing", "pc-sampling", "thread-trace"
 _TRACES = (7, 0)  # first ROCm release whose rocprofv3 traces instructions
-# Cycles, a power of two, as rocprof-compute's default; and microseconds. Less than that is a lot of data.
+# Cycles (a power of two, rocprof-compute's default) and microseconds. Shorter intervals produce a lot of data.
 _INTERVALS = {"stochastic": 1 << 20, "host_trap": 1000}
 _COUNTER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class ProfilerPass(msgspec.Struct, frozen=True):
-    """One run of the application: its counters, or none for the undisturbed timing run (a kernel trace).
+    """One run of the application with its counters, or without for the undisturbed timing run (a kernel trace).
 
-    ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute). ``devices`` are the indices of
-    the GPUs to count on; empty for all. ``sampling`` is the method of a pass that takes PC samples instead, every
-    ``interval`` cycles (stochastic) or microseconds (host_trap). ``traced`` marks a pass with a thread trace, and
+    ``opaque`` marks the single pass of a profiler that plans its own passes (rocprof-compute). ``devices`` are the
+    indices of the GPUs to count on; empty for all. ``sampling`` is the method of a pass that takes PC samples instead,
+    every ``interval`` cycles (stochastic) or microseconds (host_trap). ``traced`` marks a pass with a thread trace, and
     ``decoder`` is its decoder's folder, "" for ROCm's own. ``kernel`` (a regular expression) and ``launches``
-    ("2-10,15", of each kernel) say what is counted or traced, "" for all; ``gpu`` is the index of the only GPU to count
-    on.
+    ("2-10,15", of each kernel) select what to count or trace, "" for all; ``gpu`` is the index of the only GPU to
+    count on.
     """
 
     name: str
@@ -58,12 +58,12 @@ class ProfilerPass(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The counters that this pass is for, without the anchors."""
+        """The requested counters of this pass, without the anchors."""
         return tuple(name for name in self.counters if name not in anchors()) or self.counters
 
 
 class PassPlan(msgspec.Struct, frozen=True):
-    """The passes, and the requested names that are left out, with the reason."""
+    """The passes, and the requested names that were left out, with the reason."""
 
     arch: str
     wanted: tuple[str, ...]
@@ -81,11 +81,11 @@ def plan_passes(
         wanted: Names of groups (`group_names`), metrics (`metric_names`) and counters; empty means the default groups.
         arch: Like gfx942.
         release: The profiler's ROCm release; (0, 0) if unknown. Counters of groups and metrics that it does not have
-            are left out; counters named explicitly are requested anyway.
+            are left out; explicitly named counters are requested anyway.
         tool: The profiler's name.
 
     Raises:
-        CounterError: When a name is not a group, metric or counter here, or nothing is left to count.
+        CounterError: When a name is not a group, metric or counter here, or no counter is left.
     """
     counters = of_arch(arch)
     names = tuple(dict.fromkeys(wanted)) or default_groups()
@@ -132,17 +132,17 @@ def plan_passes(
 def sampling_pass(method: str, interval: int, arch: str, release: tuple[int, int], tool: str) -> ProfilerPass:
     """Return the pass that takes PC samples.
 
-    It is one of its own: kernels that are counted are serialised, and no release is known to do both at once.
+    The pass is separate: counted kernels are serialized, and no known release can count and sample at once.
 
     Args:
-        method: "stochastic", "host_trap", or "auto" for the better one that there is.
+        method: "stochastic", "host_trap", or "auto" for the better one available.
         interval: Cycles (stochastic; a power of two) or microseconds (host_trap) between samples; 0 for the default.
         arch: Like gfx942.
         release: The profiler's ROCm release; (0, 0) if unknown.
         tool: The profiler's name.
 
     Raises:
-        CounterError: When this GPU or this profiler does not have it.
+        CounterError: When this GPU or this profiler does not support it.
     """
     if tool != "rocprofv3":
         raise CounterError(f"{tool} takes no PC samples: rocprofv3 of ROCm 6.4 and later does")
@@ -162,15 +162,15 @@ def sampling_pass(method: str, interval: int, arch: str, release: tuple[int, int
 
 
 def trace_pass(release: tuple[int, int], tool: str, decoder: str = "") -> ProfilerPass:
-    """Return the pass that traces the instructions of the waves on one compute unit, in one launch of each kernel.
+    """Return the pass that traces the instructions of one compute unit's waves in one launch of each kernel.
 
     Args:
         release: The profiler's ROCm release; (0, 0) if unknown.
         tool: The profiler's name.
-        decoder: The folder of AMD's trace decoder; "" where ROCm's own ``lib`` has it.
+        decoder: The folder of AMD's trace decoder; "" if it is in ROCm's ``lib``.
 
     Raises:
-        NoProfilerError: When this profiler does not have it.
+        NoProfilerError: When this profiler does not support it.
     """
     if tool != "rocprofv3":
         raise NoProfilerError(f"{tool} traces no instructions: rocprofv3 of ROCm 7.0 and later does")
@@ -180,9 +180,9 @@ def trace_pass(release: tuple[int, int], tool: str, decoder: str = "") -> Profil
 
 
 def split(too_big: ProfilerPass) -> tuple[ProfilerPass, ProfilerPass] | None:
-    """Return two passes with half the counters each, or None if there is nothing to halve.
+    """Split a pass into two with half the counters each, or return None if that is impossible.
 
-    For hardware that takes fewer counters than its table says; both halves have the anchors.
+    Used if the hardware takes fewer counters than its table says; both halves keep the anchors.
     """
     wanted = too_big.wanted
     if len(wanted) < 2 or too_big.opaque:
@@ -196,7 +196,7 @@ def split(too_big: ProfilerPass) -> tuple[ProfilerPass, ProfilerPass] | None:
 
 
 def _known(name: str, counters: ArchCounters) -> str:
-    """Return the name if it is a counter of the architecture; otherwise raise with similar names."""
+    """Return the name if the architecture has this counter; otherwise raise, suggesting similar names."""
     if _COUNTER.fullmatch(name) is None:
         raise CounterError(f"{name!r} is not the name of a counter or a group: use letters, digits and _ only")
     if counters.has(name):
@@ -217,7 +217,7 @@ def metric_names() -> tuple[str, ...]:
 def of_metric(
     key: str, counters: ArchCounters, release: tuple[int, int] = (0, 0), tool: str = "rocprofv3"
 ) -> tuple[str, ...]:
-    """Return the counters of a metric's first formula that the architecture fully supports; () if there is none."""
+    """Return the counters of a metric's first formula that the architecture fully supports, or ()."""
     for names in definitions().counters(counters.arch).get(key, ()):
         if names and all(counters.has(name) and counters.in_release(name, release, tool) for name in names):
             return tuple(sorted(names))
@@ -227,7 +227,7 @@ def of_metric(
 def _splits(
     bundles: Iterable[tuple[str, ...]], anchor: tuple[str, ...], counters: ArchCounters
 ) -> list[tuple[str, ...]]:
-    """Return the bundles; those that do not fit into a pass with the anchors are split."""
+    """Return the bundles, splitting those that do not fit in a pass with the anchors."""
     parts: list[tuple[str, ...]] = []
     for bundle in bundles:
         part: tuple[str, ...] = ()
@@ -241,7 +241,7 @@ def _splits(
 
 
 def _pack(bundles: Iterable[tuple[str, ...]], anchor: tuple[str, ...], counters: ArchCounters) -> list[tuple[str, ...]]:
-    """Put each bundle into the first pass with room for it, else into a new one."""
+    """Put each bundle into the first pass with room for it, or else into a new pass."""
     passes: list[tuple[str, ...]] = []
     for bundle in bundles:
         for index, taken in enumerate(passes):

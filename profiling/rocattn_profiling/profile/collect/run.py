@@ -1,4 +1,4 @@
-"""Run the passes of a collection; failures are survived, recorded and reported."""
+"""Run the passes of a collection; a failure is recorded and reported, and the rest continues."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from rocattn_profiling.profile.collect.passes import PASSES, ProfilerPass, split
 from rocattn_profiling.profile.collect.symptoms import MISSING, OVER_SUBSCRIBED, UNKNOWN, PassFinding
 
 PLANS = "plans.jsonl"
-"""The log of the launch plans of a pass, if its application uses `rocattn`; the report looks for this name."""
+"""The log of a pass's launch plans, if its application uses `rocattn`; the report looks for this name."""
 _READ_BYTES = 1 << 20
 _GRACE_S = 10.0
 
 
 class Session:
-    """One collection in its folder.
+    """A collection and its folder.
 
     Args:
         job: What to run.
         out: The collection's folder.
         examine: Returns the state of the GPUs; called before and after.
-        resume: Continue the folder's collection.
+        resume: Whether to continue the collection in the folder.
         on_step: Called before and after each pass.
         grace_s: Time for a profiler to write its files after a timeout.
     """
@@ -60,10 +60,10 @@ class Session:
         self._stopped = ""
 
     def collect(self) -> store.Collection:
-        """Run the remaining passes and return the collection; ``profile.json`` is written in any case.
+        """Run the remaining passes and return the collection; always writes ``profile.json``.
 
         Raises:
-            RocattnError: When the folder cannot be used, or another collection uses it.
+            RocattnError: When the folder cannot be used, or another collection is using it.
         """
         try:
             result_folder(self.out.parent)
@@ -94,7 +94,7 @@ class Session:
         return collection
 
     def _one(self, of_pass: ProfilerPass, left_after: int) -> tuple[ProfilerPass, ...]:
-        """Run one pass, record its result, and return its halves if it over-subscribes the hardware."""
+        """Run one pass, record its result, and return its halves if it has too many counters for the hardware."""
         total = len(self._state.passes)
         self._on_step(Step(total - left_after - 1, total, of_pass.name))
         result = self._run(of_pass)
@@ -123,7 +123,7 @@ class Session:
             ended = self._start(launch.argv, folder, {**job.environment, **launch.env, **ours})
             text = _output(folder)
             shutil.rmtree(folder / "tmp", ignore_errors=True)
-            (folder / RUN_SCRIPT).unlink(missing_ok=True)  # it contains the command line with its secrets
+            (folder / RUN_SCRIPT).unlink(missing_ok=True)  # its command line contains secrets
             problems = scrub.scrub_folder(folder, self._secrets)
         except BaseException:  # interrupted: the files are incomplete and not scrubbed
             shutil.rmtree(folder, ignore_errors=True)
@@ -163,7 +163,7 @@ class Session:
         )
 
     def _control(self, folder: Path) -> Ended:
-        """Run the application without the profiler, to tell whose failure it is."""
+        """Run the application without the profiler, to find out which of the two failed."""
         inside = store.fresh_folder(folder / "without-profiler")
         try:
             ended = self._start(self.job.command, inside, self.job.environment)
@@ -218,7 +218,7 @@ class Session:
 
 
 def command_lines(job: store.Job, out: Path) -> list[tuple[ProfilerPass, PassLaunch]]:
-    """Return the command line of each pass; nothing is written or run."""
+    """Return the command line of each pass without writing or running anything."""
     collector = LAUNCHERS[job.tool.name]
     return [
         (
@@ -252,7 +252,7 @@ def _status(findings: list[PassFinding]) -> store.PassStatus:
 
 
 def _output(folder: Path) -> str:
-    """Return the output of a pass: the start and the end of each stream, and of the profiler's own logs."""
+    """Return the output of a pass: start and end of each stream and of the profiler's logs."""
     logs = [folder / "stderr.txt", folder / "stdout.txt", *sorted(folder.rglob("log.txt"))]
     return "\n".join(_ends_of(log) for log in logs)
 

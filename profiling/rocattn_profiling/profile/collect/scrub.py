@@ -1,14 +1,13 @@
-"""Removing secrets from what profilers write, before anything of it can be published.
+"""Remove secrets from profilers' output before any of it can be published.
 
-Nothing is guessed; what is removed is known:
+Nothing is guessed; only known items are removed:
 
-- environments and the machine's names, by the column or key that holds them: rocprofv3 stores both in rocpd databases
-  and JSON files;
+- environments and the machine's names, by column or key: rocprofv3 stores both in rocpd databases and JSON files;
 - in logs, settings and stored command lines: the values of the caller's secret variables and of the command's secret
   options.
 
-A secret that only the application knows is not recognised when it prints it. The rest of a results file, tables (CSV)
-and binary traces are not rewritten: `scrub_folder` reports a file that still contains a variable's secret value.
+A secret known only to the application is not recognized when it is printed. The rest of a results file, tables (CSV)
+and binary traces are not rewritten; `scrub_folder` reports files that still contain a variable's secret value.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SECRET = re.compile(
     r"(?:TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?|COOKIE|API_?KEY|_PASS|_PWD|(?<![^\W_])(?:KEY|AUTH|PAT))$",
     re.IGNORECASE,
 )
-_ADDRESS = re.compile(r"\w://([^/\s]+)@")  # to the last @: a password may contain one, too
+_ADDRESS = re.compile(r"\w://([^/\s]+)@")  # to the last @: a password may also contain one
 _BETWEEN_WORDS = re.compile(r"[\s,;&?'\"]+")
 _LEAST_SECRET = 6  # shorter values would match unrelated text
 _LONGEST_NAME = 60  # of a variable or an option, to its last character
@@ -47,10 +46,10 @@ _LARGEST_TEXT_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Secrets:
-    """Everything to remove.
+    """The values to remove.
 
     Attributes:
-        values: Of the caller's secret variables.
+        values: Values of the caller's secret variables.
         arguments: Values of the command's secret options.
     """
 
@@ -59,7 +58,7 @@ class Secrets:
 
 
 def secrets_of(environment: Mapping[str, str], command: Sequence[str] = ()) -> Secrets:
-    """Return the secrets that an environment and a command line state.
+    """Return the secrets in an environment and a command line.
 
     Values of fewer than six characters are left out, since they would match unrelated text.
     """
@@ -73,7 +72,7 @@ def secrets_of(environment: Mapping[str, str], command: Sequence[str] = ()) -> S
 
 
 def _is_secret(name: str) -> bool:
-    """Whether a variable or an option of this name has a secret value."""
+    """Return whether a variable or an option of this name has a secret value."""
     return _SECRET.search(name.replace("-", "_")) is not None
 
 
@@ -86,16 +85,16 @@ def _options(words: Sequence[str]) -> Iterator[str]:
 
 
 def scrub_text(text: str, secrets: Secrets) -> str:
-    """Return a log, or a command line, without any of the secrets."""
+    """Return a log or a command line without the secrets."""
     for value in sorted(secrets.values | secrets.arguments, key=lambda value: (-len(value), value)):
         text = text.replace(value, SCRUBBED)
     return text
 
 
 def scrub_folder(folder: Path, secrets: Secrets) -> list[str]:
-    """Scrub every file of a pass in place; return a line for each that was removed or still contains a secret.
+    """Scrub a pass's files in place; return a line for each file that was removed or still contains a secret.
 
-    A database or JSON file that cannot be read cannot be scrubbed either: it is deleted, because it may hold the
+    A database or JSON file that cannot be read cannot be scrubbed: it is deleted, because it may contain the
     environment.
 
     Raises:
@@ -123,7 +122,7 @@ def scrub_folder(folder: Path, secrets: Secrets) -> list[str]:
 
 
 def _holds(path: Path, values: frozenset[str]) -> bool:
-    """Whether a file contains one of these values."""
+    """Return whether a file contains one of these values."""
     if not values or not path.exists():
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -144,7 +143,7 @@ def _rewrite(path: Path, data: bytes, scrub: Callable[[str], str]) -> None:
 
 
 def _log(path: Path) -> bytes:
-    """Return a text file; of a very large one only the start and the end."""
+    """Return a text file, or only the start and the end of a very large one."""
     size, half = path.stat().st_size, _LARGEST_TEXT_BYTES // 2
     with path.open("rb") as file:
         if size <= _LARGEST_TEXT_BYTES:
@@ -155,14 +154,14 @@ def _log(path: Path) -> bytes:
 
 
 def _scrub_json(text: str, secrets: Secrets) -> str:
-    """Return JSON without environments, the machine's names and command lines' secrets; nothing else is even parsed.
+    """Remove environments, the machine's names and command lines' secrets from JSON, without parsing the rest.
 
     Raises:
-        ValueError: When an environment or a command line breaks off.
+        ValueError: When an environment or a command line is truncated.
     """
     pieces, at = [], 0
     for key in _KEY.finditer(text):
-        if key.start() >= at:  # else it is inside a value that is gone already
+        if key.start() >= at:  # otherwise it is inside a value that was removed
             value, end = _DECODER.raw_decode(text, key.end())
             is_command = key[1].lower() in _COMMANDS
             kept = _scrub_strings(value, secrets) if is_command else _EMPTY.get(type(value))
@@ -180,7 +179,7 @@ def _scrub_strings(value: Any, secrets: Secrets) -> Any:
 
 
 def _scrub_database(path: Path, secrets: Secrets) -> None:
-    """Scrub the process tables of a rocpd database, and rewrite the file so that no old page is left in it."""
+    """Scrub the process tables of a rocpd database, and rewrite the file so that no old page remains."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA secure_delete = ON")
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]

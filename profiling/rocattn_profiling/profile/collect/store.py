@@ -1,4 +1,4 @@
-"""The folder of a collection: its state, so that it can be resumed, and its result, ``profile.json``."""
+"""The folder of a collection: its state, for resuming, and its result, ``profile.json``."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ PassStatus = Literal["done", "partial", "failed", "split", "missing"]
 
 
 class ResumeError(RocattnError, RuntimeError):
-    """Raised when a folder's collection cannot be resumed with the present request."""
+    """Raised when a folder's collection cannot be resumed with the current request."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One collection: the application, the profiler and the passes.
+    """A collection's application, profiler and passes.
 
     Attributes:
         tool: The profiler.
@@ -45,10 +45,10 @@ class Job(msgspec.Struct, frozen=True):
         command: The application with its arguments.
         cwd: Its working directory.
         output_format: The profiler's format.
-        timeout_s: Limit of a pass.
+        timeout_s: Time limit per pass.
         environment: The application's environment.
         removed: Names of variables removed from the caller's environment.
-        torch_rocm: ROCm release of the torch that the command's Python has, or "".
+        torch_rocm: ROCm release of the torch in the command's Python, or "".
     """
 
     tool: Tool
@@ -64,7 +64,7 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """A hash of everything that must be equal for two collections' passes to be combined."""
+        """A hash of everything that must be equal to combine passes of two collections."""
         parts = (self.tool.path, self.tool.version, self.tool.rocm, self.plan.arch, self.plan.wanted, self.plan.passes)
         return hashlib.sha256(msgspec.json.encode((*parts, self.command, self.cwd, self.output_format))).hexdigest()
 
@@ -75,9 +75,9 @@ class PassOutput(msgspec.Struct, frozen=True):
     Attributes:
         files: The files with measurements, below the pass's folder.
         dispatches: Number of dispatches.
-        kernels: Number of different kernels.
+        kernels: Number of distinct kernels.
         counters: Counter -> number of dispatches in which it is not 0.
-        problems: The readers' problems, a line each.
+        problems: The readers' problems, one line each.
         samples: Number of PC samples.
         unread: Why the files could not be read at all, or "".
     """
@@ -91,7 +91,7 @@ class PassOutput(msgspec.Struct, frozen=True):
     unread: str = ""
 
     def has(self, counter: str) -> bool:
-        """Whether a counter is present, under its own name or that of its sum over instances."""
+        """Return whether a counter is present, under its own name or the name of its sum over instances."""
         plain = counter.removesuffix("_sum")
         return bool({counter, plain, f"{plain}_sum"} & self.counters.keys())
 
@@ -102,11 +102,11 @@ class PassResult(msgspec.Struct, frozen=True):
     Attributes:
         name: The pass's name, and that of its folder below ``passes``.
         status: done; partial (some counters are missing); failed; split (its halves are separate passes); missing (not
-            run).
+          run).
         counters: The requested counters; none for the timing pass.
         line: The command line, without secrets.
-        ended: How it ended, in words.
-        seconds: How long it ran.
+        ended: How it ended, as text.
+        seconds: Its run time.
         arrived: The contents of its files.
         findings: Its problems.
     """
@@ -122,7 +122,7 @@ class PassResult(msgspec.Struct, frozen=True):
 
 
 class CollectionState(msgspec.Struct, frozen=True):
-    """Everything needed to resume: the passes (after splits), and the results of those that were run."""
+    """The state needed to resume: the passes (after splits), and the results of those that were run."""
 
     schema: int
     key: str
@@ -130,7 +130,7 @@ class CollectionState(msgspec.Struct, frozen=True):
     results: dict[str, PassResult] = {}
 
     def left(self) -> tuple[ProfilerPass, ...]:
-        """Return the passes that have no data yet, in order."""
+        """Return the passes without data, in order."""
         have = {name for name, result in self.results.items() if result.status in {"done", "partial", "split"}}
         return tuple(of_pass for of_pass in self.passes if of_pass.name not in have)
 
@@ -145,7 +145,7 @@ class Collection(msgspec.Struct, frozen=True):
         tool: The profiler; ``why`` is the reason for it.
         arch: The GPU's architecture.
         wanted: The requested groups, metrics and counters.
-        left_out: Those that this GPU does not have, with the reason.
+        left_out: Requested names that this GPU does not have, with the reason.
         command: The application, without secrets.
         passes: The result of each pass.
         stopped: Why later passes were not run, or "".
@@ -153,10 +153,10 @@ class Collection(msgspec.Struct, frozen=True):
         removed: Names of variables removed from the environment.
         before: The GPUs at the start.
         after: The GPUs at the end.
-        not_compared: What was not measured: counters that are left out, and passes without all of theirs.
-        kernel: The kernels that were counted (a regular expression); "" for all.
-        launches: The launches of each that were counted; "" for all.
-        gpu: The index of the only GPU that was counted on; None for all.
+        not_compared: Parts that were not measured: counters left out, and incomplete passes.
+        kernel: The counted kernels (a regular expression); "" for all.
+        launches: The counted launches of each kernel; "" for all.
+        gpu: The index of the only counted GPU; None for all.
     """
 
     schema: int
@@ -183,7 +183,7 @@ class Collection(msgspec.Struct, frozen=True):
 
     @property
     def coverage(self) -> Coverage:
-        """How many passes have data, and what was not measured."""
+        """The number of passes with data, and the parts that were not measured."""
         return Coverage(compared=self.measured, not_compared=self.not_compared)
 
     @property
@@ -193,7 +193,7 @@ class Collection(msgspec.Struct, frozen=True):
 
 
 def not_measured(left_out: dict[str, str], passes: Sequence[PassResult], stopped: str) -> tuple[NotCompared, ...]:
-    """Return what a collection did not measure; a pass without all of its counters is needed."""
+    """Return what a collection did not measure; an incomplete pass counts as needed."""
     lacking = [NotCompared(what=name, code="not_countable", text=why) for name, why in left_out.items()]
     lacking += [
         NotCompared(what=f"pass {each.name}", code=each.status, text=each.ended or stopped, needed=True)
@@ -204,7 +204,7 @@ def not_measured(left_out: dict[str, str], passes: Sequence[PassResult], stopped
 
 
 def open_state(out: Path, job: Job, *, resume: bool) -> CollectionState:
-    """Return the initial state: the folder's own to resume it, else a fresh one.
+    """Return the initial state: the folder's state to resume it, else a new one.
 
     Without ``resume``, an earlier collection in the folder is moved to ``<folder>-earlier-N``.
 
@@ -279,7 +279,7 @@ def fresh_folder(folder: Path) -> Path:
 
 
 def _move_aside(out: Path) -> None:
-    """Move a collection into a new sibling folder; other files in its folder stay."""
+    """Move a collection into a new sibling folder; other files in the folder stay."""
     aside = next(
         folder
         for number in itertools.count(1)
@@ -287,7 +287,7 @@ def _move_aside(out: Path) -> None:
     )
     try:
         result_folder(aside)
-        for name in (PROFILE, PASSES, STATE):  # the state last: without it, the rest is not a collection
+        for name in (PROFILE, PASSES, STATE):  # the state last: a folder without it is not a collection
             if (out / name).exists():
                 (out / name).rename(aside / name)
     except OSError as error:

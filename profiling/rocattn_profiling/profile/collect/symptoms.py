@@ -1,7 +1,7 @@
-"""Findings, and the profilers' messages that lead to one.
+"""Findings, and the profilers' messages that indicate them.
 
 The messages are from rocprofiler-sdk (source/bin/rocprofv3.py, source/lib), rocprofiler version 1 (bin/rpl_run.sh,
-src/core/context.h) and rocprofiler-compute (src/utils); those known only from users' reports cite the report.
+src/core/context.h) and rocprofiler-compute (src/utils). Messages known only from users cite the report.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ UNKNOWN, MIXED = "unknown_counter", "mixed_rocm"
 
 
 class PassFinding(msgspec.Struct, frozen=True):
-    """One problem of a pass.
+    """A problem of a pass.
 
     Attributes:
-        code: For programs.
+        code: Identifier for programs.
         what: The problem.
         remedy: What to do.
-        level: An error means that the pass has no usable data.
-        stops: Later passes would fail in the same way.
+        level: "error" means that the pass has no usable data.
+        stops: Whether later passes would fail in the same way.
     """
 
     code: str
@@ -44,8 +44,8 @@ class PassFinding(msgspec.Struct, frozen=True):
 class Symptom:
     """A message and its finding; ``{1}`` in ``what`` is the pattern's first group.
 
-    ``of_arch``: that group is an architecture, and only messages about the profiled one count: rocprofv3 reports every
-    GPU of the machine.
+    ``of_arch``: the group is an architecture, and only messages about the profiled one count, since rocprofv3 reports
+    every GPU of the machine.
     """
 
     code: str
@@ -72,7 +72,7 @@ SYMPTOMS = (
     ),
     Symptom(
         UNKNOWN,
-        # At level fatal up to ROCm 6.3, a warning since.
+        # Fatal up to ROCm 6.3, a warning since then.
         rf"(?m)^F\d.*{_NOT_ALL}",
         "this profiler does not know all of the counters on {1}, and ends the application for it",
         "leave them out, or use rocprofv3 of ROCm 6.4 or later",
@@ -96,7 +96,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "arch_without_counters",
-        # ROCm 7.0 to 7.2: rocprofiler-sdk issue 148; mended by pull request 5294 of ROCm/rocm-systems. libstdc++ has
+        # ROCm 7.0 to 7.2: rocprofiler-sdk issue 148; fixed by pull request 5294 of ROCm/rocm-systems. libstdc++ uses
         # either name.
         rf"(?s){_NO_DEFINITIONS}.*(?:unordered_map|_Map_base)::at",
         "rocprofv3 has no counter definitions for {1}, a GPU of this machine, and ends the application for it",
@@ -104,7 +104,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "arch_without_counters",
-        # ROCm 6.2 and 6.3 examine every GPU, whatever ROCR_VISIBLE_DEVICES says.
+        # ROCm 6.2 and 6.3 examine every GPU and ignore ROCR_VISIBLE_DEVICES.
         r"error code \d+: Agent HW architecture is not supported",
         "a GPU of this machine has no counter definitions, and rocprofv3 ends the application for it",
         "use rocprofv3 of ROCm 6.4 or later; a GPU that is not meant can be switched off in the firmware's settings",
@@ -180,7 +180,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "aqlprofile_stops",
-        # Up to ROCm 7.2.0: issue 2169 of ROCm/rocm-systems, mended by its pull requests 2171 and, for 7.2, 3229.
+        # Up to ROCm 7.2.0: issue 2169 of ROCm/rocm-systems, fixed by its pull requests 2171 and, for 7.2, 3229.
         r"Error Calling hsa_iterate_agents: HSA_STATUS_ERROR:",
         "the profiler's library aqlprofile stops at a processor that it does not expect (an NPU, a gfx115x)",
         "use a rocprofv3 from after February 2026 (ROCm 7.12 has it); only counters need that library",
@@ -208,7 +208,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "trace_decoder",
-        # get_att_paths in rocprofv3.py, and att_lib_wrapper.cpp for one of another release or GPU.
+        # get_att_paths in rocprofv3.py, and att_lib_wrapper.cpp for a decoder of another release or GPU.
         r"rocprof-trace-decoder library path not found|Error loading decoder",
         "rocprofv3 finds no trace decoder that it can use",
         "install rocprof-trace-decoder (part of ROCm from 7.13 on), or name its folder in ROCPROF_ATT_LIBRARY_PATH",
@@ -244,7 +244,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "tool_usage",
-        # The application may use argparse, too, so the message must name the profiler.
+        # The application may also use argparse, so the message must name the profiler.
         r"(?m)(?:^(?:rocprof|omniperf)[\w .-]*: error: (?:unrecognized arguments|argument )"
         r"|Wrong option|Fatal error: Input file|conflicting value for)[^\n]*",
         "the profiler does not take our command line: its version is not what it seems",

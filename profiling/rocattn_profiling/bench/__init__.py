@@ -1,1 +1,1 @@
-"""``rocattn bench``: times of backends, side by side in fresh processes."""
+"""``rocattn bench``: time backends side by side in fresh processes."""

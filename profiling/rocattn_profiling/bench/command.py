@@ -98,7 +98,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure what was asked for and report it."""
+    """Measure the requested parts and report the results."""
     from rocattn_profiling.bench import view as bench_view
     from rocattn_profiling.bench.model import print_passes
     from rocattn_profiling.bench.parts import parts_of
@@ -130,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     more["unmeasured"] = [dict(zip(("suite", "backend", "reason"), each, strict=True)) for each in unmeasured]
     if arguments.json:
         emit_json(bench_view.as_json(session, records) | more)
-    if not arguments.no_store:  # last: a store that cannot be written must not hide what was measured
+    if not arguments.no_store:  # last: a store that cannot be written must not hide the measurements
         say(_store(session, records))
     say(f"bench: {coverage.compared} of {len(records)} results measured{'; ' * bool(gaps)}{gaps}")
     return _status(coverage, records)
@@ -139,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _measure_here(
     arguments: argparse.Namespace, settings: Settings, parts: list[SuitePart], shown: Progress, notes: list[str]
 ) -> tuple[BenchSession, list[tuple[str, list[Record]]]]:
-    """Measure the parts on this machine, one config after the other."""
+    """Measure the parts on this machine, one config at a time."""
     from rocattn_profiling.bench.session import BenchSession
 
     session = BenchSession(
@@ -153,7 +153,7 @@ def _measure_here(
 def _measure_on_fleet(
     arguments: argparse.Namespace, settings: Settings, parts: list[SuitePart], shown: Progress, notes: list[str]
 ) -> tuple[FleetSession, list[tuple[str, list[Record]]]]:
-    """Measure the parts on the machines of a cluster."""
+    """Measure the parts on a cluster."""
     session = bench_fleet.open_session(arguments, settings, parts, shown, notes)
     parts = _with_backends(parts, arguments, session.added_backends, gpu=bench_fleet.wants_gpus(arguments) > 0)
     with session, _keeping(session, parts):
@@ -189,7 +189,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 def _with_backends(
     parts: list[SuitePart], arguments: argparse.Namespace, added: list[str], *, gpu: bool
 ) -> list[SuitePart]:
-    """Return the parts with the backends to measure: the named ones, else the grid's, a GPU's, and the module's."""
+    """Return the parts with their backends: the named ones, or else the grid's, a GPU's and the module's."""
     from rocattn.backends import BACKENDS
     from rocattn_profiling.bench.launch import register_named
     from rocattn_profiling.bench.parts import DEFAULT_GRID
@@ -206,12 +206,12 @@ def _with_backends(
 
 
 def _named(arguments: argparse.Namespace) -> list[str]:
-    """Return the backends that were asked for by name."""
+    """Return the backends requested by name."""
     return list(dict.fromkeys(arguments.backend or []))
 
 
 def _has_gpu() -> bool:
-    """Whether the gpu backend works here, and on a GPU."""
+    """Return whether the gpu backend works here, on a real GPU."""
     from rocattn.backends import BACKENDS
 
     gpu = BACKENDS.get("gpu")
@@ -228,7 +228,7 @@ def _measure(session: BenchSession, part: SuitePart) -> list[Record]:
 
 
 def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
-    """Add the records to the checkout's asv store, or say in a line why not."""
+    """Add the records to the checkout's asv store, or print the reason why not."""
     if session.repo is None or session.commit is None:
         return "not added to the asv store: this rocattn does not run from a git checkout"
     if session.commit.dirty:
@@ -236,7 +236,7 @@ def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
     from rocattn_profiling.measure.machine import available_cores
     from rocattn_profiling.measure.settings import Settings
 
-    usual = Settings(threads=available_cores() if session.machine else 0)  # 0: what each job of a fleet was given
+    usual = Settings(threads=available_cores() if session.machine else 0)  # 0: the CPUs given to each job of a fleet
     if any(getattr(session.settings, name) != getattr(usual, name) for name in ("threads", "data", "seed", "warm")):
         return "not added to the asv store: its history has only normal data, seed 0, all available cores and no --warm"
     from rocattn_profiling.asv.store import AsvStore
@@ -257,7 +257,7 @@ def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
 
 
 def _not_of_the_history(record: Record) -> str:
-    """Return why a result has no place in the history of this repository's commits; "" if it has one."""
+    """Return why a result cannot join the history of this repository's commits, or ""."""
     from rocattn.backends import BACKENDS
     from rocattn_profiling.measure.stats import mostly_disturbed
     from rocattn_profiling.workloads.grids import GRIDS
@@ -273,5 +273,5 @@ def _not_of_the_history(record: Record) -> str:
 
 
 def _status(coverage: Coverage, records: list[Record]) -> int:
-    """Return the exit status that the epilog of ``--help`` promises."""
+    """Return the exit status documented in the epilog of ``--help``."""
     return coverage.status(failed=any(record.check is not None and not record.check.ok for record in records))

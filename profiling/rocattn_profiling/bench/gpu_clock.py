@@ -1,8 +1,8 @@
-"""Benchmarks on the GPU's own clock: an asv ``timer`` made of events, and attention ready to be called on the device.
+"""Benchmarks timed by the GPU's clock: an asv ``timer`` based on events, and attention prepared on the device.
 
-A sample is the time between an event before the timed launches and one behind them. Both, and the launches, are queued
-while the GPU is still busy with work that is not timed (`rocattn.gpu.backlog`), so that the host's launching is no part
-of the sample: with a cold cache that work overwrites the caches, with a warm one the same launches once more follow it.
+A sample is the time between an event before the timed launches and one after them. Events and launches are queued
+while the GPU is still busy with untimed work (`rocattn.gpu.backlog`), so a sample excludes the host's launch time. For
+a cold cache that work overwrites the caches; for a warm one it is followed by another, untimed copy of the launches.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
 
 RAMP_VARIABLE = "ROCATTN_GPU_RAMP_S"
 RAMP_S = 1.0  # clocks of an idle GPU take up to a second to rise (ROCm composable_kernel issue 1241, MI300)
-FLUSH_BYTES = 512 << 20  # twice MI300X's Infinity Cache of 256 MiB, which no property of a device tells
+FLUSH_BYTES = 512 << 20  # twice MI300X's Infinity Cache of 256 MiB, which no device property reports
 _BUS_ID_BYTES = 32
 _HOST_SAMPLES, _CALLS_A_SAMPLE = 9, 20
 
 
 class EventClock:
-    """The GPU's time in seconds, as asv's ``timer`` attribute wants it: called before and after the timed calls.
+    """The GPU's time in seconds for asv's ``timer`` attribute: called before and after the timed calls.
 
-    Only the time between two such calls counts: the clock stands still elsewhere.
+    Only the time between two such calls counts; otherwise the clock stands still.
 
     Args:
-        runtime: The device; the stand-in GPU, whose times mean nothing, has no such clock.
-        stream: The stream that the timed launches are queued on.
-        call: Queues them, once; benchmarks use `call`, which counts how often.
-        backlog: The untimed work on that stream, long enough to launch behind.
+        runtime: The device; the stand-in GPU, whose times mean nothing, is rejected.
+        stream: The stream of the timed launches.
+        call: Queues the launches once; benchmarks use the method `call`, which counts its calls.
+        backlog: Untimed work on that stream, long enough to hide the launching.
         sensors: Read while the timed work runs.
 
     Raises:
@@ -81,12 +81,12 @@ class EventClock:
         self._call()
 
     def __call__(self) -> float:
-        """Begin or end a timed stretch; return the seconds of all that have ended.
+        """Begin or end a timed interval; return the total seconds of all completed intervals.
 
-        A stretch that the GPU caught up with has the host's launching in it: its calls are queued and timed again.
+        If the GPU caught up with the host, the interval includes launch time: its calls are queued and timed again.
 
         Raises:
-            GpuError: When the GPU waits for the host whatever is in front (`Backlog.was_enough`).
+            GpuError: When the GPU waits for the host however long the backlog is (`Backlog.was_enough`).
         """
         start, stop = self._events
         self._open = not self._open
@@ -97,7 +97,7 @@ class EventClock:
             self._hip.event_record(stop, self._stream)
             if self._calls and not self._backlog.was_enough(start):
                 self._backlog.ahead_of(start, self._again)
-            if self._sensors is not None:  # now, while the GPU works: an idle one has other clocks
+            if self._sensors is not None:  # now, while the GPU is busy: its idle clocks differ
                 self._seen.append(self._sensors.read())
             self._seconds += self._hip.event_elapsed_ms(start, stop) / 1e3
         return self._seconds
@@ -114,19 +114,19 @@ class EventClock:
 
 
 class DeviceCase:
-    """One attention problem on the device, its inputs there already.
+    """An attention problem with its inputs on the device.
 
     Attributes:
-        clock: Times its calls.
+        clock: The timer of its calls.
 
     Args:
         config: The problem.
         inputs: Its arrays.
-        cold: Whether each call finds the caches overwritten.
+        cold: Whether the caches are overwritten before each call.
 
     Raises:
-        NotImplementedError: asv's word for skip: there is no GPU, or only the stand-in.
-        GpuError: The GPU fails.
+        NotImplementedError: Skips the benchmark in asv: there is no GPU, or only the stand-in.
+        GpuError: When the GPU fails.
     """
 
     def __init__(self, config: AttentionConfig, inputs: Inputs, *, cold: bool) -> None:
@@ -154,7 +154,7 @@ class DeviceCase:
         self._prepared.run(self._addresses, self._stream)
 
     def _ramp(self, seconds: float) -> None:
-        """Keep the GPU busy until its clocks are up; at least one call, which also compiles and loads."""
+        """Keep the GPU busy until its clocks have ramped up; at least one call, which also compiles and loads."""
         hip, end = self._prepared.runtime.hip, time.monotonic() + seconds
         while True:
             self._queue()
@@ -164,16 +164,16 @@ class DeviceCase:
 
 
 class HostCall:
-    """One call of the public function with arrays on the device: it queues kernels and waits for nothing.
+    """A call of the public function with arrays on the device: it queues kernels and does not wait.
 
-    On the stand-in GPU, whose kernels run within the launch, nothing is launched: what the host does is all there is.
+    On the stand-in GPU, whose kernels run inside the launch, nothing is launched, so only the host's work remains.
 
     Args:
-        config: The problem, forward.
+        config: A forward problem.
         inputs: Its arrays.
 
     Raises:
-        NotImplementedError: asv's word for skip: there is no device, nor the stand-in.
+        NotImplementedError: Skips the benchmark in asv: there is neither a device nor the stand-in.
     """
 
     def __init__(self, config: AttentionConfig, inputs: Inputs) -> None:
@@ -191,7 +191,7 @@ class HostCall:
         self._call = functools.partial(function, *tensors, **options)
         if self.runtime.device.is_stand_in:
             self.runtime.pool.exact, hip = False, self.runtime.hip
-            hip.launch = lambda words: 0  # type: ignore[method-assign]  # noqa: ARG005 - named as it is
+            hip.launch = lambda words: 0  # type: ignore[method-assign]  # noqa: ARG005 - same signature
         for _ in range(2):
             self._call()
 
@@ -199,24 +199,24 @@ class HostCall:
         packed = np.ascontiguousarray(array)
         made = DeviceArray(self.runtime, packed.shape, packed.dtype.name, self.runtime.index, 0)
         self.runtime.hip.copy_to_device(made.address, packed.ctypes.data, packed.nbytes, 0)
-        self.runtime.hip.stream_synchronize(0)  # before the packed copy goes
+        self.runtime.hip.stream_synchronize(0)  # before the packed copy is freed
         return made
 
     def __call__(self) -> None:
-        """Queue it."""
+        """Queue the call."""
         self._call()
 
     def wait(self) -> None:
-        """Wait for what was queued."""
+        """Wait for the queued work."""
         self.runtime.hip.stream_synchronize(0)
 
 
 def host_and_kernels_ns(config: AttentionConfig, inputs: Inputs) -> tuple[float, float]:
-    """Return what a call with arrays on the GPU costs the host, and how long its kernels take, in ns; medians.
+    """Return the median host time of a call with arrays on the GPU and the median time of its kernels, in ns.
 
     Raises:
-        NotImplementedError: There is no GPU.
-        GpuError: The GPU cannot be timed.
+        NotImplementedError: When there is no GPU.
+        GpuError: When the GPU cannot be timed.
     """
     backend, call, host = usable_gpu(), HostCall(config, inputs), []
     for _ in range(_HOST_SAMPLES):
@@ -234,10 +234,10 @@ def host_and_kernels_ns(config: AttentionConfig, inputs: Inputs) -> tuple[float,
 
 
 def _ramp_seconds() -> float:
-    """Return how long the GPU is kept busy first: ``ROCATTN_GPU_RAMP_S`` or a second.
+    """Return the GPU's ramp-up time in seconds: ``ROCATTN_GPU_RAMP_S``, or 1.
 
     Raises:
-        RocattnError: When that is not a time.
+        RocattnError: When the variable is not a time.
     """
     text = os.environ.get(RAMP_VARIABLE) or str(RAMP_S)
     try:
@@ -253,7 +253,7 @@ def usable_gpu() -> GpuBackend:
     """Return the GPU backend of a machine with a GPU.
 
     Raises:
-        NotImplementedError: There is none, or only the stand-in: its times must never be compared as a GPU's.
+        NotImplementedError: When there is no GPU, or only the stand-in, whose times must never be compared as a GPU's.
     """
     backend: GpuBackend = BACKENDS.get("gpu")  # type: ignore[assignment]  # the registry knows it by its base class
     answer = backend.available()
@@ -265,7 +265,7 @@ def usable_gpu() -> GpuBackend:
 
 
 def _upload(prepared: PreparedPlan, config: AttentionConfig, inputs: Inputs) -> dict[str, int]:
-    """Copy the inputs to the device, make room for the outputs, and return the addresses."""
+    """Copy the inputs to the device, allocate the outputs, and return the addresses."""
     runtime, plan = prepared.runtime, prepared.plan
     operands = inputs.operands(config)
     arrays = {
@@ -284,12 +284,12 @@ def _upload(prepared: PreparedPlan, config: AttentionConfig, inputs: Inputs) -> 
                 raise RocattnError(f"the plan reads {name}, which these inputs do not have")
             packed = np.ascontiguousarray(array)
             runtime.hip.copy_to_device(addresses[name], packed.ctypes.data, packed.nbytes, runtime.stream)
-            runtime.hip.stream_synchronize(runtime.stream)  # before the packed copy goes
+            runtime.hip.stream_synchronize(runtime.stream)  # before the packed copy is freed
     return addresses
 
 
 def flush_bytes(hip: Hip, index: int = 0) -> int:
-    """Return how many bytes are overwritten to empty the caches: twice the L2 cache that the device tells, or more."""
+    """Return the number of bytes that flush the caches: at least twice the L2 cache that the device reports."""
     try:
         try:
             properties = hip.call("hipGetDeviceProperties", index)
@@ -307,7 +307,7 @@ def _bus_id(hip: Hip, index: int = 0) -> str:
     try:
         try:
             bus_id = hip.call("hipDeviceGetPCIBusId", _BUS_ID_BYTES, index)
-        except TypeError:  # before hip-python 10 the caller brings the buffer
+        except TypeError:  # before hip-python 10 the caller passes the buffer
             bus_id = bytearray(_BUS_ID_BYTES)
             hip.call("hipDeviceGetPCIBusId", bus_id, _BUS_ID_BYTES, index)
     except GpuError:
@@ -318,14 +318,14 @@ def _bus_id(hip: Hip, index: int = 0) -> str:
 DRM = Path("/sys/class/drm")
 AMD = "0x1002"
 _CURRENT = re.compile(r"(\d+(?:\.\d+)?)\s*Mhz\s*\*", re.IGNORECASE)
-_HOTTEST = ("junction", "edge", "mem")  # temp*_label, the one to quote first
+_HOTTEST = ("junction", "edge", "mem")  # temp*_label, in order of preference
 
 
 class Sensors:
     """The sensors of one device.
 
     Args:
-        device: Its folder in sysfs, ``…/card0/device``.
+        device: The sysfs folder ``…/card0/device``.
     """
 
     def __init__(self, device: Path) -> None:
@@ -337,7 +337,7 @@ class Sensors:
         self._power = next((path for path in powers if path.is_file()), None)
 
     def read(self) -> dict[str, float]:
-        """Return sclk_mhz, mclk_mhz, power_w and temperature_c; 0 for what the device does not report."""
+        """Return sclk_mhz, mclk_mhz, power_w and temperature_c (°C); 0 for values the device does not report."""
         hottest = next((self._temperatures[name] for name in _HOTTEST if name in self._temperatures), None)
         return {
             "sclk_mhz": self._clock("sclk"),
@@ -347,7 +347,7 @@ class Sensors:
         }
 
     def _clock(self, name: str) -> float:
-        # The monitor reports the actual clock; the table of levels only the requested one.
+        # hwmon reports the actual clock, the table of levels only the requested one.
         if exact := _number(self._clocks.get(name)) / 1e6:
             return exact
         marked = _CURRENT.search(system_text(self.device / f"pp_dpm_{name}"))
@@ -358,11 +358,11 @@ def find_sensors(bus_id: str = "", drm: Path = DRM) -> Sensors | None:
     """Return the sensors of an AMD GPU.
 
     Args:
-        bus_id: Its place on the PCI bus ("0000:03:00.0"); without one the machine's only AMD GPU is taken.
-        drm: Where the kernel lists its cards.
+        bus_id: The PCI bus id ("0000:03:00.0"); if empty, the machine's only AMD GPU is used.
+        drm: The folder in which the kernel lists its cards.
 
     Returns:
-        None where there is no such GPU, or it is not clear which of several: no clock is better than the wrong one.
+        None if there is no such GPU, or the choice is ambiguous: no clock is better than the wrong one.
     """
     cards = [path for path in sorted(drm.glob("card*")) if re.fullmatch(r"card\d+", path.name)]
     devices = [card / "device" for card in cards if system_text(card / "device" / "vendor") == AMD]

@@ -1,7 +1,7 @@
-"""Backends on one config side by side in fresh processes: the parent's part, and that of the process.
+"""Run backends side by side on one config in fresh processes: the parent's part and the process's part.
 
-A process samples the backends in turns, compares their outputs with float64, reports and exits. One that a backend
-takes down is repeated without it. The protocol is that of `rocattn_profiling.measure.worker`.
+A process samples the backends in turns, compares their outputs with float64, reports and exits. If a backend crashes
+the process, it is repeated without that backend. `rocattn_profiling.measure.worker` defines the protocol.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 _START_AND_CHECK_S = 30.0
 _WARMUP_CALLS = 10
 _SETTLING_CALLS = 4
-_REST_S = 0.003  # in which the threads that one backend left waiting go to sleep (see `machine.thread_environment`)
-_LONG = 20  # a call that takes this many samples' least time needs no settling
-_ALL_ROWS = 1e30  # FLOPs: no problem is so large that its rows would be sampled
-_DOUBT = 4.0  # the largest error of all rows may be this much above that of the sampled ones
+_REST_S = 0.003  # lets waiting threads of the last backend go to sleep (see `machine.thread_environment`)
+_LONG = 20  # a call that takes this many times the minimum sample time needs no settling
+_ALL_ROWS = 1e30  # FLOPs: so many that no problem's rows are sampled
+_DOUBT = 4.0  # the largest error of all rows may be this many times that of the sampled rows
 _RESOLUTIONS = 1000  # a sample is at least this many ticks of the clock
 
 
 class StandardGpuBackend(GpuBackend):
-    """The standard path of the gpu backend under a name of its own, to be measured beside the flash kernels."""
+    """The gpu backend's standard path under a separate name, to compare it with the flash kernels."""
 
     name = GPU_STANDARD
-    priority = -1001  # never chosen but by its name
+    priority = -1001  # chosen only by name
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class StandardGpuBackend(GpuBackend):
 
 
 def register_named(names: Iterable[str]) -> None:
-    """Register what is a backend only when it is asked for by name: `StandardGpuBackend`."""
+    """Register `StandardGpuBackend`, which is available only by name."""
     if GPU_STANDARD in names and all(backend.name != GPU_STANDARD for backend in BACKENDS):
         BACKENDS.register(StandardGpuBackend())
 
@@ -74,16 +74,16 @@ class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         config: `AttentionConfig.to_dict`.
         backends: Names, sampled in turns.
-        data, seed: How inputs are made (`workloads.inputs.make_inputs`).
-        pos: Position of the launch; with the seed it sets the order of turns.
-        warmup_s: Warm-up of each backend ends after this time or ten calls; at least one call, four if they are short.
-        budget_s: Sampling goes on this long for each backend, within ``min_samples`` and ``max_samples``.
-        min_sample_ns: Calls are timed together until a sample takes at least this long.
-        copies: Copies of Q, K and V that calls take in turns, to find none of them in a cache.
-        check: Whether outputs are compared with float64.
-        module: Suite of the module workload that attention is measured in; "" for attention alone.
-        backend_module: Module that registers further backends when imported; "" for none.
-        library: Folder that rocattn must have been imported from: the parent's.
+        data, seed: Kind and seed of the inputs (`workloads.inputs.make_inputs`).
+        pos: Position of the launch; with the seed it determines the order of turns.
+        warmup_s: Each backend's warm-up ends after this time or ten calls; at least one call, four if they are short.
+        budget_s: Sampling time per backend, within ``min_samples`` and ``max_samples``.
+        min_sample_ns: Minimum time of a sample; short calls are timed together.
+        copies: Copies of Q, K and V that calls use in turns, so that none of them is in a cache.
+        check: Whether to compare outputs with float64.
+        module: Suite of the module workload around attention; "" for attention alone.
+        backend_module: Module that registers additional backends when imported; "" for none.
+        library: Folder that rocattn must be imported from: the parent's.
     """
 
     config: dict[str, Any]
@@ -104,7 +104,7 @@ class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendSamples(msgspec.Struct, kw_only=True):
-    """One backend's part of a report: its launch, or in ``failed`` why there is none."""
+    """A backend's part of a report: its launch, or in ``failed`` the reason why there is none."""
 
     backend: str
     launch: Launch | None = None
@@ -117,8 +117,8 @@ class Result(msgspec.Struct, kw_only=True):
     """The report of a process.
 
     Attributes:
-        series: One a backend.
-        failed: Why the launch could not even begin; empty if it did.
+        series: One per backend.
+        failed: Why the launch could not begin; empty if it did.
         log: The process's output, filled in by the parent.
     """
 
@@ -130,8 +130,8 @@ class Result(msgspec.Struct, kw_only=True):
 def _poison(outputs: tuple[Any, ...]) -> None:
     """Fill free memory of the outputs' sizes with NaN.
 
-    A backend that returns without writing its output would otherwise be handed the right answer that another backend
-    left in the same place.
+    Otherwise a backend that returns without writing its output could get memory with another backend's correct
+    result.
     """
     import numpy as np
 
@@ -141,13 +141,13 @@ def _poison(outputs: tuple[Any, ...]) -> None:
 
 
 class TurnSampler:
-    """Takes samples of several calls in random turns; a call that raises is dropped with its reason.
+    """Samples several calls in random turns; a call that raises is dropped with the reason.
 
     Args:
-        calls: One call of each backend, returning its output arrays.
+        calls: A call per backend that returns the output arrays.
         job: The limits.
         mark: Called with the name of the backend that is about to run.
-        restore: Restores the inputs and returns the names of those that had been written into.
+        restore: Restores the inputs and returns the names of those that were overwritten.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class TurnSampler:
         return [name for name, series in self.series.items() if not series.failed]
 
     def warm_up(self) -> None:
-        """Run each call until it is warm, note its peak memory, and settle how many calls make a sample."""
+        """Warm up each call, record its peak memory, and determine the number of calls per sample."""
         tick_ns = time.get_clock_info("perf_counter").resolution * 1e9
         wanted_ns = max(self.job.min_sample_ns, _RESOLUTIONS * tick_ns)
         for name in self.able:
@@ -179,7 +179,7 @@ class TurnSampler:
                 if not self._guarded(name, 1):
                     break
                 best = min(best, self._elapsed_ns)
-                # The first calls of a short one are far from its time: it needs a few to settle the number.
+                # The first runs of a short call are not representative: the number needs a few to settle.
                 if time.perf_counter() >= end and (calls >= _SETTLING_CALLS or best >= _LONG * wanted_ns):
                     break
             self.series[name].peak_rss_bytes = peak_rss_bytes()
@@ -193,7 +193,7 @@ class TurnSampler:
 
     def sample(self) -> None:
         """Take rounds of one sample of each backend until the budget or ``max_samples`` ends; poison the last."""
-        turns = random.Random(f"{self.job.seed} {self.job.pos}")  # noqa: S311 - an order of turns, not a secret
+        turns = random.Random(f"{self.job.seed} {self.job.pos}")  # noqa: S311 - order of turns, not a secret
         end = time.perf_counter() + self.job.budget_s * len(self.able)
         rounds, before = 0, ""
         while rounds < self.job.max_samples and self.able:
@@ -217,7 +217,7 @@ class TurnSampler:
                 return
 
     def _inspect(self, name: str) -> None:
-        """Note the inputs that the backend which just ran wrote into; the others get them as they were."""
+        """Record the inputs that the last backend overwrote, and restore them for the others."""
         self.written[name] = tuple(dict.fromkeys([*self.written.get(name, ()), *self._restore()]))
 
     def _take(self, name: str) -> None:
@@ -233,7 +233,7 @@ class TurnSampler:
         launch.samples_ns.append(self._elapsed_ns / launch.number)
 
     def _guarded(self, name: str, number: int) -> bool:
-        """Make ``number`` calls and keep the last output and the time of all; False, with the reason, if one raises."""
+        """Make ``number`` calls; keep the last output and the total time. If one raises, keep the reason; return False."""
         call, output = self._calls[name], ()
         self.mark(name)
         try:
@@ -241,7 +241,7 @@ class TurnSampler:
             for _ in range(number):
                 output = call()
             self._elapsed_ns = time.perf_counter_ns() - started
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises is its failure, not the bench's
+        except Exception as error:  # noqa: BLE001 - any exception is the backend's failure, not the bench's
             traceback.print_exc()
             self.series[name] = BackendSamples(backend=name, failed=describe(error))
             self.outputs.pop(name, None)
@@ -251,11 +251,11 @@ class TurnSampler:
 
 
 class Copies:
-    """Q, K and V of the inputs, and copies of them that lie one after the other.
+    """Q, K and V of the inputs, and consecutive copies of them in memory.
 
     Args:
         inputs: The inputs.
-        count: How many there are of each, the inputs' own included.
+        count: Number of each, including the inputs' own.
     """
 
     def __init__(self, inputs: Inputs, count: int = 1) -> None:
@@ -266,25 +266,25 @@ class Copies:
         self.refill()
 
     def refill(self) -> None:
-        """Give the copies the values of the inputs."""
+        """Copy the values of the inputs into the copies."""
         for further, array in zip(self._further, self._given, strict=True):
             further[...] = array
 
     def turns(self) -> Iterator[tuple[NDArray[Any], ...]]:
-        """Return (q, k, v) of one after the other without end, the inputs' own first."""
+        """Cycle through the (q, k, v) of all copies endlessly, starting with the inputs' own."""
         return itertools.cycle([self._given, *zip(*self._further, strict=True)])
 
 
 def calls_of(
     backends: Sequence[str], config: AttentionConfig, inputs: Inputs, copies: Copies | None = None
 ) -> dict[str, Callable[[], tuple[Any, ...]]]:
-    """Return a function for each backend that makes one call through the public API.
+    """Return a function per backend that makes one call through the public API.
 
     Args:
         backends: Names.
         config: The problem.
         inputs: Its inputs.
-        copies: Of Q, K and V, which forward calls take in turns.
+        copies: Copies of Q, K and V, used by forward calls in turns.
     """
     lengths = config.varlen is not None
     attention = rocattn.attention_varlen if lengths else rocattn.attention
@@ -305,7 +305,7 @@ def calls_of(
         out_and_lse: list[Any] = []
 
         def call() -> tuple[Any, ...]:
-            if not out_and_lse:  # the forward pass belongs to the warm-up of the backend that may fail in it
+            if not out_and_lse:  # a failure in the forward pass counts in this backend's warm-up
                 out_and_lse.extend(attention(inputs.q, inputs.k, inputs.v, backend=name, return_lse=True, **options))
             assert inputs.dout is not None
             q, k, v = inputs.q, inputs.k, inputs.v
@@ -320,17 +320,17 @@ def calls_of(
 def check_outputs(
     config: AttentionConfig, inputs: Inputs, outputs: dict[str, tuple[NDArray[Any], ...]], seed: int
 ) -> dict[str, Check]:
-    """Compare the outputs of each backend with float64, and with each other.
+    """Compare the outputs of each backend with float64 and with each other.
 
-    Of a large problem only a sample of rows is compared with float64. All of each output is compared with that of the
-    first backend, and if they differ by more than their errors explain, every row of both is compared with float64:
-    that shows which one is wrong, by the same rule.
+    For large problems only a sample of rows is compared with float64. Every complete output is compared with the first
+    backend's, and if they differ by more than their errors explain, all rows of both are compared with float64 by the
+    same rule, which shows which one is wrong.
 
     Args:
         config: The problem.
         inputs: Its inputs.
         outputs: By backend: (out,) or (out, lse), or (dq, dk, dv), in the config's layout and dtype.
-        seed: Of the sampling.
+        seed: Seed of the sampling.
     """
     from rocattn_profiling.workloads.accuracy import check_gradients, check_output
 
@@ -344,7 +344,7 @@ def check_outputs(
 
 
 def _differ(a: tuple[NDArray[Any], ...], b: tuple[NDArray[Any], ...], check_a: Check, check_b: Check) -> bool:
-    """Whether two backends' outputs differ by more than their errors in the sampled rows explain."""
+    """Return whether two backends' outputs differ by more than their errors in the sampled rows explain."""
     if check_a.rows_checked == check_a.rows or not (check_a.ok and check_b.ok):
         return False
     allowed = _DOUBT * (check_a.max_rel_error + check_b.max_rel_error)
@@ -352,7 +352,7 @@ def _differ(a: tuple[NDArray[Any], ...], b: tuple[NDArray[Any], ...], check_a: C
 
 
 def _relative_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Return the largest |a - b| over the largest |a|; a sequence at a time, to need little memory."""
+    """Return the largest |a - b| over the largest |a|, computed per sequence to save memory."""
     import numpy as np
 
     worst = largest = 0.0
@@ -368,9 +368,9 @@ def _relative_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
 def _prepare(
     job: LaunchJob, config: AttentionConfig
 ) -> tuple[dict[str, _Call], Callable[[_Outputs], dict[str, Check]], Callable[[], tuple[str, ...]]]:
-    """Return a function for each backend that makes one call, one that checks the outputs, and one for the inputs.
+    """Return a function per backend that makes one call, one that checks the outputs, and one that restores the inputs.
 
-    The last restores those that were written into; a module makes its own for each call.
+    A module makes its own inputs for each call.
     """
     if job.module:
         from rocattn_profiling.workloads import modules
@@ -394,7 +394,7 @@ def _prepare(
             for name in written:
                 given[name][...] = made[name]
         seen.update(written)
-        if seen:  # who wrote into the inputs once writes into the copies, too, in every call
+        if seen:  # a backend that overwrites inputs also overwrites the copies
             copies.refill()
         return written
 
@@ -402,7 +402,7 @@ def _prepare(
 
 
 def _checksum(array: NDArray[Any]) -> int:
-    return zlib.crc32(array.reshape(-1).view("uint8").data)  # without a copy: what is measured was estimated to fit
+    return zlib.crc32(array.reshape(-1).view("uint8").data)  # no copy: the memory estimate does not include one
 
 
 def perform(job: LaunchJob, mark: Callable[[str], None]) -> Result:
@@ -434,7 +434,7 @@ def perform(job: LaunchJob, mark: Callable[[str], None]) -> Result:
 
 
 def _host_and_kernels_ns(job: LaunchJob, config: AttentionConfig) -> tuple[float, float]:
-    """Return what a call costs the host beside its kernels' time; 0 where there is no GPU that can be timed."""
+    """Return the host time of a call and its kernels' time, in ns; 0 for both without a GPU that can be timed."""
     from rocattn_profiling.bench.gpu_clock import host_and_kernels_ns
     from rocattn_profiling.workloads.inputs import make_inputs
 
@@ -446,7 +446,7 @@ def _host_and_kernels_ns(job: LaunchJob, config: AttentionConfig) -> tuple[float
 
 @dataclass
 class BackendLaunches:
-    """The measurement of one backend; ``failed`` says why it is incomplete, ``log`` is the output of that process."""
+    """The measurement of a backend; ``failed`` is the reason if it is incomplete, ``log`` that process's output."""
 
     launches: list[Launch] = field(default_factory=list)
     check: Check | None = None
@@ -455,7 +455,7 @@ class BackendLaunches:
     log: str = ""
 
     def add(self, samples: BackendSamples, log: str) -> None:
-        """Add a process's launch of the backend, or its failure."""
+        """Add the backend's launch from a process, or its failure."""
         if samples.launch is None:
             self.failed, self.log = samples.failed, log
             return
@@ -476,10 +476,10 @@ def measure_side_by_side(
 ) -> dict[str, BackendLaunches]:
     """Measure backends on a config, or in a module around it, in ``settings.launches`` fresh processes.
 
-    Of Q, K and V there are so many ``copies``, which calls take in turns (`limits.cold_copies`).
+    Calls use ``copies`` copies of Q, K and V in turns (`limits.cold_copies`).
 
-    A backend that raises, crashes the process or hangs is dropped with its reason; the launch in which it took the
-    others down with it is repeated for them.
+    A backend that raises, crashes the process or hangs is dropped with the reason; a launch that it ended is repeated
+    for the others.
     """
     sides = {name: BackendLaunches() for name in backends}
     env = os.environ | thread_environment(threads)
@@ -498,7 +498,7 @@ def measure_side_by_side(
 
 
 def launch(job: LaunchJob, env: dict[str, str], timeout_s: float) -> Result | Crash:
-    """Do a sampling job in a fresh process and return its report; see `run_worker`."""
+    """Run a sampling job in a fresh process and return its report; see `run_worker`."""
     reply = run_worker(__name__, msgspec.json.encode(job), env, timeout_s)
     if isinstance(reply, Crash):
         return reply
@@ -529,7 +529,7 @@ def _launch_job(
 
 
 def _blame(sides: dict[str, BackendLaunches], outcome: Crash | Result) -> None:
-    """Mark the backend that was running as failed; all of them if the process failed outside of any."""
+    """Mark the running backend as failed, or all of them if the process failed outside of any backend."""
     culprit, reason = (outcome.backend, outcome.reason) if isinstance(outcome, Crash) else ("", outcome.failed)
     for name in [culprit] if culprit in sides else sides:
         sides[name].failed = reason if culprit in sides else f"outside any backend: {reason}"

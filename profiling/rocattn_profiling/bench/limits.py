@@ -1,15 +1,16 @@
-"""Measured ceilings of this machine, and whether a measurement fits in its memory and in the time limit.
+"""Measure this machine's ceilings, and check whether a measurement fits in its memory and the time limit.
 
-Ceilings judge attention. Each is the best of several tries at the thread count of the run, taken in a fresh process:
+Attention is compared with these ceilings. Each is the best of several tries at the run's thread count, in a fresh
+process:
 
-- ``gemm_tflops``: float32 matrix product of numpy's BLAS, 2 n^3 operations, the best of a few n.
+- ``gemm_tflops``: float32 matrix product of numpy's BLAS, 2 n^3 operations, the best of several n.
 - ``gemm_float64_tflops``: the same in float64.
-- ``memory_read_gbps``: bytes of an array far larger than the last-level cache that BLAS reads once (dot product and
-  matrix-vector product, the access of a decode step).
-- ``memory_copy_gbps``: bytes read plus bytes written by a copy of its first half to its second, each thread a slice.
+- ``memory_read_gbps``: bytes of an array far larger than the last-level cache, read once by BLAS (dot product and
+  matrix-vector product, the access pattern of a decode step).
+- ``memory_copy_gbps``: bytes read plus bytes written when copying its first half to its second, a slice per thread.
 
-``memory_gbps`` is the larger of the last two. They are what was reached, not the data sheet's: on a busy
-machine attention may exceed them a little. They are measured anew in every run and never taken from an earlier one.
+``memory_gbps`` is the larger of the last two. Ceilings are achieved rates, not the data sheet's: on a busy machine
+attention may exceed them slightly. Each run measures them again and never reuses an earlier run's.
 """
 
 from __future__ import annotations
@@ -39,33 +40,33 @@ if TYPE_CHECKING:
 
 _SMALLEST_ARRAY = 128 << 20
 _SIZES, _QUICK_SIZES = (256, 512, 1024, 2048), (256, 1024)
-"""n of the matrix products. On a busy machine only the smallest are over before another process gets the CPU: there
-1024 alone was a quarter of what 256 reached, and attention had 150 % of the ceiling."""
+"""n of the matrix products. On a busy machine only the smallest finish before another process gets the CPU: there
+1024 alone reached a quarter of the rate of 256, and attention exceeded that ceiling by 50 %."""
 _CACHES, _QUICK_CACHES = 4, 2
-"""Size of the array in last-level caches. The first touch of its pages takes longer than all that follows: a virtual
-machine of two cores may see a cache of 480 MiB."""
+"""Size of the array in units of the last-level cache. Touching its pages first takes longer than all the rest: a
+virtual machine with two cores may see a cache of 480 MiB."""
 _USUAL_CACHE = 32 << 20
 FEW_QUERIES = 16
-"""Of a sequence: more are a prompt, or a large part of one."""
+"""Query rows per sequence; more than this are a prompt, or a large part of one."""
 COLD_CACHES = 2
 _MOST_COPIES = 1 << 16
 _TIMEOUT_S = 120.0
 _MOST_TAKES, _MOST_DISTURBED = 6, 3
-_SWITCHES = "switches_per_s"  # involuntary ones, of a take
-_AGREEING = 0.95  # those of a quiet machine lie within 4 % of their mean
+_SWITCHES = "switches_per_s"  # involuntary context switches during a take
+_AGREEING = 0.95  # takes of a quiet machine are within 4 % of their mean
 
 
 def measure_ceilings(threads: int, *, quick: bool = False) -> dict[str, float]:
-    """Measure the ceilings in a fresh process with that many threads.
+    """Measure the ceilings in fresh processes with this many threads.
 
     Args:
         threads: Threads that BLAS and the copy may use.
-        quick: Fewer sizes and tries: about a second.
+        quick: Whether to use fewer sizes and tries: about one second.
 
     Returns:
-        The numbers of the module's docstring, by name: the best of as many processes as it takes until two agree that
-        other processes left alone; `DISTURBED_CEILINGS` besides if there are no such two, as two may agree, too, that
-        were of one bad moment.
+        The numbers of the module docstring, by name: the best over the processes run until two undisturbed ones agree.
+        If there are no such two, `DISTURBED_CEILINGS` is added, since two disturbed processes may agree on a number
+        that is too low.
 
     Raises:
         RocattnError: When the process fails; the message quotes its error.
@@ -81,7 +82,7 @@ def measure_ceilings(threads: int, *, quick: bool = False) -> dict[str, float]:
 
 
 def _agree(taken: Sequence[Mapping[str, float]]) -> bool:
-    """Whether the best two of each ceiling are about the same: what disturbs one makes it lower."""
+    """Return whether the best two takes of each ceiling are about equal: disturbances only lower a ceiling."""
     if len(taken) < 2:
         return False
     best = [sorted((each[name] for each in taken), reverse=True) for name in taken[0]]
@@ -98,7 +99,7 @@ def _take_ceilings(threads: int, *, quick: bool) -> dict[str, float]:
 
 
 def last_level_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Return the size of the largest cache that one core sees, in bytes; 0 when the system does not say."""
+    """Return the size of the largest cache of a core in bytes; 0 if unknown."""
     sizes = []
     for path in caches.glob("index*/size"):
         text = path.read_text().strip()
@@ -109,21 +110,21 @@ def last_level_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cac
 
 
 def few_queries(config: AttentionConfig) -> bool:
-    """Whether it is a decode step, or nearly: a forward pass over so few queries that its reads decide its time."""
+    """Return whether this is like a decode step: a forward pass with so few queries that reads dominate its time."""
     queries = config.seq_q if config.varlen is None else max((q for q, _ in config.varlen.lengths), default=0)
     return config.direction == "forward" and 0 < queries <= FEW_QUERIES and config.kv_bytes > 0
 
 
 def cold_copies(config: AttentionConfig, cache_bytes: int, available_bytes: int) -> int:
-    """Return how many copies of Q, K and V calls must take in turns to find none of them in a cache; 1 for warm caches.
+    """Return how many copies of Q, K and V calls must use in turns so that none is in a cache; 1 for warm caches.
 
-    A pass over few queries does little with what it reads, so where that comes from decides its time; and between two
-    steps of one layer a model reads the caches of all others. A pass over many reads the same keys again and again.
+    A pass with few queries does little work per byte read, so the source of its data determines its time, and between
+    two steps of a layer a model reads all other layers' KV caches. A pass with many queries reads keys repeatedly.
 
     Args:
         config: The problem.
-        cache_bytes: Size of the last-level cache; 0 for unknown, which is taken for 32 MiB.
-        available_bytes: Memory that can be taken: more than a quarter is not.
+        cache_bytes: Size of the last-level cache; 0 (unknown) counts as 32 MiB.
+        available_bytes: Available memory, at most a quarter of which is used.
     """
     if not few_queries(config):
         return 1
@@ -133,7 +134,7 @@ def cold_copies(config: AttentionConfig, cache_bytes: int, available_bytes: int)
 
 
 def _best_rate(call: Callable[[], object], work: float, budget_s: float, tries: int) -> float:
-    """Return the largest work per second of at least ``tries`` calls, going on for ``budget_s``; one call warms up."""
+    """Return the highest work per second over at least ``tries`` calls and ``budget_s``, after one warm-up call."""
     call()
     best, count, end = float("inf"), 0, time.perf_counter() + budget_s
     while count < tries or time.perf_counter() < end:
@@ -160,7 +161,7 @@ def _gemm_tflops(dtype: str, sizes: tuple[int, ...], budget_s: float) -> float:
 
 
 def _memory_gbps(threads: int, budget_s: float, caches: int) -> tuple[float, float]:
-    """Return (read, copy) in GB/s of an array as large as so many last-level caches."""
+    """Return (read, copy) in GB/s for an array of this many last-level caches."""
     import numpy as np
 
     wanted = max(_SMALLEST_ARRAY, caches * (last_level_cache_bytes() or _USUAL_CACHE))
@@ -201,21 +202,21 @@ def _measured(threads: int, *, quick: bool) -> dict[str, float]:
 
 
 PROCESS_BYTES = 250_000_000
-"""A Python process with numpy and its BLAS threads' buffers, and the slices that the check works in."""
+"""A Python process with numpy, its BLAS threads' buffers, and the slices that the check uses."""
 SCORE_PASSES_BYTES = 40
-"""Traffic of a softmax that is not fused: five passes over float32 scores, each reading and writing them."""
+"""Traffic of an unfused softmax: five passes over float32 scores, each reading and writing them."""
 
 
 def gigabytes(count: float) -> str:
-    """Return bytes as people read them: ``21.0 GB``, below that ``35.1 MB``."""
+    """Format bytes: ``21.0 GB``, below that ``35.1 MB``."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def tensor_bytes(config: AttentionConfig, backends: int) -> int:
-    """Return the bytes of all tensors that a launch holds at once.
+    """Return the bytes of all tensors that a launch keeps in memory at once.
 
-    Inputs, the last outputs of each backend and the new ones of the running one, and what the check needs beside
-    them: the absolute values of a whole tensor, and one head's share in float64.
+    That is the inputs, each backend's last outputs, the running backend's new outputs, and the check's memory: the
+    absolute values of a whole tensor, and one head in float64.
     """
     inputs, outputs = _call_bytes(config)
     head = (inputs + outputs) * 8 // config.itemsize // max(1, config.batch * config.num_kv_heads)
@@ -223,7 +224,7 @@ def tensor_bytes(config: AttentionConfig, backends: int) -> int:
 
 
 def _call_bytes(config: AttentionConfig) -> tuple[int, int]:
-    """Return the bytes that a call reads and those that it writes."""
+    """Return the bytes that a call reads and the bytes that it writes."""
     inputs, outputs = config.q_bytes + config.kv_bytes + config.mask_bytes, config.out_bytes
     if config.direction == "backward":
         return inputs + config.out_bytes, outputs + config.q_bytes + config.kv_bytes
@@ -233,9 +234,9 @@ def _call_bytes(config: AttentionConfig) -> tuple[int, int]:
 def memory_problem(
     config: AttentionConfig, backend: Backend, backends: int, available_bytes: int, copies: int = 1
 ) -> str:
-    """Return why a backend does not fit in memory, or "", with so many copies of Q, K and V.
+    """Return why a backend with this many copies of Q, K and V does not fit in memory, or "".
 
-    On a GPU the workspace and a copy of the tensors are in the device's memory, and another copy is pinned here.
+    On a GPU, device memory contains the workspace and a copy of the tensors; another copy is pinned on the host.
     """
     workspace, kind = backend.workspace_bytes(config), "workspace"
     tensors = tensor_bytes(config, backends) + (copies - 1) * (config.q_bytes + config.kv_bytes)
@@ -254,10 +255,10 @@ def memory_problem(
 def estimate_call_s(
     config: AttentionConfig, ceilings: dict[str, float], extra_flops: int = 0, *, on_gpu: bool = False
 ) -> float:
-    """Return a rough time of one call of standard attention, in seconds: for deciding whether to begin, not to report.
+    """Estimate the time of one call of standard attention in seconds, to decide whether to begin; never reported.
 
-    All pairs (also the hidden ones) and what is timed beside attention at half of the matrix-product ceiling, and the
-    passes over the scores at the memory ceiling. Both are the CPU's: attention on a GPU counts nothing.
+    All pairs (including hidden ones) and the work timed along with attention run at half of the matrix-product ceiling,
+    the passes over the scores at the memory ceiling. Both ceilings are the CPU's: attention on a GPU counts as 0.
     """
     pairs = config.batch * config.num_heads * config.seq_q * config.seq_k
     products = 2 * (config.head_dim + config.head_dim_v) * (1.0 if config.direction == "forward" else 2.5)
@@ -272,7 +273,7 @@ def time_problem(needed_s: float, limit_s: float) -> str:
     """Return why a measurement takes too long, and how to allow it, or ""."""
     if needed_s <= limit_s:
         return ""
-    enough = math.ceil(1.5 * needed_s)  # the next run measures its ceilings anew
+    enough = math.ceil(1.5 * needed_s)  # the next run measures new ceilings
     needed = f"{needed_s:.0f}" if needed_s >= 10 else f"{needed_s:.2g}"
     return f"would take about {needed} s, the limit is {limit_s:g} s: raise it with --time-limit {enough}"
 

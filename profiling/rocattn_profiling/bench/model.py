@@ -1,4 +1,4 @@
-"""A model's passes, added up from its layers' records: time to first token and decoding speed, in tables and charts."""
+"""Add up a model's passes from its layers' records: time to first token and decoding speed, in tables and charts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class ModelPass(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         suite, backend: As in the records.
-        step: Whether it is one decode step; else a whole prompt.
-        length: Tokens of the prompt; of a step, tokens in the cache, the new one included.
+        step: True for a decode step, False for a whole prompt.
+        length: Tokens of the prompt; for a step, tokens in the cache, including the new one.
         layers: Attention layers passed.
-        p50_ns: Sum over layers of the median time: of a prompt, the time to first token.
+        p50_ns: Sum over layers of the median time; for a prompt, the time to first token.
         min_ns, p95_ns: Sums of each layer's fastest sample and 95th percentile.
-        tokens_per_s: Of a prompt, prompt tokens; of steps, new tokens of one sequence.
-        disturbed: Whether launches lost the CPU to other processes all the time.
-        machine: Where, if the records are of several places (`records.place_names`); else "".
+        tokens_per_s: Prompt tokens for a prompt; new tokens of one sequence for steps.
+        disturbed: Whether launches constantly lost the CPU to other processes.
+        machine: The place, if the records are from several places (`records.place_names`); else "".
     """
 
     suite: str
@@ -54,10 +54,10 @@ class ModelPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def passes(records: Iterable[Record]) -> list[ModelPass]:
-    """Return every pass whose layers were all measured in one place: by place, prompts first, by length and backend.
+    """Return the passes with all layers measured in one place, sorted by place, prompts first, length and backend.
 
-    A pass with a layer that was skipped (for its size, or because a backend failed) is left out: a sum without it
-    would be too small. Times of two machines are never added up.
+    A pass with a skipped layer (too large, or its backend failed) is left out, since its sum would be too small.
+    Times from different machines are never added up.
     """
     groups: dict[tuple[str, str, bool, int, str], list[Record]] = defaultdict(list)
     places = by_place(record for record in newest(records) if record.layers)
@@ -69,7 +69,7 @@ def passes(records: Iterable[Record]) -> list[ModelPass]:
     layers_of: dict[tuple[str, bool, int], dict[str, int]] = defaultdict(dict)
     for (_, suite, step, length, _), members in groups.items():
         layers_of[suite, step, length] |= {record.label: record.layers for record in members}
-    whole: dict[str, int] = defaultdict(int)  # every pass of a model has all of its layers, wherever they were measured
+    whole: dict[str, int] = defaultdict(int)  # every pass has all layers of the model, wherever they were measured
     for (suite, *_), of_pass in layers_of.items():
         whole[suite] = max(whole[suite], sum(of_pass.values()))
     complete = []
@@ -101,7 +101,7 @@ def _pass(
 
 
 def print_passes(records: Sequence[Record]) -> dict[str, Any]:
-    """Print the passes as tables; return them as JSON-ready values."""
+    """Print the passes as tables, and return them as JSON-ready values."""
     complete = passes(records)
     backends = list(dict.fromkeys(record.backend for record in records))
     for step, title in ((False, "time to first token"), (True, "decoding, tokens/s of one sequence")):
@@ -129,7 +129,7 @@ class ModelView:
         layers: Its attention layers.
         note: What the numbers do not include.
         rows: (tokens, passes of a prompt by backend, decode steps by backend), by length.
-        charts: Of time to first token, and of decoding, where there are two lengths or more.
+        charts: Time to first token and decoding speed, if there are at least two lengths.
     """
 
     layers: int
@@ -139,11 +139,11 @@ class ModelView:
 
 
 def model_view(records: Iterable[Record], backends: Sequence[str]) -> ModelView | None:
-    """Return the view of one suite's records; None if no pass of a model is whole.
+    """Return the view of a suite's records; None if no pass of a model is complete.
 
     Args:
-        records: Of each suite.
-        backends: All of the report, in the order of their colours.
+        records: Records by suite.
+        backends: All backends of the report, in color order.
     """
     complete = passes(records)
     if not complete:
@@ -186,7 +186,7 @@ def _chart(chosen: Sequence[ModelPass], backends: Sequence[str], *, step: bool) 
 
 
 def _value(each: ModelPass) -> ChartPoint:
-    """Return a point with its tooltip; the bar reaches over the sums of fastest samples and of 95th percentiles."""
+    """Return a point with its tooltip; its bar spans from the sum of fastest samples to the sum of 95th percentiles."""
     text = f"{each.backend}, {each.length} tokens, {each.layers} layers: {quantity(each.p50_ns / 1e9, 'seconds')}"
     text += f", {digits(each.tokens_per_s)} tokens/s"
     if each.step:

@@ -1,4 +1,4 @@
-"""The parts of a bench, one suite each: grids, one shape, attention modules or a model's file."""
+"""Split a bench into parts, one suite each: grids, one shape, attention modules or a model's file."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 CUSTOM = "custom"
 DEFAULT_GRID = "inference"
 LENGTHS, QUICK_LENGTHS = (128, 512, 2048), (128, 512)
-"""Lengths of a model's prompts."""
+"""Prompt lengths of a model."""
 
 
 @dataclass(frozen=True)
 class SuitePart:
-    """One grid, module or model, or the shape of the command line, with its configs and backends.
+    """A grid, module or model, or the shape from the command line, with its configs and backends.
 
     Attributes:
-        suite: Of the records.
+        suite: Suite of the records.
         configs: The problems to measure.
         backends: Names of backends.
-        facts_of: Further facts for the records of a config; None for none.
+        facts_of: Additional facts for a config's records; None for none.
     """
 
     suite: str
@@ -50,12 +50,12 @@ class SuitePart:
 
 
 def parts_of(arguments: argparse.Namespace) -> list[SuitePart]:
-    """Return the parts that the command line selects, with each grid's own backends.
+    """Return the parts that the command line selects, with each grid's default backends.
 
     Raises:
-        CommandError: When options do not fit.
+        CommandError: When options conflict.
         RocattnError: When a model's file cannot be read or lacks a key.
-        ConfigError: When there is no such grid or module, or sizes contradict each other.
+        ConfigError: When a grid or module does not exist, or sizes contradict each other.
     """
     shape = given(arguments)
     mode = next((name for name in ("grid", "modules", "model") if getattr(arguments, name)), "")
@@ -78,11 +78,11 @@ def parts_of(arguments: argparse.Namespace) -> list[SuitePart]:
 
 
 def _module_parts(arguments: argparse.Namespace) -> list[SuitePart]:
-    """Return a part for each workload of the modules asked for.
+    """Return a part for each workload of the requested modules.
 
     Raises:
-        ConfigError: When there is no such module.
-        CommandError: When options are given that modules do not have.
+        ConfigError: When the module does not exist.
+        CommandError: When options do not apply to modules.
     """
     for name in ("layout", "q_dtype", "kv_dtype"):
         if getattr(arguments, name):
@@ -109,11 +109,11 @@ def _module_parts(arguments: argparse.Namespace) -> list[SuitePart]:
 
 
 def _model_parts(arguments: argparse.Namespace) -> list[SuitePart]:
-    """Read the file, print a summary of it, and return its part.
+    """Read the file, print a summary, and return its part.
 
     Raises:
         RocattnError: When the file cannot be read or lacks a key.
-        CommandError: When options do not fit.
+        CommandError: When options conflict.
     """
     if arguments.direction != "forward":
         raise CommandError("a model is measured forward only: leave out --direction backward")
@@ -154,7 +154,7 @@ def _lengths(arguments: argparse.Namespace, model: Model) -> list[int]:
 
 
 def _say_what_it_is(model: Model) -> None:
-    """Print a summary of the model in a few lines."""
+    """Print a short summary of the model."""
     kinds: dict[str, int] = {}
     for layer in model.layers:
         dims = f"{layer.head_dim}" if layer.head_dim == layer.head_dim_v else f"{layer.head_dim}/{layer.head_dim_v}"

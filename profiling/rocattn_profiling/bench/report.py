@@ -1,4 +1,4 @@
-"""The bench report: records as tables, speed-ups and charts, and the filters with which templates show them."""
+"""The bench report: records as tables, speedups and charts, and the templates' filters."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 BASELINE = "cpu"
-"""Of a config without it, the standard path of the GPU is."""
+"""Without it, the GPU's standard path is the baseline of a config."""
 CHARTS = 6
-"""Most charts per grid; those with the most points are kept, and the page says how many were left out."""
+"""Maximum number of charts per grid; those with the most points are kept, and the page states how many are omitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured record with its numbers; ``speedup`` is against the baseline backend of the same config."""
+    """A measured record with its numbers; ``speedup`` is relative to the config's baseline backend."""
 
     record: Record
     config: AttentionConfig
@@ -59,7 +59,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Whether the speed-up's interval leaves 1: "faster", "slower", "same" or "undecided"."""
+        """The speedup's interval relative to 1: "faster", "slower", "same" or "undecided"."""
         if self.speedup is None or self.speedup.undecided:
             return "" if self.speedup is None else UNDECIDED
         return "faster" if self.speedup.low > 1 else "slower" if self.speedup.high < 1 else "same"
@@ -71,17 +71,17 @@ class Row:
 
     @property
     def error_ratio(self) -> float | None:
-        """The error against float64 over that of the naive program; None where that is 0 or nothing was checked."""
+        """The error relative to float64 over the naive program's; None if that is 0 or nothing was checked."""
         check = self.record.check
         return check.max_abs_error / check.naive_max_abs_error if check and check.naive_max_abs_error else None
 
 
 @dataclass(slots=True)
 class Group:
-    """One suite in one place: its rows by config then backend, what was skipped, charts of time against length.
+    """A suite in one place: its rows by config and backend, skipped records, and charts of time over length.
 
-    ``name`` is the suite's and, where several places were measured, the place's; ``model`` are the passes of a model,
-    which has charts of its own.
+    ``name`` is the suite's name, plus the place's if several places were measured; ``model`` is a model's passes, which
+    have separate charts.
     """
 
     name: str
@@ -93,14 +93,14 @@ class Group:
     model: ModelView | None = None
 
     def why_not(self, label: str, backend: str) -> str:
-        """Why a backend has no row for a config: the record's reason, or "" when nobody asked for it."""
+        """Return why a backend has no row for a config: the record's reason, or "" if it was not requested."""
         reasons = (r for r in self.skipped if r.label == label and r.backend == backend)
         return next((r.why_not for r in reasons), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A place that records are from: the name that no other has, its machine, and its measured ceilings."""
+    """A place with records: a unique name, its machine, and its measured ceilings."""
 
     name: str
     place: Place
@@ -114,13 +114,13 @@ class Measured:
 
 @dataclass(slots=True)
 class BenchReport:
-    """Everything the templates show.
+    """The data for the templates.
 
     Attributes:
-        backends: In the order that gives them their colours.
-        launches, disturbed: Process launches, and those that lost the CPU to other processes over and over.
+        backends: In color order.
+        launches, disturbed: Process launches, and those that repeatedly lost the CPU to other processes.
         wrong: Records whose output broke the accuracy rule.
-        command: How to measure the same again.
+        command: The command that repeats the measurement.
     """
 
     groups: list[Group]
@@ -139,12 +139,12 @@ class BenchReport:
 
 
 def build(records: Iterable[Record]) -> BenchReport:
-    """Compute the report of records; a repeated measurement replaces the earlier one of the same place.
+    """Build the report of records; a repeated measurement replaces the earlier one from the same place.
 
-    Nothing is compared, charted or added up across places: each suite is a group of its own in each of them.
+    Nothing is compared, charted or added up across places: each suite is a separate group in each place.
 
     Raises:
-        RocattnError: When there is no record.
+        RocattnError: When there are no records.
     """
     kept = newest(records)
     if not kept:
@@ -206,7 +206,7 @@ def build(records: Iterable[Record]) -> BenchReport:
 
 
 def _ceilings(records: Iterable[Record]) -> dict[str, float]:
-    """Return the ceilings of the records of one place, the last measured ones."""
+    """Return the most recent ceilings in the records of one place."""
     return {name: value for record in records for name, value in record.ceilings.items()}
 
 
@@ -245,7 +245,7 @@ def reproduce(records: Sequence[Record], backends: Sequence[str]) -> str:
 
 
 def _joined_options(options: Iterable[str]) -> str:
-    """Return the options of modules as one; of several models, the first one's: each has a command of its own."""
+    """Return the combined options of modules, or those of the first model: each model needs a separate command."""
     options = list(options)
     modules = [option.split() for option in options if option.startswith("--modules ")]
     if not modules:
@@ -255,7 +255,7 @@ def _joined_options(options: Iterable[str]) -> str:
 
 
 def scaling_charts(rows: Sequence[Row], backends: Sequence[str]) -> list[Chart]:
-    """Return charts of time against sequence length, one for each set of other sizes that has two lengths or more."""
+    """Return charts of time over sequence length, one per set of other sizes with at least two lengths."""
     square = all(row.config.head_dim == row.config.seq_k for row in rows)
     variants: dict[str, list[Row]] = {}
     for row in rows:
@@ -304,19 +304,19 @@ def _against(base: Record | None, record: Record) -> Speedup | None:
         return None
     try:
         return speedup(base, record)
-    except RocattnError:  # the two share no launch: an interrupted run, nothing to compare
+    except RocattnError:  # no shared launch (an interrupted run): nothing to compare
         return None
 
 
 def speedup_text(value: Speedup | None) -> str:
-    """Return a speed-up with its interval ("1.42x [1.38, 1.46]"), or "undecided" where that means next to nothing."""
+    """Format a speedup with its interval ("1.42x [1.38, 1.46]"), or "undecided" if it is not meaningful."""
     if value is None or value.ratio is None:
         return "" if value is None else UNDECIDED
     return f"{digits(value.ratio)}x [{digits(value.low)}, {digits(value.high)}]"
 
 
 def interval_text(value: Speedup | None) -> str:
-    """Return what the tooltip of a speed-up says: why it is undecided, with the interval; "" of any other."""
+    """Return the tooltip of an undecided speedup: the reason and the interval; "" for any other."""
     if value is None or value.undecided is None:
         return ""
     return f"{digits(value.low)} to {digits(value.high)}: {value.undecided.line}"
@@ -374,12 +374,12 @@ def by_config(group: Group) -> list[tuple[str, dict[str, Row]]]:
 
 
 def best_rate(rows: Mapping[str, Row]) -> str:
-    """Return the highest rate of exact FLOPs among backends."""
+    """Return the highest rate of exact FLOPs among the backends."""
     return quantity(max(row.summary.tflops for row in rows.values()) * 1e12, "FLOP/s")
 
 
 def worst_error(rows: Mapping[str, Row]) -> str:
-    """Return the largest error as a multiple of the naive program's; "exact" where neither errs."""
+    """Format the largest error as a multiple of the naive program's; "exact" if both are 0."""
     if any(row.record.check and row.record.check.not_finite for row in rows.values()):
         return "NaN or inf"
     ratios = [ratio for row in rows.values() if (ratio := row.error_ratio) is not None]
@@ -389,12 +389,12 @@ def worst_error(rows: Mapping[str, Row]) -> str:
 
 
 def any_wrong(rows: Mapping[str, Row]) -> bool:
-    """Whether an output broke the accuracy rule."""
+    """Return whether an output broke the accuracy rule."""
     return any(row.wrong for row in rows.values())
 
 
 def ceiling(name: str, value: float) -> str:
-    """Return a measured limit in words ("gemm 0.09 TFLOP/s")."""
+    """Format a measured limit ("gemm 0.09 TFLOP/s")."""
     if name == DISTURBED_CEILINGS:
         return "disturbed by other processes"
     stem, _, unit = name.rpartition("_")
@@ -402,7 +402,7 @@ def ceiling(name: str, value: float) -> str:
 
 
 def of_ceiling(summary: Summary, name: str) -> str:
-    """Return a percentage of a measured limit: "gemm_pct" or "memory_pct" of a summary."""
+    """Format a percentage of a measured limit: "gemm_pct" or "memory_pct" of a summary."""
     pct = getattr(summary, name)
     return UNDECIDED if name in summary.undecided else "" if pct is None else digits(pct)
 
@@ -413,12 +413,12 @@ def notes(group: Group) -> list[str]:
 
 
 def winning(group: Group) -> list[str]:
-    """Return from which lengths flash attention wins, as the terminal says it."""
+    """Return the sequence lengths from which flash attention wins, in the terminal's words."""
     return winning_lines(row.record for row in group.rows)
 
 
 def speedup_notes(group: Group) -> list[str]:
-    """Return the lines of `notes` that are of speed-ups, for tables without shares of ceilings."""
+    """Return the lines of `notes` about speedups, for tables without percentages of ceilings."""
     return undecided_notes((), (row.speedup for row in group.rows))
 
 
@@ -427,7 +427,7 @@ def _legend(report: BenchReport) -> list[tuple[str, int]]:
 
 
 def prepare_templates() -> None:
-    """Give templates the filters for records."""
+    """Register the record filters for templates."""
     filters: dict[str, Callable[..., Any]] = {
         "speedup": speedup_text, "interval": interval_text, "by_config": by_config, "best_rate": best_rate,
         "worst_error": worst_error, "any_wrong": any_wrong, "ceiling": ceiling, "of_ceiling": of_ceiling,

@@ -1,8 +1,8 @@
-"""Benching into a folder: each config side by side in fresh processes, each record on disk once it is done.
+"""Bench into a folder: each config side by side in fresh processes, each record on disk once it is finished.
 
-One run at a time writes to a folder, and two different runs never mix there. ``records.jsonl`` has measurements of one
-commit, source text and settings, on one machine or one fleet; ``session.json`` says which. A run with the same identity
-keeps what is finished and measures the rest. A run with another identity moves the old file into ``older/`` first.
+One run at a time writes to a folder, and different runs never mix. ``records.jsonl`` contains measurements of one
+commit, source text and settings on one machine or fleet, identified by ``session.json``. A run with the same identity
+keeps finished records and measures the rest. A run with another identity first moves the old file into ``older/``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SuiteFacts:
-    """Further facts for records of a suite that is not a grid; as in `Record`.
+    """Additional facts for records of a suite that is not a grid, as in `Record`.
 
-    ``module``: whether the suite names a module workload, which is timed in attention's place.
+    ``module``: whether the suite names a module workload, which is timed in place of attention.
     """
 
     option: str = ""
@@ -47,19 +47,19 @@ class SuiteFacts:
 
 
 class ResultsFolder:
-    """The folder, locked while it is entered.
+    """A results folder, locked while entered.
 
     Attributes:
-        out, path: The folder, and its records.
-        file: The name of these.
+        out, path: The folder, and its records file.
+        file: The name of the records file.
 
     Args:
         out: The folder; ``records.jsonl``, ``session.json`` and, if something failed, ``failures.log`` go there.
-        fresh: Put finished records aside even if they could be kept.
-        on_note: Called with a line for people.
+        fresh: Whether to set finished records aside even if they could be kept.
+        on_note: Called with a line for the user.
 
     Raises:
-        RocattnError: On entering: another run writes to the folder, or it cannot be written.
+        RocattnError: On entering, if another run writes to the folder or it cannot be written.
     """
 
     file = "records.jsonl"
@@ -93,15 +93,15 @@ class ResultsFolder:
         self._lock.release()
 
     def identity(self) -> Identity:
-        """Return the identity of a run that starts now."""
+        """Return the identity of a run starting now."""
         raise NotImplementedError
 
     def keep(self, records: list[Record]) -> None:
-        """Take over the records of an earlier run of the same identity."""
+        """Adopt the records of an earlier run with the same identity."""
         raise NotImplementedError
 
     def _take_over(self) -> None:
-        """Keep the records that are there, or put them aside; then say in ``session.json`` whose the file is."""
+        """Keep existing records or set them aside; then write the run's identity into ``session.json``."""
         session = self.out / "session.json"
         identity = self.identity()
         with StagedFiles() as staging:
@@ -122,7 +122,7 @@ class ResultsFolder:
             raise RocattnError(f"{error}; to measure again, move that file aside with --fresh") from error
 
     def _put_aside(self, why: str) -> None:
-        """Move the records of another run to ``older/``."""
+        """Move another run's records to ``older/``."""
         if not self.path.exists():
             return
         name = f"records-{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:4]}.jsonl"
@@ -148,24 +148,24 @@ class ResultsFolder:
 
 
 class BenchSession(ResultsFolder):
-    """An open results folder, which knows its finished records and measures more.
+    """An open results folder with its finished records; measures more.
 
     Attributes:
         added_backends: Names that the backend module registered.
         machine, commit, repo, settings, path: As in the records, and their file.
-        kept_configs: How many configs were found finished on all backends that are able.
+        kept_configs: Number of configs already finished on all supporting backends.
         failures: Always empty: failures are in the records.
-        host: The node that records say they are of; "" for this machine: see `places`.
+        host: The node named in records; "" for this machine: see `places`.
 
     Args:
         out: The folder, as in `ResultsFolder`.
         settings: How to measure.
         fresh: Put finished records aside even if they could be kept.
         on_step: Called as launches finish, with the config's label and their number.
-        on_note: Called with a line for people: records put aside, a busy machine.
+        on_note: Called with a line for the user: records set aside, a busy machine.
 
     Raises:
-        RocattnError: On entering: another run writes to the folder, or it cannot be written.
+        RocattnError: On entering, if another run writes to the folder or it cannot be written.
     """
 
     failures = ()
@@ -194,7 +194,7 @@ class BenchSession(ResultsFolder):
         self.kept_configs = 0
 
     def identity(self) -> Identity:
-        """Return the identity of a run that starts now; also announce a busy machine, as its records begin here."""
+        """Return the identity of a run starting now, and announce a busy machine, since its records begin here."""
         load = machine.load_average()
         if load > self.machine.cores / 2:
             self._on_note(f"the machine is busy (load {load:.1f} on {self.machine.cores} cores): times are disturbed")
@@ -211,18 +211,18 @@ class BenchSession(ResultsFolder):
         return Identity.of(self.commit, self.machine, self.settings)
 
     def keep(self, records: list[Record]) -> None:
-        """Take over the records of an earlier run of the same identity."""
+        """Adopt the records of an earlier run with the same identity."""
         self._known = {record.id: record for record in records if record.host == self.host}
 
     @property
     def ceilings(self) -> dict[str, float]:
-        """This machine's ceilings, measured when they are first needed in a run."""
+        """This machine's ceilings, measured on first use in a run."""
         if not self._ceilings:
             self._ceilings = limits.measure_ceilings(self.settings.threads, quick=self.settings.quick)
         return self._ceilings
 
     def kept(self, suite: str, config: AttentionConfig, backends: Sequence[str]) -> list[Record]:
-        """Return a config's finished records if all of these backends have one, measured together; else nothing."""
+        """Return a config's finished records if all these backends were measured together, else nothing."""
         known = [self._known.get(f"{suite}/{name}/{config.label}") for name in backends]
         finished = [record for record in known if record is not None and record.launches]
         together = len({record.pair for record in finished}) == 1
@@ -231,23 +231,23 @@ class BenchSession(ResultsFolder):
     def measure(
         self, suite: str, config: AttentionConfig, backends: Sequence[str], facts: SuiteFacts | None = None
     ) -> list[Record]:
-        """Return one record of each backend on a config: kept, measured side by side, or saying why not.
+        """Return one record per backend on a config: kept, measured side by side, or stating why it was not measured.
 
-        New records are on disk when this returns.
+        New records are on disk on return.
 
         Args:
             suite: The suite of the records.
             config: The problem.
             backends: Names.
-            facts: Further facts for the records.
+            facts: Additional facts for the records.
 
         Raises:
-            RocattnError: When a record cannot be written; a backend's own failure is a record of status "failed".
+            RocattnError: When a record cannot be written; a backend's failure becomes a record with status "failed".
         """
         register_named(backends)
         facts = facts or SuiteFacts()
         kept = self.kept(suite, config, backends)
-        if kept and all(record.layers == facts.layers for record in kept):  # else a model of that name, but another
+        if kept and all(record.layers == facts.layers for record in kept):  # else another model of this name
             self.kept_configs += 1
             self._on_step(config.label, self.settings.launches)
             return kept
@@ -267,14 +267,14 @@ class BenchSession(ResultsFolder):
             status, reason = refused[name]
             records[name] = self._record(suite, config, name, facts, status=status, skipped=reason)
             before = self._known.get(records[name].id)
-            if before is None or before.launches:  # a restart that skips it again adds no second line
+            if before is None or before.launches:  # a restart that skips it again adds no line
                 self._store(records[name])
         return [records[name] for name in backends]
 
     def _measure_able(
         self, suite: str, config: AttentionConfig, able: list[str], facts: SuiteFacts
     ) -> dict[str, Record]:
-        """Measure backends side by side and store a record of each."""
+        """Measure backends side by side and store a record for each."""
         copies = self._copies(config, facts)
         sides = measure_side_by_side(
             config,
@@ -307,7 +307,7 @@ class BenchSession(ResultsFolder):
         return records
 
     def _copies(self, config: AttentionConfig, facts: SuiteFacts) -> int:
-        """Return over how many copies of Q, K and V calls go; modules make their own, and keep them."""
+        """Return the number of copies of Q, K and V that calls rotate through; 1 for modules, which make their own."""
         if self.settings.warm or facts.module:
             return 1
         return limits.cold_copies(config, self._cache_bytes, self._memory_bytes)
@@ -339,7 +339,7 @@ class BenchSession(ResultsFolder):
     def _problem(
         self, config: AttentionConfig, name: str, count: int, facts: SuiteFacts
     ) -> tuple[Literal["skipped", "failed"], str] | None:
-        """Return why a backend is not measured on a config (a stand-in, too large, too long, …); None if it is."""
+        """Return why a backend is not measured on a config (a stand-in, too large, too slow, …), or None."""
         from rocattn.backends import BACKENDS
 
         backend = BACKENDS.get(name)
@@ -351,7 +351,7 @@ class BenchSession(ResultsFolder):
                 return "skipped", "not timed: it runs on the stand-in GPU here, whose times mean nothing"
             copies = self._copies(config, facts)
             problem = memory_problem(config, backend, count, machine.available_memory_bytes(), copies)
-        except Exception as error:  # noqa: BLE001 - a user's backend may raise anything: it is named, the rest goes on
+        except Exception as error:  # noqa: BLE001 - a user's backend may raise anything: report it and continue
             return "failed", describe(error)
         calls = self.settings.launches * (2 + self.settings.min_samples) * count
         call_s = estimate_call_s(config, self.ceilings, facts.extra_flops, on_gpu=isinstance(backend, GpuBackend))

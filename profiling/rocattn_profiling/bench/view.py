@@ -1,4 +1,4 @@
-"""The output of ``rocattn bench``: tables for people, one JSON value for programs."""
+"""The output of ``rocattn bench``: tables for users, one JSON value for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.measure.records import Check, Record
 
 UNDECIDED = "undecided"
-"""What stands in the place of a number that is none; `undecided_notes` says why."""
+"""Shown in place of a number that is not meaningful; `undecided_notes` gives the reason."""
 SHARE = "% of ceiling"
 COLUMNS = (
     "config", "backend", "P50", "P95", "P99", "tokens/s", "TFLOP/s", "GB/s", SHARE, "max error", "speed-up (95 %)",
@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 def list_grids(*, as_json: bool) -> int:
-    """Print the grids with the number of their configs."""
+    """Print the grids with their number of configs."""
     rows = [
         {
             "name": grid.name,
@@ -52,7 +52,7 @@ def list_grids(*, as_json: bool) -> int:
 
 
 def speedups(records: Iterable[Record]) -> list[tuple[Record, stats.Speedup]]:
-    """Return, for every backend measured side by side with others, its speed-up over the first of them."""
+    """Return each backend's speedup over the first backend measured side by side with it."""
     first: dict[tuple[str, str], Record] = {}
     ratios = []
     for record in records:
@@ -65,10 +65,10 @@ def speedups(records: Iterable[Record]) -> list[tuple[Record, stats.Speedup]]:
 
 
 def as_json(session: BenchSession | FleetSession, records: list[Record]) -> dict[str, Any]:
-    """Return everything that was measured as JSON-ready values; see docs of the record and summary classes.
+    """Return all measurements as JSON-ready values; see the docs of the record and summary classes.
 
-    Of a fleet, ``machine`` is None and ``machines`` are listed, each with its ceilings; each of the
-    ``speedups`` is of one of them.
+    For a fleet, ``machine`` is None and ``machines`` lists the machines with their ceilings; each of the
+    ``speedups`` is from one machine.
     """
     measured = [record for record in records if record.launches]
     ceilings = _ceilings(records) if session.machine else {}
@@ -114,11 +114,11 @@ def as_json(session: BenchSession | FleetSession, records: list[Record]) -> dict
 
 
 def unmeasured(suites: Iterable[tuple[str, list[Record]]], named: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Return suite, backend and reason where a backend that was asked for by name has no measurement of a suite."""
+    """Return suite, backend and reason for each backend requested by name that has no measurement of a suite."""
     lacking = []
     for suite, records in suites:
         measured = {record.backend for record in records if record.launches}
-        reasons = {record.backend: record.skipped for record in reversed(records)}  # the first one's
+        reasons = {record.backend: record.skipped for record in reversed(records)}  # the first record's
         lacking += [(suite, name, reasons.get(name, "no result")) for name in named if name not in measured]
     return lacking
 
@@ -126,12 +126,12 @@ def unmeasured(suites: Iterable[tuple[str, list[Record]]], named: Iterable[str])
 def coverage(
     session: BenchSession | FleetSession, suites: list[tuple[str, list[Record]]], named: Iterable[str]
 ) -> Coverage:
-    """Return how much was measured; what failed, an empty suite and a backend asked for by name are needed.
+    """Return how much was measured; failures, empty suites and backends requested by name are needed.
 
     Args:
-        session: With the jobs that left no result.
-        suites: Of each its records.
-        named: Backends that were asked for.
+        session: The session, with the jobs that left no result.
+        suites: Records by suite.
+        named: Backends requested by name.
     """
     of_records = coverage_of(record for _, records in suites for record in records)
     needed = [
@@ -151,12 +151,12 @@ def coverage(
 
 
 def _ceilings(records: list[Record]) -> dict[str, float]:
-    """Return the ceilings that were measured last, of the records of one place."""
+    """Return the most recent ceilings in the records of one place."""
     return next((record.ceilings for record in reversed(records) if record.ceilings), {})
 
 
 def duration(ns: float) -> str:
-    """Return a time with three digits and its unit: ``48.1 us``, ``1.25 s``."""
+    """Format a time with three digits and its unit: ``48.1 us``, ``1.25 s``."""
     for limit, unit, scale in ((1e3, "ns", 1.0), (1e6, "us", 1e3), (1e9, "ms", 1e6)):
         if ns < limit * 0.9995:
             return f"{_digits(ns / scale)} {unit}"
@@ -164,7 +164,7 @@ def duration(ns: float) -> str:
 
 
 def count(value: float) -> str:
-    """Return a rate with three digits: ``12.3k``, ``1.05M``."""
+    """Format a rate with three digits: ``12.3k``, ``1.05M``."""
     for limit, unit, scale in ((1e3, "", 1.0), (1e6, "k", 1e3), (1e9, "M", 1e6)):
         if value < limit * 0.9995:
             return f"{_digits(value / scale)}{unit}"
@@ -176,19 +176,19 @@ def _digits(value: float) -> str:
 
 
 def caches(records: Iterable[Record]) -> str:
-    """Return whether calls found in the caches what they read: in words, for the head of a table."""
+    """Describe whether calls found their data in the caches, for the head of a table."""
     cold = [record.caches == "cold" for record in records]
     return "caches cold" if all(cold) else "caches warm unless marked cold" if any(cold) else "caches warm"
 
 
 def config_text(record: Record, dtype: str = "") -> str:
-    """Return the label of a record's config, but for a dtype that is said elsewhere, marked where caches were cold."""
+    """Return the label of a record's config without a dtype stated elsewhere, marked if caches were cold."""
     label = record.label.removesuffix(f"-{dtype}") if dtype else record.label
     return f"{label} cold" if record.caches == "cold" else label
 
 
 def variant(config: AttentionConfig, *, square: bool) -> str:
-    """Return the sizes of a config but for its sequence length; and for D, if that grows with it."""
+    """Return the sizes of a config without its sequence length, and without D if that grows with it."""
     same = config.seq_q == config.seq_k
     dropped = {f"q{config.seq_q}", f"k{config.seq_k}"} if same else {f"k{config.seq_k}"}
     dropped |= {f"d{config.head_dim}"} if square else set()
@@ -196,13 +196,13 @@ def variant(config: AttentionConfig, *, square: bool) -> str:
 
 
 class Winning(msgspec.Struct, frozen=True, kw_only=True):
-    """From which sequence length a backend is faster than standard attention: of one set of other sizes.
+    """The sequence length from which a backend is faster than standard attention, for one set of other sizes.
 
     Attributes:
-        suite, backend, standard: Which are compared, in which suite.
+        suite, backend, standard: The suite, and the two compared backends.
         sizes: The other sizes.
         lengths: Keys of the measured problems, shortest first.
-        start: From here on each of them is proven faster; None if the longest is not.
+        start: From this length on, every problem is proven faster; None if the longest is not.
         undecided: Whether the longest is neither proven faster nor slower.
     """
 
@@ -216,7 +216,7 @@ class Winning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def winning_lengths(records: Iterable[Record]) -> list[Winning]:
-    """Return where flash attention begins to win, for each set of other sizes that has two lengths or more."""
+    """Return where flash attention begins to win, for each set of other sizes with at least two lengths."""
     measured = [record for record in records if record.launches]
     configs = {record.id: AttentionConfig.from_dict(record.config) for record in measured}
     square = all(config.head_dim == config.seq_k for config in configs.values())
@@ -239,7 +239,7 @@ def winning_lengths(records: Iterable[Record]) -> list[Winning]:
 
 
 def winning_lines(records: Iterable[Record]) -> list[str]:
-    """Return a line for each backend that was compared with standard attention at two lengths or more."""
+    """Return a line for each backend that was compared with standard attention at two or more lengths."""
     lines: dict[tuple[str, str], list[Winning]] = {}
     for each in winning_lengths(records):
         lines.setdefault((each.backend, each.standard), []).append(each)
@@ -250,7 +250,7 @@ def winning_lines(records: Iterable[Record]) -> list[str]:
 
 
 def _winning_parts(members: Sequence[Winning]) -> list[str]:
-    """Return from which lengths how many combinations of other sizes win."""
+    """Return the starting lengths and how many combinations of other sizes win from there."""
     alike: dict[str, list[Winning]] = {}
     for each in members:
         if each.start is not None:
@@ -269,7 +269,7 @@ def _winning_parts(members: Sequence[Winning]) -> list[str]:
 
 
 def _ceiling(summary: stats.Summary) -> str:
-    """Return the percentage of the nearer ceiling, and its name; which is nearer is unknown if one was passed."""
+    """Return the percentage of the nearer ceiling, and its name; unknown if one was exceeded."""
     if summary.undecided:
         return UNDECIDED
     shares = {"GEMM": summary.gemm_pct or 0.0, "memory": summary.memory_pct or 0.0}
@@ -294,7 +294,7 @@ def _ratio(speedup: stats.Speedup | None) -> str:
 
 
 def undecided_notes(summaries: Iterable[stats.Summary], speedups: Iterable[stats.Speedup | None]) -> list[str]:
-    """Return a line for each reason why a table says "undecided", with the remedy; none where it does not."""
+    """Return a line with the remedy for each reason why a table says "undecided", if any."""
     shares = (reason for summary in summaries for reason in summary.undecided.values())
     ratios = (speedup.undecided for speedup in speedups if speedup is not None and speedup.undecided is not None)
     named = [(SHARE, reason) for reason in shares] + [("speed-up", reason) for reason in ratios]
@@ -302,7 +302,7 @@ def undecided_notes(summaries: Iterable[stats.Summary], speedups: Iterable[stats
 
 
 def print_tables(suites: list[tuple[str, list[Record]]]) -> None:
-    """Print a table of each grid on stderr, one for each place where it was measured."""
+    """Print a table per grid and place on stderr."""
     names = place_names(by_place(record for _, records in suites for record in records))
     for suite, records in suites:
         for place, of_place in by_place(record for record in records if record.launches).items():
@@ -310,7 +310,7 @@ def print_tables(suites: list[tuple[str, list[Record]]]) -> None:
 
 
 def _print_table(suite: str, measured: list[Record]) -> None:
-    """Print a table of a grid's records of one place."""
+    """Print a table of a grid's records from one place."""
     ratios = {record.id: speedup for record, speedup in speedups(measured)}
     rows, before, dtype = [], "", measured[0].config["dtype"]
     for record in measured:
@@ -344,7 +344,7 @@ def _print_table(suite: str, measured: list[Record]) -> None:
 
 
 def host_lines(records: Iterable[Record]) -> list[str]:
-    """Return a line for each record of a GPU: what a call costs the host beside what its kernels take there."""
+    """Return a line for each GPU record: host time per call and kernel time."""
     lines = []
     for record in records:
         timed = [launch for launch in record.launches if launch.host_ns]
@@ -374,7 +374,7 @@ def _fault(check: Check) -> str:
 
 
 def _skipped(records: list[Record]) -> list[str]:
-    """Return a line for every reason that a backend did not run something; what it is of by name, or counted."""
+    """Return a line for each reason why a backend did not run something, with the names or number of configs."""
     alike: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         if record.skipped:
@@ -388,7 +388,7 @@ def _skipped(records: list[Record]) -> list[str]:
 
 
 def print_summary(session: BenchSession | FleetSession, records: list[Record]) -> None:
-    """Print the ceilings, what was skipped or wrong, and where the records are."""
+    """Print the ceilings, skipped and wrong results, and the location of the records."""
     if disturbance := _disturbance(records):
         say(disturbance)
     places = by_place(records)

@@ -1,8 +1,8 @@
-"""Jobs on a cluster through submitit: the only file that imports it.
+"""Run jobs on a cluster through submitit: the only file that imports it.
 
-submitit writes the job scripts, carries the call to the node and keeps the logs. Its own watch over jobs is not used:
-it asks only ``sacct``, which clusters without an accounting database do not have, every ten minutes, and takes a
-preempted job for one that will run again. Here one ``squeue`` lists all jobs, and ``sacct`` only says how one ended.
+submitit writes the job scripts, transfers the call to the node and keeps the logs. Its job monitoring is not used: it
+queries only ``sacct``, every ten minutes, which clusters without an accounting database lack, and assumes that a
+preempted job will run again. Here one ``squeue`` lists all jobs, and ``sacct`` only reports how a job ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SLURM, LOCAL = "slurm", "local"
 KINDS = (SLURM, LOCAL)
 ENDED = "ENDED"
-"""The state of a job that is over, where its cluster does not say how it ended."""
+"""The state of a finished job if its cluster does not report how it ended."""
 _NAME = "rocattn"
 _WARNING_S = 60
 _ANSWER_S = 60.0
@@ -41,17 +41,17 @@ _PATIENCE_S = 1800.0
 
 
 class ClusterError(RocattnError):
-    """Raised when there is no cluster, or it rejects a job; one line that says what to do."""
+    """Raised when there is no cluster, or it rejects a job; one line with the remedy."""
 
 
 class Wanted(NamedTuple):
-    """The resources that each job requests.
+    """The resources requested by each job.
 
     Attributes:
-        minutes: After which it is ended.
-        gpus: How many it has to itself.
-        threads: CPUs; 0 for the cluster's own default.
-        options: Further options of ``sbatch``, without their dashes; True for one without a value.
+        minutes: Time limit.
+        gpus: Number of exclusive GPUs.
+        threads: CPUs; 0 for the cluster's default.
+        options: Additional options of ``sbatch``, without their dashes; True for one without a value.
     """
 
     minutes: float
@@ -61,7 +61,7 @@ class Wanted(NamedTuple):
 
 
 class State(NamedTuple):
-    """How a job stands: in the cluster's own word, whether it is over, and why it waits."""
+    """A job's state in the cluster's terms, whether it has ended, and why it waits."""
 
     word: str
     over: bool = False
@@ -69,15 +69,15 @@ class State(NamedTuple):
 
 
 class Cluster:
-    """Where jobs go.
+    """The cluster that runs jobs.
 
     Attributes:
-        pause_s: Time between two looks at the jobs.
+        pause_s: Time between polls of the jobs.
         same_machine: Whether every job runs on this machine.
 
     Args:
-        logs: Folder for scripts, calls and logs; on Slurm one that all nodes see.
-        wanted: The resources that each job requests.
+        logs: Folder for scripts, calls and logs; on Slurm one visible to all nodes.
+        wanted: The resources requested by each job.
     """
 
     pause_s: float
@@ -92,10 +92,10 @@ class Cluster:
         raise NotImplementedError
 
     def submit(self, function: Callable[[str], None], argument: str) -> str:
-        """Have a job call an importable function; returns the job's id.
+        """Submit a job that calls an importable function; return the job's id.
 
         Raises:
-            ClusterError: When the cluster does not take it.
+            ClusterError: When the cluster rejects it.
         """
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -108,11 +108,11 @@ class Cluster:
         return job.job_id
 
     def poll(self, ids: Iterable[str]) -> dict[str, State]:
-        """Return how jobs stand, also those that an earlier run submitted."""
+        """Return the states of jobs, including those submitted by an earlier run."""
         raise NotImplementedError
 
     def last_words(self, job_id: str) -> str:
-        """Return the line of a job's log of errors that says why it ended, or ""."""
+        """Return the line of a job's error log with the reason why it ended, or ""."""
         path = self._job(job_id).paths.stderr
         try:
             return complaint(path.read_text(errors="replace"), "")
@@ -125,7 +125,7 @@ class Cluster:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def cancel(self, job_id: str) -> None:
-        """End a job, if it is not over."""
+        """Cancel a job if it has not ended."""
         raise NotImplementedError
 
     def _job(self, job_id: str) -> submitit.Job[None]:
@@ -138,7 +138,7 @@ class Cluster:
 
 
 class LocalCluster(Cluster):
-    """Jobs as processes of this machine, by submitit's local executor; they go on when the submitter dies."""
+    """Jobs as local processes, run by submitit's local executor; they continue when the submitter dies."""
 
     pause_s = 0.2
     same_machine = True
@@ -147,7 +147,7 @@ class LocalCluster(Cluster):
         import submitit
 
         executor = submitit.LocalExecutor(self._logs, python=_python())
-        # The warning before the end only has to come early enough for the job to write it down.
+        # The warning before the end only needs to come early enough for the job to record it.
         warning_s = min(_WARNING_S, math.ceil(self._wanted.minutes * 60 / 10))
         executor.update_parameters(timeout_min=self._wanted.minutes, signal_delay_s=warning_s)
         return executor
@@ -158,7 +158,7 @@ class LocalCluster(Cluster):
         return submitit.LocalJob(self._logs, job_id)
 
     def poll(self, ids: Iterable[str]) -> dict[str, State]:
-        """Return how jobs stand."""
+        """Return the states of jobs."""
         return {job_id: self._state(job_id) for job_id in ids}
 
     def _state(self, job_id: str) -> State:
@@ -168,19 +168,19 @@ class LocalCluster(Cluster):
         return State(ENDED, over=True)
 
     def _controller(self, job_id: str) -> psutil.Process | None:
-        """Return the process that minds a job; None if it is gone (or its number is another's now)."""
+        """Return a job's supervisor process; None if it is gone (or its process id was reused)."""
         with contextlib.suppress(psutil.Error, ValueError):
             process = psutil.Process(int(job_id))
-            # The command line of a process that has only just begun is empty; one that this process began is known.
+            # A process that has only just started has an empty command line; one started here is known.
             its_own = process.ppid() == os.getpid() or str(self._logs) in process.cmdline()
             if its_own and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
 
     def cancel(self, job_id: str) -> None:
-        """Interrupt the job's supervisor, which ends the job; then kill whatever is left of both.
+        """Interrupt the job's supervisor, which ends the job; then kill what remains of both.
 
-        If it ignores SIGINT, as what a background job starts does, it passes SIGTERM on to the job.
+        If it ignores SIGINT, as processes started from a background job do, it forwards SIGTERM to the job.
         """
         process = self._controller(job_id)
         if process is None:
@@ -194,7 +194,7 @@ class LocalCluster(Cluster):
                 with contextlib.suppress(psutil.Error):
                     each.kill()
             psutil.wait_procs(left, timeout=_ENDING_S)
-        self.poll([job_id])  # so that Popen does not take it for running
+        self.poll([job_id])  # so that Popen does not consider it running
 
 
 class SlurmCluster(Cluster):
@@ -219,7 +219,7 @@ class SlurmCluster(Cluster):
         wanted = self._wanted
         values: dict[str, Any] = {
             "job_name": _NAME, "time": math.ceil(wanted.minutes), "signal_delay_s": _WARNING_S,
-            # Without srun the job has all CPUs of its allocation: a step of Slurm 22.05 and later has one only.
+            # Without srun the job gets all CPUs of its allocation; a step of Slurm 22.05 and later gets only one.
             "use_srun": False, "ntasks_per_node": 1,
         }  # fmt: skip
         values |= {"gpus_per_node": wanted.gpus} if wanted.gpus else {}
@@ -234,7 +234,7 @@ class SlurmCluster(Cluster):
         return submitit.SlurmJob(self._logs, job_id)
 
     def poll(self, ids: Iterable[str]) -> dict[str, State]:
-        """Return how jobs stand; where the controller does not answer, how they stood when it did.
+        """Return the states of jobs; while the controller does not answer, the last known states.
 
         Raises:
             ClusterError: When it has not answered for half an hour.
@@ -258,17 +258,17 @@ class SlurmCluster(Cluster):
         return states
 
     def _final(self, job_id: str) -> str:
-        """Return the state in which a job ended that squeue no longer lists."""
+        """Return the final state of a job that squeue no longer lists."""
         said = _ask(["sacct", "--noheader", "--allocations", "--parsable2", "--format=State", f"--jobs={job_id}"])
         words = (said or "").split()
         return words[0] if words else ENDED  # no accounting database: the job's files show how it ended
 
     def cancel(self, job_id: str) -> None:
-        """Have Slurm end a job."""
+        """Cancel a job in Slurm."""
         _ask(["scancel", job_id])
 
 
-# Where a job may still run, or run again.
+# States of a job that may still run, or run again.
 _LIVE = {
     "CONFIGURING", "COMPLETING", "PENDING", "RESIZING", "RUNNING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
     "RESV_DEL_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED",
@@ -276,13 +276,13 @@ _LIVE = {
 
 
 def open_cluster(kind: str, logs: Path, wanted: Wanted) -> Cluster:
-    """Return a cluster of a kind (`KINDS`).
+    """Return a cluster of the given kind (`KINDS`).
 
     Raises:
-        ClusterError: When submitit is not installed, or the cluster is not there.
+        ClusterError: When submitit is not installed, or the cluster is not available.
     """
     try:
-        import submitit  # noqa: F401 - whether it is there
+        import submitit  # noqa: F401 - checks that it is installed
     except ImportError as error:
         raise ClusterError(f"--engine slurm needs the package submitit: {install_command('submitit')}") from error
     logging.getLogger("submitit").setLevel(logging.ERROR)
@@ -290,7 +290,7 @@ def open_cluster(kind: str, logs: Path, wanted: Wanted) -> Cluster:
 
 
 def _python() -> str:
-    """Return how nodes start Python: as here, and without the current folder on the path."""
+    """Return how nodes start Python: as here, but without the current folder on the path."""
     return f"{shlex.quote(sys.executable)} -P"
 
 

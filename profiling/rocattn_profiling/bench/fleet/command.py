@@ -1,4 +1,4 @@
-"""``rocattn bench --engine slurm``: the same sweep, a job for each config, on the machines of a cluster."""
+"""``rocattn bench --engine slurm``: the same sweep on a cluster, one job per config."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 HERE, SLURM = "here", "slurm"
 _CLUSTERS = ("slurm", "local")
 _MAX_JOBS = {"slurm": 32, "local": 1}
-_START_MINUTES = 5  # of a node: Python, compiling the kernels for its CPU, its ceilings
-_START_AND_CHECK_S = 30.0  # of a launch
+_START_MINUTES = 5  # per node: start Python, compile the kernels for its CPU, measure its ceilings
+_START_AND_CHECK_S = 30.0  # per launch
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of fleets to those of ``rocattn bench``."""
+    """Add the fleet options to ``rocattn bench``."""
     group = parser.add_argument_group("measuring on a cluster")
     group.add_argument(
         "--engine", choices=(HERE, SLURM), default=HERE,
@@ -62,10 +62,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Refuse options that mean nothing together.
+    """Reject options that cannot be combined.
 
     Raises:
-        CommandError: Naming them.
+        CommandError: Names the options.
     """
     own = {
         "--cluster": arguments.cluster, "--partition": arguments.partition, "--gpus": arguments.gpus,
@@ -82,7 +82,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def wants_gpus(arguments: argparse.Namespace) -> int:
-    """Return how many GPUs a job asks for."""
+    """Return the number of GPUs that a job requests."""
     default = int("gpu" in (arguments.backend or []))
     return default if arguments.gpus is None else int(arguments.gpus)
 
@@ -90,10 +90,10 @@ def wants_gpus(arguments: argparse.Namespace) -> int:
 def open_session(
     arguments: argparse.Namespace, settings: Settings, parts: Sequence[SuitePart], shown: Progress, notes: list[str]
 ) -> FleetSession:
-    """Return the session that the command line describes, for parts whose backends need not be known yet.
+    """Return the session from the command line, for parts whose backends may still be unknown.
 
     Raises:
-        ClusterError: When submitit or the cluster is not there.
+        ClusterError: When submitit or the cluster is missing.
     """
     from rocattn_profiling.bench.fleet.cluster import Wanted, open_cluster
     from rocattn_profiling.bench.fleet.session import FleetSession
@@ -119,21 +119,21 @@ def open_session(
 
 
 def job_minutes(settings: Settings, parts: Sequence[SuitePart]) -> int:
-    """Return how long a job may take whose launches are all as slow as they may be, and which has to start."""
+    """Return the time limit of a job: its start plus the slowest permitted launches."""
     configs = max((len(unit.configs) for part in parts for unit in _units(part)), default=1)
     launches_s = configs * settings.launches * (2 * settings.time_limit_s + _START_AND_CHECK_S)
     return _START_MINUTES + math.ceil(launches_s / 60)
 
 
 def measure(session: FleetSession, parts: Sequence[SuitePart]) -> list[tuple[str, list[Record]]]:
-    """Measure the parts with a job for each unit; returns their records by suite."""
+    """Measure the parts with one job per unit; return their records by suite."""
     units = [(part.suite, _units(part)) for part in parts]
     records_of = session.measure([unit for _, own in units for unit in own])
     return [(suite, [record for unit in own for record in records_of.get(unit, [])]) for suite, own in units]
 
 
 def _units(part: SuitePart) -> list[FleetUnit]:
-    """Return a unit for each config; the layers of a pass of a model are added up and make one."""
+    """Return one unit per config, or per pass of a model, whose layers are added up."""
     from rocattn_profiling.bench.fleet.session import FleetUnit
     from rocattn_profiling.bench.session import SuiteFacts
 
@@ -149,7 +149,7 @@ def _units(part: SuitePart) -> list[FleetUnit]:
 
 
 def _option(text: str) -> tuple[str, str | bool]:
-    """Return an option of sbatch as its name and value; True without one."""
+    """Return name and value of an sbatch option; True if it has no value."""
     name, equals, value = text.partition("=")
     name = name.lstrip("-")
     if not name:

@@ -1,11 +1,11 @@
-"""Benching on many machines: one job per unit, each in its own folder; finished results are merged here.
+"""Bench on many machines: one job per unit, each in its own folder; finished results are merged here.
 
-A unit is what must be measured side by side (a config on its backends) or is added up (the layers of a model's pass).
-``records.jsonl`` and ``session.json`` are as `rocattn bench` writes them, but records are of many machines and say so.
-``jobs/<unit>/`` holds the input, the records and the output of one job.
+A unit is measured side by side (a config on its backends) or added up (the layers of a model's pass).
+``records.jsonl`` and ``session.json`` have the format of `rocattn bench`, but each record names its machine.
+``jobs/<unit>/`` contains the input, the records and the output of one job.
 
-The submitter keeps all its state in these files. When it is restarted after a kill, it merges what was finished
-meanwhile, waits for the jobs that still run, and submits the rest.
+The submitter keeps all its state in these files. When restarted after a kill, it merges results finished in the
+meantime, waits for running jobs, and submits the rest.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _T = TypeVar("_T")
 _JOB = "job.json"
 _LOGS = "logs"
 _TAKEN = {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "PREEMPTED", "REVOKED", "TIMEOUT"}
-"""States in which a job's last output is a consequence of its end, not the cause."""
+"""States in which a job's last output is a consequence of its end, not its cause."""
 _ARRIVAL_S = 30.0
-"""How long a file that a node wrote may take to be seen here: network file systems keep old folder listings."""
+"""How long a file written by a node may take to appear here: network file systems cache folder listings."""
 
 
 @dataclass(frozen=True)
 class FleetUnit:
-    """What one job measures: the configs of a suite that belong together, on backends."""
+    """The work of one job: configs of a suite that belong together, and their backends."""
 
     suite: str
     configs: tuple[AttentionConfig, ...]
@@ -62,54 +62,54 @@ class FleetUnit:
 
     @property
     def name(self) -> str:
-        """A name for people, and of its folder: the suite, the first label and a hash of everything."""
+        """A readable name, also of its folder: the suite, the first label and a hash of everything."""
         text = repr((self.suite, [c.label for c in self.configs], self.backends, self.facts))
         return f"{self.suite}-{self.configs[0].label}"[:120] + f"-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
     def ids(self) -> list[str]:
-        """The ids of its records, in order."""
+        """The ids of its records in order."""
         return [f"{self.suite}/{name}/{config.label}" for config in self.configs for name in self.backends]
 
 
 class Failure(NamedTuple):
-    """A unit whose job left no result, and why."""
+    """A unit whose job left no result, with the reason."""
 
     unit: FleetUnit
     reason: str
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """The job that a unit was last given to."""
+    """The job that a unit was last assigned to."""
 
     job: str
     cluster: str
 
 
 class FleetSession(ResultsFolder):
-    """An open results folder of a fleet; `records.Place` says why nothing is compared across its machines.
+    """An open results folder of a fleet; `records.Place` explains why machines are never compared.
 
     Attributes:
-        machine: None: its records are of many.
+        machine: None, since its records are from many machines.
         added_backends: Names that the backend module registered.
-        commit, repo, settings: What is measured, how; with 0 threads, each job uses all that it was given.
-        kept_configs: How many configs were found finished.
+        commit, repo, settings: What to measure and how; with 0 threads, each job uses all CPUs it was given.
+        kept_configs: Number of configs already finished.
         failures: Units without a result, after `measure`.
-        jobs: How many jobs were submitted, and how many of an earlier run were waited for.
+        jobs: Number of jobs submitted, plus the earlier run's jobs that were awaited.
 
     Args:
-        out: The folder, as in `ResultsFolder`; on Slurm one that all nodes see.
+        out: The folder, as in `ResultsFolder`; on Slurm one visible to all nodes.
         settings: How to measure.
-        cluster: Opens the cluster, given the folder of its logs.
-        kind: The cluster's kind, which jobs are remembered with.
-        max_jobs: At most so many are submitted and not over.
-        gpus: How many each job has to itself; on one machine they are dealt out here.
+        cluster: Opens the cluster, given the folder for its logs.
+        kind: The cluster's kind, stored with its jobs.
+        max_jobs: Maximum number of unfinished jobs.
+        gpus: Exclusive GPUs per job; on one machine they are assigned here.
         fresh, on_note: As in `ResultsFolder`.
-        on_step: Called as units finish, with a label and how many launches that was.
-        on_state: Called with a line for people when jobs start, wait or end.
+        on_step: Called as units finish, with a label and the number of launches.
+        on_state: Called with a line for the user when jobs start, wait or end.
 
     Raises:
-        RocattnError: When the folder cannot be written, here or, as of `ResultsFolder`, on entering.
+        RocattnError: When the folder cannot be written, here or on entering (see `ResultsFolder`).
     """
 
     machine = None
@@ -141,21 +141,21 @@ class FleetSession(ResultsFolder):
         self._known: list[Record] = []
         try:
             self._cluster = cluster(self._folder / _LOGS)
-        except OSError as error:  # submitit makes the folder
+        except OSError as error:  # submitit creates the folder
             raise RocattnError(f"cannot write to {self.out}: {error.strerror or error}") from error
         self._code = code_hash(settings.backend_module)
         self._last_line = ""
 
     def identity(self) -> Identity:
-        """Return the identity of a run that starts now, which has no single machine."""
+        """Return the identity of a run starting now, without a machine."""
         return Identity.of(self.commit, None, self.settings)
 
     def keep(self, records: list[Record]) -> None:
-        """Take over the records of an earlier run of the same identity."""
+        """Adopt the records of an earlier run with the same identity."""
         self._known = records
 
     def _put_aside(self, why: str) -> None:
-        """Move the records of another run to ``older/``, and end its jobs: nobody wants their results any more."""
+        """Move the records of another run to ``older/``, and cancel its jobs, whose results are obsolete."""
         super()._put_aside(why)
         jobs = [submitted for path in self._folder.glob(f"*/{_JOB}") if (submitted := _read(path, Submitted))]
         mine = {submitted.job for submitted in jobs if submitted.cluster == self._kind}
@@ -165,15 +165,15 @@ class FleetSession(ResultsFolder):
         if running:
             self._on_note(f"cancelled {count(len(running), 'job')} of the older run")
         for folder in (path.parent for path in self._folder.glob(f"*/{TASK}")):
-            shutil.rmtree(folder, ignore_errors=True)  # their finished records have been moved aside
+            shutil.rmtree(folder, ignore_errors=True)  # their finished records were moved already
 
     def measure(self, units: Sequence[FleetUnit]) -> dict[FleetUnit, list[Record]]:
-        """Return the records of each unit, in order of configs and backends; none of those in `failures`.
+        """Return the records of each unit, in order of configs and backends; units in `failures` have none.
 
-        Ended early (an interrupt, an error), it cancels its jobs; what was finished is kept.
+        On an interrupt or error it cancels its jobs; finished results are kept.
 
         Raises:
-            ClusterError: When the cluster does not take a job, or answers no more.
+            ClusterError: When the cluster rejects a job or stops answering.
             RocattnError: When a record cannot be written.
         """
         records_of: dict[FleetUnit, list[Record]] = {}
@@ -212,7 +212,7 @@ class FleetSession(ResultsFolder):
         self._on_step(unit.configs[0].label, self.settings.launches * len(unit.configs))
 
     def _tell(self, states: dict[str, State], waiting: int) -> None:
-        """Say how the jobs stand when that has changed."""
+        """Report the jobs' states if they changed."""
         counts = Counter(f"{s.word}{f' ({s.why})' if s.why else ''}" for s in states.values() if not s.over)
         parts = [f"{count} {word}" for word, count in sorted(counts.items())]
         line = ", ".join([*parts, *([f"{waiting} not submitted yet"] if waiting else [])])
@@ -221,7 +221,7 @@ class FleetSession(ResultsFolder):
             self._on_state(f"jobs: {line}")
 
     def _finished(self, unit: FleetUnit, *, also_failed: bool = False) -> list[Record] | None:
-        """Return a unit's records if one place has them all, those of a config side by side; of several, the last."""
+        """Return a unit's records from the last place that has all of them, with each config measured side by side."""
         layers = {config.label: facts.layers for config, facts in zip(unit.configs, unit.facts, strict=True)}
         wanted = set(unit.ids)
         own = [r for r in self._known if r.id in wanted and r.layers == layers[r.label]]
@@ -235,20 +235,20 @@ class FleetSession(ResultsFolder):
         return None
 
     def _again(self, unit: FleetUnit, record: Record) -> bool:
-        """Whether a record asks for another try: its backend failed, or it was skipped and more time is given now."""
+        """Return whether to retry a record: its backend failed, or it was skipped and the time limit is longer now."""
         if record.status == "failed":
             return True
         task = _read(self._folder / unit.name / TASK, Task) if record.skipped else None
         return task is not None and task.settings.time_limit_s < self.settings.time_limit_s
 
     def _take_left_behind(self, unit: FleetUnit) -> None:
-        """Merge the results of a job whose submitter was gone."""
+        """Merge the results of jobs that ended without their submitter."""
         folder = self._folder / unit.name
         if _read(folder / DONE, Done) is not None:
             self._merge(unit, folder)
 
     def _still_out(self, units: Sequence[FleetUnit]) -> dict[str, FleetUnit]:
-        """Return the jobs that an earlier run gave units to and that are not over."""
+        """Return the unfinished jobs of an earlier run."""
         known = {unit: _read(self._folder / unit.name / _JOB, Submitted) for unit in units}
         jobs = {job.job: unit for unit, job in known.items() if job is not None and job.cluster == self._kind}
         states = self._cluster.poll(jobs) if jobs else {}
@@ -258,7 +258,7 @@ class FleetSession(ResultsFolder):
         return out
 
     def _submit(self, unit: FleetUnit, running: dict[str, FleetUnit]) -> str:
-        """Give a unit to a job; returns the job's id."""
+        """Assign a unit to a new job; return the job's id."""
         folder = self._folder / unit.name
         task = Task(
             suite=unit.suite,
@@ -281,7 +281,7 @@ class FleetSession(ResultsFolder):
         return job
 
     def _free_gpus(self, running: dict[str, FleetUnit]) -> str:
-        """Return the GPUs of this machine that no running job has, as many as a job gets."""
+        """Return as many free GPUs of this machine as a job gets."""
         given = os.environ.get(GPUS, "")
         mine = given.split(",") if given else [str(n) for n in range(self._gpus * self._max_jobs)]
         tasks = [_read(self._folder / unit.name / TASK, Task) for unit in running.values()]
@@ -292,7 +292,7 @@ class FleetSession(ResultsFolder):
         return ",".join(free[: self._gpus])
 
     def _collect(self, unit: FleetUnit, job: str, state: State) -> None:
-        """Merge the records of a job that is over, or note why it left none."""
+        """Merge the records of a finished job, or record why it left none."""
         folder = self._folder / unit.name
         done = self._arrived(folder) if state.word in {"COMPLETED", ENDED} else _read(folder / DONE, Done)
         if done is not None:
@@ -304,18 +304,18 @@ class FleetSession(ResultsFolder):
         self._keep_log(f"{unit.name}: {reason}", self._cluster.log(job))
 
     def _arrived(self, folder: Path) -> Done | None:
-        """Wait a while for the file that a job leaves at its end."""
+        """Wait briefly for the file that a job writes on completion."""
         deadline = time.monotonic() + (0.0 if self._cluster.same_machine else _ARRIVAL_S)
         while (done := _read(folder / DONE, Done)) is None and time.monotonic() < deadline:
             with suppress(OSError):
-                os.utime(folder)  # makes a network file system look again
+                os.utime(folder)  # refreshes the listing of a network file system
             time.sleep(1.0)
         return done
 
     def _merge(self, unit: FleetUnit, folder: Path) -> None:
-        """Add a job's records to those of the fleet, once each; keep what its failed processes printed."""
+        """Add a job's records to the fleet's, each once, and keep the output of its failed processes."""
         records = list(read_records(folder / UnitSession.file))
-        here = place_of(records[-1])  # a job that was started again elsewhere has left a part of them before
+        here = place_of(records[-1])  # a job restarted on another node left some records of the first
         have = {(record.id, place_of(record), record.pair, record.skipped) for record in self._known}
         for record in newest(record for record in records if place_of(record) == here):
             if (record.id, here, record.pair, record.skipped) not in have:
@@ -329,7 +329,7 @@ class FleetSession(ResultsFolder):
 
 
 def _side_by_side(unit: FleetUnit, label: str, records: Sequence[Record]) -> list[Record]:
-    """Return one config's records of the unit's backends that were measured together, skipped ones among them."""
+    """Return a config's records of the unit's backends that were measured together, including skipped ones."""
     own = [record for record in records if record.label == label]
     for pair in sorted({record.pair: None for record in reversed(own)}, key=lambda pair: not pair):  # the latest first
         of_backend = {record.backend: record for of_pair in ("", pair) for record in own if record.pair == of_pair}
@@ -352,16 +352,16 @@ _OTHER_FILTERS = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORD
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit as a job reads it: compared or added up, and therefore measured by one job.
+    """A unit as read by its job.
 
     Attributes:
         suite, backends: As in the records.
-        configs: Each as `AttentionConfig.to_dict`, with the `SuiteFacts` of the same place.
-        settings, commit: As the submitter's.
-        code: Hash of the source text that is to be measured.
+        configs: Each as `AttentionConfig.to_dict`, with the `SuiteFacts` at the same index.
+        settings, commit: The submitter's.
+        code: Hash of the source text to measure.
         library: Folder that rocattn must be imported from.
-        gpus: The GPUs that the job may see, as ROCR_VISIBLE_DEVICES; "" where the cluster sets it.
-        named: Whether records say which node they are of.
+        gpus: The GPUs visible to the job, as ROCR_VISIBLE_DEVICES; "" if the cluster sets it.
+        named: Whether records name their node.
     """
 
     suite: str
@@ -377,16 +377,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job leaves on completion: the node, and the number of record lines."""
+    """The result of a completed job: the node, and the number of record lines."""
 
     host: str
     records: int
 
 
 class UnitSession(BenchSession):
-    """A session in a unit's folder, whose records have the task's commit and host."""
+    """A session in a unit's folder; its records state the task's commit and host."""
 
-    file = "measured.jsonl"  # reports look for records.jsonl, and these are not all of them
+    file = "measured.jsonl"  # not records.jsonl, which reports look for: these records are only a part
 
     def __init__(self, folder: Path, task: Task) -> None:
         super().__init__(folder, task.settings)
@@ -395,7 +395,7 @@ class UnitSession(BenchSession):
 
 
 def perform(folder: str) -> None:
-    """Measure the unit of a folder.
+    """Measure the unit in a folder.
 
     Raises:
         RocattnError: When this is not the code that was submitted, or the folder is in use.
@@ -418,21 +418,21 @@ def perform(folder: str) -> None:
 
 
 def _ended(number: int, _frame: FrameType | None) -> None:
-    """End the job at once, as its cluster asks: a sampling process got the signal too, so no backend is to blame."""
+    """End the job at once on the cluster's signal, which sampling processes also get, so no backend has failed."""
     sys.exit(f"the job got {signal.Signals(number).name}: it ran out of time or was cancelled")
 
 
 def node_name() -> str:
-    """Return the node's name, by preference the cluster's."""
+    """Return the node's name, preferably the cluster's name for it."""
     return os.environ.get("SLURMD_NODENAME") or platform.node()
 
 
 def see_own_gpus(gpus: str) -> None:
-    """Leave one filter of GPUs in the environment of this process and its children.
+    """Reduce the environment of this process and its children to one GPU filter.
 
     ROCR_VISIBLE_DEVICES renumbers the remaining ones from 0; HIP then applies its own three filters to the new numbers.
-    Slurm (without a GPU type in its configuration) and submitit set several of them to the same old number, which
-    hides every GPU but the first.
+    Slurm (without a GPU type in its configuration) and submitit set several of them to the same original number, which
+    hides every GPU except the first.
     """
     if gpus:
         os.environ[GPUS] = gpus

@@ -233,7 +233,7 @@ class TurnSampler:
         launch.samples_ns.append(self._elapsed_ns / launch.number)
 
     def _guarded(self, name: str, number: int) -> bool:
-        """Make ``number`` calls; keep the last output and the total time. If one raises, keep the reason; return False."""
+        """Make ``number`` calls; keep the last output and the total time, or return False with the reason kept."""
         call, output = self._calls[name], ()
         self.mark(name)
         try:

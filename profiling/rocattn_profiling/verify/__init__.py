@@ -1,1 +1,1 @@
-"""``rocattn verify``: every backend against float64."""
+"""``rocattn verify``: check every backend against float64."""

@@ -1,10 +1,10 @@
 """The cases of `rocattn verify`, in families, at three levels.
 
-"basics" tests each first mistake of a kernel alone: a case that needs five options at once says nothing about a backend
-that refuses one of them, so each point of `POINTS` is tested in the plainest case that the backend supports, in each
-dtype and direction. "accuracy" is a sweep that covers every pair of option values (each band with each layout, each
-mask with each dtype, each size with each direction, …): most faults need two options at once, few need three. The other
-families are written by hand, each for one kind of fault. Each level includes the cases of the levels below it.
+"basics" tests each typical mistake of a kernel separately: a case with five options reveals nothing about a backend
+that rejects one of them, so each point of `POINTS` is tested in the simplest case that the backend supports, per dtype
+and direction. "accuracy" is a sweep that covers every pair of option values (each band with each layout, each mask with
+each dtype, each size with each direction, …): most faults need two options at once, few need three. The other families
+are written by hand, each for one kind of fault. Each level includes the cases of the levels below it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ FAMILIES = {
 }
 """Family -> its description."""
 STORAGES = ("plain", "moat", "reversed", "wide")
-"""How arrays lie in memory: contiguous; inside a buffer of NaN; backwards along the sequence; every second feature."""
+"""Memory layouts: contiguous; inside a buffer of NaN; reversed along the sequence; every second feature."""
 
-# Factor -> its values. Sizes are odd on purpose: primes, one off a tile edge, one row, one key, nothing at all.
+# Factor -> its values. Sizes are deliberately odd: primes, one off a tile edge, one row, one key, none.
 _FACTORS: dict[str, tuple[Any, ...]] = {
     "seq": ((127, 131), (1, 257), (257, 1), (200, 61), (33, 129), (0, 5), (5, 0), (96, 251)),
     "dims": ((64, 64), (5, 7), (40, 24), (128, 33)),
@@ -64,7 +64,7 @@ _FACTORS: dict[str, tuple[Any, ...]] = {
     "data": ("normal", "trig"),
     "direction": ("forward", "backward"),
 }  # fmt: skip
-# What the full sweep adds: sizes of several tiles, and all sixteen mask shapes of both kinds.
+# Added by the full sweep: sizes of several tiles, and all sixteen mask shapes of both kinds.
 _MORE: dict[str, tuple[Any, ...]] = {
     "seq": ((513, 1031), (1024, 1024), (700, 1300), (1500, 90), (17, 2053), (1, 1)),
     "dims": ((64, 64), (80, 96), (256, 256), (1, 1)),
@@ -76,7 +76,7 @@ _TRIES = 40
 _SIZES: dict[str, Any] = {"batch": 1, "num_heads": 4, "num_kv_heads": 2, "seq_q": 67, "seq_k": 131, "head_dim": 64}
 _HALVES, _WAYS = ("float16", "bfloat16"), ("forward", "backward")
 _DTYPES = ("float32", *_HALVES)
-TILE = 16  # the smallest tile of a kernel: sizes that are not its multiples are no larger tile's either
+TILE = 16  # the smallest tile of a kernel: sizes that are not multiples of it are not multiples of a larger tile
 POINTS: dict[str, Callable[[AttentionConfig], bool]] = {
     "batches": lambda c: c.batch > 1,
     "more than two batches": lambda c: c.batch > 2,
@@ -91,7 +91,7 @@ POINTS: dict[str, Callable[[AttentionConfig], bool]] = {
 }
 """Point -> whether a config tests it. A layout needs two heads, which all configs here have."""
 
-# Factor -> its values, the plainest first. Three KV heads for six heads: h % 3, h // 3 and h // 2 all differ.
+# Factor -> its values, the simplest first. Three KV heads for six heads: h % 3, h // 3 and h // 2 all differ.
 _PLAIN_FACTORS: dict[str, tuple[Any, ...]] = {
     "dims": ((64, 64), (128, 128), (64, 32), (192, 128), (32, 32), (96, 96), (80, 80), (256, 256), (32, 16), (128, 64)),
     "seq": ((67, 131), (131, 67), (131, 131), (64, 128), (128, 64), (128, 128), (1, 131), (1, 128)),
@@ -105,7 +105,7 @@ _PLAIN_FACTORS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class VerifyCase:
-    """One problem to verify: its config, data, memory layout and family."""
+    """A problem to verify: config, data, memory layout and family."""
 
     config: AttentionConfig
     data: str = "normal"
@@ -114,14 +114,14 @@ class VerifyCase:
 
     @property
     def label(self) -> str:
-        """The name that ``rocattn verify --case`` takes."""
+        """The name for ``rocattn verify --case``."""
         parts = [self.config.label, self.data, *([self.storage] if self.storage != "plain" else [])]
         text = "-".join(parts)
         return text if self.family == "accuracy" else f"{self.family}/{text}"
 
     @property
     def options(self) -> list[str]:
-        """The options that the case uses: its groups in the summary."""
+        """The options used by the case: its groups in the summary."""
         c = self.config
         used = {
             "causal": c.causal, "window": c.window is not None, "bool mask": c.mask == "bool",
@@ -134,11 +134,11 @@ class VerifyCase:
 
 
 def cases(level: str = "full", backends: Sequence[Backend] = ()) -> list[VerifyCase]:
-    """Return a level's cases, always in the same order; those of "quick" come first, then what "core" adds.
+    """Return a level's cases in a fixed order: those of "quick" first, then the additions of "core".
 
     Args:
         level: The level.
-        backends: For backends that support few of these cases, more of the family "basics" follow at the end.
+        backends: For backends that support few of these cases, more cases of the family "basics" are appended.
     """
     wanted = LEVELS[: LEVELS.index(level) + 1]
     by_label = {case.label: case for name in wanted for case in _level(name)}
@@ -147,7 +147,7 @@ def cases(level: str = "full", backends: Sequence[Backend] = ()) -> list[VerifyC
 
 
 def find_case(label: str) -> VerifyCase:
-    """Return the case of a label.
+    """Return the case with this label.
 
     Raises:
         ConfigError: When there is none.
@@ -171,12 +171,12 @@ def _basic(config: AttentionConfig, storage: str) -> VerifyCase:
 
 def _quick() -> Iterator[VerifyCase]:
     yield from (_basic(*pair) for pair in basics())
-    yield from _covering(_FACTORS, random.Random(0))  # noqa: S311 - a fixed choice of cases, not a secret
+    yield from _covering(_FACTORS, random.Random(0))  # noqa: S311 - fixed choice of cases, not a secret
     yield from _visibility(("float32",))
     yield from _positions(("float16",))
     for data in ("x0.0001", "x10000", "large-scores", "rising", "falling", "faint"):
         yield _case("scales", data, dtype="float32", num_kv_heads=4)
-    for data, dtype in itertools.product(("large-scores", "rising"), _HALVES):  # kernels of 16 bits rescale elsewhere
+    for data, dtype in itertools.product(("large-scores", "rising"), _HALVES):  # 16-bit kernels rescale elsewhere
         yield _case("scales", data, dtype=dtype)
     yield _case("stability", "flat-1e10", dtype="bfloat16")
     yield _case("stability", "stepped-1e20", dtype="float32", num_kv_heads=4)
@@ -241,7 +241,7 @@ def _visibility(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
     for dtype in dtypes:
         for band, (seq_q, seq_k) in itertools.product(bands, ((33, 61), (61, 33), (64, 64))):
             yield _case("visibility", "uniform", dtype=dtype, seq_q=seq_q, seq_k=seq_k, **band)
-        for offset in range(1, 32):  # the diagonal leaves a tile, which may skip masking, at each of its columns
+        for offset in range(1, 32):  # the diagonal leaves a tile, which may be unmasked, at each column
             single: dict[str, Any] = {"num_heads": 1, "num_kv_heads": 1, "seq_q": 64, "seq_k": 64 + offset}
             yield _case("visibility", "uniform", dtype=dtype, causal=True, **single)
         three: dict[str, Any] = {"batch": 3, "num_heads": 2, "num_kv_heads": 1, "mask_shape": (3, 2, 33, 61)}
@@ -275,7 +275,7 @@ def _edges() -> Iterator[VerifyCase]:
 
 
 def _wide(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
-    """Yield heads that no flash kernel takes: scores in memory, rows of one and of several waves, with a mask too."""
+    """Yield heads unsupported by flash kernels: scores in memory, rows of one and several waves, also with a mask."""
     mask: dict[str, Any] = {"mask": "additive", "mask_shape": (1, 1, 1, 2600)}
     for dtype in dtypes:
         heads: dict[str, Any] = {"dtype": dtype, "num_heads": 2, "num_kv_heads": 1, "head_dim": 640}
@@ -286,7 +286,7 @@ def _wide(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
 def _layouts() -> Iterator[VerifyCase]:
     for index, (layout, storage) in enumerate(itertools.product(("BSHD", "BHSD", "BSE"), STORAGES)):
         if layout == "BSE" and storage == "wide":
-            continue  # the heads lie inside the last axis: every second feature would be every second of all heads
+            continue  # heads are part of the last axis: every second feature would mix heads
         options: dict[str, Any] = {
             "layout": layout,
             "batch": 2,
@@ -308,9 +308,9 @@ def _scales() -> Iterator[VerifyCase]:
     for dtype, data in itertools.product(_DTYPES, ("lowest", "blank")):
         yield _case("scales", data, dtype=dtype, mask="additive", mask_shape=(1, 1, 67, 131), sinks=data == "blank")
     sunk: dict[str, Any] = {"num_heads": 2, "num_kv_heads": 2, "sinks": True}
-    for dtype, direction in itertools.product(_DTYPES, ("forward", "backward")):  # the first 32 rows see nothing
+    for dtype, direction in itertools.product(_DTYPES, ("forward", "backward")):  # the first 32 rows see no key
         yield _case("scales", "no-sink", dtype=dtype, direction=direction, causal=True, seq_k=35, **sunk)
-    for dtype in _DTYPES:  # a decode step, whose keys are split
+    for dtype in _DTYPES:  # a decode step with split keys
         yield _case("scales", "no-sink", dtype=dtype, seq_q=1, seq_k=1031, **sunk)
         yield _case("scales", "rising", dtype=dtype, seq_q=1, seq_k=1031, batch=2)
         yield _case("scales", "large-scores", dtype=dtype, softcap=8.0, alibi=True, sinks=True)
@@ -323,11 +323,11 @@ def _stability() -> Iterator[VerifyCase]:
         {"seq_q": 1, "seq_k": 2053, "batch": 2}, {"seq_q": 2, "seq_k": 1031, "causal": True},
     )  # fmt: skip
     for dtype in _DTYPES:
-        # 1e10 is beyond what a product of two float16 gives.
+        # 1e10 exceeds the range of a product of two float16 numbers.
         scale: dict[str, Any] = {"scale": 8.0} if dtype == "float16" else {}
         for option in options:
             yield _case("stability", "flat-1e10", dtype=dtype, **scale, **option)
-            gradients = "flat-1e8" if scale else "flat-1e10"  # dk of 1e10 is beyond float16
+            gradients = "flat-1e8" if scale else "flat-1e10"  # dk for 1e10 exceeds float16
             yield _case("stability", gradients, dtype=dtype, direction="backward", **option)
         yield _case("stability", "equal-1e10", dtype=dtype, seq_q=33, seq_k=528)
         for data in ("flat-1e8", "stepped-1e8") if dtype == "float16" else ("flat-1e8", "flat-1e20", "flat-1e31"):
@@ -351,14 +351,14 @@ def _containment() -> Iterator[VerifyCase]:
             yield _case("containment", "hidden-nan", dtype=dtype, **hidden)
 
 
-# (Sq, Sk) of each sequence: tiles and one row more or less, no rows, no keys, decode steps, a chunk of a prompt.
+# (Sq, Sk) of each sequence: tiles plus or minus one row, no rows, no keys, decode steps, a chunk of a prompt.
 _PROMPTS = ((65, 65), (0, 7), (1, 130), (33, 129), (5, 0), (70, 17), (128, 128))
 _STEPS = ((1, 1031), (1, 1), (2, 700), (1, 0), (1, 64))
 _CHUNKS = ((16, 900), (1, 333), (16, 16), (9, 2053))
 
 
 def _of_lengths(family: str, lengths: tuple[tuple[int, int], ...], page_size: int = 0, **changes: Any) -> VerifyCase:
-    """Return a case of sequences of these (Sq, Sk); there are a page more than they fill, and an entry more a row."""
+    """Return a case of sequences of these (Sq, Sk), with one unused page and one unused block-table entry per row."""
     rows, keys = (sum(pair[axis] for pair in lengths) for axis in (0, 1))
     pages = [-(-k // page_size) for _, k in lengths] if page_size else []
     varlen = VarlenShape(
@@ -430,7 +430,7 @@ def _fp8() -> Iterator[VerifyCase]:
     )
     for (case, sizes), (kv_dtype, dtype) in itertools.product(small_q, kinds):
         yield case(**sizes, dtype=dtype, kv_dtype=kv_dtype, q_dtype=kv_dtype)
-    for kv_dtype in FP8_DTYPES:  # 2^15, which float16 needs for such scores, is beyond 8 bits
+    for kv_dtype in FP8_DTYPES:  # float16 needs 2^15 for such scores, which exceeds 8 bits
         yield _case("fp8", "flat-1e10", dtype="bfloat16", kv_dtype=kv_dtype, **scaled)
 
 
@@ -475,7 +475,7 @@ def _covering(factors: dict[str, tuple[Any, ...]], rng: random.Random) -> list[V
     """Choose cases until all pairs of values of two factors occur together (greedy, as AETG: Cohen et al. 1997)."""
     names = list(factors)
     sizes = {name: range(len(factors[name])) for name in names}
-    # A dict keeps its order from run to run, which a set of strings would not.
+    # A dict, unlike a set of strings, has the same order in every run.
     missing = dict.fromkeys(
         ((a, i), (b, j)) for a, b in itertools.combinations(names, 2) for i in sizes[a] for j in sizes[b]
     )
@@ -514,27 +514,27 @@ def _combined(values: dict[str, Any]) -> VerifyCase:
 
 
 def basics(backend: Backend | None = None) -> Iterator[tuple[AttentionConfig, str]]:
-    """Yield the plainest problem of each point, dtype and direction, and how its arrays lie in memory.
+    """Yield the simplest problem for each point, dtype and direction, with its memory layout.
 
     Args:
-        backend: Of the problems that it supports; None for one that supports everything.
+        backend: Limits the problems to those it supports; None for no limit.
     """
     for dtype, direction in itertools.product(DTYPE_BYTES, ("forward", "backward")):
         able = _Able(dtype, direction, backend)
         for name, shows in POINTS.items():
             if (config := able.first(shows)) is not None:
-                # Surrounded by NaN, so that reads of the last tile beyond the last key show.
+                # Surrounded by NaN, so that the last tile's reads past the last key show.
                 yield config, "moat" if "tile" in name else "plain"
 
 
 def all_basics() -> Iterator[tuple[AttentionConfig, str]]:
-    """Yield everything that `basics` can yield for some backend."""
+    """Yield everything that `basics` can yield for any backend."""
     for dtype, direction in itertools.product(DTYPE_BYTES, ("forward", "backward")):
         yield from itertools.product(_configs(dtype, direction), ("plain", "moat"))
 
 
 class _Able:
-    """The configs of a dtype and direction that a backend supports, plainest first, each asked for once."""
+    """The configs of a dtype and direction that a backend supports, simplest first; each is checked once."""
 
     def __init__(self, dtype: str, direction: str, backend: Backend | None) -> None:
         configs = _configs(dtype, direction)
@@ -542,7 +542,7 @@ class _Able:
         self._known: list[AttentionConfig] = []
 
     def first(self, shows: Callable[[AttentionConfig], bool]) -> AttentionConfig | None:
-        """Return the plainest config that tests a point; None if there is none."""
+        """Return the simplest config that tests a point, or None."""
         for config in self._known:
             if shows(config):
                 return config
@@ -561,7 +561,7 @@ def _supports(backend: Backend, config: AttentionConfig) -> bool:
 
 
 def _configs(dtype: str, direction: str) -> Iterator[AttentionConfig]:
-    """Yield all combinations of the factors, plainest first."""
+    """Yield all combinations of the factors, simplest first."""
     for picked in _places():
         if (config := _config(dtype, direction, picked)) is not None:
             yield config
@@ -569,14 +569,14 @@ def _configs(dtype: str, direction: str) -> Iterator[AttentionConfig]:
 
 @cache
 def _places() -> list[tuple[int, ...]]:
-    """Return which value of each factor, the plainest combination first: the smallest sum of places."""
+    """Return the indices of the factors' values, simplest combination first: by the sum of the indices."""
     return sorted(itertools.product(*(range(len(values)) for values in _PLAIN_FACTORS.values())), key=sum)
 
 
 @cache
 def _config(dtype: str, direction: Any, picked: tuple[int, ...]) -> AttentionConfig | None:
     values = {name: _PLAIN_FACTORS[name][place] for name, place in zip(_PLAIN_FACTORS, picked, strict=True)}
-    if direction == "backward" and values["lse"]:  # gradients come without an LSE
+    if direction == "backward" and values["lse"]:  # gradients have no LSE
         return None
     (head_dim, head_dim_v), (seq_q, seq_k), (heads, kv_heads) = values["dims"], values["seq"], values["heads"]
     return AttentionConfig(

@@ -1,4 +1,4 @@
-"""``rocattn verify``: check backends against float64, the contract and each other, in families of cases."""
+"""``rocattn verify``: check backends against float64, the contract and each other with families of cases."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 LEVELS = ("quick", "core", "full")
 INTERRUPTED = "interrupted"
-"""Folder in --out for the results of an interrupted run, so that those of a complete run are kept."""
+"""Folder in --out for the results of an interrupted run, so that a complete run's results are kept."""
 RUNNING = "running.txt"
-"""File in --out with the command of the running case; it stays behind if a backend kills the process."""
+"""File in --out with the command of the running case; it remains if a backend kills the process."""
 _SHOWN = 20
-"""Number of failures printed, worst first; the files have all."""
+"""Number of failures to print, worst first; the files list all."""
 _STAND_IN = "ROCM_PATH=$(rocattn doctor --hostgpu)"
 
 _EPILOG = """\
@@ -71,18 +71,18 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the cases, print tables and failures, write the files; returns the exit status."""
+    """Run the cases, print tables and failures, write the files, and return the exit status."""
     require_own_checkout()
-    # Before numpy is imported: for small cases OpenBLAS' threads mostly wait for each other on a busy machine.
+    # Before numpy is imported: in small cases OpenBLAS threads mostly wait for each other on a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("ROCATTN_GPU_POISON", "1")  # device memory may hold the correct result of an earlier case
+    os.environ.setdefault("ROCATTN_GPU_POISON", "1")  # device memory may contain the correct result of an earlier case
 
     arch = os.environ.get(STAND_IN_ARCH) or "gfx1100"
     if arguments.lds_conflicts:
         from rocattn_profiling.base.gpus import architecture
         from rocattn_profiling.base.lds_banks import lds_groups_text
 
-        # Before the stand-in reads it, which is when a backend is asked for.
+        # Before the stand-in reads it, on the first request for a backend.
         os.environ["ROCATTN_HOSTGPU_LDS_GROUPS"] = lds_groups_text(arch, architecture(arch).wave_sizes[0])
 
     from rocattn.backend import checked
@@ -106,8 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     journal = _journal(arguments, backends)
     silent = not faulthandler.is_enabled()
-    if silent:  # a backend that kills the process leaves its lines on the screen
-        with suppress(OSError, ValueError, RuntimeError):  # of a stream that is no file
+    if silent:  # if a backend kills the process, its lines stay on the screen
+        with suppress(OSError, ValueError, RuntimeError):  # the stream is not a file
             faulthandler.enable()
     try:
         total = len(chosen) * len(backends)
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         if silent:
             faulthandler.disable()
-        with suppress(OSError):  # the folder itself may be what cannot be written
+        with suppress(OSError):  # the folder itself may not be writable
             running.unlink()
     if arguments.lds_conflicts:
         _print_conflicts(arch)
@@ -132,9 +132,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _journal(arguments: argparse.Namespace, backends: list[Backend]) -> Journal[FinishedCase] | None:
-    """Return where finished cases are kept.
+    """Return the journal of finished cases.
 
-    None with a module of the user's, as what that imports may have changed, and where accesses to LDS are counted.
+    None with a user's module, whose imports may have changed, and when counting LDS accesses.
     """
     if arguments.backend_module or arguments.lds_conflicts:
         return None
@@ -230,7 +230,7 @@ def _finish(
         started=started,
         seconds=time.time() - started,
     )
-    shown.print_tables(report)  # first, so that a full disk does not hide the result
+    shown.print_tables(report)  # first: a full disk must not hide the result
     shown.print_failures(report, _SHOWN)
     if GpuBackend.name in absent and GpuBackend.name in report.unchecked and not stand_in_at_hand():
         console.say(f"without a GPU: {_STAND_IN} rocattn verify --backend {GpuBackend.name}")
@@ -250,7 +250,7 @@ def _finish(
 
 
 def _architectures(backends: list[Backend]) -> dict[str, str]:
-    """Return the architecture of each backend that has one; a GPU that was lost on the way has none."""
+    """Return the architecture of each backend that has one; a GPU lost during the run has none."""
     from rocattn.backends.gpu import GpuBackend
     from rocattn.gpu.errors import GpuError
 
@@ -263,7 +263,7 @@ def _architectures(backends: list[Backend]) -> dict[str, str]:
 
 
 def _print_conflicts(arch: str) -> None:
-    """Print, for each kernel, the cycles of its LDS accesses over those that they take without conflicts."""
+    """Print, for each kernel, the ratio of LDS access cycles to the cycles without bank conflicts."""
     from rocattn.gpu.driver import open_hip
     from rocattn.gpu.errors import GpuError
 
@@ -286,7 +286,7 @@ def _print_conflicts(arch: str) -> None:
 
 
 def _again(case: str, backend: str, arguments: argparse.Namespace) -> str:
-    """Return the command that repeats a case on a backend, with the environment variables that matter."""
+    """Return the command that repeats a case on a backend, with the relevant environment variables."""
     names = ["ROCATTN_NUM_THREADS", "ROCATTN_COMPILER"]
     if backend == "gpu":
         names += ["ROCM_PATH", "ROCATTN_HOSTGPU_ARCH", "ROCATTN_HOSTGPU_ORDER", "ROCATTN_USE_FLASH_ATTENTION"]
@@ -301,7 +301,7 @@ def _again(case: str, backend: str, arguments: argparse.Namespace) -> str:
 
 @functools.cache
 def _setting(name: str, value: str) -> str:
-    """Return a variable as a shell sets it; of the stand-in's folder the command that names it."""
+    """Return a variable's assignment in shell syntax; the stand-in's folder becomes the command that prints it."""
     from rocattn.errors import ToolchainError
     from rocattn.gpu.driver import stand_in_at_hand
     from rocattn.toolchain.hostgpu import hostgpu_library

@@ -1,9 +1,9 @@
-"""A second float64 implementation of the contract of `rocattn.attention`, with knobs for the mistakes of kernels.
+"""A second float64 implementation of the contract of `rocattn.attention`, with switches for typical kernel mistakes.
 
-It shares no code with the library or with the yardstick (`rocattn_profiling.workloads.naive`), so a mistake in either
-shows up as a difference; its gradients are central finite differences and thus independent of any backward pass. With
-a `Twist` it computes the output of a kernel with that mistake, by which `rocattn_profiling.verify.symptoms` names a
-fault. All [B, H, Sq, Sk] scores exist at once, so it is for small problems only.
+It shares no code with the library or the yardstick (`rocattn_profiling.workloads.naive`), so a mistake in either shows
+up as a difference. Its gradients are central finite differences, independent of any backward pass. With a `Twist` it
+computes the output of a kernel with that mistake, which `rocattn_profiling.verify.symptoms` uses to identify faults.
+All [B, H, Sq, Sk] scores exist at once, so it is only for small problems.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 STEP = 1e-5
-"""Of a central difference: truncation (STEP^2 / 6 times a third derivative) and cancellation are about 1e-10."""
+"""Step of central differences: truncation (STEP^2 / 6 times a third derivative) and cancellation are about 1e-10."""
 TOLERANCE = 1e-7
 _BATCH = 128  # perturbed problems solved at once
 
@@ -35,30 +35,31 @@ class Twist:
 
     Attributes:
         top_left: The diagonal of causal and window is key i of row i, not key i + Sk - Sq.
-        causal_top_left: That of causal alone is.
-        alibi_top_left: That of ALiBi's distances is.
-        simplified: Causal and window are `AttentionConfig.band`, which lacks what hides nothing if aligned right.
+        causal_top_left: The same, only for causal.
+        alibi_top_left: The same, for ALiBi's distances.
+        simplified: Causal and window come from `AttentionConfig.band`, which omits limits without effect under correct
+          alignment.
         shift: Outward shift of the band's left and right ends, in keys.
-        dropped: Number of keys at the end that no row sees.
+        dropped: Number of trailing keys that no row sees.
         band: Whether causal and window are applied.
-        mask: "kept", "ignored" or "inverted" (bool); of additive values: "only -inf" (finite ones up to -1e30 are not
-            added), "scaled" (as the scores are), or the dtype to which they are rounded.
+        mask: "kept", "ignored" or "inverted" (bool); for additive values: "only -inf" (finite ones up to -1e30 are not
+          added), "scaled" (like the scores), or the dtype to which they are rounded.
         hidden: The score of a hidden key.
-        masked_by, sloped_by, sinks_of: Whose mask, ALiBi slope and sink a query head h takes: its "own", that of the
-            "first head" or "first batch", or "KV head", number h // (H / Hkv).
+        masked_by, sloped_by, sinks_of: The source of query head h's mask, ALiBi slope and sink: its "own", the
+          "first head", the "first batch", or the "KV head" h // (H / Hkv).
         softcap, sinks: Whether the option is applied.
-        alibi: Factor on the slopes.
+        alibi: Factor applied to the slopes.
         late_softcap: Softcap after ALiBi and mask.
-        scale: Additional factor on the scores.
+        scale: Additional factor applied to the scores.
         interleaved: Query head h uses KV head h % Hkv, not h // (H / Hkv).
-        tile: Keys a tile of an online softmax that does not rescale; 0 for none.
-        stale: Which partial result it does not rescale: "output", "sum" or "both".
-        slack: By how much a score must exceed what is subtracted before that is raised, as lazy kernels do.
-        value_stride: Elements between rows of V in memory, whatever they are; 0 for the right number.
-        value_shift: Row j of the probabilities meets value j + this.
-        q_scale, k_scale, v_scale: Whether the factor of 8-bit q, of k, of v, is applied.
+        tile: Keys per tile of an online softmax that does not rescale; 0 for none.
+        stale: The partial result that it does not rescale: "output", "sum" or "both".
+        slack: How far a score must exceed the subtracted maximum before that is raised, as in lazily rescaling kernels.
+        value_stride: Elements between rows of V in memory; 0 for the correct number.
+        value_shift: Probability j is multiplied by value j + value_shift.
+        q_scale, k_scale, v_scale: Whether the factor of 8-bit q, k and v is applied.
         other_format: 8-bit q, k and v are read as the other of the two formats.
-        flushed: Elements of q, k and v below the dtype's smallest normal number are 0.
+        flushed: Elements of q, k and v below the dtype's smallest normal number are flushed to 0.
         lse: "natural", "log2", "negated", "of the scores' sum alone" (without the maximum).
     """
 
@@ -125,7 +126,7 @@ def visible_pairs(config: AttentionConfig, mask: Array | None, twist: Twist = RI
 def attend(config: AttentionConfig, inputs: Inputs, twist: Twist = RIGHT) -> tuple[Array, Array]:
     """Return (out [B, H, Sq, Dv], LSE [B, H, Sq]) in float64.
 
-    A hidden key takes no part at all, whatever K and V hold there; so a NaN there cannot leak, unless ``twist.hidden``
+    A hidden key is excluded completely, whatever K and V contain there, so a NaN cannot leak unless ``twist.hidden``
     is finite.
     """
     operands = inputs.operands(config)
@@ -184,7 +185,7 @@ def _biased(config: AttentionConfig, inputs: Inputs, scores: Array, twist: Twist
 
 
 def _of_another(array: Array, whose: str, config: AttentionConfig) -> Array:
-    """Return an array [B or 1, H or 1, …] in which each head has what is another's."""
+    """Return an array [B or 1, H or 1, …] in which each head has another one's values."""
     if whose == "first head":
         return array[:, :1] if array.ndim == 4 else np.broadcast_to(array[:, :1], array.shape)
     if whose == "first batch":
@@ -228,7 +229,7 @@ def _normalised(config: AttentionConfig, inputs: Inputs, scores: Array, v: Array
 
 
 def _kept(config: AttentionConfig, seed: int) -> Array | float:
-    """Return what dropout multiplies each weight by, [B, H, Sq, Sk], with offset 0: a Philox of its own."""
+    """Return dropout's factor for each weight, [B, H, Sq, Sk], with offset 0, from a separate Philox implementation."""
     if not config.dropout_p:
         return 1.0
     key = _philox((0, 0, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))[:2]
@@ -250,7 +251,7 @@ def _philox(counter: tuple[Any, ...], key: tuple[int, int]) -> tuple[Array, ...]
 
 
 def _running_maximum(scores: Array, twist: Twist) -> Array:
-    """Return the largest score up to the end of each key's tile, which an online softmax subtracts there."""
+    """Return the largest score up to the end of each key's tile, which an online softmax subtracts."""
     edges = np.minimum((np.arange(scores.shape[-1]) // twist.tile + 1) * twist.tile, scores.shape[-1]) - 1
     reached = np.maximum.accumulate(scores, axis=-1)[..., edges]
     for key in range(1, scores.shape[-1] if twist.slack else 0):
@@ -260,7 +261,7 @@ def _running_maximum(scores: Array, twist: Twist) -> Array:
 
 
 def _weighted(weights: Array, v: Array) -> Array:
-    """Return weights @ v where 0 keeps a NaN or inf out."""
+    """Return weights @ v, in which a weight of 0 excludes NaN and inf."""
     bad: Array = np.logical_not(np.isfinite(v).all(axis=-1))
     out = weights @ np.where(bad[..., None], 0, v)
     for b, h, j in zip(*np.nonzero(bad), strict=True):
@@ -269,9 +270,9 @@ def _weighted(weights: Array, v: Array) -> Array:
 
 
 def finite_differences(config: AttentionConfig, inputs: Inputs) -> dict[str, Array]:
-    """Return "dq", "dk" and "dv" as [1, heads, S, D] in float64, element by element: for small problems of one batch.
+    """Return "dq", "dk" and "dv" as [1, heads, S, D] in float64, element by element, for small problems with batch 1.
 
-    d sum(out * dout) / dx is (f(x + h) - f(x - h)) / 2 h with h = `STEP`; inputs are those given, exactly.
+    d sum(out * dout) / dx is (f(x + h) - f(x - h)) / 2 h with h = `STEP`, at exactly the given inputs.
     """
     assert inputs.dout is not None
     assert config.batch == 1
@@ -296,7 +297,7 @@ def finite_differences(config: AttentionConfig, inputs: Inputs) -> dict[str, Arr
 def _sums(
     config: AttentionConfig, inputs: Inputs, views: dict[str, Array], dout: Array, move: tuple[str, Array, float]
 ) -> Array:
-    """Return sum(out * dout) of many copies of the problem, in each of which one element of one tensor is moved."""
+    """Return sum(out * dout) for many copies of the problem, each with one element of one tensor perturbed."""
     name, moved, step = move
     count = len(moved)
     copies: dict[str, Any] = {key: np.repeat(view, count, axis=0) for key, view in views.items()}

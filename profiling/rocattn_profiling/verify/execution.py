@@ -1,7 +1,7 @@
-"""Runs one case on one backend, with arrays laid out as the case says and outputs filled with NaN beforehand.
+"""Run a case on a backend, with the case's memory layout and outputs prefilled with NaN.
 
-The NaN reveals elements that a backend does not write, and, around the arrays, reads and writes out of bounds. Cases of
-the family "determinism" run repeatedly, on several numbers of threads, and from several threads at once.
+NaN reveals elements that a backend does not write and, around the arrays, out-of-bounds reads and writes. Cases of the
+family "determinism" run repeatedly, with several numbers of threads, and from several threads at once.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ THREADS = (1, 2, 3, 8)
 """Values of ``ROCATTN_NUM_THREADS`` to run with."""
 CONCURRENT = 4
 _REPEATS = 3
-_FILL = 7.0  # later runs start from other garbage than NaN: elements not written, or added to, then differ
+_FILL = 7.0  # later runs start from this instead of NaN: elements not written, or added to, then differ
 
 
-class Spilled(Exception):  # noqa: N818 - named by what the backend did
-    """Raised when a backend wrote outside of an output or into an input; its text names the tensor."""
+class Spilled(Exception):  # noqa: N818 - named after what the backend did
+    """Raised when a backend wrote outside an output or into an input; the message names the tensor."""
 
 
 def laid_out(inputs: Inputs, storage: str) -> Inputs:
-    """Return the same values in arrays with the memory layout of ``storage`` (see `cases.STORAGES`)."""
+    """Copy arrays into the memory layout ``storage`` (see `cases.STORAGES`)."""
     if storage == "plain":
         return inputs
     given = {name: getattr(inputs, name) for name in ("q", "k", "v", "dout")}
@@ -49,7 +49,7 @@ def laid_out(inputs: Inputs, storage: str) -> Inputs:
 def compute(
     config: AttentionConfig, inputs: Inputs, backend: Backend, *, storage: str = "plain", fill: float = np.nan
 ) -> dict[str, Array]:
-    """Run a backend; returns "out" and "lse", and "dq", "dk", "dv" if the direction is backward.
+    """Run a backend; return "out" and "lse", plus "dq", "dk" and "dv" if the direction is backward.
 
     Args:
         config: The problem. The LSE is requested unless the direction is forward and ``return_lse`` is off.
@@ -59,7 +59,7 @@ def compute(
         fill: Initial value of the outputs.
 
     Raises:
-        Spilled: When the backend wrote outside of an output, or into an input, which is then restored.
+        Spilled: When the backend wrote outside an output, or into an input, which is then restored.
     """
     operands = inputs.operands(config)
     given = inputs.arrays()
@@ -100,7 +100,7 @@ def _compute_varlen(
     config: AttentionConfig, inputs: Inputs, backend: Backend, outputs: dict[str, Array],
     rooms: dict[str, tuple[Array, Array]], storage: str, fill: float,
 ) -> None:  # fmt: skip
-    """As `compute`, of sequences of different lengths: fills ``outputs`` and adds to them."""
+    """Like `compute` for sequences of different lengths: fill ``outputs`` and add to them."""
     assert inputs.sequences is not None
     operands, out, lse = inputs.operands(config), rows_view(outputs["out"]), outputs.get("lse")
     logs = None if lse is None else lse[None]
@@ -116,7 +116,7 @@ def _compute_varlen(
 
 
 def _restore(given: dict[str, Array], before: dict[str, Array]) -> None:
-    """Restore inputs that the backend changed, since the judge and the next backend use them too.
+    """Restore inputs that the backend changed, since the check and the next backend also use them.
 
     Raises:
         Spilled: When it changed any.
@@ -133,7 +133,7 @@ def _bits(array: Array) -> bytes:
 
 
 def _room(config: AttentionConfig, tensor: str, storage: str, fill: float) -> tuple[Array, Array]:
-    """Return a buffer and the output inside it; the same array twice if there is no margin."""
+    """Return a buffer and the output inside it; the same array twice without a margin."""
     plain = np.full(stored_shape(config, tensor), fill, numpy_dtype(config.dtype))
     return _surrounded(plain, fill) if storage == "moat" else (plain, plain)
 
@@ -146,7 +146,7 @@ def _surrounded(array: Array, fill: float) -> tuple[Array, Array]:
 
 
 def _intact(buffer: Array, inner: Array, fill: float) -> bool:
-    """Return whether the memory around an output is unchanged (NaN does not equal itself)."""
+    """Return whether the memory around an output is unchanged (NaN is not equal to itself)."""
     outside = buffer.copy()
     outside[tuple(slice(_MARGIN, _MARGIN + n) for n in inner.shape)] = fill
     wide = outside.astype(np.float64)
@@ -156,7 +156,7 @@ def _intact(buffer: Array, inner: Array, fill: float) -> bool:
 def _placed(array: Array, storage: str) -> Array:
     if storage == "moat":
         return _surrounded(array, np.nan)[1]
-    if storage == "reversed":  # the sequence is axis 1 or 2; reversing both leaves the values where they were
+    if storage == "reversed":  # the sequence is axis 1 or 2: reverse both
         return array[:, ::-1, ::-1].copy()[:, ::-1, ::-1]
     spread = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)
     spread[..., ::2] = array
@@ -164,14 +164,14 @@ def _placed(array: Array, storage: str) -> Array:
 
 
 class LaterRuns(NamedTuple):
-    """How later runs differ from the first: which of `DIFFERENCES` it is, and a sentence with the numbers."""
+    """How later runs differ from the first: one of `DIFFERENCES`, and a sentence with the numbers."""
 
     cause: str
     sentence: str
 
 
 def differing(config: AttentionConfig, inputs: Inputs, backend: Backend) -> tuple[dict[str, Array], LaterRuns | None]:
-    """Return the first run's outputs, and how later runs differ from them; None if none does."""
+    """Return the first run's outputs, and how later runs differ from them, or None."""
     first = compute(config, inputs, backend)
 
     def difference(cause: str, other: dict[str, Array], when: str, to: dict[str, Array] = first) -> LaterRuns | None:
@@ -202,7 +202,7 @@ def differing(config: AttentionConfig, inputs: Inputs, backend: Backend) -> tupl
 def _refilled(
     config: AttentionConfig, inputs: Inputs, backend: Backend
 ) -> tuple[dict[str, Array], str, dict[str, Array]]:
-    """Return the outputs of K and V that were refilled in place, when that is, and those of the same in new arrays."""
+    """Return the outputs after refilling K and V in place, a description, and the outputs for new arrays."""
     before = {name: getattr(inputs, name).copy() for name in ("k", "v")}
     refilled: dict[str, Any] = {name: array[..., ::-1].copy() for name, array in before.items()}
     try:
@@ -230,7 +230,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _difference(first: dict[str, Array], other: dict[str, Array]) -> str:
-    """Describe which tensor differs in its bits, in how many elements, and by how much; "" if none does."""
+    """Describe which tensor differs bitwise, in how many elements, and by how much; "" if none does."""
     for name, array in first.items():
         mine, theirs = (np.ascontiguousarray(x).view(f"u{x.itemsize}") for x in (array, other[name]))
         if (wrong := mine != theirs).any():

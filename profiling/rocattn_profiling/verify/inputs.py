@@ -1,4 +1,4 @@
-"""Inputs that each stress one property: magnitudes, rising or huge scores, tiny probabilities, NaN in hidden keys.
+"""Inputs that stress one property each: magnitudes, rising or huge scores, tiny probabilities, NaN in hidden keys.
 
 Each kind changes seeded normal data (`rocattn_profiling.workloads.inputs`); a case names its kind, so that its inputs
 are the same in every process.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 POISONS = {"nan": np.nan, "inf": np.inf, "minus-inf": -np.inf}
 _RANGES = {"float16": (-14, 65504.0), "bfloat16": (-126, 3.38e38), "float32": (-126, 3.4e38), "float64": (-1022, 1e308)}
 _STEPS = {"float16": 13, "bfloat16": 24, "float32": 24, "float64": 24}
-_GAP = 9  # the period of scores that fall by ln 2 a key is odd and no divisor of a tile
+_GAP = 9  # the period of scores that fall by ln 2 per key: odd and no divisor of a tile
 
 
 def make_case_inputs(config: AttentionConfig, data: str, seed: int = 0) -> Inputs:
@@ -36,7 +36,7 @@ def make_case_inputs(config: AttentionConfig, data: str, seed: int = 0) -> Input
     if data not in KINDS and data not in STRESSES:
         raise ConfigError(f"data {data!r} is unknown: use one of {', '.join((*KINDS, *STRESSES))}")
     inputs = make_inputs(config, data=data if data in KINDS else "normal", seed=seed)
-    if inputs.alibi_slopes is not None and config.batch > 1:  # [B, H]: each sequence has slopes of its own
+    if inputs.alibi_slopes is not None and config.batch > 1:  # [B, H]: different slopes for each sequence
         parts = np.arange(1, config.batch + 1, dtype=inputs.alibi_slopes.dtype)[:, None]
         inputs = replace(inputs, alibi_slopes=inputs.alibi_slopes / parts)
     if data in STRESSES:
@@ -54,18 +54,18 @@ def _scaled(factor: float) -> Callable[[AttentionConfig, Inputs], None]:
 
 
 def _large_scores(config: AttentionConfig, inputs: Inputs) -> None:
-    """Scores of thousands: their standard deviation is 2000."""
+    """Scores in the thousands, with standard deviation 2000."""
     spread = max(config.head_dim, 1) ** 0.5 * abs(config.softmax_scale)
     inputs.q[...] = inputs.q.astype(np.float64) * (2000 / spread)
 
 
 def _subnormal(config: AttentionConfig, inputs: Inputs) -> None:
-    """All of q, k and v below the smallest normal number of the dtype."""
+    """All elements of q, k and v below the dtype's smallest normal number."""
     _scaled(2.0 ** _RANGES[config.dtype][0] / 8)(config, inputs)
 
 
 def _set_scores(config: AttentionConfig, inputs: Inputs, scores: Array) -> None:
-    """Give every row the same scores [Sk], in the first feature; the others keep a little noise."""
+    """Give every row the same scores [Sk] through the first feature; the other features keep a little noise."""
     q = heads_view(inputs.q, config.layout, config.num_heads, "q")
     k = heads_view(inputs.k, config.layout, config.num_kv_heads, "k")
     q[...] = q.astype(np.float64) / 16
@@ -79,12 +79,12 @@ def _rising(config: AttentionConfig, inputs: Inputs) -> None:
 
 
 def _falling(config: AttentionConfig, inputs: Inputs) -> None:
-    """Scores fall by 40 from the first key to the last: the first tile holds the maximum."""
+    """Scores fall by 40 from the first key to the last: the maximum is in the first tile."""
     _set_scores(config, inputs, np.linspace(40, 0, config.seq_k))
 
 
 def _faint(config: AttentionConfig, inputs: Inputs) -> None:
-    """Keys of tiny probability with large values, so that the output needs every probability's last bits.
+    """Keys with tiny probabilities and large values, so that the output depends on every probability's last bits.
 
     Key j has score -ln 2 * (9 j mod steps) and a value 2^(9 j mod steps) times as large.
     """
@@ -97,7 +97,7 @@ def _faint(config: AttentionConfig, inputs: Inputs) -> None:
 
 
 def _uniform(config: AttentionConfig, inputs: Inputs) -> None:
-    """Scores of 0 and one-hot values: out[i, j mod Dv] says whether row i sees key j, and the LSE how many it sees."""
+    """Scores of 0 and one-hot values: out[i, j mod Dv] shows whether row i sees key j, the LSE how many it sees."""
     inputs.q[...] = 0
     v = heads_view(inputs.v, config.layout, config.num_kv_heads, "v")
     v[...] = np.arange(config.seq_k)[:, None] % max(config.head_dim_v, 1) == np.arange(config.head_dim_v)
@@ -111,12 +111,12 @@ def _positions(config: AttentionConfig, inputs: Inputs) -> None:
     k = heads_view(inputs.k, config.layout, config.num_kv_heads, "k")
     q = heads_view(inputs.q, config.layout, config.num_heads, "q")
     k[...] = codes
-    # Keys that share half of their signs, or fewer, are 1000 apart: exp of that is 0 in every dtype.
+    # Keys that share at most half of their signs are 1000 apart, and exp(-1000) is 0 in every dtype.
     q[...] = codes[wanted] * (2000 / max(config.head_dim, 1) / config.softmax_scale)
 
 
 def _all_bytes(config: AttentionConfig, inputs: Inputs) -> None:
-    """8-bit tensors of every byte that is a number: -0, subnormal and the largest ones, as many of each."""
+    """8-bit tensors with every byte that is a number equally often, including -0, subnormals and the largest."""
     for seed, array in enumerate((inputs.k, inputs.v, *([inputs.q] if config.q_dtype else []))):
         numbers = np.arange(256).astype(np.uint8).view(array.dtype)
         numbers = numbers[np.isfinite(numbers)]
@@ -124,12 +124,12 @@ def _all_bytes(config: AttentionConfig, inputs: Inputs) -> None:
 
 
 def _offset(_: AttentionConfig, inputs: Inputs) -> None:
-    """Values with a mean far above their spread, which reveal a small error in the denominator."""
+    """Values with a mean far above their spread, to reveal a small error in the denominator."""
     inputs.v[...] = inputs.v.astype(np.float64) + 100
 
 
 def _lowest(config: AttentionConfig, inputs: Inputs) -> None:
-    """An additive mask with the dtype's lowest finite number in place of -inf: such keys are barely visible."""
+    """An additive mask with the dtype's lowest finite number instead of -inf: such keys are barely visible."""
     if config.mask == "additive":
         assert inputs.mask is not None
         finite = np.asarray(_lowest_finite(numpy_dtype(config.dtype)), inputs.mask.dtype)
@@ -137,24 +137,24 @@ def _lowest(config: AttentionConfig, inputs: Inputs) -> None:
 
 
 def _blank(config: AttentionConfig, inputs: Inputs) -> None:
-    """Every second row has no visible key: its mask is -inf, or False, everywhere."""
+    """Every second row has no visible key: its mask is all -inf or False."""
     if inputs.mask is not None and config.mask_shape is not None and config.mask_shape[2] > 1:
         inputs.mask[:, :, ::2] = False if config.mask == "bool" else -np.inf
 
 
 def _no_sink(_: AttentionConfig, inputs: Inputs) -> None:
-    """Every second head has a sink of -inf, which has no effect: a program must not compute -inf - -inf."""
+    """Every second head has a sink of -inf, which must have no effect: -inf - -inf must not be computed."""
     if inputs.sinks is not None:
         inputs.sinks[::2] = -np.inf
 
 
 def _huge(pattern: str, size: float) -> Callable[[AttentionConfig, Inputs], None]:
-    """Scores of +-0.75 to 1.25 times a size, constant in a row: subtracting the maximum first leaves no error.
+    """Scores of ±0.75 to 1.25 times a size, constant per row: subtracting the maximum first leaves no error.
 
-    "flat": equal for all keys; "stepped": those of every third key are larger by 2^-6, so that it and its like, or all
-    the others, take everything. Both come from the first feature alone. "equal": all elements of q, and of k, are one
-    power of two. ALiBi and finite mask values would be lost beside such scores: every second head has slopes that are
-    not, the others none; the values become 0.
+    "flat": equal for all keys; "stepped": every third key's score is larger by 2^-6, so that either these keys or all
+    others get the whole weight. Both use only the first feature. "equal": all elements of q are one power of two, and
+    all of k another. ALiBi and finite mask values would be lost next to such scores: every second head has slopes large
+    enough, the others none, and finite mask values become 0.
     """
 
     def change(config: AttentionConfig, inputs: Inputs) -> None:
@@ -205,9 +205,9 @@ def _poisoned(kind: str) -> Callable[[AttentionConfig, Inputs], None]:
 
 
 def poisoned_keys(config: AttentionConfig, inputs: Inputs) -> Array:
-    """Return which keys to poison, bool [B, Hkv, Sk]: the sixth of them that the fewest rows see.
+    """Return which keys to poison, bool [B, Hkv, Sk]: the sixth of the keys that is visible to the fewest rows.
 
-    If some keys are hidden from all rows, only those, which may be fewer.
+    If some keys are hidden from all rows, only those, possibly fewer.
     """
     rows_seeing = (
         visible_pairs(config, inputs.mask).reshape(config.batch, config.num_kv_heads, -1, config.seq_k).sum(axis=2)
@@ -239,4 +239,4 @@ STRESSES: dict[str, Callable[[AttentionConfig, Inputs], None]] = {
     **{f"stepped-1e{power}": _huge("stepped", 10.0**power) for power in (8, 20)},
     "equal-1e10": _huge("equal", 1e10),
 }
-"""Kind of data -> function that changes seeded normal inputs in place."""
+"""Kind of data -> function that modifies seeded normal inputs in place."""

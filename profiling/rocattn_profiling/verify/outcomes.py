@@ -1,4 +1,4 @@
-"""Results of `rocattn verify`: an outcome for each case and backend, errors in ULPs, distances between backends."""
+"""Results of `rocattn verify`: an outcome per case and backend, errors in ULPs, distances between backends."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from rocattn_profiling.workloads.accuracy import AccuracyVerdict
 
 YARDSTICK = "yardstick"
-"""Takes the backend's place in the outcome of a case whose float64 reference breaks the contract."""
+"""Replaces the backend in the outcome of a case whose float64 reference breaks the contract."""
 
-_EXACT = 1e300  # ratios above this stand for inf, which JSON lacks
+_EXACT = 1e300  # larger ratios represent inf, which JSON lacks
 ULP_EDGES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1024.0)
-"""Upper edges of the histogram's bins; a correctly rounded result is within 0.5. A last bin counts the rest."""
-# Bits after the point, and the exponent of the smallest normal number.
+"""Upper edges of the histogram's bins; a correctly rounded result is within 0.5. The last bin counts the rest."""
+# Mantissa bits, and the exponent of the smallest normal number.
 _FORMATS = {"float16": (10, -14), "bfloat16": (7, -126), "float32": (23, -126), "float64": (52, -1022)}
 _WORST = sys.float_info.max  # JSON has no inf
 
@@ -35,15 +35,15 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one case on one backend.
 
     Attributes:
-        case, family, backend: Which.
+        case, family, backend: The names.
         options: `VerifyCase.options`.
-        check: The comparison with float64, of its worst tensor; None if there is nothing to compare.
-        tensors: The same for every tensor, with ULPs, and the errors of the naive program.
-        error: The exception that the backend raised; empty if none.
-        problem: A fault that no error bound shows: bits that differ, a NaN that leaked; empty if none.
-        head_dim: Of Q and K.
-        fits: The known mistakes that the wrong output looks like; None if they were not tried on it.
-        symptom: The one of them that fits all failing cases of the backend (`with_symptoms`); empty if none.
+        check: The worst tensor's comparison with float64; None if there is nothing to compare.
+        tensors: The comparison of every tensor, with ULPs and the naive program's errors.
+        error: The exception raised by the backend; empty if none.
+        problem: A fault that no error bound shows (different bits, a leaked NaN); empty if none.
+        head_dim: Head dimension of Q and K.
+        fits: The known mistakes that explain the wrong output; None if none were tried.
+        symptom: The mistake among them that fits all failing cases of the backend (`with_symptoms`); empty if none.
         skipped: Why the backend does not support the case; empty if it ran.
         seconds: Time of the backend and of the comparison.
     """
@@ -64,17 +64,17 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ran(self) -> bool:
-        """Whether the backend ran it."""
+        """Whether the backend ran the case."""
         return not self.skipped
 
     @property
     def ok(self) -> bool:
-        """Whether it was right, or did not run."""
+        """Whether the result was right, or the case did not run."""
         return bool(self.skipped) or (self.check is not None and self.check.ok and not self.problem)
 
     @property
     def fault(self) -> str:
-        """Description of the fault; empty if there is none."""
+        """Description of the fault, or ""."""
         if self.ok:
             return ""
         parts = [self.error, self.problem]
@@ -90,9 +90,9 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest distance between two backends' outputs or LSEs of one dtype, relative to the tensor's largest number.
+    """The largest distance between two backends' outputs or LSEs for a dtype, relative to the tensor's largest number.
 
-    ``max_rel`` is that relative distance, ``max_abs`` and ``max_ulps`` the absolute one at the same element.
+    ``max_rel`` is the relative distance, ``max_abs`` and ``max_ulps`` the absolute distance at the same element.
     """
 
     first: str
@@ -107,7 +107,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinishedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One case on all backends, and the largest distances between these so far."""
+    """A case on all backends, with the largest distances between backends so far."""
 
     case: str
     outcomes: list[CaseOutcome]
@@ -116,22 +116,22 @@ class FinishedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Verification:
-    """Result of a run: an outcome for each case and backend, and the distances between backends."""
+    """Result of a run: an outcome per case and backend, and the distances between backends."""
 
     outcomes: list[CaseOutcome] = field(default_factory=list)
     agreements: dict[tuple[str, str, str], Agreement] = field(default_factory=dict)
 
     def take(self, finished: FinishedCase) -> None:
-        """Take over a case of a run that was ended."""
+        """Adopt a case from a run that was terminated."""
         self.outcomes += finished.outcomes
         self.agreements |= {(each.first, each.second, each.dtype): each for each in finished.agreements}
 
     def compare(self, case: VerifyCase, outputs: Mapping[str, Mapping[str, Array]]) -> None:
-        """Update the largest distance between each two backends in each dtype."""
+        """Update the largest distance for each pair of backends and dtype."""
         dtype = case.config.dtype
         for (first, mine), (second, theirs) in itertools.combinations(outputs.items(), 2):
             worst = self.agreements.get((first, second, dtype)) or Agreement(first=first, second=second, dtype=dtype)
-            for name in ("out", "lse"):  # not gradients: relative to one that is exactly 0 any rounding is large
+            for name in ("out", "lse"):  # not gradients: any rounding is large relative to an exact 0
                 if name not in mine or name not in theirs:
                     continue
                 share, distance, ulps = _distance(mine[name], theirs[name])
@@ -143,7 +143,7 @@ class Verification:
 
 
 def with_symptoms(outcomes: Iterable[CaseOutcome]) -> list[CaseOutcome]:
-    """Return the outcomes, each failing one with its symptom: a mistake that also fits the backend's other failures."""
+    """Add a symptom to each failing outcome: a mistake that also fits the backend's other failures."""
     everything = list(outcomes)
     mistakes = {
         backend: mistakes_of([o for o in everything if o.backend == backend and not o.ok])
@@ -162,11 +162,11 @@ def _proven(outcome: CaseOutcome) -> list[str]:
 
 
 def mistakes_of(failed: Sequence[CaseOutcome]) -> list[str]:
-    """Return the mistakes that were seen, and those that the rest of a backend's failing cases show.
+    """Return the mistakes that were observed directly, plus those inferred from a backend's other failing cases.
 
-    Of that rest it is the known mistake that fits every case, else two that share them; none if none do.
-    Of several that fit them all, the one that is the likeliest in most. Cases on which no mistake was tried do not
-    count; where it cannot be told whether one fits, it must fit as many others.
+    Inferred is the known mistake that fits every other case, or else two mistakes that together do, or none.
+    If several fit all cases, the one that ranks first in most is chosen. Cases on which no mistake was tried do not
+    count; a mistake whose fit is unsure in some cases must be sure in at least as many others.
     """
     proven = list(dict.fromkeys(itertools.chain(*map(_proven, failed))))
     return proven + _inferred([outcome for outcome in failed if not _proven(outcome)])
@@ -186,13 +186,13 @@ def _inferred(failed: Sequence[CaseOutcome]) -> list[str]:
 
 
 def _shared_by(pair: tuple[str, str], tried: Sequence[Sequence[str]]) -> bool:
-    """Return whether each case fits one of two mistakes, and each of these more than one that the other does not."""
+    """Return whether each case fits one of two mistakes, and each mistake fits more than one case alone."""
     alone = [sum(mine in fits and other not in fits for fits in tried) for mine, other in (pair, pair[::-1])]
     return all(pair[0] in fits or pair[1] in fits for fits in tried) and min(alone) > 1
 
 
 def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
-    """Return sentences about each backend's failures: the mistake, or what they have in common; then the families."""
+    """Return sentences about each backend's failures: the mistake or their common properties, then the families."""
     sentences: dict[str, list[str]] = {}
     grouped: dict[str, list[CaseOutcome]] = {}
     for outcome in outcomes:
@@ -213,7 +213,7 @@ def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
 
 
 def _named(mistake: str, failed: Sequence[CaseOutcome]) -> str:
-    """Return a mistake with the detail that most cases have, and how many cases it fits where that is not all."""
+    """Return a mistake with its most frequent detail, and the number of cases it fits if that is not all."""
     asked = [[fit for fit in outcome.fits or () if fit.mistake == mistake] for outcome in failed]
     words = Counter(fit.words for fits in asked for fit in fits).most_common(1)[0][0]
     cases = sum(any(not fit.unsure for fit in fits) for fits in asked)
@@ -225,7 +225,7 @@ def _named(mistake: str, failed: Sequence[CaseOutcome]) -> str:
 
 
 def _in_common(ran: Sequence[CaseOutcome], failed: Sequence[CaseOutcome]) -> list[str]:
-    """Return what failures have in common that no known mistake fits: tensors, options, and where scores rise."""
+    """Return what failures without a known mistake have in common: tensors, options, rising scores."""
     off = Counter(tensor.what for outcome in failed for tensor in outcome.tensors if not tensor.ratio <= 1)
     off |= Counter({"an exception": sum(bool(outcome.error) for outcome in failed)})
     traits = {id(outcome): [*outcome.options, f"D={outcome.head_dim}"] for outcome in ran}
@@ -247,7 +247,7 @@ def _in_common(ran: Sequence[CaseOutcome], failed: Sequence[CaseOutcome]) -> lis
 
 
 def _distance(mine: Array, theirs: Array) -> tuple[float, float, float]:
-    """Return the largest distance of two tensors: relative to the largest number, absolute, and in ULPs."""
+    """Return the largest distance between two tensors: relative to the largest number, absolute, and in ULPs."""
     if not mine.size:
         return 0.0, 0.0, 0.0
     a, b = (x.astype(np.float64) for x in (mine, theirs))
@@ -261,12 +261,12 @@ def _distance(mine: Array, theirs: Array) -> tuple[float, float, float]:
 
 
 class Errors(msgspec.Struct, frozen=True, kw_only=True):
-    """The error of one program's tensor against float64.
+    """The error of a program's tensor relative to float64.
 
     Attributes:
         max_abs, rms: Largest and root mean square error.
         max_rel: The largest error over the largest result.
-        ulps: How many elements fall in each bin of `ULP_EDGES`, and beyond.
+        ulps: Number of elements in each bin of `ULP_EDGES`, and beyond.
     """
 
     max_abs: float
@@ -276,12 +276,12 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TensorErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """Errors of one tensor of one case: the backend's, and those of a naive program of the same dtype.
+    """Errors of a case's tensor: the backend's, and those of a naive program of the same dtype.
 
     Attributes:
         what: "out", "lse", "dq", "dk" or "dv".
-        dtype: Of the tensor: the unit of its ULPs.
-        ratio: The error over the allowed error.
+        dtype: The tensor's dtype, which determines its ULPs.
+        ratio: Error over allowed error.
     """
 
     what: str
@@ -292,7 +292,7 @@ class TensorErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tensor_errors(verdict: AccuracyVerdict, dtype: str) -> TensorErrors:
-    """Describe a verdict; ``dtype`` is the config's."""
+    """Convert a verdict; ``dtype`` is the config's."""
     kept = "float32" if verdict.what == "lse" else dtype
     return TensorErrors(
         what=verdict.what,
@@ -312,7 +312,7 @@ def ulp_histogram(error: Array, exact: Array, dtype: str) -> list[int]:
 
 
 def ulp(exact: Array, dtype: str) -> Array:
-    """Return the distance between neighbouring numbers of a dtype at each value (that of subnormal ones near 0)."""
+    """Return the distance between adjacent numbers of a dtype at each value (near 0, the subnormal spacing)."""
     bits, least = _FORMATS[dtype]
     exponent = np.frexp(np.where(np.isfinite(exact), exact, 0))[1] - 1
     return np.exp2(np.maximum(np.where(exact == 0, least, exponent), least) - float(bits))

@@ -1,4 +1,4 @@
-"""Output of `rocattn verify`: tables and failures on the console, an HTML page, JSON, and JUnit XML for CI servers."""
+"""Output of `rocattn verify`: tables and failures in the terminal, an HTML page, JSON, and JUnit XML for CI servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from xml.etree import ElementTree as ET  # writes only: nothing foreign is parsed
+from xml.etree import ElementTree as ET  # only writes, never parses
 
 import msgspec
 
@@ -29,12 +29,12 @@ from rocattn_profiling.verify.outcomes import (
 
 SCHEMA = 1
 WORST = 100
-"""Number of tensors listed on the page, worst first; verify.json has all."""
-_FAULT = 400  # characters of a fault that are printed: the stand-in GPU's first complaint; others follow from it
+"""Number of tensors listed on the page, worst first; verify.json lists all."""
+_FAULT = 400  # printed characters of a fault: the stand-in GPU's first complaint; the others follow from it
 
 
 class FailedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One wrong outcome, with the command that repeats it."""
+    """A wrong outcome, with the command that repeats it."""
 
     case: str
     backend: str
@@ -46,7 +46,7 @@ class FailedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PageCell:
-    """One family on one backend: numbers of cases run and failed, and the worst ratio of error to allowed error."""
+    """A family on a backend: cases run, cases failed, and the worst ratio of error to allowed error."""
 
     ran: int
     wrong: int
@@ -55,7 +55,7 @@ class PageCell:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How far elements of one kind of tensor are from float64: shares of the bins of `ULP_EDGES`, and beyond."""
+    """Distances of a kind of tensor's elements from float64: fractions per bin of `ULP_EDGES`, and beyond."""
 
     dtype: str
     tensors: str
@@ -66,12 +66,12 @@ class Histogram:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """Everything the page, the tables and the files show.
+    """The data of the page, the tables and the files.
 
     Attributes:
         unavailable: Backends that cannot run here, with the reason.
-        unchecked: Of the backends that were asked for by name, those on which no case ran, with the reason.
-        architectures: Of the backends that run on a GPU or stand in for one: which.
+        unchecked: Backends requested by name on which no case ran, with the reason.
+        architectures: Architecture of each backend that runs on a GPU or its stand-in.
     """
 
     level: str
@@ -109,7 +109,7 @@ class VerifyReport:
 
     @property
     def coverage(self) -> Coverage:
-        """How much was checked, and which backends were not: those asked for by name are needed."""
+        """How much was checked, and which backends were not; those requested by name are needed."""
         lacking = self.unavailable | self.unchecked
         return Coverage(
             compared=self.ran,
@@ -121,7 +121,7 @@ class VerifyReport:
         )  # fmt: skip
 
     def margin(self, backend: str) -> str:
-        """Return how many cases a backend ran, and its worst share of the allowed error."""
+        """Return how many cases a backend ran, and its worst percentage of the allowed error."""
         cells = [row[backend] for row in self.families.values() if backend in row]
         worst = max((cell.ratio for cell in cells if cell.ratio is not None), default=0.0)
         ran = sum(cell.ran for cell in cells)
@@ -135,7 +135,7 @@ def build(
     architectures: dict[str, str],
     again: Callable[[CaseOutcome], str], started: float, seconds: float, named: Sequence[str] = (),
 ) -> VerifyReport:  # fmt: skip
-    """Lay out the result of a run; ``again`` returns the command that repeats an outcome."""
+    """Build the report of a run; ``again`` returns the command that repeats an outcome."""
     wrong = sorted((o for o in result.outcomes if not o.ok), key=lambda o: (not o.symptom, o.backend, _order(o.family)))
     failures = [
         FailedCase(case=o.case, backend=o.backend, family=o.family, fault=o.fault, symptom=o.symptom, command=again(o))
@@ -177,7 +177,7 @@ def to_json(report: VerifyReport) -> dict[str, Any]:
 
 
 def to_html(report: VerifyReport) -> str:
-    """Return the page: one file, without scripts and without links to other pages."""
+    """Return the page: one file without scripts or links to other pages."""
     from rocattn_profiling.pages.render import standalone
 
     bins = [f"≤ {edge:g}" for edge in ULP_EDGES] + [f"> {ULP_EDGES[-1]:g}"]
@@ -188,7 +188,7 @@ def to_html(report: VerifyReport) -> str:
 
 def _unchecked(outcomes: Sequence[CaseOutcome], named: Sequence[str], unavailable: dict[str, str]) -> dict[str, str]:
     ran = {outcome.backend for outcome in outcomes if outcome.ran}
-    refused = {outcome.backend: outcome.skipped for outcome in reversed(outcomes)}  # the first one's reason
+    refused = {outcome.backend: outcome.skipped for outcome in reversed(outcomes)}  # the first outcome's reason
     reasons = refused | unavailable
     return {name: reasons.get(name, "no case was chosen") for name in dict.fromkeys(named) if name not in ran}
 
@@ -210,9 +210,9 @@ def _families(outcomes: Sequence[CaseOutcome], backends: Sequence[str]) -> dict[
 
 
 def _histograms(outcomes: Sequence[CaseOutcome]) -> list[Histogram]:
-    """Add up the ULPs of outputs, LSEs and gradients by dtype: the backends', then the naive program's, once a case.
+    """Add up the ULPs of outputs, LSEs and gradients by dtype: the backends', then the naive program's once per case.
 
-    The family "gradients" is left out, since finite differences have errors of many ULPs of their own.
+    The family "gradients" is excluded, since finite differences themselves have errors of many ULPs.
     """
     sums: dict[tuple[str, str], dict[str, list[int]]] = {}
     counted = set()
@@ -265,7 +265,7 @@ def _table(
 
 
 def worst(outcomes: list[CaseOutcome]) -> str:
-    """Return the worst ratio and the largest error of some outcomes."""
+    """Return the worst ratio and the largest error of the outcomes."""
     if any(outcome.error for outcome in outcomes):
         return "raised"
     checks = [outcome.check for outcome in outcomes if outcome.check is not None]
@@ -278,7 +278,7 @@ def worst(outcomes: list[CaseOutcome]) -> str:
 
 
 def print_failures(report: VerifyReport, limit: int) -> None:
-    """Print unchecked backends, symptoms of the failures, and for each of the worst a line with its command."""
+    """Print unchecked backends, the failures' symptoms, and a line with the command for each of the worst."""
     for name, reason in (report.unavailable | report.unchecked).items():
         asked = " (requested with --backend: status 3)" if name in report.unchecked else ""
         console.say(f"not checked: {name}{asked}: {reason}")
@@ -301,7 +301,7 @@ def print_failures(report: VerifyReport, limit: int) -> None:
 
 
 def devices(report: VerifyReport) -> list[str]:
-    """Return which architecture the cases ran as, for each backend that has one."""
+    """Return the architecture that the cases ran as, for each backend that has one."""
     return [
         f"{name}: the stand-in for {arch}, 1 of {len(TESTED)} architectures ({STAND_IN_ARCH} picks another)"
         if name in report.stand_ins
@@ -313,8 +313,8 @@ def devices(report: VerifyReport) -> list[str]:
 def to_xml(report: VerifyReport) -> str:
     """Return the report as JUnit XML, with the attributes of the schema of Jenkins' xUnit plugin.
 
-    Each backend is a suite; a test's class is its family, its name the case's label. A backend that was requested by
-    name but ran no case is one error.
+    Each backend is a suite; a test's class is its family and its name the case's label. A backend requested by name
+    that ran no case is one error.
     """
     root = ET.Element("testsuites", name="rocattn verify", time=f"{report.seconds:.3f}")
     commands = {(failure.case, failure.backend): failure for failure in report.failures}

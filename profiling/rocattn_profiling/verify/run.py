@@ -1,8 +1,8 @@
-"""Runs cases on backends, judges every output, and names each fault where it can.
+"""Run cases on backends, check every output, and identify faults if possible.
 
-Every output is compared with float64, by the error of a naive program of the same dtype
-(`rocattn_profiling.workloads.accuracy`). This yardstick shares code with the `cpu` backend, so both could be wrong
-together: small cases compare the yardstick itself with `rocattn_profiling.verify.contract`.
+Every output is compared with float64, with limits from the error of a naive program of the same dtype
+(`rocattn_profiling.workloads.accuracy`). This yardstick shares code with the `cpu` backend, so both could be wrong in
+the same way: small cases compare the yardstick itself with `rocattn_profiling.verify.contract`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # Families small enough for the contract.
 _CONTRACT = ("visibility", "positions", "stability", "containment", "edges", "fp8")
 _SEARCHED = 3
-"""Failing cases of a family and backend on which all known mistakes are tried; on others, those that fit any."""
+"""Failing cases per family and backend on which all known mistakes are tried; later ones try only those that fit."""
 _CLOSE = 1e-9
 
 
@@ -60,9 +60,9 @@ def verify(
         backends: The backends.
         on_step: Called with a line after each case on each backend.
         on_start: Called with the case's label and the backend's name before each.
-        seed: Of the inputs.
-        result: Extended and returned; a caller that passes it still has it after an interrupt.
-        journal: Where finished cases are kept, with those of a run that was ended.
+        seed: Seed of the inputs.
+        result: Extended and returned; passing it keeps the results after an interrupt.
+        journal: Stores finished cases, including those of a terminated run.
     """
     result = Verification() if result is None else result
     searches = {backend.name: _Search() for backend in backends}
@@ -113,7 +113,7 @@ def _of(case: VerifyCase, backend: str, **more: Any) -> CaseOutcome:
 
 
 class _Runner:
-    """One case: results shared by all backends, and the judgement of each."""
+    """A case: results shared by all backends, and the check of each backend."""
 
     def __init__(self, case: VerifyCase, inputs: Inputs) -> None:
         self.case, self.inputs, self.yardstick = case, inputs, ""
@@ -139,7 +139,7 @@ class _Runner:
         except Spilled as error:
             fits = [KnownMistake(mistake=str(error), proven=True)]
             return _of(case, backend.name, error=str(error), fits=fits, seconds=_since(started)), arrays
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - an exception of a backend is a result, not the end of the run
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a backend's exception is a result
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             return _of(case, backend.name, error=text, seconds=_since(started)), arrays
         self._check_yardstick(judged)
@@ -158,7 +158,7 @@ class _Runner:
         return judge_gradients(config, self.inputs, *tensors, exact=self._differences, exact_scores=stable)
 
     def _problem(self, arrays: Mapping[str, Array]) -> str:
-        """Return a fault of a case with poisoned keys that no error rule can find; "" if none."""
+        """Return a fault of a case with poisoned keys that no error rule can find, or ""."""
         config = self.case.config
         if self.case.family != "containment":
             return ""
@@ -178,7 +178,7 @@ class _Runner:
         return f"{int(swallowed.sum())} rows that see a NaN key have no NaN" if swallowed.any() else ""
 
     def _check_yardstick(self, judged: Judgement) -> None:
-        """Compare the float64 reference with the contract, once for each case."""
+        """Compare the float64 reference with the contract, once per case."""
         if self._checked:
             return
         self._checked, config = True, self.case.config
@@ -193,7 +193,7 @@ def _since(started: float) -> float:
 
 
 class _Search:
-    """Tries known mistakes on one backend's failing cases: each on the first of a family, then those that fit any."""
+    """Tries known mistakes on a backend's failing cases: all on the first of a family, then only those that fit one."""
 
     def __init__(self) -> None:
         self._live: set[str] = set()
@@ -202,15 +202,15 @@ class _Search:
     def fits(
         self, case: VerifyCase, inputs: Inputs, arrays: Mapping[str, Array], outcome: CaseOutcome
     ) -> list[KnownMistake] | None:
-        """Return the mistakes that fit a case; None where none can be tried."""
-        if case.config.varlen is not None:  # what a mistake is compared with is of one length
+        """Return the mistakes that fit a case; None if none can be tried."""
+        if case.config.varlen is not None:  # mistakes are computed for a single length
             return None
         forward = case.config.replace(direction="forward")
         what = outcome.check.what if outcome.check else "out"
         lse = arrays.get("lse")
         if (
             what.startswith("d")
-            and same_forward(forward, inputs, arrays["out"], lse)  # else what made that wrong made the gradients wrong
+            and same_forward(forward, inputs, arrays["out"], lse)  # else the forward pass caused the wrong gradients
             and (own := gradient_mistakes(case.config, inputs, arrays))
         ):
             return own
@@ -224,10 +224,10 @@ class _Search:
 
 
 def forward_problem(config: AttentionConfig, inputs: Inputs, judged: Judgement) -> str:
-    """Return where the reference that judged an output departs from the contract; "" if nowhere.
+    """Return where the reference for an output deviates from the contract, or "".
 
-    A large output, of which rows were sampled, is not compared: the contract needs all scores in memory at once. Nor
-    are sequences of different lengths, which it does not know.
+    Large outputs with sampled rows are not compared, since the contract needs all scores in memory at once, nor are
+    sequences of different lengths, which it does not support.
     """
     if judged.rows_checked < judged.rows or config.varlen is not None:
         return ""
@@ -240,7 +240,7 @@ def forward_problem(config: AttentionConfig, inputs: Inputs, judged: Judgement) 
 
 
 def gradient_problem(config: AttentionConfig, inputs: Inputs, differences: Mapping[str, Array]) -> str:
-    """Return which analytic gradient of the reference departs from finite differences; "" if none."""
+    """Return which analytic gradient of the reference deviates from finite differences, or ""."""
     assert inputs.dout is not None
     dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
     exact = all_gradients(config, inputs.operands(config), dout)
@@ -252,7 +252,7 @@ def gradient_problem(config: AttentionConfig, inputs: Inputs, differences: Mappi
 
 
 def _apart(exact: Array, wanted: Array) -> float:
-    """Return the largest distance over 1 + the largest number; inf where the reference alone is not finite."""
+    """Return the largest distance over 1 + the largest number; inf if only the reference is not finite."""
     if (np.isfinite(wanted) & ~np.isfinite(exact)).any():
         return np.inf
     both = np.isfinite(wanted) & np.isfinite(exact)

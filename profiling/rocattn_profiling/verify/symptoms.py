@@ -1,8 +1,8 @@
-"""Names faults: which known mistake reproduces a backend's wrong output?
+"""Identify faults: which known mistake reproduces a backend's wrong output?
 
 Each hypothesis is a `Twist` of the contract. It fits a case if it explains the wrong rows of the output, leaves the
-right ones right, and has the LSE as it is. A mistake is told only if it fits every failing case of a backend
-(`rocattn_profiling.verify.outcomes`): by chance it may fit one.
+right rows right, and reproduces the LSE. A mistake is reported only if it fits every failing case of a backend
+(`rocattn_profiling.verify.outcomes`), since it may fit one by chance.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ if TYPE_CHECKING:
     from rocattn_profiling.workloads.inputs import Inputs
 
 LARGEST = 6e7
-"""Above this many multiply-adds for each hypothesis a case is too large to try them all."""
-_SLACK = 8 * math.log(2)  # of this project's kernels: weights up to 2^8
+"""Above this many multiply-adds per hypothesis, a case is too large to try them all."""
+_SLACK = 8 * math.log(2)  # of this project's kernels, whose weights reach 2^8
 _NARROWER = {
     "float64": ("float16", "bfloat16"), "float32": ("float16", "bfloat16"), "float16": ("bfloat16", "float16"),
     "bfloat16": ("bfloat16",),
 }  # fmt: skip
-"""What a program of a dtype may keep intermediate results in, to its harm: of 16 bits, sums alone in its own."""
-_UNUSUAL = 3.0  # times the error that a right program may have
+"""Too narrow dtypes for a program's intermediate results; with 16-bit inputs, the same dtype matters only for sums."""
+_UNUSUAL = 3.0  # times the error of a right program
 _TILES_OF_SUMS = (8, 16, 32, 64, 128)
 _TILES = (8, 16, 32, 48, 64, 96, 128, 256)
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-44}
 _SCORE_UNIT = {"float32": 2.0**-22, "float64": 2.0**-51}
-_GRADIENT_UNIT = 2.0**-16  # of the largest gradient: what sums of terms that cancel may be off
-_LSE_UNIT = 1e-5  # of LSEs, which are float32 whatever the dtype is
-_REST = 0.05  # share of a row's error that a mistake may leave
-_ROUNDING = 1e-3  # of a mistake's errors: below, a row's is the rounding of a program of a narrower dtype
-_EXPLAINED = 0.9  # share of the wrong rows; tiles need not change every row
+_GRADIENT_UNIT = 2.0**-16  # of the largest gradient: error of sums with cancellation
+_LSE_UNIT = 1e-5  # LSEs are float32 for every dtype
+_REST = 0.05  # fraction of a row's error that a mistake may leave unexplained
+_ROUNDING = 1e-3  # of a mistake's errors: smaller errors of a row are rounding in a narrower dtype
+_EXPLAINED = 0.9  # fraction of the wrong rows; tiles need not change every row
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A mistake, in words and as a twist.
+    """A mistake, described in words and as a twist.
 
     Attributes:
-        words: What is wrong.
+        words: The mistake.
         twist: The contract with this mistake.
-        detail: What differs between variants of one mistake.
-        enough: The share of the wrong rows that it must explain.
-        everywhere: Whether it must also leave right rows right; else it is made at some rows only, and is named if no
-            other mistake explains the output.
+        detail: The difference between variants of a mistake.
+        enough: The fraction of the wrong rows that it must explain.
+        everywhere: Whether it must also leave right rows right. If not, it affects only some rows, and is reported if
+          no other mistake explains the output.
     """
 
     words: str
@@ -69,8 +69,8 @@ class Hypothesis:
 class KnownMistake(msgspec.Struct, frozen=True, kw_only=True):
     """A known mistake that fits a wrong output: its words, which identify it, and a detail of this case.
 
-    ``unsure``: it neither fits nor can be excluded, as it reads memory whose contents are not known. ``proven``: it was
-    seen itself, not inferred from an output that it would explain.
+    ``unsure``: it neither fits nor can be excluded, because it reads memory with unknown contents. ``proven``: it was
+    observed directly, not inferred from an output that it would explain.
     """
 
     mistake: str
@@ -80,7 +80,7 @@ class KnownMistake(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Both, in one line."""
+        """Mistake and detail in one line."""
         return f"{self.mistake} ({self.detail})" if self.detail else self.mistake
 
 
@@ -91,28 +91,28 @@ DIFFERENCES = {
     "threads": "its bits depend on the number of threads",
     "at once": "calls from several threads disturb each other",
 }
-"""Mistakes that show when the same is computed again, by `execution.LaterRuns.cause`."""
+"""Mistakes that show when the computation is repeated, by `execution.LaterRuns.cause`."""
 UNSCALED = "scores are not scaled"
 NO_DELTA = "rowsum(dO * out), often called delta, is not subtracted"
 LEAK = "NaN or inf of a hidden key reaches rows that do not see it"
 UNSTABLE = "the exponent is rounded before the largest score is subtracted: huge equal scores overflow or vanish"
 COARSE = "probabilities of the backward pass are taken from the LSE, whose rounding decides them at huge scores"
 NARROW = "float64 is computed in float32: every number in the output is exact in float32"
-_HUGE = 2.0**20  # scores whose float32 rounding, in log2 units, begins to decide exponents
+_HUGE = 2.0**20  # scores whose float32 rounding, in log2 units, begins to affect exponents
 
 
 def fitting(
     config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | None, *, what: str = "out",
     only: Collection[str] | None = None,
 ) -> list[KnownMistake] | None:  # fmt: skip
-    """Return the known mistakes that a wrong output looks like, the likeliest first; None if the case is too large.
+    """Return the known mistakes that explain a wrong output, the likeliest first; None if the case is too large.
 
     Args:
         config: The problem; only its forward direction is used.
         inputs: The inputs of the output.
-        out: In the config's layout.
+        out: The output in the config's layout.
         lse: [B, H, Sq], or None.
-        what: The tensor that is wrong, the worst of them.
+        what: The worst wrong tensor.
         only: The mistakes to try; all if None.
     """
     if not _can_be_tried(config):
@@ -129,12 +129,12 @@ def fitting(
         if not named and what != "lse":
             named = _precisions(case)
         if not named and case.right.all() and what in {"out", "lse"}:
-            return None  # what is wrong is within the rounding that mistakes are told from
+            return None  # the error is within the rounding, so no mistake can be identified
     return [fit for fit in dict.fromkeys(named) if only is None or fit.mistake in only]
 
 
 def same_forward(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | None) -> bool:
-    """Return whether a forward pass is right but for rounding; also if it is too large to be told."""
+    """Return whether a forward pass is right except for rounding, or too large to check."""
     if not _can_be_tried(config):
         return True
     got = heads_view(out, config.layout, config.num_heads, "out").astype(np.float64)
@@ -150,7 +150,7 @@ def _can_be_tried(config: AttentionConfig) -> bool:
 
 
 class _Case:
-    """A wrong output beside what is right: [B, H, Sq, Dv], and LSEs [B, H, Sq]."""
+    """A wrong output with the right one, [B, H, Sq, Dv], and their LSEs [B, H, Sq]."""
 
     def __init__(
         self, config: AttentionConfig, inputs: Inputs, got: Array, exact: Array, lse: Array | None, exact_lse: Array,
@@ -162,12 +162,12 @@ class _Case:
         self.right_lse = self.lse_is(exact_lse)
         self.right_out = _close(got, exact, tolerance)
         self.right = self.right_out & self.right_lse
-        # Scores are rounded, too: where they are large, the outputs of one mistake differ by more than the tolerance.
+        # Scores are also rounded: if they are large, outputs with the same mistake differ by more than the tolerance.
         self.error = np.abs(got - exact).max(axis=-1, initial=0)
         self.nearness = np.maximum(tolerance, np.where(np.isfinite(self.error), self.error, 0) * _REST)[..., None]
 
     def lse_is(self, other: Array) -> Array:
-        """Return which rows' LSEs are those of another output; all if there is no LSE."""
+        """Return which rows' LSEs equal another output's; all without an LSE."""
         if self.lse is None:
             return np.ones(other.shape, bool)
         same = self.equal(self.lse, other, max(_UNITS[self.config.dtype], _LSE_UNIT))
@@ -175,26 +175,26 @@ class _Case:
         return same | (np.isfinite(error) & (np.abs(self.lse - other) <= _REST * error))
 
     def fits(self, other: Array, other_lse: Array) -> Array:
-        """Return which rows another program explains: the output, and beside it its LSE or the right one."""
-        hidden = (other_lse < _FAR) & (other_lse < self.exact_lse)  # of whatever finite score
+        """Return which rows another program explains: the output, together with its LSE or the right LSE."""
+        hidden = (other_lse < _FAR) & (other_lse < self.exact_lse)  # with any finite score
         if self.lse is not None:
             hidden &= self.lse < _FAR
         return _close(self.got, other, self.nearness) & (self.lse_is(other_lse) | self.right_lse | hidden)
 
     def shows(self, other: Array, other_lse: Array) -> bool:
-        """Return whether another program differs from the right one in this case."""
+        """Return whether another program's result differs from the right one in this case."""
         unit = max(_UNITS[self.config.dtype], _LSE_UNIT)
         same_lse = self.lse is None or bool(self.equal(self.exact_lse, other_lse, unit).all())
         return not (same_lse and _close(other, self.exact, self.tolerance).all())
 
     def equal(self, lse: Array, other: Array, unit: float) -> Array:
-        """Return which LSEs are equal to a unit at their size."""
+        """Return which LSEs are equal within a unit at their magnitude."""
         size = 1 + np.abs(np.where(np.isfinite(self.exact_lse), self.exact_lse, 0))
         near = np.abs(lse - other) <= size * unit
         return np.asarray((lse == other) | near | (np.isnan(lse) & np.isnan(other)))
 
     def within_rounding(self) -> bool:
-        """Return whether the output is right but for rounding, that of large scores included."""
+        """Return whether the output is right except for rounding, including that of large scores."""
         scores = float(np.max(np.abs(self.exact_lse), initial=0, where=np.isfinite(self.exact_lse)))
         unit = _SCORE_UNIT["float64" if self.config.dtype == "float64" else "float32"]
         return bool(
@@ -202,7 +202,7 @@ class _Case:
         )
 
     def explained(self, fits: Array) -> float:
-        """Return the share of the wrong rows that fit; without those that are off by next to nothing beside these."""
+        """Return the fraction of the wrong rows that fit, ignoring rows whose errors are negligible in comparison."""
         wrong = ~self.right
         if not (wrong & fits).any():
             return 0.0
@@ -214,7 +214,7 @@ class _Case:
 def gradient_mistakes(
     config: AttentionConfig, inputs: Inputs, arrays: Mapping[str, Array]
 ) -> list[KnownMistake] | None:
-    """Return the known mistakes that wrong gradients look like; None if the case is too large.
+    """Return the known mistakes that explain wrong gradients; None if the case is too large.
 
     Args:
         config: The problem.
@@ -240,7 +240,7 @@ def gradient_mistakes(
 def _explains(
     got: Mapping[str, Array], exact: Mapping[str, Array], other: Mapping[str, Array], unit: float
 ) -> bool | None:
-    """Return whether the mistake that made gradients shows in this case; None if it did not make them."""
+    """Return whether a mistake is visible in these gradients; None if it does not explain them."""
     shows = False
     for name, array in got.items():
         rounding = unit * float(np.abs(exact[name]).max(initial=0))
@@ -254,7 +254,7 @@ def _explains(
 def _gradient_hypotheses(
     config: AttentionConfig, inputs: Inputs, dout: Array, exact: Mapping[str, Array]
 ) -> Iterator[tuple[KnownMistake, dict[str, Array]]]:
-    """Yield mistakes of backward passes with the gradients that they change, the commonest first."""
+    """Yield mistakes of backward passes with the gradients that they change, most common first."""
     scale, group = config.softmax_scale, config.num_heads // config.num_kv_heads
     dq, dk, dv = exact["dq"], exact["dk"], exact["dv"]
     if scale:
@@ -282,7 +282,7 @@ def _gradient_hypotheses(
 
 
 def _at_a_glance(case: _Case, what: str) -> Iterator[KnownMistake]:
-    """Yield mistakes that the places of wrong rows give away, without a program that makes them."""
+    """Yield mistakes that the positions of wrong rows reveal, without a program that reproduces them."""
     lost = np.asarray(np.isfinite(case.exact).all(axis=-1) & ~np.isfinite(case.got).all(axis=-1))
     alone = lost.any() and not (~case.right_out & ~lost).any()
     if alone and not _finite(case.inputs):
@@ -303,7 +303,7 @@ def _at_a_glance(case: _Case, what: str) -> Iterator[KnownMistake]:
 
 
 def _unstable(got: Array, exact: Array, exact_lse: Array, wrong: Array) -> bool:
-    """Return whether only rows of huge scores are wrong, some of them NaN, inf or 0 where they should not be."""
+    """Return whether only rows with huge scores are wrong, some of them with unexpected NaN, inf or 0."""
     lost = ~np.isfinite(got).all(axis=-1) | ((got == 0).all(axis=-1) & (exact != 0).any(axis=-1))
     return bool((wrong & lost).any() and not (wrong & ~_huge(exact_lse)).any())
 
@@ -321,7 +321,7 @@ _FINITE = "hidden scores are a finite number, not -inf: rows that see nothing re
 
 
 def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
-    """Yield the mistakes that could show in a config, the commonest first."""
+    """Yield the mistakes that could show in a config, most common first."""
     band, group = config.causal or config.window is not None, config.num_heads // config.num_kv_heads
     yield Hypothesis("the last key of a row is not seen", Twist(dropped=1))
     for count in dict.fromkeys([2, *(config.seq_k % tile for tile in (16, 32, 64, 128))]):
@@ -379,7 +379,7 @@ def _stale() -> Iterator[Hypothesis]:
 
 
 def _edges_of_tiles(config: AttentionConfig) -> Iterator[Hypothesis]:
-    """Yield mistakes that only rows make whose band ends in a certain column of a tile."""
+    """Yield mistakes that affect only rows whose band ends in a certain column of a tile."""
     if not config.causal and config.window is None:
         return
     for shift, text in (
@@ -424,7 +424,7 @@ def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
 
 
 def _strides(config: AttentionConfig, right: int) -> Iterator[Hypothesis]:
-    """Yield wrong strides between rows of V; beyond its end, and between its parts, the values read are unknown."""
+    """Yield wrong strides between rows of V; values read past its end or between its parts are unknown."""
     usual = {config.head_dim, config.head_dim_v, config.head_dim_v * config.num_heads, *range(8, 257, 8), 512, 1024}
     for stride in sorted(usual - {0, right}):
         text, detail = f"rows of V are read {stride} elements apart in memory", f"they are {right} apart"
@@ -432,7 +432,7 @@ def _strides(config: AttentionConfig, right: int) -> Iterator[Hypothesis]:
 
 
 def _explaining(case: _Case, only: Collection[str] | None) -> list[KnownMistake]:
-    """Return the mistakes that explain the wrong rows, most of them first; of equals, the clearly closer first."""
+    """Return the mistakes that explain the wrong rows, sorted by the number explained, then by clear closeness."""
     ranked: list[tuple[float, float, KnownMistake]] = []
     unsure: list[KnownMistake] = []
     v = heads_view(case.inputs.v, case.config.layout, case.config.num_kv_heads, "v")
@@ -456,7 +456,7 @@ def _explaining(case: _Case, only: Collection[str] | None) -> list[KnownMistake]
 
 
 def _insert(ranked: list[tuple[float, float, KnownMistake]], share: float, error: float, fit: KnownMistake) -> None:
-    """Insert a mistake before those that explain less, or as much and clearly less closely."""
+    """Insert a mistake before those that explain fewer rows, or equally many clearly less closely."""
     at = 0
     while at < len(ranked):
         other_share, other_error, _ = ranked[at]
@@ -467,7 +467,7 @@ def _insert(ranked: list[tuple[float, float, KnownMistake]], share: float, error
 
 
 def _lse_mistakes(case: _Case) -> Iterator[str]:
-    """Yield the mistakes in an LSE whose output is right."""
+    """Yield the mistakes in an LSE if the output is right."""
     assert case.lse is not None
     unit = max(_UNITS[case.config.dtype], _LSE_UNIT)
     for words, twist in (
@@ -479,7 +479,7 @@ def _lse_mistakes(case: _Case) -> Iterator[str]:
     ):
         _, other = attend(case.config, case.inputs, twist)
         if case.equal(case.exact_lse, other, unit).all():
-            continue  # the mistake does not show in this case
+            continue  # the mistake is invisible in this case
         if case.equal(case.lse, other, 2 * unit).all():
             yield words
     blank = np.isneginf(case.exact_lse)
@@ -488,7 +488,7 @@ def _lse_mistakes(case: _Case) -> Iterator[str]:
 
 
 def _sentinel(case: _Case) -> Iterator[KnownMistake]:
-    """Yield the finite score of rows without keys if their LSE reveals it, being far below any real one."""
+    """Yield the finite score of rows without keys if their LSE reveals it: far below any real one."""
     blank = np.isneginf(case.exact_lse)
     if case.lse is None or not blank.any() or not np.isfinite(case.lse[blank]).all():
         return
@@ -498,12 +498,12 @@ def _sentinel(case: _Case) -> Iterator[KnownMistake]:
 
 
 def _precisions(case: _Case) -> list[KnownMistake]:
-    """Return what kept in which narrow dtype has errors of this size beside a right LSE, the nearest first."""
+    """Return which intermediate in which narrow dtype explains errors of this size with a right LSE, nearest first."""
     error, dtype = _mean_error(case.got, case.exact), case.config.dtype
     if not 0 < error < math.inf:
         return []
     if case.lse is not None and not case.equal(case.lse, case.exact_lse, _LSE_UNIT).all():
-        return []  # their rounding cannot touch it
+        return []  # their rounding cannot affect the LSE
     if abs(np.mean(case.got - case.exact, where=np.isfinite(case.got) & np.isfinite(case.exact))) > error / 2:
         return []  # rounding to nearest is not one-sided
     narrow = _NARROWER[dtype]
@@ -513,7 +513,7 @@ def _precisions(case: _Case) -> list[KnownMistake]:
         if name != dtype
     ]
     weights, values = probabilities(case.config, case.inputs), _values_by_head(case.config, case.inputs)
-    # A right program rounds its output, and may keep its probabilities in its dtype.
+    # A right program rounds its output, and may keep probabilities in its dtype.
     usual = max(_mean_error(rounded, case.exact) for rounded in (
         _rounded_probabilities(case.config, case.inputs, dtype), case.exact.astype(numpy_dtype(dtype)),
     ))  # fmt: skip
@@ -530,7 +530,7 @@ def _precisions(case: _Case) -> list[KnownMistake]:
 
 
 def _rounded_sums(weights: Array, values: Array, dtype: str, tile: int) -> Array:
-    """Return the output of a program that adds up tiles of keys in a dtype."""
+    """Return the output of a program that accumulates tiles of keys in a dtype."""
     total = np.zeros((*weights.shape[:3], values.shape[-1]))
     for first in range(0, weights.shape[-1], tile):
         part = slice(first, first + tile)
@@ -552,7 +552,7 @@ def _rounded_probabilities(config: AttentionConfig, inputs: Inputs, dtype: str) 
 
 
 def probabilities(config: AttentionConfig, inputs: Inputs) -> Array:
-    """Return the probabilities [B, H, Sq, Sk] in float64: the output for values that are the identity."""
+    """Return the probabilities [B, H, Sq, Sk] in float64: the output with the identity as values."""
     from dataclasses import replace
 
     wide = config.replace(head_dim_v=config.seq_k, layout="BHSD", num_kv_heads=config.num_kv_heads)
@@ -564,7 +564,7 @@ def probabilities(config: AttentionConfig, inputs: Inputs) -> Array:
 
 
 def _tolerance(config: AttentionConfig, inputs: Inputs, exact: Array) -> float:
-    """Return the error below which two outputs count as equal: a few units at the magnitude of the values."""
+    """Return the error below which outputs count as equal: a few units at the magnitude of the values."""
     size = float(np.max(np.abs(exact), initial=0, where=np.isfinite(exact)))
     largest = inputs.v.astype(np.float64)
     typical = float(np.sqrt(np.mean(np.square(largest, where=np.isfinite(largest), out=np.zeros(largest.shape)))))
@@ -582,7 +582,7 @@ def _close(got: Array, other: Array, tolerance: float | Array) -> Array:
 
 
 def _mean_error(got: Array, exact: Array) -> float:
-    """Return the root mean square error of what is finite; inf where only one of the two is, or nothing is."""
+    """Return the root mean square error of finite elements; inf if only one of the two is finite, or none is."""
     finite = np.isfinite(exact)
     if not finite.any() or (finite != np.isfinite(got)).any():
         return math.inf

@@ -1,6 +1,6 @@
-"""Attention backends behind a registry, for AMD GPUs and for the CPU.
+"""Attention for AMD GPUs and the CPU, with backends selected from a registry.
 
-Names are loaded on first use, so that ``import rocattn`` (and every command's ``--help``) does not import numpy.
+Names are loaded on first use, so ``import rocattn`` (and every command's ``--help``) does not import numpy.
 """
 
 from importlib import import_module
@@ -59,13 +59,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module that holds a public name when it is first asked for."""
+    """Import the module of a public name on first access."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rocattn' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"rocattn.{_HOMES[name]}"), name)  # else asked at every call
+    value = globals()[name] = getattr(import_module(f"rocattn.{_HOMES[name]}"), name)  # else looked up on every access
     return value
 
 
 def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
+    """List the public names, whether loaded or not."""
     return sorted({*globals(), *__all__})

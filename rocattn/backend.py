@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Whether a backend, or one of its kernels, computes a config: yes, or no with its reason.
+    """Whether a backend, or one of its kernels, computes a config, with the reason if not.
 
     Attributes:
         ok: Yes or no.
-        reason: Why not, and what to do about it.
-        broken: Not available though this machine has what it runs on (a GPU, say): `BackendRegistry.select` warns
-            where it has to pass over the backend.
+        reason: Why not, with the remedy.
+        broken: Not available although this machine has the hardware for it (a GPU, for example):
+          `BackendRegistry.select` warns if it has to skip the backend.
     """
 
     ok: bool
@@ -39,19 +39,19 @@ class Support:
 
 
 YES = Support(ok=True)
-_ROWS_AT_ONCE = 1 << 15  # of sequences of equal lengths: what a batch of them copies stays small
+_ROWS_AT_ONCE = 1 << 15  # limits the copies of a batch of equally long sequences
 MAX_POSITION = 1 << 30
-"""Sequences are shorter: kernels count positions, and the differences of two, in 32 bits."""
+"""Sequences are shorter than this: kernels compute positions and their differences in 32 bits."""
 
 
 def length_problem(config: AttentionConfig) -> str:
-    """Return why sequences are too long for 32-bit positions; "" if they are not."""
+    """Return why sequences are too long for 32-bit positions, or ""."""
     too_long = max(config.seq_q, config.seq_k) >= MAX_POSITION
     return "positions are 32-bit: seq_q and seq_k must be below 2^30" if too_long else ""
 
 
 class Operands(NamedTuple):
-    """The inputs of a backend: views of the caller's arrays, and the options that carry data.
+    """The inputs of a backend: views of the caller's arrays, and the options with data.
 
     Attributes:
         q: [B, H, Sq, D].
@@ -60,12 +60,12 @@ class Operands(NamedTuple):
         mask: [B or 1, H or 1, Sq or 1, Sk or 1], bool (True = may attend) or floating (added to the scaled scores);
             None without one.
         alibi_slopes: [B, H], float32 (float64 if q is); None without them.
-        sinks: [H], float32 (float64 if q is): one more logit per head; None without them.
-        k_scale: [B, Hkv], float32 (float64 if q is), with any strides: what 8-bit k are multiplied by; None for 1.
-        v_scale: The same of v.
-        q_scale: The same of 8-bit q, for all query heads of a KV head.
+        sinks: [H], float32 (float64 if q is): an additional logit per head; None without them.
+        k_scale: [B, Hkv], float32 (float64 if q is), with any strides: factor of 8-bit k; None for 1.
+        v_scale: The same for v.
+        q_scale: The same for 8-bit q, shared by all query heads of a KV head.
         dlse: Backward: the gradient of the LSE, float32 [B, H, Sq]; None for none.
-        dropout_key: uint32 [2], of `rocattn.dropout.dropout_key`; None without dropout.
+        dropout_key: uint32 [2], from `rocattn.dropout.dropout_key`; None without dropout.
     """
 
     q: Array
@@ -83,15 +83,15 @@ class Operands(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Where the sequences of `rocattn.attention_varlen` are, beside operands whose batch axis is 1 or the pages.
+    """Where the sequences of `rocattn.attention_varlen` are, for operands whose batch axis is 1 or the pages.
 
-    With them `Operands` are q [1, H, total_q, D], k and v [1, Hkv, total_k, D], or with pages
+    The `Operands` are then q [1, H, total_q, D], k and v [1, Hkv, total_k, D], or with pages
     [num_pages, Hkv, page_size, D]; out and lse are [1, H, total_q, Dv] and [1, H, total_q].
 
     Attributes:
         cu_seqlens_q: int32 [B + 1], contiguous: sequence b has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q.
-        cu_seqlens_k: The same of k and v; None with pages.
-        seqlens_k: int32 [B], contiguous: the keys of each sequence; None: all from its start to the next one's.
+        cu_seqlens_k: The same for k and v; None with pages.
+        seqlens_k: int32 [B], contiguous: number of keys per sequence; None: all rows up to the next sequence.
         block_table: int32 [B, max_pages], contiguous: key j of sequence b is row j % page_size of page
             block_table[b, j // page_size]; None without pages.
     """
@@ -107,20 +107,20 @@ class Sequences:
         return len(self.cu_seqlens_q) - 1
 
     def queries(self, index: int) -> slice:
-        """Return the rows of q of a sequence."""
+        """Return a sequence's rows of q."""
         return slice(int(self.cu_seqlens_q[index]), int(self.cu_seqlens_q[index + 1]))
 
     def keys(self, index: int) -> slice:
-        """Return the rows of k and v of a sequence; with pages, as if its pages lay side by side."""
+        """Return a sequence's rows of k and v; with pages, as if its pages were consecutive."""
         first = 0 if self.cu_seqlens_k is None else int(self.cu_seqlens_k[index])
         if self.seqlens_k is not None:
             return slice(first, first + int(self.seqlens_k[index]))
         return slice(first, 0 if self.cu_seqlens_k is None else int(self.cu_seqlens_k[index + 1]))
 
     def alike(self) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield sequences of equal lengths that have query rows: where their rows and keys are, and their numbers.
+        """Yield groups of equally long sequences with query rows: indices of their rows and keys, and their numbers.
 
-        Without pages. Each time at most `_ROWS_AT_ONCE` rows or keys of several sequences: ([B, Sq], [B, Sk], [B]).
+        Not for pages. A group of several sequences has at most `_ROWS_AT_ONCE` rows or keys: ([B, Sq], [B, Sk], [B]).
         """
         assert self.cu_seqlens_k is not None
         counts_k = np.diff(self.cu_seqlens_k) if self.seqlens_k is None else self.seqlens_k
@@ -138,7 +138,7 @@ class Sequences:
                 )  # fmt: skip
 
     def alone(self, config: AttentionConfig, operands: Operands, index: int) -> tuple[AttentionConfig, Operands]:
-        """Return the problem of one sequence as `Backend.forward` takes it: views, but for pages, which are copied."""
+        """Return one sequence's problem as `Backend.forward` takes it: views, except for pages, which are copied."""
         rows, keys = self.queries(index), self.keys(index)
         k, v = operands.k, operands.v
         if self.block_table is not None:
@@ -154,16 +154,16 @@ class Sequences:
 
 
 class Backend(ABC):
-    """One implementation of attention.
+    """An implementation of attention.
 
     Attributes:
         name: What users pass as ``backend=``.
-        priority: Higher is chosen first among the able ones; read when an order is first needed.
-        is_stand_in: Whether it runs on something in place of the hardware it is for, so that its times mean nothing.
-        takes_lse_gradient: Whether it is asked about configs with `AttentionConfig.lse_gradient` at all.
-        takes_dropout: Whether it is asked about configs with `AttentionConfig.dropout_p` at all.
-        takes_fp8: Whether it is asked about configs with 8-bit q, k or v at all (`AttentionConfig.kv_dtype`).
-        cost: What it means to be left with it where a faster one is broken, in a few words; "" for nothing to say.
+        priority: The supporting backend with the highest priority is chosen; read when an order is first needed.
+        is_stand_in: Whether it runs on a substitute for its hardware, so that its times mean nothing.
+        takes_lse_gradient: Whether `supports` handles configs with `AttentionConfig.lse_gradient`.
+        takes_dropout: Whether `supports` handles configs with `AttentionConfig.dropout_p`.
+        takes_fp8: Whether `supports` handles configs with 8-bit q, k or v (`AttentionConfig.kv_dtype`).
+        cost: Short description of the cost of falling back to it from a broken faster backend; "" for none.
     """
 
     name: str
@@ -175,27 +175,27 @@ class Backend(ABC):
     cost: str = ""
 
     def available(self) -> Support:
-        """Whether this machine can run the backend at all.
+        """Return whether this machine can run the backend at all.
 
         Raises:
-            SettingError: When the user set an environment variable of the backend's to what cannot be obeyed.
+            SettingError: When one of the backend's environment variables is invalid.
         """
         return YES
 
     @abstractmethod
     def supports(self, config: AttentionConfig) -> Support:
-        """Whether the backend computes this config exactly as the contract says."""
+        """Return whether the backend computes this config exactly as specified."""
 
     @abstractmethod
     def workspace_bytes(self, config: AttentionConfig) -> int:
-        """Return the backend's peak allocation in bytes, inputs and outputs excluded."""
+        """Return the backend's peak allocation in bytes, without inputs and outputs."""
 
-    def score_bytes(self, config: AttentionConfig) -> int:  # noqa: ARG002 - of a backend that never holds scores
-        """Return the bytes of the workspace that hold scores or weights [.., Sq, Sk]; 0 unless overridden."""
+    def score_bytes(self, config: AttentionConfig) -> int:  # noqa: ARG002 - for overrides
+        """Return the workspace's bytes for scores or weights [.., Sq, Sk]; 0 unless overridden."""
         return 0
 
-    def expect(self, kv_bytes: int) -> None:  # noqa: B027 - most have nothing to get ready
-        """Prepare for a forward call whose arguments are still being checked; it may follow at once or not at all.
+    def expect(self, kv_bytes: int) -> None:  # noqa: B027 - most have nothing to prepare
+        """Prepare for a forward call whose arguments are still being checked; the call may never come.
 
         Args:
             kv_bytes: The size of K in bytes, unchecked.
@@ -206,13 +206,13 @@ class Backend(ABC):
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
 
     def supports_varlen(self, config: AttentionConfig) -> Support:
-        """Whether the backend computes a config with ``varlen``: as its longest sequence alone, unless overridden."""
+        """Return whether the backend computes a config with ``varlen``; by default, whether its longest sequence."""
         return self.supports(config.replace(batch=1, varlen=None))
 
     def forward_varlen(
         self, config: AttentionConfig, operands: Operands, sequences: Sequences, out: Array, lse: Array | None
     ) -> None:
-        """As `forward`, of sequences in packed rows or pages: one after the other, unless overridden."""
+        """Like `forward`, for sequences in packed rows or pages; one at a time unless overridden."""
         for index in range(sequences.count):
             rows = sequences.queries(index)
             if rows.start < rows.stop:
@@ -223,10 +223,10 @@ class Backend(ABC):
         self, config: AttentionConfig, operands: Operands, sequences: Sequences,
         dout: Array, out: Array, lse: Array, dq: Array, dk: Array, dv: Array,
     ) -> None:  # fmt: skip
-        """As `backward`, of sequences in packed rows, never pages; those of equal lengths are a batch."""
-        dk[...], dv[...] = 0, 0  # of rows that no query row sees
+        """Like `backward`, for sequences in packed rows, never pages; equally long ones form a batch."""
+        dk[...], dv[...] = 0, 0  # for rows that no query sees
         for rows, keys, group in sequences.alike():
-            if len(group) == 1:  # views will do
+            if len(group) == 1:  # views are sufficient
                 index = int(group[0])
                 own, seen = sequences.queries(index), sequences.keys(index)
                 single, inputs = sequences.alone(config, operands, index)
@@ -261,11 +261,11 @@ class Backend(ABC):
 
 
 def _batched(packed: Array, at: Array) -> Array:
-    """Return rows of a packed array, [1, H, total, …], as a batch of sequences: a copy, [B, H, S, …].
+    """Copy rows of a packed array, [1, H, total, …], into a batch of sequences, [B, H, S, …].
 
     Args:
         packed: The array.
-        at: Where the rows are, [B, S].
+        at: Indices of the rows, [B, S].
     """
     rows: Array = packed[0].swapaxes(0, 1)[at]
     return rows.swapaxes(1, 2)
@@ -275,7 +275,7 @@ def support(backend: Backend, config: AttentionConfig) -> Support:
     """Return a backend's answer for a config, with or without ``varlen``.
 
     Raises:
-        ConfigError: When it answers something else than a `Support`.
+        ConfigError: When the answer is not a `Support`.
     """
     if config.kv_dtype is not None and not backend.takes_fp8:
         return Support(ok=False, reason=f"{backend.name} takes no 8-bit keys and values, here {config.kv_dtype}")
@@ -287,7 +287,7 @@ def support(backend: Backend, config: AttentionConfig) -> Support:
 
 
 def checked(backend: Backend, answer: Any) -> Support:
-    """Return a backend's answer, or raise ConfigError if it is not a `Support`: a bare False carries no reason."""
+    """Return a backend's answer, or raise ConfigError if it is not a `Support`: a bare False gives no reason."""
     if not isinstance(answer, Support):
         raise ConfigError(f"backend {backend.name!r} answers {answer!r}: it must answer a rocattn.Support")
     return answer

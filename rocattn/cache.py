@@ -1,8 +1,8 @@
 """A folder of results addressed by the hash of everything they were made from.
 
-Entries are made whole in a sibling folder and renamed into place, so a reader never sees half of one and a killed
-writer leaves nothing that counts. A lock file per key keeps parallel first uses from doing the same work twice. What
-was not used for longest goes once there is too much (`rocattn.cache_limit`).
+Entries are written in a sibling folder and renamed into place, so readers never see partial entries and a killed
+writer leaves no valid one. A lock file per key keeps parallel first uses from doing the same work twice. The least
+recently used entries are evicted when the folder grows too large (`rocattn.cache_limit`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _SUMS = "SHA256SUMS"
 FRESH_S = 3600.0
-"""An entry that was used within so many seconds stays, whatever the limit."""
-_PRUNED = "pruned"  # modified at the last scan over all entries, of which there are tens of thousands
+"""An entry used within this many seconds stays, whatever the limit."""
+_PRUNED = "pruned"  # modified at the last scan over all entries, of which there may be tens of thousands
 
 
 def cache_folder() -> Path:
-    """Return the folder for compiled kernels: ``ROCATTN_CACHE_DIR``, else the user's cache folder."""
-    # Absolute, and a ~ read here: a variable file (a runner's .env, systemd's) is not read by a shell.
+    """Return the folder for compiled kernels: ``ROCATTN_CACHE_DIR``, or else the user's cache folder."""
+    # Made absolute, with ~ expanded: no shell reads a variable file (a runner's .env, systemd's).
     try:
         if chosen := os.environ.get("ROCATTN_CACHE_DIR"):
             return Path(chosen).expanduser().absolute()
@@ -43,13 +43,13 @@ def cache_folder() -> Path:
 
         return user_cache_path("rocattn")
     except RuntimeError:
-        # A user without a name or HOME (a container's --user) has the home that containers give: nearly always one
-        # that takes no files, which everyone who writes there can handle.
+        # A user without a name or HOME (a container's --user) gets the container's home, nearly always read-only,
+        # which all writers can handle.
         return Path("/.cache/rocattn")
 
 
 def write_problem(folder: Path) -> str:
-    """Return why nothing can be written to a folder (made if missing), or an empty string."""
+    """Return why nothing can be written to a folder (created if missing), or ""."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
@@ -60,14 +60,14 @@ def write_problem(folder: Path) -> str:
 
 
 def compiled_entries(root: Path) -> Iterator[cache_limit.CacheEntry]:
-    """Yield what a `ContentCache` holds in a folder."""
+    """Yield the entries of a `ContentCache` in a folder."""
     for part in root.glob("[0-9a-f][0-9a-f]"):
         with suppress(OSError):
             yield from cache_limit.entries(list(part.iterdir()), _SUMS)
 
 
 def _prune(root: Path) -> None:
-    """Keep a cache within its limit: looks at most once in `FRESH_S`, as nothing that is younger goes."""
+    """Keep a cache within its limit; scans at most once per `FRESH_S`, since younger entries stay."""
     stamp = root / _PRUNED
     with suppress(OSError):
         if stamp.exists() and time.time() - stamp.stat().st_mtime < FRESH_S:
@@ -79,7 +79,7 @@ def _prune(root: Path) -> None:
 
 
 class ContentCache:
-    """Named byte strings by key, in one folder; falls back to a temporary folder when that one takes no files."""
+    """Named byte strings by key in a folder; falls back to a temporary folder if that one is not writable."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -88,9 +88,9 @@ class ContentCache:
     def get_or_make(
         self, key: str, make: Callable[[], dict[str, bytes]], announce: Callable[[], None] = lambda: None
     ) -> dict[str, bytes]:
-        """Return the files of an entry, making them on first use; whatever ``make`` raises passes through.
+        """Return the files of an entry, making them on first use; exceptions of ``make`` propagate.
 
-        ``announce`` is called before, also where another process makes them and this one waits.
+        ``announce`` is called first, also if this process waits while another makes them.
         """
         if (kept := self._read(key)) is not None:
             return kept
@@ -112,7 +112,7 @@ class ContentCache:
         return self._root / key[:2] / key
 
     def _read(self, key: str) -> dict[str, bytes] | None:
-        """Return an entry whose checksums hold, else None (a power cut can leave a renamed entry without its data)."""
+        """Return an entry with valid checksums, else None (a power loss can leave a renamed entry without its data)."""
         entry = self._entry(key)
         files: dict[str, bytes] = {}
         try:
@@ -128,7 +128,7 @@ class ContentCache:
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        """Hold the key's lock; where there can be none (no permission, no lock support) renames still keep us safe."""
+        """Hold the key's lock; if locking fails (no permission or support), renames still keep the cache consistent."""
         from filelock import FileLock
 
         for _ in range(2):
@@ -151,10 +151,10 @@ class ContentCache:
         yield
 
     def _write(self, key: str, files: dict[str, bytes]) -> None:
-        """Put an entry in place by one rename; an entry that another process put there first stays."""
+        """Put an entry in place by one rename; an entry already put there by another process stays."""
         entry = self._entry(key)
         entry.parent.mkdir(parents=True, exist_ok=True)
-        # Those there are were left by a killed holder of the lock that we hold now.
+        # Existing ones were left by a killed holder of the lock that we now hold.
         for stale in entry.parent.glob(f"{key}{cache_limit.PARTIAL}*"):
             shutil.rmtree(stale, ignore_errors=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{key}{cache_limit.PARTIAL}", dir=entry.parent))
@@ -178,10 +178,10 @@ class ContentCache:
             _LOG.debug("the temporary folder takes no files either: %s", error)
 
     def _use_temporary_folder(self, error: OSError) -> None:
-        """Go on in a folder of this process, once, with one line of warning unless the user asked for silence.
+        """Switch once to a temporary folder of this process, with a one-line warning unless silenced.
 
         Raises:
-            SettingError: When the user named the folder, and it cannot be made.
+            SettingError: When the user named the folder and it cannot be created.
         """
         if self._degraded:
             return
@@ -195,7 +195,7 @@ class ContentCache:
         try:
             self._root = Path(tempfile.mkdtemp(prefix="rocattn-cache-"))
         except OSError:
-            return  # nothing is kept then: every use makes its result anew
+            return  # nothing is cached: every use makes its result again
         atexit.register(_remove_own, self._root, os.getpid())
         if not quiet():
             _LOG.warning(

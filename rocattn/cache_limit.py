@@ -1,8 +1,8 @@
 """Bound the size of a cache folder by evicting the least recently used entries.
 
-Any number of processes may use the folder meanwhile. An entry is a folder with a file whose modification time is its
-last use, and a lock file beside it. It is removed only while nobody holds that lock and nobody used it lately; a
-rename takes it out of sight in one step, so that a reader finds all of it or nothing, and makes it anew.
+Any number of processes may use the folder at the same time. An entry is a folder with a file whose modification time is
+its last use, next to a lock file. It is removed only if its lock is free and it was not used recently. A rename hides
+it in one step, so a reader finds all of it or nothing, and then makes it again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTIAL = ".partial-"
-"""In the name of a folder that is being written or removed; one that is this old was left by a killed process."""
+"""Part of the name of a folder being written or removed; one this old was left by a killed process."""
 STALE_S = 24 * 3600.0
-_AFTER = 0.9  # of the limit is left, so that the next entry does not trigger another scan
+_AFTER = 0.9  # fraction of the limit to keep, so that the next entry does not trigger another scan
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class CacheEntry:
 
 
 def entries(folders: Iterable[Path], mark: str) -> Iterator[CacheEntry]:
-    """Yield the entries among folders; skip those that other processes remove meanwhile.
+    """Yield the entries among folders; skip those that other processes remove at the same time.
 
     Args:
-        folders: Where entries may be; files, and folders half-made, are none.
+        folders: Candidate paths; files and partial folders are skipped.
         mark: The name of the file whose modification time is the last use.
     """
     for folder in folders:
@@ -49,7 +49,7 @@ def entries(folders: Iterable[Path], mark: str) -> Iterator[CacheEntry]:
         try:
             with os.scandir(folder) as items:  # raises for a file
                 size = sum(map(_disk_bytes, items))
-            # One that is being made has no mark yet, and is as old as its folder.
+            # An entry being made has no mark yet: use its folder's time.
             marker = folder / mark if (folder / mark).exists() else folder
             yield CacheEntry(folder, marker, marker.stat().st_mtime, size)
         except OSError:
@@ -70,19 +70,19 @@ def _disk_bytes(item: os.DirEntry[str]) -> float:
 
 
 def used(mark: Path, after_s: float = 600.0) -> None:
-    """Record that an entry was used just now, unless that was recorded lately or the folder is read-only."""
+    """Record that an entry was just used, unless that was recorded recently or the folder is read-only."""
     with contextlib.suppress(OSError):
         if time.time() - mark.stat().st_mtime > after_s:
             os.utime(mark)
 
 
 def shrink(candidates: Iterable[CacheEntry], *, fresh_s: float, keep: int | None = None) -> float:
-    """Remove the longest unused entries beyond the limit; returns the bytes that were freed.
+    """Remove the least recently used entries beyond the limit; return the number of freed bytes.
 
     Args:
         candidates: All entries.
-        fresh_s: One that was used within so many seconds stays: somebody may still be at it.
-        keep: How many entries may stay at most; None for any number.
+        fresh_s: An entry used within this many seconds stays, since it may be in use.
+        keep: Maximum number of entries; None for no limit.
     """
     oldest_first = sorted(candidates, key=lambda entry: entry.last_use_s)
     limit = cache_gib() * 2**30
@@ -107,14 +107,14 @@ def _remove(entry: CacheEntry) -> bool:
             if not held or entry.mark.stat().st_mtime != entry.last_use_s:
                 return False
             entry.folder.rename(away)
-        except OSError:  # a cache that may only be read, or another process was first
+        except OSError:  # a read-only cache, or another process was first
             return False
     shutil.rmtree(away, ignore_errors=True)
     return True
 
 
 def sweep(folder: Path) -> None:
-    """Remove leftovers from a folder of entries: partial folders, and locks whose entry is gone."""
+    """Remove leftovers from a folder of entries: partial folders, and locks without an entry."""
     for path in folder.iterdir():
         try:
             if time.time() - path.stat().st_mtime < STALE_S:

@@ -11,18 +11,18 @@ from rocattn.errors import ConfigError
 
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 FP8_DTYPES = ("float8_e4m3fn", "float8_e4m3fnuz")
-"""What k and v may be stored in, of one byte an element: OCP's E4M3, and CDNA 3's; the names are those of ml_dtypes."""
+"""The 8-bit dtypes for k and v: OCP's E4M3 and CDNA 3's, with the names of ml_dtypes."""
 LAYOUTS = ("BSHD", "BHSD", "BSE")
 LARGEST = 1e30
-"""The largest scale, softcap, reciprocal of a softcap, ALiBi slope and sink: kernels multiply by them in float32."""
+"""Largest scale, softcap, reciprocal of a softcap, ALiBi slope and sink: kernels multiply by them in float32."""
 VARLEN_LARGEST = (1 << 31) - 1
-"""The most rows, pages and sequences of a `VarlenShape`: they are counted in int32."""
+"""Largest number of rows, pages and sequences of a `VarlenShape`, which are int32."""
 MaskKind = Literal["none", "bool", "additive"]
 Direction = Literal["forward", "backward"]
 
 
 def _is_whole(value: object) -> bool:
-    """Whether a value is an int; True is none, and 2.0 would make another key than 2."""
+    """Return whether a value is an int, but not a bool; 2.0 would make a different key than 2."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -42,19 +42,19 @@ def _clamped_ramp_sum(first: int, count: int, top: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarlenShape:
-    """How sequences of lengths of their own lie in memory: q packed, k and v packed or in pages.
+    """The memory layout of sequences of different lengths: q packed, k and v packed or in pages.
 
     Attributes:
-        total_q: Rows of q [total_q, H, D]; those of a sequence lie side by side.
+        total_q: Rows of q [total_q, H, D]; the rows of a sequence are adjacent.
         total_k: Rows of k and v [total_k, Hkv, D]; 0 with pages.
-        page_size: Tokens of a page of k and v [num_pages, page_size, Hkv, D]; 0: they are packed.
-        num_pages: Pages there are.
-        max_pages: Entries of a sequence in the block table.
-        counts_keys: Whether an array of its own says how many keys each sequence has, as it does with pages.
-        lengths: (Sq, Sk) of each sequence, for exact counts of work; () where a caller's arrays say them.
+        page_size: Tokens per page of k and v [num_pages, page_size, Hkv, D]; 0 if they are packed.
+        num_pages: Number of pages.
+        max_pages: Block-table entries per sequence.
+        counts_keys: Whether a separate array gives each sequence's number of keys; always with pages.
+        lengths: (Sq, Sk) of each sequence, for exact counts of work; () if they are only in the caller's arrays.
 
     Raises:
-        ConfigError: When a size is no whole number, or they contradict each other.
+        ConfigError: When a size is not an integer, or sizes contradict each other.
     """
 
     total_q: int
@@ -81,7 +81,7 @@ class VarlenShape:
 
     @property
     def label(self) -> str:
-        """A short readable part of `AttentionConfig.label`."""
+        """Its short, readable part of `AttentionConfig.label`."""
         kind = f"paged{self.page_size}" if self.paged else f"varlen{self.total_k}"
         return f"{kind}.{self.total_q}"
 
@@ -95,23 +95,23 @@ class AttentionConfig:
         seq_q, seq_k: Sq and Sk, in tokens; may be 0.
         head_dim, head_dim_v: D of q and k, Dv of v and out.
         dtype: "float16", "bfloat16", "float32" or "float64", shared by q, k, v and out.
-        kv_dtype: Of k and v where they are stored in 8 bits, one of `FP8_DTYPES`; None: in ``dtype``. Forward only.
-        q_dtype: Of q where it is stored in 8 bits, too: ``kv_dtype``; None: in ``dtype``.
-        q_scale, k_scale, v_scale: Whether factors of 8-bit q, k and v are given.
+        kv_dtype: Dtype of 8-bit k and v, one of `FP8_DTYPES`; None for ``dtype``. Forward only.
+        q_dtype: Dtype of 8-bit q, the same as ``kv_dtype``; None for ``dtype``.
+        q_scale, k_scale, v_scale: Whether factors for 8-bit q, k and v are given.
         layout: "BSHD", "BHSD" or "BSE" ([B, S, H*D]).
         causal: Row i sees keys j <= i + Sk - Sq (bottom-right alignment).
-        window: (left, right) keys beside the diagonal i + Sk - Sq that a row sees; -1 is open.
+        window: (left, right) keys around the diagonal i + Sk - Sq that a row sees; -1 is open.
         mask: "none", "bool" (True = may attend) or "additive" (added to the scaled scores).
         mask_shape: The mask's shape before broadcasting to [B, H, Sq, Sk]; None without one.
         softcap: c in c * tanh(score / c), applied before the mask; None for off.
         alibi, sinks: Whether ALiBi slopes and per-head sink logits are given.
-        scale: Factor on q.k; None is 1 / sqrt(D).
-        return_lse: Whether the natural-log LSE, float32 [B, H, Sq], is wanted too.
+        scale: Factor of q.k; None is 1 / sqrt(D).
+        return_lse: Whether to return the natural-log LSE, float32 [B, H, Sq].
         direction: "forward" or "backward".
-        lse_gradient: Whether the LSE has a gradient, too; backward only.
-        dropout_p: The probability with which a weight is dropped; which ones, seed and offset say.
-        varlen: Of `rocattn.attention_varlen`: how its ``batch`` sequences lie in memory; ``seq_q`` and ``seq_k`` are
-            the longest then, or bounds of them. None: all sequences are of one length.
+        lse_gradient: Whether the LSE also has a gradient; backward only.
+        dropout_p: The probability of dropping a weight; seed and offset determine which ones.
+        varlen: For `rocattn.attention_varlen`: the memory layout of its ``batch`` sequences; ``seq_q`` and ``seq_k``
+          are then the longest lengths, or bounds of them. None: all sequences have the same length.
 
     Raises:
         ConfigError: When the fields contradict each other.
@@ -146,7 +146,7 @@ class AttentionConfig:
     dropout_p: float = 0.0
 
     def __post_init__(self) -> None:
-        """Fill in what defaults to another field, then check that all of them fit together."""
+        """Fill in fields that default to another field, then check all fields for consistency."""
         if not self.num_kv_heads:
             object.__setattr__(self, "num_kv_heads", self.num_heads)
         if self.head_dim_v < 0:
@@ -248,7 +248,7 @@ class AttentionConfig:
 
     @property
     def sequences(self) -> tuple[AttentionConfig, ...]:
-        """The problem of each sequence with rows, by the lengths that ``varlen`` states; itself alone without it."""
+        """The problem of each sequence with rows, from ``varlen``'s lengths; only itself without ``varlen``."""
         if self.varlen is None:
             return (self,)
         lengths = self.varlen.lengths or ((self.seq_q, self.seq_k),) * self.batch
@@ -261,26 +261,26 @@ class AttentionConfig:
 
     @property
     def softmax_scale(self) -> float:
-        """The factor on q.k: ``scale``, or 1 / sqrt(D)."""
+        """The factor of q.k: ``scale``, or 1 / sqrt(D)."""
         if self.scale is not None:
             return float(self.scale)
         return float(self.head_dim) ** -0.5 if self.head_dim else 1.0
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element of out, and of q, k and v unless they are stored in 8 bits."""
+        """Bytes per element of out, and of q, k and v unless they are stored in 8 bits."""
         return DTYPE_BYTES[self.dtype]
 
     @property
     def kv_itemsize(self) -> int:
-        """Bytes of one element of k and v."""
+        """Bytes per element of k and v."""
         return self.itemsize if self.kv_dtype is None else 1
 
     @property
     def band(self) -> tuple[int, int] | None:
-        """(left, right) around the diagonal i + Sk - Sq with causal folded in; -1 open, None if all is visible.
+        """(left, right) around the diagonal i + Sk - Sq, including causal; -1 is open, None if everything is visible.
 
-        A side of the window that is too wide to hide anything is open, so that no backend has to count beyond Sq + Sk.
+        A side of the window that is too wide to hide anything is open, so backends need not count beyond Sq + Sk.
         """
         left, right = self.window if self.window is not None else (-1, -1)
         left, right = -1 if left >= self.seq_k else left, -1 if right >= self.seq_q else right
@@ -290,7 +290,7 @@ class AttentionConfig:
 
     @property
     def visible_pairs(self) -> int:
-        """Visible (query, key) pairs over batch and heads: exact for causal and window; a mask hides none."""
+        """Visible (query, key) pairs over batch and heads: exact for causal and window; masks are not considered."""
         if self.varlen is not None:
             return sum(single.visible_pairs for single in self.sequences)
         per_head = self.seq_q * self.seq_k
@@ -304,16 +304,16 @@ class AttentionConfig:
 
     @property
     def flops(self) -> int:
-        """Exact FLOPs: 2 (D + Dv) a visible pair forward, 2 (3 D + 2 Dv) backward (five products)."""
+        """Exact FLOPs: 2 (D + Dv) per visible pair forward, 2 (3 D + 2 Dv) backward (five products)."""
         d, dv = self.head_dim, self.head_dim_v
         return self.visible_pairs * 2 * (d + dv if self.direction == "forward" else 3 * d + 2 * dv)
 
     @property
     def flops_conventional(self) -> int:
-        """FLOPs as papers print them, x 2.5 backward: FlashAttention-3's benchmark.
+        """FLOPs as stated in papers, x 2.5 for backward, following FlashAttention-3's benchmark.
 
-        2 (D + Dv) for each query and key, of which causal queries count as seeing (Sk + max(0, Sk - Sq)) / 2, and those
-        of a window as many as they see.
+        2 (D + Dv) per query and key; causal queries count (Sk + max(0, Sk - Sq)) / 2 keys, and queries with a window
+        the keys that they see.
         """
         if self.varlen is not None:
             return sum(single.flops_conventional for single in self.sequences)
@@ -327,7 +327,7 @@ class AttentionConfig:
 
     @property
     def rows_q(self) -> int:
-        """Rows of q of a head, of all sequences."""
+        """Rows of q per head, over all sequences."""
         return self.batch * self.seq_q if self.varlen is None else self.varlen.total_q
 
     @property
@@ -348,7 +348,7 @@ class AttentionConfig:
 
     @property
     def mask_bytes(self) -> int:
-        """Bytes of the mask as it is stored: 1 an element if bool, the config's dtype if additive."""
+        """Bytes of the stored mask: 1 per element if bool, the config's dtype if additive."""
         if self.mask_shape is None:
             return 0
         count = self.mask_shape[0] * self.mask_shape[1] * self.mask_shape[2] * self.mask_shape[3]
@@ -356,20 +356,20 @@ class AttentionConfig:
 
     @property
     def visible_rows(self) -> tuple[int, int]:
-        """Queries that see a key, and keys that a query sees, of a head: all but for causal and window."""
+        """Queries that see a key, and keys that are seen, per head: all of them except for causal and window."""
         if self.band is None:
             return self.seq_q, self.seq_k
         first = self.seq_k - self.seq_q
         left, right = (self.seq_q + self.seq_k if side < 0 else side for side in self.band)
-        begin, end = max(0, -first - right), min(self.seq_q, self.seq_q + left)  # of the queries
+        begin, end = max(0, -first - right), min(self.seq_q, self.seq_q + left)  # visible range of queries
         keys = min(self.seq_k, self.seq_k + right) - max(0, first + begin - left)
         return max(0, end - begin), max(0, keys) if end > begin else 0
 
     @property
     def bytes_moved(self) -> int:
-        """Compulsory traffic: the visible rows of Q, K and V and part of the mask are read, and O (and LSE) written.
+        """Compulsory traffic: read the visible rows of Q, K and V and part of the mask, write O (and LSE).
 
-        Backward reads those, and the rows of O, dO and LSE that see something, and writes dQ, dK and dV.
+        Backward also reads the rows of O, dO and LSE that see a key, and writes dQ, dK and dV.
         """
         if self.varlen is not None:
             return sum(single.bytes_moved for single in self.sequences)
@@ -394,7 +394,7 @@ class AttentionConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON-ready values."""
         values: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        if self.kv_dtype is None:  # so that keys of other problems are those of commits that did not know it
+        if self.kv_dtype is None:  # so that other problems keep the keys from commits without this field
             del values["kv_dtype"], values["k_scale"], values["v_scale"]
         if self.q_dtype is None:  # as above
             del values["q_dtype"], values["q_scale"]
@@ -411,7 +411,7 @@ class AttentionConfig:
         """Rebuild a config from `to_dict`'s values.
 
         Raises:
-            ConfigError: For an unknown field, a size that is not there, or contradicting values.
+            ConfigError: For an unknown field, a missing size, or contradictory values.
         """
         unknown = values.keys() - {f.name for f in fields(cls)}
         if unknown:
@@ -422,7 +422,7 @@ class AttentionConfig:
 
     @property
     def key(self) -> str:
-        """Twelve hex digits that identify the config across processes and commits."""
+        """Twelve hex digits that identify the config in all processes and commits."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
     @property

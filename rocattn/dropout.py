@@ -1,11 +1,11 @@
-"""Dropout's mask: a function of seed, offset and place, so that any tiling, and the backward pass, gives the same one.
+"""Dropout's mask: a function of seed, offset and position, so any tiling, and the backward pass, gives the same one.
 
-The weight of query row i and key j, of batch b and query head h, is kept if word j % 4 of::
+The weight of query row i and key j in batch b and query head h is kept if word j % 4 of::
 
     philox(counter = (j // 4, i, b * H + h, 0), key = dropout_key(seed, offset))
 
-is `threshold` or more, and multiplied by `factor` then. Source: Salmon et al. 2011, "Parallel Random Numbers: As Easy
-as 1, 2, 3": Philox 4x32 of ten rounds, the generator of PyTorch's GPU operators.
+is at least `threshold`, and is then multiplied by `factor`. Source: Salmon et al. 2011, "Parallel Random Numbers: As
+Easy as 1, 2, 3": Philox 4x32 with ten rounds, the generator of PyTorch's GPU operators.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from rocattn.backend import Array
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_STEPS = 0x9E3779B9, 0xBB67AE85  # of the key, from round to round
+_STEPS = 0x9E3779B9, 0xBB67AE85  # increments of the key per round
 _ROUNDS = 10
 _WORD = 0xFFFFFFFF
-_COUNTERS = 1 << 14  # computed at once: their words stay in a core's cache
+_COUNTERS = 1 << 14  # computed at a time, so that their words stay in a core's cache
 
 
 def philox(counter: Iterable[ArrayLike], key: tuple[int, int]) -> list[Array]:
-    """Return four uint32 words of each counter.
+    """Return four uint32 words for each counter.
 
     Args:
-        counter: Four arrays of uint32, which broadcast.
+        counter: Four broadcastable uint32 arrays.
         key: Two words.
     """
     c0, c1, c2, c3 = (np.asarray(word, np.uint32) for word in counter)
@@ -45,7 +45,7 @@ def philox(counter: Iterable[ArrayLike], key: tuple[int, int]) -> list[Array]:
 
 
 def dropout_key(seed: int, offset: int) -> Array:
-    """Return the key of a mask, uint32 [2], from seed and offset, each below 2^64."""
+    """Return a mask's key, uint32 [2], from seed and offset, each below 2^64."""
     words = philox(
         [np.uint32(offset & _WORD), np.uint32(offset >> 32), np.uint32(0), np.uint32(0)], (seed & _WORD, seed >> 32)
     )
@@ -53,25 +53,25 @@ def dropout_key(seed: int, offset: int) -> Array:
 
 
 def threshold(dropout_p: float) -> int:
-    """Return the smallest word of a weight that is kept; of a probability of 1 `factor` hides the last one, too."""
+    """Return the smallest word that keeps a weight; for probability 1, `factor` also removes the last one."""
     return min(int(dropout_p * 2.0**32), _WORD)
 
 
 def factor(dropout_p: float) -> float:
-    """Return what kept weights are multiplied by: 1 / (1 - p)."""
+    """Return the factor of kept weights: 1 / (1 - p)."""
     return 0.0 if dropout_p == 1 else 1 / (1 - dropout_p)
 
 
 def kept_weights(key: Array, dropout_p: float, heads: Array, rows: Array, keys: int, dtype: DTypeLike) -> Array:
-    """Return what each weight is multiplied by, 0 or `factor`.
+    """Return the factor of each weight, 0 or `factor`.
 
     Args:
-        key: Of `dropout_key`.
+        key: The result of `dropout_key`.
         dropout_p: The probability.
         heads: b * H + h of each head, integers of any shape.
         rows: Positions of the query rows, [R].
         keys: Sk.
-        dtype: Of the result.
+        dtype: The result's dtype.
 
     Returns:
         [*heads.shape, R, Sk].

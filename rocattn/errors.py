@@ -1,4 +1,4 @@
-"""Exception types, which also derive from the builtin a caller would catch, and the reasons of failed programs."""
+"""Exception types, which also derive from the matching builtin, and the reasons why programs failed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?::|$)")
 _ERROR = re.compile(r"\b(?:fatal )?(?:error|fatal): ", re.IGNORECASE)
-# As shells, loaders and most programs complain: their name first, then what is wrong.
+# The format of shells, loaders and most programs: their name, then the problem.
 _NAMED = re.compile(
     r"(?!(?:warning|note|info|hint|debug):)[\w./+-]+: (?!(?:warning|note|info|hint|debug):)"
     r".*\b(?:not found|no such|not a|cannot|can't|could not|failed|denied|unable"
@@ -22,30 +22,30 @@ _NAMED = re.compile(
 
 
 class RocattnError(Exception):
-    """Base of every error rocattn raises on purpose; its text says what is wrong and what to do."""
+    """Base of every error rocattn raises on purpose; the message states the problem and the remedy."""
 
 
 class ConfigError(RocattnError, ValueError):
-    """Raised when arguments do not describe an attention problem: shapes, dtypes or options disagree."""
+    """Raised when arguments do not describe an attention problem: shapes, dtypes or options conflict."""
 
 
 class SettingError(RocattnError, ValueError):
-    """Raised when an environment variable that the user set cannot be obeyed; the text says what is possible."""
+    """Raised when an environment variable has an invalid value; the message lists the valid ones."""
 
 
 class BackendWarning(RuntimeWarning):
-    """Issued once a process for a backend that would have been chosen and does not work here; says what to do."""
+    """Issued once per process for a backend that would be selected but does not work here, with the remedy."""
 
 
 class NoBackendError(RocattnError, RuntimeError):
-    """Raised when no backend can run a config; ``reasons`` maps each backend's name to why not."""
+    """Raised when no backend can run a config; ``reasons`` maps each backend's name to the reason."""
 
     def __init__(self, message: str, reasons: dict[str, str]) -> None:
         super().__init__(message)
         self.reasons = reasons
 
     def __reduce__(self) -> tuple[type[NoBackendError], tuple[str, dict[str, str]]]:
-        """Return how to make it again: pickle would call the class with the message alone."""
+        """Return how to recreate it: pickle would call the class with only the message."""
         return type(self), (str(self), self.reasons)
 
 
@@ -53,8 +53,8 @@ class ToolchainError(RocattnError, RuntimeError):
     """Raised when no compiler is found or a kernel does not compile.
 
     Attributes:
-        command: The command that failed; also a note on the exception, so ``--debug`` shows it.
-        output: Everything that command printed.
+        command: The command that failed; also a note on the exception, so that ``--debug`` shows it.
+        output: Everything the command printed.
     """
 
     def __init__(self, message: str, *, command: Sequence[str] = (), output: str = "") -> None:
@@ -66,8 +66,8 @@ class ToolchainError(RocattnError, RuntimeError):
 
 
 def signal_name(number: int) -> str:
-    """Return a signal's name; Python has none for most of the real-time ones."""
-    import signal  # a millisecond, which no call that works should take
+    """Return a signal's name; Python has none for most real-time signals."""
+    import signal  # takes a millisecond: not spent on successful calls
 
     try:
         return signal.Signals(number).name
@@ -76,11 +76,11 @@ def signal_name(number: int) -> str:
 
 
 def complaint(output: str, otherwise: str = "it printed nothing") -> str:
-    """Return the line of a program's output that explains its failure.
+    """Return the line that explains a program's failure from its output.
 
-    After a Python traceback that is the exception's line. Other programs name the error first and may go on with
-    advice: the first line with ``error:``, or else of the shape ``program: what is wrong``. Without these it is the
-    last line.
+    After a Python traceback, that is the exception's line. Other programs print the error first, perhaps followed by
+    advice: the first line with ``error:``, or else of the form ``program: problem``. Otherwise it is the last
+    line.
 
     Args:
         output: The program's output, standard error last if both are given.
@@ -96,11 +96,11 @@ def complaint(output: str, otherwise: str = "it printed nothing") -> str:
 
 
 def _raised(lines: list[str]) -> str:
-    """Return the line of the exception that a Python program ended with, or ""."""
+    """Return the line of the exception that ended a Python program, or ""."""
     begins = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
     if begins:
         at = begins[-1]
         indent = len(lines[at]) - len(lines[at].lstrip())
-        # Frames are indented further; a message may go on over more lines.
+        # Frames are indented more; a message may have several lines.
         return next((line for line in lines[at + 1 :] if len(line) - len(line.lstrip()) <= indent), "")
     return next((line for line in reversed(lines) if _EXCEPTION.match(line)), "")

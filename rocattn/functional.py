@@ -1,4 +1,4 @@
-"""The public functions: `attention` and `attention_backward`, with one fixed meaning for every option.
+"""The public functions `attention` and `attention_backward`, with the exact meaning of every option.
 
 For query row i and key j of a batch and head, with t = i + Sk - Sq the key on the row's diagonal::
 
@@ -10,11 +10,11 @@ For query row i and key j of a batch and head, with t = i + Sk - Sq the key on t
            or  window and not t - left <= j <= t + right     -1: open
            or  mask is bool and False, or floating and -inf
     p = exp(s) / (sum of exp(s) over visible keys [+ exp(sink)])
-    p = p / (1 - dropout_p), or 0                     if dropout_p; LSE_i is without it
+    p = p / (1 - dropout_p), or 0                     if dropout_p; does not affect LSE_i
     out_i = sum of p * v_j (8-bit v_j times v_scale),  LSE_i = natural log of that denominator
 
-A row without a visible key has output 0, LSE -inf and gradient 0; with sinks the sink is then all there is: output 0,
-LSE = sink, gradient 0. A hidden key has no influence at all, even when its K or V row holds NaN or inf.
+A row without a visible key has output 0, LSE -inf and gradient 0; with sinks, only the sink remains: output 0,
+LSE = sink, gradient 0. A hidden key has no influence at all, even if its K or V row contains NaN or inf.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from rocattn.steady import DeviceProblem
 
 
-# The checks of a call and its config depend on few values, which a loop of calls repeats: kept, they cost a tenth.
-# Everything is compared by value, and only normalised values get here: True, 1 and 1.0 are never taken for each other.
+# A call's checks and config depend on few values, which a loop of calls repeats: cached, they cost a tenth.
+# Keys are compared by value, and all values are normalized first, so True, 1 and 1.0 are never confused.
 _CONFIGS: dict[tuple[object, ...], AttentionConfig] = {}
 _MOST_CONFIGS = 256
-_NO_DROPOUT = 0.0  # a default, which needs no check
-_LARGEST_SCALE = 1e8  # of 8 bits; times the largest scale of scores it is a float32 still
-_WIDE_DTYPES = (None, "bfloat16", "float16", "float32")  # that the output of 8-bit q may have
+_NO_DROPOUT = 0.0  # the default, which needs no check
+_LARGEST_SCALE = 1e8  # for 8-bit tensors; times the largest scale of scores it still fits in float32
+_WIDE_DTYPES = (None, "bfloat16", "float16", "float32")  # allowed for the output of 8-bit q
 
 
 def attention(
@@ -75,38 +75,38 @@ def attention(
     return_lse: bool = False,
     backend: str | None = None,
 ) -> Any:
-    """Compute scaled dot-product attention; the module's docstring defines every option exactly.
+    """Compute scaled dot-product attention; the module docstring defines every option exactly.
 
     Args:
         q: [B, Sq, H, D] for layout "BSHD", [B, H, Sq, D] for "BHSD", [B, Sq, H*D] for "BSE"; float16, bfloat16
-            (`ml_dtypes.bfloat16`), float32 or float64; with 8-bit k also their dtype. Any strides, read-only or not: no
-            copy is made for the layout.
-            Or a tensor on an AMD GPU (torch's ROCm build, DLPack): then all arrays are such tensors with a contiguous
-            last axis, ALiBi slopes and sinks are float32, and so are the outputs' kind and device.
-        k: The same with Sk and Hkv, where H is a multiple of Hkv: each KV head serves H / Hkv query heads. K and V may
-            be stored in 8 bits: ml_dtypes' ``float8_e4m3fn`` or ``float8_e4m3fnuz``, torch's on a GPU.
-        v: As k, but its head dimension Dv may differ from D.
+            (`ml_dtypes.bfloat16`), float32 or float64; with 8-bit k also their dtype. Strides are arbitrary, and the
+            array may be read-only: the layout needs no copy.
+            Or a tensor on an AMD GPU (torch's ROCm build, DLPack): then all arrays are tensors on that GPU with a
+            contiguous last axis, ALiBi slopes and sinks are float32, and the outputs are tensors of the same kind.
+        k: Like q with Sk and Hkv, where H is a multiple of Hkv: each KV head serves H / Hkv query heads. K and V may
+          be stored in 8 bits: ml_dtypes' ``float8_e4m3fn`` or ``float8_e4m3fnuz``, torch's on a GPU.
+        v: Like k, but its head dimension Dv may differ from D.
         causal: Row i sees keys j <= i + Sk - Sq.
-        mask: bool (True = may attend) or floating (added to the scaled scores; -inf hides; of another dtype than q's
-            or float32 it is converted, on a GPU refused); [Sq, Sk], [B, Sk] (where B is not Sq), [B, Sq, Sk], or 4-d
-            with each axis 1 or full, broadcast to [B, H, Sq, Sk].
+        mask: bool (True = may attend) or floating (added to the scaled scores; -inf hides; dtypes other than q's and
+          float32 are converted, or rejected on a GPU); [Sq, Sk], [B, Sk] (if B is not Sq), [B, Sq, Sk], or 4-d
+          with each axis 1 or full, broadcast to [B, H, Sq, Sk].
         window: (left, right): row i sees keys from i + Sk - Sq - left to i + Sk - Sq + right; -1 is open.
         softcap: c in c * tanh(score / c), before ALiBi and mask.
         alibi_slopes: [H] or [B, H], floating: ``slope * |i + Sk - Sq - j|`` is subtracted from the scaled scores, as in
-            FlashAttention; ``scale`` does not multiply a slope.
-        sinks: [H], floating: one more logit per head in the softmax's denominator and in the LSE; -inf is no sink.
-        scale: Factor on q.k; None is 1 / sqrt(D).
-        q_scale: The same of 8-bit q as k_scale: one for all query heads of a KV head. Times k_scale at most 1e8.
-        k_scale: What 8-bit k are multiplied by (k_descale of FlashAttention-3): a number, [1], [Hkv] or [B, Hkv],
-            floating, magnitude at most 1e8; on a GPU a float32 tensor. None is 1.
-        v_scale: The same of v.
-        out_dtype: The name of the output's dtype where q is of 8 bits: "float16", "bfloat16" (None) or "float32".
-        dropout_p: The probability, from 0 to 1, with which a weight is 0; the others are divided by 1 - dropout_p.
-        dropout_seed: From 0 to 2^64 - 1; needed with dropout. Which weights are 0 depends on seed, offset and the
-            weight's batch, head, row and key alone (`rocattn.dropout`): equal calls drop the same.
-        dropout_offset: From 0 to 2^64 - 1: another one, another mask.
+          FlashAttention; ``scale`` does not multiply a slope.
+        sinks: [H], floating: an additional logit per head in the softmax's denominator and in the LSE; -inf is no sink.
+        scale: Factor of q.k; None is 1 / sqrt(D).
+        q_scale: Like k_scale, for 8-bit q: one per KV head, shared by its query heads. Times k_scale at most 1e8.
+        k_scale: Factor of 8-bit k (k_descale in FlashAttention-3): a number, [1], [Hkv] or [B, Hkv], floating,
+          magnitude at most 1e8; on a GPU a float32 tensor. None is 1.
+        v_scale: Like k_scale, for v.
+        out_dtype: The name of the output's dtype for 8-bit q: "float16", "bfloat16" (None) or "float32".
+        dropout_p: The probability, from 0 to 1, that a weight is 0; the others are divided by 1 - dropout_p.
+        dropout_seed: From 0 to 2^64 - 1; required with dropout. Which weights are 0 depends only on seed, offset and
+          the weight's batch, head, row and key (`rocattn.dropout`): equal calls drop the same weights.
+        dropout_offset: From 0 to 2^64 - 1; each offset gives a different mask.
         layout: "BSHD", "BHSD" or "BSE".
-        num_heads: H; needed by "BSE", else checked if given.
+        num_heads: H; required for "BSE", otherwise checked if given.
         num_kv_heads: Hkv; ``num_heads`` if None.
         return_lse: Also return the LSE.
         backend: The backend's name; None selects (`BackendRegistry.select`).
@@ -120,7 +120,7 @@ def attention(
         NoBackendError: When the named backend, or every backend, cannot run it.
     """
     if isinstance(k, np.ndarray):
-        BACKENDS.expect(backend, k.nbytes)  # before the checks: threads wake meanwhile
+        BACKENDS.expect(backend, k.nbytes)  # before the checks: threads wake up in the meantime
     tensors = (q, k, v, mask, alibi_slopes, sinks, q_scale, k_scale, v_scale)
     options = (
         causal, window, softcap, scale, layout, num_heads, num_kv_heads, return_lse, out_dtype, dropout_p,
@@ -174,17 +174,17 @@ def attention_backward(
         q: As given to `attention`.
         k: As given to `attention`.
         v: As given to `attention`.
-        out: What `attention` returned.
-        lse: The LSE it returned with ``return_lse=True``: float32 [B, H, Sq].
-        dlse: Gradient of the LSE, as it; None for none. Not of backend ``gpu``.
+        out: The output of `attention`.
+        lse: The LSE from `attention` with ``return_lse=True``: float32 [B, H, Sq].
+        dlse: Gradient of the LSE, shaped like ``lse``; None for none. Not supported by backend ``gpu``.
         causal: This and all other options as given to `attention`.
-        mask: See `attention`; constant here, as ALiBi slopes and sinks are: they get no gradient.
+        mask: See `attention`; constant here, like ALiBi slopes and sinks: they get no gradient.
         window: See `attention`.
         softcap: See `attention`.
         alibi_slopes: See `attention`.
         sinks: See `attention`.
         scale: See `attention`.
-        dropout_p: See `attention`, as its seed and offset, whose mask is the same here.
+        dropout_p: See `attention`; the same seed and offset give the same mask here.
         dropout_seed: See `attention`.
         dropout_offset: See `attention`.
         layout: See `attention`.
@@ -223,7 +223,7 @@ def describe_backward(
     dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, dlse: Array | None = None, *,
     layout: str = "BSHD", **options: Any,
 ) -> tuple[AttentionConfig, Operands, list[Array]]:  # fmt: skip
-    """Check the arguments of `attention_backward`; as `describe`, and views [B, H, Sq, Dv] of dout and out.
+    """Check the arguments of `attention_backward`; like `describe`, plus [B, H, Sq, Dv] views of dout and out.
 
     Raises:
         ConfigError: When they do not describe the gradients of an attention problem.
@@ -273,10 +273,10 @@ def describe(
     dropout_seed: int | None = None,
     dropout_offset: int = 0,
 ) -> tuple[AttentionConfig, Operands]:
-    """Check the arguments of `attention` and return the config and the views that a backend takes.
+    """Check the arguments of `attention`, and return the config and the views for a backend.
 
-    ``readable`` is False for shadows of device tensors, which have no content: a check of that would wait for the GPU.
-    ``packed`` has the config's varlen, batch, seq_q and seq_k where q, k and v hold the rows of all sequences.
+    ``readable`` is False for shadows of device tensors, whose content is not checked: that would wait for the GPU.
+    ``packed`` has the config's varlen, batch, seq_q and seq_k if q, k and v contain the rows of all sequences.
 
     Raises:
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
@@ -349,7 +349,7 @@ def describe(
 def _common_dtype(
     q: np.dtype[Any], k: np.dtype[Any], v: np.dtype[Any], out_dtype: str | None
 ) -> tuple[str, str | None, str | None]:
-    """Return the names of the output's dtype, and of those that q, and k and v, have instead if they are of 8 bits."""
+    """Return the names of the output's dtype, and of the 8-bit dtypes of q and of k and v, if any."""
     small = _name(k) if _name(k) in FP8_DTYPES else None
     if small is not None and _name(v) != small:
         raise ConfigError(f"k has dtype {small} and v {_name(v)}: both must be stored alike")
@@ -415,17 +415,17 @@ def out_dtype_of(config: AttentionConfig, q: Array) -> np.dtype[Any]:
 
 @functools.lru_cache(maxsize=64)
 def _name(dtype: np.dtype[Any]) -> str:
-    """Return a dtype's name; numpy puts it together anew at every call: a third of a small attention's time."""
+    """Return a dtype's name; numpy rebuilds it on every call, which takes a third of a small attention's time."""
     return dtype.name
 
 
 def require_array(name: str, array: Any) -> Array:
-    """Return the array; refuse what is no numpy array, or one whose own mask nothing here would read.
+    """Return the array; reject other types, and masked arrays, whose mask would be ignored.
 
     Raises:
-        ConfigError: With the argument's name.
+        ConfigError: Names the argument.
     """
-    if type(array) is np.ndarray:  # of nearly all calls; asking for a subclass takes three times as long
+    if type(array) is np.ndarray:  # nearly always; a check for subclasses takes three times as long
         return array
     if not isinstance(array, np.ndarray):
         raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
@@ -435,10 +435,10 @@ def require_array(name: str, array: Any) -> Array:
 
 
 def check_array(name: str, array: Any, dtype: str) -> None:
-    """Refuse what is no numpy array of a dtype.
+    """Reject anything but a numpy array of a dtype.
 
     Raises:
-        ConfigError: With the argument's name.
+        ConfigError: Names the argument.
     """
     require_array(name, array)
     _check_dtype(name, array.dtype, dtype)
@@ -464,12 +464,12 @@ def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) ->
     for what, axis in (("batch", 0), ("head_dim", 3)):
         if q[axis] != k[axis]:
             raise ConfigError(f"q and k disagree: {what} is {q[axis]} and {k[axis]} (as [B, H, S, D]: {q} and {k})")
-    if not k[1]:  # a config takes 0 for "as many as query heads"
+    if not k[1]:  # a config interprets 0 as "as many as query heads"
         raise ConfigError(f"k and v have no heads (as [B, H, S, D]: {k} and {v}): at least one KV head is needed")
 
 
 def _checked_mask(given: Any, dtype: str, *, readable: bool) -> Array:
-    """Return a mask as backends read it: those of other floating dtypes are converted, where they can be read."""
+    """Return a mask as backends read it: other floating dtypes are converted if readable."""
     mask = require_array("mask", given)
     floating = dict.fromkeys((dtype, "float32"))
     if mask.dtype == bool or _name(mask.dtype) in floating:
@@ -483,7 +483,7 @@ def _checked_mask(given: Any, dtype: str, *, readable: bool) -> Array:
     _check_order("mask", mask.dtype)
     if dtype == "float64":
         return mask.astype(np.float64)
-    largest = np.finfo(np.float32).max  # beyond it a finite number stays one: only -inf hides
+    largest = np.finfo(np.float32).max  # larger finite numbers are clipped to it: only -inf hides
     return np.where(np.isinf(mask), mask, np.clip(mask, -largest, largest)).astype(np.float32)
 
 
@@ -510,7 +510,7 @@ def _number(name: str, value: Any) -> float | None:
 
 
 def _dropout(dropout_p: Any, seed: Any, offset: Any) -> tuple[float, Array | None]:
-    """Return the probability and the key of the mask; None for no dropout, whatever the seed."""
+    """Return the probability and the mask's key; None without dropout, whatever the seed."""
     probability = _number("dropout_p", dropout_p)
     if probability is None:
         raise ConfigError("dropout_p is None: it must be a number from 0 to 1")
@@ -525,7 +525,7 @@ def _dropout(dropout_p: Any, seed: Any, offset: Any) -> tuple[float, Array | Non
 
 
 def _whole(name: str, value: Any) -> int:
-    # No array: numpy takes one of one number for a whole number.
+    # Not an array: numpy accepts one with a single number as an integer.
     if not isinstance(value, bool | np.bool_ | np.ndarray):
         with contextlib.suppress(TypeError):
             return operator.index(value)
@@ -551,7 +551,7 @@ def _window(window: Any) -> tuple[int, int] | None:
 def _per_head(
     name: str, values: Any, config: AttentionConfig, shapes: tuple[tuple[int, ...], ...], lowest: float | None
 ) -> Array:
-    """Return values in the compute dtype, each from ``lowest`` to `LARGEST`; None: their content is not read."""
+    """Return values in the compute dtype, each from ``lowest`` to `LARGEST`; None if their content is not read."""
     if not isinstance(values, np.ndarray) or _name(values.dtype) not in DTYPE_BYTES:
         kind = f"{_name(values.dtype)} array" if isinstance(values, np.ndarray) else type(values).__name__
         raise ConfigError(f"{name} must be a floating numpy array, not {kind}")
@@ -565,7 +565,7 @@ def _per_head(
 
 
 def _scale_of_8_bits(name: str, given: Any, config: AttentionConfig, *, readable: bool) -> Array:
-    """Return factors of 8-bit q, k or v as [B, Hkv] in the compute dtype, the strides of what is repeated being 0."""
+    """Return factors of 8-bit q, k or v as [B, Hkv] in the compute dtype, with stride 0 along broadcast axes."""
     kind = np.float64 if config.dtype == "float64" else np.float32
     values = given if isinstance(given, np.ndarray) else np.array(_number(name, given), kind)
     require_array(name, values)
@@ -587,8 +587,8 @@ def _check_scale(name: str, values: Array) -> None:
 
 
 def _check_range(name: str, values: Array, lowest: float) -> None:
-    wide = values.astype(np.float64)  # the bounds are inf in float16
-    # A NaN is the largest and the smallest, and no comparison holds for it.
+    wide = values.astype(np.float64)  # the bounds would be inf in float16
+    # A NaN becomes both maximum and minimum, and fails every comparison.
     if wide.max(initial=0) <= LARGEST and (lowest == -math.inf or wide.min(initial=0) >= lowest):
         return
     at = tuple(np.argwhere(~((wide >= lowest) & (wide <= LARGEST)))[0].tolist())

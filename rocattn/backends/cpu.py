@@ -1,8 +1,8 @@
-"""The "cpu" backend: standard attention in numpy, the reference that supports everything.
+"""The "cpu" backend: standard attention in numpy, a reference that supports everything.
 
 The whole [Sq, Sk] score matrix of a chunk of heads exists at once. fp16, bf16 and fp32 are computed in float32,
-float64 in float64. The backward pass recomputes the softmax instead of taking it from ``lse``, so that float64
-gradients are not limited by a float32 LSE.
+float64 in float64. The backward pass recomputes the softmax instead of using ``lse``, so that float64 gradients are
+not limited by a float32 LSE.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from rocattn.backend import Array
 
 CHUNK_SCORES = 1 << 22
-"""Scores computed together unless one KV head has more: 16 MiB in float32, which an L3 cache holds."""
+"""Scores computed together unless one KV head has more: 16 MiB in float32, which fits in an L3 cache."""
 
 
 class Softmax(NamedTuple):
-    """The softmax of a block of heads, KV heads and their groups packed: [nb, nhkv, G * R, …].
+    """The softmax of a block of heads, with each KV head's group packed: [nb, nhkv, G * R, …].
 
     Attributes:
-        weights: [nb, nhkv, G * R, Sk], normalised; 0 in rows without a visible key.
+        weights: [nb, nhkv, G * R, Sk], normalized; 0 in rows without a visible key.
         lse: [nb, nhkv, G * R], natural log, in the compute dtype.
         hidden: Which pairs are hidden.
         tanh: tanh(score / softcap) [nb, nhkv, G * R, Sk]; None unless wanted.
         q, k, v: The operands of the block in the compute dtype; q scaled.
-        kept: What dropout multiplies each weight by, as weights; None without it.
+        kept: Dropout's factor for each weight, shaped like ``weights``; None without dropout.
     """
 
     weights: Array
@@ -57,7 +57,7 @@ class Softmax(NamedTuple):
 
     @property
     def dropped(self) -> Array:
-        """What the values are weighted by: the weights, some of them dropped."""
+        """The factors of the values: the weights after dropout."""
         return self.weights if self.kept is None else self.weights * self.kept
 
 
@@ -65,7 +65,7 @@ def softmax_block(
     config: AttentionConfig, operands: Operands, heads: Heads, rows: slice | Array, dtype: DTypeLike,
     *, keep_tanh: bool = False,
 ) -> Softmax:  # fmt: skip
-    """Compute the softmax of some heads and query rows (a slice or an array of positions) over all keys."""
+    """Compute the softmax over all keys for some heads and query rows (a slice or an array of positions)."""
     group = config.num_heads // config.num_kv_heads
     nb, nh = heads.count
     q = operands.q[heads.batch, heads.query][:, :, rows].astype(dtype, order="C")
@@ -100,7 +100,7 @@ def softmax_block(
 def kept_block(
     config: AttentionConfig, operands: Operands, heads: Heads, rows: slice | Array, dtype: DTypeLike
 ) -> Array | None:
-    """Return `Softmax.kept` of a block."""
+    """Return `Softmax.kept` for a block."""
     if operands.dropout_key is None:
         return None
     positions = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
@@ -112,7 +112,7 @@ def kept_block(
 
 
 def computed(stored: Array, scale: Array | None, heads: Heads, dtype: DTypeLike) -> Array:
-    """Return K or V of some heads in the compute dtype; of 8-bit ones, which come with a scale, the values meant."""
+    """Return K or V of some heads in the compute dtype, multiplied by the scale if stored in 8 bits."""
     values = stored[heads.batch, heads.kv].astype(dtype, copy=False)
     if scale is not None:
         values *= scale[heads.batch, heads.kv, None, None].astype(dtype, copy=False)
@@ -136,15 +136,15 @@ def gradients_block(
 
     Args:
         config: The problem.
-        softmax: Of the block; its ``tanh`` is overwritten.
+        softmax: The block's softmax; its ``tanh`` is overwritten.
         dout: [nb, nhkv, G * R, Dv], in the compute dtype.
-        storage: Round dO V^T and dS to this dtype, as a program that stores them in it would; None does not round.
+        storage: Round dO V^T and dS to this dtype, like a program that stores them in it; None does not round.
         dlse: The gradient of the LSE, [nb, nhkv, G * R, 1]; None for none.
-        delta: rowsum(P * dO V^T) [nb, nhkv, G * R, 1] of a program that takes it as rowsum(dO * out); None computes it.
+        delta: rowsum(P * dO V^T) [nb, nhkv, G * R, 1], given if a program computes it as rowsum(dO * out); else None.
     """
     weights, hidden, q, k, v = softmax.weights, softmax.hidden, softmax.q, softmax.k, softmax.v
     if hidden is not None:
-        hidden.clear(weights)  # of a row whose LSE is NaN
+        hidden.clear(weights)  # for rows whose LSE is NaN
     dv = product(softmax.dropped.swapaxes(-1, -2), dout, hidden, np.empty_like(v, order="C"), keys_last=False)
     dscores = np.matmul(dout, v.swapaxes(-1, -2))
     if storage is not None:
@@ -189,20 +189,20 @@ class CpuBackend(Backend):
     takes_lse_gradient = True
 
     def supports(self, config: AttentionConfig) -> Support:  # noqa: ARG002 - every config is supported
-        """Say yes: this backend is the reference for all of the contract."""
+        """Return yes: this backend is the reference for the complete contract."""
         return YES
 
     def score_bytes(self, config: AttentionConfig) -> int:
-        """Return the bytes of one chunk's scores: once forward, twice backward, three times with a softcap there."""
+        """Return the bytes of a chunk's scores: one copy forward, two backward, three backward with softcap."""
         nb, nh, group = self._chunk(config)
         scores = nb * nh * group * config.seq_q * config.seq_k * compute_dtype(config).itemsize
         return scores * (2 + (config.softcap is not None) if config.direction == "backward" else 1)
 
     def workspace_bytes(self, config: AttentionConfig) -> int:
-        """Return what one chunk of heads holds at its peak, in bytes: scores, float copies, and masks being applied.
+        """Return the peak memory of a chunk of heads in bytes: scores, float copies, and masks being applied.
 
-        Forward holds the scores once (twice while ALiBi is subtracted), backward twice (three times with softcap);
-        dropout is one more, and forward another while it is applied.
+        Forward keeps one copy of the scores (two while ALiBi is subtracted), backward two (three with softcap). Dropout
+        adds one, and forward another while applying it.
         """
         item = compute_dtype(config).itemsize
         nb, nh, group = self._chunk(config)
@@ -237,7 +237,7 @@ class CpuBackend(Backend):
 
     @staticmethod
     def _chunk(config: AttentionConfig) -> tuple[int, int, int]:
-        """Return how many batches and KV heads a chunk has at most, and how many query heads share a KV head."""
+        """Return the maximum number of batches and KV heads per chunk, and the number of query heads per KV head."""
         group = config.num_heads // config.num_kv_heads
         batches, heads = chunk_size(config, group * config.seq_q * config.seq_k, CHUNK_SCORES)
         return min(batches, config.batch), heads, group
@@ -248,7 +248,7 @@ class CpuBackend(Backend):
         return list(head_chunks(config, group * config.seq_q * config.seq_k, CHUNK_SCORES))
 
 
-# A chunk's arrays are the locals of a function: they are free before the next chunk begins, not after.
+# A chunk's arrays are local variables of a function, so they are freed before the next chunk begins.
 
 
 def _forward_chunk(config: AttentionConfig, operands: Operands, heads: Heads, out: Array, lse: Array | None) -> None:

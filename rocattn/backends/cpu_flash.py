@@ -1,7 +1,7 @@
 """The "cpu-flash" backend: native tiled attention (kernels/cpu), from the wheel or compiled on first use.
 
-This module makes the call: it turns views into pointers and strides and runs the library without the GIL. Arrays are
-used in place unless their last axis is strided or their data is misaligned; those are copied first.
+This module turns views into pointers and strides and calls the library without the GIL. Arrays are used in place
+unless their last axis is strided or their data is misaligned; those are copied first.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "bool": 3, "none": -1}
-# `Args` of kernels/cpu/abi.h begins with its own size and the addresses of q, k, v, o, lse, mask, slopes, sinks, dout,
-# dq, dk, dv, dlse and dropout_key, which every call packs anew: by the name of each field that takes 0.3 us longer.
-_NO_GRADIENTS = (0,) * 9  # of a call without mask, slopes and sinks either
+# `Args` of kernels/cpu/abi.h begins with its size and the addresses of q, k, v, o, lse, mask, slopes, sinks, dout,
+# dq, dk, dv, dlse and dropout_key, packed on every call. Setting the fields by name takes 0.3 us longer.
+_NO_GRADIENTS = (0,) * 9  # for a call that also lacks mask, slopes and sinks
 _POINTERS = struct.Struct("=q14Q")
 
 
 class _Shape(ctypes.Structure):
-    """The rest of `Args`, with the names that it has there; strides are in elements."""
+    """The rest of `Args`, with the names used there; strides are in elements."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("B", "H", "Hkv", "Sq", "Sk", "D", "Dv")),
@@ -56,14 +56,14 @@ class _Shape(ctypes.Structure):
 _SEQUENCES = struct.Struct("=q4Qq")
 _ARGS_SIZE = _POINTERS.size + ctypes.sizeof(_Shape)
 _BAD_ARGUMENTS, _OUT_OF_MEMORY = 1, 2
-_WORTH_WAKING = 1 << 18  # bytes of K from which decode takes two threads or more
+_WORTH_WAKING = 1 << 18  # bytes of K from which decode uses two or more threads
 
 
 def load_library() -> ctypes.CDLL:
-    """Open the library of CPU kernels for this machine: the wheel's, or compiled on first use.
+    """Open the CPU kernel library for this machine: the wheel's, or one compiled on first use.
 
     Raises:
-        ToolchainError: When there is none and no compiler, or it cannot be opened.
+        ToolchainError: When there is neither a library nor a compiler, or it cannot be opened.
     """
     from rocattn.toolchain.cpu_library import GIVEN, choose_cpu_library, open_library, open_path, read_library
 
@@ -100,10 +100,10 @@ def load_library() -> ctypes.CDLL:
 
 @functools.cache
 def _library() -> ctypes.CDLL | Support:
-    """Return the library, or why there is none; asked once a process unless a variable is wrong.
+    """Return the library, or why there is none; computed once per process unless a variable is invalid.
 
     Raises:
-        SettingError: When ROCATTN_COMPILER, ROCATTN_CPU_ISA or ROCATTN_CPU_LIBRARY cannot be obeyed.
+        SettingError: When ROCATTN_COMPILER, ROCATTN_CPU_ISA or ROCATTN_CPU_LIBRARY is invalid.
     """
     try:
         return load_library()
@@ -115,8 +115,8 @@ def _library() -> ctypes.CDLL | Support:
 
 
 def _borrow_threads(library: ctypes.CDLL) -> None:
-    """Let the kernels run on PyTorch's threads, which else spin on the CPUs for milliseconds after its operators."""
-    process = ctypes.CDLL(None)  # PyTorch loads its OpenMP runtime for all
+    """Run the kernels on PyTorch's threads, which otherwise spin for milliseconds after PyTorch's operators."""
+    process = ctypes.CDLL(None)  # PyTorch loads its OpenMP runtime globally
     try:
         functions = process.GOMP_parallel, process.omp_get_max_threads
     except AttributeError:
@@ -129,7 +129,7 @@ def _in_place(array: Array) -> bool:
 
 
 def _steps_fit(strides: tuple[int, ...], width: int, item: int) -> bool:
-    """Whether the kernels can go through an array of these strides in bytes: width, item size."""
+    """Return whether the kernels can read an array with these strides in bytes, this width and item size."""
     return (strides[3] == item or width <= 1) and not (strides[0] % item or strides[1] % item or strides[2] % item)
 
 
@@ -143,8 +143,8 @@ def _interface_address(array: Array) -> int:
 
 
 def _object_address(array: Array) -> int:
-    # `PyArrayObject_fields.data` of numpy's C API, the first field after Python's own: 0.2 us, while
-    # `array.ctypes.data` and `__array_interface__` take 0.7 and 0.9 us, five times a call.
+    # `PyArrayObject_fields.data` of numpy's C API, the first field after Python's own, takes 0.2 us;
+    # `array.ctypes.data` and `__array_interface__` take 0.7 and 0.9 us, five times per call.
     return ctypes.c_size_t.from_address(id(array) + object.__basicsize__).value
 
 
@@ -164,14 +164,14 @@ def _shape(
     config: AttentionConfig, strides: tuple[tuple[int, ...], ...], mask: tuple[int, int, int, int], mask_code: int,
     threads: int,
 ) -> bytes:  # fmt: skip
-    """Return the bytes of a `_Shape`; kept, because a loop of calls repeats them.
+    """Return the bytes of a `_Shape`; cached, because a loop of calls repeats them.
 
     Args:
         config: The problem.
-        strides: In bytes, of q, k, v, out and, if the direction is backward, dout, dq, dk, dv: [B, heads, S, width].
+        strides: Strides in bytes [B, heads, S, width] of q, k, v, out and, for backward, dout, dq, dk, dv.
         mask: Strides in elements; all 0 without a mask.
-        mask_code: Of its dtype.
-        threads: To use at most.
+        mask_code: The mask's dtype code.
+        threads: Maximum number of threads.
     """
     left, right = config.band or (-1, -1)
     varlen = config.varlen
@@ -190,7 +190,7 @@ def _shape(
 def _pack(
     config: AttentionConfig, operands: Operands, out: Array, lse: Array | None, gradients: tuple[Array, ...] = ()
 ) -> tuple[bytes, tuple[Array | None, ...]]:
-    """Return the C struct, and the arrays that must live as long as it is used."""
+    """Return the C struct, and the arrays that must stay alive while it is used."""
     q, k, v = _usable(operands.q), _usable(operands.k), _usable(operands.v)
     mask, mask_strides, mask_code = operands.mask, (0, 0, 0, 0), -1
     if mask is not None:
@@ -202,7 +202,7 @@ def _pack(
         mask_code = _CODES[mask.dtype.name]
     slopes = None if operands.alibi_slopes is None else np.ascontiguousarray(operands.alibi_slopes, np.float32)
     sinks = None if operands.sinks is None else np.ascontiguousarray(operands.sinks, np.float32)
-    dlse = None if operands.dlse is None else np.ascontiguousarray(operands.dlse, np.float32)  # as the LSE lies
+    dlse = None if operands.dlse is None else np.ascontiguousarray(operands.dlse, np.float32)  # same layout as the LSE
     pointers = _POINTERS.pack(
         _ARGS_SIZE, address(q), address(k), address(v), address(out),
         0 if lse is None else address(lse), 0 if mask is None else address(mask),
@@ -218,7 +218,7 @@ def _pack(
 
 
 def _pack_sequences(sequences: Sequences) -> bytes:
-    """Return the C struct; the arrays must live as long as it is used."""
+    """Return the C struct; the arrays must stay alive while it is used."""
     table = sequences.block_table
     given = (sequences.cu_seqlens_q, sequences.cu_seqlens_k, sequences.seqlens_k, table)
     addresses = (0 if array is None else address(array) for array in given)
@@ -233,13 +233,13 @@ def _check(status: int, config: AttentionConfig) -> None:
 
 
 class PlainCall:
-    """What is left of forward calls with nothing but q, k and v: outputs to make, and addresses to pack.
+    """A cached forward call with only q, k and v: allocates outputs and packs addresses.
 
     Args:
         config: The problem.
         packed: Its `_Shape`.
-        outputs: "out" and, if it is wanted, "lse".
-        dtype: Of "out".
+        outputs: "out" and, if requested, "lse".
+        dtype: Dtype of "out".
     """
 
     def __init__(
@@ -248,15 +248,15 @@ class PlainCall:
         self._config, self._packed, self.outputs, self._dtype = config, packed, outputs, dtype
 
     def with_output(self, out: Output) -> PlainCall:
-        """Return the same with an output that lies otherwise in as much memory."""
+        """Return the same call with another memory layout of the output."""
         return PlainCall(self._config, self._packed, {**self.outputs, "out": out}, self._dtype)
 
     def without_lse(self) -> PlainCall:
-        """Return the same for a caller that throws the LSE away."""
+        """Return the same call for a caller that discards the LSE."""
         return PlainCall(self._config, self._packed, {"out": self.outputs["out"]}, self._dtype)
 
     def run(self, addresses: list[int], source: Any) -> tuple[Any, ...] | None:
-        """Compute; returns the outputs, arrays or torch's tensors as ``source`` is; None of misaligned arrays."""
+        """Compute and return the outputs, as arrays or torch tensors like ``source``; None for misaligned arrays."""
         q, k, v = addresses
         if (q | k | v) % self._dtype.itemsize:
             return None
@@ -284,31 +284,31 @@ class CpuFlashBackend(Backend):
     cost = "on the CPU"
     takes_dropout = True
     takes_lse_gradient = True
-    _opened: ctypes.CDLL | None = None  # the library, once it has computed something
-    _beside_torch = False  # whether some call came after PyTorch had been imported, all of it
+    _opened: ctypes.CDLL | None = None  # the library, after its first call
+    _beside_torch = False  # whether a call came after PyTorch was completely imported
 
     def available(self) -> Support:
-        """Say whether the kernels are, or can be, compiled here; the first call may take some seconds.
+        """Return whether the kernels are or can be compiled here; the first call may take several seconds.
 
         Raises:
-            SettingError: When the user set a variable of these kernels to what cannot be obeyed.
+            SettingError: When a variable of these kernels is invalid.
         """
         library = _library()
         return library if isinstance(library, Support) else YES
 
     def supports(self, config: AttentionConfig) -> Support:
-        """Say yes to everything but float64 and sequences of 2^30 and more."""
+        """Support everything except float64 and sequences of 2^30 or more."""
         if config.dtype == "float64":
             return Support(ok=False, reason="float64 is not computed in tiles: its sums are float32; use cpu")
         reason = length_problem(config)
         return Support(ok=False, reason=reason) if reason else YES
 
     def workspace_bytes(self, config: AttentionConfig) -> int:
-        """Return the tiles of all threads, partial results of split keys, and (backward) float32 dq sums, in bytes."""
+        """Return the bytes of all threads' tiles, partial results of split keys, and (backward) float32 dq sums."""
         if config.varlen is not None:
             return self._varlen_workspace(config)
         heads, item = config.num_kv_heads, config.itemsize
-        # Contiguous arrays; where rows lie a power of two apart, the kernels copy tiles.
+        # Assumes contiguous arrays; if rows are a power of two apart, the kernels copy tiles.
         rows = [
             (0, config.seq_k * dim * item, dim * item)
             if config.layout == "BHSD"
@@ -321,7 +321,7 @@ class CpuFlashBackend(Backend):
         return int(self.loaded().rocattn_cpu_workspace(packed, int(config.direction == "backward")))
 
     def expect(self, kv_bytes: int) -> None:
-        """Wake sleeping threads: a sleeper takes longer to wake than the call's checks take."""
+        """Wake sleeping threads, which takes longer than the call's checks."""
         if self._opened is not None and kv_bytes >= _WORTH_WAKING and (threads := thread_count()) > 1:
             self._opened.rocattn_cpu_rouse(threads)
 
@@ -342,13 +342,13 @@ class CpuFlashBackend(Backend):
     def plain_call(
         config: AttentionConfig, operands: Operands, out: Array, made: dict[str, Array | None]
     ) -> PlainCall | None:
-        """Return what computes calls like one of `forward`; None where there is more to it than q, k and v in place.
+        """Return an object that repeats a `forward` call; None if it needs more than q, k and v in place.
 
         Args:
             config: As given to `forward`.
-            operands: As there.
-            out: As there.
-            made: The outputs as its caller stores them, by name.
+            operands: As given to `forward`.
+            out: As given to `forward`.
+            made: The outputs as the caller stores them, by name.
         """
         used = (operands.q, operands.k, operands.v, out)
         if any(x is not None for x in operands[3:]) or not all(map(_in_place, used)) or not out.size:
@@ -396,7 +396,7 @@ class CpuFlashBackend(Backend):
         self, config: AttentionConfig, operands: Operands, sequences: Sequences,
         dout: Array, out: Array, lse: Array, dq: Array, dk: Array, dv: Array,
     ) -> None:  # fmt: skip
-        """As `backward`, of packed sequences: large ones by all threads, one after the other, then one a thread."""
+        """Like `backward`, for packed sequences: large ones one at a time with all threads, then one per thread."""
         self._differentiate(config, operands, sequences, dout, out, lse, (dq, dk, dv))
 
     def _differentiate(
@@ -411,7 +411,7 @@ class CpuFlashBackend(Backend):
             status = library.rocattn_cpu_backward(packed)
         else:
             for target in targets[1:]:
-                target[...] = 0  # of rows that no sequence with queries has
+                target[...] = 0  # for rows of sequences without queries
             status = library.rocattn_cpu_backward_varlen(packed, _pack_sequences(sequences))
         _check(status, config)
         del alive
@@ -421,7 +421,7 @@ class CpuFlashBackend(Backend):
 
     @classmethod
     def most_allocated_bytes(cls, *, reset: bool = False) -> int:
-        """Return the most bytes that the kernels of this process had allocated at one time since the last reset."""
+        """Return the kernels' peak allocation in bytes in this process since the last reset."""
         return int(cls.loaded().rocattn_cpu_most_allocated(int(reset)))
 
     @classmethod
@@ -429,7 +429,7 @@ class CpuFlashBackend(Backend):
         """Return the library.
 
         Raises:
-            ToolchainError: When there is none.
+            ToolchainError: When there is no library.
         """
         library = _library()
         if isinstance(library, Support):

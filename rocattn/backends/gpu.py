@@ -1,6 +1,6 @@
-"""The "gpu" backend: HIP kernels through hip-python, flash attention where it can, the standard path elsewhere.
+"""The "gpu" backend: HIP kernels through hip-python, flash attention if supported, else the standard path.
 
-The plan (`rocattn.gpu.plan`) decides which kernels run; this module finds the device and hands arrays to the plan.
+The plan (`rocattn.gpu.plan`) decides which kernels run; this module finds the device and passes arrays to the plan.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 _PRIORITY_GPU = 20
 _PRIORITY_STAND_IN = -1000
-_KEYS_A_PLAN = 256  # of the longest of several sequences
+_KEYS_A_PLAN = 256  # granularity of the longest sequence's keys
 _ALIGN = 256  # bytes, of arrays in pinned memory
 
 
 class GpuBackend(Backend):
-    """Attention on an AMD GPU, or on the stand-in that executes the kernels on the CPU.
+    """Attention on an AMD GPU, or on the stand-in, which executes the kernels on the CPU.
 
     Attributes:
         use_flash_attention: Whether the flash kernels may be used; False takes the standard path for everything.
-            From ``ROCATTN_USE_FLASH_ATTENTION`` (0 is off) unless set.
-        flash_choice: What it was set to; None while the variable decides.
+              Defaults to ``ROCATTN_USE_FLASH_ATTENTION`` (0 is off).
+            flash_choice: The value it was set to; None if the variable decides.
     """
 
     name = "gpu"
@@ -69,7 +69,7 @@ class GpuBackend(Backend):
 
     @property
     def priority(self) -> int:  # type: ignore[override]  # a class attribute elsewhere; here it depends on the machine
-        """Above the CPU with a real GPU; with the stand-in below everything, so that only its name chooses it."""
+        """Above the CPU for a real GPU; below everything for the stand-in, which is chosen only by name."""
         try:
             runtime, absent = self._first_device()
         except SettingError:  # `available` raises it
@@ -78,16 +78,16 @@ class GpuBackend(Backend):
         return _PRIORITY_GPU if real else _PRIORITY_STAND_IN
 
     @property
-    def is_stand_in(self) -> bool:  # type: ignore[override]  # as priority
+    def is_stand_in(self) -> bool:  # type: ignore[override]  # like priority
         """Whether the device is the stand-in GPU: not a GPU, its times mean nothing."""
         runtime, _ = self._first_device()
         return runtime is not None and runtime.device.is_stand_in
 
     def available(self) -> Support:
-        """Say whether there is a device with kernels for it, and a compiler for them; looked for once a process.
+        """Return whether there are a supported device and a compiler for its kernels; checked once per process.
 
         Raises:
-            SettingError: When a variable of the library's, or ROCATTN_COMPILER, cannot be obeyed.
+            SettingError: When one of the library's variables, or ROCATTN_COMPILER, is invalid.
         """
         settings.check()
         runtime, absent = self._first_device()
@@ -106,13 +106,13 @@ class GpuBackend(Backend):
         return YES
 
     def supports(self, config: AttentionConfig) -> Support:
-        """Say yes to what the flash or the standard kernels compute: everything in fp16, bf16 and fp32."""
+        """Support everything the flash or standard kernels compute: all of fp16, bf16 and fp32."""
         from rocattn.gpu.plan import supports
 
         return supports(config)
 
     def can_use_flash_attention(self, config: AttentionConfig) -> Support:
-        """Say whether the flash kernels compute a config on this device, or why the standard path does."""
+        """Return whether the flash kernels compute a config on this device, or why they do not."""
         if not self.use_flash_attention:
             return Support(ok=False, reason=f"switched off (use_flash_attention, {settings.USE_FLASH_ATTENTION})")
         from rocattn.gpu.flash import can_use_flash_attention
@@ -126,7 +126,7 @@ class GpuBackend(Backend):
         return select_kernel(config)
 
     def workspace_bytes(self, config: AttentionConfig) -> int:
-        """Return the device memory of the plan's workspaces in bytes: 0 for flash attention without split keys."""
+        """Return the bytes of device memory for the plan's workspaces: 0 for flash attention without split keys."""
         return sum(self._workspaces(config).values())
 
     def score_bytes(self, config: AttentionConfig) -> int:
@@ -149,7 +149,7 @@ class GpuBackend(Backend):
         self._run(config, operands, {"out": out} if lse is None else {"out": out, "lse": lse})
 
     def supports_varlen(self, config: AttentionConfig) -> Support:
-        """Say yes to what the flash kernels compute; the backward pass is one call for each sequence."""
+        """Support what the flash kernels compute; the backward pass is one call per sequence."""
         from rocattn.gpu.flash import can_use_flash_attention
 
         if config.direction == "backward":
@@ -162,11 +162,11 @@ class GpuBackend(Backend):
     ) -> None:  # fmt: skip
         """Write attention into ``out`` ([1, H, total_q, Dv] view) and ``lse`` [1, H, total_q]: all in one plan.
 
-        ``resident`` has the addresses of operands that are on the device already, contiguous.
+        ``resident`` has the addresses of contiguous operands already on the device.
         """
         if config.return_lse != (lse is not None):
             config = config.replace(return_lse=lse is not None)
-        # A bound on the keys: a cache that grows token by token has the same plan for many steps.
+        # A bound on the keys, so that a cache growing by single tokens keeps the same plan for many steps.
         config = config.replace(seq_k=-(-config.seq_k // _KEYS_A_PLAN) * _KEYS_A_PLAN)
         arrays = {"out": out} if lse is None else {"out": out, "lse": lse}
         for name in ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "block_table"):
@@ -198,12 +198,12 @@ class GpuBackend(Backend):
         self, runtime: Runtime, config: AttentionConfig, *, strides: Mapping[str, tuple[int, ...]] | None = None,
         mask_dtype: str | None = None,
     ) -> PreparedPlan:  # fmt: skip
-        """Return the plan of a config, ready to run on a device: made once, then kept.
+        """Return a config's plan, ready to run on a device; cached.
 
         Args:
             runtime: The device.
             config: The problem.
-            strides: As `rocattn.gpu.plan.plan` takes them.
+            strides: As in `rocattn.gpu.plan.plan`.
             mask_dtype: Dtype of an additive mask.
 
         Raises:
@@ -226,18 +226,18 @@ class GpuBackend(Backend):
         """Return a device, ready for this thread.
 
         Raises:
-            NoRuntimeError, NoDeviceError, ArchError: When there is none that works; the text says why.
-            ForkError: In a process that was forked after HIP had been initialised.
+            NoRuntimeError, NoDeviceError, ArchError: When no device works; the message gives the reason.
+            ForkError: In a process forked after HIP was initialized.
         """
         from rocattn.gpu.runtime import open_runtime
 
         return open_runtime(index)
 
     def _first_device(self) -> tuple[Runtime | None, Support]:
-        """Return the first device, and `YES`; or None, and why there is none.
+        """Return the first device and `YES`, or None and the reason.
 
-        Without a GPU driver on the machine and without the stand-in nothing is initialised or loaded: choosing a CPU
-        backend stays cheap, and the process may fork.
+        Without a GPU driver or the stand-in, nothing is initialized or loaded: choosing a CPU backend stays cheap, and
+        the process may fork.
         """
         with self._lock:
             if self._device is None:
@@ -261,7 +261,7 @@ class GpuBackend(Backend):
 
 @functools.cache
 def _lacking_compiler() -> str:
-    """Return why GPU kernels cannot be compiled here; "" if they can."""
+    """Return why GPU kernels cannot be compiled here, or ""."""
     from rocattn.toolchain import choose_compiler
 
     try:
@@ -274,18 +274,18 @@ def _lacking_compiler() -> str:
 def _run_on_host_arrays(prepared: PreparedPlan, arrays: Mapping[str, Array], resident: Mapping[str, int]) -> None:
     """Run a plan on arrays in host memory and wait for it.
 
-    Inputs are gathered into pinned memory in the plan's own layout (any strides are fine), one while the one before is
-    on its way; outputs come back the same way.
+    Inputs are gathered into pinned memory in the plan's layout (with any strides), each while the previous one is
+    being copied; outputs come back the same way.
 
     Args:
         prepared: The plan; its strides are those of contiguous arrays.
         arrays: The [B, H, S, D] views (and lse, mask, …) by buffer name; outputs are written.
-        resident: Addresses of those that are on the device already, in the plan's own layout.
+        resident: Addresses of arrays already on the device, in the plan's layout.
 
     Raises:
         DeviceMemoryError: When device or pinned memory runs out.
         LaunchError: When a kernel fails.
-        CaptureError: When the device's own stream is being captured.
+        CaptureError: When the device's stream is being captured.
     """
     from rocattn.gpu.plan import buffer_bytes, used_buffers
 
@@ -310,7 +310,7 @@ def _run_on_host_arrays(prepared: PreparedPlan, arrays: Mapping[str, Array], res
             outputs = [name for name, buffer in buffers.items() if buffer.role == "output" and sizes[name]]
             for name in outputs:
                 hip.copy_to_host(pinned + places[name], device[name], sizes[name], stream)
-        finally:  # also on the way out of an error: the pinned memory must not be in use any more
+        finally:  # also after an error: the pinned memory must not be in use
             hip.stream_synchronize(stream)
         for name in outputs:
             np.copyto(arrays[name], _view(pinned + places[name], buffers[name], sizes[name], arrays[name].dtype))

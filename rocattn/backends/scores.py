@@ -1,11 +1,11 @@
 """Score modifiers on a block of scores in numpy: softcap, ALiBi, mask, causal and window, in that order.
 
-The meanings fixed by the contract of `rocattn.attention` live here once for `cpu` and for the evaluation. A block is
+This is the only implementation of the semantics of `rocattn.attention` for `cpu` and for accuracy checks. A block is
 scores[nb, nh, R, C] for a range of batches, query heads, query rows and keys; `cpu` uses chunks of whole heads, the
-evaluation scattered rows of one.
+checks use scattered rows of one head.
 
-Hidden pairs are exact: a hidden score becomes -inf whatever it was, and `product` leaves hidden pairs out of a matrix
-product even where 0 * NaN or 0 * inf would let them in.
+Hidden pairs have no effect: a hidden score becomes -inf whatever it was, and `product` excludes hidden pairs from a
+matrix product even if 0 * NaN or 0 * inf would include them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rocattn.backend import Array
 
-# By item size: the unsigned type of that size, where its sign bit is, and the bits of +inf.
+# By item size: the unsigned type of that size, the position of the sign bit, and the bits of +inf.
 _INF_BITS: dict[int, tuple[type[np.unsignedinteger[Any]], int, int]] = {
     4: (np.uint32, 31, 0x7F800000),
     8: (np.uint64, 63, 0x7FF0000000000000),
@@ -41,18 +41,18 @@ class Heads:
 
     @property
     def count(self) -> tuple[int, int]:
-        """How many batches and KV heads."""
+        """Number of batches and KV heads."""
         return self.batch.stop - self.batch.start, self.kv.stop - self.kv.start
 
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Which pairs of a block are hidden.
+    """The hidden pairs of a block.
 
     Attributes:
         pairs: bool, broadcastable to ``block``.
-        block: (nb, nh, R, C), query heads counted.
-        kv_heads: How many KV heads the block's query heads share.
+        block: (nb, nh, R, C), with nh query heads.
+        kv_heads: Number of KV heads that the block's query heads share.
     """
 
     pairs: Array
@@ -60,18 +60,18 @@ class Hidden:
     kv_heads: int
 
     def packed(self) -> Array:
-        """Return the pairs as [nb, KV heads, G * R, C], the form in which a group shares K and V."""
+        """Return the pairs as [nb, KV heads, G * R, C], in which a group shares K and V."""
         nb, nh, rows, keys = self.block
         return np.broadcast_to(self.pairs, self.block).reshape(nb, self.kv_heads, nh // self.kv_heads * rows, keys)
 
     def clear(self, packed: Array) -> None:
-        """Set the hidden pairs of a packed block to 0 if it holds any NaN or inf (a finite one needs no clearing)."""
+        """Set the hidden pairs of a packed block to 0 if it contains NaN or inf (a finite block needs no clearing)."""
         if not np.isfinite(packed.sum()):
             np.copyto(packed, 0, where=self.packed())
 
 
 def head_chunks(config: AttentionConfig, pairs_per_kv_head: int, budget: int) -> Iterator[Heads]:
-    """Go through all batches and KV heads in chunks of about ``budget`` scores (at least one KV head)."""
+    """Iterate over all batches and KV heads in chunks of about ``budget`` scores (at least one KV head)."""
     nb, nh = chunk_size(config, pairs_per_kv_head, budget)
     group = config.num_heads // config.num_kv_heads
     for b in range(0, config.batch, nb):
@@ -82,7 +82,7 @@ def head_chunks(config: AttentionConfig, pairs_per_kv_head: int, budget: int) ->
 
 
 def chunk_size(config: AttentionConfig, pairs_per_kv_head: int, budget: int) -> tuple[int, int]:
-    """Return how many batches and KV heads a chunk of `head_chunks` holds at most."""
+    """Return the maximum number of batches and KV heads in a chunk of `head_chunks`."""
     fit = max(1, budget // max(pairs_per_kv_head, 1))
     heads = min(config.num_kv_heads, fit)
     batches = max(1, min(config.batch, fit // config.num_kv_heads)) if heads == config.num_kv_heads else 1
@@ -90,7 +90,7 @@ def chunk_size(config: AttentionConfig, pairs_per_kv_head: int, budget: int) -> 
 
 
 def query_factor(config: AttentionConfig) -> float:
-    """Return what to multiply q by before q.k, so that `finish_scores` need not scale."""
+    """Return the factor for q before q.k, so that `finish_scores` need not scale."""
     return config.softmax_scale / config.softcap if config.softcap is not None else config.softmax_scale
 
 
@@ -98,19 +98,19 @@ def finish_scores(
     scores: Array, config: AttentionConfig, operands: Operands, heads: Heads, rows: slice | Array, keys: slice,
     *, tanh_out: Array | None = None,
 ) -> Hidden | None:  # fmt: skip
-    """Turn products q.k into what the softmax takes, in place.
+    """Turn products q.k into the softmax's input, in place.
 
     Args:
         scores: [nb, nh, R, C] products, q scaled by `query_factor`; overwritten with the final scores.
         config: The problem.
-        operands: Its mask and ALiBi slopes.
-        heads: Which batches and heads the block covers.
-        rows: Its query rows: a slice, or an array of positions.
-        keys: Its keys.
-        tanh_out: Where to keep tanh(score / softcap), which the backward pass needs.
+        operands: The mask and ALiBi slopes.
+        heads: The block's batches and heads.
+        rows: The block's query rows: a slice, or an array of positions.
+        keys: The block's keys.
+        tanh_out: Receives tanh(score / softcap), which the backward pass needs.
 
     Returns:
-        Which pairs are hidden; None when all are visible.
+        The hidden pairs; None if all are visible.
     """
     if config.softcap is not None:
         np.tanh(scores, out=scores)
@@ -137,23 +137,23 @@ def finish_scores(
 
 
 class Masking(NamedTuple):
-    """What `finish_scores` allocates beside a block's scores, in bytes: at its peak, and what it returns."""
+    """Bytes that `finish_scores` allocates in addition to a block's scores: at its peak, and for its result."""
 
     applying: int
     kept: int
 
 
 def masking_bytes(config: AttentionConfig, batches: int, heads: int, itemsize: int) -> Masking:
-    """Return the memory that `finish_scores` needs for a block of whole heads.
+    """Return the memory needed by `finish_scores` for a block of whole heads.
 
-    Distances are int32 and shared by all heads, as is what a band hides; ALiBi makes the scores' size once more. What
-    is hidden is a bool, and while it is applied a cap as wide as the scores.
+    Distances (int32) and the band's hidden pairs are shared by all heads; ALiBi needs another array of the scores'
+    size. Hidden pairs are bool, plus a cap with the scores' item size while they are applied.
 
     Args:
         config: The problem.
         batches: Batches of the block.
         heads: Query heads of the block, in each batch.
-        itemsize: Of a score.
+        itemsize: Bytes of a score.
     """
     pairs, scores = config.seq_q * config.seq_k, batches * heads * config.seq_q * config.seq_k
     first = config.seq_k - config.seq_q
@@ -172,7 +172,7 @@ def masking_bytes(config: AttentionConfig, batches: int, heads: int, itemsize: i
 
 
 def mask_tile(mask: Array, heads: Heads, rows: slice | Array, keys: slice) -> Array:
-    """Return a mask's part for a block; axes of size 1 stay 1."""
+    """Return the part of a mask for a block; axes of size 1 stay 1."""
     part = mask
     for axis, index in enumerate((heads.batch, heads.query, rows, keys)):
         if mask.shape[axis] != 1:
@@ -181,7 +181,7 @@ def mask_tile(mask: Array, heads: Heads, rows: slice | Array, keys: slice) -> Ar
 
 
 def _add_mask(scores: Array, tile: Array) -> Array:
-    """Add an additive mask to scores; returns where it is -inf."""
+    """Add an additive mask to scores; return where it is -inf."""
     hidden: Array = tile == tile.dtype.type(-np.inf)
     scores += tile.astype(scores.dtype, copy=False)
     return hidden
@@ -208,8 +208,8 @@ def _outside_band(config: AttentionConfig, distance: Array) -> Array | None:
 def _hide(scores: Array, hidden: Array) -> None:
     """Set hidden scores to -inf.
 
-    fmin with a cap of -inf or +inf, put together from its bits, has no branch: 15 times faster than a masked copy.
-    A visible NaN becomes +inf there, and NaN again when the softmax subtracts its maximum.
+    fmin with a cap of -inf or +inf, built from its bits, is branch-free: 15 times faster than a masked copy.
+    A visible NaN becomes +inf, and NaN again when the softmax subtracts the maximum.
     """
     if scores.dtype.kind != "f" or scores.itemsize not in _INF_BITS:
         np.copyto(scores, scores.dtype.type(-np.inf), where=hidden)
@@ -222,16 +222,16 @@ def _hide(scores: Array, hidden: Array) -> None:
 
 
 def product(weights: Array, values: Array, hidden: Hidden | None, out: Array, *, keys_last: bool = True) -> Array:
-    """Compute ``out = weights @ values``, to which hidden pairs contribute nothing whatever the values are.
+    """Compute ``out = weights @ values``, to which hidden pairs never contribute, whatever the values are.
 
     Args:
         weights: [nb, nh, R, C], 0 at hidden pairs.
         values: [nb, nh, C, D].
-        hidden: Which pairs are hidden; None for none.
+        hidden: The hidden pairs; None for none.
         out: [nb, nh, R, D], overwritten.
         keys_last: Whether C counts keys (and R query rows), or the other way round.
     """
-    # A sum is finite only if every term is: one cheap pass says whether the plain product is safe.
+    # A sum is finite only if every term is: one cheap pass shows whether the plain product is safe.
     if hidden is None or np.isfinite(values.sum()):
         return np.matmul(weights, values, out=out)
     pairs = hidden.packed() if keys_last else hidden.packed().swapaxes(-1, -2)

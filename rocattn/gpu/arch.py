@@ -1,4 +1,4 @@
-"""The GPU architectures that there are kernels for."""
+"""The GPU architectures with kernels."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Family = Literal["gfx11", "gfx12", "cdna", "nvidia", "vector"]
 TESTED = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
 """The targets that tests compile for."""
 
-# CDNA 2 to 4, RDNA 2, 3, 3.5 and 4: the families whose matrix instructions (or lack of them) kernels/include knows.
+# CDNA 2 to 4, RDNA 2, 3, 3.5 and 4: the families whose matrix instructions (or lack of them) kernels/include handles.
 _KNOWN = re.compile(r"gfx(?:90a|94[0-2]|950|103[0-6]|110[0-3]|115[0-3]|120[01])")
 _TARGET = re.compile(r"(gfx[0-9a-f]{3,})(?::(?:sramecc|xnack)[+-])*")
-# NVIDIA's Ampere and later, whose matrix instructions nvgpu.h has: for checks on a card at hand, by research/hipcuda.
+# NVIDIA's Ampere and later, with matrix instructions in nvgpu.h: for checks on an available card, by research/hipcuda.
 _NVIDIA = re.compile(r"sm_(?:8[0-9]|9[0-9]|1[0-9]{2})")
 
 
 def processor(target: str) -> str:
-    """Return a target without its features: "gfx942" of "gfx942:sramecc+:xnack-".
+    """Return a target without its features: "gfx942" for "gfx942:sramecc+:xnack-".
 
-    Code compiled without them runs with any setting of them.
+    Code compiled without features runs with any setting of them.
 
     Raises:
-        ArchError: When it is no GPU target, or there are no kernels for it.
+        ArchError: When it is not a GPU target, or has no kernels.
     """
     match = _TARGET.fullmatch(target)
     if match is None:
@@ -35,23 +35,23 @@ def processor(target: str) -> str:
 
 
 def is_nvidia(target: str) -> bool:
-    """Whether a target is an NVIDIA card's: the kernels' portable parts run there, no number of it is an AMD GPU's."""
+    """Return whether a target is an NVIDIA card's, on which the kernels' portable parts run; its numbers are not AMD's."""
     return _NVIDIA.fullmatch(target) is not None
 
 
 def device_target(target: str) -> str:
-    """Return what a device's kernels are compiled for: `processor`, or an NVIDIA card's target as it is.
+    """Return the target for a device's kernels: `processor`, or an NVIDIA card's unmodified target.
 
     Raises:
-        ArchError: When there are no kernels for it.
+        ArchError: When it has no kernels.
     """
     return target if is_nvidia(target) else processor(target)
 
 
 def fp8_dtype(arch: str) -> str | None:
-    """Return the 8-bit dtype that a target, without features, converts by an instruction (v_cvt_pk_f32_fp8).
+    """Return the 8-bit dtype that a target (without features) converts with an instruction (v_cvt_pk_f32_fp8).
 
-    Elements of the other dtype, and of both on other targets, are converted by integer arithmetic.
+    The other dtype, and both on other targets, are converted with integer arithmetic.
     """
     if arch == "gfx942":
         return "float8_e4m3fnuz"
@@ -59,7 +59,7 @@ def fp8_dtype(arch: str) -> str | None:
 
 
 def has_kernels(target: str) -> bool:
-    """Whether there are kernels for a target, whatever its features."""
+    """Return whether a target has kernels, whatever its features."""
     try:
         device_target(target)
     except ArchError:
@@ -68,12 +68,12 @@ def has_kernels(target: str) -> bool:
 
 
 def wave_size(target: str) -> int:
-    """Return the lanes of a wave as the kernels are compiled: 64 on CDNA, 32 on RDNA."""
+    """Return the lanes of a wave for which kernels are compiled: 64 on CDNA, 32 on RDNA."""
     return 64 if device_target(target).startswith("gfx9") else 32
 
 
 def family(arch: str, dtype: str) -> Family:
-    """Return which form of the matrix product an architecture uses for a dtype (`kernels/include/rocattn/matrix.h`)."""
+    """Return the form of the matrix product on an architecture for a dtype (`kernels/include/rocattn/matrix.h`)."""
     if dtype == "float32":
         return "vector"
     if arch.startswith("gfx11"):
@@ -85,7 +85,7 @@ def family(arch: str, dtype: str) -> Family:
     return "cdna" if arch in {"gfx90a", "gfx942", "gfx950"} else "vector"
 
 
-# Of the largest product of each target, as the HIP runtime counts them: CUs on gfx9, work-group processors (two CUs
+# For the largest product of each target, as counted by the HIP runtime: CUs on gfx9, work-group processors (two CUs
 # each) on gfx10 and later.
 _COMPUTE_UNITS = {
     "gfx90a": 104, "gfx940": 304, "gfx941": 304, "gfx942": 304, "gfx950": 256,
@@ -93,49 +93,49 @@ _COMPUTE_UNITS = {
     "gfx1100": 48, "gfx1101": 30, "gfx1102": 16, "gfx1103": 6,
     "gfx1150": 8, "gfx1151": 20, "gfx1152": 4, "gfx1153": 1, "gfx1200": 16, "gfx1201": 32,
 }  # fmt: skip
-# Active compute units of one compute die (XCD), which has an L2 cache of its own.
+# Active compute units per compute die (XCD), each with its own L2 cache.
 _XCD_UNITS = {"gfx940": 38, "gfx941": 38, "gfx942": 38, "gfx950": 32}
 
 
 def default_compute_units(arch: str) -> int:
-    """Return the compute units that a plan without a device counts on: those of the target's largest product."""
-    return 132 if is_nvidia(arch) else _COMPUTE_UNITS[arch]  # of an H200
+    """Return the compute units assumed for a plan without a device: those of the target's largest product."""
+    return 132 if is_nvidia(arch) else _COMPUTE_UNITS[arch]  # H200
 
 
 def xcds(arch: str, compute_units: int) -> int:
-    """Return over how many dies with an L2 cache each a GPU deals the blocks of a grid: 1 but on gfx94x and gfx950.
+    """Return the number of dies with separate L2 caches that share a grid's blocks: 1 except on gfx94x and gfx950.
 
     Args:
         arch: Target, without features.
-        compute_units: Of the device; in a partition of a GPU they are those of the partition.
+        compute_units: The device's compute units, or those of a GPU's partition.
     """
     return max(1, round(compute_units / _XCD_UNITS.get(arch, compute_units)))
 
 
 def blocks_a_unit(arch: str, waves: int, lds_bytes: int) -> int:
-    """Return how many blocks of a kernel with up to 256 VGPRs a compute unit holds at once.
+    """Return how many blocks of a kernel with up to 256 VGPRs fit on a compute unit at once.
 
     Args:
         arch: Target, without features.
-        waves: Of a block.
-        lds_bytes: Of a block.
+        waves: Waves per block.
+        lds_bytes: LDS per block.
     """
     if arch.startswith("gfx9"):
         lds, granule = (160 << 10, 1280) if arch == "gfx950" else (64 << 10, 512)
-        waves_a_simd = 2  # 512 VGPRs a lane
+        waves_a_simd = 2  # 512 VGPRs per lane
     elif is_nvidia(arch):
-        lds, granule = 100 << 10, 1024  # of the cards with the least
-        waves_a_simd = 2  # 64 K registers of a multiprocessor
+        lds, granule = 100 << 10, 1024  # of the cards with the smallest
+        waves_a_simd = 2  # 64 K registers per multiprocessor
     else:
         lds, granule = 128 << 10, 1024
-        waves_a_simd = 4  # 1024; 5 where there are 1536
+        waves_a_simd = 4  # 1024 VGPRs; 5 with 1536
     return max(1, min(lds // (-(-lds_bytes // granule) * granule), 4 * waves_a_simd // waves))
 
 
 def bytes_in_flight(arch: str) -> int:
-    """Return how many bytes of K and V on their way keep a compute unit's share of the memory busy, with room to spare.
+    """Return how many bytes of K and V in flight saturate a compute unit's share of memory bandwidth, with a margin.
 
-    Latency times bandwidth is about 17 KiB on gfx942, 31 on gfx950 and 16 for a WGP of RDNA; three to four times that.
-    More blocks would only cut the keys into more pieces that must be joined. Estimates: never measured on a GPU.
+    It is three to four times latency times bandwidth, about 17 KiB on gfx942, 31 KiB on gfx950 and 16 KiB per RDNA WGP.
+    More blocks would only split the keys into more pieces to combine. Estimates: never measured on a GPU.
     """
     return (128 if arch == "gfx950" else 48 if arch.startswith("gfx9") else 64) << 10

@@ -1,6 +1,6 @@
-"""Kernel arguments from a problem's options, shared by all families of kernels.
+"""Build kernel arguments from a problem's options, for all families of kernels.
 
-Shapes and strides come from the plan's buffers; an array that a problem does not have is a null pointer (u64 0).
+Shapes and strides come from the plan's buffers; an array that a problem lacks is a null pointer (u64 0).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 KERNEL_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
-"""The kernels' names of dtypes."""
+"""The kernels' names for dtypes."""
 FP8_TYPES = {"float8_e4m3fn": "e4m3fn", "float8_e4m3fnuz": "e4m3fnuz"}
-"""The kernels' names of what q, k and v may be stored in beside those."""
+"""The kernels' names for the 8-bit dtypes of q, k and v."""
 MASK_KINDS = {"bool": 1, "float32": 2, "float16": 3, "bfloat16": 4}
-"""The value of ``mask_kind`` by the mask's dtype; 0 is no mask."""
+"""The value of ``mask_kind`` for each mask dtype; 0 is no mask."""
 MAX_GRID_YZ = 65535
 """Blocks along y and z of a grid: heads and batches."""
 MAX_BLOCKS = 1 << 16
-"""Blocks of a kernel that loops over its work: many times what any GPU holds at once, so that the load is even."""
+"""Blocks of a kernel that loops over its work: many times more than fit on any GPU at once, to balance the load."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelVariant:
-    """One compilation of a kernel file.
+    """A compilation of a kernel file.
 
     Attributes:
         kernel: The kernel's name, as in `KernelLaunch.kernel`.
@@ -46,14 +46,14 @@ class KernelVariant:
 
 
 def size_problem(config: AttentionConfig) -> str:
-    """Return why a problem is too large for the kernels, whatever their tiles; "" if it is not."""
+    """Return why a problem is too large for the kernels, whatever their tiles, or ""."""
     if max(config.batch, config.num_heads) > MAX_GRID_YZ:
         return f"a grid has at most {MAX_GRID_YZ} heads and as many batches"
     return length_problem(config)
 
 
 def pointer(name: str, buffers: dict[str, Buffer]) -> Arg:
-    """Return a buffer of the plan as an argument, or null if the plan has none of that name."""
+    """Return a buffer of the plan as an argument, or null if the plan has no such buffer."""
     return BufferArg(name) if name in buffers else ScalarArg(name, "u64", 0)
 
 
@@ -68,7 +68,7 @@ def u32(name: str, value: int) -> ScalarArg:
 
 
 def bits32(name: str, value: int) -> ScalarArg:
-    """Return 32 bits that are no count: `rocattn.gpu.plan` takes a u32 for one, below 2^31."""
+    """Return a 32-bit argument that is not a count; `rocattn.gpu.plan` requires u32 counts to be below 2^31."""
     return ScalarArg(name, "i32", value - (value >> 31 << 32))
 
 
@@ -78,18 +78,18 @@ def f32(name: str, value: float) -> ScalarArg:
 
 
 def row_strides(name: str, buffers: dict[str, Buffer]) -> list[Arg]:
-    """Return the strides of a [B, H, S, D] buffer, its last one being 1: ``<name>_stride_b``, ``_h`` and ``_s``."""
+    """Return the strides of a [B, H, S, D] buffer with last stride 1: ``<name>_stride_b``, ``_h`` and ``_s``."""
     strides = buffers[name].strides
     return [i64(f"{name}_stride_{axis}", strides[position]) for position, axis in enumerate("bhs")]
 
 
 def stride_problem(names: Iterable[str], rows: int, buffers: dict[str, Buffer]) -> str:
-    """Return which of some [B, H, S, D] buffers has rows too far apart for a tile's 32-bit offsets; "" if none has.
+    """Return which [B, H, S, D] buffer has rows too far apart for a tile's 32-bit offsets, or "".
 
     Args:
         names: The buffers that are read in tiles.
-        rows: Of a tile.
-        buffers: The plan's.
+        rows: Rows per tile.
+        buffers: The plan's buffers.
     """
     for name in names:
         stride = buffers[name].strides[2]
@@ -99,7 +99,7 @@ def stride_problem(names: Iterable[str], rows: int, buffers: dict[str, Buffer]) 
 
 
 def sequence_args(config: AttentionConfig, buffers: dict[str, Buffer], splits: int = 1) -> list[Arg]:
-    """Return the arguments of kernels for sequences of different lengths, after all others; none without them."""
+    """Return the trailing arguments of kernels for sequences of different lengths, if any."""
     varlen = config.varlen
     if varlen is None:
         return []
@@ -114,7 +114,7 @@ def sequence_args(config: AttentionConfig, buffers: dict[str, Buffer], splits: i
 
 
 def scale_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Arg]:
-    """Return the arguments of kernels for 8-bit K and V (and Q), after all others; none without them."""
+    """Return the trailing arguments of kernels for 8-bit K and V (and Q), if any."""
     if config.kv_dtype is None:
         return []
     names = ("q_scale", "k_scale", "v_scale")
@@ -127,7 +127,7 @@ def scale_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Arg]
 
 
 def dropout_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Arg]:
-    """Return the arguments of kernels with dropout, after all others; none without it."""
+    """Return the trailing arguments of kernels with dropout, if any."""
     if not config.dropout_p:
         return []
     below = bits32("drop_below", threshold(config.dropout_p))
@@ -135,7 +135,7 @@ def dropout_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Ar
 
 
 def dropping(variant: KernelVariant, config: AttentionConfig) -> KernelVariant:
-    """Return the compilation of a kernel that takes those, if the problem has dropout."""
+    """Return the kernel variant with dropout arguments if the problem has dropout."""
     return replace(variant, defines=variant.defines | {"DROPOUT": 1}) if config.dropout_p else variant
 
 
@@ -149,19 +149,19 @@ def division(divisor: int) -> tuple[int, int]:
 
 
 def mask_strides(buffers: dict[str, Buffer]) -> list[Arg]:
-    """Return the mask's strides, 0 along axes that are broadcast (all of them without a mask)."""
+    """Return the mask's strides, 0 along broadcast axes (all axes without a mask)."""
     mask = buffers.get("mask")
     values = [0] * 4 if mask is None else [0 if n == 1 else s for n, s in zip(mask.shape, mask.strides, strict=True)]
     return [i64(f"mask_stride_{axis}", value) for axis, value in zip("bhqk", values, strict=True)]
 
 
 def mask_kind(buffers: dict[str, Buffer]) -> ScalarArg:
-    """Return which kind of mask the plan has."""
+    """Return the kind of the plan's mask."""
     return u32("mask_kind", MASK_KINDS[buffers["mask"].dtype] if "mask" in buffers else 0)
 
 
 def window(config: AttentionConfig) -> list[Arg]:
-    """Return the band, causal folded in: narrower than the sequences, which fit in 32 bits, or open."""
+    """Return the band including causal: narrower than the sequences, which fit in 32 bits, or open."""
     left, right = config.band or (-1, -1)
     return [ScalarArg("window_left", "i32", left), ScalarArg("window_right", "i32", right)]
 
@@ -169,7 +169,7 @@ def window(config: AttentionConfig) -> list[Arg]:
 def launch(
     variant: KernelVariant, blocks: int | tuple[int, int, int], threads: int, args: Iterable[Arg], *, slots: int = 0
 ) -> KernelLaunch:
-    """Return the launch of a variant on a grid of blocks along x, or along x, y and z; slots as in `KernelLaunch`."""
+    """Return a variant's launch on a grid of blocks along x, or along x, y and z; slots as in `KernelLaunch`."""
     return KernelLaunch(
         kernel=variant.kernel, source=variant.source, defines=variant.defines, symbol=variant.symbol,
         grid=(blocks, 1, 1) if isinstance(blocks, int) else blocks, block=(threads, 1, 1), args=tuple(args),

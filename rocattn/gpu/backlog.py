@@ -1,9 +1,9 @@
-"""Untimed work ahead of timed launches, so that the GPU is still busy when the last of them is queued.
+"""Queue untimed work ahead of timed launches, so that the GPU is still busy when the last of them is queued.
 
 An idle GPU starts each launch as soon as the host has queued it, so the time between two events includes the host's
 launch overhead, which for the two short kernels of a decode step exceeds their own time. The right amount of work
 depends on GPU and host, so it is found by doubling: if the GPU has already reached the first event when the last timed
-launch is queued, the measurement is repeated behind twice the work.
+launch is queued, the measurement is repeated after twice the work.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ MOST_FILLS = 1024
 
 
 class Backlog:
-    """Fills of scratch memory; queues as many as proved necessary so far.
+    """Queues fills of scratch memory, as many as were necessary so far.
 
-    Used as a context manager, it gives the scratch memory back at the end.
+    As a context manager it frees the scratch memory at the end.
 
     Args:
         hip: The device's driver.
         pool: The device's memory.
-        stream: The stream that the timed launches are queued on.
-        scratch_bytes: What is filled at a time; a quarter of the free memory if that is less.
-        then: Queues what comes between the fills and the timed launches: the launches once more, untimed, if they are
-            to find in the caches what they left there. None: they find the caches overwritten.
+        stream: The stream of the timed launches.
+        scratch_bytes: Bytes per fill; at most a quarter of the free memory.
+        then: Queues work between the fills and the timed launches: another, untimed copy of the launches for warm
+          caches. None leaves the caches overwritten.
 
     Raises:
-        DeviceMemoryError: When there is no memory to fill.
+        DeviceMemoryError: When there is no memory for the scratch.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class Backlog:
         self._fills = 1
 
     def __enter__(self) -> Self:
-        """Hold the scratch memory."""
+        """Return self, with the scratch memory allocated."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the scratch memory back."""
+        """Free the scratch memory."""
         self._pool.give(self._scratch)
 
     def queue(self, start: int) -> None:
-        """Queue the untimed work, and behind it the event at which the time begins."""
+        """Queue the untimed work, followed by the event that starts the timing."""
         for _ in range(self._fills):
             self._hip.poison(self._scratch.address, self._scratch.bytes, self._stream)
         if self._then is not None:
@@ -66,7 +66,7 @@ class Backlog:
         self._hip.event_record(start, self._stream)
 
     def was_enough(self, start: int) -> bool:
-        """Return, right after the last timed launch, whether the GPU has yet to reach the first event; double if not.
+        """Return, right after the last timed launch, whether the work sufficed (the first event is pending); if not, double it.
 
         Raises:
             GpuError: When no amount of work is enough.
@@ -83,11 +83,11 @@ class Backlog:
         return False
 
     def ahead_of(self, start: int, timed: Callable[[], None]) -> None:
-        """Queue the timed launches behind untimed work, repeating until there was enough of it.
+        """Queue the timed launches after untimed work, repeating until there was enough of it.
 
         Args:
-            start: The event at which the time begins.
-            timed: Queues the launches, and the events behind them.
+            start: The event that starts the timing.
+            timed: Queues the launches and the events after them.
 
         Raises:
             GpuError: When no amount of work is enough.

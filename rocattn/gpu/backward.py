@@ -1,10 +1,10 @@
-"""The backward pass: five kernels, no atomics, the same bits in every run.
+"""The backward pass: five kernels without atomics, bitwise reproducible.
 
-``attention_backward_preprocess`` computes delta = rowsum(dout * out); ``attention_backward_dkdv`` gives each block some
-keys of one KV head and streams the queries that see them, of all heads of the group; ``attention_backward_dq`` gives
-each block some queries and streams the keys that they see. Both leave out rows whose LSE is so large that float32
-cannot tell probabilities by it; ``attention_backward_large_dq`` and ``attention_backward_large_dkdv`` add those, and
-end at once where there are none.
+``attention_backward_preprocess`` computes delta = rowsum(dout * out). In ``attention_backward_dkdv`` each block owns
+some keys of one KV head and streams the queries that see them, from all heads of the group; in
+``attention_backward_dq`` each block owns some queries and streams the keys that they see. Both skip rows whose LSE is
+too large to recompute probabilities from it in float32; ``attention_backward_large_dq`` and
+``attention_backward_large_dkdv`` add those rows, and exit immediately if there are none.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from rocattn.gpu.launch import Arg, Buffer, KernelLaunch, WorkspaceArg
 MAX_HEAD_DIM = 256
 PREPROCESS_BLOCK = 256
 PREPROCESS_ROWS = 32
-"""Rows that a block of the preprocess kernel takes at a time."""
+"""Rows per block iteration of the preprocess kernel."""
 LARGE_BLOCK = 256
 LARGE_ROWS = 32
-"""Queries of a block of the kernel of large rows, which have one word for whether there are any."""
+"""Queries per block of the large-row dq kernel; one word per block records whether it has large rows."""
 LARGE_KEYS = 16
-"""Keys of a block of the kernel that adds what they give."""
+"""Keys per block of the large-row dkdv kernel."""
 _STREAMED = {"dkdv": ("q", "dout"), "dq": ("k", "v")}
-"""What a kernel reads in tiles, whose rows have 32-bit offsets."""
+"""The buffers that a kernel reads in tiles, whose rows have 32-bit offsets."""
 
 
 class Shape(NamedTuple):
-    """How a block is made.
+    """The shape of a block.
 
     Attributes:
-        waves: Waves of a block.
+        waves: Waves per block.
         team: Waves that share some of the block's own rows (keys in dkdv, queries in dq), each with a part of the
-            features.
-        row_blocks: How many times 16 of these rows a team has; each fragment of streamed rows that a wave reads from
-            LDS is used as often.
+          features.
+        row_blocks: Blocks of 16 such rows per team, which is also how often each fragment of streamed rows read from
+          LDS is used.
         stream_rows: Rows of the other side in LDS at a time.
-        phased: Whether streamed rows lie in LDS first as they are, then transposed in the same room, or both at once.
-        min_waves: Waves a SIMD that the registers must leave room for; 0 lets the compiler choose.
+        phased: Whether streamed rows are in LDS first as loaded, then transposed in the same space, not both at once.
+        min_waves: Waves per SIMD that the registers must allow; 0 lets the compiler choose.
     """
 
     waves: int
@@ -69,19 +69,19 @@ class Shape(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of its own that a block has."""
+        """Rows that a block owns."""
         return 16 * self.row_blocks * self.waves // self.team
 
 
 def can_use_backward(
     config: AttentionConfig, arch: str | None = None, buffers: dict[str, Buffer] | None = None
 ) -> Support:
-    """Say whether the backward kernels compute this config, or why not.
+    """Return whether the backward kernels compute this config, or why not.
 
     Args:
         config: The problem.
         arch: Target without features.
-        buffers: As `backward_launches` takes them; without them and the target, rows are taken to lie close enough.
+        buffers: As in `backward_launches`; without them and the target, rows are assumed to be close enough.
     """
     if config.dtype not in KERNEL_TYPES:
         return Support(ok=False, reason=f"GPU kernels compute {', '.join(KERNEL_TYPES)}, not {config.dtype}")
@@ -96,33 +96,33 @@ def can_use_backward(
 
 
 def head_dims(arch: str, dtype: str) -> tuple[int, ...]:
-    """Return the head dimensions that kernels are compiled for; others are padded with zeros to the next one.
+    """Return the compiled head dimensions; others are padded with zeros to the next one.
 
-    On the vector units only powers of two: the tiles of others do not divide among a wave's lanes, which costs more
-    registers than padding does.
+    On vector units these are only powers of two: other tiles do not divide evenly among a wave's lanes, which costs
+    more registers than padding.
     """
     return (32, 64, 128, MAX_HEAD_DIM) if _vector_units(arch, dtype) else (32, 64, 96, 128, 192, MAX_HEAD_DIM)
 
 
 def block_shape(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) -> Shape:
-    """Return how a block of "dkdv" or "dq" is made.
+    """Return the block shape of "dkdv" or "dq".
 
-    Registers decide: a wave keeps its own rows and their sums (two matrices each in dkdv), each as wide as its part of
-    the features.
+    Registers are the limit: a wave keeps its own rows and their sums (two matrices each in dkdv), each as wide as its
+    part of the features.
 
     Args:
         kernel: "dkdv" or "dq".
         arch: Target without features.
         dtype: "f16", "bf16" or "f32".
         head_dim: One of `head_dims`.
-        plain: Whether for scores without options, which take registers for each row.
+        plain: Whether scores have no options, which need registers for each row.
     """
     if _vector_units(arch, dtype):
-        # 32 features a wave: a lane has its row of both matrices in full depth, which are 64 registers.
+        # 32 features per wave: a lane has its row of both matrices in full depth, 64 registers.
         return Shape(4 if head_dim == 32 else 8, head_dim // 32, 1, 16, phased=head_dim > 32)
     if wave_size(arch) == 64:
         # A lane has a quarter of a row. 8 waves share a tile, but the sums of dkdv at 256 need the registers of two.
-        # Above 128, LDS holds 32 streamed rows, the fewest that the chained product takes, in one form at a time.
+        # Above 128, LDS fits 32 streamed rows, the minimum for the chained product, in one form at a time.
         waves = 4 if head_dim <= 64 or (kernel == "dkdv" and head_dim > 192) else 8
         return Shape(
             waves,
@@ -132,25 +132,26 @@ def block_shape(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: boo
             phased=head_dim > 128 and arch != "gfx950",
         )
     if head_dim <= 64:
-        # On gfx12 32 queries fit, whose operands take half of what they take on gfx11; there 16 rows in LDS leave room.
+        # On gfx12 32 queries fit: their operands take half the registers of gfx11; there 16 rows in LDS leave room.
         gfx12 = family(arch, "float16") == "gfx12"
         return Shape(4, 1, 2 if gfx12 and kernel == "dq" else 1, 32 if gfx12 or kernel == "dq" else 16, phased=False)
-    # 64 features a wave at most; 16 rows keep LDS small enough for 3 blocks a work-group processor: 6 waves a SIMD.
-    # Both forms at once take registers that the options of gfx11 need at 128.
+    # At most 64 features per wave; 16 rows keep LDS small enough for 3 blocks per WGP, which is 6 waves per SIMD.
+    # Both forms at once would take registers that gfx11's options need at 128.
     fits = head_dim < 128 or (head_dim == 128 and (plain or kernel == "dq" or not arch.startswith("gfx11")))
     return Shape(8, 2 if head_dim <= 128 else 4, 1, 16, phased=not fits, min_waves=6)
 
 
 def _row_blocks(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) -> int:
-    """Return how many times 16 rows a wave of CDNA has in 16 bits.
+    """Return how many blocks of 16 rows a CDNA wave has for 16-bit dtypes.
 
-    Each halves or thirds the reads of LDS for a product, and takes registers: of dkdv 3 D / 4, of dq D / 2, of 256.
+    Two or three blocks divide the LDS reads per product by that number, and take registers: 3 D / 4 for dkdv, D / 2 for
+    dq, of 256.
     """
     if kernel == "dq":
         return 2 if head_dim <= 128 else 1
     if head_dim <= 64:
         return 3 if plain else 2
-    # Options take registers for each row, as does what gfx90a's f16 is scaled by; gfx950's fragments are wider.
+    # Options take registers for each row, as does gfx90a's scaling of f16; gfx950's fragments are wider.
     most = 128 if plain and arch != "gfx950" else 96
     if (arch, dtype) == ("gfx90a", "f16"):
         most = 96 if plain else 64
@@ -175,7 +176,7 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
     rows, dtype = batch * heads * seq_q, KERNEL_TYPES[config.dtype]
     delta = WorkspaceArg("delta", rows * 4)
     groups = -(-seq_q // LARGE_ROWS)
-    ends = WorkspaceArg("ends", rows * 2 * 4)  # of large rows: largest score and 1 / sum
+    ends = WorkspaceArg("ends", rows * 2 * 4)  # for large rows: largest score and 1 / sum
     some = WorkspaceArg("some", batch * heads * groups * 4)
     head_dim = _padded(config, arch)
     plain = config.head_dim == config.head_dim_v == head_dim and not (
@@ -229,7 +230,7 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
 
 
 def variants(arch: str) -> tuple[KernelVariant, ...]:
-    """Return every compilation that `backward_launches` can ask for on an architecture."""
+    """Return every compilation that `backward_launches` can request for an architecture."""
     return tuple(
         each
         for dtype in KERNEL_TYPES.values()
@@ -246,7 +247,7 @@ def variants(arch: str) -> tuple[KernelVariant, ...]:
 
 
 def _padded(config: AttentionConfig, arch: str) -> int:
-    """Return the compiled head dimension, the same for D and Dv."""
+    """Return the compiled head dimension, shared by D and Dv."""
     widest = max(config.head_dim, config.head_dim_v)
     return next(each for each in head_dims(arch, KERNEL_TYPES[config.dtype]) if each >= widest)
 
@@ -268,7 +269,7 @@ def _variant(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) 
         "ROW_BLOCKS": shape.row_blocks,
         "STREAM_ROWS": shape.stream_rows, "TWO_PHASES": int(shape.phased), "PLAIN_SCORES": int(plain),
     }  # fmt: skip
-    # With options, bfloat16 at 256 would spill 3 registers for it.
+    # With options, bfloat16 at 256 would spill 3 registers.
     if shape.min_waves and (plain or head_dim < MAX_HEAD_DIM):
         defines["MIN_WAVES"] = shape.min_waves
     return KernelVariant(name, f"hip/{name}.hip", name, defines)

@@ -1,4 +1,4 @@
-"""Machine code for plans: its name by content, compiling it for a GPU or the stand-in, and checking its arguments."""
+"""Machine code for plans: name it by content, compile it for a GPU or the stand-in, and check its arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def code_object_name(source: str, arch: str, defines: Mapping[str, str | int]) -
     """Return "<stem>.<key>.hsaco": the key hashes the source, its headers, the macros and the architecture.
 
     It needs no compiler and is the same in every checkout with these files, so `rocattn plan` and `rocattn kernels
-    build` name the same file; which compiler made it stands in the manifest.
+    build` name the same file; the manifest records the compiler.
 
     Args:
         source: The kernel's file below `kernel_root`.
@@ -45,20 +45,20 @@ def code_object_name(source: str, arch: str, defines: Mapping[str, str | int]) -
 
 @functools.lru_cache(maxsize=1024)
 def _name(root: Path, source: str, arch: str, defines: tuple[tuple[str, str | int], ...], stamp: object) -> str:
-    # While no file changes there is nothing to hash again: plans of a growing KV cache are made one a token.
+    # Cached while no file changes: a growing KV cache makes a plan per token.
     parts: list[str | bytes] = ["plan-1", arch, source, *(f"{name}={value}" for name, value in defines)]
     return f"{Path(source).stem}.{content_key([*parts, *_read(root, source, stamp)])[:_KEY_DIGITS]}.hsaco"
 
 
 @functools.lru_cache(maxsize=64)
 def _read(root: Path, source: str, stamp: object) -> list[str | bytes]:
-    """Return a source and its headers, each after its name: once for all its variants, while no file changes."""
+    """Return a source and its headers, each after its name; cached for all variants while no file changes."""
     del stamp
     return [part for entry in inputs_of(root / "include", root / source) for part in entry]
 
 
 def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return names, sizes and times of all files that a kernel could be made from."""
+    """Return names, sizes and times of all files that kernels can be made from."""
     stamps = []
     for folder in ("hip", "include/rocattn"):
         with suppress(OSError), os.scandir(root / folder) as entries:
@@ -69,7 +69,7 @@ def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def compile_for_device(source: str, arch: str, defines: Mapping[str, str | int], *, stand_in: bool) -> bytes:
-    """Return a kernel's machine code: a code object, a library of this CPU's for the stand-in GPU, or PTX.
+    """Return a kernel's machine code: a code object, a CPU library for the stand-in GPU, or PTX.
 
     Raises:
         ToolchainError: When there is no compiler or the kernel does not compile.
@@ -88,8 +88,8 @@ def compile_for_device(source: str, arch: str, defines: Mapping[str, str | int],
 
 @functools.cache
 def _compile_ptx() -> Any:
-    """Return what compiles for an NVIDIA card, from beside the library that forwards HIP: research/hipcuda."""
-    from runpy import run_path  # on such a card alone
+    """Return the compiler for NVIDIA cards, located next to the library that forwards HIP: research/hipcuda."""
+    from runpy import run_path  # only with such a card
 
     place = Path(os.environ.get("ROCM_PATH", ""), "hipcuda.py")
     try:
@@ -99,7 +99,7 @@ def _compile_ptx() -> Any:
 
 
 def arg_type(arg: Arg) -> str:
-    """Return an argument's type: "pointer" or that of the scalar."""
+    """Return an argument's type: "pointer" or the scalar's type."""
     return arg.type if arg.kind == "scalar" else "pointer"
 
 
@@ -123,7 +123,7 @@ def _size(arg: Arg) -> int:
 
 
 def pack_scalar(arg: Arg) -> bytes:
-    """Return a scalar argument's bytes as a kernel reads them.
+    """Return the bytes of a scalar argument.
 
     Raises:
         GpuError: When the value does not fit the type.
@@ -139,7 +139,7 @@ def pack_scalar(arg: Arg) -> bytes:
 
 
 def code_problem(code: bytes, symbol: str, args: Sequence[Arg], block: tuple[int, int, int]) -> str:
-    """Return why a code object does not fit a launch, by its own metadata; "" if it does."""
+    """Return why a code object's metadata does not match a launch, or ""."""
     try:
         kernels = {kernel.symbol: kernel for kernel in kernels_of(code)}
     except ToolchainError as error:
@@ -153,11 +153,11 @@ def code_problem(code: bytes, symbol: str, args: Sequence[Arg], block: tuple[int
 
 
 def argument_problem(kernel: KernelInfo, args: Sequence[Arg]) -> str:
-    """Return how a kernel's own metadata contradicts the arguments of a plan; "" if it does not.
+    """Return how a kernel's metadata contradicts a plan's arguments, or "".
 
-    Offsets, sizes and kinds must be equal, the names of scalars, too, where the compiler kept them (a pointer may be
-    given another name: two parameters can be one buffer), and nothing may be left for the runtime to fill in: neither
-    hidden arguments nor the dispatch packet, which only a queue has.
+    Offsets, sizes and kinds must match, and so must names of scalars if the compiler kept them (a pointer may have
+    another name, since two parameters can be one buffer). Nothing may be left for the runtime to fill in: neither
+    hidden arguments nor the dispatch packet, which only exists in a queue.
     """
     if hidden := [arg.kind for arg in kernel.args if arg.kind.startswith("hidden")]:
         return f"{kernel.symbol} has hidden arguments: {', '.join(hidden)}"
@@ -168,7 +168,7 @@ def argument_problem(kernel: KernelInfo, args: Sequence[Arg]) -> str:
     for have, arg, (offset, size) in zip(kernel.args, args, arg_layout(args), strict=True):
         pointer = have.kind == "global_buffer"
         kind = arg_type(arg)
-        fits = kind in {"pointer", "u64"} if pointer else kind != "pointer"  # u64 0: a null pointer
+        fits = kind in {"pointer", "u64"} if pointer else kind != "pointer"  # u64 0 is a null pointer
         named = not have.name or kind in {"pointer", "u64"} or have.name == arg.name
         if (have.offset, have.size) != (offset, size) or not fits or not named:
             parameter = f"{have.name or '(unnamed)'}: {have.kind} of {have.size} bytes at {have.offset}"

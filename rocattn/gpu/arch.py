@@ -35,7 +35,7 @@ def processor(target: str) -> str:
 
 
 def is_nvidia(target: str) -> bool:
-    """Return whether a target is an NVIDIA card's, on which the kernels' portable parts run; its numbers are not AMD's."""
+    """Return whether a target is an NVIDIA card, which runs the kernels' portable parts; its numbers are not AMD's."""
     return _NVIDIA.fullmatch(target) is not None
 
 

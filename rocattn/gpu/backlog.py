@@ -66,7 +66,7 @@ class Backlog:
         self._hip.event_record(start, self._stream)
 
     def was_enough(self, start: int) -> bool:
-        """Return, right after the last timed launch, whether the work sufficed (the first event is pending); if not, double it.
+        """Return, right after the last timed launch, whether the first event is still pending; if not, double the work.
 
         Raises:
             GpuError: When no amount of work is enough.

@@ -1,9 +1,9 @@
-"""The HIP runtime through hip-python, of which this is the only importer; addresses and handles are plain integers.
+"""The HIP runtime through hip-python, imported only here; addresses and handles are plain integers.
 
 Facts relied on (hip-python 7.2 and 10): importing it works without ROCm; the first call then raises RuntimeError.
 Outputs of a failed call are garbage. Error values print as numbers, so names are taken from the enum.
-``hipGetErrorString`` writes to stderr when the library is missing, so it is not used. An integer is taken as an
-address wherever a pointer or a handle is wanted.
+``hipGetErrorString`` writes to stderr if the library is missing, so it is not used. Integers are accepted as addresses
+wherever a pointer or handle is expected.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STAND_IN_SYMBOL = "rocattn_hostgpu_version"
-"""Exported by the stand-in GPU's library (kernels/hostgpu) and by no HIP runtime."""
+"""Exported only by the stand-in GPU's library (kernels/hostgpu)."""
 NVIDIA_SYMBOL = "rocattn_hipcuda_version"
-"""Exported by the library that forwards HIP's calls to an NVIDIA driver (research/hipcuda) and by no HIP runtime."""
+"""Exported only by the library that forwards HIP's calls to an NVIDIA driver (research/hipcuda)."""
 _OUT_OF_MEMORY = frozenset({"hipErrorOutOfMemory", "hipErrorMemoryAllocation"})
-_STEPS = "hipModuleLaunchKernel", "hipGetDevice", "hipSetDevice"  # of a launch
+_STEPS = "hipModuleLaunchKernel", "hipGetDevice", "hipSetDevice"  # calls of a launch
 _CAPTURE_THREAD_LOCAL, _CAPTURE_RELAXED = 1, 2  # hipStreamCaptureMode
 
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """One GPU as the HIP runtime describes it.
+    """A GPU as described by the HIP runtime.
 
     Attributes:
         name: Marketing name; empty on some boards.
-        arch: Target as kernels are compiled for it, features included ("gfx942:sramecc+:xnack-").
+        arch: Target for which kernels are compiled, with features ("gfx942:sramecc+:xnack-").
         compute_units: Compute units (on gfx10 and later, as the runtime counts them: usually work-group processors).
         memory_bytes: Device memory.
         wave_size: Lanes of a wave, 32 or 64.
-        is_stand_in: Whether it is the stand-in that executes kernels on the CPU: not a GPU, its times mean nothing.
+        is_stand_in: Whether it is the stand-in, which executes kernels on the CPU: its times mean nothing.
     """
 
     name: str
@@ -56,7 +56,7 @@ class GpuDevice:
 
 
 def _failed(call: str, status: Any) -> GpuError:
-    """Return what to raise for a status that is not hipSuccess."""
+    """Return the exception for a status other than hipSuccess."""
     name = str(getattr(status, "name", status))
     return GpuError(f"{call} gave {name}", status=name)
 
@@ -66,7 +66,7 @@ def _no_bindings() -> str:
 
 
 def import_bindings() -> tuple[Any, str]:
-    """Return hip-python's ``hip`` module (spelt ``rocm.bindings`` since 10) and the package's version; None without.
+    """Return hip-python's ``hip`` module (``rocm.bindings`` since 10) and the package's version, or None.
 
     Importing it starts nothing: the runtime library is opened by the first call.
     """
@@ -85,10 +85,10 @@ def import_bindings() -> tuple[Any, str]:
 
 
 def library_path() -> Path:
-    """Return where hip-python finds the runtime; a bare name where it leaves that to the loader.
+    """Return where hip-python finds the runtime; a bare name if it leaves that to the loader.
 
     Raises:
-        NoRuntimeError: When it asks ROCm's Python packages, which come before all else, and these fail.
+        NoRuntimeError: When ROCm's Python packages, which take precedence, fail.
     """
     try:
         from rocm.bindings.util.paths import get_library_path
@@ -96,17 +96,17 @@ def library_path() -> Path:
         return Path(os.fsdecode(get_library_path("amdhip64")))
     except ImportError:
         return Path(LIBRARY)
-    except Exception as error:  # half-installed packages raise what they like
+    except Exception as error:  # partially installed packages may raise anything
         raise NoRuntimeError(f"no HIP runtime: the package rocm_sdk is incomplete: {error}") from error
 
 
 def stand_in_at_hand() -> bool:
-    """Whether the HIP runtime that would be loaded is the stand-in; opens the library, but initialises nothing."""
+    """Return whether the HIP runtime to load is the stand-in; opens the library without initializing anything."""
     return _library_has(STAND_IN_SYMBOL)
 
 
 def nvidia_at_hand() -> bool:
-    """Whether the HIP runtime that would be loaded forwards to an NVIDIA driver; initialises nothing."""
+    """Return whether the HIP runtime to load forwards to an NVIDIA driver; initializes nothing."""
     return _library_has(NVIDIA_SYMBOL)
 
 
@@ -118,7 +118,7 @@ def _library_has(symbol: str) -> bool:
 
 
 def absence() -> str:
-    """Say why this machine, which has no GPU driver, cannot compute on a GPU; loads and initialises nothing of HIP."""
+    """Return why this machine without a GPU driver cannot use a GPU; loads and initializes nothing of HIP."""
     if find_spec("rocm") is None and find_spec("hip") is None:
         return _no_bindings()
     path = library_path()
@@ -128,14 +128,14 @@ def absence() -> str:
 
 
 class Hip:
-    """The calls of the HIP runtime that rocattn makes, each of which checks its status.
+    """The HIP runtime calls used by rocattn; each checks its status.
 
     Attributes:
         version: hip-python's version.
         is_stand_in: Whether the library is the stand-in GPU.
 
     Raises:
-        NoRuntimeError: When hip-python or the library is missing; the text says what to do.
+        NoRuntimeError: When hip-python or the library is missing; the message gives the remedy.
     """
 
     def __init__(self) -> None:
@@ -151,11 +151,11 @@ class Hip:
         self.is_stand_in = stand_in_at_hand()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call HIP by name and return its first output; bindings return (status, output…) or a bare status.
+        """Call a HIP function by name and return its first output; bindings return (status, output…) or a bare status.
 
         Raises:
-            NoRuntimeError: When the library, or this function in it, is missing.
-            GpuError: When the status is not hipSuccess; its text names both.
+            NoRuntimeError: When the library or this function in it is missing.
+            GpuError: When the status is not hipSuccess; the message names function and status.
         """
         outputs = self._outputs(name, *arguments)
         return outputs[0] if outputs else None
@@ -163,7 +163,7 @@ class Hip:
     def _outputs(self, name: str, *arguments: Any) -> list[Any]:
         try:
             result = getattr(self._hip, name)(*arguments)
-        except RuntimeError as error:  # the bindings' word for a library or a symbol that is missing
+        except RuntimeError as error:  # raised by the bindings for a missing library or symbol
             if "dlopen" in str(error):
                 raise NoRuntimeError(library_reason(library_path())) from error
             raise NoRuntimeError(f"the HIP runtime does not fit hip-python: {error}") from error
@@ -176,17 +176,17 @@ class Hip:
         return outputs
 
     def _unnamed(self, name: str, error: ValueError) -> GpuError:
-        """Return what to raise for an error code that these bindings have no name for."""
+        """Return the exception for an error code unknown to these bindings."""
         self._forget_error()
         return GpuError(f"{name}: the HIP runtime is newer than hip-python {self.version}: {error}")
 
     def _forget_error(self) -> None:
-        """Clear what HIP 7 and later keep until they are asked: torch's next launch would raise it as its own."""
+        """Clear the last error, which HIP 7 and later keep until read: torch's next launch would raise it."""
         with suppress(RuntimeError, ValueError):
             self._hip.hipGetLastError()
 
     def runtime_version(self) -> str:
-        """Return the version, which HIP packs as major * 10^7 + minor * 10^5 + patch; empty if it does not tell."""
+        """Return the version, which HIP packs as major * 10^7 + minor * 10^5 + patch; "" if unknown."""
         try:
             packed = int(self.call("hipRuntimeGetVersion"))
         except NoRuntimeError:
@@ -199,7 +199,7 @@ class Hip:
         """Return the number of devices.
 
         Raises:
-            NoDeviceError: When there is none; the text says why and what to do.
+            NoDeviceError: When there is none; the message gives the reason and the remedy.
         """
         try:
             count = int(self.call("hipGetDeviceCount"))
@@ -217,10 +217,10 @@ class Hip:
         return NO_NVIDIA_DEVICE if nvidia_at_hand() else no_device_reason(str(error))
 
     def describe(self, index: int) -> GpuDevice:
-        """Return what the runtime says of a device."""
+        """Return the runtime's description of a device."""
         try:
             properties = self.call("hipGetDeviceProperties", index)
-        except TypeError:  # before 10 the caller brings the struct
+        except TypeError:  # before 10 the caller passes the struct
             properties = self._hip.hipDeviceProp_t()
             self.call("hipGetDeviceProperties", properties, index)
         return GpuDevice(
@@ -233,12 +233,12 @@ class Hip:
         )
 
     def use_device(self, index: int) -> None:
-        """Make a device this thread's current one."""
+        """Make a device current for this thread."""
         self.call("hipSetDevice", index)
 
     @contextmanager
     def keep_device(self) -> Iterator[None]:
-        """Make this thread's current device at the end what it was: the caller's next tensors would go elsewhere."""
+        """Restore this thread's current device at the end, which the caller's next tensors depend on."""
         before = int(self.call("hipGetDevice"))
         try:
             yield
@@ -246,24 +246,24 @@ class Hip:
             self.use_device(before)
 
     def malloc(self, count: int) -> int:
-        """Allocate device memory and return its address, also while a stream is captured.
+        """Allocate device memory and return its address, even while a stream is being captured.
 
         Raises:
-            DeviceMemoryError: When there is not enough; with what is free and what there is.
+            DeviceMemoryError: When there is not enough; states free and total memory.
         """
         return self._allocated("hipMalloc", "device memory", count)
 
     def free(self, address: int) -> None:
-        """Free what `malloc` gave, after all work of the device."""
+        """Free memory from `malloc`, after all work of the device."""
         with self._relaxed():
             self.call("hipFree", address)
 
     def host_malloc(self, count: int) -> int:
-        """Allocate page-locked host memory, which copies go from and to without a detour, and return its address."""
+        """Allocate page-locked host memory, which copies access directly, and return its address."""
         return self._allocated("hipHostMalloc", "pinned host memory", count, 0)
 
     def host_free(self, address: int) -> None:
-        """Free what `host_malloc` gave."""
+        """Free memory from `host_malloc`."""
         with self._relaxed():
             self.call("hipHostFree", address)
 
@@ -280,9 +280,9 @@ class Hip:
 
     @contextmanager
     def _relaxed(self) -> Iterator[None]:
-        """Let this thread allocate and free while a stream is captured, which would else make the capture invalid.
+        """Let this thread allocate and free while a stream is captured, without invalidating the capture.
 
-        torch's allocator does the same. Not by hip-python: its hipThreadExchangeStreamCaptureMode takes no mode.
+        torch's allocator does the same. hip-python cannot: its hipThreadExchangeStreamCaptureMode takes no mode.
         """
         mode = ctypes.c_int(_CAPTURE_RELAXED)
         self._exchange_mode(ctypes.byref(mode))
@@ -294,10 +294,10 @@ class Hip:
     @functools.cached_property
     def _exchange_mode(self) -> Callable[[Any], int]:
         exchange = getattr(ctypes.CDLL(str(library_path())), "hipThreadExchangeStreamCaptureMode", None)
-        return exchange or (lambda _: 0)  # a runtime without captures has nothing to relax
+        return exchange or (lambda _: 0)  # nothing to relax in a runtime without captures
 
     def memory_info(self) -> tuple[int, int]:
-        """Return free and total bytes of the current device, (-1, -1) if it does not tell."""
+        """Return free and total bytes of the current device; (-1, -1) if unknown."""
         try:
             result = self._hip.hipMemGetInfo()
         except (RuntimeError, ValueError):
@@ -305,7 +305,7 @@ class Hip:
         return (int(result[1]), int(result[2])) if result[0] == self._success else (-1, -1)
 
     def copy_to_device(self, device: int, host: int, count: int, stream: int) -> None:
-        """Queue a copy from host memory, which must stay as it is until the stream has done it."""
+        """Queue a copy from host memory, which must not change until the copy has finished."""
         self.call("hipMemcpyAsync", device, host, count, self._to_device, stream)
 
     def copy_to_host(self, host: int, device: int, count: int, stream: int) -> None:
@@ -325,10 +325,10 @@ class Hip:
         return int(self.call("hipStreamCreate"))
 
     def stream_synchronize(self, stream: int) -> None:
-        """Wait until all work of a stream is done.
+        """Wait until all work of a stream has finished.
 
         Raises:
-            LaunchError: When some of it failed.
+            LaunchError: When part of it failed.
         """
         try:
             self.call("hipStreamSynchronize", stream)
@@ -336,12 +336,12 @@ class Hip:
             raise LaunchError(f"a kernel failed while it ran: {error}", report=self.report()) from error
 
     def capture_begin(self, stream: int) -> None:
-        """Write down what is asked of a stream instead of doing it; other threads may go on as they like."""
+        """Begin capturing a stream's work instead of executing it; other threads are not restricted."""
         self.call("hipStreamBeginCapture", stream, self._hip.hipStreamCaptureMode(_CAPTURE_THREAD_LOCAL))
 
     def capture_number(self, stream: int) -> int:
-        """Return HIP's number of the capture that a stream takes part in; 0 if it is not captured."""
-        if not stream:  # the default stream is never captured, and asking for it may be an error
+        """Return HIP's number of the capture that a stream is part of; 0 if it is not being captured."""
+        if not stream:  # the default stream is never captured, and querying it may be an error
             return 0
         status, number = self._outputs("hipStreamGetCaptureInfo", stream)
         return int(number) if status == self._hip.hipStreamCaptureStatus.hipStreamCaptureStatusActive else 0
@@ -355,7 +355,7 @@ class Hip:
         return int(self.call("hipStreamEndCapture", stream))
 
     def graph_instantiate(self, graph: int) -> int:
-        """Return a graph made ready to be launched, and free the graph that it is made from."""
+        """Return an executable graph, and free the graph that it is made from."""
         try:
             return int(self.call("hipGraphInstantiateWithFlags", graph, 0))
         finally:
@@ -366,11 +366,11 @@ class Hip:
         self.call("hipGraphLaunch", ready, stream)
 
     def graph_destroy(self, ready: int) -> None:
-        """Free what `graph_instantiate` gave."""
+        """Free a graph from `graph_instantiate`."""
         self.call("hipGraphExecDestroy", ready)
 
     def stream_wait_event(self, stream: int, event: int) -> None:
-        """Let what is asked of a stream from now on wait for an event."""
+        """Make a stream's subsequent work wait for an event."""
         self.call("hipStreamWaitEvent", stream, event, 0)
 
     def event_create(self) -> int:
@@ -378,11 +378,11 @@ class Hip:
         return int(self.call("hipEventCreate"))
 
     def event_record(self, event: int, stream: int) -> None:
-        """Note when a stream gets here."""
+        """Record the event at this point of a stream."""
         self.call("hipEventRecord", event, stream)
 
     def event_ready(self, event: int) -> bool:
-        """Say whether a stream has got to where the event was recorded; waits for nothing."""
+        """Return whether a stream has reached a recorded event, without waiting."""
         try:
             self.call("hipEventQuery", event)
         except GpuError as error:
@@ -392,7 +392,7 @@ class Hip:
         return True
 
     def event_elapsed_ms(self, start: int, stop: int) -> float:
-        """Wait for the later event and return the time between two, in ms (a C float, about 0.5 us resolution)."""
+        """Wait for the later event and return the time between both in ms (a C float, about 0.5 us resolution)."""
         self.call("hipEventSynchronize", stop)
         return float(self.call("hipEventElapsedTime", start, stop))
 
@@ -401,7 +401,7 @@ class Hip:
         self.call("hipEventDestroy", event)
 
     def module_load(self, code: bytes) -> int:
-        """Load machine code and return the module."""
+        """Load machine code, and return the module."""
         return int(self.call("hipModuleLoadData", code))
 
     def module_function(self, module: int, symbol: str) -> int:
@@ -409,21 +409,21 @@ class Hip:
         return int(self.call("hipModuleGetFunction", module, symbol.encode()))
 
     def launch(self, words: bytes) -> int:
-        """Queue kernels of a plan: the one call whose own time counts, made by kernels/cpu/launch.cpp without `call`.
+        """Queue a plan's kernels: the only time-critical call, made by kernels/cpu/launch.cpp instead of `call`.
 
         Args:
             words: `Call` of launch.cpp; HIP reads the arguments before this returns.
 
         Returns:
-            0, or what `refusal` takes.
+            0, or a status for `refusal`.
 
         Raises:
-            ToolchainError: When there is no compiler for what makes the calls.
+            ToolchainError: When there is no compiler for launch.cpp.
         """
         return int(self._queue_kernels(words))
 
     def refusal(self, status: int) -> tuple[GpuError, int]:
-        """Return what to raise where `launch` gave a status, and the index of the kernel that was refused."""
+        """Return the exception for a status of `launch`, and the index of the failed kernel."""
         call = _STEPS[status >> 56]
         try:
             self._forget_error()
@@ -437,16 +437,16 @@ class Hip:
 
         queue: Any = open_library(read_launcher()).rocattn_gpu_launch
         queue.restype = ctypes.c_int64
-        return cast("Callable[[bytes], int]", queue)  # no argtypes: bytes are handed over as they are
+        return cast("Callable[[bytes], int]", queue)  # no argtypes: bytes are passed as they are
 
     @functools.cached_property
     def entry_points(self) -> tuple[int, ...]:
-        """The addresses of what launch.cpp calls, in the order in which `Plan` there has them."""
+        """The addresses of the functions that launch.cpp calls, in the order of its `Plan`."""
         library = ctypes.CDLL(str(library_path()))
         return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _STEPS)
 
     def report(self) -> str:
-        """Return and forget what the stand-in's checks found; empty on a GPU."""
+        """Return and clear the findings of the stand-in's checks; empty on a GPU."""
         if not self.is_stand_in:
             return ""
         library = ctypes.CDLL(str(library_path()))
@@ -456,11 +456,11 @@ class Hip:
         return text.decode(errors="replace").strip()
 
     def lds_cycles(self) -> list[tuple[str, str, int, int]]:
-        """Return and forget the LDS accesses that the stand-in counted; none unless its settings ask for it.
+        """Return and clear the LDS accesses that the stand-in counted, if enabled in its settings.
 
         Returns:
-            Kernel, direction ("read", "write", "transposing read"), cycles, and cycles without bank conflicts, an entry
-            for each place in the source.
+            Kernel, direction ("read", "write", "transposing read"), cycles, and cycles without bank conflicts, with an
+            entry per source location.
         """
         if not self.is_stand_in:
             return []
@@ -477,7 +477,7 @@ def _text(value: bytes | str) -> str:
 
 @functools.cache
 def open_hip() -> Hip:
-    """Return the runtime's calls, one object a process.
+    """Return the runtime's calls, one object per process.
 
     Raises:
         NoRuntimeError: When hip-python or the library is missing.

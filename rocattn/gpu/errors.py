@@ -6,10 +6,10 @@ from rocattn.errors import RocattnError
 
 
 class GpuError(RocattnError, RuntimeError):
-    """Base of everything that the HIP runtime or a kernel reports.
+    """Base of all errors reported by the HIP runtime or a kernel.
 
     Attributes:
-        status: HIP's name of the status that it gave ("hipErrorOutOfMemory"); "" for what is not one.
+        status: HIP's name of the status ("hipErrorOutOfMemory"); "" if there is none.
     """
 
     def __init__(self, message: str, *, status: str = "") -> None:
@@ -26,15 +26,15 @@ class NoDeviceError(GpuError):
 
 
 class ArchError(GpuError):
-    """Raised for a GPU architecture that there are no kernels for."""
+    """Raised for a GPU architecture without kernels."""
 
 
 class DeviceMemoryError(GpuError):
     """Raised when device (or pinned host) memory runs out.
 
     Attributes:
-        requested_bytes: What was asked for.
-        free_bytes, total_bytes: What the device has; -1 if it does not tell.
+        requested_bytes: The requested size.
+        free_bytes, total_bytes: The device's memory; -1 if unknown.
     """
 
     def __init__(self, what: str, requested_bytes: int, free_bytes: int, total_bytes: int) -> None:
@@ -44,7 +44,7 @@ class DeviceMemoryError(GpuError):
         self.requested_bytes, self.free_bytes, self.total_bytes = requested_bytes, free_bytes, total_bytes
 
     def __reduce__(self) -> tuple[type[DeviceMemoryError], tuple[str, int, int, int]]:
-        """Return how to make it again: pickle would call the class with the message alone."""
+        """Return how to recreate it: pickle would call the class with only the message."""
         return type(self), (self._what, self.requested_bytes, self.free_bytes, self.total_bytes)
 
 
@@ -52,8 +52,8 @@ class LaunchError(GpuError):
     """Raised when a kernel cannot be launched or fails while it runs.
 
     Attributes:
-        kernel: Its name; empty when an asynchronous failure shows up later.
-        report: What the stand-in GPU's checks found; empty on a GPU.
+        kernel: The kernel's name; empty if an asynchronous failure is detected later.
+        report: The findings of the stand-in GPU's checks; empty on a GPU.
     """
 
     def __init__(self, message: str, kernel: str = "", report: str = "") -> None:
@@ -62,11 +62,11 @@ class LaunchError(GpuError):
 
 
 class CaptureError(GpuError):
-    """Raised for what cannot be part of a captured graph, and for a graph that is not there to be launched."""
+    """Raised for work that cannot be captured in a graph, and for a graph that cannot be launched."""
 
 
 class ForkError(GpuError):
-    """Raised in a process that was forked from one that had initialised HIP."""
+    """Raised in a process forked from one that had initialized HIP."""
 
 
 def _size(count: int) -> str:

@@ -1,11 +1,11 @@
 """Launches of the flash kernels: which kernel, which tiles, how many splits, and the arguments in order.
 
-With sequences of different lengths the same kernels take packed rows and pages (kernels/include/rocattn/
-flash_sequences.h): a prefill's grid has the tiles of all sequences, a decode's the rows and splits of the longest.
+For sequences of different lengths the same kernels take packed rows and pages (kernels/include/rocattn/
+flash_sequences.h): a prefill's grid covers the tiles of all sequences, a decode's the rows and splits of the longest.
 
 A forward pass is one prefill kernel or, for few query rows and many keys and for chunks of a prompt that leave most of
-the GPU idle, ``flash_decode`` on splits of the keys followed, if there are several, by ``flash_decode_combine``.
-Nothing here was measured on a GPU yet.
+the GPU idle, ``flash_decode`` on splits of the keys, followed by ``flash_decode_combine`` if there are several splits.
+Nothing here has been measured on a GPU yet.
 """
 
 from __future__ import annotations
@@ -55,50 +55,50 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 DECODE_ROWS = 128
-"""Query rows of a KV head (Sq times the heads that share it) up to which the decode kernel is taken: those of its
-largest tile. The prefill kernels would read K and V once for each of the heads."""
+"""Maximum query rows per KV head (Sq times the heads that share it) for the decode kernel: the rows of its largest
+tile. The prefill kernels would read K and V once per query head."""
 DECODE_QUERIES = 32
-"""Queries of a head up to which it is taken: with more, the tiles of the prefill kernels are half full at least."""
+"""Maximum queries per head for the decode kernel: with more, the prefill kernels' tiles are at least half full."""
 DECODE_KEYS = 512
-"""Keys from which on it is taken."""
+"""Minimum number of keys for the decode kernel."""
 MIN_SPLIT_KEYS = 128
-"""Keys of a split at least. A block takes about as long as one key tile to start and to end."""
+"""Minimum keys per split. Starting and ending a block takes about as long as one key tile."""
 PARTIAL_SHARE = 8
-"""A block reads at least so many times the bytes of K and V that its partial results are, written and read."""
+"""Minimum ratio of a block's K and V bytes to the bytes of its partial results, written and read."""
 CHUNKS = 4
-"""A prefill has so many times as many keys as queries at least where its keys are split."""
+"""Minimum ratio of keys to queries at which a prefill's keys are split."""
 OPTIONS_COST = 1.25
-"""What a key costs in the decode kernel, which has all options, in keys of a prefill kernel; an estimate."""
+"""Cost of a key in the decode kernel, which has all options, in keys of a prefill kernel; an estimate."""
 MAX_SPLITS = 1024
-"""Splits whose weights `flash_decode_combine` has room for."""
+"""Maximum number of splits in `flash_decode_combine`."""
 _COMBINE_WAVES = 4
-_ROUNDS = 16  # looked at, from the fewest on
+_ROUNDS = 16  # candidate numbers of rounds, from the smallest
 _BLOCK_COST, _COMBINE_COST = 32, 64  # in keys of a split; estimates, not measured
 BUILT_HEAD_DIMS = (32, 64, 80, 96, 128, 256)
-"""Head dimensions that `variants` lists; others are compiled when they are first used."""
+"""Head dimensions in `variants`; others are compiled on first use."""
 LATENT_DIMS = (576, MAX_VALUE_DIM)
-"""D and Dv of the decode kernel of multi-head latent attention (576, 512), which `variants` lists for 128 rows, too."""
+"""D and Dv of the decode kernel for multi-head latent attention (576, 512), also in `variants` for 128 rows."""
 BUILT_SEQUENCES = {
     "flash_attention_causal": ("varlen", "paged", "small_pages"),
     "flash_attention_nocausal": ("varlen",),
     "flash_decode": ("paged", "small_pages"),
 }
-"""Kernel -> the kinds of `SEQUENCES` that `variants` lists: packed prompts, prompts and decode from a paged cache."""
+"""Kernel -> the kinds of `SEQUENCES` in `variants`: packed prompts, prompts and decode from a paged cache."""
 BUILT_FP8 = ("flash_attention", "flash_decode", "flash_decode_paged")
 BUILT_FP8_Q = ("flash_attention", "flash_decode")
-"""Of which symbols `variants` lists those for K and V, and also Q, of 8 bits, where a target computes with them."""
+"""Symbols with 8-bit K and V, and 8-bit Q if the target computes with it, in `variants`."""
 _LOG2_E = math.log2(math.e)
 
 
 def can_use_flash_attention(
     config: AttentionConfig, arch: str = "", buffers: dict[str, Buffer] | None = None
 ) -> Support:
-    """Say whether the flash kernels compute this config, or why not.
+    """Return whether the flash kernels compute this config, or why not.
 
     Args:
         config: The problem.
-        arch: Target, without features; "": one with matrix units.
-        buffers: As `flash_launches` takes them; None: rows of k and v are taken to lie close enough.
+        arch: Target, without features; "" for any target with matrix units.
+        buffers: As in `flash_launches`; None assumes that rows of k and v are close enough.
     """
     reason = ""
     if config.direction == "backward":
@@ -120,11 +120,11 @@ def can_use_flash_attention(
 
 
 def select_kernel(config: AttentionConfig) -> str:
-    """Return the kernel of the prefill for a config that `can_use_flash_attention` accepts."""
+    """Return the prefill kernel for a config that `can_use_flash_attention` accepts."""
     plain = config.mask == "none" and config.softcap is None and not config.alibi and not config.sinks
     plain = plain and not config.dropout_p
-    plain = plain and config.kv_dtype is None  # whose scale is not known before the launch
-    # The plain kernels work on q.k / scale: the scale must be positive and have a float32 reciprocal.
+    plain = plain and config.kv_dtype is None  # its scale is unknown before the launch
+    # The plain kernels use q.k / scale: the scale must be positive and have a float32 reciprocal.
     if plain and 1e-30 < config.softmax_scale < 1e30:
         if config.band is None:
             return "flash_attention_nocausal"
@@ -134,7 +134,7 @@ def select_kernel(config: AttentionConfig) -> str:
 
 
 def uses_decode(config: AttentionConfig) -> bool:
-    """Say whether a forward pass takes the decode kernel."""
+    """Return whether a forward pass uses the decode kernel."""
     rows = _packed_rows(config)
     fits = config.num_kv_heads * -(-rows // 16) <= MAX_GRID_YZ and not config.dropout_p
     return 0 < rows <= DECODE_ROWS and config.seq_q <= DECODE_QUERIES and config.seq_k >= DECODE_KEYS and fits
@@ -149,15 +149,15 @@ def flash_launches(
         config: A problem that `can_use_flash_attention` accepts.
         arch: Target, without features.
         buffers: By name: q, k, v, out as [B, H or Hkv, S, D or Dv] views; lse, mask ([1 or B, 1 or H, 1 or Sq,
-            1 or Sk]), alibi_slopes (contiguous [B, H]) and sinks ([H]) where there are any.
-        compute_units: Of the device; None: of the architecture's largest product.
+            1 or Sk]), alibi_slopes (contiguous [B, H]) and sinks ([H]) if present.
+        compute_units: The device's; None for those of the architecture's largest product.
     """
     if not config.batch * config.num_heads * config.rows_q:
         return ()
     units = compute_units or default_compute_units(arch)
     launches: list[KernelLaunch] = []
     for first, part in _parts(config):
-        # Each part of v's features computes the scores anew; the first one writes the LSE.
+        # Each part of v's features recomputes the scores; the first one writes the LSE.
         own = {name: buffer for name, buffer in buffers.items() if first == 0 or name != "lse"}
         at = {"v": first * config.kv_itemsize, "out": first * config.itemsize}
         launches += [_at(launch, at) for launch in _launches(part, arch, own, units)]
@@ -165,18 +165,18 @@ def flash_launches(
 
 
 def _parts(config: AttentionConfig) -> list[tuple[int, AttentionConfig]]:
-    """Return (first feature of v, the problem of the features from there on) of each launch; mostly one."""
+    """Return (first feature of v, problem of the launch's features) for each launch; usually one."""
     return [(first, config.replace(head_dim_v=count)) for first, count in value_parts(config.head_dim_v)]
 
 
 def _at(launch: KernelLaunch, offsets: dict[str, int]) -> KernelLaunch:
-    """Return a launch whose buffers begin some bytes later."""
+    """Return a launch with its buffers offset by some bytes."""
     args = (replace(arg, offset_bytes=offsets.get(arg.name, 0)) if arg.kind == "buffer" else arg for arg in launch.args)
     return replace(launch, args=tuple(args))
 
 
 def _launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer], units: int) -> tuple[KernelLaunch, ...]:
-    """Return the launches of a problem whose Dv one launch computes."""
+    """Return the launches of a problem whose Dv fits in one launch."""
     if uses_decode(config):
         return _decode(config, arch, buffers, split_keys(config, arch, units))
     if (splits := split_prefill(config, arch, units)) is not None:
@@ -187,7 +187,7 @@ def _launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer], un
     args = _plain_args(config, buffers) if kernel != "flash_attention" else _option_args(config, buffers)
     args += sequence_args(config, buffers) + scale_args(config, buffers) + dropout_args(config, buffers)
     grid = (-(-config.seq_q // tile.rows), config.num_heads, config.batch)
-    if config.varlen is not None:  # each sequence has whole tiles of its own
+    if config.varlen is not None:  # each sequence has its own whole tiles
         grid = (config.varlen.total_q // tile.rows + config.batch, config.num_heads, 1)
     variant = _on_dies(dropping(_variant(kernel, config, dims, tile), config), arch, units)
     return (launch(variant, grid, tile.waves * wave_size(arch), args),)
@@ -195,14 +195,14 @@ def _launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer], un
 
 @dataclass(frozen=True, slots=True)
 class KeySplits:
-    """How the keys of a decode are cut.
+    """How a decode's keys are split.
 
     Attributes:
-        count: Of the splits.
-        first_key: Where the first one begins.
-        keys: Of each; the last may have fewer. Both are multiples of a key tile.
-        slots: Blocks that the GPU holds at once.
-        cost: How long all rounds take, in keys of a block.
+        count: Number of splits.
+        first_key: First key of the first split.
+        keys: Keys per split; the last may have fewer. first_key and keys are multiples of a key tile.
+        slots: Blocks that fit on the GPU at once.
+        cost: Duration of all rounds, in keys of a block.
     """
 
     count: int
@@ -213,15 +213,15 @@ class KeySplits:
 
 
 def split_keys(config: AttentionConfig, arch: str, compute_units: int) -> KeySplits:
-    """Cut the keys that a decode's band leaves to some row, so that its blocks fill the GPU in whole rounds.
+    """Split the keys visible to any row of a decode, so that its blocks fill the GPU in whole rounds.
 
-    Of the numbers of splits that fill 1, 2, ... rounds of the slots it takes the one for which the rounds, each as long
-    as a split's keys and what a block costs, end first.
+    Of the numbers of splits that fill 1, 2, ... rounds of the slots, it chooses the one whose rounds end first; a round
+    takes a split's keys plus the fixed cost of a block.
 
     Args:
-        config: A problem that `uses_decode`, or of `split_prefill`.
+        config: A problem that `uses_decode`, or from `split_prefill`.
         arch: Target, without features.
-        compute_units: Of the device.
+        compute_units: The device's compute units.
     """
     tile = _decode_tile(config, arch)
     slots = _slots(config, arch, compute_units, tile)
@@ -247,13 +247,13 @@ def split_keys(config: AttentionConfig, arch: str, compute_units: int) -> KeySpl
 
 
 def split_prefill(config: AttentionConfig, arch: str, compute_units: int) -> KeySplits | None:
-    """Cut the keys of a prefill whose grid leaves more than half of the GPU idle: a chunk of a prompt, few heads.
+    """Split the keys of a prefill whose grid leaves more than half of the GPU idle: a chunk of a prompt, few heads.
 
     Returns:
-        The splits, for the decode kernel and its combination; None where the prefill kernel takes less time.
+        The splits, for the decode kernel and its combination; None if the prefill kernel takes less time.
     """
     fits = config.num_kv_heads * -(-_packed_rows(config) // 16) <= MAX_GRID_YZ and not config.dropout_p
-    # The splits of a causal problem are computed for all rows of the chunk.
+    # A causal problem's splits are computed for all rows of the chunk.
     if not config.seq_q or config.seq_k < max(DECODE_KEYS, CHUNKS * config.seq_q) or not fits:
         return None
     tile = _tile(config, arch)
@@ -266,7 +266,7 @@ def split_prefill(config: AttentionConfig, arch: str, compute_units: int) -> Key
 
 
 def _slots(config: AttentionConfig, arch: str, compute_units: int, tile: FlashTile) -> int:
-    """Return how many blocks of a tile a GPU holds at once; of those that LDS does not limit, no more than pay."""
+    """Return how many blocks of a tile fit on a GPU at once, limited by LDS and by the number that pays off."""
     d, dv = _padded(config)
     blocks = blocks_a_unit(arch, tile.waves, lds_bytes(tile, arch, d, dv, config.dtype))
     if tile.fragments:
@@ -276,18 +276,18 @@ def _slots(config: AttentionConfig, arch: str, compute_units: int, tile: FlashTi
 
 
 def _seen_keys(config: AttentionConfig) -> tuple[int, int]:
-    """Return the first and the last key that the band leaves to some row; last < first: none."""
+    """Return the first and last key visible to any row of the band; none if last < first."""
     left, right = config.band or (-1, -1)
-    diagonal = config.seq_k - config.seq_q  # of row 0
+    diagonal = config.seq_k - config.seq_q  # row 0's
     first = 0 if left < 0 else max(0, diagonal - left)
     last = config.seq_k - 1 if right < 0 else min(config.seq_k - 1, config.seq_k - 1 + right)
     return min(first, config.seq_k - 1), last
 
 
 def variants(arch: str) -> tuple[KernelVariant, ...]:
-    """Return the compilations of the build grid: all kernels, the dtypes, and D = Dv in `BUILT_HEAD_DIMS`.
+    """Return the compilations of the build grid: all kernels, all dtypes, and D = Dv in `BUILT_HEAD_DIMS`.
 
-    Decode up to 16 rows a KV head: its wider tiles are compiled when they are first used.
+    Decode has up to 16 rows per KV head: its larger tiles are compiled on first use.
     """
     compilations = [_combine(dtype) for dtype in KERNEL_TYPES.values()]
     for name, dtype in KERNEL_TYPES.items():
@@ -295,7 +295,7 @@ def variants(arch: str) -> tuple[KernelVariant, ...]:
             for kernel in ("flash_attention", "flash_attention_causal", "flash_attention_nocausal", "flash_decode"):
                 compilation = _built(arch, kernel, name, dim)
                 compilations.append(compilation)
-                if (dim, dtype) == (128, "f16"):  # of kernels that differ in where rows are, one size stands for all
+                if (dim, dtype) == (128, "f16"):  # one size represents kernels that differ only in where rows are
                     kinds = [
                         _of_sequences(_built(arch, kernel, name, dim, paged=kind != "varlen"), kind)
                         for kind in BUILT_SEQUENCES.get(kernel, ())
@@ -345,9 +345,9 @@ def _decode(
     decode = launch(variant, grid, tile.waves * wave_size(arch), decode_args, slots=splits.slots)
     if splits.count == 1:
         return (decode,)
-    # Packed rows are one batch to it.
+    # Packed rows count as one batch.
     seq_q, batch = (config.seq_q, config.batch) if config.varlen is None else (config.varlen.total_q, 1)
-    lane_bits = (-(-config.head_dim_v // 4) - 1).bit_length()  # a lane of the combination has 4 features
+    lane_bits = (-(-config.head_dim_v // 4) - 1).bit_length()  # each lane of the combination has 4 features
     combine_args: list[Arg] = [
         *partials, *_pointers(("out", "lse", "sinks"), buffers), *_strides(("out",), buffers),
         u32("splits", splits.count), u32("seq_q", seq_q), u32("num_heads", config.num_heads),
@@ -368,7 +368,7 @@ def _packed_rows(config: AttentionConfig) -> int:
 
 
 def _row_tiles(config: AttentionConfig, tile: FlashTile) -> int:
-    """Return the blocks that the packed rows of one KV head take."""
+    """Return the number of blocks for the packed rows of one KV head."""
     return -(-_packed_rows(config) // tile.rows)
 
 
@@ -387,24 +387,24 @@ def _variant(kernel: str, config: AttentionConfig, dims: tuple[int, int], tile: 
 
 
 SEQUENCES = {"varlen": 1, "paged": 2, "small_pages": 3}
-"""The kernels' define by what is appended to their names."""
+"""Kernel-name suffix -> value of the SEQUENCES macro."""
 
 
 def _sequences(config: AttentionConfig, tile: FlashTile) -> str:
-    """Return which of `SEQUENCES` a problem takes."""
+    """Return the kind of `SEQUENCES` for a problem."""
     if config.varlen is None or not config.varlen.paged:
         return "varlen"
     return "small_pages" if config.varlen.page_size % tile.keys_per_tile else "paged"
 
 
 def _of_sequences(variant: KernelVariant, kind: str) -> KernelVariant:
-    """Return the compilation of a kernel for sequences of different lengths."""
+    """Return a kernel's compilation for sequences of different lengths."""
     name = f"{variant.symbol}_{kind}"
     return replace(variant, kernel=name, symbol=name, defines=variant.defines | {"SEQUENCES": SEQUENCES[kind]})
 
 
 def _of_fp8(variant: KernelVariant, stored: str, *, of_q: bool = False) -> KernelVariant:
-    """Return the compilation of a kernel for K and V in 8 bits, and perhaps Q."""
+    """Return a kernel's compilation for 8-bit K and V, and possibly Q."""
     name = f"{variant.symbol}_fp8{'_q' * of_q}"
     defines = variant.defines | dict.fromkeys(("KV_DTYPE", "Q_DTYPE")[: 1 + of_q], FP8_TYPES[stored])
     return replace(variant, kernel=name, symbol=name, defines=defines)
@@ -420,13 +420,13 @@ def _compiled(kernel: str, dtype: str, dims: tuple[int, int], tile: FlashTile, s
 
 
 def _on_dies(variant: KernelVariant, arch: str, compute_units: int) -> KernelVariant:
-    """Return a prefill kernel whose blocks of one head go to the same compute die, where a GPU has several."""
+    """Return a prefill kernel that maps the blocks of a head to the same compute die, if the GPU has several."""
     dies = xcds(arch, compute_units)
     return replace(variant, defines=variant.defines | {"XCDS": dies}) if dies > 1 else variant
 
 
 def _tile(config: AttentionConfig, arch: str) -> FlashTile:
-    """Return the tile of a forward pass without splits."""
+    """Return the tile for a forward pass without splits."""
     if uses_decode(config):
         return _decode_tile(config, arch)
     step, options = _step(config), select_kernel(config) == "flash_attention"

@@ -1,8 +1,8 @@
-"""Graphs: launches captured once and launched again with one call, with the memory that they need.
+"""Graphs: launches captured once and replayed with one call, with the memory that they need.
 
-A decode step is two kernels of a few microseconds, and launching them takes the host longer. A captured graph is queued
-in one call, but it keeps every address: those of the caller's arrays, whose content may change from launch to launch
-while their place must not, and those of workspaces, which belong to the graph until it is closed.
+A decode step is two kernels of a few microseconds each, and launching them takes the host longer. A captured graph is
+queued in one call, but keeps every address: those of the caller's arrays, whose content may change between launches
+while their location must not, and those of workspaces, which belong to the graph until it is closed.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """Work that was captured; as a context manager it closes itself.
+    """Captured work; as a context manager it closes itself.
 
-    Launches of one graph use the same memory, so each waits for the one before, whatever its stream: HIP, other than
-    CUDA, does not say that they do.
+    Launches of one graph use the same memory, so each waits for the previous one, whatever its stream: HIP, unlike
+    CUDA, does not document that it orders them.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._memory: CaptureMemory | None = None
-        self._ready = self._done = 0  # what is launched, and the event behind its last launch
-        self._stream: int | None = None  # of the last launch
+        self._ready = self._done = 0  # the executable graph, and the event after its last launch
+        self._stream: int | None = None  # stream of the last launch
         self._lock = threading.Lock()
 
     def launch(self, stream: int) -> None:
-        """Queue all of it.
+        """Queue the graph.
 
         Args:
-            stream: A HIP stream, which need not be the captured one; 0 is the default one.
+            stream: A HIP stream, not necessarily the captured one; 0 is the default stream.
 
         Raises:
-            CaptureError: Before its capture has ended, and after `close`.
-            LaunchError: When HIP refuses it.
+            CaptureError: Before the capture has ended, and after `close`.
+            LaunchError: When HIP rejects the launch.
         """
         self._runtime.enter()
         hip = self._runtime.hip
@@ -59,7 +59,7 @@ class Graph:
             self._stream = stream
 
     def close(self) -> None:
-        """Free the graph and its memory, after its last launch; a second time does nothing."""
+        """Free the graph and its memory after its last launch; calling it again does nothing."""
         with self._lock:
             ready, self._ready = self._ready, 0
             memory, self._memory = self._memory, None
@@ -71,25 +71,25 @@ class Graph:
             self._runtime.pool.release(memory)
 
     def __enter__(self) -> Self:
-        """Hold the graph."""
+        """Return the graph."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the graph."""
         self.close()
 
     @contextmanager
     def captured(self, stream: int) -> Iterator[None]:
-        """Make it of what is asked of a stream within the block of code: `capture` is how to get there."""
+        """Capture a stream's work within the block of code; called through `capture`."""
         hip = self._runtime.hip
         hip.capture_begin(stream)
         self._memory = self._runtime.pool.begin_capture(stream)
         try:
             yield
         except BaseException:
-            with suppress(GpuError):  # what went wrong in the block may have made the capture invalid
+            with suppress(GpuError):  # an error in the block may have invalidated the capture
                 hip.graph_destroy(hip.graph_instantiate(hip.capture_end(stream)))
             self.close()
             raise
@@ -103,21 +103,21 @@ class Graph:
 
 @contextmanager
 def capture(runtime: Runtime, stream: int) -> Iterator[Graph]:
-    """Capture what is asked of a stream within the block of code, and of streams that wait for its events.
+    """Capture the work queued within the block of code on a stream, and on streams that wait for its events.
 
-    Each plan must have run once before, outside of a capture: its kernels are then compiled and loaded. Device tensors
-    and `PreparedPlan.run` can be captured, numpy arrays cannot: each call with them waits for its result.
+    Each plan must have run once before, outside a capture, so that its kernels are compiled and loaded. Device tensors
+    and `PreparedPlan.run` can be captured; numpy arrays cannot, since each call with them waits for its result.
 
     Args:
         runtime: The device.
-        stream: A HIP stream other than the default one, in use by nobody else meanwhile.
+        stream: A HIP stream other than the default one, not used elsewhere at the same time.
 
     Yields:
-        The graph, which can be launched when the block has ended, until it is closed.
+        The graph, which can be launched after the block until it is closed.
 
     Raises:
-        CaptureError: For the default stream, and when something in the block made the capture invalid.
-        GpuError: When the stream is captured already.
+        CaptureError: For the default stream, or when something in the block invalidated the capture.
+        GpuError: When the stream is already being captured.
     """
     runtime.enter()
     if not stream:

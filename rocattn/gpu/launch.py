@@ -1,7 +1,7 @@
-"""Launch plans: pure data, with a JSON form that external tools read too.
+"""Launch plans: pure data, with a JSON form that external tools also read.
 
-A plan names every kernel to run in order, with its grid, block and arguments; nothing in it depends on a device's
-memory. The runtime executes plans; dry runs, audits and emulators read the same ones.
+A plan lists the kernels to run in order, with grid, block and arguments; nothing in it depends on a device's memory.
+The runtime executes plans; dry runs, audits and emulators read the same ones.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Size3 = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A named array that the caller brings.
+    """A named array that the caller passes.
 
     Attributes:
-        shape: Extents; q, k, v, out and their gradients are [B, H, S, D] views, whatever the layout in memory.
-        strides: Elements from index to index, axis by axis.
+        shape: Extents; q, k, v, out and their gradients are [B, H, S, D] views, whatever the memory layout.
+        strides: Strides of the axes in elements.
         dtype: numpy's name ("float16", "bfloat16", "float32", "bool", "int32").
         role: "input" or "output".
     """
@@ -34,7 +34,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class BufferArg:
-    """The address of a buffer of the plan, or of an element of it: ``offset_bytes`` behind its first."""
+    """The address of a buffer of the plan, or of the element ``offset_bytes`` after its first."""
 
     name: str
     kind: Literal["buffer"] = "buffer"
@@ -43,7 +43,7 @@ class BufferArg:
 
 @dataclass(frozen=True, slots=True)
 class ScalarArg:
-    """A value: a number of a fixed type, or a struct's raw bytes in hex (type "bytes"). A null pointer is u64 0."""
+    """A value: a number with a fixed type, or a struct's raw bytes in hex (type "bytes"). A null pointer is u64 0."""
 
     name: str
     type: ScalarType
@@ -53,7 +53,7 @@ class ScalarArg:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceArg:
-    """The address of device memory that lives for the plan; launches share it by name. Its content starts undefined."""
+    """The address of device memory that exists during the plan, shared by name; initially undefined."""
 
     name: str
     bytes: int
@@ -75,10 +75,10 @@ class KernelLaunch:
         grid: Blocks along x, y, z.
         block: Threads along x, y, z.
         args: Arguments in kernel order.
-        dynamic_lds_bytes: LDS asked for at launch, beside what the kernel declares.
+        dynamic_lds_bytes: LDS requested at launch, in addition to what the kernel declares.
         code_object: File name of its machine code, "<stem of the source>.<hash of all it is made from>.hsaco"; filled
-            in by `rocattn.gpu.plan.plan`.
-        slots: Blocks that the plan takes the GPU to hold at once; 0 where the grid does not depend on it.
+          in by `rocattn.gpu.plan.plan`.
+        slots: Blocks assumed to fit on the GPU at once; 0 if the grid does not depend on it.
     """
 
     kernel: str
@@ -94,7 +94,7 @@ class KernelLaunch:
 
     @property
     def fill(self) -> float:
-        """The share of the slots that have a block, over all rounds of them; 0 without slots."""
+        """The fraction of slots occupied by a block, over all rounds; 0 without slots."""
         blocks = self.grid[0] * self.grid[1] * self.grid[2]
         return blocks / (-(-blocks // self.slots) * self.slots) if self.slots and blocks else 0.0
 
@@ -105,13 +105,13 @@ class LaunchPlan:
 
     Attributes:
         arch: Target without features: "gfx1100".
-        config: The problem, as `AttentionConfig.to_dict` gives it.
+        config: The problem, as in `AttentionConfig.to_dict`.
         path: "flash" or "standard".
-        reason: Why not the flash path; empty for it.
-        buffers: By name.
-        launches: In order, each after the one before. None if there is nothing to compute.
-        workspaces: Bytes of device memory by name, the largest that a launch asks for.
-        compute_units: That it was made for.
+        reason: Why not the flash path; empty for "flash".
+        buffers: Buffers by name.
+        launches: Launches in order, each after the previous one. Empty if there is nothing to compute.
+        workspaces: Bytes of device memory by name, the maximum over the launches.
+        compute_units: The compute units that it was made for.
     """
 
     arch: str
@@ -132,7 +132,7 @@ class LaunchPlan:
         """Rebuild a plan from its JSON form.
 
         Raises:
-            ConfigError: When the values are no launch plan; the message names the part that is wrong.
+            ConfigError: When the values are not a launch plan; the message names the invalid part.
         """
         try:
             buffers = {name: _buffer(entry) for name, entry in values["buffers"].items()}

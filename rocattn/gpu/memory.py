@@ -1,7 +1,7 @@
-"""Device memory from a pool that counts every byte, and pinned host memory for copies.
+"""A pool of device memory that counts every byte, and pinned host memory for copies.
 
-A captured graph keeps the addresses that its launches were given. What is taken while a stream is captured therefore
-belongs to that capture (`CaptureMemory`) and to nobody else until the graph is gone.
+A captured graph keeps the addresses of its launches. Memory allocated while a stream is being captured therefore
+belongs exclusively to that capture (`CaptureMemory`) until the graph is closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SMALL, _LARGE = 512, 1 << 21
 KEPT_STAGING_BYTES = 1 << 28
-"""Pinned memory kept for the next call; more is given back, because nothing else can use it."""
+"""Pinned memory kept for the next call; more is freed, because nothing else can use it."""
 
 
 _Kept = defaultdict[tuple[int, int], list[int]]  # addresses by bytes and stream
@@ -30,14 +30,14 @@ _Kept = defaultdict[tuple[int, int], list[int]]  # addresses by bytes and stream
 
 @dataclass(eq=False, slots=True)
 class CaptureMemory:
-    """Device memory whose addresses stand in a captured graph.
+    """Device memory whose addresses are part of a captured graph.
 
     Attributes:
-        number: The capture's, as HIP counts them.
-        reserved: What the device gave for it, bytes by address.
-        kept: What the same capture may use again, in the order of its stream.
-        in_use: Addresses not given back yet.
-        released: Whether the graph is gone.
+        number: HIP's number of the capture.
+        reserved: Memory allocated on the device for it, bytes by address.
+        kept: Blocks that the same capture may reuse in stream order.
+        in_use: Addresses not returned yet.
+        released: Whether the graph was closed.
     """
 
     number: int
@@ -49,14 +49,14 @@ class CaptureMemory:
 
 @dataclass(eq=False, slots=True)
 class DeviceBlock:
-    """Device memory.
+    """A block of device memory.
 
     Attributes:
         address: Its address; 0 for an empty block.
-        bytes: What was asked for.
-        reserved_bytes: What the device gave.
-        stream: The stream that uses it: in its order alone the block may be used again.
-        capture: The memory of the capture that it was taken in; None outside of captures.
+        bytes: The requested size.
+        reserved_bytes: The size allocated on the device.
+        stream: The stream that uses it: the block may be reused only in that stream's order.
+        capture: The memory of the capture that allocated it; None outside captures.
     """
 
     address: int
@@ -68,26 +68,26 @@ class DeviceBlock:
 
 @dataclass(slots=True)
 class Usage:
-    """What a stretch of work used at its peak, in bytes asked for; filled in at its end."""
+    """The peak memory of a section of work in requested bytes; filled in at its end."""
 
     peak_bytes: int = 0
 
 
 class Pool:
-    """Device memory that is kept for the next use, because asking the driver waits for the whole device.
+    """Device memory kept for reuse, because driver allocations wait for the whole device.
 
-    Blocks are used again in the order of one stream, so freeing needs no waiting. On the stand-in GPU nothing is kept
-    or rounded up: every allocation ends where it should, so that its checks see a read past the end.
+    Blocks are reused in the order of one stream, so freeing needs no waiting. On the stand-in GPU nothing is kept or
+    rounded up: every allocation has its exact size, so that the stand-in's checks detect a read past the end.
 
     Attributes:
-        current_bytes: Bytes asked for and not freed yet.
-        peak_bytes: The most of them since the beginning or `measure` began.
-        reserved_bytes: What the device gave, kept blocks included.
+        current_bytes: Requested bytes not freed yet.
+        peak_bytes: Their maximum since the start or since `measure` began.
+        reserved_bytes: Bytes allocated on the device, including kept blocks.
         exact: Whether nothing is kept or rounded up.
 
     Args:
         hip: The driver.
-        entered: Makes the device this thread's current one while it is asked for memory.
+        entered: Makes the device current for this thread during allocations.
     """
 
     def __init__(self, hip: Hip, entered: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
@@ -98,15 +98,15 @@ class Pool:
         self.current_bytes = self.peak_bytes = self.reserved_bytes = 0
 
     def take(self, count: int, stream: int) -> DeviceBlock:
-        """Return a block of at least ``count`` bytes, its content undefined, for work on one stream.
+        """Return a block of at least ``count`` bytes, with undefined content, for work on one stream.
 
         Raises:
-            DeviceMemoryError: When the device has no more, kept blocks given back included.
-            CaptureError: When the stream is captured into a graph of somebody else, of whose end nobody would tell.
+            DeviceMemoryError: When the device has no more memory even after freeing kept blocks.
+            CaptureError: When the stream is being captured into a foreign graph, whose lifetime is unknown.
         """
         with self._lock:
             size = self._rounded(count)
-            capture = self._capture_of(stream) if size and stream else None  # the default one is never captured
+            capture = self._capture_of(stream) if size and stream else None  # the default stream is never captured
             kept = (self._kept if capture is None else capture.kept)[size, stream]
             address = kept.pop() if kept else self._malloc(size)
             if capture is not None:
@@ -117,7 +117,7 @@ class Pool:
             return DeviceBlock(address, count, size, stream, capture)
 
     def give(self, block: DeviceBlock) -> None:
-        """Take a block back; work queued on its stream may still be using it."""
+        """Return a block to the pool; work queued on its stream may still be using it."""
         with self._lock:
             self.current_bytes -= block.bytes
             if not block.address:
@@ -130,16 +130,16 @@ class Pool:
                 self._kept[block.reserved_bytes, block.stream].append(block.address)
 
     def begin_capture(self, stream: int) -> CaptureMemory:
-        """Keep what is taken in the capture that a stream is in, from now to `release`, for its graph alone."""
+        """Reserve memory allocated in a stream's capture exclusively for its graph until `release`."""
         with self._lock:
             number = self._hip.capture_number(stream)
             memory = self._captures[number] = CaptureMemory(number)
             return memory
 
     def release(self, memory: CaptureMemory) -> None:
-        """Free the memory of a graph that is gone: hipFree waits for its last launch.
+        """Free the memory of a closed graph: hipFree waits for its last launch.
 
-        Blocks that are still in use, an output that somebody holds, are freed when they are given back.
+        Blocks still in use, such as outputs that the caller keeps, are freed when they are returned.
         """
         with self._lock:
             self._captures.pop(memory.number, None)
@@ -165,7 +165,7 @@ class Pool:
 
     @contextmanager
     def taken(self, sizes: Mapping[str, int], stream: int) -> Iterator[dict[str, int]]:
-        """Hold blocks of these sizes for the length of a block of code; gives their addresses by name."""
+        """Allocate blocks of these sizes during a block of code; yield their addresses by name."""
         blocks: dict[str, DeviceBlock] = {}
         try:
             for name, size in sizes.items():
@@ -177,7 +177,7 @@ class Pool:
 
     @contextmanager
     def measure(self) -> Iterator[Usage]:
-        """Start the peak anew; the object it gives has, at the end, the most that was in use meanwhile."""
+        """Reset the peak; the yielded object contains the peak usage at the end."""
         usage = Usage()
         with self._lock:
             before, self.peak_bytes = self.peak_bytes, self.current_bytes
@@ -189,9 +189,9 @@ class Pool:
                 self.peak_bytes = max(before, self.peak_bytes)
 
     def trim(self) -> None:
-        """Give every kept block back to the device, but for those of graphs: hipFree waits for the work that used it.
+        """Free every kept block except those of graphs: hipFree waits for the work that used it.
 
-        The streams are not asked: one that somebody else made may have been destroyed since.
+        Streams are not queried: a foreign one may have been destroyed in the meantime.
         """
         with self._lock:
             for (size, _), addresses in self._kept.items():
@@ -223,7 +223,7 @@ class Pool:
 
 
 class PinnedStaging:
-    """One piece of pinned host memory, used by one call at a time, that grows to what calls need."""
+    """A block of pinned host memory, used by one call at a time, that grows as calls need it."""
 
     def __init__(self, hip: Hip) -> None:
         self._hip = hip
@@ -232,12 +232,12 @@ class PinnedStaging:
 
     @contextmanager
     def taken(self, count: int) -> Iterator[int]:
-        """Hold the memory, at least ``count`` bytes of it; gives its address (0 for none).
+        """Hold at least ``count`` bytes of the memory; yield its address (0 for none).
 
-        All copies from and to it must be done at the end of the block.
+        All copies from and to it must have finished at the end of the block.
 
         Raises:
-            DeviceMemoryError: When so much cannot be pinned.
+            DeviceMemoryError: When the memory cannot be pinned.
         """
         with self._lock:
             if count > self._bytes:

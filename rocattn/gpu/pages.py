@@ -1,4 +1,4 @@
-"""The pages of a KV cache in a device's memory: tokens are written to them once, and attention reads them in place."""
+"""The pages of a KV cache in device memory: tokens are written once, and attention reads them in place."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class DevicePages:
         device: HIP's index of the device.
         keys: Shape of the keys.
         values: Shape of the values.
-        dtype: Of both.
+        dtype: Dtype of both.
 
     Raises:
-        GpuError: When there is no such device, or not so much memory on it.
-        NoBackendError: When the gpu backend cannot run here; the text says why.
+        GpuError: When the device does not exist or has too little memory.
+        NoBackendError: When the gpu backend cannot run here; the message gives the reason.
     """
 
     def __init__(self, device: int, keys: tuple[int, ...], values: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -51,7 +51,7 @@ class DevicePages:
         self._item = dtype.itemsize
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse to be copied or pickled: memory of a device is of one process.
+        """Reject copying and pickling: device memory belongs to one process.
 
         Raises:
             ConfigError: Always.
@@ -59,10 +59,10 @@ class DevicePages:
         raise ConfigError("a cache on a device cannot be copied or pickled: make another, or keep it in host memory")
 
     def write(self, places: Array, k: Array, v: Array) -> None:
-        """Write tokens and wait until they are there.
+        """Write tokens and wait until they have arrived.
 
         Args:
-            places: The row of each token among the rows of all pages, [N].
+            places: Each token's row among the rows of all pages, [N].
             k: [N, Hkv, D].
             v: [N, Hkv, Dv].
         """
@@ -70,7 +70,7 @@ class DevicePages:
 
         if not len(places):
             return
-        # Neighbouring rows are one copy.
+        # Adjacent rows are copied together.
         ends = np.flatnonzero(np.diff(places) != 1) + 1
         runs = list(zip([0, *ends.tolist()], [*ends.tolist(), len(places)], strict=True))
         runtime = self._runtime
@@ -87,11 +87,11 @@ class DevicePages:
                         for first, end in runs:
                             at, count = array.address + int(places[first]) * row, (end - first) * row
                             runtime.hip.copy_to_device(at, pinned + first * row, count, runtime.stream)
-                    finally:  # the pinned memory must not be in use any more
+                    finally:  # the pinned memory must not be in use
                         runtime.hip.stream_synchronize(runtime.stream)
 
     def copy(self, source: int, to: int) -> None:
-        """Copy a page's keys and values over another's, ahead of all later work on the pages."""
+        """Copy a page's keys and values over another page's, before all later work on the pages."""
         from rocattn.gpu.driver import open_hip
 
         runtime = self._runtime
@@ -106,6 +106,6 @@ class DevicePages:
     def attend(
         self, config: AttentionConfig, operands: Operands, sequences: Sequences, out: Array, lse: Array | None
     ) -> None:
-        """Compute `Backend.forward_varlen` over the pages; k and v of the operands are their shapes alone."""
+        """Compute `Backend.forward_varlen` over the pages; the operands' k and v only provide shapes."""
         resident = {"k": self.keys.address, "v": self.values.address}
         self._backend.forward_varlen(config, operands, sequences, out, lse, resident=resident, device=self._device)

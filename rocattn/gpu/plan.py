@@ -1,7 +1,7 @@
-"""From a problem to its kernel launches: `plan` is pure, needs no GPU and no compiler.
+"""Turn a problem into kernel launches: `plan` is pure and needs neither GPU nor compiler.
 
-It describes the caller's arrays, asks the kernel families for launches (flash attention if it can, else the standard
-path; the backward pass), and names the machine code of each by the content it is made from.
+It describes the caller's arrays, gets launches from the kernel families (flash attention if supported, else the
+standard path; the backward pass), and names each launch's machine code by the content it is made from.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rocattn.gpu.launch import Buffer, BufferArg, KernelLaunch, LaunchPlan, Scal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_GRID_LIMIT = 1 << 32  # hipModuleLaunchKernel: threads along one dimension stay below it
-_COUNT_LIMIT = 1 << 31  # loops over 32-bit counts step beyond their end
+_GRID_LIMIT = 1 << 32  # hipModuleLaunchKernel: threads along a dimension must stay below it
+_COUNT_LIMIT = 1 << 31  # loops over 32-bit counts step past their end
 ELEMENT_BYTES = DTYPE_BYTES | dict.fromkeys(FP8_DTYPES, 1) | {"bool": 1, "int32": 4}
-"""Of what a buffer of a plan may hold."""
+"""Dtypes allowed in a plan's buffers."""
 Role = Literal["input", "output"]
 Path = Literal["flash", "standard"]
 
@@ -40,16 +40,16 @@ def plan(
     """Plan the launches of one problem on one architecture.
 
     Args:
-        config: The problem; its direction says whether forward or backward is planned.
+        config: The problem; its direction selects forward or backward.
         arch: Target, with or without features: "gfx1100", "gfx942:sramecc+:xnack-".
-        strides: Strides in elements of the [B, H, S, D] views by buffer name, where they are not those of contiguous
-            arrays in the config's layout; the last must be 1.
+        strides: Strides in elements of the [B, H, S, D] views by buffer name, if they differ from contiguous arrays
+          in the config's layout; the last must be 1.
         mask_dtype: Dtype of an additive mask: q's (None) or "float32".
-        use_flash_attention: False forces the standard path; backward has one path only.
-        compute_units: Of the device, as its runtime counts them; None: of the architecture's largest product.
+        use_flash_attention: False forces the standard path; backward has only one path.
+        compute_units: The device's, as its runtime counts them; None for those of the architecture's largest product.
 
     Raises:
-        ArchError: When there are no kernels for the architecture.
+        ArchError: When the architecture has no kernels.
         ConfigError: When the kernels cannot compute the problem.
     """
     target = device_target(arch)
@@ -59,7 +59,7 @@ def plan(
     buffers = describe_buffers(config, strides or {}, mask_dtype)
     units = compute_units or default_compute_units(target)
     path, reason, launches = _launches(config, target, buffers, units, use_flash_attention=use_flash_attention)
-    # An empty grid is an error of HIP's; what it would write is empty, too.
+    # An empty grid is an error in HIP; its output would also be empty.
     launches = tuple(_named(launch, target) for launch in launches if 0 not in launch.grid)
     for launch in launches:
         _check_size(launch, config)
@@ -69,7 +69,7 @@ def plan(
 def _launches(
     config: AttentionConfig, arch: str, buffers: dict[str, Buffer], units: int, *, use_flash_attention: bool
 ) -> tuple[Path, str, tuple[KernelLaunch, ...]]:
-    """Return the path taken, why not the flash path, and the kernel families' launches."""
+    """Return the chosen path, the reason against the flash path, and the kernel families' launches."""
     if config.direction == "backward":
         from rocattn.gpu.backward import backward_launches
 
@@ -91,7 +91,7 @@ def _launches(
 
 
 def supports(config: AttentionConfig) -> Support:
-    """Say whether there are GPU kernels for a problem, on whatever path."""
+    """Return whether there are GPU kernels for a problem, on either path."""
     if config.dtype == "float64":
         return Support(ok=False, reason="float64 has no GPU kernels: use float32, or the cpu backend")
     if reason := size_problem(config):
@@ -104,21 +104,21 @@ def supports(config: AttentionConfig) -> Support:
         from rocattn.gpu.flash import can_use_flash_attention
 
         return can_use_flash_attention(config)
-    return YES  # what the flash kernels cannot do, the standard path can
+    return YES  # the standard path supports what the flash kernels do not
 
 
 def describe_buffers(
     config: AttentionConfig, strides: Mapping[str, tuple[int, ...]], mask_dtype: str | None = None
 ) -> dict[str, Buffer]:
-    """Return every array that a caller of this problem brings.
+    """Return all arrays that a caller of this problem passes.
 
     Args:
         config: The problem.
-        strides: As `plan` takes them.
-        mask_dtype: As `plan` takes it.
+        strides: As in `plan`.
+        mask_dtype: As in `plan`.
 
     Raises:
-        ConfigError: When strides are of no buffer, or the last of one is not 1.
+        ConfigError: When strides name no buffer, or a last stride is not 1.
     """
     buffers: dict[str, Buffer] = {}
     c, dtype = config, config.dtype
@@ -157,7 +157,7 @@ def describe_buffers(
 
 
 def _stored_rows(config: AttentionConfig) -> tuple[int, int, int, int]:
-    """Return the first and the third extent of q as [B, H, S, D], then of k: one batch of all rows, or the pages."""
+    """Return extents 0 and 2 of q as [B, H, S, D], then of k: one batch of all rows, or the pages."""
     varlen = config.varlen
     if varlen is None:
         return config.batch, config.seq_q, config.batch, config.seq_k
@@ -166,7 +166,7 @@ def _stored_rows(config: AttentionConfig) -> tuple[int, int, int, int]:
 
 
 def _whole_number_buffers(config: AttentionConfig) -> dict[str, Buffer]:
-    """Return dropout's key, and the arrays that say where sequences of different lengths are, if there are any."""
+    """Return dropout's key, and the arrays that locate sequences of different lengths, if any."""
     shapes: dict[str, tuple[int, ...]] = {"dropout_key": (2,)} if config.dropout_p else {}
     if (varlen := config.varlen) is not None:
         shapes["cu_seqlens_q"] = (config.batch + 1,)
@@ -180,7 +180,7 @@ def _whole_number_buffers(config: AttentionConfig) -> dict[str, Buffer]:
 
 
 def layout_strides(shape: tuple[int, int, int, int], layout: str) -> tuple[int, int, int, int]:
-    """Return the strides of a [B, H, S, D] view of a contiguous array in a layout, in elements."""
+    """Return the strides in elements of a [B, H, S, D] view of a contiguous array in a layout."""
     _, heads, seq, dim = shape
     if layout == "BHSD":
         return heads * seq * dim, seq * dim, dim, 1
@@ -188,7 +188,7 @@ def layout_strides(shape: tuple[int, int, int, int], layout: str) -> tuple[int, 
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous array, in elements."""
+    """Return the strides of a contiguous array in elements."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
@@ -197,7 +197,7 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def broadcast_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous array, 0 where an axis of 1 is broadcast."""
+    """Return the strides of a contiguous array, 0 along broadcast axes of size 1."""
     return tuple(0 if n == 1 else step for n, step in zip(shape, contiguous(shape), strict=True))
 
 
@@ -210,7 +210,7 @@ def buffer_bytes(buffer: Buffer) -> int:
 
 
 def used_buffers(prepared: LaunchPlan) -> set[str]:
-    """Return the names of the buffers that some launch takes."""
+    """Return the names of the buffers used by any launch."""
     return {arg.name for launch in prepared.launches for arg in launch.args if isinstance(arg, BufferArg)}
 
 
@@ -221,7 +221,7 @@ def _checked(name: str, buffer: Buffer, strides: tuple[int, ...]) -> tuple[int, 
     needed = not broadcast and buffer.shape[-1] > 1
     if needed and strides[-1] != 1:
         raise ConfigError(f"{name}'s last axis has stride {strides[-1]}: the kernels need it contiguous: copy it")
-    if broadcast:  # an axis of 1 is broadcast: its own stride means nothing
+    if broadcast:  # an axis of size 1 is broadcast: its stride is meaningless
         return tuple(0 if n == 1 else step for n, step in zip(buffer.shape, strides, strict=True))
     if name == "block_table":
         return (strides[0], 1)

@@ -1,8 +1,8 @@
-"""A log of the plans a process ran, in order, which maps a profiler's dispatches to attention problems.
+"""Log the plans that a process ran, in order, to map a profiler's dispatches to attention problems.
 
 Each line is JSON. A plan's first run writes the whole plan: ``{"process": pid, "plan": {…}, "number": n}``
-(as `rocattn plan --json` has it); every run is a line ``{"process": pid, "ran": n}``. `rocattn profile` asks for it by
-the environment, so that the profiled command need not know of it.
+(in the format of `rocattn plan --json`); every run is a line ``{"process": pid, "ran": n}``. `rocattn profile` requests
+it through the environment, so the profiled command needs no change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VARIABLE = "ROCATTN_PLAN_LOG"
 
 
 class PlanLog:
-    """The log of this process: appended to, so that several processes may share one file."""
+    """The log of this process, opened for appending, so that several processes may share a file."""
 
     def __init__(self, path: str) -> None:
         self._path, self._plans = path, 0
@@ -28,17 +28,17 @@ class PlanLog:
             raise self._problem(error) from error
 
     def add(self, plan: LaunchPlan) -> int:
-        """Write down a plan and return its number."""
+        """Log a plan and return its number."""
         self._plans += 1
         self._write({"process": os.getpid(), "number": self._plans, "plan": plan.as_dict()})
         return self._plans
 
     def ran(self, number: int) -> None:
-        """Write down that a plan ran."""
+        """Log a run of a plan."""
         self._write({"process": os.getpid(), "ran": number})
 
     def _write(self, line: dict[str, object]) -> None:
-        # One write a line: lines of processes that share the file stay whole.
+        # One write per line, so that lines of processes that share the file stay intact.
         try:
             os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
@@ -50,7 +50,7 @@ class PlanLog:
 
 @cache
 def plan_log() -> PlanLog | None:
-    """Return the log that the environment asks for, or None.
+    """Return the log requested by the environment, or None.
 
     Raises:
         GpuError: When it cannot be written.

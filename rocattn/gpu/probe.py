@@ -1,4 +1,4 @@
-"""Detect GPUs in a subprocess, for `rocattn doctor` and other callers that must not initialise HIP themselves."""
+"""Detect GPUs in a subprocess, for `rocattn doctor` and other callers that must not initialize HIP themselves."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _PROBE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GpuProbe:
-    """The usable devices, or the reason why there are none with its remedy.
+    """The usable devices, or the reason why there are none, with the remedy.
 
     Attributes:
         devices: Usable GPUs (or the stand-in) in HIP's order.
-        reason: Why there are none; empty when there are some.
+        reason: Why there are none; empty if there are any.
         runtime: HIP runtime version ("7.2.53211"); empty without a runtime.
-        bindings: hip-python's version; empty when it is not installed.
+        bindings: hip-python's version; empty if it is not installed.
     """
 
     devices: list[GpuDevice] = field(default_factory=list)
@@ -33,10 +33,10 @@ class GpuProbe:
 
 
 def probe() -> GpuProbe:
-    """Look for GPUs in a process of its own; never raises and prints nothing.
+    """Look for GPUs in a separate process; never raises and prints nothing.
 
-    A process of its own, because a broken driver can hang or abort its caller, because runtimes write to stderr, and
-    because a process that has initialised HIP must not fork any more (hipInit's documentation).
+    The process is separate because a broken driver can hang or abort its caller, because runtimes write to stderr, and
+    because a process must not fork after initializing HIP (hipInit's documentation).
     """
     paths = os.pathsep.join(entry for entry in sys.path if entry)
     command = [sys.executable, "-P", "-m", "rocattn.gpu.probe"]
@@ -66,7 +66,7 @@ def _death(status: int, output: str) -> str:
 
 
 def _probe_here() -> GpuProbe:
-    """Ask the runtime in this process."""
+    """Query the runtime in this process."""
     _, bindings = import_bindings()
     runtime = ""
     try:

@@ -1,4 +1,4 @@
-"""Diagnose a missing HIP runtime or device: the reason and its remedy, from the state of the machine."""
+"""Diagnose a missing HIP runtime or device: the reason and the remedy, from the state of the machine."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ STAND_IN_ARCH = "ROCATTN_HOSTGPU_ARCH"
 NOT_TIMED = "the device is the stand-in GPU: its times mean nothing, so nothing is timed on it"
 NO_NVIDIA_DEVICE = "HIP is forwarded to an NVIDIA driver (ROCM_PATH), but libcuda.so.1 finds no card: see nvidia-smi"
 _VISIBILITY = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-_DRIVERS = (Path("/dev/kfd"), Path("/dev/dxg"))  # Linux; Windows' subsystem for Linux
+_DRIVERS = (Path("/dev/kfd"), Path("/dev/dxg"))  # Linux; Windows Subsystem for Linux
 _RENDER_NODES = Path("/dev/dri")
 _TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 def driver_loaded() -> bool:
-    """Whether this machine has the device file of an AMD GPU driver; without one no real device can work."""
+    """Return whether this machine has an AMD GPU driver's device file; without one no real device can work."""
     return any(path.exists() for path in _DRIVERS)
 
 
 def gpu_expected() -> bool:
-    """Whether the driver of this machine has a GPU that there are kernels for, and the user has not hidden it."""
+    """Return whether this machine's driver has a supported GPU that the user has not hidden."""
     from rocattn.gpu.arch import has_kernels
 
     hidden = any(os.environ.get(name) in {"", "-1"} for name in _VISIBILITY)
-    if hidden or not _DRIVERS[0].exists():  # /dev/dxg is there for any maker's GPU
+    if hidden or not _DRIVERS[0].exists():  # /dev/dxg exists for any vendor's GPU
         return False
     archs = _driver_archs()
     return archs is None or any(map(has_kernels, archs))
 
 
 def _driver_archs() -> list[str] | None:
-    """Return the architectures of the driver's GPUs, some of which may be others' in a container; None if unknown.
+    """Return the architectures of the driver's GPUs, which a container may not all use; None if unknown.
 
     ``gfx_target_version`` (amdkfd's ABI in sysfs) is 90402 for gfx942 and 90010 for gfx90a; 0 for a CPU.
     """
@@ -45,7 +45,7 @@ def _driver_archs() -> list[str] | None:
     for node in nodes:
         try:
             version = re.search(r"^gfx_target_version (\d+)$", node.read_text(), re.MULTILINE)
-        except OSError:  # a GPU that this container may not use
+        except OSError:  # this container may not use the GPU
             continue
         if version and (number := int(version[1])):
             archs.append(f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}")
@@ -53,7 +53,7 @@ def _driver_archs() -> list[str] | None:
 
 
 def library_reason(path: Path) -> str:
-    """Say why the runtime library cannot be loaded: not there, only under a versioned name, or broken."""
+    """Return why the runtime library cannot be loaded: missing, only under a versioned name, or broken."""
     root = Path(os.environ.get("ROCM_PATH") or os.environ.get("ROCM_HOME") or "/opt/rocm")
     missing = (
         f"no HIP runtime: {LIBRARY} was not found (looked in {root / 'lib'} and the loader's paths); "
@@ -75,7 +75,7 @@ def library_reason(path: Path) -> str:
 
 
 def no_device_reason(answer: str) -> str:
-    """Say why a runtime sees no device: driver, permission, or an environment variable that hides them."""
+    """Return why a runtime sees no device: driver, permission, or an environment variable that hides them."""
     subject = f"a HIP runtime but no device ({answer})"
     kfd = _DRIVERS[0]
     if not driver_loaded():
@@ -90,13 +90,13 @@ def no_device_reason(answer: str) -> str:
 
 
 def _refused(kfd: Path) -> str:
-    """Say what keeps this user from the driver's device files; "" if nothing does.
+    """Return what denies this user access to the driver's device files, or "".
 
-    A GPU has two: /dev/kfd, which all GPUs share, and a render node of its own. HIP opens both.
+    A GPU has two: /dev/kfd, shared by all GPUs, and its own render node. HIP opens both.
     """
     nodes = sorted(_RENDER_NODES.glob("renderD*"))
     closed = [kfd] if _closed(kfd) else []
-    if nodes and all(map(_closed, nodes)):  # some may be other users' GPUs
+    if nodes and all(map(_closed, nodes)):  # some GPUs may be other users'
         closed += nodes
     if closed:
         names = ", ".join(map(str, closed))
@@ -111,7 +111,7 @@ def _closed(path: Path) -> bool:
 
 
 def stand_in_reason() -> str:
-    """Say why the stand-in GPU gives no device: it is asked to stand in for something else than it can."""
+    """Return why the stand-in GPU provides no device: the requested architecture is not supported."""
     from rocattn.gpu.arch import TESTED
 
     asked = os.environ.get(STAND_IN_ARCH)

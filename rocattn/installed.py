@@ -1,4 +1,4 @@
-"""How this rocattn was installed, and so the command that adds a package to it."""
+"""Detect how rocattn was installed, and thus the command that adds a package to it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-_SOURCES = ("directory", "editable", "path", "url")  # of a requirement in uv's receipt; "git" has a URL of its own kind
+_SOURCES = (
+    "directory",
+    "editable",
+    "path",
+    "url",
+)  # of a requirement in uv's receipt; "git" has a different kind of URL
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs a package beside this rocattn, in the release that rocattn's metadata names.
+    """Return the command that installs a package next to this rocattn, in the version from rocattn's metadata.
 
-    An environment of pipx or of ``uv tool`` has no pip that lasts, and a system's Python may refuse one (PEP 668).
+    pip's changes do not last in a pipx or ``uv tool`` environment, and a system Python may reject them (PEP 668).
     """
     wanted = shlex.quote(_requirement(package))
     prefix = Path(sys.prefix)
@@ -29,14 +34,14 @@ def install_command(package: str) -> str:
     if own and not any(Path(sysconfig.get_path("purelib")).glob("pip/__init__.py")):
         return f"uv pip install --python {python} {wanted}"
     if own and os.path.realpath(os.environ.get("VIRTUAL_ENV", "")) == os.path.realpath(sys.prefix):
-        return f"pip install {wanted}"  # of the active environment
+        return f"pip install {wanted}"  # in the active environment
     managed = not own and Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists()
     return f"{python} -m pip install {'--break-system-packages ' * managed}{wanted}"
 
 
 def _requirement(package: str) -> str:
-    """Return what rocattn's metadata asks of a package, of any extra; its name if there is none."""
-    from importlib.metadata import PackageNotFoundError, requires  # not where nothing is missing: 20 ms
+    """Return the requirement for a package in rocattn's metadata, including extras, or just its name."""
+    from importlib.metadata import PackageNotFoundError, requires  # takes 20 ms: only if something is missing
 
     try:
         lines = requires("rocattn") or []
@@ -47,13 +52,13 @@ def _requirement(package: str) -> str:
 
 
 def _uv_tool(receipt: Path) -> str:
-    """Return the tool's own requirement, and those that were installed with it: uv forgets what is not repeated."""
+    """Return the tool's requirement and those installed with it, which uv removes unless repeated."""
     import tomllib
 
     try:
         tool, *others = tomllib.loads(receipt.read_text())["tool"]["requirements"]
         return " ".join([*(f"--with {_uv_spec(other)}" for other in others), _uv_spec(tool)])
-    except (OSError, ValueError, KeyError, TypeError):  # a form that this does not know
+    except (OSError, ValueError, KeyError, TypeError):  # an unknown format
         return "rocattn"
 
 

@@ -1,11 +1,11 @@
 """KV caches that grow without copying: keys and values of past tokens, in reserved memory or in blocks.
 
-Both hold numpy arrays; their sizes are fixed when they are made. With an 8-bit dtype (``"float8_e4m3fn"`` or
-``"float8_e4m3fnuz"``) they store tokens divided by a scale (`quantised`), which `attend` multiplies by again.
+Both contain numpy arrays of fixed size. With an 8-bit dtype (``"float8_e4m3fn"`` or ``"float8_e4m3fnuz"``) they store
+tokens divided by a scale (`quantised`), which `attend` multiplies back.
 
-`KVCache` reserves room for its capacity at once (memory that nothing was written to costs address space only) and
-hands out views. `PagedKVCache` takes blocks of a pool as sequences grow, so that sequences of any length share it
-(Kwon et al. 2023, PagedAttention); attention reads them through the block table (`rocattn.attention_varlen`).
+`KVCache` reserves its whole capacity at once (unwritten memory costs only address space) and returns views.
+`PagedKVCache` takes blocks from a pool as sequences grow, so that sequences of any length share it (Kwon et al. 2023,
+PagedAttention); attention reads them through the block table (`rocattn.attention_varlen`).
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
 
     from rocattn.backend import Array
 
-_MOST = 1 << 26  # sequences or blocks: lists are made of them
+_MOST = 1 << 26  # sequences or blocks, since they are kept in lists
 _QUANTISED = ("float16", "bfloat16", "float32")
-"""What a cache of 8 bits takes beside its own dtype."""
+"""Dtypes that an 8-bit cache accepts in addition to its own."""
 
 
 class KVCache:
-    """K and V of sequences of one common length, in one piece of reserved memory.
+    """K and V of equally long sequences, in one block of reserved memory.
 
     Attributes:
-        length: Tokens kept of each sequence.
-        capacity: Tokens there is room for.
+        length: Stored tokens per sequence.
+        capacity: Maximum tokens per sequence.
 
     Args:
         batch: B.
         num_kv_heads: Hkv.
         head_dim: D of k.
-        capacity: Tokens to reserve for.
-        head_dim_v: Dv of v; as ``head_dim`` if None.
-        dtype: Of k and v, as they are kept.
-        k_scale: Of an 8-bit dtype: what kept k are multiplied by, a positive number or [Hkv].
-        v_scale: The same of v.
+        capacity: Tokens to reserve.
+        head_dim_v: Dv of v; ``head_dim`` if None.
+        dtype: Dtype of the stored k and v.
+        k_scale: For an 8-bit dtype: the factor of stored k, a positive number or [Hkv].
+        v_scale: The same for v.
 
     Raises:
-        ConfigError: When a size is negative or no whole number, attention does not take the dtype, or memory is short.
+        ConfigError: When a size is negative or not an integer, attention does not take the dtype, or memory is short.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class KVCache:
 
     @property
     def keys(self) -> Array:
-        """K as a view [B, length, Hkv, D]; it does not grow when the cache does."""
+        """K as a view [B, length, Hkv, D]; it does not grow with the cache."""
         return self._k[:, : self.length]
 
     @property
@@ -77,12 +77,12 @@ class KVCache:
         return self._v[:, : self.length]
 
     def append(self, k: Array, v: Array) -> None:
-        """Keep the next tokens: k [B, S, Hkv, D] and v [B, S, Hkv, Dv] in the cache's dtype.
+        """Append tokens: k [B, S, Hkv, D] and v [B, S, Hkv, Dv] in the cache's dtype.
 
-        A cache of 8 bits takes float16, bfloat16 and float32, too, and stores them `quantised`.
+        An 8-bit cache also accepts float16, bfloat16 and float32, and stores them `quantised`.
 
         Raises:
-            ConfigError: When shapes or dtypes differ from the cache's, or there is no room.
+            ConfigError: When shapes or dtypes differ from the cache's, or the capacity is exceeded.
         """
         k, v = _kept_tokens(k, v, self._k, self._v, len(self._k), self._scales)
         end = self.length + k.shape[1]
@@ -92,33 +92,33 @@ class KVCache:
         self.length = end
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens from ``length`` on.
+        """Remove all tokens from ``length`` on.
 
         Raises:
-            ConfigError: When that many are not kept.
+            ConfigError: When fewer tokens are stored.
         """
         self.length = _checked_length(length, self.length)
 
     def attend(self, q: Array, **options: Any) -> Any:
-        """Return `rocattn.attention` of q [B, Sq, H, D] over what is kept; options as it takes them, but one layout.
+        """Return `rocattn.attention` of q [B, Sq, H, D] over the stored tokens; same options, but only layout "BSHD".
 
         Raises:
-            ConfigError: When arguments do not describe an attention problem, or name another layout than "BSHD".
+            ConfigError: When arguments do not describe an attention problem, or name a layout other than "BSHD".
         """
-        if (layout := options.get("layout", "BSHD")) != "BSHD":  # the kept K would be read with heads for tokens
+        if (layout := options.get("layout", "BSHD")) != "BSHD":  # the stored K would be read with heads as tokens
             raise ConfigError(f"layout is {layout!r}: the cache keeps [B, S, Hkv, D], so q must be BSHD")
         return attention(q, self.keys, self.values, **(options | self._scales))
 
 
 class PagedKVCache:
-    """K and V of sequences of any lengths, in blocks that each takes from a common pool.
+    """K and V of sequences of any lengths, in blocks from a shared pool.
 
-    Sequences that were forked or reordered share blocks; who appends to a block of several gets a copy of it first.
+    Forked or reordered sequences share blocks; appending to a shared block copies it first.
 
     Attributes:
-        block_size: Tokens a block.
+        block_size: Tokens per block.
         tables: The blocks of each sequence, in the order of its tokens.
-        lengths: Tokens kept of each sequence.
+        lengths: Stored tokens per sequence.
 
     Args:
         batch: B, the number of sequences.
@@ -126,17 +126,17 @@ class PagedKVCache:
         head_dim: D of k.
         num_blocks: Blocks in the pool.
         block_size: Tokens a block.
-        head_dim_v: Dv of v; as ``head_dim`` if None.
-        dtype: Of k and v, as they are kept.
-        k_scale: Of an 8-bit dtype: what kept k are multiplied by, a positive number or [Hkv].
-        v_scale: The same of v.
-        device: HIP's index of a device in whose memory the blocks are; None: in host memory. `append` and `attend`
-            take numpy arrays either way, and copy no more than those to and from a device.
+        head_dim_v: Dv of v; ``head_dim`` if None.
+        dtype: Dtype of the stored k and v.
+        k_scale: For an 8-bit dtype: the factor of stored k, a positive number or [Hkv].
+        v_scale: The same for v.
+        device: HIP's index of the device that stores the blocks; None for host memory. `append` and `attend` take
+          numpy arrays in both cases; only these are copied to and from a device.
 
     Raises:
-        ConfigError: When a size is negative or no whole number, a block has no tokens, attention does not take the
-            dtype, or memory is short.
-        GpuError: When there is no such device, or not so much memory on it.
+        ConfigError: When a size is negative or not an integer, a block has no tokens, attention does not support the
+          dtype, or memory is short.
+        GpuError: When the device does not exist or has too little memory.
     """
 
     def __init__(
@@ -160,19 +160,19 @@ class PagedKVCache:
             self._k, self._v = _shadow(k, kept), _shadow(v, kept)
         # The lowest is taken first: fresh sequences get adjacent blocks.
         self._free = list(range(_count("num_blocks", num_blocks, most=_MOST)))[::-1]
-        self._holders = [0] * len(self._free)  # how many sequences hold each block
+        self._holders = [0] * len(self._free)  # number of sequences that use each block
         self.tables: list[list[int]] = [[] for _ in range(batch)]
         self.lengths = [0] * batch
-        self._table = np.zeros((batch, 0), np.int32)  # `tables` as kernels read them; beyond their ends anything
+        self._table = np.zeros((batch, 0), np.int32)  # `tables` as kernels read them; undefined past their ends
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that no sequence holds."""
+        """Number of unused blocks."""
         return len(self._free)
 
     @property
     def keys(self) -> Any:
-        """The pool of K [num_blocks, block_size, Hkv, D]: a view, or the device's array."""
+        """The pool of K, [num_blocks, block_size, Hkv, D]: a view, or the device's array."""
         return self._k if self._pages is None else self._pages.keys
 
     @property
@@ -182,22 +182,22 @@ class PagedKVCache:
 
     @property
     def block_table(self) -> Array:
-        """The blocks of each sequence, int32 [B, most blocks of one]: as `rocattn.attention_varlen` takes them."""
+        """The blocks of each sequence, int32 [B, max blocks]: ``block_table`` of `rocattn.attention_varlen`."""
         return self._table[:, : max(map(len, self.tables), default=0)]
 
     @property
     def seqlens(self) -> Array:
-        """The tokens kept of each sequence, int32 [B]: ``seqlens_k`` of `rocattn.attention_varlen`."""
+        """The stored tokens per sequence, int32 [B]: ``seqlens_k`` of `rocattn.attention_varlen`."""
         return np.array(self.lengths, np.int32)
 
     def append(self, k: Array, v: Array, *, sequence: int | None = None) -> None:
-        """Keep the next tokens of every sequence, or of one: k [B or 1, S, Hkv, D] and v [B or 1, S, Hkv, Dv].
+        """Append tokens to every sequence, or to one: k [B or 1, S, Hkv, D] and v [B or 1, S, Hkv, Dv].
 
-        A cache of 8 bits takes float16, bfloat16 and float32, too, and stores them `quantised`.
+        An 8-bit cache also accepts float16, bfloat16 and float32, and stores them `quantised`.
 
         Raises:
-            ConfigError: When shapes or dtypes differ from the cache's, or the pool has too few free blocks; then
-                nothing was kept.
+            ConfigError: When shapes or dtypes differ from the cache's, or the pool has too few free blocks; nothing is
+              stored then.
         """
         chosen = self._chosen(sequence)
         k, v = _kept_tokens(k, v, self._k, self._v, len(chosen), self._scales)
@@ -219,15 +219,15 @@ class PagedKVCache:
             self.lengths[index] = end
 
     def truncate(self, length: int, *, sequence: int | None = None) -> None:
-        """Forget the tokens from ``length`` on, of every sequence or of one; their blocks go back to the pool.
+        """Remove the tokens from ``length`` on, of every sequence or of one; their blocks return to the pool.
 
         Raises:
-            ConfigError: When that many are not kept.
+            ConfigError: When fewer tokens are stored.
         """
         chosen = self._chosen(sequence)
         length = min(
             (_checked_length(length, self.lengths[index]) for index in chosen), default=0
-        )  # checked before any
+        )  # check all before changing any
         for index in chosen:
             kept = -(-length // self.block_size)
             self._give_back(self.tables[index][kept:])
@@ -235,23 +235,23 @@ class PagedKVCache:
             self.lengths[index] = length
 
     def fork(self, sequence: int) -> int:
-        """Add a sequence that has the tokens of one there is, in the same blocks; return its index, the last.
+        """Add a sequence that shares all blocks of an existing one; return its index, the last one.
 
         Raises:
-            ConfigError: When there is no such sequence.
+            ConfigError: When the sequence does not exist.
         """
         (source,) = self._chosen(_count("sequence", sequence))
         self._arrange([*range(len(self.lengths)), source])
         return len(self.lengths) - 1
 
     def reorder(self, indices: Sequence[int] | Array) -> None:
-        """Let sequence i be what sequence indices[i] was, as beam search chooses; those not named are forgotten.
+        """Replace sequence i with the previous sequence indices[i], as beam search chooses; drop those not listed.
 
         Args:
-            indices: Of sequences, in any number: as many there are afterwards. No token is copied.
+            indices: Sequence indices, one per resulting sequence. No token is copied.
 
         Raises:
-            ConfigError: When they are no list of whole numbers, or name a sequence that is not there.
+            ConfigError: When they are not a list of integers, or name a sequence that does not exist.
         """
         try:
             count = len(indices)
@@ -262,7 +262,7 @@ class PagedKVCache:
         self._arrange([self._chosen(_count("sequence", index))[0] for index in indices])
 
     def _arrange(self, sources: list[int]) -> None:
-        """Take the sequences from these; blocks that nobody holds any more are free."""
+        """Replace the sequences with these; blocks that become unused are freed."""
         before = self.tables
         self.tables = [list(before[source]) for source in sources]
         for table in self.tables:
@@ -279,13 +279,13 @@ class PagedKVCache:
                 self._free.append(block)
 
     def _copy_shared(self, chosen: Sequence[int], wanted: int) -> None:
-        """Give sequences that will write into a block which others hold a copy of it, if ``wanted`` more are left.
+        """Copy shared blocks that sequences will write to, provided that ``wanted`` more free blocks remain.
 
         Raises:
-            ConfigError: When the pool has too few free blocks; then nothing was copied.
+            ConfigError: When the pool has too few free blocks; nothing is copied then.
         """
         shared: list[tuple[int, int]] = []
-        holders: dict[int, int] = {}  # what is left of them as one after the other gets its copy
+        holders: dict[int, int] = {}  # remaining users as one after the other gets its copy
         for index in chosen:
             if self.lengths[index] % self.block_size:
                 block = self.tables[index][-1]
@@ -308,17 +308,17 @@ class PagedKVCache:
             self.tables[index][last] = self._table[index, last] = copy
 
     def attend(self, q: Array, **options: Any) -> Any:
-        """Return `rocattn.attention_varlen` of q [B, Sq, H, D] over what is kept of each sequence.
+        """Return `rocattn.attention_varlen` of q [B, Sq, H, D] over each sequence's stored tokens.
 
         Args:
-            q: Queries of the newest Sq tokens of each sequence, in the cache's dtype; any other to a cache of 8 bits.
-            options: As `rocattn.attention_varlen` takes them.
+            q: Queries of each sequence's newest Sq tokens, in the cache's dtype; in any other dtype for an 8-bit cache.
+            options: As in `rocattn.attention_varlen`.
 
         Returns:
             The output [B, Sq, H, Dv]; with ``return_lse`` also the LSE, float32 [B, H, Sq].
 
         Raises:
-            ConfigError: When q has not one entry a sequence, or does not fit to K.
+            ConfigError: When q does not have one entry per sequence, or does not match K.
         """
         require_array("q", q)
         batch = len(self.lengths)
@@ -336,13 +336,13 @@ class PagedKVCache:
         return (out, lse[0].reshape(q.shape[2], batch, q.shape[1]).swapaxes(0, 1)) if lse else out
 
     def _take(self, index: int, more: int) -> None:
-        """Give a sequence more blocks."""
+        """Add blocks to a sequence."""
         table = self.tables[index]
         taken = [self._free.pop() for _ in range(more)]
         for block in taken:
             self._holders[block] = 1
         table += taken
-        if len(table) > self._table.shape[1]:  # by half as much again, so that growth costs little
+        if len(table) > self._table.shape[1]:  # grow by half, so that growth is cheap
             wider = np.zeros((len(self.tables), len(table) * 3 // 2), np.int32)
             wider[:, : self._table.shape[1]] = self._table
             self._table = wider
@@ -358,7 +358,7 @@ class PagedKVCache:
 
 
 def _count(name: str, value: Any, *, least: int = 0, most: float = math.inf) -> int:
-    """Return a size as an int, or raise: a float that counts tokens would end in numpy, after it was kept."""
+    """Return a size as an int, or raise: a float token count would only fail later, in numpy."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -371,7 +371,7 @@ def _count(name: str, value: Any, *, least: int = 0, most: float = math.inf) -> 
 
 
 def _reserved(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return uninitialised memory, or raise: numpy has another error for each way in which it can be too much."""
+    """Return uninitialized memory, or raise: numpy has several errors for sizes that are too large."""
     try:
         return np.empty(shape, dtype)
     except (MemoryError, ValueError):
@@ -380,12 +380,12 @@ def _reserved(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _shadow(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an array of a shape over no memory, which is never read or written: what is on a device is checked by."""
+    """Return an array of a shape without memory, never read or written, to check shapes of device data."""
     return np.broadcast_to(np.empty((), dtype), shape)
 
 
 def _kept_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return the dtype to keep, also by the name that configs use: numpy alone does not know "bfloat16"."""
+    """Return the dtype to store, also by a config's name: numpy alone does not support "bfloat16"."""
     import ml_dtypes
 
     names = (*DTYPE_BYTES, *FP8_DTYPES)
@@ -402,8 +402,8 @@ def _kept_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 def quantised(values: Array, scale: Array | float, dtype: np.dtype[Any]) -> Array:
     """Return values divided by a scale, in float32, then rounded to the nearest 8-bit float, ties to even.
 
-    What is beyond its range becomes its largest number; a NaN stays one. Attention takes the same scale as ``k_scale``
-    or ``v_scale``: the largest magnitude there is, over 448 (``float8_e4m3fn``) or 240 (``float8_e4m3fnuz``), say.
+    Values beyond its range become its largest number; NaN stays NaN. Pass the same scale to attention as ``k_scale`` or
+    ``v_scale``: for example the largest magnitude over 448 (``float8_e4m3fn``) or 240 (``float8_e4m3fnuz``).
 
     Args:
         values: [..., Hkv, D], float16, bfloat16 or float32.
@@ -419,7 +419,7 @@ def quantised(values: Array, scale: Array | float, dtype: np.dtype[Any]) -> Arra
 
 
 def _kept_scales(kept: np.dtype[Any], k_scale: Any, v_scale: Any, heads: int) -> dict[str, Array]:
-    """Return the scales of a cache by name, [] or [Hkv]; none of a cache that keeps what it is given."""
+    """Return a cache's scales by name, [] or [Hkv]; none for a cache without quantization."""
     scales: dict[str, Array] = {}
     for name, given in (("k_scale", k_scale), ("v_scale", v_scale)):
         try:
@@ -440,11 +440,11 @@ def _kept_scales(kept: np.dtype[Any], k_scale: Any, v_scale: Any, heads: int) ->
 def _kept_tokens(
     k: Array, v: Array, keys: Array, values: Array, batch: int, scales: dict[str, Array]
 ) -> tuple[Array, Array]:
-    """Return k and v as they are kept; scales are those of a cache of 8 bits.
+    """Return k and v as they are stored; scales are those of an 8-bit cache.
 
     Raises:
-        ConfigError: When they are not the same number of tokens in the form [., ., Hkv, D] of the stored ones, and in
-            their dtype or one that is quantised.
+        ConfigError: When k and v differ in their number of tokens, do not have the stored form [., ., Hkv, D], or have
+          neither the stored dtype nor one that can be quantized.
     """
     for name, array, stored in (("k", k, keys), ("v", v, values)):
         require_array(name, array)

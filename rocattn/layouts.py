@@ -1,4 +1,4 @@
-"""Memory layouts as strided views: what a caller passes becomes [B, H, S, D] without a copy.
+"""Memory layouts as strided views: callers' arrays become [B, H, S, D] without a copy.
 
 =======  ===================  ==========================================================
 layout   shape of q           view [B, H, S, D]
@@ -8,8 +8,8 @@ BHSD     [B, H, Sq, D]        as it is
 BSE      [B, Sq, H * D]       last axis split in two, then as BSHD; needs the head counts
 =======  ===================  ==========================================================
 
-Read-only, non-contiguous, negatively strided and broadcast (0-stride) arrays are all fine: a view only rearranges
-strides.
+Read-only, non-contiguous, negatively strided and broadcast (0-stride) arrays are supported, since a view only
+rearranges strides.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from rocattn.backend import Array
 
 _LINE = 64  # bytes
-_LARGE = 1 << 20  # bytes: larger outputs go past the caches (kNear in kernels/cpu/problem.h)
+_LARGE = 1 << 20  # bytes: larger outputs bypass the caches (kNear in kernels/cpu/problem.h)
 _AXES = {"BSHD": "[B, S, H, D]", "BHSD": "[B, H, S, D]", "BSE": "[B, S, H*D]"}
 
 
 class Output(NamedTuple):
-    """An output that a call makes: shape, strides in elements, and numpy's name of its dtype."""
+    """An output of a call: shape, strides in elements, and numpy's name of its dtype."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -43,7 +43,7 @@ class Output(NamedTuple):
 
     @classmethod
     def of(cls, array: Array) -> Output:
-        """Return what an array is."""
+        """Describe an array."""
         return cls(array.shape, tuple(step // array.itemsize for step in array.strides), array.dtype.name)
 
 
@@ -53,11 +53,11 @@ def heads_view(array: Array, layout: str, num_heads: int | None, name: str) -> A
     Args:
         array: What the caller passed as ``name``.
         layout: "BSHD", "BHSD" or "BSE".
-        num_heads: The number of heads; needed by BSE, checked against the shape otherwise if given.
-        name: What to call the array in an error.
+        num_heads: The number of heads; required for BSE, otherwise checked against the shape if given.
+        name: The array's name in errors.
 
     Raises:
-        ConfigError: When the shape does not fit the layout.
+        ConfigError: When the shape does not match the layout.
     """
     if not isinstance(layout, str) or layout not in _AXES:
         raise ConfigError(f"layout {layout!r} is unknown: use one of {', '.join(_AXES)}")
@@ -84,20 +84,20 @@ def _split_heads(array: Array, num_heads: int | None, name: str) -> Array:
     if width % num_heads:
         raise ConfigError(f"{name} has a last axis of {width}, which {num_heads} heads do not divide")
     step, dim = array.strides[2], width // num_heads
-    # Splitting one axis never needs a copy; as_strided says so, where reshape would copy a broadcast axis.
+    # Splitting one axis never needs a copy; as_strided never copies, while reshape would copy a broadcast axis.
     shape = (batch, num_heads, seq, dim)
     strides = (array.strides[0], dim * step, array.strides[1], step)
     return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=array.flags.writeable)
 
 
 def empty_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Allocate an array; a large one begins at a cache line, so that kernels may write whole lines. Numpy's may not.
+    """Allocate an array; large ones are cache-line aligned, unlike numpy's, so that kernels can write whole lines.
 
     Raises:
-        MemoryError: When there is not so much.
+        MemoryError: When there is not enough memory.
     """
     size = math.prod(shape) * dtype.itemsize
-    if size >= 1 << 62:  # numpy calls that a wrong value
+    if size >= 1 << 62:  # numpy raises ValueError
         raise MemoryError(f"no memory for an output of shape {list(shape)}")
     if size < _LARGE:
         return np.empty(shape, dtype)
@@ -115,7 +115,7 @@ def empty_in_layout(
         shape: (B, H, S, D).
         layout: "BSHD", "BHSD" or "BSE".
         dtype: Its dtype.
-        fill: What to fill it with; None leaves it as the allocator gives it.
+        fill: The fill value; None leaves it uninitialized.
 
     Returns:
         The array as the caller sees it, and its [B, H, S, D] view.
@@ -130,7 +130,7 @@ def empty_in_layout(
 
 
 def stored_shape(config: AttentionConfig, tensor: str) -> tuple[int, ...]:
-    """Return the shape of "q", "k", "v" or "out" as a caller of this config's layout passes it."""
+    """Return the shape of "q", "k", "v" or "out" in this config's layout."""
     if (varlen := config.varlen) is not None:
         dim = config.head_dim_v if tensor in {"v", "out"} else config.head_dim
         if tensor in {"q", "out"}:
@@ -148,11 +148,11 @@ def stored_shape(config: AttentionConfig, tensor: str) -> tuple[int, ...]:
 def mask_view(mask: Array, full: tuple[int, int, int, int]) -> Array:
     """Return a mask as a 4-d view that broadcasts to ``full`` = [B, H, Sq, Sk].
 
-    A mask has 4 dimensions, each 1 or full (16 combinations); or 3, [B, Sq, Sk], each 1 or full, of all heads; or 2:
-    [Sq, Sk], of all batches and heads, and where it cannot be that, [B, Sk], of all heads and rows.
+    A mask has 4 dimensions, each 1 or full (16 combinations); or 3, [B, Sq, Sk], each 1 or full, for all heads; or 2:
+    [Sq, Sk], for all batches and heads, or, if the shape does not match that, [B, Sk], for all heads and rows.
 
     Raises:
-        ConfigError: When it has another number of dimensions or a size that does not broadcast.
+        ConfigError: When its number of dimensions is different, or a size does not broadcast.
     """
     if mask.ndim == 2:
         of_batch = len(mask) not in {1, full[2]} and len(mask) == full[0]

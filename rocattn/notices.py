@@ -1,4 +1,4 @@
-"""Lines for people on stderr, from the library itself: ``ROCATTN_QUIET=1`` silences them."""
+"""Messages of the library for users on stderr; ``ROCATTN_QUIET=1`` silences them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def quiet() -> bool:
-    """Whether ``ROCATTN_QUIET`` asks for silence."""
+    """Return whether ``ROCATTN_QUIET`` is on."""
     return os.environ.get("ROCATTN_QUIET", "") not in {"", "0"}
 
 

@@ -1,4 +1,4 @@
-"""The backend registry: which backends can run a config, why others cannot, and which one is selected."""
+"""The backend registry: which backends can run a config, why others cannot, and which is selected."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class BackendRegistry:
 
     def __init__(self) -> None:
         self._backends: dict[str, Backend] = {}
-        self._order: tuple[Backend, ...] | None = None  # of their priorities; None until it is asked for
+        self._order: tuple[Backend, ...] | None = None  # by priority; None until needed
         self._default: str | None = None
-        self._said: set[str] = set()  # the names of broken backends that a warning was about
-        self._last: str | None = None  # the name of what `select` returned
+        self._said: set[str] = set()  # names of broken backends already warned about
+        self._last: str | None = None  # name of the backend that `select` last returned
         self._lock = threading.Lock()
 
     def register(self, backend: Backend) -> Backend:
-        """Add a backend, or raise ConfigError if its name is taken; returns it."""
+        """Add a backend and return it; raise ConfigError if its name is taken."""
         with self._lock:
             if backend.name in self._backends:
                 raise ConfigError(f"a backend named {backend.name!r} is registered already")
@@ -38,7 +38,7 @@ class BackendRegistry:
         return backend
 
     def unregister(self, name: str) -> None:
-        """Remove a backend, and the default if it was that one."""
+        """Remove a backend, and clear the default if it was this one."""
         with self._lock:
             self._backends.pop(name, None)
             self._order = None
@@ -46,7 +46,7 @@ class BackendRegistry:
 
     @property
     def state(self) -> tuple[tuple[Backend, ...], str | None] | None:
-        """What `select` goes by, all backends in order and the default; None before there is an order."""
+        """The state that `select` depends on: all backends in order, and the default; None before there is an order."""
         return None if self._order is None else (self._order, self._default)
 
     def _by_priority(self) -> tuple[Backend, ...]:
@@ -54,7 +54,7 @@ class BackendRegistry:
             return order
         with self._lock:
             backends = tuple(self._backends.values())
-        # Not before it is needed, nor under the lock: a priority may depend on a GPU being there, and looks for one.
+        # Only when needed, and not under the lock: a priority may have to look for a GPU.
         order = tuple(sorted(backends, key=lambda b: (-b.priority, b.name)))
         with self._lock:
             if backends == tuple(self._backends.values()):
@@ -62,11 +62,11 @@ class BackendRegistry:
         return order
 
     def __iter__(self) -> Iterator[Backend]:
-        """Go through the backends, highest priority first."""
+        """Iterate over the backends, highest priority first."""
         return iter(self._by_priority())
 
     def get(self, name: str) -> Backend:
-        """Return the backend of that name.
+        """Return the backend with this name.
 
         Raises:
             NoBackendError: When there is none; the message lists the names.
@@ -78,7 +78,7 @@ class BackendRegistry:
         return backend
 
     def peek(self, name: str) -> Backend | None:
-        """Return the backend of that name, or None."""
+        """Return the backend with this name, or None."""
         return self._backends.get(name)
 
     @property
@@ -87,34 +87,34 @@ class BackendRegistry:
         return self._default
 
     def set_default(self, name: str | None) -> None:
-        """Make `select` try this backend first; None goes back to priorities."""
+        """Make `select` try this backend first; None restores the priorities."""
         if name is not None:
             self.get(name)
         self._default = name
 
     def supports(self, backend: Backend, config: AttentionConfig) -> Support:
-        """Say whether a backend is available here and supports the config.
+        """Return whether a backend is available here and supports the config.
 
         Raises:
-            ConfigError: When it answers something else than a `Support`.
-            SettingError: When a variable of the backend's cannot be obeyed.
+            ConfigError: When its answer is not a `Support`.
+            SettingError: When one of the backend's variables is invalid.
         """
         return checked(backend, backend.available() and support(backend, config))
 
     def expect(self, name: str | None, kv_bytes: int) -> None:
-        """Let the named backend, else the one of the last call, get ready for a call (`Backend.expect`)."""
+        """Let the named backend, or else that of the last call, prepare for a call (`Backend.expect`)."""
         backend = self.peek(name if isinstance(name, str) else self._last or "")
         if backend is not None:
             backend.expect(kv_bytes)
 
     def select(self, config: AttentionConfig, name: str | None = None) -> Backend:
-        """Return the backend for a config: the named one, else the default if able, else the first able by priority.
+        """Return the backend for a config: the named one, else the default or the first by priority that can run it.
 
-        A backend that would have been selected and is broken is the subject of a `BackendWarning`, once a process.
+        A broken backend that would have been selected causes one `BackendWarning` per process.
 
         Raises:
-            NoBackendError: When the named one, or every one, is unable; the message gives each one's reason.
-            SettingError: When an environment variable cannot be obeyed; of a named backend, one of its own.
+            NoBackendError: When the named one, or every one, cannot run it; the message gives each one's reason.
+            SettingError: When an environment variable is invalid; for a named backend, one of its own.
         """
         backend = self._first_able(config) if name is None else self._named(config, name)
         self._last = backend.name
@@ -148,25 +148,25 @@ class BackendRegistry:
         raise NoBackendError(f"no backend can run {config.label}: {listed}", reasons)
 
     def _warn(self, broken: Backend, reason: str, chosen: Backend) -> None:
-        """Say once that another backend computes than the one that would have been selected."""
+        """Warn once that a different backend computes than the one that would have been selected."""
         cost = f", {chosen.cost}" if chosen.cost else ""
         text = f"the backend {broken.name} does not work here, so {chosen.name} computes{cost}: {reason}"
         if not quiet():
             warnings.warn(f"{text} (ROCATTN_QUIET=1 silences this)", BackendWarning, stacklevel=_users_level())
-        self._said.add(broken.name)  # afterwards: where the warning is made an error, every call raises it
+        self._said.add(broken.name)  # afterwards: if the warning is turned into an error, every call raises it
 
 
 def _computes(backend: Backend, config: AttentionConfig) -> bool:
-    """Whether a backend that does not work here would compute a config if it did."""
+    """Return whether a backend that does not work here would otherwise compute a config."""
     try:
         return bool(support(backend, config))
-    except RocattnError:  # it asks the device that it lacks
+    except RocattnError:  # it queries the missing device
         return True
 
 
 def _users_level() -> int:
-    """Return the stack level, for a warning of the caller's, of the first line that is not this package's."""
-    level, frame = 1, sys._getframe(1)  # noqa: SLF001 - as `warnings` itself does
+    """Return the stack level, for the caller's warning, of the first line outside this package."""
+    level, frame = 1, sys._getframe(1)  # noqa: SLF001 - like `warnings`
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rocattn":
         level, frame = level + 1, frame.f_back
     return level

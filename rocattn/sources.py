@@ -10,12 +10,12 @@ _HEADER = Path("include/rocattn/device.h")
 
 
 def kernel_root() -> Path:
-    """Return the folder that holds ``hip/`` and ``include/``.
+    """Return the folder with ``hip/`` and ``include/``.
 
-    A wheel carries it as ``rocattn/kernels``; an editable install and a source tree have it beside the package.
+    A wheel contains it as ``rocattn/kernels``; an editable install and a source tree have it next to the package.
 
     Raises:
-        ToolchainError: When neither place has it.
+        ToolchainError: When it is in neither place.
     """
     package = Path(__file__).resolve().parent
     candidates = (package / "kernels", package.parent / "kernels")
@@ -27,13 +27,13 @@ def kernel_root() -> Path:
 
 
 def require_own_checkout(folder: Path | None = None) -> None:
-    """Refuse to judge the kernels of this package inside another checkout, whose own kernels would go unread.
+    """Reject checking this package's kernels inside another checkout, whose own kernels would be ignored.
 
     Args:
-        folder: Where the user is; default the current folder.
+        folder: The user's folder; default the current folder.
 
     Raises:
-        ToolchainError: When it lies in a checkout of rocattn that this package was not installed from with ``-e``.
+        ToolchainError: When it is in a checkout of rocattn from which this package was not installed with ``-e``.
     """
     here = folder or Path.cwd()
     for parent in (here, *here.parents):

@@ -158,7 +158,7 @@ class FirstCall:
     """
 
     def __init__(self, tensors: dict[str, Any], backend: Any, read: dict[str, DeviceTensor]) -> None:
-        if backend not in (None, "gpu"):  # no set: the name may be unhashable
+        if backend not in (None, "gpu"):  # not a set: the name may be unhashable
             raise ConfigError(f"q is a device tensor: the gpu backend computes those, not {backend!r}")
         self.tensors: dict[str, DeviceTensor] = {}
         for name, value in tensors.items():

@@ -1,4 +1,4 @@
-"""The number of threads of the CPU kernels: set by the user, else by affinity and cgroup quota."""
+"""The number of CPU-kernel threads: set by the user, or else by affinity and cgroup quota."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _here = threading.local()
 
 
 def thread_count() -> int:
-    """Return how many threads a call may use.
+    """Return the number of threads that a call may use.
 
-    That is ``ROCATTN_NUM_THREADS``, else what `threads_from_caller` says, else ``OMP_NUM_THREADS``, else the CPUs of
-    this process's affinity and cgroup. ``OMP_NUM_THREADS`` is other programs' too: a value that is none is ignored.
+    That is ``ROCATTN_NUM_THREADS``, else the number from `threads_from_caller`, else ``OMP_NUM_THREADS``, else the CPUs
+    in this process's affinity and cgroup. Other programs also use ``OMP_NUM_THREADS``, so an invalid value is ignored.
 
     Raises:
-        SettingError: When ``ROCATTN_NUM_THREADS`` is no number of threads.
+        SettingError: When ``ROCATTN_NUM_THREADS`` is not a valid number of threads.
     """
     if count := num_threads():
         return count
@@ -42,7 +42,7 @@ def thread_count() -> int:
 
 @contextmanager
 def threads_from_caller(count: int) -> Iterator[None]:
-    """Let the calls of this Python thread use the number of threads that a framework has been told to use."""
+    """Let calls from this Python thread use a framework's configured number of threads."""
     before, _here.count = getattr(_here, "count", 0), count
     try:
         yield
@@ -52,7 +52,7 @@ def threads_from_caller(count: int) -> Iterator[None]:
 
 @functools.cache
 def _cgroup_cpus() -> int:
-    """Return the CPU quota of this process's control group, rounded up; a large number without one."""
+    """Return the CPU quota of this process's control group, rounded up; a large number without a quota."""
     unlimited = 1 << 20
     try:
         entries = Path("/proc/self/cgroup").read_text().splitlines()
@@ -61,7 +61,7 @@ def _cgroup_cpus() -> int:
     quotas = [unlimited]
     for entry in entries:
         _, controllers, path = entry.split(":", 2)
-        if not controllers:  # version 2: limits of every ancestor hold
+        if not controllers:  # version 2: limits of every ancestor apply
             folder = Path("/sys/fs/cgroup" + path)
             quotas += [_quota_v2(place / "cpu.max") for place in (folder, *folder.parents) if "cgroup" in place.parts]
         elif "cpu" in controllers.split(","):

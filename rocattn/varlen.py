@@ -1,7 +1,7 @@
-"""`attention_varlen` and its backward: sequences of lengths of their own in packed rows, k and v also in pages.
+"""`attention_varlen` and its backward: sequences of different lengths in packed rows, k and v also in pages.
 
-Row i of a sequence with Sq rows and Sk keys means what it means in `rocattn.attention` (`rocattn.functional`): its
-diagonal is key i + Sk - Sq of its own sequence, and no row sees another sequence. As flash-attention's
+Row i of a sequence with Sq rows and Sk keys has the same meaning as in `rocattn.attention` (`rocattn.functional`): its
+diagonal is key i + Sk - Sq of its own sequence, and no row sees another sequence. This matches flash-attention's
 ``flash_attn_varlen_func`` and the paged form of its ``flash_attn_with_kvcache``.
 """
 
@@ -54,30 +54,30 @@ def attention_varlen(
     """Compute attention of B sequences of different lengths.
 
     Args:
-        q: [total_q, H, D], the rows of all sequences one after the other; dtypes and strides as `rocattn.attention`
-            takes them. Or a tensor on an AMD GPU: then all arrays are, whole numbers are int32, and they are not
-            checked, as that would wait for the GPU.
+        q: [total_q, H, D], the concatenated rows of all sequences; dtypes and strides as in `rocattn.attention`. Or a
+          tensor on an AMD GPU: then all arrays are GPU tensors, integers are int32, and their values are not checked,
+          which would wait for the GPU.
         k: Packed: [total_k, Hkv, D]. In pages: [num_pages, page_size, Hkv, D], of any page size.
-        v: As k, with Dv.
+        v: Like k, with Dv.
         cu_seqlens_q: [B + 1], int32: sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q.
-            Starts with 0, never falls, ends with total_q; a sequence may have no rows.
-        cu_seqlens_k: The same of packed k and v; None with pages.
-        seqlens_k: [B], int32: the keys of each sequence. Needed with pages; of packed k and v the first so many of a
-            sequence's rows (None: all).
+            Starts with 0, never decreases, ends with total_q; a sequence may have no rows.
+        cu_seqlens_k: The same for packed k and v; None with pages.
+        seqlens_k: [B], int32: number of keys per sequence. Required with pages; with packed k and v, limits each
+          sequence to its first rows (None: all).
         block_table: [B, max_pages], int32: key j of sequence b is row j % page_size of page
             block_table[b, j // page_size]. Entries beyond a sequence's last key are not read; pages may be shared.
-        max_seqlen_q: No sequence has more rows. Arrays in host memory say so themselves, and a larger one is refused;
-            of those on a GPU it chooses between the kernels (None: total_q), and further rows would not be computed.
-        max_seqlen_k: The same of keys.
+        max_seqlen_q: Upper bound of each sequence's rows. Arrays in host memory are checked against it; for arrays on a
+          GPU it selects the kernel (None: total_q), and rows beyond it are not computed.
+        max_seqlen_k: The same for keys.
         causal: Row i of a sequence sees its keys j <= i + Sk - Sq.
         window: (left, right) around that diagonal; see `rocattn.attention`.
         softcap: See `rocattn.attention`.
         alibi_slopes: [H] or [B, H]; see `rocattn.attention`.
         sinks: [H]; see `rocattn.attention`.
         scale: See `rocattn.attention`.
-        q_scale: Of 8-bit q; see `rocattn.attention`.
-        k_scale: Of 8-bit k.
-        v_scale: Of 8-bit v.
+        q_scale: Factor of 8-bit q; see `rocattn.attention`.
+        k_scale: Factor of 8-bit k.
+        v_scale: Factor of 8-bit v.
         out_dtype: See `rocattn.attention`.
         return_lse: Also return the LSE.
         backend: The backend's name; None selects (`BackendRegistry.select`).
@@ -131,13 +131,13 @@ def attend_pages(
     pages: DevicePages, q: Array, k: Array, v: Array, cu_seqlens_q: Array, *, seqlens_k: Array, block_table: Array,
     backend: str | None = None, return_lse: bool = False, **options: Any,
 ) -> Any:  # fmt: skip
-    """Compute `attention_varlen` over pages in a device's memory; of ``k`` and ``v`` the shapes alone are looked at.
+    """Compute `attention_varlen` over pages in device memory; ``k`` and ``v`` only provide shapes.
 
     Raises:
-        ConfigError: When the arrays or options do not describe such a problem, or another backend than "gpu" is named.
+        ConfigError: When the arrays or options do not describe such a problem, or a backend other than "gpu" is named.
         NoBackendError: When the gpu backend cannot run it.
     """
-    if backend not in (None, "gpu"):  # no set: the name may be unhashable
+    if backend not in (None, "gpu"):  # not a set: the name may be unhashable
         raise ConfigError(f"the pages are on a device: the gpu backend reads those, not {backend!r}")
     config, operands, sequences = describe_varlen(
         q, k, v, cu_seqlens_q, None, seqlens_k, block_table, return_lse=return_lse, **options
@@ -176,22 +176,22 @@ def attention_varlen_backward(
         q: This, k, v and all options as given to `attention_varlen`.
         k: [total_k, Hkv, D].
         v: [total_k, Hkv, Dv].
-        out: What `attention_varlen` returned.
-        lse: The LSE it returned with ``return_lse=True``: float32 [H, total_q].
+        out: The output of `attention_varlen`.
+        lse: The LSE from `attention_varlen` with ``return_lse=True``: float32 [H, total_q].
         cu_seqlens_q: As given to `attention_varlen`.
         cu_seqlens_k: As given to `attention_varlen`.
-        dlse: Gradient of the LSE, as it; None for none. Not of backend ``gpu``.
+        dlse: Gradient of the LSE, shaped like ``lse``; None for none. Not supported by backend ``gpu``.
         seqlens_k: As given to `attention_varlen`.
         causal: As given to `attention_varlen`.
         window: As given to `attention_varlen`.
         softcap: As given to `attention_varlen`.
-        alibi_slopes: As given to `attention_varlen`; constant here, as sinks are.
+        alibi_slopes: As given to `attention_varlen`; constant here, like sinks.
         sinks: As given to `attention_varlen`.
         scale: As given to `attention_varlen`.
         backend: As given to `attention_varlen`.
 
     Returns:
-        (dq, dk, dv) in the shapes and dtype of q, k and v; 0 in rows of k and v that belong to no sequence.
+        (dq, dk, dv) with the shapes and dtype of q, k and v; 0 in rows of k and v that belong to no sequence.
 
     Raises:
         ConfigError: When the arrays or options do not describe such a problem.
@@ -213,7 +213,7 @@ def describe_varlen_backward(
     dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *,
     dlse: Array | None = None, seqlens_k: Array | None = None, **options: Any,
 ) -> tuple[AttentionConfig, Operands, Sequences]:  # fmt: skip
-    """Check the arguments of `attention_varlen_backward`; as `describe_varlen`.
+    """Check the arguments of `attention_varlen_backward`, like `describe_varlen`.
 
     Raises:
         ConfigError: When they do not describe the gradients of such a problem.
@@ -238,7 +238,7 @@ def describe_varlen(
     seqlens_k: Array | None = None, block_table: Array | None = None, *, max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None, direction: Direction = "forward", readable: bool = True, **options: Any,
 ) -> tuple[AttentionConfig, Operands, Sequences]:  # fmt: skip
-    """Check the arguments and return what `Backend.forward_varlen` takes; ``readable`` as `describe` has it.
+    """Check the arguments, and return those of `Backend.forward_varlen`; ``readable`` is as in `describe`.
 
     Raises:
         ConfigError: When they do not describe a problem.
@@ -271,7 +271,7 @@ def describe_varlen(
     sequences = Sequences(starts_q, starts_k, lengths, table)
     if readable:
         rows, keys = _checked_lengths(sequences, len(q), k.shape[:2] if paged else k.shape[:1])
-    else:  # bounds must do: reading the arrays would wait for the GPU
+    else:  # only bounds are known: reading the arrays would wait for the GPU
         most = k.shape[1] * table.shape[1] if table is not None else len(k)
         rows, keys = np.array([max_seqlen_q or len(q)]), np.array([max_seqlen_k or most])
     varlen = VarlenShape(
@@ -293,7 +293,7 @@ def _checked_lengths(sequences: Sequences, total_q: int, keys: tuple[int, ...]) 
     """Return the rows and the keys of each sequence; ``keys``: (total_k,) or (num_pages, page_size).
 
     Raises:
-        ConfigError: When arrays point to rows or pages that are not there.
+        ConfigError: When arrays refer to rows or pages that do not exist.
     """
     _check_starts("cu_seqlens_q", sequences.cu_seqlens_q, "q", total_q, exact=True)
     if (table := sequences.block_table) is not None:
@@ -313,18 +313,18 @@ def _checked_lengths(sequences: Sequences, total_q: int, keys: tuple[int, ...]) 
         if no_page.any():
             place = np.argwhere(no_page)[0].tolist()
             raise ConfigError(f"block_table has {table[tuple(place)]} at {place}: there are pages 0 to {keys[0] - 1}")
-    return np.diff(sequences.cu_seqlens_q), lengths  # checked above: no difference wraps
+    return np.diff(sequences.cu_seqlens_q), lengths  # checked above: no difference overflows
 
 
 def _page_or_all(array: Array, *, paged: bool) -> Array:
-    """Return k or v as [1, S, Hkv, D] for the checks of shapes: one page of many."""
+    """Return k or v as [1, S, Hkv, D] for shape checks: one page of many."""
     if not paged:
         return array[None]
     return array[:1] if len(array) else np.empty((1, *array.shape[1:]), array.dtype)
 
 
 def _int32(name: str, array: Array, shape: tuple[int | None, ...], *, readable: bool) -> Array:
-    """Return whole numbers as a contiguous int32 array; None in the shape is any size."""
+    """Return integers as a contiguous int32 array; None in the shape means any size."""
     array = require_array(name, array)
     if array.dtype.kind not in "iu" or (not readable and array.dtype != np.int32):
         raise ConfigError(f"{name} has dtype {array.dtype.name}: int32 is needed")
@@ -340,10 +340,10 @@ def _int32(name: str, array: Array, shape: tuple[int | None, ...], *, readable: 
 
 
 def _check_starts(name: str, starts: Array, rows: str, total: int, *, exact: bool) -> None:
-    """Check cumulative lengths; ``exact``: they must end with the rows there are, else at them at most."""
+    """Check cumulative lengths; they must end at the number of rows if ``exact``, else at or before it."""
     if starts[0] != 0:
         raise ConfigError(f"{name} begins with {starts[0]}: it must begin with 0")
-    falls = starts[1:] < starts[:-1]  # no difference: one of int32 wraps
+    falls = starts[1:] < starts[:-1]  # compared, not subtracted: an int32 difference may overflow
     if falls.any():
         at = int(np.argmax(falls))
         raise ConfigError(f"{name} falls from {starts[at]} to {starts[at + 1]} at [{at + 1}]: it must not")
@@ -352,7 +352,7 @@ def _check_starts(name: str, starts: Array, rows: str, total: int, *, exact: boo
 
 
 def _longest(name: str, given: int | None, lengths: Array) -> int:
-    """Return the length of the longest sequence; a bound that was given must hold."""
+    """Return the length of the longest sequence; it must not exceed a given bound."""
     longest = int(lengths.max(initial=0))
     if given is None:
         return longest

@@ -2,22 +2,22 @@
 
 ``torch.ops.rocattn.attention(query, key, value, mask=None, alibi_slopes=None, sinks=None, q_scale=None, k_scale=None,
 v_scale=None, rng_state=None, *, causal=False, top_left=False, window=None, softcap=None, scale=None, dropout_p=0.0,
-out_dtype=None) -> (out, lse)`` has the options and meanings of `rocattn.attention` in the layout BHSD: tensors
-[B, H, S, D] of any strides, on the CPU or an AMD GPU. With ``causal``, ``top_left`` lets row i see keys j <= i, as
-PyTorch's ``is_causal`` does; ``rng_state`` holds dropout's seed and offset, int64 [2] on the CPU.
+out_dtype=None) -> (out, lse)`` has the options and semantics of `rocattn.attention` in the layout BHSD: tensors
+[B, H, S, D] with any strides, on the CPU or an AMD GPU. With ``causal``, ``top_left`` lets row i see keys j <= i, like
+PyTorch's ``is_causal``; ``rng_state`` contains dropout's seed and offset, int64 [2] on the CPU.
 ``torch.ops.rocattn.attention_backward(dout, query, key, value, out, lse, mask=None, …, dlse=None, rng_state=None, *,
 …)`` has those of `rocattn.attention_backward` and returns (dq, dk, dv). ``torch.ops.rocattn.attention_varlen`` and
-``attention_varlen_backward`` are those of packed sequences: query [total_q, H, D], then `rocattn.attention_varlen`'s
-arrays in its order. Autograd, ``torch.compile`` and fake tensors know all. Query, key and value have gradients, through
-the output and the LSE (not yet on a GPU); a mask, slopes or sinks that ask for one are refused.
+``attention_varlen_backward`` are for packed sequences: query [total_q, H, D], then `rocattn.attention_varlen`'s
+arrays in its order. All support autograd, ``torch.compile`` and fake tensors. Query, key and value have gradients,
+through the output and the LSE (not yet on a GPU); a mask, slopes or sinks that require a gradient are rejected.
 
-CPU tensors are used in place, by ``torch.get_num_threads()`` threads unless ``ROCATTN_NUM_THREADS`` says otherwise;
-these are PyTorch's own, if it was built with OpenMP. Outputs lie in memory as the query does: where its heads lie
-within its tokens ([B, S, H, D]), theirs do.
+CPU tensors are used in place, with ``torch.get_num_threads()`` threads unless ``ROCATTN_NUM_THREADS`` overrides it;
+these are PyTorch's own threads if it was built with OpenMP. Outputs have the query's memory layout: if its heads are
+stored within its tokens ([B, S, H, D]), so are theirs.
 """
 
 try:
-    import torch  # noqa: F401 - whether it is there
+    import torch  # noqa: F401 - checks that it is installed
 except ModuleNotFoundError as missing:
     if missing.name != "torch":
         raise

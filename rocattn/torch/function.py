@@ -1,4 +1,4 @@
-"""``scaled_dot_product_attention`` with PyTorch's signature: what it says, as a call of the operator."""
+"""``scaled_dot_product_attention`` with PyTorch's signature, translated to a call of the operator."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute what ``torch.nn.functional.scaled_dot_product_attention`` computes, by rocattn's backends.
+    """Compute ``torch.nn.functional.scaled_dot_product_attention`` with rocattn's backends.
 
-    As there: ``is_causal`` is aligned top-left, a row that sees no key is 0, batches and heads broadcast, autocast
-    casts, and a ``torch.nn.attention.bias.CausalBias`` is taken as mask.
+    As in PyTorch, ``is_causal`` is aligned top-left, a row that sees no key is 0, batches and heads broadcast, autocast
+    applies, and a ``torch.nn.attention.bias.CausalBias`` is accepted as a mask.
 
     Args:
         query: [..., Hq, L, E], or [L, E]; float16, bfloat16, float32 or, on the CPU, float64.
@@ -40,17 +40,17 @@ def scaled_dot_product_attention(
         value: [..., H, S, Ev].
         attn_mask: bool (True = takes part) or floating (added to the scaled scores), of a
             shape that broadcasts to [..., Hq, L, S].
-        dropout_p: The probability with which a weight is 0; which ones, PyTorch's generator of the CPU says.
-        is_causal: Row i sees keys j <= i, also where L != S.
-        scale: Factor on the scores; None is 1 / sqrt(E).
-        enable_gqa: H may be a divisor of Hq.
+        dropout_p: The probability that a weight is 0, using PyTorch's CPU generator.
+        is_causal: Row i sees keys j <= i, even if L != S.
+        scale: Factor of the scores; None is 1 / sqrt(E).
+        enable_gqa: Whether H may be a divisor of Hq.
 
     Returns:
         [..., Hq, L, Ev], in query's dtype.
 
     Raises:
-        ConfigError: When the arguments do not fit together, or ask for a mask with ``is_causal``, for the
-            gradient of a mask, or for nested tensors.
+        ConfigError: When the arguments conflict, or use a mask with ``is_causal``, a mask that requires a gradient,
+          or nested tensors.
         NoBackendError: When no backend can compute it.
     """
     call = query, key, value, attn_mask, is_causal, None, scale, enable_gqa, dropout_p
@@ -60,7 +60,7 @@ def scaled_dot_product_attention(
     masks = () if attn_mask is None else (("attn_mask", attn_mask),)
     for name, tensor in (("query", query), ("key", key), ("value", value), *masks):
         if not isinstance(tensor, torch.Tensor) or tensor.is_nested:
-            if isinstance(tensor, torch.fx.Proxy):  # of torch.fx.symbolic_trace: a node of its graph
+            if isinstance(tensor, torch.fx.Proxy):  # from torch.fx.symbolic_trace: a node of its graph
                 named = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
                 function, given = scaled_dot_product_attention, (query, key, value, attn_mask)
                 return torch.overrides.handle_torch_function(function, given, *given, **named)
@@ -101,25 +101,25 @@ def _check_options(dropout_p: Any, **flags: Any) -> None:
 
 
 def _has_tangent(tensor: Tensor) -> bool:
-    """Whether a forward-mode derivative is asked for, which `torch.library` would take for 0 without a word."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:  # noqa: SLF001 - asking by itself takes 1 us
+    """Return whether a forward-mode derivative is requested, which `torch.library` would silently treat as 0."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:  # noqa: SLF001 - the public query takes 1 us
         return False
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def autocast(tensor: Tensor | None, kind: str) -> Tensor | None:
-    """Cast as autocast does for PyTorch's function: whatever is floating, but not float64."""
+    """Cast like autocast for PyTorch's function: all floating dtypes except float64."""
     if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     return tensor.to(torch.get_autocast_dtype(kind))
 
 
 def _causality(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> tuple[bool, bool, Tensor | None]:
-    """Return whether it is causal aligned top-left, whether bottom-right, and the mask if there is another."""
+    """Return whether it is causal with top-left alignment, whether with bottom-right, and any other mask."""
     if mask is None:
         return is_causal, False, None
     causal_bias = isinstance(mask, CausalBias)
-    if is_causal:  # in PyTorch's words
+    if is_causal:  # PyTorch's wording
         raise ConfigError(
             "CausalBias should not be used with causal=True"
             if causal_bias
@@ -135,10 +135,10 @@ def _causality(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool)
 
 
 def _one_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
-    """Broadcast the batch dimensions and make one of them.
+    """Broadcast the batch dimensions and merge them into one.
 
     Returns:
-        query, key and value as [B, H, S, D], and what stands before [L, Ev] in the output's shape.
+        query, key and value as [B, H, S, D], and the leading dimensions of the output's shape, before [L, Ev].
     """
     tensors = query, key, value
     dims = [x.dim() for x in tensors]
@@ -157,15 +157,15 @@ def _one_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
 
 
 def _shapes(tensors: Sequence[Tensor]) -> str:
-    """Return shapes as text, for errors alone: symbolic sizes under ``torch.compile`` have none."""
+    """Format shapes, only for errors: symbolic sizes under ``torch.compile`` have no text."""
     return ", ".join(str(list(x.shape)) for x in tensors)
 
 
 def _common_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Broadcast the heads of [B, H, S, D] without a copy; one KV head stays one, which grouped heads share."""
+    """Broadcast the heads of [B, H, S, D] without a copy; a single KV head stays one, shared by all query heads."""
     heads = query.shape[1], key.shape[1], value.shape[1]
     count = next((n for n in heads if n != 1), 1)
-    if not all(n == 1 or n == count for n in heads):  # noqa: PLR1714 - sizes that are traced cannot be hashed
+    if not all(n == 1 or n == count for n in heads):  # noqa: PLR1714 - traced sizes cannot be hashed
         raise ConfigError(
             f"query, key and value have {heads[0]}, {heads[1]} and {heads[2]} heads, which do not broadcast: "
             "for grouped heads pass enable_gqa=True"

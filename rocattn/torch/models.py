@@ -1,4 +1,4 @@
-"""rocattn's attention in the models of Hugging Face's transformers, by their ``attn_implementation``."""
+"""Use rocattn's attention in models of Hugging Face transformers through ``attn_implementation``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def register_transformers(name: str = "rocattn") -> None:
-    """Make rocattn's attention known to transformers, for ``attn_implementation=name`` of any model that has it.
+    """Register rocattn's attention with transformers, for ``attn_implementation=name`` in any model that supports it.
 
-    As in ``AutoModelForCausalLM.from_pretrained(…, attn_implementation="rocattn")``. Masks are made as for ``"sdpa"``;
-    sliding windows are in them. Attention sinks (``s_aux``, without a gradient) and soft caps are taken, and dropout; a
-    position bias and weights that are to be returned are refused, by `rocattn.ConfigError`, when the model runs.
+    For example ``AutoModelForCausalLM.from_pretrained(…, attn_implementation="rocattn")``. Masks are built as for
+    ``"sdpa"`` and include sliding windows. Attention sinks (``s_aux``, without a gradient), soft caps and dropout are
+    supported. A position bias or returned weights raise `rocattn.ConfigError` when the model runs.
 
     Args:
-        name: What models call it.
+        name: The name for ``attn_implementation``.
 
     Raises:
         ModuleNotFoundError: When transformers is not installed.
-        ImportError: When it is too old to be told of attention functions.
+        ImportError: When it is too old to register attention functions.
     """
     try:
         from transformers import AttentionInterface
@@ -44,11 +44,11 @@ def _attend(
     dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None, softcap: float | None = None,
     s_aux: Tensor | None = None, position_bias: Tensor | None = None, output_attentions: bool = False, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """Compute a layer's attention of query [B, H, Sq, D] as [B, Sq, H, Dv]; what is not computed is refused."""
+    """Compute a layer's attention for query [B, H, Sq, D] as [B, Sq, H, Dv]; unsupported options are rejected."""
     if position_bias is not None or output_attentions:
         raise ConfigError("position_bias and output_attentions are not supported: use attn_implementation='eager'")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    # In this order: whether there is one row is a symbol under torch.compile. Without a mask they stand at the front.
+    # In this order: a comparison with one row is symbolic under torch.compile. Without a mask, rows are at the front.
     aligned = bool(query.shape[2] > 1 and attention_mask is None and causal)
     kind = query.device.type
     if kind in KINDS and torch.is_autocast_enabled(kind):

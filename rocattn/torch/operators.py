@@ -1,4 +1,4 @@
-"""PyTorch's operators of attention: tensors as arrays over the same memory, fake tensors, gradients."""
+"""PyTorch operators for attention: tensors as arrays over the same memory, fake tensors, gradients."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _PACKED_BACKWARD = ("dout", "q", "k", "v", "out", "lse", *_WHERE[:-1], "alibi_sl
 _FP8 = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e4m3fnuz: ml_dtypes.float8_e4m3fnuz}
 _WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _IN_LAYOUT = {"q", "k", "v", "out", "dout"}
-KINDS = ("cpu", "cuda")  # of devices; the second is PyTorch's name of AMD's, too
-# Of schemas; tensors are positional: `torch.library.register_autograd` takes no others.
+KINDS = ("cpu", "cuda")  # device types; PyTorch also calls AMD's "cuda"
+# For schemas; tensors are positional, as `torch.library.register_autograd` requires.
 _OPTIONS = "bool causal=False, SymInt[]? window=None, float? softcap=None, float? scale=None"
 
 
@@ -48,7 +48,7 @@ _MISMATCH = re.compile(r"Expected a value of type '(.+)' for argument '(\w+)' bu
 
 
 def run_operator(operator: Any, *tensors: Any, **options: Any) -> Any:
-    """Call an operator; what its schema does not take is refused as the library refuses it.
+    """Call an operator; arguments that its schema rejects raise the library's error.
 
     Raises:
         ConfigError: With the argument's name.
@@ -74,7 +74,7 @@ def run_operator(operator: Any, *tensors: Any, **options: Any) -> Any:
 
 
 def _disturbances() -> tuple[Callable[[], Any], ...] | None:
-    """Return what tells of a mode, a transform, a trace or a profile; None where PyTorch is another one."""
+    """Return PyTorch's queries for modes, transforms, traces and profiles; None if this PyTorch differs."""
     try:
         return attrgetter(
             "_len_torch_dispatch_stack", "_len_torch_function_stack", "_get_tracing_state",
@@ -88,23 +88,23 @@ _DISTURBANCES = _disturbances()
 
 
 def is_undisturbed(tensors: Sequence[Any]) -> bool:
-    """Whether PyTorch would do nothing about an operator but call its kernel."""
-    if _DISTURBANCES is None or forward_ad._current_level >= 0:  # noqa: SLF001 - there may be tangents
+    """Return whether PyTorch would only call the operator's kernel."""
+    if _DISTURBANCES is None or forward_ad._current_level >= 0:  # noqa: SLF001 - tangents are possible
         return False
     for disturbs in _DISTURBANCES:
         if disturbs():
             return False
     try:
-        for tensor in tensors:  # of a generator each element is one more call
+        for tensor in tensors:  # a generator costs a call per element
             if tensor is not None and tensor.is_neg():
                 return False
-    except AttributeError:  # of no tensor, which the operator refuses
+    except AttributeError:  # not a tensor: the operator rejects it
         return False
     return True
 
 
 def _layout(query: Tensor) -> str:
-    """Return the order in which the outputs of a call lie in memory: that of the query [B, H, S, D]."""
+    """Return the memory order of a call's outputs: that of the query [B, H, S, D]."""
     return "BSHD" if query.stride(1) < query.stride(2) else "BHSD"
 
 
@@ -114,14 +114,14 @@ def _turned(tensor: Tensor, layout: str) -> Tensor:
 
 
 def _empty(query: Tensor, heads: int, tokens: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Return [B, heads, tokens, width] without content, in memory as outputs are."""
+    """Return an empty [B, heads, tokens, width] tensor with the outputs' memory layout."""
     batch, layout = query.shape[0], _layout(query)
     shape = (batch, tokens, heads, width) if layout == "BSHD" else (batch, heads, tokens, width)
     return _turned(query.new_empty(shape, dtype=dtype), layout)
 
 
 def _check_devices(*tensors: Tensor | None) -> None:
-    """Refuse tensors of two devices, one of them "meta" perhaps: what is made for fake ones has no content."""
+    """Reject tensors on two devices, possibly "meta": results for fake tensors have no content."""
     devices = {str(tensor.device) for tensor in tensors if tensor is not None}
     if len(devices) > 1:
         raise ConfigError(f"the tensors are on several devices: {', '.join(sorted(devices))}")
@@ -183,10 +183,10 @@ def _fake_backward(
 
 
 def _shadows(names: Sequence[str], tensors: Sequence[Tensor | None]) -> dict[str, Any] | None:
-    """Return arrays of fake tensors' shapes and dtypes over no memory; None where a size is not known yet.
+    """Return arrays with fake tensors' shapes and dtypes but no memory; None if a size is not known yet.
 
-    A size that may change is taken as it is now, so that a check of it is no condition on later ones: those meet the
-    real kernel's checks.
+    A dynamic size uses its current value, so that checking it adds no guard for later sizes, which the real kernel
+    checks.
     """
     shadows: dict[str, Any] = {}
     for name, tensor in zip(names, tensors, strict=False):
@@ -196,7 +196,7 @@ def _shadows(names: Sequence[str], tensors: Sequence[Tensor | None]) -> dict[str
                 return None
             _check_dtype(name, tensor)
             dtype = numpy_dtype(_dtype_name(tensor.dtype))
-            if tensor.device.type != "cuda":  # where they can be read, other dtypes are converted
+            if tensor.device.type != "cuda":  # readable tensors of other dtypes are converted
                 dtype = np.dtype(np.int32) if name in _WHERE and dtype.kind in "iu" else dtype
                 dtype = np.dtype(np.float32) if name == "mask" and tensor.dtype in _WIDE else dtype
             shadows[name] = np.broadcast_to(np.empty((), dtype), shape)
@@ -204,7 +204,7 @@ def _shadows(names: Sequence[str], tensors: Sequence[Tensor | None]) -> dict[str
 
 
 def _hint(value: Any) -> Any:
-    """Return what a symbolic number is in the example that is traced; other values as they are."""
+    """Return a symbolic number's value in the traced example; other values unchanged."""
     return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat) else value
 
 
@@ -219,37 +219,37 @@ def _hints(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def drawn_state(dropout_p: float) -> Tensor | None:
-    """Return seed and offset of a mask from PyTorch's generator of the CPU; None for no dropout.
+    """Return a mask's seed and offset from PyTorch's CPU generator; None without dropout.
 
-    They stay on the CPU, also beside tensors on a GPU: nothing waits for one.
+    They stay on the CPU, even with tensors on a GPU, so nothing waits for the GPU.
     """
     return torch.randint((1 << 63) - 1, (2,), dtype=torch.int64, device="cpu") if dropout_p else None
 
 
 def _seed(given: dict[str, Any], options: dict[str, Any]) -> None:
-    """Put seed and offset in the place of the tensor that holds them."""
+    """Replace the tensor of seed and offset with their values."""
     state = given.pop("rng_state", None)
     if state is None:
         if probability := options.pop("dropout_p", 0.0):
             raise ConfigError(f"dropout_p is {probability}: rng_state must hold seed and offset, int64 [2]")
-        return  # no option is not checked: a tenth of a small call
+        return  # absent options are not checked, which saves a tenth of a small call
     if tuple(state.shape) != (2,) or str(state.dtype).removeprefix("torch.") != "int64":
         raise ConfigError(f"rng_state has shape {list(state.shape)} and dtype {state.dtype}: int64 [2] is needed")
     given["dropout_seed"], given["dropout_offset"] = (int(word) & (1 << 64) - 1 for word in state)
 
 
 def _check_alignment(given: dict[str, Any], options: dict[str, Any]) -> None:
-    """Refuse ``top_left`` with what is measured from the other diagonal."""
+    """Reject ``top_left`` with options measured from the other diagonal."""
     if not options.get("causal") or options.get("window") or "alibi_slopes" in given:
         raise ConfigError("top_left aligns causal, which must be True, and neither a window nor ALiBi slopes")
 
 
 def _align(given: dict[str, Any], options: dict[str, Any], layout: str) -> None:
-    """Say with a window, or the keys that are seen, what ``top_left`` means: ours is aligned to the last key.
+    """Express ``top_left`` as a window, or by limiting the keys: our diagonal is aligned to the last key.
 
     Args:
-        given: The tensors' arrays in a layout; those of the keys that are seen take their place.
-        options: Of `rocattn.attention`, which are changed alike.
+        given: The tensors' arrays in a layout; replaced by those of the visible keys.
+        options: Options of `rocattn.attention`, changed accordingly.
         layout: "BHSD" or "BSHD".
     """
     _check_alignment(given, options)
@@ -257,7 +257,7 @@ def _align(given: dict[str, Any], options: dict[str, Any], layout: str) -> None:
     rows, keys = given["q"].shape[axis], given["k"].shape[axis]
     if rows > keys:
         options |= {"causal": False, "window": (-1, rows - keys)}
-    elif rows < keys == given["v"].shape[axis]:  # no row sees a later key
+    elif rows < keys == given["v"].shape[axis]:  # no row sees later keys
         seen = (*(slice(None),) * axis, slice(rows))
         given |= {name: given[name][seen] for name in ("k", "v")}
         if "mask" in given and given["mask"].shape[-1] == keys:
@@ -265,9 +265,9 @@ def _align(given: dict[str, Any], options: dict[str, Any], layout: str) -> None:
 
 
 def _arguments(names: Sequence[str], tensors: Sequence[Tensor | None], layout: str) -> dict[str, Any]:
-    """Return tensors [B, H, S, D] as `rocattn.attention` takes them in a layout, by the names that it gives them."""
-    given: dict[str, Any] = {name: None for name in ("q", "k", "v", "cu_seqlens_q") if name in names}  # refused below
-    for name, tensor in zip(names, tensors, strict=False):  # those at the end that are None may be missing
+    """Return tensors [B, H, S, D] as arguments of `rocattn.attention` in a layout, by name."""
+    given: dict[str, Any] = {name: None for name in ("q", "k", "v", "cu_seqlens_q") if name in names}  # rejected below
+    for name, tensor in zip(names, tensors, strict=False):  # trailing None may be missing
         if tensor is not None:
             turned = _turned(tensor, layout) if name in _IN_LAYOUT else tensor
             given[name] = _array(name, turned) if tensor.device.type == "cpu" else _on_gpu(name, turned.detach())
@@ -281,18 +281,18 @@ def _array(name: str, tensor: Tensor) -> Array:
         stored: Array = tensor.view(torch.uint8).numpy()
         return stored.view(_FP8[tensor.dtype])
     if tensor.dtype == torch.bfloat16:
-        array: Array = tensor.view(torch.int16).numpy()  # PyTorch and ml_dtypes do not know each other's bfloat16
+        array: Array = tensor.view(torch.int16).numpy()  # PyTorch and ml_dtypes have different bfloat16 types
         return array.view(ml_dtypes.bfloat16)
     try:
         array = tensor.numpy()
-    except (TypeError, RuntimeError) as error:  # not asked before: it is as good as never
+    except (TypeError, RuntimeError) as error:  # not checked before, since it almost never happens
         _check_dtype(name, tensor)
         raise ConfigError(f"{name} has no plain memory: {str(error).splitlines()[0]}") from None
     return array
 
 
 def _check_dtype(name: str, tensor: Tensor) -> None:
-    """Refuse the floating dtypes that arrays of neither numpy nor ours have."""
+    """Reject floating dtypes that neither numpy nor rocattn supports."""
     if tensor.is_floating_point() and tensor.dtype not in {*_WIDE, *_FP8}:
         names = ", ".join(_dtype_name(dtype) for dtype in (*_WIDE, *_FP8))
         raise ConfigError(f"{name} has dtype {_dtype_name(tensor.dtype)}: use one of {names}")
@@ -303,7 +303,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def _on_gpu(name: str, tensor: Tensor) -> Tensor:
-    """Return a tensor as the gpu backend's kernels can read it, copied only if they cannot."""
+    """Return a tensor that the gpu backend's kernels can read, copying only if necessary."""
     if name in {"alibi_slopes", "sinks", "lse", "dlse", *_SCALES}:
         return tensor.float().contiguous()
     return tensor if name == "mask" or tensor.stride(-1) == 1 else tensor.contiguous()
@@ -315,7 +315,7 @@ def _tensor(result: Any) -> Tensor:
         return result
     tensor = torch.from_numpy(result.view("int16") if result.dtype == ml_dtypes.bfloat16 else result)
     tensor = tensor.view(torch.bfloat16) if result.dtype == ml_dtypes.bfloat16 else tensor
-    return tensor if result.size else tensor.new_empty(tensor.shape)  # numpy's strides are 0 then
+    return tensor if result.size else tensor.new_empty(tensor.shape)  # numpy's strides would be 0
 
 
 def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
@@ -335,13 +335,13 @@ def _attention(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
 def _keep_as_arrays(
     tensors: Sequence[Any], asked: dict[str, Any], given: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    """Let an operator's calls on CPU tensors be those of `rocattn.attention` with the same memory.
+    """Make an operator's calls on CPU tensors reuse those of `rocattn.attention` with the same memory.
 
     Args:
-        tensors: The operator's.
-        asked: Its options.
+        tensors: The operator's tensors.
+        asked: The operator's options.
         given: The arrays over the tensors.
-        options: Of `rocattn.attention`.
+        options: Options of `rocattn.attention`.
     """
     arrays = tuple(given.get(name) for name in ATTENTION.tensors)
     like = ATTENTION, arrays, tuple(options.get(name, _DEFAULTS[name]) for name in ATTENTION.options)
@@ -353,7 +353,7 @@ def _keep_as_arrays(
 
 
 def _prepared(tensors: Sequence[Tensor | None], options: dict[str, Any], layout: str) -> dict[str, Any]:
-    """Return an operator's tensors as `rocattn.attention` takes them; its options are changed alike."""
+    """Return an operator's tensors as arguments of `rocattn.attention`, and change its options accordingly."""
     given = _arguments(_FORWARD, tensors, layout)
     _seed(given, options)
     _name_dtype(options)
@@ -380,7 +380,7 @@ def _may_be_kept(tensors: Sequence[Any]) -> bool:
 
 
 def _all_tensors(tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the tensors of `attention`, None for those at the end that are missing."""
+    """Return the tensors of `attention`, with None for missing trailing ones."""
     return (*tensors, *(None,) * (len(_FORWARD) - len(tensors)))
 
 
@@ -388,7 +388,7 @@ def _values(
     causal: Any = False, window: Any = None, softcap: Any = None, scale: Any = None, top_left: Any = False,
     out_dtype: Any = None, dropout_p: Any = 0.0,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Return the options of an operator's call as those of `_OPERATOR`."""
+    """Return an operator call's options as those of `_OPERATOR`."""
     window = tuple(window) if window.__class__ is list else window
     kind = None if out_dtype is None else _dtype_name(out_dtype)
     return causal, window, softcap, scale, top_left, kind, dropout_p
@@ -397,7 +397,7 @@ def _values(
 def _first_on_gpu(
     tensors: dict[str, Any], options: dict[str, Any], backend: Any, _: Any
 ) -> tuple[Steady | None, tuple[Any, ...]]:
-    """Do as `rocattn.attention` does, of other views of the tensors, and keep it with other views of the outputs."""
+    """Compute `rocattn.attention` on other views of the tensors, and cache it with other views of the outputs."""
     options = {name: value for name, value in options.items() if value is not None}
     layout = _layout(tensors["q"])
     given = _prepared(tuple(tensors.values()), options, layout)
@@ -405,12 +405,12 @@ def _first_on_gpu(
     assert ATTENTION.first is not None
     steady, (out, lse) = ATTENTION.first(plain, options | {"layout": layout, "return_lse": True}, backend, {})
     if steady is None or any(x is not None and x.data_ptr() != given[name].data_ptr() for name, x in tensors.items()):
-        return None, (_turned(out, layout), lse)  # what was copied will be copied again
+        return None, (_turned(out, layout), lse)  # copied tensors will be copied again
     return steady.with_output(_turned_output(steady.outputs["out"], layout)), (_turned(out, layout), lse)
 
 
 def _turned_output(out: Output, layout: str) -> Output:
-    """Return [B, H, S, D] as it lies in a layout."""
+    """Return [B, H, S, D] in a memory layout."""
     if layout == "BHSD":
         return out
     (b, s, h, d), (of_b, of_s, of_h, _), dtype = out
@@ -423,7 +423,7 @@ _OPERATOR = Function(
 
 
 def sdpa_again(*call: Any) -> Tensor | None:
-    """Return the output of a call that `sdpa_is_operator` told of one like it; None of others.
+    """Return the output of a call of a kind registered with `sdpa_is_operator`; None for other kinds.
 
     Args:
         call: query, key, value, attn_mask; is_causal, None for a window, scale, enable_gqa and dropout_p.
@@ -437,7 +437,7 @@ def sdpa_again(*call: Any) -> Tensor | None:
 
 
 def sdpa_is_operator(*call: Any) -> None:
-    """Say that a call, with the arguments of `sdpa_again`, is one of the operator with the same tensors."""
+    """Register a call, with the arguments of `sdpa_again`, as an operator call with the same tensors."""
     is_causal, _, scale, *_ = call[4:]
     like = _OPERATOR, (*call[:4], *(None,) * 5), _values(causal=is_causal, top_left=is_causal, scale=scale)
     keep_as(_SDPA, call[:4], call[4:], like, lambda call: call.without_lse())
@@ -479,7 +479,7 @@ def _attention_backward(*tensors: Any, **options: Any) -> tuple[Tensor, ...]:
 
 
 def _with_unseen(gradient: Tensor, of: Tensor) -> Tensor:
-    """Return the gradient of all keys, of which `_align` may have left out those that no row sees."""
+    """Return the gradient of all keys, including invisible ones that `_align` left out."""
     seen, keys = gradient.shape[2], of.shape[2]
     if seen == keys:
         return gradient
@@ -499,9 +499,9 @@ def _refuse_constants(ctx: Any, names: Sequence[str]) -> None:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
     _refuse_constants(ctx, _FORWARD)
-    query, key, value, *constants = inputs[: -len(_SCALES) - 1]  # 8-bit keys, which have them, have no gradients
+    query, key, value, *constants = inputs[: -len(_SCALES) - 1]  # 8-bit keys, which have scales, have no gradients
     out, lse = output
-    ctx.set_materialize_grads(False)  # a loss on out alone must not cost what one on the LSE does
+    ctx.set_materialize_grads(False)  # a loss only on out must not cost as much as one on the LSE
     ctx.save_for_backward(query, key, value, out, lse, *constants, inputs[-1])
     ctx.options = {name: value for name, value in keyword_only_inputs.items() if name != "out_dtype"}
 
@@ -533,7 +533,7 @@ def _differentiate_packed(ctx: Any, dout: Tensor | None, dlse: Tensor | None) ->
 
 
 class _Learning(torch.autograd.Function):  # type: ignore[misc]
-    """The operator with gradients. `torch.library.register_autograd` takes each call 0.1 ms for its defaults."""
+    """The operator with gradients. `torch.library.register_autograd` costs 0.1 ms per call for its defaults."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
@@ -548,19 +548,19 @@ class _Learning(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _below_autograd(keys: Any, tensors: Sequence[Any], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Compute the operator, of which autograd has seen to all that is its business.
+    """Compute the operator below autograd.
 
     Args:
-        keys: The dispatcher's; None for a call that did not come by it.
-        tensors: The operator's.
-        options: As given.
+        keys: The dispatcher's keys; None for a call that bypassed the dispatcher.
+        tensors: The operator's tensors.
+        options: The given options.
     """
     if _may_be_kept(tensors) and is_undisturbed(tensors):
         found = _again(tensors, options, detached=True)
         if found is not None:
             return found
     operator = OPERATORS.attention.default
-    with _C._AutoDispatchBelowAutograd():  # noqa: SLF001 - here and below: as in PyTorch's own registration
+    with _C._AutoDispatchBelowAutograd():  # noqa: SLF001 - here and below: like PyTorch's own registration
         if keys is None:
             return cast("tuple[Tensor, Tensor]", operator(*tensors, **options))
         keys &= _C._after_autograd_keyset  # noqa: SLF001
@@ -574,7 +574,7 @@ def _above_autograd(keys: Any, *tensors: Any, **options: Any) -> tuple[Tensor, T
 
 
 def _learns(tensors: Sequence[Any]) -> bool:
-    # Of a generator each element is one more call.
+    # A generator costs a call per element.
     return torch.is_grad_enabled() and any([x is not None and x.requires_grad for x in tensors])  # noqa: C419
 
 
@@ -583,11 +583,11 @@ def _refuse_second(ctx: Any, *gradients: Tensor) -> None:
     raise NotImplementedError("rocattn::attention has no second derivative: use PyTorch's attention for that")
 
 
-_LIBRARY = torch.library.Library("rocattn", "FRAGMENT")  # what it registers goes with it
+_LIBRARY = torch.library.Library("rocattn", "FRAGMENT")  # deleting it removes its registrations
 
 
 def _register() -> None:
-    """Make the operators known to PyTorch."""
+    """Register the operators with PyTorch."""
     three, gradients = "Tensor query, Tensor key, Tensor value", "(Tensor dq, Tensor dk, Tensor dv)"
     upstream = f"Tensor dout, {three}, Tensor out, Tensor lse"
     scales = "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None"

@@ -1,4 +1,4 @@
-"""Sequences of different lengths in PyTorch: `attention_varlen`, and flash-attention's two functions of such."""
+"""Sequences of different lengths in PyTorch: `attention_varlen`, and flash-attention's two functions for them."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ def attention_varlen(
     scale: float | None = None, q_scale: Tensor | None = None, k_scale: Tensor | None = None,
     v_scale: Tensor | None = None, out_dtype: torch.dtype | None = None, return_lse: bool = False,
 ) -> Any:  # fmt: skip
-    """Compute `rocattn.attention_varlen` of tensors: packed query, key and value, the latter two also in pages.
+    """Compute `rocattn.attention_varlen` of tensors: packed query, key and value; key and value also in pages.
 
     Args:
-        query: [total_q, H, D], and all else as there; on an AMD GPU whole numbers are int32.
+        query: [total_q, H, D]; other arguments as there; on an AMD GPU integers are int32.
         key: [total_k, Hkv, D], or [num_pages, page_size, Hkv, D].
-        value: As key, with Dv.
+        value: Like key, with Dv.
         cu_seqlens_q: [B + 1].
         cu_seqlens_k: [B + 1]; None with pages.
         seqlens_k: [B].
         block_table: [B, max_pages]; pages have no gradients.
-        max_seqlen_q: A bound.
-        max_seqlen_k: A bound.
+        max_seqlen_q: An upper bound.
+        max_seqlen_k: An upper bound.
         causal: Aligned bottom-right, by each sequence's own lengths.
         window: (left, right).
         softcap: None for off.
         alibi_slopes: [H] or [B, H].
         sinks: [H].
         scale: None is 1 / sqrt(D).
-        q_scale: Of 8-bit query.
-        k_scale: Of 8-bit key.
-        v_scale: Of 8-bit value.
-        out_dtype: Of 8-bit query.
-        return_lse: Also return the LSE, which has a gradient, too.
+        q_scale: Factor of 8-bit query.
+        k_scale: Factor of 8-bit key.
+        v_scale: Factor of 8-bit value.
+        out_dtype: Output dtype for 8-bit query.
+        return_lse: Also return the LSE, which has a gradient as well.
 
     Returns:
         [total_q, H, Dv]; with ``return_lse`` also float32 [H, total_q].
@@ -67,7 +67,7 @@ def flash_attn_varlen_func(
     window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Tensor | None = None,
     deterministic: bool = False, return_attn_probs: bool = False, block_table: Tensor | None = None,
 ) -> Any:  # fmt: skip
-    """Compute what flash-attention's function of this name computes, on the CPU too, always deterministically.
+    """Compute flash-attention's function of this name, also on the CPU, and always deterministically.
 
     Returns:
         [total_q, H, Dv]; with ``return_attn_probs`` (out, LSE, None): the LSE of a row that sees no key is -inf.
@@ -98,18 +98,18 @@ def flash_attn_with_kvcache(
     softcap: float = 0.0, rotary_interleaved: bool = True, alibi_slopes: Tensor | None = None, num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:  # fmt: skip
-    """Compute what flash-attention's function of this name computes, without rotary embedding or left padding.
+    """Compute flash-attention's function of this name, without rotary embedding or left padding.
 
     Args:
         q: [B, Sq, H, D].
         k_cache: [entries, capacity, Hkv, D], or with ``block_table`` [num_pages, page_size, Hkv, D].
-        v_cache: As k_cache, with Dv.
+        v_cache: Like k_cache, with Dv.
         k: [B, Snew, Hkv, D], written into the cache after the first ``cache_seqlens`` tokens; None for none.
-        v: The same of v_cache.
+        v: The same for v_cache.
         rotary_cos: None.
         rotary_sin: None.
-        cache_seqlens: [B] or a number: the tokens in the cache; None is all there is room for.
-        cache_batch_idx: [B]: the entry of each sequence; None is 0, 1, …
+        cache_seqlens: [B] or a number: the tokens in the cache; None means a full cache.
+        cache_batch_idx: [B]: each sequence's entry; None is 0, 1, …
         cache_leftpad: None.
         block_table: [B, max_pages].
         softmax_scale: None is 1 / sqrt(D).
@@ -118,7 +118,7 @@ def flash_attn_with_kvcache(
         softcap: 0.0 for off.
         rotary_interleaved: Without effect.
         alibi_slopes: [H] or [B, H].
-        num_splits: Without effect: how keys are split is the backend's business.
+        num_splits: Without effect: the backend decides how to split keys.
         return_softmax_lse: Also return the LSE.
 
     Returns:
@@ -160,10 +160,10 @@ def flash_attn_with_kvcache(
 
 
 def _append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor, pages: Tensor) -> None:
-    """Write new tokens behind those in the cache; tokens that do not fit are refused before any is written."""
+    """Write new tokens after those in the cache; tokens that do not fit are rejected before any is written."""
     size, count = k_cache.shape[1], k.shape[1]
     room = pages.shape[1] * size
-    # Under torch.compile, and on a GPU, looking at them would wait; there PyTorch's own check of indices is left.
+    # Under torch.compile, and on a GPU, reading them would wait; only PyTorch's own index check remains there.
     if not torch.compiler.is_compiling() and lengths.device.type == "cpu" and (lengths + count > room).any():
         raise ConfigError(f"{int(lengths.max())} tokens and {count} new ones do not fit into a cache of {room}")
     places = lengths[:, None].long() + torch.arange(count, device=k.device)
@@ -173,6 +173,6 @@ def _append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Ten
 
 
 def _named(scale: float | None, causal: bool, window: tuple[int, int], softcap: float) -> dict[str, Any]:
-    """Return flash-attention's options by our names and values."""
+    """Return flash-attention's options with our names and values."""
     sides = None if tuple(window) == (-1, -1) else tuple(window)
     return {"scale": scale, "causal": causal, "window": sides, "softcap": softcap or None}

@@ -1,7 +1,8 @@
-"""Executing plans: modules, argument blocks built once, launches in order on a stream, and their times.
+"""Execute plans: modules, argument blocks built once, launches in order on a stream, and their times.
 
-A `PreparedPlan` holds all that does not change from call to call: code loaded, arguments packed into a block a launch,
-and where addresses go in them. A run packs its addresses, and one call queues all launches (kernels/cpu/launch.cpp).
+A `PreparedPlan` contains everything that does not change between calls: loaded code, one packed argument block per
+launch, and where addresses go in the blocks. A run packs its addresses, and one call queues all launches
+(kernels/cpu/launch.cpp).
 """
 
 from __future__ import annotations
@@ -33,29 +34,29 @@ from rocattn.toolchain.code_object import is_code_object
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-_UNFIT = frozenset({"hipErrorNoBinaryForGpu", "hipErrorSharedObjectInitFailed"})  # code for another architecture
+_UNFIT = frozenset({"hipErrorNoBinaryForGpu", "hipErrorSharedObjectInitFailed"})  # the code is for another architecture
 _MAX_PREPARED = 512
 WORKSPACE_ALIGN = 256
-"""What a workspace of the caller must be a multiple of: what hipMalloc aligns to."""
-# `Kernel`, `Place` and `Plan` of kernels/cpu/launch.cpp, and its most bytes of arguments.
+"""Required alignment of a caller's workspace, that of hipMalloc."""
+# `Kernel`, `Place` and `Plan` of kernels/cpu/launch.cpp, and its maximum argument bytes.
 _KERNEL, _PLACE, _PLAN = struct.Struct("=Q8I2Q"), struct.Struct("=2IQ"), struct.Struct("=5Qq")
 _MOST_ARGUMENT_BYTES = 1024
 
 
 class Runtime:
-    """One device of this process: its memory, its loaded kernels, its prepared plans.
+    """A device in this process: memory, loaded kernels, prepared plans.
 
     Attributes:
         hip: The driver.
-        index: HIP's of the device.
-        device: What the device is.
+        index: HIP's index of the device.
+        device: The device's description.
         arch: Its target without features.
         pool: Its memory.
         staging: Pinned host memory for copies.
         stream: The stream for work from host arrays.
-        poison: Whether outputs and workspaces are filled with NaN before a plan writes them: memory that is used again
-            may hold the right answer of an earlier call. ``ROCATTN_GPU_POISON=1`` turns it on, and `rocattn verify`
-            does; never on the stand-in, which knows itself what has not been written.
+        poison: Whether to fill outputs and workspaces with NaN before a plan writes them, since reused memory may
+          contain the correct result of an earlier call. ``ROCATTN_GPU_POISON=1`` enables it, and so does `rocattn
+          verify`; never on the stand-in, which itself tracks what has not been written.
     """
 
     def __init__(self, index: int) -> None:
@@ -75,37 +76,37 @@ class Runtime:
         self.stream = self.hip.stream_create()
         self.poison = switch(GPU_POISON) and not self.device.is_stand_in
         self._functions: dict[tuple[str, str], int] = {}
-        self._code: list[bytes] = []  # HIP does not say that it copies what it loads
+        self._code: list[bytes] = []  # HIP does not document that it copies loaded code
         self._prepared: OrderedDict[Hashable, PreparedPlan] = OrderedDict()
         self._lock = threading.RLock()
 
     def _others(self, count: int) -> str:
-        """Name the devices that there are kernels for: an integrated GPU may come before the card that is meant."""
+        """Name the supported devices: an integrated GPU may come before the intended card."""
         archs = {index: self.hip.describe(index).arch for index in range(count)}
         usable = [f"{index} ({arch})" for index, arch in archs.items() if has_kernels(arch)]
         return f"; set HIP_VISIBLE_DEVICES to choose device {' or '.join(usable)}" if usable else ""
 
     def enter(self) -> None:
-        """Make the device this thread's current one.
+        """Make the device current for this thread.
 
         Raises:
-            ForkError: In a process that was forked after HIP had been initialised.
+            ForkError: In a process forked after HIP was initialized.
         """
         self.check()
         self.hip.use_device(self.index)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Make the device this thread's current one, and at the end again what was."""
+        """Make the device current for this thread, and restore the previous one at the end."""
         with self.hip.keep_device():
             self.enter()
             yield
 
     def check(self) -> None:
-        """Refuse to be used in another process than its own.
+        """Raise if used in a process other than its own.
 
         Raises:
-            ForkError: In a process that was forked after HIP had been initialised.
+            ForkError: In a process forked after HIP was initialized.
         """
         check_process(self._process)
 
@@ -121,12 +122,12 @@ class Runtime:
             return prepared
 
     def load(self, launches: tuple[KernelLaunch, ...]) -> list[int]:
-        """Return the function of each launch, compiling and loading what is not there yet.
+        """Return the function of each launch, compiling and loading missing code.
 
         Raises:
-            ArchError: When the code is for another architecture than the device's.
+            ArchError: When the code is for an architecture other than the device's.
             ToolchainError: When a kernel does not compile.
-            GpuError: When the code does not take the plan's arguments, or does not load.
+            GpuError: When the code does not match the plan's arguments, or does not load.
         """
         with self._lock:
             missing = {}
@@ -145,7 +146,7 @@ class Runtime:
         return compile_for_device(launch.source, self.arch, launch.defines, stand_in=self.device.is_stand_in)
 
     def _load(self, launch: KernelLaunch, code: bytes) -> int:
-        # A library for the stand-in has no such metadata; the stand-in itself checks the sizes at each launch.
+        # A library for the stand-in lacks this metadata; the stand-in checks the sizes at each launch.
         checked = is_code_object(code)
         if checked and (problem := code_problem(code, launch.symbol, launch.args, launch.block)):
             raise GpuError(f"{launch.code_object}: {problem}")
@@ -165,8 +166,8 @@ class PreparedPlan:
     Attributes:
         plan: The plan.
         runtime: The device.
-        workspace_bytes: Of a workspace that a caller brings; 0 if the plan needs none.
-        logged: Whether each run is written down in a log of plans.
+        workspace_bytes: Size of a workspace passed by a caller; 0 if the plan needs none.
+        logged: Whether each run is recorded in the plan log.
     """
 
     def __init__(self, runtime: Runtime, plan: LaunchPlan) -> None:
@@ -186,9 +187,9 @@ class PreparedPlan:
         self._launcher = self.launcher(self._names)
 
     def launcher(self, names: Sequence[str]) -> PackedLaunches:
-        """Return what queues the launches, given the addresses of these buffers and workspaces in this order.
+        """Return the object that queues the launches, given addresses of these buffers and workspaces in this order.
 
-        Without the name of a workspace all of them are one of `workspace_bytes`, whose address comes after the others.
+        If no workspace is named, all share one of `workspace_bytes`, whose address comes after the others.
         """
         places = {name: (len(names), at) for name, at in self._places.items()}
         places |= {name: (index, 0) for index, name in enumerate(names)}
@@ -199,16 +200,16 @@ class PreparedPlan:
         """Queue all launches on a stream.
 
         Args:
-            addresses: Of each buffer that a launch takes.
+            addresses: Address of each buffer used by a launch.
             stream: A HIP stream; 0 is the default one.
             workspace: The address of `workspace_bytes` of device memory, a multiple of `WORKSPACE_ALIGN`, that nothing
-                else uses until the launches have ended, or, if they are captured, until their graph is gone. None: it
-                comes from the pool.
+              else uses until the launches have ended, or, if captured, until their graph is closed. None uses the
+              pool.
 
         Raises:
-            LaunchError: When HIP refuses one.
+            LaunchError: When HIP rejects a launch.
             DeviceMemoryError: When there is no memory for a workspace.
-            CaptureError: When the stream is captured, not by `rocattn.gpu.graphs`, and there is no workspace.
+            CaptureError: When something other than `rocattn.gpu.graphs` captures the stream and there is no workspace.
             GpuError: When the workspace is not aligned.
         """
         if workspace is not None and workspace % WORKSPACE_ALIGN:
@@ -216,21 +217,21 @@ class PreparedPlan:
         self._bound(addresses, stream, self._launch_all, workspace)
 
     def time(self, addresses: Mapping[str, int], stream: int, *, warmup: int, repeats: int) -> list[list[float]]:
-        """Measure each launch by events.
+        """Time each launch with events.
 
         Args:
-            addresses: Of each buffer that a launch takes.
+            addresses: Address of each buffer used by a launch.
             stream: A HIP stream.
             warmup: Runs before the measured ones.
-            repeats: Measured runs, each behind one more that is not and enough other work to launch behind
-                (`rocattn.gpu.backlog`), so that no time has the host's launching in it.
+            repeats: Measured runs, each after an unmeasured one and enough other work (`rocattn.gpu.backlog`) that no
+              time includes the host's launch overhead.
 
         Returns:
-            For each launch of the plan its times in ns, one a run.
+            For each launch of the plan, its times in ns, one per run.
 
         Raises:
-            GpuError: On the stand-in, whose times mean nothing, and where each launch waits for the one before.
-            DeviceMemoryError: When there is no memory for a workspace, or for the work in front.
+            GpuError: On the stand-in, whose times mean nothing, and if each launch waits for the previous one.
+            DeviceMemoryError: When there is no memory for a workspace, or for the preceding work.
         """
         if self.runtime.device.is_stand_in:
             raise GpuError(NOT_TIMED)
@@ -266,7 +267,7 @@ class PreparedPlan:
         self, addresses: Mapping[str, int], stream: int, action: Callable[[int, Sequence[int]], None],
         workspace: int | None = None,
     ) -> None:  # fmt: skip
-        """Do something with the stream and all addresses, in the order of the launcher's names."""
+        """Call a function with the stream and all addresses, in the order of the launcher's names."""
         self.runtime.enter()
         needed = self.plan.workspaces if workspace is None else {}
         with self.runtime.pool.taken(needed, stream) as taken:
@@ -279,7 +280,7 @@ class PreparedPlan:
         return {} if workspace is None else {name: workspace + at for name, at in self._places.items()}
 
     def announce(self, addresses: Mapping[str, int], stream: int, workspace: int | None) -> None:
-        """Do what comes before launches that somebody else queues: poison, if asked for, and the log of plans."""
+        """Prepare for launches queued elsewhere: poison if requested, and log the plan."""
         if self.runtime.poison:
             with self.runtime.entered():
                 self._poison({**addresses, **self._within(workspace)}, stream)
@@ -301,7 +302,7 @@ class PreparedPlan:
 
 
 def _is_dense_output(buffer: Buffer) -> bool:
-    """Whether an output has no gaps, in which there could be somebody else's data."""
+    """Return whether an output has no gaps, which could contain other data."""
     count = 1
     for extent in buffer.shape:
         count *= extent
@@ -309,17 +310,17 @@ def _is_dense_output(buffer: Buffer) -> bool:
 
 
 class PackedLaunches:
-    """The launches of a plan as launch.cpp takes them: never written to once made, so threads share it.
+    """The launches of a plan in the format of launch.cpp: immutable, so threads share it.
 
     Args:
         runtime: The device.
         launches: The launches.
-        functions: Of each.
-        places: By name of a buffer or workspace which of a call's values it is, and what is added to that.
-        count: Of the values.
+        functions: The function of each launch.
+        places: Buffer or workspace name -> index of its value in a call, and the offset to add.
+        count: Number of values.
 
     Raises:
-        GpuError: When the arguments of a kernel do not fit their types, or are too many.
+        GpuError: When a kernel's arguments do not fit their types, or are too many.
     """
 
     def __init__(
@@ -350,7 +351,7 @@ class PackedLaunches:
         self._pack = struct.Struct(f"={3 + count}Q").pack
 
     def _kept(self, data: bytes) -> int:
-        """Return the address of a copy that lives as long as this."""
+        """Return the address of a copy that lives as long as this object."""
         self._memory.append(ctypes.create_string_buffer(data, len(data)))
         return ctypes.addressof(self._memory[-1])
 
@@ -358,13 +359,13 @@ class PackedLaunches:
         """Queue all launches.
 
         Raises:
-            LaunchError: When HIP refuses one; those before it are queued.
+            LaunchError: When HIP rejects a launch; those before it are queued.
         """
         if status := self._hip.launch(self._pack(self._plan, self._all, stream, *values)):
             raise self._refused(status)
 
     def queue_one(self, index: int, stream: int, values: Sequence[int]) -> None:
-        """Queue one launch; as `queue`."""
+        """Queue one launch, like `queue`."""
         if status := self._hip.launch(self._pack(self._plan, index | index + 1 << 32, stream, *values)):
             raise self._refused(status)
 
@@ -377,10 +378,10 @@ class PackedLaunches:
 
 
 def check_process(initialised_in: int) -> None:
-    """Refuse to go on in a child of the process that initialised HIP.
+    """Raise in a child of the process that initialized HIP.
 
     Raises:
-        ForkError: In such a child; the text says how to start workers instead.
+        ForkError: In such a child; the message tells how to start workers instead.
     """
     if os.getpid() != initialised_in:
         raise ForkError(
@@ -394,12 +395,12 @@ _OPENING = threading.Lock()
 
 
 def open_runtime(index: int = 0) -> Runtime:
-    """Return the runtime of a device, one object a process and device.
+    """Return the runtime of a device, one object per process and device.
 
     Raises:
         NoRuntimeError, NoDeviceError: When there is no HIP runtime, or no device.
-        ArchError: When there are no kernels for the device.
-        ForkError: In a process that was forked after HIP had been initialised.
+        ArchError: When the device has no kernels.
+        ForkError: In a process forked after HIP was initialized.
     """
     with _OPENING:
         if index not in _RUNTIMES:

@@ -1,9 +1,9 @@
-"""The standard path: five kernels with the score matrix in memory; whatever the flash kernels cannot do, it can.
+"""The standard path: five kernels with the score matrix in memory, for everything the flash kernels do not support.
 
-``qk_matmul`` writes the products q.k in float32 [B, H, Sq, Sk], ``scale`` and ``mask`` work on them in place,
-``softmax`` turns them into probabilities of the inputs' dtype (in place for float32), ``pv_matmul`` sums up V. All five
-always run, whatever the options: the path is also what fused kernels are compared with. Nothing is skipped; a causal
-problem costs what a full one does.
+``qk_matmul`` writes the products q.k in float32 [B, H, Sq, Sk], ``scale`` and ``mask`` modify them in place,
+``softmax`` turns them into probabilities of the inputs' dtype (in place for float32), ``pv_matmul`` multiplies them by
+V. All five always run, whatever the options, since fused kernels are compared with this path. Nothing is skipped; a
+causal problem costs as much as a full one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ BLOCK = 256
 """Threads of ``scale`` and ``mask``."""
 SOFTMAX_BLOCKS = (64, 256)
 SOFTMAX_ITEMS = 16
-"""Scores of a row that a thread of ``softmax`` keeps in registers: 64 threads do for rows of up to 1024."""
+"""Scores of a row that a thread of ``softmax`` keeps in registers: 64 threads suffice for rows of up to 1024."""
 
 
 def workspace_bytes(config: AttentionConfig) -> dict[str, int]:
-    """Return the device memory the path needs beside inputs and outputs, by workspace name."""
+    """Return the device memory the path needs in addition to inputs and outputs, by workspace name."""
     count = config.batch * config.num_heads * config.seq_q * config.seq_k
     scores = {"scores": count * 4}
     return scores if config.dtype == "float32" else scores | {"probs": count * config.itemsize}
@@ -48,13 +48,13 @@ def standard_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
     Args:
         config: A forward problem in one of `KERNEL_TYPES`: any options, any sizes.
         arch: Target without features ("gfx1100").
-        buffers: q, k, v, out and, if the problem has them, lse, mask, alibi_slopes, sinks. q, k, v and out are
+        buffers: q, k, v, out and, if present, lse, mask, alibi_slopes, sinks. q, k, v and out are
             [B, H or Hkv, S, D or Dv] views with unit last stride; lse is contiguous.
     """
     batch, heads, seq_q, seq_k = config.scores_shape
     rows, tiles_q, tiles_k = batch * heads * seq_q, -(-seq_q // TILE), -(-seq_k // TILE)
     scale_blocks = min(MAX_BLOCKS, -(-rows * seq_k // (4 * BLOCK)))
-    # A wave of ``mask`` takes eight vectors of four columns a lane.
+    # A wave of ``mask`` processes eight vectors of four columns per lane.
     mask_items = rows * -(-seq_k // (8 * 4 * wave_size(arch)))
     mask_blocks = min(MAX_BLOCKS, -(-mask_items // (BLOCK // wave_size(arch))))
     softmax_blocks = min(MAX_BLOCKS, rows)
@@ -98,7 +98,7 @@ def standard_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
 
 
 def variants(arch: str) -> tuple[KernelVariant, ...]:  # noqa: ARG001 - the same for every target
-    """Return every compilation that `standard_launches` can ask for on an architecture."""
+    """Return every compilation that `standard_launches` can request for an architecture."""
     compilations = {}
     for dtype in KERNEL_TYPES.values():
         for block in SOFTMAX_BLOCKS:

@@ -1,7 +1,7 @@
-"""Device tensors in and out: torch's (ROCm build) and anything with DLPack, without a trip through the host.
+"""Device tensors as inputs and outputs: torch's (ROCm build) and anything with DLPack, without host copies.
 
-A tensor's address, shape and strides are all that is read; its memory is used in place. Outputs come from the input's
-own library: torch allocates them for torch, others get a `DeviceArray`, or what their `from_dlpack` makes of it.
+Only a tensor's address, shape and strides are read; its memory is used in place. Outputs come from the input's
+library: torch allocates them for torch, others get a `DeviceArray`, or the result of their `from_dlpack`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rocattn.backend import Array
 
-# DLPack: structures and codes of dlpack.h, version 0.8 (what every producer gives unless asked for a newer one).
+# DLPack: structures and codes of dlpack.h, version 0.8 (which every producer uses unless asked for a newer one).
 _ROCM = 10
 _DEVICES = {1: "host memory", 2: "a CUDA device", 3: "pinned CUDA host memory", 11: "pinned ROCm host memory",
            13: "CUDA managed memory"}  # fmt: skip
@@ -60,7 +60,7 @@ class _Managed(ctypes.Structure):
 _api = ctypes.pythonapi
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-# A capsule that is being destroyed must not become a Python object again: the destructor takes its address.
+# A capsule being destroyed must not become a Python object again, so the destructor takes its address.
 _dying_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _dying_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
@@ -70,16 +70,16 @@ _exported: dict[int, tuple[Any, ...]] = {}
 
 
 class DeviceTensor(NamedTuple):
-    """A view of device memory that somebody else owns.
+    """A view of foreign device memory.
 
     Attributes:
-        address: Of its first element.
+        address: Address of its first element.
         shape: Its extents.
-        strides: In elements.
+        strides: Strides in elements.
         dtype: numpy's name.
         device: HIP's index of the device.
         source: The caller's tensor.
-        owner: What keeps the memory alive.
+        owner: The object that keeps the memory alive.
     """
 
     address: int
@@ -91,17 +91,17 @@ class DeviceTensor(NamedTuple):
     owner: Any
 
     def shadow(self) -> Array:
-        """Return a numpy array with this shape, dtype and strides over no memory: for its shape alone, never read."""
+        """Return a numpy array with this shape, dtype and strides but no memory: only for its shape, never read."""
         dtype = numpy_dtype(self.dtype)
         strides = tuple(step * dtype.itemsize for step in self.strides)
         return np.lib.stride_tricks.as_strided(np.empty(1, dtype), self.shape, strides, writeable=False)
 
 
 class DeviceArray:
-    """Device memory of ours as an array: attention's output for inputs that came by DLPack.
+    """Own device memory as an array: attention's output for DLPack inputs.
 
     Attributes:
-        address: Of its first element.
+        address: Address of its first element.
         shape: Its extents; contiguous.
         dtype: numpy's name.
         device: HIP's index of the device.
@@ -116,7 +116,7 @@ class DeviceArray:
         self.address = self._block.address
 
     def ready_on(self, stream: int) -> int:
-        """Return the address, once the content is there for work on a stream."""
+        """Return the address, after making the content available to work on a stream."""
         if stream != self.stream:
             self._runtime.hip.stream_synchronize(self.stream)
         return self.address
@@ -132,14 +132,14 @@ class DeviceArray:
         return _ROCM, self.device
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
-        """Return a capsule; its content is ready on every stream, as ours is waited for."""
+        """Return a capsule with its content ready on every stream, after waiting for ours."""
         del stream
         self._runtime.hip.stream_synchronize(self.stream)
         return _export_capsule(self, self.address, self.shape, contiguous(self.shape), self.dtype, self.device)
 
 
 def is_device_tensor(value: Any) -> bool:
-    """Whether a value is a tensor that the gpu backend may take in place of a numpy array."""
+    """Return whether a value is a tensor that the gpu backend may accept instead of a numpy array."""
     return not isinstance(value, np.ndarray | np.generic) and (is_torch(value) or hasattr(value, "__dlpack__"))
 
 
@@ -147,23 +147,23 @@ def wrap(name: str, value: Any) -> DeviceTensor:
     """Return a view of a caller's device tensor.
 
     Args:
-        name: What to call it in an error.
+        name: Its name in errors.
         value: A torch tensor of a ROCm build, or an object with ``__dlpack__`` on a ROCm device.
 
     Raises:
-        ConfigError: When it is not in a ROCm device's memory; the text says where it is and what to do.
+        ConfigError: When it is not in a ROCm device's memory; the message states where it is and the remedy.
     """
     return _from_torch(name, value) if is_torch(value) else from_dlpack(name, value)
 
 
 def is_torch(value: Any) -> bool:
-    """Whether a value is a tensor of torch's."""
+    """Return whether a value is a torch tensor."""
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "data_ptr")
 
 
 def _from_torch(name: str, value: Any) -> DeviceTensor:
     torch = sys.modules["torch"]
-    if value.device.type != "cuda":  # what torch calls AMD's devices, too
+    if value.device.type != "cuda":  # torch's name for AMD devices as well
         raise ConfigError(f"{name} is a torch tensor on {value.device.type}: {_remedy(name, value)}")
     if torch.version.hip is None and not _on_nvidia():
         raise ConfigError(f"{name} is on a CUDA device: the gpu backend runs on AMD GPUs, with a ROCm build of torch")
@@ -180,7 +180,7 @@ def _from_torch(name: str, value: Any) -> DeviceTensor:
 
 @functools.cache
 def stream_reader() -> Callable[[int], int]:
-    """Return what tells torch's current stream of a device, by its index; 0 is the default one."""
+    """Return a function from a device index to torch's current stream; 0 is the default stream."""
     torch = sys.modules["torch"]
     raw: Callable[[int], int] | None = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     return raw or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
@@ -194,7 +194,7 @@ def _on_nvidia() -> bool:
 
 
 def _remedy(name: str, value: Any) -> str:
-    """Return what to do with a torch tensor outside of a GPU: words that torch does not refuse in turn."""
+    """Return the advice for a torch tensor outside a GPU, in terms that torch accepts."""
     if value.device.type != "cpu":
         return "move it to an AMD GPU"
     array = f"{name}.detach()" if value.requires_grad else name
@@ -202,9 +202,9 @@ def _remedy(name: str, value: Any) -> str:
     return f"pass {array}{as_numpy}, call rocattn.torch, or move it to the GPU"
 
 
-@functools.cache  # reading the maps of a process with torch takes a millisecond
+@functools.cache  # reading the memory maps of a process with torch takes a millisecond
 def _check_one_runtime(torch_file: str) -> None:
-    """Refuse two HIP runtimes in one process: they share no memory; torch's wheels bring their own."""
+    """Reject two HIP runtimes in one process, which share no memory; torch's wheels contain their own."""
     from rocattn.gpu.driver import open_hip
 
     open_hip()
@@ -221,7 +221,7 @@ def _check_one_runtime(torch_file: str) -> None:
 
 
 def from_dlpack(name: str, value: Any) -> DeviceTensor:
-    """Return a view of an object with ``__dlpack__``; as `wrap`."""
+    """Return a view of an object with ``__dlpack__``, like `wrap`."""
     if not hasattr(value, "__dlpack_device__"):
         raise ConfigError(
             f"{name} is a {_kind(value)}: device tensors need the gpu backend, which takes torch tensors and whatever "
@@ -242,7 +242,7 @@ def _kind(value: Any) -> str:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of a name, ml_dtypes' among them.
+    """Return the dtype of a name, including those of ml_dtypes.
 
     Raises:
         ConfigError: When neither numpy nor ml_dtypes has it.
@@ -258,7 +258,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def views_of(operands: Operands, sequences: Sequences | None = None) -> dict[str, Array]:
-    """Return the arrays that are given, by buffer name."""
+    """Return the given arrays by buffer name."""
     named = operands._asdict()
     if sequences is not None:
         named |= {name: getattr(sequences, name) for name in _WHERE}
@@ -268,20 +268,20 @@ def views_of(operands: Operands, sequences: Sequences | None = None) -> dict[str
 def _read_capsule(name: str, capsule: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], str]:
     """Return address, shape, strides in elements and dtype of an exported tensor.
 
-    The capsule is not marked as used: whoever holds it holds the memory, and its own destructor ends the export.
+    The capsule is not marked as used: it keeps the memory alive, and its destructor ends the export.
 
     Raises:
-        ConfigError: When it is no DLPack capsule, or holds a dtype that attention does not take.
+        ConfigError: When it is not a DLPack capsule, or attention does not support its dtype.
     """
     if not _is_valid(capsule, _CAPSULE):
         raise ConfigError(f"{name}.__dlpack__() gave {type(capsule).__name__}, not an unused DLPack capsule")
-    tensor = _Tensor.from_address(_pointer(capsule, _CAPSULE))  # which a `_Managed` begins with
+    tensor = _Tensor.from_address(_pointer(capsule, _CAPSULE))  # a `_Managed` begins with it
     dtype = _DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise ConfigError(f"{name} has DLPack dtype (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes): "
                           f"use one of {', '.join(_CODES)}")  # fmt: skip
     shape = tuple(tensor.shape[: tensor.ndim])
-    # Null strides stand for a contiguous tensor's.
+    # Null strides mean a contiguous tensor.
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous(shape)
     return (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype
 
@@ -289,7 +289,7 @@ def _read_capsule(name: str, capsule: Any) -> tuple[int, tuple[int, ...], tuple[
 def _export_capsule(
     owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, device: int
 ) -> Any:
-    """Return a DLPack capsule of ROCm memory; ``owner`` lives until the consumer, or the unused capsule, is gone."""
+    """Return a DLPack capsule of ROCm memory; ``owner`` lives until the consumer or the unused capsule is released."""
     extents, steps = ((ctypes.c_int64 * len(shape))(*values) for values in (shape, strides))
     code, bits = _CODES[dtype]
     managed = _Managed()
@@ -308,7 +308,7 @@ def _forget_export(place: int) -> None:
 
 
 def _end_unused(capsule: int) -> None:
-    if _dying_is_valid(capsule, _CAPSULE):  # a consumer renames it to "used_dltensor" and calls the deleter itself
+    if _dying_is_valid(capsule, _CAPSULE):  # a consumer renames it to "used_dltensor" and calls the deleter
         _forget_export(_dying_pointer(capsule, _CAPSULE))
 
 

@@ -1,7 +1,7 @@
-"""The table of tile sizes and wave counts of the flash kernels, with the reason for each choice.
+"""Tile sizes and wave counts of the flash kernels, with the reason for each choice.
 
-Nothing here was measured on a GPU yet: the choices follow from registers, LDS and instruction counts of the compiled
-kernels (`tests/kernels/test_flash_code_objects.py` holds them to their budgets) and from what peers settled on.
+Nothing here has been measured on a GPU yet: the choices follow from registers, LDS and instruction counts of the
+compiled kernels (`tests/kernels/test_flash_code_objects.py` checks their budgets) and from other projects' choices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MOST_DECODE_WAVES = 8
 _BLOCK_LDS_BYTES = 64 << 10
 PADDED_HEAD_DIMS = (32, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512, 576)
 MAX_VALUE_DIM = 256
-"""The most features of v that a kernel computes, of which O takes half of a wave's registers; more are in parts."""
+"""Maximum features of v per kernel: their O takes half of a wave's registers; more are computed in parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,16 @@ class FlashTile:
     """How a flash kernel divides its work.
 
     Attributes:
-        waves: Waves of a block; each has its own query rows and all share the K and V tiles in LDS.
-        query_fragments: Fragments of 16 query rows that a wave holds.
-        keys_per_tile: Keys of a K and V tile in LDS.
+        waves: Waves per block; each has its own query rows and all share the K and V tiles in LDS.
+        query_fragments: Fragments of 16 query rows per wave.
+        keys_per_tile: Keys per K and V tile in LDS.
         q_in_lds: Whether Q stays in LDS instead of registers.
         slices: Slices of columns in which a tile is loaded: 1 loads the next tile ahead, into registers; more load
             when needed.
-        min_waves: Waves a SIMD that the registers must leave room for; 0 lets the compiler choose.
-        reason: Why.
-        key_parts: Parts of a tile's keys: a part's softmax runs beside the next part's products.
-        fragments: Whether K and V are loaded as fragments of the products, not through LDS.
+        min_waves: Waves per SIMD that the registers must allow; 0 lets the compiler choose.
+        reason: The reason for the choice.
+        key_parts: Parts of a tile's keys: a part's softmax overlaps with the next part's products.
+        fragments: Whether K and V are loaded as matrix fragments, not through LDS.
     """
 
     waves: int
@@ -48,11 +48,11 @@ class FlashTile:
 
     @property
     def rows(self) -> int:
-        """Query rows of a block."""
+        """Query rows per block."""
         return 16 * self.waves * self.query_fragments
 
     def defines(self) -> dict[str, str | int]:
-        """Return the macros that the kernels take."""
+        """Return the kernels' macros."""
         return {
             "WAVES": self.waves,
             "QUERY_FRAGMENTS": self.query_fragments,
@@ -69,8 +69,8 @@ def padded_head_dim(head_dim: int, *, narrow: bool = False) -> int:
 
     Args:
         head_dim: In elements.
-        narrow: See `is_narrow`. Such tiles have a power of two of columns, which divide evenly among threads: that no
-            thread is left over saves the registers that say so. Beyond 256 Q leaves no room to choose.
+        narrow: See `is_narrow`. Such tiles have a power of two of columns, which divide evenly among threads and need
+          no registers for idle threads. Beyond 256, Q leaves no choice.
     """
     return next(
         padded
@@ -80,9 +80,9 @@ def padded_head_dim(head_dim: int, *, narrow: bool = False) -> int:
 
 
 def value_parts(head_dim_v: int) -> list[tuple[int, int]]:
-    """Return (first, count) of the features of v that a launch computes at a time: all of up to `MAX_VALUE_DIM`.
+    """Return (first, count) of the features of v for each launch: all of them up to `MAX_VALUE_DIM`.
 
-    Parts of nearly equal size: 512 are 256 and 256, 576 three times 192.
+    Parts have nearly equal sizes: 512 is 2 x 256, 576 is 3 x 192.
     """
     parts = -(-head_dim_v // MAX_VALUE_DIM)
     width = -(-head_dim_v // parts) if parts == 1 else -(-head_dim_v // parts // 32) * 32
@@ -90,21 +90,21 @@ def value_parts(head_dim_v: int) -> list[tuple[int, int]]:
 
 
 def is_narrow(step: int, dtype: str) -> bool:
-    """Say whether rows are loaded by less than 16 bytes a lane, `step` being their `column_step`."""
+    """Return whether rows are loaded with less than 16 bytes per lane; ``step`` is their `column_step`."""
     return 0 < step * DTYPE_BYTES[dtype] < 16
 
 
 def column_step(head_dim: int, head_dim_v: int, itemsize: int) -> int:
-    """Return the elements in which rows are loaded: the largest power of two, up to 16 bytes, that divides both sizes.
+    """Return the elements per load of a row: the largest power of two, up to 16 bytes, that divides both sizes.
 
-    0 stands for head dimensions that are compiled ones, so that no column is checked.
+    0 means that the head dimensions are compiled ones, so no column is checked.
     """
     if {head_dim, head_dim_v} <= set(PADDED_HEAD_DIMS):
         return 0
     return math.gcd(head_dim, head_dim_v, 16 // itemsize)
 
 
-# Largest padded head dimension (of q and v) -> tile; the first that fits is taken.
+# Largest padded head dimension (of q and v) -> tile; the first that fits is used.
 _Table = dict[Family, tuple[tuple[int, FlashTile], ...]]
 _FORWARD: _Table = {
     "gfx11": (
@@ -168,7 +168,7 @@ _FORWARD: _Table = {
 }  # fmt: skip
 
 
-# The same with masks and biases, which need registers for each query fragment; what is not here as above, but with one.
+# The same with masks and biases, which need registers for each query fragment; missing entries are as above with one.
 _WITH_OPTIONS: _Table = {
     "cdna": (
         (64, FlashTile(4, 1, 64, q_in_lds=False, slices=1, min_waves=3, reason="16 rows a wave; 18.1 KiB of LDS")),
@@ -179,7 +179,7 @@ _WITH_OPTIONS: _Table = {
 }
 
 
-# Where K goes to LDS directly (gfx942, `DIRECT_K` in flash_shape.h).
+# For K loaded directly to LDS (gfx942, `DIRECT_K` in flash_shape.h).
 _DIRECT_K = FlashTile(4, 3, 32, q_in_lds=False, slices=1, min_waves=2, key_parts=2, reason=(
     "48 rows a wave read a third less of LDS for a product than 32; O 96, Q 48, S 24 and two batches of fragments 32 "
     "of 256 VGPRs leave none for K on its way. 32 keys let two blocks, each with two tiles of K, share a unit's LDS"
@@ -196,14 +196,14 @@ def flash_tile(
         head_dim: Of q and k, padded.
         head_dim_v: Of v and out, padded.
         dtype: numpy's name.
-        step: `column_step` of the sizes as they are.
-        options: Whether for the kernel with masks and biases, which need registers for each query fragment.
-        paged: Whether K and V are pages of a cache, which do not go to LDS directly.
+        step: `column_step` of the unpadded sizes.
+        options: Whether this is the kernel with masks and biases, which need registers for each query fragment.
+        paged: Whether K and V are pages of a cache, which are not loaded directly to LDS.
     """
     direct = head_dim == head_dim_v == 128 and step == 0 and not options and not paged
     if arch == "gfx942" and family(arch, dtype) == "cdna" and direct:
         return _DIRECT_K
-    # Loads of one or two elements take a register or an address each: too many for a tile ahead.
+    # Loads of one or two elements need a register or an address each: too many to prefetch a tile.
     table = (_WITH_OPTIONS if options and family(arch, dtype) in _WITH_OPTIONS else _FORWARD)[family(arch, dtype)]
     tile = _chosen(table, head_dim, head_dim_v, ahead=step not in {1, 2})
     return replace(tile, query_fragments=1) if options else tile
@@ -244,20 +244,20 @@ _DECODE: _Table = {
 def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: int = 0, rows: int = 16) -> FlashTile:
     """Return the tile of the decode kernel.
 
-    Up to 128 rows are one block, which reads K and V once: a wave for each 16, or for 32 on CDNA where a tile of up to
-    128 features is fetched ahead: there each fragment of K and V that is read from LDS feeds two products. Fewer waves
-    where Q does not fit into LDS.
+    Up to 128 rows form one block, which reads K and V once: one wave per 16 rows, or per 32 on CDNA if a tile of up to
+    128 features is prefetched, so that each fragment of K and V read from LDS feeds two products. Fewer waves if Q does
+    not fit in LDS.
 
     Args:
         arch: Target, without features.
         head_dim: Of q and k, padded.
         head_dim_v: Of v and out, padded.
         dtype: numpy's name.
-        step: `column_step` of the sizes as they are.
+        step: `column_step` of the unpadded sizes.
         rows: Query rows that share a KV head.
     """
     kind = family(arch, dtype)
-    # As in `flash_tile`, but one wave fetches the whole tile: loads of four elements are too many as well.
+    # As in `flash_tile`, but one wave loads the whole tile, so loads of four elements are also too many.
     tile = _chosen(_DECODE[kind], head_dim, head_dim_v, ahead=not is_narrow(step, dtype))
     waves = 1
     while 16 * waves < rows and waves < _MOST_DECODE_WAVES:
@@ -265,12 +265,12 @@ def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: 
     if waves >= 4 and tile.slices == 1:
         if kind == "cdna" and max(head_dim, head_dim_v) <= 128:
             return replace(tile, waves=waves // 2, query_fragments=2)
-        if kind in {"gfx11", "gfx12", "nvidia"}:  # fewer barriers; Q fits into registers beside a shared tile
+        if kind in {"gfx11", "gfx12", "nvidia"}:  # fewer barriers; Q fits in registers next to a shared tile
             tile = replace(tile, keys_per_tile=32, q_in_lds=False)
     while lds_bytes(replace(tile, waves=waves), arch, head_dim, head_dim_v, dtype) > _BLOCK_LDS_BYTES and waves > 1:
         waves //= 2
     tile = replace(tile, waves=waves)
-    # LOADS_FRAGMENTS in flash_shape.h: without K and V on their way through LDS, Q fits into registers, too.
+    # LOADS_FRAGMENTS in flash_shape.h: if K and V bypass LDS, Q also fits in registers.
     whole = step == 0 and head_dim % 64 == head_dim_v % 64 == 0
     if kind in {"cdna", "gfx12"} and waves == tile.slices == 1 and whole:
         return replace(tile, q_in_lds=False, fragments=True)
@@ -278,14 +278,14 @@ def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: 
 
 
 def largest_head_dim(arch: str, dtype: str) -> int:
-    """Return the most elements of q and k that flash kernels take: float32 fills LDS earlier."""
+    """Return the largest head dimension of q and k for flash kernels: float32 fills LDS earlier."""
     return max(limit for limit, _ in _DECODE[family(arch, dtype)])
 
 
 def lds_bytes(tile: FlashTile, arch: str, head_dim: int, head_dim_v: int, dtype: str) -> int:
-    """Return the LDS of a block, as flash_shape.h and fragments.h lay it out; dimensions are padded.
+    """Return a block's LDS as laid out in flash_shape.h and fragments.h; dimensions are padded.
 
-    Of prefill on gfx950 that loads tiles to LDS directly it is that of one tile of three: waves bound its blocks.
+    For gfx950 prefill that loads tiles directly to LDS, it counts one tile of three: there waves limit the blocks.
     """
     kind = family(arch, dtype)
     element, depth = {"cdna": (2, 32), "gfx11": (2, 16), "gfx12": (2, 16), "nvidia": (2, 16), "vector": (4, 4)}[kind]
@@ -309,5 +309,5 @@ def _chosen(table: tuple[tuple[int, FlashTile], ...], *dims: int, ahead: bool) -
     tile = next(tile for limit, tile in table if max(dims) <= limit)
     if not ahead:
         tile = replace(tile, slices=4)
-    # A slice has whole groups of 8 columns.
+    # A slice consists of whole groups of 8 columns.
     return replace(tile, slices=2) if tile.slices > 2 and any(dim % (8 * tile.slices) for dim in dims) else tile

@@ -1,10 +1,10 @@
-"""Calls of the public functions: what does not change from call to call is done once, then kept.
+"""Cached calls of the public functions: work that does not change between calls is done once.
 
-The first call of a kind checks everything, device tensors by shadows (`DeviceTensor.shadow`), so that one and a numpy
-array of its shape are accepted or refused alike, selects the backend and makes the plan. What remains is kept under all
-that those steps look at: function, options with their types, backends and settings, and of each tensor its class,
-shape, strides, dtype and device. A later call reads addresses and the stream, makes outputs, and launches. Addresses
-decide nothing but alignment. In a host's memory only calls of cpu-flash with nothing but q, k and v are kept.
+The first call of a kind checks everything, selects the backend and makes the plan. Device tensors are checked through
+shadows (`DeviceTensor.shadow`), so they are accepted or rejected like numpy arrays of their shape. The result is cached
+under everything that those steps depend on: function, options with their types, backends and settings, and the class,
+shape, strides, dtype and device of each tensor. A later call reads addresses and the stream, makes outputs, and
+launches. Addresses only affect alignment. In host memory, only cpu-flash calls with just q, k and v are cached.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     DeviceProblem = tuple[AttentionConfig, dict[str, Array], dict[str, tuple[int, ...]]]
 
 _FLOAT32 = {"alibi_slopes", "sinks", "q_scale", "k_scale", "v_scale"}
-# Types of options whose calls are kept: nothing but their value can matter.
+# Types of options whose calls are cached: only their value can matter.
 _PLAIN = {type(None), bool, int, float, str, tuple}
 _MOST_KEPT = 512
 _FLASH = USE_FLASH_ATTENTION.encode()
@@ -51,13 +51,13 @@ _ABSENT = (None,)
 
 
 class Steady:
-    """What is left of the calls of one kind: outputs to make, an order of addresses, launches.
+    """A cached kind of call: outputs to make, an order of addresses, launches.
 
     Args:
-        plan: Makes the plan of a config whose inputs lie as these do.
+        plan: Makes the plan of a config for inputs with this memory layout.
         config: The problem.
-        given: The buffers whose addresses a call brings, in its order.
-        outputs: Those that it makes, by buffer name.
+        given: The buffers whose addresses a call passes, in its order.
+        outputs: The outputs that it makes, by buffer name.
         of_torch: Whether its tensors are torch's.
     """
 
@@ -70,7 +70,7 @@ class Steady:
         self._runtime, self._of_torch = prepared.runtime, of_torch
         self._names = (*given, *outputs)
         self._workspaces = [prepared.workspace_bytes] if prepared.workspace_bytes else []
-        if not of_torch and self._runtime.pool.exact:  # the stand-in's checks see where each one ends
+        if not of_torch and self._runtime.pool.exact:  # separate, so that the stand-in's checks see where each one ends
             self._workspaces = list(prepared.plan.workspaces.values())
             self._names += tuple(prepared.plan.workspaces)
         self._queue = prepared.launcher(self._names).queue
@@ -81,11 +81,11 @@ class Steady:
             self._made = [(shape, steps, getattr(torch, dtype)) for shape, steps, dtype in self._made]
 
     def with_output(self, out: Output) -> Steady:
-        """Return the same with an output that lies otherwise in as much memory."""
+        """Return the same call with another memory layout of the output."""
         return self._as(self._config, {**self.outputs, "out": out})
 
     def without_lse(self) -> Steady:
-        """Return the same for a caller that throws the LSE away."""
+        """Return the same call for a caller that discards the LSE."""
         return self._as(self._config.replace(return_lse=False), {"out": self.outputs["out"]})
 
     def _as(self, config: AttentionConfig, outputs: dict[str, Output]) -> Steady:
@@ -93,12 +93,12 @@ class Steady:
             return Steady(self._plan, config, self._given, outputs, of_torch=self._of_torch)
 
     def run(self, addresses: list[int], source: Any) -> tuple[Any, ...]:
-        """Queue the launches; returns the outputs, which are of the kind of ``source`` and on its device.
+        """Queue the launches and return the outputs, of the kind of ``source`` and on its device.
 
         Raises:
             DeviceMemoryError: When there is no memory for outputs or workspaces.
-            LaunchError: When HIP refuses a launch.
-            GpuError: When torch gives memory that is not aligned.
+            LaunchError: When HIP rejects a launch.
+            GpuError: When torch returns misaligned memory.
         """
         if not self._of_torch:
             return self._run_beside_torch(addresses, source)
@@ -107,7 +107,7 @@ class Steady:
             value = source.new_empty_strided(shape, steps, dtype=dtype)
             made += (value,)
             addresses += (value.data_ptr(),)
-        # Of torch's allocator, which knows torch's graphs: workspaces of our pool would be used again under them.
+        # From torch's allocator, which handles torch's graphs: our pool would reuse workspaces that belong to them.
         for count in self._workspaces:
             scratch = source.new_empty_strided((count,), (1,), dtype=self._byte)
             addresses += (scratch.data_ptr(),)
@@ -146,15 +146,15 @@ class Steady:
 
 
 class FirstCall:
-    """A call of a kind that was not seen before.
+    """The first call of a kind.
 
     Args:
-        tensors: The caller's tensors by argument name; None for what was not given.
-        backend: The backend's name as the caller gave it.
-        read: Views of those that have been read already.
+        tensors: The caller's tensors by argument name; None if not given.
+        backend: The backend's name from the caller.
+        read: Views of tensors that were already read.
 
     Raises:
-        ConfigError: When one is no device tensor, they are on several devices, or another backend is named.
+        ConfigError: When one is not a device tensor, they are on several devices, or another backend is named.
     """
 
     def __init__(self, tensors: dict[str, Any], backend: Any, read: dict[str, DeviceTensor]) -> None:
@@ -183,11 +183,11 @@ class FirstCall:
 
         Args:
             config: The problem.
-            views: Of the shadows, by buffer name.
+            views: Views of the shadows, by buffer name.
             stored: The shapes of the outputs, by buffer name.
 
         Returns:
-            What later calls of this kind need, None for one with dropout, which has data of its own; and the outputs.
+            The object for later calls of this kind, None with dropout, which needs its own data; and the outputs.
         """
         backend = cast("GpuBackend", BACKENDS.select(config, "gpu"))
         strides = {name: tuple(step // view.itemsize for step in view.strides) for name, view in views.items()}
@@ -200,7 +200,7 @@ class FirstCall:
             runtime = backend.runtime(self._q.device)
             plan = functools.partial(backend.prepare, runtime, strides=strides, mask_dtype=mask_dtype)
             if config.dropout_p:
-                # Held until what reads it is in the stream: then its memory may be used again.
+                # Kept until its reader is queued in the stream: then its memory may be reused.
                 _held, address = self._uploaded(runtime, views["dropout_key"])
                 given, addresses = (*given, "dropout_key"), [*addresses, address]
             steady = Steady(plan, config, given, outputs, of_torch=is_torch(source))
@@ -222,21 +222,21 @@ class FirstCall:
             address = value.address
         if runtime.hip.capture_number(stream):
             raise ConfigError("dropout_p in a captured graph: each replay would drop the same weights")
-        # The driver has read memory that is not pinned when this returns.
+        # The driver has read unpinned memory when this returns.
         runtime.hip.copy_to_device(address, key.ctypes.data, key.nbytes, stream)
         return value, address
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Function:
-    """One of the public functions, as its calls on device tensors are made and kept.
+    """A public function, for making and caching its calls on device tensors.
 
     Attributes:
-        tensors: Names of the arguments that are tensors, q's the first or second.
-        options: Names of all others but the backend; the second one is ``window``.
-        first: Takes tensors and options by name, the backend's name, and views of tensors that have been read already;
-            computes a call of a kind that was not seen before, and returns what `FirstCall.run` does. None where calls
-            are kept as those of another function alone (`keep_without_lse`).
+        tensors: Names of the tensor arguments; q is the first or second.
+        options: Names of all other arguments except the backend; the second one is ``window``.
+        first: Takes tensors and options by name, the backend's name, and views of tensors that were already read;
+          computes the first call of a kind, and returns the result of `FirstCall.run`. None if calls are only
+          cached as those of another function (`keep_without_lse`).
     """
 
     tensors: tuple[str, ...]
@@ -245,7 +245,7 @@ class Function:
 
 
 def checked_by(describe: Callable[[dict[str, Any], dict[str, Any]], DeviceProblem]) -> Callable[..., Kept]:
-    """Return `Function.first` for what checks shadows and options.
+    """Return `Function.first` from a function that checks shadows and options.
 
     Args:
         describe: Returns the config, its arrays as views by buffer name, and the outputs' shapes by buffer name.
@@ -259,32 +259,32 @@ def checked_by(describe: Callable[[dict[str, Any], dict[str, Any]], DeviceProble
 
 
 _KEPT: dict[tuple[Any, ...], Call] = {}
-os.register_at_fork(after_in_child=_KEPT.clear)  # where every first call is refused
+os.register_at_fork(after_in_child=_KEPT.clear)  # every first call in a child is rejected
 
 
 def computed(
     function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], backend: Any = None, *,
     detached: bool = False, only_kept: bool = False,
 ) -> tuple[Any, ...] | None:  # fmt: skip
-    """Compute a call, and return its outputs; None where the first tensor is none of a device and nothing is kept.
+    """Compute a call and return its outputs; None if the first tensor is not on a device and nothing is cached.
 
     Args:
-        function: What is called.
-        tensors: In the order of its names; None for what was not given.
-        options: In the order of its names.
-        backend: As the caller named it.
-        detached: Whether gradients are somebody else's business.
-        only_kept: Whether to return None also for a kind that was not seen before.
+        function: The called function.
+        tensors: Tensors in the order of its names; None if not given.
+        options: Options in the order of its names.
+        backend: The backend's name from the caller.
+        detached: Whether gradients are handled elsewhere.
+        only_kept: Whether to return None also for a new kind of call.
 
     Raises:
-        ConfigError: When they do not describe such a problem, one is no device tensor, or they are on several devices.
+        ConfigError: When they do not describe a problem, one is not a device tensor, or they are on several devices.
         NoBackendError: When the gpu backend cannot compute it.
     """
     addresses: list[int] = []
     read: dict[str, DeviceTensor] = {}
     key, steady = _look_up(function, tensors, options, backend, addresses, read, detached=detached)
     if steady is not None:
-        # Of an address of 0: a tensor of zeros without memory, which torch fills before its kernels see it.
+        # With address 0: a tensor of zeros without memory, which torch fills before its kernels see it.
         return None if only_kept and 0 in addresses else steady.run(addresses, tensors[0])
     of_torch = hasattr(tensors[0], "data_ptr")
     if only_kept or function.first is None or isinstance(tensors[0], np.ndarray):
@@ -301,14 +301,14 @@ def computed(
 def keep(
     function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], backend: Any, call: PlainCall | None
 ) -> None:
-    """Keep what computes calls on arrays of such a kind; nothing for None.
+    """Cache an object that computes this kind of call on arrays; does nothing for None.
 
     Args:
-        function: What was called.
-        tensors: As `computed` takes them.
-        options: As there.
-        backend: As there.
-        call: What computes them.
+        function: The called function.
+        tensors: As in `computed`.
+        options: As in `computed`.
+        backend: As in `computed`.
+        call: The object that computes the calls.
     """
     if call is not None and (key := _look_up(function, tensors, options, backend, [], {})[0]) is not None:
         _keep(key, options, call)
@@ -318,15 +318,15 @@ def keep_as(
     function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], like: tuple[Function, Any, Any],
     change: Callable[[Any], Call], *, detached: bool = False,
 ) -> None:  # fmt: skip
-    """Let calls of a function be those of another that is given the same tensors.
+    """Make calls of a function reuse those of another function with the same tensors.
 
     Args:
-        function: What is called.
-        tensors: As `computed` takes them; of torch.
-        options: As there.
+        function: The called function.
+        tensors: As in `computed`; torch tensors.
+        options: As in `computed`.
         like: The other function, its tensors, which may be arrays over the same memory, and its options.
-        change: Makes of what is kept of the other what computes this one.
-        detached: As `computed` takes it.
+        change: Turns the other function's cached call into this one's.
+        detached: As in `computed`.
     """
     _, call = _look_up(*like, None, [], {})
     if call is not None and (key := _look_up(function, tensors, options, None, [], {}, detached=detached)[0]):
@@ -334,7 +334,7 @@ def keep_as(
 
 
 def _keep(key: Any, options: tuple[Any, ...], call: Call) -> None:
-    """Keep what a call needs, if its key says all of its options that matters."""
+    """Cache a call if its key covers all of its relevant options."""
     if {type(option) for option in options} <= _PLAIN:
         if len(_KEPT) >= _MOST_KEPT:
             _KEPT.clear()
@@ -345,7 +345,7 @@ def _look_up(
     function: Function, tensors: tuple[Any, ...], options: tuple[Any, ...], backend: Any, addresses: list[int],
     read: dict[str, DeviceTensor], *, detached: bool = False,
 ) -> tuple[tuple[Any, ...] | None, Call | None]:  # fmt: skip
-    """Return a call's key, None for one to be looked at as a whole, and what is kept of it; add to the addresses."""
+    """Return a call's key (None if it cannot be cached) and the cached call, and append the addresses."""
     try:
         first = tensors[0]
         is_array, of_torch = first.__class__ is np.ndarray, hasattr(first, "data_ptr")
@@ -370,31 +370,31 @@ def _look_up(
             return None, None
         found = tuple(key)
         call = _KEPT.get(found)
-        if call is not None and not addresses:  # not before: fake tensors, which are never kept, have none
+        if call is not None and not addresses:  # not before: fake tensors, which are never cached, have none
             for tensor in tensors:
                 if tensor is not None:
                     addresses += (tensor.data_ptr(),)
-    except (AttributeError, TypeError, RuntimeError):  # of no plain kind, not hashable, or without strides
+    except (AttributeError, TypeError, RuntimeError):  # not a plain kind, not hashable, or without strides
         return None, None
     return found, call
 
 
 def only_first(tensors: Sequence[Any]) -> bool:
-    """Whether there are no more than the first three: in a host's memory nothing else is kept."""
-    for tensor in tensors[3:]:  # noqa: SIM110 - of a generator each element is one more call
-        if tensor is not None:  # no `in`, nor a count: those compare, and of arrays and tensors that is costly
+    """Return whether only the first three are given: in host memory no other calls are cached."""
+    for tensor in tensors[3:]:  # noqa: SIM110 - a generator costs a call per element
+        if tensor is not None:  # no `in` or count: they compare, which is costly for arrays and tensors
             return False
     return True
 
 
 def _gpu_state() -> tuple[Any, ...]:
-    """Return what decides how the gpu backend computes a problem."""
+    """Return the state that determines how the gpu backend computes a problem."""
     gpu: Any = BACKENDS.peek("gpu")
     return gpu, raw_text(_FLASH) if gpu.flash_choice is None else gpu.flash_choice
 
 
 def _read_arrays(arrays: tuple[Any, ...], key: list[Any], addresses: list[int]) -> bool:
-    """Read what the key has of numpy's arrays q, k and v, and their addresses; False where one is of a subclass."""
+    """Read the key's part for the numpy arrays q, k and v, and their addresses; False if one is a subclass."""
     key += (BACKENDS.state, thread_count())
     for array in arrays[:3]:
         if array.__class__ is not np.ndarray:
@@ -405,7 +405,7 @@ def _read_arrays(arrays: tuple[Any, ...], key: list[Any], addresses: list[int]) 
 
 
 def _read_torch(tensors: tuple[Any, ...], key: list[Any], *, detached: bool) -> bool:
-    """Read what the key has of torch's tensors; False where one may be refused."""
+    """Read the key's part for torch tensors; False if one may be rejected."""
     for tensor in tensors:
         if tensor is None:
             key += _ABSENT
@@ -420,7 +420,7 @@ def _read_others(
     names: tuple[str, ...], tensors: tuple[Any, ...], key: list[Any], addresses: list[int],
     read: dict[str, DeviceTensor],
 ) -> bool:  # fmt: skip
-    """Do the same of others; ``read`` gets views of those that come by DLPack."""
+    """Do the same for other tensors; ``read`` receives views of DLPack tensors."""
     for name, tensor in zip(names, tensors, strict=True):
         if tensor is None:
             key += _ABSENT

@@ -1,4 +1,4 @@
-"""Compilers and what is compiled with them: kernels for a GPU target or for this CPU, cached by content."""
+"""Compilers and their products: kernels for a GPU target or for this CPU, cached by content."""
 
 from rocattn.toolchain.compilers import (
     Compiler,

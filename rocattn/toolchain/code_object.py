@@ -1,7 +1,7 @@
-"""The kernels of an AMD code object, from its metadata note and kernel descriptors.
+"""Read the kernels of an AMD code object from its metadata note and kernel descriptors.
 
-Both are described in LLVM's "User Guide for AMDGPU Backend". Files are untrusted: damage raises a
-`ToolchainError`, and time and memory are bounded whatever a file claims.
+LLVM's "User Guide for AMDGPU Backend" describes both. Files are untrusted: damage raises a `ToolchainError`, and time
+and memory are bounded whatever a file contains.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TRIPLE = re.compile(r"amdg(?:cn|pu[0-9a-z.]*)-amd-amdhsa-[a-z]*-(gfx.+)")
 
 @dataclass(frozen=True, slots=True)
 class KernelArg:
-    """One kernel argument: where it lies in the argument block.
+    """A kernel argument and its place in the argument block.
 
     Attributes:
         name: The parameter's name; empty if the compiler did not keep it.
@@ -67,24 +67,24 @@ class KernelArg:
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """One kernel of a code object.
+    """A kernel of a code object.
 
     Attributes:
         symbol: The function's name.
         wave_size: Lanes of a wave.
-        block: The largest block it may be launched with, in threads.
-        required_block: The only one; 0 if there are others.
-        vgprs, agprs, sgprs: Registers of a wave; on gfx90a and later ``vgprs`` counts the AGPRs, too.
-        vgpr_spills, sgpr_spills: Registers kept in memory for want of room.
+        block: The largest block size, in threads.
+        required_block: The only allowed block size; 0 if there are others.
+        vgprs, agprs, sgprs: Registers of a wave; on gfx90a and later ``vgprs`` includes the AGPRs.
+        vgpr_spills, sgpr_spills: Registers spilled to memory.
         lds_bytes: LDS that the kernel declares.
-        scratch_bytes: Private memory of a lane.
+        scratch_bytes: Private memory per lane.
         kernarg_bytes: Size of the argument block.
         args: Its arguments, by offset.
-        wants: What its descriptor asks for beside arguments, block ids and thread ids: "dispatch pointer", ….
+        wants: Inputs requested by its descriptor other than arguments, block ids and thread ids: "dispatch pointer", ….
         descriptor: Its kernel descriptor, with the registers that a launch allocates; None if the file has none.
-        code_bytes: Size of its function's machine code; 0 if its symbol does not say.
-        unknown: Names of attributes that the file does not say. They are 0 or empty; ``vgprs`` and ``sgprs`` are
-            rounded up if a descriptor has them.
+        code_bytes: Size of its function's machine code; 0 if its symbol does not state it.
+        unknown: Names of attributes that the file does not state. They are 0 or empty; ``vgprs`` and ``sgprs`` are
+          rounded up if they come from a descriptor.
     """
 
     symbol: str
@@ -107,7 +107,7 @@ class KernelInfo:
 
 
 def is_code_object(data: bytes) -> bool:
-    """Whether bytes are an AMD GPU's ELF file (a library for this CPU is none)."""
+    """Return whether bytes are an AMD GPU's ELF file, unlike a library for this CPU."""
     return is_elf(data) and int.from_bytes(data[18:20], "little") == AMDGPU
 
 
@@ -115,7 +115,7 @@ def read_elf(data: bytes) -> Elf:
     """Return a code object's ELF file.
 
     Raises:
-        ToolchainError: When the bytes are no code object, or are damaged.
+        ToolchainError: When the bytes are not a code object, or are damaged.
     """
     if not is_code_object(data):
         raise ToolchainError("this is no AMD GPU code object: its ELF header says otherwise")
@@ -126,7 +126,7 @@ def read_metadata(data: bytes) -> dict[str, Any]:
     """Return the metadata note of a code object.
 
     Raises:
-        ToolchainError: When the bytes are no code object, or it has no note.
+        ToolchainError: When the bytes are not a code object, or it has no note.
     """
     metadata = metadata_of(read_elf(data))
     if metadata is None:
@@ -135,10 +135,10 @@ def read_metadata(data: bytes) -> dict[str, Any]:
 
 
 def kernels_of(data: bytes) -> tuple[KernelInfo, ...]:
-    """Return what a code object's metadata says of each of its kernels.
+    """Return each kernel's facts from a code object's metadata.
 
     Raises:
-        ToolchainError: As `read_metadata`, and when the metadata leaves out what a launch depends on.
+        ToolchainError: As in `read_metadata`, and when the metadata lacks facts that a launch depends on.
     """
     elf = read_elf(data)
     metadata = read_metadata(data)
@@ -154,7 +154,7 @@ def kernels_of(data: bytes) -> tuple[KernelInfo, ...]:
 
 
 def metadata_of(elf: Elf) -> dict[str, Any] | None:
-    """Return the decoded metadata note; None if there is none (version 2 has another, which is not read).
+    """Return the decoded metadata note, or None (version 2 has a different note, which is not read).
 
     Raises:
         ToolchainError: When it is damaged.
@@ -171,16 +171,16 @@ def metadata_of(elf: Elf) -> dict[str, Any] | None:
 
 
 def code_object_version(elf: Elf) -> int:
-    """Return the version of the code-object format, 2 to 6 at this time; 0 for another runtime's."""
+    """Return the version of the code-object format, currently 2 to 6; 0 for another runtime's."""
     return elf.abi_version + 2 if elf.os_abi == _OS_HSA else 0
 
 
 def target_of_flags(elf: Elf) -> str:
-    """Return the target of an ELF header: "gfx90a:sramecc+:xnack-"; "" if its processor is not known here."""
+    """Return the target of an ELF header: "gfx90a:sramecc+:xnack-"; "" for an unknown processor."""
     processor = _MACHINES.get(elf.flags & 0xFF, "")
     if not processor or code_object_version(elf) < 3:
         return processor
-    if code_object_version(elf) == 3:  # one bit a feature: on, or off or not there
+    if code_object_version(elf) == 3:  # one bit per feature: on, or either off or unsupported
         settings = [("sramecc", 3 * (elf.flags >> 9 & 1)), ("xnack", 3 * (elf.flags >> 8 & 1))]
     else:
         settings = [("sramecc", elf.flags >> 10 & 3), ("xnack", elf.flags >> 8 & 3)]
@@ -188,19 +188,19 @@ def target_of_flags(elf: Elf) -> str:
 
 
 def target_of_triple(text: str) -> str:
-    """Return the target of "amdgcn-amd-amdhsa--gfx90a:xnack-"; "" if it is another triple."""
+    """Return the target of "amdgcn-amd-amdhsa--gfx90a:xnack-"; "" for any other triple."""
     match = _TRIPLE.fullmatch(text)
     return match[1] if match else ""
 
 
 def target_of(elf: Elf, metadata: dict[str, Any] | None) -> str:
-    """Return the target with features: of the ELF header, else (a processor unknown here) of the metadata; or ""."""
+    """Return the target with features from the ELF header, or, for an unknown processor, from the metadata; or ""."""
     named = metadata.get("amdhsa.target", "") if metadata else ""
     return target_of_flags(elf) or (target_of_triple(named) if isinstance(named, str) else "")
 
 
 def kernel_entries(metadata: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the metadata's entries of kernels; each is a map with a printable name.
+    """Return the metadata's kernel entries; each is a map with a printable name.
 
     Raises:
         ToolchainError: When one is not.
@@ -227,7 +227,7 @@ def descriptors_of(elf: Elf, processor: str) -> dict[str, KernelDescriptor]:
     """Return each kernel descriptor by its symbol ("<kernel>.kd"; in version 2 the kernel's own).
 
     Raises:
-        ToolchainError: When a symbol does not lie within the file.
+        ToolchainError: When a symbol is not within the file.
     """
     old = code_object_version(elf) == 2
     names = [
@@ -245,10 +245,10 @@ def descriptors_of(elf: Elf, processor: str) -> dict[str, KernelDescriptor]:
 def kernel_of_metadata(
     entry: dict[str, Any], descriptor: KernelDescriptor | None, function: Symbol | None
 ) -> KernelInfo:
-    """Return what a metadata entry says of a kernel; its descriptor and its symbol fill in what it leaves out.
+    """Return a kernel's facts from a metadata entry; descriptor and symbol supply missing ones.
 
     Raises:
-        ToolchainError: When a value is of another type than it must be, or absurd.
+        ToolchainError: When a value has the wrong type or is implausible.
     """
     unknown: list[str] = []
 
@@ -287,18 +287,18 @@ def kernel_of_metadata(
 def kernel_of_descriptor(
     symbol: str, descriptor: KernelDescriptor, processor: str, function: Symbol | None
 ) -> KernelInfo:
-    """Return what a descriptor alone says of a kernel.
+    """Return a kernel's facts from its descriptor only.
 
     Args:
         symbol: The kernel's name.
         descriptor: Its descriptor.
-        processor: What it is for; of one that is not known here the registers cannot be decoded.
-        function: The symbol of its code, if there is one.
+        processor: Its processor; the registers cannot be decoded for an unknown one.
+        function: The symbol of its code, if any.
     """
     unknown = ["block", "agprs", "vgpr_spills", "sgpr_spills", "args"]
     vgprs, sgprs, wave_size = descriptor.vgprs, descriptor.sgprs, descriptor.wave_size
     code_bytes = function.bytes if function else 0
-    if descriptor.exact:  # this kind lies before the code, and the symbol's size counts it, too
+    if descriptor.exact:  # this kind precedes the code and is included in the symbol's size
         code_bytes = max(code_bytes - OLD_DESCRIPTOR_BYTES, 0)
     else:
         unknown += _ROUNDED_UP
@@ -314,7 +314,7 @@ def kernel_of_descriptor(
 
 
 def _agprs(entry: dict[str, Any], descriptor: KernelDescriptor | None) -> int:
-    """Return the AGPRs where the metadata leaves them out: those of all its registers that are behind the offset."""
+    """Return the AGPRs if the metadata lacks them: the registers from the accumulation offset on."""
     if descriptor is None or not descriptor.accum_offset:
         return 0
     return max(_number(entry.get(".vgpr_count", 0), ".vgpr_count", entry) - descriptor.accum_offset, 0)

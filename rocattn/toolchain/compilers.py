@@ -1,7 +1,7 @@
-"""Finding compilers: the one named by ROCATTN_COMPILER, the pinned one, ROCm's, a clang on PATH, and gcc for the CPU.
+"""Find compilers: the one named by ROCATTN_COMPILER, the pinned one, ROCm's, a clang on PATH, and gcc for the CPU.
 
-Looking for a compiler for this CPU starts each candidate once (its version is part of every cache key); only GPU
-kernels make it list its targets, too.
+The search for a CPU compiler starts each candidate once (its version is part of every cache key); only GPU kernels
+also need its list of targets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VARIABLE = "ROCATTN_COMPILER"
 PINNED = "ziglang"
 MIN_CLANG, MIN_GCC = 17, 12
 _PROBE_TIMEOUT_S = 60.0
-# These make a compiler read or record things that the cache key does not know of.
+# These make a compiler read or record things that are not part of the cache key.
 _UNHERMETIC = {"CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CCC_OVERRIDE_OPTIONS", "CLANG_CONFIG_FILE_USER_DIR"}
 
 
@@ -38,12 +38,12 @@ class Compiler:
 
     Attributes:
         kind: "ziglang" (the pinned one), "rocm", "clang" or "gcc".
-        argv: How to start the compiler driver; empty if there is none.
-        linker: How to start its ld.lld; empty if there is none.
-        version: The driver's own version line, which for ROCm names the exact revision.
-        targets: GPU architectures it knows ("gfx942", …).
-        reason: Why GPU kernels cannot be compiled with it; empty if they can.
-        host_reason: Why code for this CPU cannot; empty if it can.
+        argv: Command of the compiler driver; empty if there is none.
+        linker: Command of its ld.lld; empty if there is none.
+        version: The driver's version line, which for ROCm names the exact revision.
+        targets: Supported GPU architectures ("gfx942", …).
+        reason: Why it cannot compile GPU kernels; empty if it can.
+        host_reason: Why it cannot compile for this CPU; empty if it can.
         given: Whether ``ROCATTN_COMPILER`` names it.
     """
 
@@ -58,13 +58,13 @@ class Compiler:
 
     @property
     def usable(self) -> bool:
-        """Whether GPU kernels can be compiled with it."""
+        """Whether it can compile GPU kernels."""
         return not self.reason
 
 
 def find_compilers() -> list[Compiler]:
     """Return all candidate compilers in order of preference, with their GPU targets."""
-    from concurrent.futures import ThreadPoolExecutor  # not where one compiler is enough: 5 ms
+    from concurrent.futures import ThreadPoolExecutor  # takes 5 ms: not needed if one compiler is enough
 
     with ThreadPoolExecutor() as pool:
         return list(pool.map(_with_targets, _candidates()))
@@ -72,7 +72,7 @@ def find_compilers() -> list[Compiler]:
 
 @functools.cache
 def choose_compiler() -> Compiler:
-    """Return the first compiler for GPU kernels; asked once a process.
+    """Return the first compiler for GPU kernels; searched once per process.
 
     Raises:
         ToolchainError: When there is none; the message gives each one's reason.
@@ -93,7 +93,7 @@ def choose_compiler() -> Compiler:
 
 @functools.cache
 def choose_host_compiler() -> Compiler:
-    """Return the first compiler for this CPU; asked once a process.
+    """Return the first compiler for this CPU; searched once per process.
 
     Raises:
         ToolchainError: When there is none.
@@ -122,9 +122,9 @@ def run_step(command: Sequence[str], source: Path, target: str) -> str:
     """Run one command of a compilation in the source's folder and return its diagnostics.
 
     Args:
-        command: What to run.
-        source: What is compiled.
-        target: What for, in the words of an error's text.
+        command: The command.
+        source: The source file.
+        target: The target, as named in errors.
 
     Raises:
         ToolchainError: When it fails; with the compiler's first error line.
@@ -141,11 +141,11 @@ def run_step(command: Sequence[str], source: Path, target: str) -> str:
 
 @functools.cache
 def _ended_with_us() -> tuple[str, ...]:
-    """Return what to start a compilation with, so that it ends if this process is killed; nothing if nothing can.
+    """Return a command prefix that ends a compilation if this process is killed, or nothing if unavailable.
 
-    Python could do it between fork and exec, which is not safe beside threads, and copies the tables of all our pages.
+    Python could do it between fork and exec, which is unsafe with threads and copies all our page tables.
     """
-    program = shutil.which("setpriv")  # of util-linux; from 2.33 on it knows the signal
+    program = shutil.which("setpriv")  # from util-linux; supports the signal since 2.33
     if program is None:
         return ()
     words = (program, "--pdeathsig", "KILL")
@@ -157,7 +157,7 @@ def _ended_with_us() -> tuple[str, ...]:
 
 
 def _candidates() -> Iterator[Compiler]:
-    """Look at one compiler after the other, in the order of choice; nobody's targets are asked for."""
+    """Examine the compilers in order of preference, without querying their targets."""
     yield from _given()
     yield pinned_compiler()
     yield _rocm()
@@ -166,7 +166,7 @@ def _candidates() -> Iterator[Compiler]:
 
 
 def _given() -> Iterator[Compiler]:
-    """Look at the compiler of ``ROCATTN_COMPILER``: any command line of one, ziglang's in any of its forms."""
+    """Examine the compiler in ``ROCATTN_COMPILER``: any compiler command, or any form of ziglang."""
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
         return
@@ -191,7 +191,7 @@ def _given() -> Iterator[Compiler]:
 
 
 def _check_given(compiler: Compiler) -> None:
-    """Refuse to go on to another compiler than the one that was asked for, unless it is for another purpose."""
+    """Raise rather than use a compiler other than the requested one, unless that is for another purpose."""
     if compiler.given and compiler.host_reason:
         raise SettingError(
             f"{VARIABLE} does not name a working compiler: {compiler.host_reason}; correct it, or unset it"
@@ -199,7 +199,7 @@ def _check_given(compiler: Compiler) -> None:
 
 
 def pinned_compiler() -> Compiler:
-    """Look at clang of the PyPI package ``ziglang``, started directly: its ``python -m`` only execs the same file."""
+    """Examine clang in the PyPI package ``ziglang``, started directly: its ``python -m`` only execs the same file."""
     spec = find_spec(PINNED)
     if spec is None or not spec.submodule_search_locations:
         return _unusable(PINNED, f"not installed: {install_command(PINNED)}")
@@ -207,7 +207,7 @@ def pinned_compiler() -> Compiler:
 
 
 def _zig(home: Path) -> Compiler:
-    """Look at the clang inside a zig; its release is that of the package around it."""
+    """Examine the clang inside zig; its release is that of the enclosing package."""
     zig = str(home / "zig")
     packages = sorted(path.name[: -len(".dist-info")] for path in home.parent.glob("ziglang-*.dist-info"))
     release = packages[0].partition("-")[2] if len(packages) == 1 else "unknown"
@@ -215,7 +215,7 @@ def _zig(home: Path) -> Compiler:
 
 
 def _rocm() -> Compiler:
-    """Look at ROCm's own clang; hipcc is only a wrapper around it that adds options of its own."""
+    """Examine ROCm's clang; hipcc is only a wrapper that adds options."""
     root = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
     for folder in ("lib/llvm/bin", "llvm/bin", "bin"):
         for name in ("amdclang++", "clang++"):
@@ -230,7 +230,7 @@ def _rocm() -> Compiler:
 
 
 def _clangs() -> Iterator[Compiler]:
-    """Look at each clang on PATH, unversioned names first, then the newest."""
+    """Examine each clang on PATH, unversioned names first, then the newest."""
     names = ("clang++", "clang", *(f"clang-{major}" for major in range(40, MIN_CLANG - 1, -1)))
     drivers = list(_on_path(names))
     for driver in drivers:
@@ -240,7 +240,7 @@ def _clangs() -> Iterator[Compiler]:
 
 
 def _gccs() -> Iterator[Compiler]:
-    """Look at each g++ on PATH: for this CPU only."""
+    """Examine each g++ on PATH, only for this CPU."""
     drivers = list(_on_path(("g++", *(f"g++-{major}" for major in range(30, MIN_GCC - 1, -1)))))
     for driver in drivers:
         yield _identified("gcc", (driver,), ())
@@ -259,7 +259,7 @@ def _on_path(names: Sequence[str]) -> Iterator[str]:
 
 
 def _linker_of(driver: str) -> tuple[str, ...]:
-    """Return the ld.lld next to a clang, else that of its version, else any on PATH."""
+    """Return the ld.lld next to a clang, or else one of its version, or else any on PATH."""
     real = os.path.realpath(driver)
     suffix = re.search(r"-\d+$", real)
     beside = Path(real).parent / "ld.lld"
@@ -275,7 +275,7 @@ def _unusable(
 
 
 def _identified(kind: str, argv: tuple[str, ...], linker: tuple[str, ...], suffix: str = "") -> Compiler:
-    """Ask a compiler for its version; without a ``kind``, derive that from the answer."""
+    """Query a compiler's version; without a ``kind``, derive it from the answer."""
     try:
         banner = _ask([*argv, "--version"])
     except ToolchainError as error:
@@ -298,7 +298,7 @@ def _identified(kind: str, argv: tuple[str, ...], linker: tuple[str, ...], suffi
 
 
 def _with_targets(compiler: Compiler) -> Compiler:
-    """Ask a clang for its AMDGPU targets, and its linker whether it is there."""
+    """Query a clang's AMDGPU targets, and check that its linker exists."""
     if compiler.reason:
         return compiler
     if compiler.kind == "gcc":
@@ -320,7 +320,7 @@ def _environment() -> dict[str, str]:
 
 
 def _ask(argv: Sequence[str]) -> str:
-    """Return what a compiler prints, or raise ToolchainError with the reason it does not work."""
+    """Return a compiler's output, or raise ToolchainError with the reason why it does not work."""
     try:
         done = subprocess.run(
             argv, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -1,9 +1,9 @@
-"""Where the library of CPU kernels comes from: the user names it, the wheel carries it, or it is compiled on first use.
+"""Locate the CPU kernel library: named by the user, contained in the wheel, or compiled on first use.
 
-It has what queues the kernels of a GPU's plan (launch.cpp), too, which is compiled alone where no wheel carries it.
+It also contains launch.cpp, which queues a GPU plan's kernels and is compiled separately without a wheel.
 
-A wheel made for others (`python3 dev.py wheel`) holds the kernels for every target of `WHEEL_TARGETS`, compiled with
-the pinned compiler. An editable install and a plain `pip install .` hold none.
+A wheel for distribution (`python3 dev.py wheel`) contains the kernels for every target in `WHEEL_TARGETS`, compiled
+with the pinned compiler. An editable install and a plain `pip install .` contain none.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _OPENED = itertools.count()
 
 
 class CpuLibrary(msgspec.Struct, frozen=True):
-    """The library that this process uses, or would.
+    """The library that this process uses or would use.
 
     Attributes:
-        maker: The kind of the compiler that makes or made it ("ziglang", "gcc", …), or the variable that names it.
-        compiler: The version line of that compiler; "" where nobody knows it.
-        isa: The instruction set it is for, a key of `ISA_OPTIONS`; "" where nobody knows it.
-        path: The file, which is named or came with the wheel; None where it is compiled on first use.
+        maker: The kind of compiler that makes or made it ("ziglang", "gcc", …), or the variable that names it.
+        compiler: The version line of that compiler; "" if unknown.
+        isa: Its instruction set, a key of `ISA_OPTIONS`; "" if unknown.
+        path: The file, if named or from the wheel; None if it is compiled on first use.
     """
 
     maker: str
@@ -58,7 +58,7 @@ class CpuLibrary(msgspec.Struct, frozen=True):
 
 
 class _Index(msgspec.Struct):
-    """What a wheel says of its libraries: their compiler, the hash of the sources, and each file's target."""
+    """A wheel's record of its libraries: compiler, hash of the sources, and each file's target."""
 
     compiler: str
     sources: str
@@ -66,13 +66,13 @@ class _Index(msgspec.Struct):
 
 
 def choose_cpu_library() -> CpuLibrary:
-    """Choose the library: what ``ROCATTN_CPU_LIBRARY`` names, the wheel's, or one by ``ROCATTN_COMPILER`` or another.
+    """Choose the library: ``ROCATTN_CPU_LIBRARY``, the wheel's, or one for ``ROCATTN_COMPILER`` or another compiler.
 
     Raises:
-        ToolchainError: When none is there and no compiler.
+        ToolchainError: When there is neither a library nor a compiler.
         SettingError: When a variable names no file, no working compiler, or an instruction set that this CPU lacks.
     """
-    if given := os.environ.get(GIVEN):  # one built by other means: with sanitizers, say
+    if given := os.environ.get(GIVEN):  # built by other means, for example with sanitizers
         if not Path(given).is_file():
             raise SettingError(f"{GIVEN} is {given!r}: there is no such file; build the CPU kernels, or unset it")
         return CpuLibrary(GIVEN, "", "", Path(given))
@@ -85,7 +85,7 @@ def choose_cpu_library() -> CpuLibrary:
 
 
 def read_library(library: CpuLibrary) -> bytes:
-    """Return the shared object of a library that the wheel carries or that is compiled, or taken from the cache.
+    """Return a library's shared object from the wheel, the cache or a compilation.
 
     Raises:
         ToolchainError: When it cannot be read, or does not compile.
@@ -94,10 +94,10 @@ def read_library(library: CpuLibrary) -> bytes:
 
 
 def read_launcher() -> bytes:
-    """Return a shared object for any CPU of this kind that queues the kernels of a GPU's plan.
+    """Return a shared object, for any CPU of this kind, that queues a GPU plan's kernels.
 
     Raises:
-        ToolchainError: When the wheel carries none, and there is no compiler.
+        ToolchainError: When the wheel contains none and there is no compiler.
     """
     target = Target(platform.machine(), "portable", ())
     index = None if os.environ.get(VARIABLE, "").strip() else _carried()
@@ -107,7 +107,7 @@ def read_launcher() -> bytes:
 
 
 def open_library(data: bytes) -> ctypes.CDLL:
-    """Open a shared object held in memory; a folder that is read-only or mounted noexec does not matter then.
+    """Open a shared object in memory, which works even if folders are read-only or mounted noexec.
 
     Raises:
         ToolchainError: When it cannot be opened.
@@ -122,7 +122,7 @@ def open_library(data: bytes) -> ctypes.CDLL:
                 file.write(data)
             # The loader knows libraries by path: each has its own, and none is in /proc/self as the stand-in's kernels.
             return ctypes.CDLL(f"/proc/{os.getpid()}/fd/{'./' * next(_OPENED)}{descriptor}")
-        except OSError as error:  # a kernel that forbids executable memory files
+        except OSError as error:  # the kernel forbids executable memory files
             _LOG.debug("cannot open the library from memory: %s", error)
         finally:
             os.close(descriptor)
@@ -155,8 +155,8 @@ def write_libraries(folder: Path, names: Iterable[str]) -> None:
     """Compile libraries for a wheel, or take them from the cache.
 
     Args:
-        folder: Where they and their index go.
-        names: Of `WHEEL_TARGETS`.
+        folder: The folder for the libraries and their index.
+        names: Names in `WHEEL_TARGETS`.
 
     Raises:
         ToolchainError: When a name is unknown, or there is no pinned compiler.
@@ -178,7 +178,7 @@ def _sources() -> list[Path]:
 
 
 def _sources_key() -> str:
-    """Return the hash of all that is compiled: who edits an installed source gets what it says."""
+    """Return the hash of all compiled sources, so that edits of installed sources take effect."""
     parts: list[str | bytes] = []
     for path in sorted((kernel_root() / "cpu").iterdir()):
         parts += [path.name, path.read_bytes()]
@@ -191,7 +191,7 @@ def _folder() -> Path:
 
 @functools.cache
 def _carried() -> _Index | None:
-    """Return what the wheel carries for the sources that are installed; asked once a process."""
+    """Return the wheel's libraries for the installed sources; read once per process."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -202,6 +202,6 @@ def _carried() -> _Index | None:
 
 
 def _fitting(index: _Index, wanted: Target) -> str:
-    """Return the file for a target, or one that differs in tuning only; "" if there is none."""
+    """Return the file for a target, or one that differs only in tuning, or ""."""
     able = [name for name, target in index.files.items() if target[:2] == wanted[:2]]
     return next((name for name in able if index.files[name] == wanted), able[0] if able else "")

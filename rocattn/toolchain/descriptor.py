@@ -1,6 +1,6 @@
-"""Kernel descriptors: what the packet processor reads to launch a kernel (LLVM, "User Guide for AMDGPU Backend").
+"""Kernel descriptors, which the packet processor reads to launch a kernel (LLVM, "User Guide for AMDGPU Backend").
 
-A descriptor has the registers in granules, so it says what is allocated, not what the code uses.
+A descriptor encodes registers in granules, so it states the allocation, not the code's usage.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ DESCRIPTOR_BYTES, OLD_DESCRIPTOR_BYTES = 64, 256
 _UNIFIED_FILE = re.compile(r"gfx90a|gfx94|gfx95|gfx9-4")  # VGPRs and AGPRs share one file
 _THOUSAND_VGPRS = re.compile(r"gfx125|gfx12-5")
 _SGPR_GRANULE = 8
-# Bits of the properties: registers that a launch must fill with more than grid, block and arguments give.
+# Property bits: registers that a launch must fill with data other than grid, block and arguments.
 _WANTED = {1: "dispatch pointer", 2: "queue pointer", 4: "dispatch id"}
 _WAVE32, _DYNAMIC_STACK = 10, 11
 _LOG_WAVE32 = 5
@@ -21,20 +21,20 @@ _LOG_WAVE32 = 5
 
 @dataclass(frozen=True, slots=True)
 class KernelDescriptor:
-    """One kernel descriptor.
+    """A kernel descriptor.
 
     Attributes:
         wave_size: Lanes of a wave.
-        vgprs: Vector registers as encoded: a multiple of the encoding's granule, AGPRs included where both share a
-            file (gfx90a, gfx94x, gfx950).
-        sgprs: Scalar registers as encoded, with those for VCC and the like; 0 where none are encoded (gfx10 and later).
-        accum_offset: The first AGPR's place in the shared file; 0 where there is none.
+        vgprs: Encoded vector registers: a multiple of the encoding's granule, including AGPRs if both share a
+          file (gfx90a, gfx94x, gfx950).
+        sgprs: Encoded scalar registers, including those for VCC and the like; 0 if none are encoded (gfx10 and later).
+        accum_offset: The first AGPR's index in the shared file; 0 if there is none.
         lds_bytes, scratch_bytes, kernarg_bytes: As in the metadata.
-        wgp_mode: Whether a block may spread over both CUs of a WGP; None where there is no choice (gfx9, gfx125x).
+        wgp_mode: Whether a block may use both CUs of a WGP; None if there is no choice (gfx9, gfx125x).
         dynamic_stack: Whether the scratch size is only a lower bound.
-        wants: What a launch must bring beside arguments, block ids and thread ids: "dispatch pointer", ….
-        entry: Where the code begins, in bytes from the descriptor.
-        exact: Whether the registers are what the code uses (version 2), not what is allocated.
+        wants: Inputs of a launch other than arguments, block ids and thread ids: "dispatch pointer", ….
+        entry: Start of the code, in bytes from the descriptor.
+        exact: Whether the registers are the code's usage (version 2), not the allocation.
     """
 
     wave_size: int
@@ -52,20 +52,20 @@ class KernelDescriptor:
 
 
 def has_unified_registers(processor: str) -> bool:
-    """Whether a processor's VGPRs and AGPRs share one file."""
+    """Return whether a processor's VGPRs and AGPRs share one register file."""
     return bool(_UNIFIED_FILE.match(processor))
 
 
 def gfx_major(processor: str) -> int:
-    """Return 9 of "gfx90a" and "gfx9-4-generic", 11 of "gfx1100"; 0 if the name is no processor's."""
+    """Return 9 for "gfx90a" and "gfx9-4-generic", 11 for "gfx1100"; 0 if the name is not a processor."""
     match = re.match(r"gfx(?:(\d+)-(?:\d+-)?generic|(\d+)[0-9a-f]{2}$)", processor)
     return int(match[1] or match[2]) if match else 0
 
 
 def vgpr_encoding_granule(processor: str, wave_size: int) -> int:
-    """Return how many registers one step of a descriptor's VGPR count means.
+    """Return the number of registers per step of a descriptor's VGPR count.
 
-    LLVM's ``getVGPREncodingGranule``; what the hardware allocates has its own, larger granule.
+    This is LLVM's ``getVGPREncodingGranule``; the hardware's allocation granule is larger.
     """
     if has_unified_registers(processor):
         return 8
@@ -79,7 +79,7 @@ def read_descriptor(data: bytes, processor: str) -> KernelDescriptor:
 
     Args:
         data: Its 64 bytes.
-        processor: What it is for: the meaning of some fields depends on it.
+        processor: Its processor, which affects the meaning of some fields.
     """
     lds, scratch, kernarg = struct.unpack_from("<III", data, 0)
     (entry,) = struct.unpack_from("<q", data, 16)
@@ -105,7 +105,7 @@ def read_descriptor(data: bytes, processor: str) -> KernelDescriptor:
 def read_old_descriptor(data: bytes) -> KernelDescriptor:
     """Decode an ``amd_kernel_code_t``, the 256 bytes before a kernel's code in code objects of version 2.
 
-    It has exact register counts. Nothing of gfx90a or later was ever made in this version.
+    It has exact register counts. This version never existed for gfx90a or later.
     """
     (entry,) = struct.unpack_from("<q", data, 16)
     (rsrc1,) = struct.unpack_from("<I", data, 48)

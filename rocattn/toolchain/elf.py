@@ -1,4 +1,4 @@
-"""Read the parts of a 64-bit little-endian ELF file that code objects need; every offset and size is checked."""
+"""Read the parts of a 64-bit little-endian ELF file needed for code objects; every offset and size is checked."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SHN_FIRST_RESERVED = 0xFF00
 
 
 def is_elf(data: bytes) -> bool:
-    """Whether bytes begin as a 64-bit little-endian ELF file with a whole header."""
+    """Return whether bytes begin with the complete header of a 64-bit little-endian ELF file."""
     return data[:6] == _MAGIC and len(data) >= _HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A line of the section table; offset and bytes say where its content lies in the file."""
+    """An entry of the section table; offset and bytes locate its content in the file."""
 
     index: int
     name: int
@@ -36,7 +36,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A line of a symbol table, of something that the file defines; ``bytes`` is 0 if it says nothing sensible."""
+    """A symbol-table entry for something the file defines; ``bytes`` is 0 if its size is not plausible."""
 
     name: str
     type: int
@@ -51,8 +51,8 @@ class Elf:
 
     Attributes:
         data: The file.
-        type, machine, flags: As in its header.
-        os_abi, abi_version: As in its identification.
+        type, machine, flags: From its header.
+        os_abi, abi_version: From its identification.
         sections: Its section table.
     """
 
@@ -70,7 +70,7 @@ class Elf:
         """Read the header and the section table.
 
         Raises:
-            ToolchainError: When the bytes are no such file, or the table does not lie within it.
+            ToolchainError: When the bytes are not such a file, or the table is not within it.
         """
         if not is_elf(data):
             raise ToolchainError("this is no 64-bit little-endian ELF file, or it is cut short")
@@ -80,7 +80,7 @@ class Elf:
         size, count, names = struct.unpack_from("<HHH", data, 58)
         if table and size != _SECTION_BYTES:
             raise _damaged(f"its section headers have {size} bytes, not {_SECTION_BYTES}")
-        if table and not count:  # more sections than the header's field can say: the first one's size says it
+        if table and not count:  # more sections than the header's field can state: the first one's size has the number
             _check(data, table, _SECTION_BYTES, "the section table")
             (count,) = struct.unpack_from("<Q", data, table + 32)
         if table:
@@ -105,7 +105,7 @@ class Elf:
         return self.data[section.offset : section.offset + section.bytes]
 
     def named(self, name: str) -> tuple[Section, ...]:
-        """Return the sections of a name.
+        """Return the sections with a name.
 
         Raises:
             ToolchainError: When the names do not lie within the file.
@@ -117,7 +117,7 @@ class Elf:
 
     @cached_property
     def notes(self) -> tuple[tuple[bytes, int, bytes], ...]:
-        """Its notes: owner, type and content of each.
+        """Its notes: owner, type and content.
 
         Raises:
             ToolchainError: When one does not lie within its section.
@@ -136,7 +136,7 @@ class Elf:
 
     @cached_property
     def symbols(self) -> dict[str, Symbol]:
-        """Its named symbols that it defines itself; those of the dynamic table before others of the name.
+        """Its named, defined symbols; those of the dynamic table before others with the same name.
 
         Raises:
             ToolchainError: When a table or a name does not lie within the file.
@@ -155,7 +155,7 @@ class Elf:
                 if end < 0:
                     raise _damaged(f"a name of symbol table {table.index} has no end")
                 spent += end - name
-                if spent > 4 * len(self.data):  # else many symbols that share one long name take forever
+                if spent > 4 * len(self.data):  # otherwise many symbols sharing one long name would take too long
                     raise _damaged("its symbols' names are longer than the file")
                 text = names[name:end].decode(errors="backslashreplace")
                 symbols[text] = Symbol(text, info & 0xF, section, value, size if size <= len(self.data) else 0)
@@ -175,7 +175,7 @@ class Elf:
         return self.data[section.offset + start : section.offset + start + size]
 
     def _of_type(self, kind: int) -> list[Section]:
-        """Return the sections of a type, checked to be no more than the file: hostile ones overlap to cost time."""
+        """Return the sections of a type, checked not to exceed the file in total: hostile ones overlap."""
         sections = [section for section in self.sections if section.type == kind]
         if sum(section.bytes for section in sections) > len(self.data):
             raise _damaged("its sections are larger than the file")
@@ -183,7 +183,7 @@ class Elf:
 
 
 def shown(name: str, limit: int = 200) -> str:
-    """Return a name from a file as it may stand in a line of text: printable, and not too long."""
+    """Return a name from a file in a form suitable for a line of text: printable, and not too long."""
     text = name if name.isprintable() else name.encode("unicode_escape").decode()
     return text if len(text) <= limit else f"{text[:limit]}…"
 

@@ -1,8 +1,8 @@
-"""Turning a kernel into a code object for a GPU, the same bytes for the same source every time.
+"""Compile a kernel to a code object for a GPU, reproducibly: the same source gives the same bytes.
 
-A kernel is compiled in three steps (assembly, object, linked code object) rather than one, because the assembly is
-wanted too and because the steps need no offload bundler and no ROCm. The build sees nothing but the source's folder
-and the include folder (``-nostdinc``), so hashing those files identifies the result.
+A kernel is compiled in three steps (assembly, object, linked code object) because the assembly is also needed, and
+because the steps need neither an offload bundler nor ROCm. The build sees only the source's folder and the include
+folder (``-nostdinc``), so hashing those files identifies the result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HIP_OPTIONS = (
     *("-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc"),
     *("-nostdinc", "-nostdinc++", "--no-default-config"),
     *("-std=c++20", "-O3", "-Wall", "-Wextra"),
-    "-fno-discard-value-names",  # the metadata names the kernel's arguments then
+    "-fno-discard-value-names",  # keeps the names of the kernel's arguments in the metadata
     *("-fuse-cuid=none", "-ffile-compilation-dir=."),  # the default unit id hashes the source's absolute path
 )
 
@@ -41,11 +41,11 @@ class CodeObject:
     """A compiled kernel file.
 
     Attributes:
-        data: The HSA code object (ELF), as ``hipModuleLoadData`` takes it.
+        data: The HSA code object (ELF) for ``hipModuleLoadData``.
         assembly: Its assembly text.
         arch: The target it was compiled for.
-        compiler: What compiled it.
-        key: Hash of the source, its headers, the options and the compiler: equal keys, equal bytes.
+        compiler: The compiler.
+        key: Hash of the source, its headers, the options and the compiler: equal keys mean equal bytes.
     """
 
     data: bytes
@@ -67,16 +67,16 @@ def compile_hip(
     """Compile one kernel file for one GPU architecture, or take it from the cache.
 
     Args:
-        source: A ``.hip`` file; a relative path is taken below `kernel_root`.
+        source: A ``.hip`` file; relative paths are below `kernel_root`.
         arch: Target, with its features if any: "gfx942", "gfx90a:sramecc+:xnack-".
-        defines: Macros; True is 1, False 0, None defines the name alone.
+        defines: Macros; True is 1, False 0, None defines only the name.
         code_object_version: 5 is read by ROCm 6 and later, 6 by ROCm 6.3 and later.
-        include_root: Where ``#include <rocattn/…>`` looks; default ``kernel_root() / "include"``.
-        line_tables: Whether the code object and the assembly say which source line each instruction is from.
+        include_root: Folder for ``#include <rocattn/…>``; default ``kernel_root() / "include"``.
+        line_tables: Whether the code object and the assembly state each instruction's source line.
 
     Raises:
-        ToolchainError: When there is no compiler, the arguments make no sense, or the kernel does not compile; its
-            message has the compiler's first error line, ``command`` the failing command, ``output`` all it printed.
+        ToolchainError: When there is no compiler, the arguments are invalid, or the kernel does not compile; the
+          message has the compiler's first error line, ``command`` the failing command, ``output`` its complete output.
     """
     path = absolute(source if Path(source).is_absolute() else kernel_root() / source)
     headers = absolute(include_root if include_root is not None else kernel_root() / "include")
@@ -92,7 +92,7 @@ def compile_hip(
 
     def make() -> dict[str, bytes]:
         compiled = _three_steps(compiler, path, headers, arch, options)
-        if inputs_of(headers, path) != inputs:  # else the cache would hold another version under this key
+        if inputs_of(headers, path) != inputs:  # otherwise the cache would store another version under this key
             raise ToolchainError(f"{path.name} or a header changed while it was compiled: run it again")
         return compiled
 
@@ -128,7 +128,7 @@ def define_options(defines: Mapping[str, str | float | bool | None]) -> list[str
 def _three_steps(
     compiler: Compiler, source: Path, headers: Path, arch: str, options: Sequence[str]
 ) -> dict[str, bytes]:
-    """Compile to assembly, assemble, link; the source is named relatively, so that no path enters the result."""
+    """Compile to assembly, assemble, link; the source has a relative name, so that the result contains no path."""
     maps = [f"-ffile-prefix-map={source.parent}=.", f"-ffile-prefix-map={headers}=include"]
     try:
         with tempfile.TemporaryDirectory(prefix="rocattn-build-") as folder:

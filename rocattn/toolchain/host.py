@@ -1,9 +1,9 @@
-"""Compiling C++ for this CPU, once per machine: kernels/cpu and whatever else runs on the host.
+"""Compile C++ for this CPU, once per machine: kernels/cpu and other host code.
 
-The sources are free of the C++ standard library and of the C library's headers, and a shared object leaves its few
-undefined symbols (pthread_create, posix_memalign, …) to the process that loads it. So nothing is linked in, one machine
-compiles for another, and the same source, options and compiler give the same bytes. The CPU kernels take 15 to 25
-seconds of CPU time: a first use says so, and a wheel carries them (`rocattn.toolchain.cpu_library`).
+The sources use neither the C++ standard library nor the C library's headers, and a shared object leaves its few
+undefined symbols (pthread_create, posix_memalign, …) to the process that loads it. So nothing is linked in, machines
+can compile for one another, and the same source, options and compiler give the same bytes. The CPU kernels take 15 to
+25 seconds of CPU time: the first use prints a notice, and a wheel contains them (`rocattn.toolchain.cpu_library`).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _X86_FLAGS = {
 }
 _INTEL, _AMD = "GenuineIntel", "AuthenticAMD"
 _ZEN5 = 0x1A  # family
-# Cores that keep few misses of L1 in flight, and more of L2: a prefetch to L2 holds none of the few.
+# Cores with few L1 misses in flight, and more L2 misses: a prefetch to L2 occupies none of the few.
 _FETCH = ("-DRA_PREFETCH_TO_L2",)
-# 512-bit stores take two cycles, and L1 has 32 KiB: sums should stay in registers for more keys, rows where they are.
-# Prefetches to L2 that find its queue full are dropped there: each is made again.
+# 512-bit stores take two cycles, and L1 has 32 KiB: keep sums in registers for more keys, and rows in place.
+# Prefetches to L2 are dropped if its queue is full, so each is repeated.
 _SLOW_STORES = ("-DRA_SLOW_STORES",)
 
 
 class Target(NamedTuple):
-    """What a library is compiled for: `platform.machine()`, a key of `ISA_OPTIONS`, and what `tuning` returns."""
+    """A library's target: `platform.machine()`, a key of `ISA_OPTIONS`, and the result of `tuning`."""
 
     machine: str
     isa: str
@@ -68,19 +68,19 @@ WHEEL_TARGETS = {
     "x86_64-portable": Target("x86_64", "portable", ()),
     "aarch64-portable": Target("aarch64", "portable", ()),
 }
-"""What a wheel carries: what cores are found with. Other pairs work with the first library of their instruction set."""
+"""A wheel's targets: combinations in real cores. Others work with the first library of their instruction set."""
 
 
 @functools.cache
 def host_isa() -> str:
-    """Return the fastest instruction set of this CPU that the kernels have code for; ``ROCATTN_CPU_ISA`` overrides it.
+    """Return the fastest instruction set of this CPU that the kernels support; ``ROCATTN_CPU_ISA`` overrides it.
 
-    That is the widest, but for bf16 products on Intel's cores: vdpbf16ps takes two cycles there where two FMAs take
-    one, so that widening to float32 is faster (measured: forward 1.5 times, backward alike). On AMD's (Zen 4 and
-    5) pairs are faster.
+    That is the widest, except for bf16 products on Intel cores: there vdpbf16ps takes two cycles and two FMAs take
+    one, so widening to float32 is faster (measured: forward 1.5 times, backward equal). On AMD (Zen 4 and 5), pairs
+    are faster.
 
     Raises:
-        SettingError: When the override names none, or one this CPU lacks.
+        SettingError: When the override is unknown, or this CPU lacks it.
     """
     able = ["portable"]
     if platform.machine() in {"x86_64", "AMD64"}:
@@ -106,7 +106,7 @@ def _cpu_vendor() -> str:
 
 
 def tuning() -> tuple[str, ...]:
-    """Return options for what instruction sets do not tell of this core; measured on Xeons with AMX, Zen 4 and 5."""
+    """Return options for this core beyond its instruction sets; measured on Xeons with AMX, Zen 4 and 5."""
     vendor = _cpu_vendor()
     if vendor == _INTEL:
         return _FETCH
@@ -120,7 +120,7 @@ def _cpu_family() -> int | None:
 
 
 def _cpu_line(name: str) -> str:
-    """Return what /proc/cpuinfo says of the first CPU under a name, or nothing."""
+    """Return the first CPU's value for a name in /proc/cpuinfo, or nothing."""
     try:
         with Path("/proc/cpuinfo").open() as info:
             line = next((text for text in info if text.startswith(name)), "")
@@ -137,8 +137,8 @@ def compile_host(
     Args:
         sources: The files.
         isa: A key of `ISA_OPTIONS`; None is `host_isa`.
-        options: More compiler options.
-        what: What they are, where it takes long: a line on stderr says that it is compiled.
+        options: Additional compiler options.
+        what: Name of the sources for a notice on stderr if compilation takes long.
 
     Returns:
         The shared object's bytes.
@@ -153,7 +153,7 @@ def compile_host(
 def compile_for(
     target: Target, sources: Sequence[Path], compiler: Compiler, *, options: Sequence[str] = (), what: str = ""
 ) -> bytes:
-    """Do as `compile_host` for any machine that the compiler knows; only the pinned one knows others."""
+    """Like `compile_host`, for any machine that the compiler supports; only the pinned one supports others."""
     files = [absolute(source) for source in sources]
     chosen = (*_OPTIONS, *ISA_OPTIONS[target.isa], *target.tuning, *options)
     inputs = _inputs(files)
@@ -164,7 +164,7 @@ def compile_for(
 
     def make() -> dict[str, bytes]:
         compiled = _build([*compiler.argv, *own_options(compiler, target.machine)], compiler.linker, files, chosen)
-        if _inputs(files) != inputs:  # else the cache would hold another version under this key
+        if _inputs(files) != inputs:  # otherwise the cache would store another version under this key
             raise ToolchainError(f"{files[0].name} or a header changed while it was compiled: run it again")
         return {"code.so": compiled}
 
@@ -183,7 +183,7 @@ def hip_library(folder: Path) -> Path:
         folder: Its sources.
 
     Returns:
-        The folder to name in ``ROCM_PATH``: its ``lib`` holds ``libamdhip64.so``.
+        The folder for ``ROCM_PATH``: its ``lib`` contains ``libamdhip64.so``.
 
     Raises:
         ToolchainError: When there is no compiler or the library cannot be written.
@@ -197,7 +197,7 @@ def hip_library(folder: Path) -> Path:
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=library.parent, delete=False) as file:
             file.write(data)
-        os.replace(file.name, library)  # noqa: PTH105 - atomic: another process may be at it too
+        os.replace(file.name, library)  # noqa: PTH105 - atomic: another process may do the same
     except OSError as error:
         raise ToolchainError(f"cannot write {library}: {error.strerror}") from error
     return root
@@ -209,7 +209,7 @@ def _inputs(sources: Sequence[Path]) -> list[tuple[str, bytes]]:
 
 
 def _build(driver: Sequence[str], linker: Sequence[str], sources: Sequence[Path], options: Sequence[str]) -> bytes:
-    from concurrent.futures import ThreadPoolExecutor  # not where the library is in the cache: 5 ms
+    from concurrent.futures import ThreadPoolExecutor  # takes 5 ms: not needed if the library is cached
 
     try:
         with tempfile.TemporaryDirectory(prefix="rocattn-build-") as folder:
@@ -228,12 +228,12 @@ def _build(driver: Sequence[str], linker: Sequence[str], sources: Sequence[Path]
 
 
 def own_options(compiler: Compiler, machine: str = "") -> tuple[str, ...]:
-    """Return what makes a driver compile for a machine (default: this) by its own headers and nothing else."""
+    """Return the options that make a driver compile for a machine (default: this one) using only its own headers."""
     if compiler.kind == "gcc":
         return ()
     if compiler.kind != "ziglang":
         return ("--no-default-config",)
-    # "gnu" for every libc: nothing of it is included, and nothing is linked.
+    # "gnu" for every libc: nothing from it is included or linked.
     headers = str(Path(compiler.argv[0]).parent / "lib" / "include")
     return ("--no-default-config", "-target", f"{machine or platform.machine()}-linux-gnu", "-isystem", headers)
 

@@ -1,6 +1,6 @@
 """The stand-in GPU: its library, and GPU kernels compiled for it instead of for a GPU.
 
-A program finds the library as it finds ROCm's: ``ROCM_PATH`` names the folder whose ``lib`` holds ``libamdhip64.so``.
+A program finds the library like ROCm's: ``ROCM_PATH`` names the folder whose ``lib`` contains ``libamdhip64.so``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# The macros that clang defines for each target; code for its relatives is not told apart in the kernels.
+# The macros that clang defines for each target; the kernels do not distinguish related targets.
 _TARGET_MACROS = {
     "gfx1030": ("__GFX10__", "__gfx1030__"),
     "gfx1100": ("__GFX11__", "__gfx1100__"),
@@ -37,8 +37,8 @@ _OPTIONS = (
     *("-x", "c++", "-std=c++20", "-fPIC", "-ffreestanding", "-nostdinc", "-nostdinc++"),
     *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"),
     *("-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-pass-failed"),
-    "-fstack-clash-protection",  # a large frame meets the guard page before it reaches the stack of another thread
-    "-ftrivial-auto-var-init=pattern",  # a variable that is used before it is set holds NaN, not what looks right
+    "-fstack-clash-protection",  # a large frame hits the guard page before another thread's stack
+    "-ftrivial-auto-var-init=pattern",  # a variable used before it is set contains NaN, not a plausible value
 )
 
 
@@ -46,7 +46,7 @@ def hostgpu_library() -> Path:
     """Build the stand-in for ROCm's HIP runtime, or take it from the cache.
 
     Returns:
-        The folder to name in ``ROCM_PATH``.
+        The folder for ``ROCM_PATH``.
 
     Raises:
         ToolchainError: When there is no compiler or the library cannot be written.
@@ -64,17 +64,17 @@ def compile_hostgpu(
     """Compile one kernel file for the stand-in GPU, or take it from the cache.
 
     Args:
-        source: A ``.hip`` file; a relative path is taken below `kernel_root`.
+        source: A ``.hip`` file; relative paths are below `kernel_root`.
         arch: The GPU to stand in for, one of `HOSTGPU_ARCHS`.
-        defines: Macros; True is 1, False 0, None defines the name alone.
-        include_root: Where ``#include <rocattn/…>`` looks; default ``kernel_root() / "include"``.
+        defines: Macros; True is 1, False 0, None defines only the name.
+        include_root: Folder for ``#include <rocattn/…>``; default ``kernel_root() / "include"``.
 
     Returns:
-        A shared object that the stand-in's ``hipModuleLoadData`` takes in the place of a code object.
+        A shared object that the stand-in's ``hipModuleLoadData`` accepts instead of a code object.
 
     Raises:
-        ToolchainError: When there is no compiler, the stand-in has no such GPU, or the kernel does not compile.
-        SettingError: When ROCATTN_HOSTGPU_OPTIMIZE is no level.
+        ToolchainError: When there is no compiler, the stand-in lacks the GPU, or the kernel does not compile.
+        SettingError: When ROCATTN_HOSTGPU_OPTIMIZE is not a level.
     """
     level = choice(HOSTGPU_OPTIMIZE)
     path = absolute(source if Path(source).is_absolute() else kernel_root() / source)
@@ -96,7 +96,7 @@ def compile_hostgpu(
 
     def make() -> dict[str, bytes]:
         compiled = _build(compiler, path, headers, options)
-        if inputs_of(headers, path) != inputs:  # else the cache would hold another version under this key
+        if inputs_of(headers, path) != inputs:  # otherwise the cache would store another version under this key
             raise ToolchainError(f"{path.name} or a header changed while it was compiled: run it again")
         return {"code.so": compiled}
 
@@ -104,7 +104,7 @@ def compile_hostgpu(
 
 
 def _build(compiler: Compiler, source: Path, headers: Path, options: Sequence[str]) -> bytes:
-    """Compile and link; the source is named relatively, so that no path enters the result."""
+    """Compile and link; the source has a relative name, so that the result contains no path."""
     try:
         with tempfile.TemporaryDirectory(prefix="rocattn-build-") as folder:
             compiled, linked = str(Path(folder, "code.o")), Path(folder, "code.so")

@@ -1,4 +1,4 @@
-"""The inputs of a compilation: a source and everything it includes, found without a compiler, and their hash."""
+"""Find the inputs of a compilation without a compiler (a source and everything it includes), and hash them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _INCLUDE = re.compile(
 
 
 def content_key(parts: Iterable[str | bytes]) -> str:
-    """Return one hash of several texts; where one ends and the next begins counts."""
+    """Return one hash of several texts, including their boundaries."""
     encoded = [part.encode() if isinstance(part, str) else part for part in parts]
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in encoded)).hexdigest()
 
 
 def inputs_of(headers: Path, *sources: Path) -> list[tuple[str, bytes]]:
-    """Return sources and every file they could include, by the name it is included by, as found without a compiler.
+    """Return sources and every file they could include, by include name, found without a compiler.
 
-    Conditions are not evaluated: a header inside ``#if 0`` counts too, which costs a rebuild at worst. A name that
-    is found nowhere is listed empty, so that adding the file later changes the key; the compiler reports it.
+    Conditions are not evaluated: a header inside ``#if 0`` also counts, which costs a rebuild at worst. A missing
+    file is listed empty, so that adding it later changes the key; the compiler reports it.
     """
     inputs: dict[Path, tuple[str, bytes]] = {}
-    spellings: set[tuple[Path | None, str]] = set()  # most headers are included by many: a path is made of each once
+    spellings: set[tuple[Path | None, str]] = set()  # most headers are included many times: resolve each path once
     waiting = list(sources)
     while waiting:
         path = waiting.pop(0)
@@ -67,10 +67,10 @@ def inputs_of(headers: Path, *sources: Path) -> list[tuple[str, bytes]]:
 
 @functools.lru_cache(maxsize=256)
 def _includes(data: bytes) -> list[tuple[bytes, bytes, bytes]]:
-    """Return what a text includes: quoted, in angle brackets, or computed. Each kernel asks for the same headers."""
+    """Return a text's includes: quoted, in angle brackets, or computed. Cached, as kernels share headers."""
     return _INCLUDE.findall(data.replace(b"\\\n", b""))
 
 
 def absolute(path: Path | str) -> Path:
-    """Return a path from the root, without dots and with its links."""
+    """Return an absolute path without dots, keeping links."""
     return Path(os.path.normpath(Path(path).absolute()))

@@ -1,1 +1,1 @@
-"""What is measured: grids, inputs, modules, models, and how far an output may be from float64."""
+"""Workloads: grids, inputs, modules, models, and the allowed error relative to float64."""

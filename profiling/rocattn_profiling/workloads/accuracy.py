@@ -1,25 +1,25 @@
-"""Judges an output: its error against float64, relative to the error of a naive program of the same dtype.
+"""Judge an output: its error relative to float64, compared with the error of a naive program of the same dtype.
 
 The rule, for every tensor: the largest error and the root mean square error may be at most ``factor`` times those of
 the naive program (`rocattn_profiling.workloads.naive`), plus a floor. The factor is 2, and 3 for gradients. The floor
 is for cases in which the naive program happens to be exact (one visible key): one unit in the last place of the dtype
-at the size of the result, four of the dtype that sums are kept in (float32; float64 for float64) at the size of v, and
-the smallest number that a result must not round to 0. For gradients it is four such units at the size of the terms
-they sum, times 1 + |LSE|: a backward pass recomputes probabilities as exp(score - LSE), and a score that is summed in
-another order than it was in the forward pass is off by a few units at its own size, which the naive program, keeping
-its probabilities, is not. So it is of outputs in float64: there the exact results are of float64, too, and rounded as
-the naive program's. Where scores are large, `fair_forward` is the naive program.
+at the magnitude of the result, four units of the accumulation dtype (float32; float64 for float64) at the magnitude of
+v, and the smallest number that a result must not round to 0. For gradients it is four such units at the magnitude of
+the terms they sum, times 1 + |LSE|: a backward pass recomputes probabilities as exp(score - LSE), and a score summed in
+a different order than in the forward pass is off by a few units at its magnitude, while the naive program keeps its
+probabilities. The same applies to float64 outputs, since the exact results are also float64 and rounded like the
+naive program's. For large scores, `fair_forward` is the naive program.
 
-Rows of the output are judged among rows whose results are about as large (the same power of two): under one limit for
-all, the first rows of a causal problem, which average few keys and so have large results and errors, would hide a
-wrong tail in the last rows. Gradients, whose small rows are differences of large terms, are judged as a whole.
+Rows of the output are judged together with rows of similar magnitude (the same power of two): with one limit for all,
+the first rows of a causal problem, which average few keys and so have large results and errors, would hide a wrong
+tail in the last rows. Gradients, whose small rows are differences of large terms, are judged as a whole.
 
-The LSE has the same rule: at most twice the naive program's largest error, plus four float32 units at its own size.
-Rows without a visible key must be -inf exactly there, and 0 in the output.
+The LSE has the same rule: at most twice the naive program's largest error, plus four float32 units at its magnitude.
+Exactly the rows without a visible key must have LSE -inf, and output 0.
 
-NaN or inf where float64 has none is wrong, even in rows that are not compared. The rule follows flash-attention's
-tests (see the project's documentation of correctness); a fixed tolerance of 1e-2 would accept a kernel that drops a
-fifth of a row at 1000 keys.
+NaN or inf where float64 has neither is wrong, even in rows that are not compared. The rule follows flash-attention's
+tests (see the documentation on correctness); a fixed tolerance of 1e-2 would accept a kernel that drops a fifth of a
+row at 1000 keys.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 EDGE = 32
-"""Every tile size in use is a multiple of this; rows on both sides of its multiples are sampled first."""
+"""All tile sizes are multiples of this; rows on both sides of its multiples are sampled first."""
 OUTPUT_FACTOR = 2.0
 GRADIENT_FACTOR = 3.0
 GROUP_ELEMENTS = 256
-"""A group of fewer elements joins the next: it is too small a sample of the naive program's largest error."""
+"""A group with fewer elements joins the next: it is too small to estimate the naive program's largest error."""
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
-# Below its smallest normal number a float32 result may be 0 (GPUs and fast CPU code flush it); float16 has a smallest
-# subnormal, which conversion from float32 gives right.
+# A float32 result below the smallest normal number may be 0 (GPUs and fast CPU code flush it); float16 uses its
+# smallest subnormal, which conversion from float32 preserves.
 _LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
-_BLANK = -9999  # the octave of rows that are exactly 0
+_BLANK = -9999  # the octave for rows that are exactly 0
 _WORST = sys.float_info.max  # JSON has no inf
 
 
@@ -83,7 +83,7 @@ def judge_output(
         seed: Of the sampling.
 
     Raises:
-        ConfigError: When out or lse has not the shape and dtype the config says.
+        ConfigError: When out or lse does not have the config's shape and dtype.
     """
     _check_form("out", out, stored_shape(config, "out"), config.dtype)
     if inputs.sequences is not None:
@@ -126,7 +126,7 @@ def judge_output(
 
 
 def _alone(config: AttentionConfig, inputs: Inputs) -> Iterator[tuple[AttentionConfig, Inputs, slice, slice]]:
-    """Yield each sequence with rows: its problem, its inputs, its rows of q and of packed k."""
+    """Yield each sequence with rows: problem, inputs, and its rows of q and packed k."""
     assert inputs.sequences is not None
     rows = (inputs.sequences.queries(index) for index in range(inputs.sequences.count))
     with_rows = [(index, own) for index, own in enumerate(rows) if own.start < own.stop]
@@ -137,7 +137,7 @@ def _alone(config: AttentionConfig, inputs: Inputs) -> Iterator[tuple[AttentionC
 
 
 def _joined_judgements(judgements: Iterable[Judgement]) -> Judgement:
-    """Return one judgement of several sequences': of each tensor the verdict that is closest to its limit."""
+    """Combine several sequences' judgments: for each tensor, the verdict closest to its limit."""
     every = list(judgements)
     worst: dict[str, AccuracyVerdict] = {}
     for verdict in (verdict for judgement in every for verdict in judgement.verdicts):
@@ -150,10 +150,10 @@ def _joined_judgements(judgements: Iterable[Judgement]) -> Judgement:
 def check_tensors(
     config: AttentionConfig, got: Sequence[Array], exact: Sequence[Array], naive: Sequence[Array]
 ) -> Check:
-    """Judge the outputs [..., X] of a module around attention by the rule for outputs.
+    """Judge the outputs [..., X] of a module around attention with the rule for outputs.
 
     Args:
-        config: The attention inside; its dtype is the outputs'.
+        config: The module's attention; its dtype is the outputs'.
         got: The outputs.
         exact: Their float64 values.
         naive: The outputs of the module around the naive program.
@@ -183,22 +183,22 @@ def judge_gradients(
 ) -> Judgement:
     """Judge gradients, tensor by tensor.
 
-    A gradient of k or v sums over all query rows, so whole KV heads are compared: all of them up to ``max_flops``,
-    random ones (at least one) above.
+    Gradients of k and v sum over all query rows, so whole KV heads are compared: all up to ``max_flops``, random ones
+    (at least one) above.
 
     Args:
         config: The problem, direction "backward".
         inputs: The inputs of the gradients, ``dout`` included.
-        dq: In the layout, shape and dtype of q.
-        dk: As k.
-        dv: As v.
+        dq: With the layout, shape and dtype of q.
+        dk: Likewise for k.
+        dv: Likewise for v.
         max_flops: Above this, KV heads are sampled.
         seed: Of the sampling.
-        exact: "dq", "dk" and "dv" as [B, heads, S, D] in float64, to compare with instead of the analytic gradients.
-        exact_scores: Whether no order of summation changes a score: then a large LSE allows no larger an error.
+        exact: "dq", "dk" and "dv" as [B, heads, S, D] in float64, used instead of the analytic gradients.
+        exact_scores: Whether scores do not depend on the order of summation: then a large LSE allows no larger error.
 
     Raises:
-        ConfigError: When a gradient has not the shape and dtype of its tensor, or the inputs have no ``dout``.
+        ConfigError: When a gradient does not have its tensor's shape and dtype, or the inputs have no ``dout``.
     """
     if inputs.dout is None:
         raise ConfigError("the inputs have no dout: make them from a config with direction='backward'")
@@ -254,7 +254,7 @@ def judge_gradients(
 
 
 def _checked(judge: Callable[P, Judgement]) -> Callable[P, Check]:
-    """Return a function of the same arguments that gives the verdict of the worst tensor alone."""
+    """Return a function with the same arguments that returns only the worst tensor's verdict."""
     return lambda *arguments, **options: judge(*arguments, **options).as_check()
 
 
@@ -262,10 +262,10 @@ check_output, check_gradients = _checked(judge_output), _checked(judge_gradients
 
 
 def sample_rows(config: AttentionConfig, max_flops: float, seed: int) -> list[tuple[int, int, Array]]:
-    """Choose what to compare: (batch, KV head, query rows), all of them if that takes at most ``max_flops``.
+    """Choose what to compare: (batch, KV head, query rows), everything if that takes at most ``max_flops``.
 
-    A row here is that position in every query head of the KV head. Above the limit each chosen KV head gets its first
-    and last row, its share of the rows on both sides of tile edges (dealt out over the chosen heads), and random rows.
+    A row means that position in every query head of the KV head. Above the limit each chosen KV head gets its first
+    and last row, its share of the rows on both sides of tile edges (divided among the chosen heads), and random rows.
     """
     units = [(b, h) for b in range(config.batch) for h in range(config.num_kv_heads)]
     group = config.num_heads // config.num_kv_heads
@@ -298,7 +298,7 @@ def _sample_kv_heads(config: AttentionConfig, max_flops: float, seed: int) -> li
 
 
 def _gradient_sizes(config: AttentionConfig, inputs: Inputs, largest_lse: float) -> dict[str, float]:
-    """Return the size of the terms that a gradient sums: |dout| |v| in a row of dS, which scale k turns into dq."""
+    """Return the magnitude of the terms that a gradient sums: |dout| |v| in a row of dS, times scale k for dq."""
     assert inputs.dout is not None
     score = config.head_dim_v * _typical(inputs.dout) * _typical(inputs.v) * abs(config.softmax_scale)
     sizes = {"dq": score * _largest(inputs.k), "dk": score * _largest(inputs.q), "dv": _largest(inputs.dout)}
@@ -330,9 +330,9 @@ def _check_form(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyVerdict:
-    """The verdict on one tensor; ``ratio`` is the worst of error / limit over groups and over largest and mean error.
+    """The verdict on a tensor; ``ratio`` is the worst error / limit over groups, for largest and mean error.
 
-    ``error``, ``naive_error`` and ``exact`` hold the compared elements; empty if none were.
+    ``error``, ``naive_error`` and ``exact`` contain the compared elements, if any.
     """
 
     what: str
@@ -348,7 +348,7 @@ class AccuracyVerdict:
 
 
 class Judgement(NamedTuple):
-    """The verdict of every tensor of one problem, and how many of its query rows were compared."""
+    """The verdicts on a problem's tensors, and the number of compared query rows."""
 
     verdicts: list[AccuracyVerdict]
     rows_checked: int
@@ -356,14 +356,14 @@ class Judgement(NamedTuple):
     factor: float
 
     def as_check(self) -> Check:
-        """Return the verdict of the tensor that came closest to its limit, or went farthest beyond."""
+        """Return the verdict of the tensor closest to its limit, or farthest beyond it."""
         return as_check(*self)
 
 
 def judge_rows(
     what: str, got: Array, exact: Array, naive: Array, config: AttentionConfig, size: float
 ) -> AccuracyVerdict:
-    """Judge rows [N, X] among rows of the same power of two; rows of exact zeros must be zeros."""
+    """Judge rows [N, X] in groups of the same power of two; rows that are exactly 0 must be 0."""
     error, naive_error = _error(got, exact), _error(naive, exact)
     scale = np.max(np.abs(exact), axis=-1, initial=0, where=np.isfinite(exact))
     octave = np.where(scale > 0, np.frexp(scale)[1], _BLANK)
@@ -375,7 +375,7 @@ def judge_rows(
 
 
 def _groups(octave: Array, width: int) -> list[tuple[Array, bool]]:
-    """Cut rows into octaves, small ones joined with a neighbour; each with whether its rows are exactly 0."""
+    """Split rows into octaves, joining small ones with a neighbor, and state whether an octave's rows are exactly 0."""
     blank, order = np.flatnonzero(octave == _BLANK), np.argsort(octave, kind="stable")
     order = order[len(blank) :]
     groups: list[Array] = []
@@ -384,13 +384,13 @@ def _groups(octave: Array, width: int) -> list[tuple[Array, bool]]:
         if (stop - start) * width >= GROUP_ELEMENTS:
             groups.append(order[start:stop])
             start = stop
-    if start < len(order):  # too few of the largest are left: they go with the next smaller ones
+    if start < len(order):  # too few of the largest remain: they join the next smaller ones
         groups.append(np.concatenate([groups.pop(), order[start:]]) if groups else order[start:])
     return [(rows, False) for rows in groups] + [(blank, True)] * bool(blank.size)
 
 
 def judge_whole(what: str, triple: list[Array], config: AttentionConfig, size: float) -> AccuracyVerdict:
-    """Judge a gradient (got, exact, naive) in one group."""
+    """Judge a gradient (got, exact, naive) as one group."""
     got, exact, naive = triple
     error, naive_error = _error(got, exact), _error(naive, exact)
     floor = _floor(config, float(np.max(np.abs(exact), initial=0)), size)
@@ -399,7 +399,7 @@ def judge_whole(what: str, triple: list[Array], config: AttentionConfig, size: f
 
 
 def judge_lse(got: Array, exact: Array, naive: Array) -> AccuracyVerdict:
-    """Judge the LSE, every element at its own size."""
+    """Judge the LSE, every element at its magnitude."""
     error, naive_error = _error(got, exact), _error(naive, exact)
     size = 1 + np.abs(np.where(np.isfinite(exact), exact, 0))
     limit = OUTPUT_FACTOR * naive_error.max() + 4 * np.finfo(np.float32).eps * size
@@ -407,14 +407,14 @@ def judge_lse(got: Array, exact: Array, naive: Array) -> AccuracyVerdict:
 
 
 def _error(got: Array, exact: Array) -> Array:
-    """Return |got - exact|; 0 where both are the same non-finite value, inf where only one is."""
+    """Return |got - exact|; 0 if both are the same non-finite value, inf if only one is."""
     same = (got == exact) | (np.isnan(got) & np.isnan(exact))
     error = np.where(same, 0, np.abs(got - exact))
     return np.where(np.isnan(error), np.inf, error)
 
 
 def _ratio(error: Array, naive_error: Array, factor: float, floor: float) -> float:
-    """Return the worse of largest and root mean square error over its limit; 0 / 0 is 0."""
+    """Return the larger ratio of largest and root mean square error to their limits; 0 / 0 is 0."""
     if not error.size:
         return 0.0
     pairs = ((error.max(), naive_error.max(), floor), (rms(error), rms(naive_error), floor / 4))
@@ -426,19 +426,19 @@ def _ratio(error: Array, naive_error: Array, factor: float, floor: float) -> flo
 
 
 def _floor(config: AttentionConfig, scale: float, size: float) -> float:
-    """Return the error allowed when the naive program makes none (see the module)."""
+    """Return the error allowed if the naive program is exact (see the module docstring)."""
     unit = _UNITS[config.dtype]
     sums = np.finfo(np.float64 if config.dtype == "float64" else np.float32).eps
     return float(unit * scale + 4 * sums * size + _LEAST[config.dtype])
 
 
 def rms(error: Array) -> float:
-    """Return the root mean square; 0 of nothing."""
+    """Return the root mean square; 0 if empty."""
     return float(np.sqrt(np.mean(np.square(error)))) if error.size else 0.0
 
 
 def hopeless(what: str, factor: float) -> AccuracyVerdict:
-    """Return the verdict of a tensor that is wrong beyond comparison: NaN or inf where none belongs."""
+    """Return the verdict for a tensor with unexpected NaN or inf."""
     return AccuracyVerdict(what, np.inf, np.inf, np.inf, np.inf, 0.0, factor)
 
 
@@ -451,7 +451,7 @@ def _verdict(what: str, ratio: float, error: Array, naive_error: Array, exact: A
 
 
 def as_check(verdicts: list[AccuracyVerdict], rows_checked: int, rows: int, factor: float) -> Check:
-    """Return the verdict of the tensor that came closest to its limit, or went farthest beyond."""
+    """Return the verdict of the tensor closest to its limit, or farthest beyond it."""
     worst = max(verdicts, key=lambda v: v.ratio, default=AccuracyVerdict("out", 0.0, 0.0, 0.0, 0.0, 0.0, factor))
     return Check(
         ok=worst.ratio <= 1,

@@ -1,7 +1,7 @@
-"""The workload grids: the one home of the shapes that bench, asv, the gate and the reports share.
+"""The workload grids: the only definition of the shapes shared by bench, asv, the gate and the reports.
 
-Free of numpy, so that asv's discovery and ``--help`` can import it. Every grid is float32 in BSHD by default: what a
-CPU's BLAS computes natively, and what each backend supports; ``rocattn bench --dtype --layout`` changes both.
+Does not import numpy, so that asv's discovery and ``--help`` can import it. Every grid is float32 in BSHD by default,
+which BLAS on a CPU computes natively and every backend supports; ``rocattn bench --dtype --layout`` changes both.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Grid:
     """A named list of attention problems.
 
     Attributes:
-        name, description: For people; the name is also the ``suite`` of its records.
+        name, description: Readable texts; the name is also the ``suite`` of its records.
         all_configs: Every config, smallest first within each option.
         in_quick: Whether a config belongs to the ``--quick`` subset, which still covers every option of the grid.
         backends: Backends measured unless others are named.
-        data: Kinds of input the grid is meant for; the first is the default.
-        directions: Directions that make sense for it.
+        data: Kinds of input that the grid is meant for; the first is the default.
+        directions: Directions that are meaningful for it.
     """
 
     name: str
@@ -36,10 +36,10 @@ class Grid:
     directions: tuple[Direction, ...] = ("forward", "backward")
 
     def configs(self, quick: bool = False, direction: Direction = "forward") -> list[AttentionConfig]:
-        """Return the grid's configs, or only the quick ones, in one direction.
+        """Return all configs of the grid, or only the quick ones, in one direction.
 
         Raises:
-            ConfigError: When the grid has no such direction.
+            ConfigError: When the grid does not have the direction.
         """
         if direction not in self.directions:
             raise ConfigError(
@@ -96,7 +96,7 @@ def _latent() -> Iterator[AttentionConfig]:
 
 
 def _odd() -> Iterator[AttentionConfig]:
-    """Sizes that no tile fits: what is slowest beside PyTorch on a CPU, by research/peers/against_torch.py."""
+    """Sizes that match no tile: slowest relative to PyTorch on a CPU, from research/peers/against_torch.py."""
     for batch, heads, kv_heads, seq, dim, causal, layout in (
         (4, 1, 1, 128, 32, True, "BHSD"),
         (4, 8, 8, 128, 64, False, "BSHD"),
@@ -120,7 +120,7 @@ def _odd() -> Iterator[AttentionConfig]:
 
 
 def _varlen() -> Iterator[AttentionConfig]:
-    """Lengths by a rule, not drawn: the same in every process without numpy."""
+    """Lengths from a rule, not random: the same in every process without numpy."""
     heads = {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "causal": True}
     prompts = tuple((16 + 37 * n % 240,) * 2 for n in range(32))
     mixed = ((1024, 1024), (512, 512), (256, 256), (64, 64), (33, 33), (7, 7))
@@ -158,7 +158,7 @@ _GEMMA_QUICK = {(1, 512, 32), (1, 512, 8), (4, 512, 8), (1, 1024, 8)}  # (batch,
 
 
 def _varlen_grid() -> Iterator[Grid]:
-    """Yield the grid of sequences of different lengths; none at a commit that does not know them (asv's history)."""
+    """Yield the grid of sequences of different lengths; none at a commit without support for them (asv's history)."""
     if "varlen" in {field.name for field in fields(AttentionConfig)}:
         yield Grid(
             "varlen",
@@ -195,7 +195,7 @@ GRIDS: dict[str, Grid] = {
             "decode",
             "one new token against a KV cache: Sq 1, Sk 128 to 16384, D 128, 32 heads with 8 KV heads, batch 1",
             tuple(_decode()),
-            lambda c: c.seq_k in {128, 1024, 4096},  # 16384 took four fifths of the time of the samples
+            lambda c: c.seq_k in {128, 1024, 4096},  # 16384 took four fifths of the sampling time
             directions=("forward",),
         ),
         *_varlen_grid(),
@@ -217,7 +217,7 @@ GRIDS: dict[str, Grid] = {
 
 
 def get_grid(name: str) -> Grid:
-    """Return the grid of that name.
+    """Return the grid with this name.
 
     Raises:
         ConfigError: When there is none; the message lists the names.

@@ -1,9 +1,9 @@
-"""Inputs for measuring and checking: the same bits for the same (config, kind, seed) in every process.
+"""Inputs for measuring and checking: bitwise equal for the same (config, kind, seed) in every process.
 
-Two kinds. "normal" is seeded standard normal data. "trig" is the ramps of the project's original suite, over the flat
-index n of each array as it is stored: q = sin(n / 10), k = cos(n / 10), v = tan(n / 10) held within [-4, 4] (tan has
-poles, and one huge value would hide every other error), dout = sin(n / 5); the seed shifts n. Never zeros: a kernel
-that forgets to write would pass, and multiplying zeros draws less power than real work.
+There are two kinds. "normal" is seeded standard normal data. "trig" consists of the ramps of the project's original
+suite over each array's flat storage index n: q = sin(n / 10), k = cos(n / 10), v = tan(n / 10) clipped to [-4, 4] (tan
+has poles, and one huge value would hide every other error), dout = sin(n / 5); the seed shifts n. Inputs are never
+zeros: a kernel that does not write would pass, and multiplying zeros draws less power than real work.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rocattn.config import AttentionConfig, VarlenShape
 
 KINDS = ("normal", "trig")
-_STORED = 16.0  # 8-bit elements with a scale are so many times as large: normal ones lie well within the range
-_CHUNK = 1 << 22  # elements made at a time, so that a large array needs no second one of its size
+_STORED = 16.0  # factor of 8-bit elements with a scale: normal data stays well within the range
+_CHUNK = 1 << 22  # elements generated at a time, so that a large array needs no temporary of its size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +35,16 @@ class Inputs:
     """The arrays of one problem.
 
     Attributes:
-        q, k, v: In the config's layout and dtype; of 8 bits where it has a ``q_dtype`` or ``kv_dtype``.
+        q, k, v: In the config's layout and dtype; 8-bit if it has a ``q_dtype`` or ``kv_dtype``.
         mask: bool, or the config's dtype if additive, of the config's ``mask_shape``; None without one.
         alibi_slopes: [H], float32 (float64 for float64): 2^(-8 (h + 1) / H) (Press et al. 2022); None without them.
         sinks: [H], the same dtype, normal; None without them.
-        q_scale, k_scale, v_scale: [B, Hkv], the same dtype, 2^-5 to 2^-3: what 8-bit q, k and v are multiplied by,
-            whose elements are 16 times as large; None without them.
+        q_scale, k_scale, v_scale: [B, Hkv], the same dtype, 2^-5 to 2^-3: factors of 8-bit q, k and v, whose elements
+          are 16 times as large; None without them.
         dout: Gradient of the output, in its layout and dtype; None unless the config's direction is "backward".
-        sequences: Where sequences of different lengths are in q, k, v and dout; None without them.
-        dropout_seed: Of a config with ``dropout_p``; the offset is 0.
-        parts: Their own inputs, one for each sequence with rows; NaN is in the arrays wherever none of them is.
+        sequences: The location of sequences of different lengths in q, k, v and dout; None without them.
+        dropout_seed: The seed for a config with ``dropout_p``; the offset is 0.
+        parts: The inputs of each sequence with rows; the arrays contain NaN outside of them.
     """
 
     q: Array
@@ -62,14 +62,14 @@ class Inputs:
     dropout_seed: int = 0x9E3779B97F4A7C15
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays that a backend is given to read, by name."""
+        """Return the arrays that a backend reads, by name."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: array for name, array in given.items() if isinstance(array, np.ndarray)}
 
     def options(self, config: AttentionConfig) -> dict[str, Any]:
-        """Return every keyword argument of `rocattn.attention` but ``backend``; ``return_lse`` only if forward.
+        """Return all keyword arguments of `rocattn.attention` except ``backend``; ``return_lse`` only for forward.
 
-        Of a config with ``varlen``, those of `rocattn.attention_varlen`.
+        For a config with ``varlen``, those of `rocattn.attention_varlen`.
         """
         if self.sequences is not None:
             return self._varlen_options(config)
@@ -101,7 +101,7 @@ class Inputs:
         return options | self._scales(config)
 
     def operands(self, config: AttentionConfig) -> Operands:
-        """Return the arrays as a backend takes them: [B, H, S, D] views."""
+        """Return the arrays as views [B, H, S, D] for a backend."""
         slopes = self.alibi_slopes
         if self.sequences is not None:
             wide = None if slopes is None else np.broadcast_to(slopes, (config.batch, config.num_heads))
@@ -122,7 +122,7 @@ class Inputs:
 
 
 def rows_view(array: Array) -> Array:
-    """Return packed rows [S, heads, D] as backends take them: a view [1, heads, S, D]."""
+    """Return packed rows [S, heads, D] as a view [1, heads, S, D] for a backend."""
     return array[None].swapaxes(1, 2)
 
 
@@ -143,7 +143,7 @@ def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0)
     Args:
         config: The problem.
         data: "normal" or "trig".
-        seed: Any whole number, 0 or more.
+        seed: An integer of at least 0.
 
     Raises:
         ConfigError: For an unknown kind of data.
@@ -152,7 +152,7 @@ def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0)
         raise ConfigError(f"data {data!r} is unknown: use one of {', '.join(KINDS)}")
     if config.varlen is not None:
         return _varlen_inputs(config, config.varlen, data, seed)
-    # Seeded by the config too, so that two configs do not share a prefix of the same stream.
+    # The config is part of the seed, so that configs do not share a prefix of the same stream.
     rng = np.random.default_rng([seed, int(config.key, 16)])
     dtype = numpy_dtype(config.dtype)
     names = ["q", "k", "v"] + ["out"] * (config.direction == "backward")
@@ -183,7 +183,7 @@ def _scale(config: AttentionConfig, rng: np.random.Generator) -> Array:
 
 
 def _varlen_inputs(config: AttentionConfig, varlen: VarlenShape, data: str, seed: int) -> Inputs:
-    """Make each sequence's inputs as of a problem of its own, then lay them out; pages in any order."""
+    """Make each sequence's inputs like a separate problem's, then arrange them; pages in arbitrary order."""
     lengths, kept = varlen.lengths, ("q", "k", "v", "dout")
     alone = [config.replace(batch=1, seq_q=q, seq_k=k, varlen=None) for q, k in lengths]
     parts = [make_inputs(single, data=data, seed=seed + index) for index, single in enumerate(alone)]
@@ -222,7 +222,7 @@ def _varlen_inputs(config: AttentionConfig, varlen: VarlenShape, data: str, seed
 
 
 def _source(data: str, name: str, seed: int, rng: np.random.Generator) -> Callable[[int, int], Array]:
-    """Return what gives the values at flat positions start … start + count - 1 (asked for in order)."""
+    """Return a function for the values at flat positions start … start + count - 1 (to be called in order)."""
     if data == "normal":
         return lambda _, count: rng.standard_normal(count)
 
@@ -245,15 +245,15 @@ def _fill(shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[int, i
 
 
 def _mask(config: AttentionConfig, dtype: np.dtype[Any], rng: np.random.Generator) -> Array | None:
-    """Make a mask that hides a quarter of the keys, and, where rows have masks of their own, every 16th row whole."""
+    """Make a mask that hides a quarter of the keys, and every 16th row completely if each row has its own mask."""
     if config.mask_shape is None:
         return None
     batch, heads, rows, keys = config.mask_shape
     allowed = rng.random(config.mask_shape) < 0.75
     if keys == 1:
-        allowed[...] = True  # a hidden element would hide whole rows: only the rule below does
+        allowed[...] = True  # a hidden element would hide whole rows, which only the rule below should do
     elif keys:
-        # Where the mask alone decides, a row keeps a key for certain.
+        # If only the mask hides keys, every row keeps at least one key.
         allowed[..., 0] |= ~allowed.any(axis=-1)
     if rows > 1:
         blank = rng.integers(16, size=(batch, heads))

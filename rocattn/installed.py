@@ -10,12 +10,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-_SOURCES = (
-    "directory",
-    "editable",
-    "path",
-    "url",
-)  # of a requirement in uv's receipt; "git" has a different kind of URL
+_SOURCES = ("directory", "editable", "path", "url")  # of a requirement in uv's receipt; "git" has another kind of URL
 
 
 def install_command(package: str) -> str:

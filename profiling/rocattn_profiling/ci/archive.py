@@ -1,9 +1,9 @@
-"""The archive of ``rocattn ci --gpu``: what a job measured on a GPU, fit to be published.
+"""The archive of ``rocattn ci --gpu``: a job's GPU measurements in publishable form.
 
-What goes in is listed, not what stays out: files of the steps (`_MEMBERS`), fields of their JSON, text columns of a
-profiler's tables. Free text, such as logs, and code objects with their line tables stay on the machine. From every text
-that goes in, the names of machine and user, known folders, secrets of the environment and absolute paths are taken out;
-a file that still names one of them is left out, and listed.
+An allowlist defines the content: files of the steps (`_MEMBERS`), fields of their JSON, text columns of a profiler's
+tables. Free text, such as logs, and code objects with their line tables stay on the machine. Names of machine and user,
+known folders, secrets of the environment and absolute paths are removed from every text; a file that still contains
+one of them is left out and listed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from rocattn_profiling.profile.collect.scrub import SCRUBBED, secrets_of
 
 ARCHIVE, SUMMARY, BESIDE, DOCTOR = "rocattn-gpu.tar.gz", "SUMMARY.md", "beside.json", "doctor.json"
 _ROOT = "rocattn-gpu"
-_WAVES = 32  # timelines of waves of one trace; a trace has thousands
-# An absolute path, but not the rest of a URL, of a relative path or of a unit (GB/s).
+_WAVES = 32  # wave timelines per trace, which has thousands
+# An absolute path, but not the rest of a URL, a relative path or a unit (GB/s).
 _PATH = re.compile(r"(?:file://|(?<![\w./])(?<!:/))/(?![/\s])[^\s\"'`<>|:;,(){}\[\]]*")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|0x[0-9a-f]+", re.IGNORECASE)
-# Names that are of nobody, and words of what was measured.
+# Generic names, and words that occur in measurements.
 _NOBODY = {"amd", "cpu", "docker", "gpu", "hip", "linux", "localhost", "rocm", "root", "runner", "ubuntu", "user"}
-_SHORTEST = 3  # a shorter name is a part of anything
+_SHORTEST = 3  # shorter names would match unrelated text
 _TEXT_COLUMNS = {
     "agent_id", "agent_type", "counter_name", "instruction", "kernel_name", "kernelname", "kind", "model_name", "name",
     "product_name", "source", "vendor_name",
@@ -63,15 +63,15 @@ _OF_VERIFY = (
     "not_compared", "stand_ins", "architectures", "symptoms", "failures", "agreements", "ulp_edges", "outcomes",
 )  # fmt: skip
 _SHOWN = {"gpu", "profilers (only for profiling on a GPU)"}  # of doctor
-_UNSAID = {"line", "path", "smi"}  # in a collection: command lines, the profiler's place, a tool's own output
+_UNSAID = {"line", "path", "smi"}  # in a collection: command lines, the profiler's path, a tool's output
 
 
 class Cleaner:
-    """Takes out what tells whose machine it was.
+    """Removes text that identifies the machine or its user.
 
     Args:
-        values: Folders and secrets, wherever they stand.
-        names: Of the machine and its user, as words.
+        values: Folders and secrets, removed everywhere.
+        names: Names of the machine and its user, removed as whole words.
     """
 
     def __init__(self, values: frozenset[str], names: frozenset[str]) -> None:
@@ -84,7 +84,7 @@ class Cleaner:
 
     @classmethod
     def of_machine(cls, out: Path) -> Cleaner:
-        """Return that of this machine, this user, the environment, and a job's folder."""
+        """Return the cleaner for this machine, its user, the environment, and a job's folder."""
         host = platform.node()
         names = {host, host.partition(".")[0], *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER"))}
         with suppress(KeyError, OSError):
@@ -95,12 +95,12 @@ class Cleaner:
         return cls(secrets_of(os.environ).values | folders, frozenset(names))
 
     def text(self, text: str) -> str:
-        """Return a text without them and without absolute paths; our kernels' files keep theirs below ``kernels``."""
+        """Return a text without these values and absolute paths; paths of our kernel files start at ``kernels``."""
         text = self._values.sub(SCRUBBED, text.replace(self._kernels, "kernels"))
         return _PATH.sub("<path>", text)
 
     def tree(self, value: Any, unsaid: AbstractSet[str] = frozenset()) -> Any:
-        """Return JSON with clean texts, without some fields."""
+        """Return JSON with cleaned texts, without some fields."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -108,7 +108,7 @@ class Cleaner:
         return [self.tree(each, unsaid) for each in value] if isinstance(value, (list, tuple)) else value
 
     def table(self, text: str) -> str:
-        """Return a CSV with numbers, and the texts of columns that are meant to have them; other cells are empty."""
+        """Return a CSV with only numbers and the texts of allowed columns; other cells are empty."""
         header, *rows = csv.reader(text.splitlines()) if text else [[]]
         free = [name.strip().lower().replace("-", "_").replace(" ", "_") in _TEXT_COLUMNS for name in header]
         serial = [_SERIAL.search(name) is not None for name in header]
@@ -116,7 +116,7 @@ class Cleaner:
         lines = csv.writer(out, lineterminator="\n")
         lines.writerow(map(self.text, header))
         for row in rows:
-            if len(row) == len(header):  # else its cells are not those of the columns
+            if len(row) == len(header):  # otherwise its cells do not match the columns
                 cells = zip(row, free, serial, strict=True)
                 lines.writerow(
                     self.text(cell) if is_free else cell if _NUMBER.fullmatch(cell) and not is_serial else ""
@@ -125,7 +125,7 @@ class Cleaner:
         return out.getvalue()
 
     def still_in(self, text: str) -> bool:
-        """Whether a text names one of them all the same."""
+        """Return whether a text still contains one of the values or names."""
         return self._values.search(text) is not None
 
 
@@ -175,16 +175,16 @@ _MEMBERS: tuple[tuple[str, str, Callable[[Path, Cleaner], str]], ...] = (
         )
     ),
 )
-"""Which files of which steps, and what cleans each."""
+"""The files of each step, and their cleaning functions."""
 
 
 def pack(steps: Sequence[JobStep], out: Path, since_s: float, doctor: Sequence[str]) -> Path:
     """Write the archive into the job's folder and return its path.
 
     Args:
-        steps: When all have ended.
+        steps: The steps, after all have ended.
         out: The job's folder.
-        since_s: When the job began: an older file is of another one.
+        since_s: Start of the job: older files belong to another one.
         doctor: The arguments of ``rocattn`` that check this machine.
 
     Raises:
@@ -227,7 +227,7 @@ def _files(step: JobStep, out: Path, since_s: float) -> Iterator[tuple[Path, Cal
 
 
 def _doctor(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return what doctor says as JSON; a crash of it is a row that failed."""
+    """Return doctor's output as JSON; a crash becomes a failed row."""
     command = [sys.executable, "-m", "rocattn_profiling.cli", *arguments, "--json"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     try:
@@ -238,7 +238,7 @@ def _doctor(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _beside(steps: Sequence[JobStep], out: Path, since_s: float) -> list[dict[str, Any]]:
-    """Return the rows of `known.beside`; none where bench or audit left no file in this job."""
+    """Return the rows of `known.beside`; none if bench or audit left no file in this job."""
     from rocattn_profiling.kernels.audit import read_audit
 
     ran = {step.name for step in steps if not step.skipped}
@@ -287,7 +287,7 @@ def _summary(
 
 def _cell(row: Mapping[str, Any], key: str) -> str:
     value = row.get(key)
-    if isinstance(value, list):  # of launches
+    if isinstance(value, list):  # a list of launches
         value = statistics.median(value) if any(value) else None
     if isinstance(value, float):
         return f"{value / 1000:.1f}" if key.endswith("_ns") else f"{value:.3g}"
@@ -295,7 +295,7 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
 
 
 def _tarred(texts: Mapping[str, str]) -> bytes:
-    """Return a .tar.gz of these files, of nobody and of no time."""
+    """Return a .tar.gz of these files without owners and times."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as stream,

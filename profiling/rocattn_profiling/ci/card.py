@@ -1,7 +1,7 @@
-"""The steps of ``rocattn ci``, and its last screen: verdict, how each step ended, what it found, what to do next.
+"""The steps of ``rocattn ci``, and its final screen: verdict, each step's outcome and findings, and the next command.
 
-A claim of the verdict is only of what ran, and what was left out stands beside it: whole steps, and the parts that a
-step's own files name (`Coverage`).
+The verdict covers only what ran, and states what was left out: whole steps, and parts named in a step's files
+(`Coverage`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED, U
 
 STEPS = ("doctor", "verify", "bench", "audit", "gate", "profile", "report", "site")
 OF_GPU: Final = "known"
-"""The step of a job about a GPU alone: the known program."""
+"""The step that only a GPU job has: the known program."""
 MEASURING = frozenset({"verify", "bench", "audit", "gate", "profile", OF_GPU, "site"})
-"""Steps without any of which nothing was measured."""
+"""If none of these steps ran, nothing was measured."""
 _VERDICTS = {
     OK: ("PASS", "bold green", ""),  # `_passed`
     FAILED: ("FAIL", "bold red", "something is wrong or got worse"),
@@ -35,9 +35,9 @@ _VERDICTS = {
 }
 _CLAIMS = {"verify": "outputs are right", "audit": "no kernel got worse", "gate": "nothing got slower"}
 _OF_DECIDED = "nothing that was decided got slower"
-_NAMED = 3  # parts that steps left out, in the verdict
+_NAMED = 3  # left-out parts named in the verdict
 _ERROR = ("ERROR", "bold red", "a step could not be run as it was asked to")
-# Worst first: a wrong result or proven regression outranks a failed measurement, and that an open question.
+# Worst first: a wrong result or proven regression outranks a failed measurement, which outranks an open question.
 _SEVERITY = (FAILED, USAGE, NOT_MEASURED, UNDECIDED, OK)
 MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "not measured", USAGE: "error"}
 _STYLES = {OK: "green", FAILED: "bold red"}
@@ -45,26 +45,26 @@ SkipCode = Literal[
     "asked", "first_commit", "no_commit", "no_compiler", "no_git", "no_gpu", "no_pins", "no_profiler", "no_records",
     "no_verdict", "nothing_slower", "profiled",
 ]  # fmt: skip
-"""Why a step was skipped: for programs."""
+"""Codes for why a step was skipped."""
 ASKED: Final = "asked"
-"""Code of the reason of a step that --skip names."""
+"""Code for a step named in --skip."""
 CHANGE = "change something, and see what it does: rocattn gate run --head WORKTREE"
 DOCTOR = "rocattn doctor  # what is missing here, and how to get it"
 
 
 @dataclass
 class JobStep:
-    """A step of the job, one command or several, with its outcome.
+    """A step of the job, with one or more commands and its outcome.
 
     Attributes:
-        name, commands: Which, and what it runs.
+        name, commands: Its name and commands.
         why_skipped: The reason it was not run; None if it was.
-        asked: Whether the user named what it does: skipped, it is not measured then.
-        status: The gravest of its commands.
-        seconds, cpu_seconds: What it took; CPU seconds are those of all its processes: beside other work the others
-            say little.
-        coverage: How much it looked at, as its files say.
-        evidence: What it found, as its files say; "" if that is nothing that counts.
+        asked: Whether the user requested it by name: if skipped, it counts as not measured.
+        status: The worst status of its commands.
+        seconds, cpu_seconds: Its duration, and the CPU seconds of all its processes, which depend less on other
+          load.
+        coverage: How much it examined, according to its files.
+        evidence: Its findings, according to its files; "" if there are none.
     """
 
     name: str
@@ -79,12 +79,12 @@ class JobStep:
 
     @property
     def skipped(self) -> str:
-        """The reason it was not run, in words; "" if it was."""
+        """The reason it was not run, as text; "" if it was."""
         return self.why_skipped.text if self.why_skipped else ""
 
     @property
     def left_out(self) -> tuple[NotCompared, ...]:
-        """What it did not look at: all of it, if it was needed and not run, or the parts that its files name."""
+        """What it did not examine: everything if it was needed and not run, or the parts named in its files."""
         if self.why_skipped is None:
             parts = self.coverage.not_compared if self.coverage else ()
             return tuple(msgspec.structs.replace(part, what=f"{part.what} ({self.name})") for part in parts)
@@ -101,11 +101,11 @@ class JobStep:
 
 
 NO_NEED = frozenset({"nothing_slower", "profiled", "no_verdict", "no_records"})
-"""Codes of the reasons why a step had nothing to do, or of another step that was left out itself."""
+"""Codes of the reasons that a step had nothing to do, or that another step was itself left out."""
 
 
 def coverage_of(steps: Sequence[JobStep]) -> Coverage:
-    """Return how much of the job was looked at, whole steps and their parts."""
+    """Return how much of the job was examined, as whole steps and their parts."""
     ran = [step for step in steps if not step.skipped]
     return Coverage(
         compared=sum(step.name in MEASURING for step in ran),
@@ -115,9 +115,9 @@ def coverage_of(steps: Sequence[JobStep]) -> Coverage:
 
 
 def status_of(steps: Sequence[JobStep]) -> int:
-    """Return the exit status: the gravest of the steps that ran; 3 where none measured, or one asked for was not run.
+    """Return the exit status: the worst of the steps that ran; 3 if none measured or a requested one was not run.
 
-    What a step left out has decided its own status.
+    Parts left out by a step are already reflected in its status.
     """
     skipped = tuple(part for step in steps if step.skipped for part in step.left_out)
     own = Coverage(compared=coverage_of(steps).compared, not_compared=skipped).status()
@@ -125,17 +125,17 @@ def status_of(steps: Sequence[JobStep]) -> int:
 
 
 def worst(statuses: Iterable[int]) -> int:
-    """Return the gravest of several exit statuses; one that no command has (a crash) counts as not measured."""
+    """Return the worst of several exit statuses; an undefined one (a crash) counts as not measured."""
     return _SEVERITY[min(map(gravity, statuses), default=gravity(NOT_MEASURED))]
 
 
 def gravity(status: int) -> int:
-    """Return a key that sorts the gravest status first."""
+    """Return a key that sorts the worst status first."""
     return _SEVERITY.index(status if status in _SEVERITY else NOT_MEASURED)
 
 
 def headline(steps: Sequence[JobStep], status: int) -> tuple[str, str, str]:
-    """Return the verdict's word and style, and its sentence: what holds of what ran, and what was left out."""
+    """Return the verdict's word and style, and its sentence: the result of what ran, and what was left out."""
     word, style, sentence = _VERDICTS.get(status, _ERROR)
     coverage, gaps = coverage_of(steps), _gaps(steps)
     if status == OK:
@@ -147,7 +147,7 @@ def headline(steps: Sequence[JobStep], status: int) -> tuple[str, str, str]:
 
 
 def _passed(steps: Sequence[JobStep]) -> str:
-    """Return what holds, of the steps that looked at something: nothing got slower where the gate decided."""
+    """Return the positive results of the steps that examined something: nothing got slower where the gate decided."""
     return ", ".join(
         _CLAIMS[step.name] if not step.coverage or not step.coverage.undecided else _OF_DECIDED
         for step in steps
@@ -156,7 +156,7 @@ def _passed(steps: Sequence[JobStep]) -> str:
 
 
 def _gaps(steps: Sequence[JobStep]) -> str:
-    """Return what is undecided, which steps were skipped, and what others left out; "" for nothing."""
+    """Return what is undecided, which steps were skipped, and what others left out, or ""."""
     undecided = sum(step.coverage.undecided for step in steps if step.coverage and not step.skipped)
     skipped = [step.name for step in steps if step.skipped and step.left_out]
     parts = [part.what for step in steps if not step.skipped for part in step.left_out]
@@ -202,7 +202,7 @@ def show(steps: Sequence[JobStep], status: int, pages: Mapping[str, Path]) -> No
 
 
 def _next(steps: Sequence[JobStep], status: int) -> str:
-    """Return what to do: repeat the step that decided the status, or try a change."""
+    """Return the next command: repeat the step that decided the status, or try a change."""
     skipped = {step.name: step.why_skipped for step in steps if step.why_skipped and step.left_out}
     gate = skipped.pop("gate", None)
     if status == OK and (gate is None or gate.code == ASKED):
@@ -217,13 +217,13 @@ def _next(steps: Sequence[JobStep], status: int) -> str:
 
 
 def pages_of(steps: Iterable[JobStep], out: Path) -> dict[str, Path]:
-    """Return the pages that this job wrote by the name of their step: an older job's is not named as this one's.
+    """Return the pages written by this job, by step name; an older job's pages are excluded.
 
     Args:
         steps: When all have ended.
         out: The job's folder.
     """
-    written = {"gate": {OK, FAILED, UNDECIDED}, "report": {OK}, "site": {OK}}  # else there may be an older page
+    written = {"gate": {OK, FAILED, UNDECIDED}, "report": {OK}, "site": {OK}}  # otherwise the page may be older
     pages = {
         step.name: (out / step.name / "index.html").resolve()
         for step in steps
@@ -233,12 +233,12 @@ def pages_of(steps: Iterable[JobStep], out: Path) -> dict[str, Path]:
 
 
 def read_back(step: JobStep, out: Path, since_s: float) -> None:
-    """Put into a step that ran what it found and how much it looked at, from the files that it wrote.
+    """Fill in a completed step's findings and coverage from the files that it wrote.
 
     Args:
         step: The step.
         out: The job's folder.
-        since_s: When the job began, as `time.time` gives it: an older file is of another job.
+        since_s: Start of the job, from `time.time`: older files belong to another job.
     """
     if step.skipped or step.name not in _FILES:
         return
@@ -247,7 +247,7 @@ def read_back(step: JobStep, out: Path, since_s: float) -> None:
         if path.stat().st_mtime >= since_s:
             step.evidence, step.coverage = read(path)
     except (OSError, ValueError, KeyError, TypeError, RocattnError):
-        return  # an odd file is no evidence
+        return  # an invalid file is no evidence
 
 
 def _verified(path: Path) -> tuple[str, Coverage]:
@@ -290,7 +290,7 @@ def _profiled(path: Path) -> tuple[str, Coverage]:
     from rocattn_profiling.profile.collect.store import read_profile
 
     places = {name: path.parents[1] / name / path.name for name in FOLDERS}
-    # They are written one after the other: an older one is of an earlier job.
+    # They are written one after the other: an older one is from an earlier job.
     is_of_job = {name: each.is_file() and each.stat().st_mtime >= path.stat().st_mtime for name, each in places.items()}
     read = [read_profile(each) for name, each in places.items() if is_of_job[name]]
     measured, passes = sum(each.measured for each in read), sum(len(each.passes) for each in read)
@@ -306,4 +306,4 @@ _FILES = {
     "verify": (_verified, "verify.json"), "bench": (_benched, "records.jsonl"), "audit": (_audited, "comparison.json"),
     "gate": (_gated, "verdict.json"), OF_GPU: (_profiled, "profile/profile.json"),
 }  # fmt: skip
-"""What reads the evidence of a step, and from which of its files."""
+"""The function that reads a step's evidence, and its file."""

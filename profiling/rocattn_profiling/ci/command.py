@@ -1,4 +1,4 @@
-"""``rocattn ci``, the main job: each step is a command in a process of its own, so none can spoil another."""
+"""``rocattn ci``, the main job: each step is a command in a separate process, so none can affect another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rocattn_profiling.ci.card import ASKED, CHANGE, DOCTOR, OF_GPU, STEPS, JobS
 if TYPE_CHECKING:
     from rocattn_profiling.gate.model import Entry
 
-# How many of the regressed benchmarks are profiled, worst first: each takes a run for every group of counters.
+# Number of regressed benchmarks to profile, worst first: each takes a run per group of counters.
 PROFILED = 3
 
 
@@ -52,7 +52,7 @@ exit status: 0 what ran is right, and nothing is proven to be slower; what did n
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
+    """Add the command's options."""
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, _EPILOG
     parser.add_argument("--quick", action="store_true", help="small grids and few rounds: minutes on 2 cores")
     parser.add_argument("--base", metavar="REV", help="what to gate against (default: the parent commit)")
@@ -76,11 +76,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the steps in order, summarise them, and return the worst status."""
+    """Run the steps in order, summarize them, and return the worst status."""
     require_own_checkout()
     out, began_s = Path(arguments.out), time.time()
-    steps = plan(arguments, out)  # before there are files of ours, which would be changes of the checkout
-    # Before anything is measured: whether the folder takes files, and no older job's status for one that is ended.
+    steps = plan(arguments, out)  # before our files exist, which would count as changes of the checkout
+    # Before measuring: checks that the folder is writable, and replaces an older job's status.
     write_text(out / "ci.json", json.dumps({"status": NOT_MEASURED, "steps": []}) + "\n")
     with keeping(out, len(steps), lambda: sum(step.seconds > 0 for step in steps)):
         execute(steps, _run_command, out, arguments.gpu or "")
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
-    """Return the steps with their commands, or the reasons why some cannot be run here."""
+    """Return the steps with their commands, or the reasons why they cannot run here."""
     quick = ["--quick"] if arguments.quick else []
     grids = ["inference", "decode"] if arguments.quick else ["inference", "square", "gemma", "decode"]
     count = arguments.history or (2 if arguments.quick else 10)
@@ -99,13 +99,13 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
     gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
     strict = ["--strict"] if arguments.strict else []
-    # An older job's records in the folder are none of this one.
+    # An older job's records in the folder do not belong to this one.
     why_no_report = Reason[SkipCode]("no_records", "bench was not run") if "bench" in arguments.skip else None
     history = ["--measure", str(count), *(["--launches", "2"] if arguments.quick else [])]
     address = ["--url", arguments.site_url] if arguments.site_url else []
     doctor, on_gpu, halves = ["doctor"], [], []
     if arguments.gpu is not None:
-        # Named, so that a GPU that is not checked or timed is no pass; in the type that attention on GPUs runs in.
+        # Named, so that an unchecked or untimed GPU is not a pass; in the usual dtype of attention on GPUs.
         on_gpu, halves = ["--backend", "gpu"], ["--dtype", "float16"]
         doctor += ["--gpu", *([arguments.gpu] if arguments.gpu else [])]
         doctor += ["--allow-stand-in"] if arguments.allow_stand_in else []
@@ -120,7 +120,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
             "gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], why_no_gate,
             asked=bool(arguments.bench),
         ),
-        JobStep("profile"),  # of what the gate finds: its commands are known after that
+        JobStep("profile"),  # profiles the gate's findings: its commands are known after the gate
         JobStep("report", [["report", "--records", f"{out}/bench", "--out", f"{out}/report"]], why_no_report),
         JobStep(
             "site", [["site", *history, *address, "--out", f"{out}/site"]], why_no_history,
@@ -136,11 +136,11 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
 
 
 def known_step(out: Path, arch: str) -> JobStep:
-    """Return the step that profiles the known program; that its numbers are wanted, --gpu says.
+    """Return the step that profiles the known program, as requested by --gpu.
 
     Args:
         out: Its folder.
-        arch: The GPU's architecture; "" for that of the GPU that rocattn uses: a processor's own may stand beside it.
+        arch: The GPU's architecture; "" for that of the GPU that rocattn uses, not an integrated one.
     """
     from rocattn.gpu.probe import probe
     from rocattn_profiling.ci import known
@@ -151,7 +151,7 @@ def known_step(out: Path, arch: str) -> JobStep:
 
 
 def why_no_profiler() -> Reason[SkipCode] | None:
-    """Return why nothing can be profiled here; None if it can."""
+    """Return why nothing can be profiled here, or None."""
     from rocattn_profiling.profile.collect.find import find_profilers
 
     if any(not tool.problem for tool in find_profilers()):
@@ -160,7 +160,7 @@ def why_no_profiler() -> Reason[SkipCode] | None:
 
 
 def why_no_audit() -> Reason[SkipCode] | None:
-    """Return why the machine code of the GPU kernels cannot be compared with its pins here; None if it can."""
+    """Return why the GPU kernels' machine code cannot be compared with its pins here, or None."""
     from rocattn.errors import ToolchainError
     from rocattn.toolchain import choose_compiler
     from rocattn_profiling.kernels.audit_command import pins_folder
@@ -176,9 +176,9 @@ def why_no_audit() -> Reason[SkipCode] | None:
 
 
 def gate_arguments(base: str | None) -> tuple[list[str], Reason[SkipCode] | None]:
-    """Return the gate's revisions for this checkout, or the reason why there is nothing to gate.
+    """Return the gate's revisions for this checkout, or why there is nothing to gate.
 
-    A base that the user names is always gated against: where that is impossible, the gate says why and fails.
+    A base named by the user is always used: if that is impossible, the gate reports why and fails.
     """
     if base is None and (why := why_no_commit()):
         return [], why
@@ -191,13 +191,13 @@ def gate_arguments(base: str | None) -> tuple[list[str], Reason[SkipCode] | None
 
 
 def why_no_commit() -> Reason[SkipCode] | None:
-    """Return why there is no commit here; None if there is one, or a checkout that git refuses: no reason to skip."""
+    """Return why there is no commit here; None if there is one or git rejects the checkout: no reason to skip."""
     from rocattn_profiling.revisions.git import DistrustError, NoGitError, RevisionError, git
 
     try:
         git(Path(), "rev-parse", "--verify", "HEAD")
     except DistrustError:
-        # Another user's checkout, in a container: the steps are run, and fail with git's own remedy.
+        # Another user's checkout in a container: the steps run, and fail with git's remedy.
         return None
     except NoGitError as error:
         return Reason("no_git", str(error))
@@ -209,17 +209,17 @@ def why_no_commit() -> Reason[SkipCode] | None:
 
 
 def _has_changes() -> bool:
-    """Whether the tree may behave differently from HEAD: a stray file is no reason to gate the tree against HEAD."""
+    """Return whether the tree may behave differently from HEAD; a stray file does not count."""
     from rocattn_profiling.revisions.git import RevisionError, uncommitted
 
     try:
         return bool(uncommitted(Path()).code)
     except RevisionError:
-        return False  # there is no commit, or git refuses the checkout, which the gate then says
+        return False  # there is no commit, or git rejects the checkout, which the gate reports
 
 
 def _is_first_commit() -> bool:
-    # From the commit object itself: a shallow clone has a parent, too, and the gate then says how to fetch it.
+    # From the commit object: a shallow clone also has a parent, and the gate then tells how to fetch it.
     commit = _git("cat-file", "-p", "HEAD")
     return bool(commit) and "\nparent " not in f"\n{commit}"
 
@@ -234,13 +234,13 @@ def _git(*arguments: str) -> str:
 
 
 def execute(steps: list[JobStep], run_command: Callable[[list[str]], int], out: Path, arch: str = "") -> None:
-    """Run the steps in order; after a failed one the later ones still report what was measured.
+    """Run the steps in order; after a failure, later steps still report what was measured.
 
     Args:
         steps: The steps; their outcomes are stored in them.
         run_command: Runs one command and returns its exit status.
         out: The job's folder.
-        arch: Of the GPU that is profiled; "" to let the profiler find out.
+        arch: Architecture of the profiled GPU; "" to let the profiler detect it.
     """
     without: Reason[SkipCode] | None = Reason("no_verdict", "the gate was not run")
     for number, step in enumerate(steps, 1):
@@ -276,7 +276,7 @@ def _verdict(out: Path) -> Path:
 
 
 def _leave_out_verdict(steps: list[JobStep]) -> None:
-    """Exclude an earlier run's verdict, which a gate without one leaves in place, from this job's pages."""
+    """Exclude from this job's pages an earlier verdict that a gate without a verdict left in place."""
     for step in steps:
         for command in step.commands:
             if step.name == "site":
@@ -284,7 +284,7 @@ def _leave_out_verdict(steps: list[JobStep]) -> None:
 
 
 def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], Reason[SkipCode] | None]:
-    """Return commands that profile the GPU benchmarks that became slower, or the reason why there are none."""
+    """Return commands that profile the slower GPU benchmarks, or the reason why there are none."""
     from rocattn.errors import RocattnError
     from rocattn_profiling.gate import verdict
 
@@ -296,7 +296,7 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], Reason[Skip
     slower = [entry for entry in slower if on_gpu(entry)]
     if not slower:
         return [], Reason("nothing_slower", "no GPU benchmark became slower")
-    # The gate profiles both sides of a regression where it can; those with counters are not run again.
+    # The gate profiles both sides of a regression if it can; benchmarks with counters are not run again.
     slower = [entry for entry in slower if all(cause.kind != "counters" for cause in entry.causes)][:PROFILED]
     if not slower:
         return [], Reason("profiled", f"the gate has profiled what became slower: {out / 'gate' / 'explain'}")
@@ -312,19 +312,19 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], Reason[Skip
 
 
 def on_gpu(entry: Entry) -> bool:
-    """Whether a benchmark launches kernels on the GPU: it is named for it, or has the gpu backend as a parameter."""
+    """Return whether a benchmark launches GPU kernels: by its name, or by a parameter with the gpu backend."""
     return "gpu" in entry.name.lower() or "'gpu'" in entry.params.values()
 
 
 def _run_command(command: list[str]) -> int:
-    # Its stdout joins stderr: ours is for --json alone.
+    # Its stdout goes to stderr: ours is only for --json.
     full = [sys.executable, "-m", "rocattn_profiling.cli", *command]
     with subprocess.Popen(full, stdout=sys.stderr.fileno()) as process:
         try:
             return process.wait()
         except BaseException as ended:
-            # No child keeps measuring without us. On the terminal's Ctrl-C, which it gets as well, it has a moment to
-            # end by itself, before SIGTERM: a command that ends by itself ends its workers and keeps its results.
+            # No child keeps measuring without us. The terminal's Ctrl-C also reaches it, so it gets a moment before
+            # SIGTERM: a command that ends by itself ends its workers and keeps its results.
             for how, patience_s in ((None, 3.0), (signal.SIGTERM, 30.0), (signal.SIGKILL, None)):
                 if how is not None:
                     process.send_signal(how)
@@ -370,6 +370,6 @@ def _as_json(step: JobStep) -> dict[str, object]:
 
 
 def _has_desktop() -> bool:
-    # Someone sits at a terminal of a graphical session: open the page as promised. CI and ssh are left alone.
+    # In a terminal of a graphical session, open the page as documented; not in CI or over ssh.
     graphical = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return bool(graphical) and sys.stderr.isatty() and not os.environ.get("CI")

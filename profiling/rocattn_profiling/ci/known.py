@@ -1,4 +1,4 @@
-"""A known program to profile and a known kernel to trace on any GPU, and what the audit says beside what was timed.
+"""A known program to profile and a known kernel to trace on any GPU, and the audit's numbers next to measured times.
 
 ``python -m rocattn_profiling.ci.known`` is the program: a causal prompt and a decode step in float16, three times each.
 """
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from rocattn_profiling.measure.records import Record
 
 KERNEL = "flash_attention_causal"
-"""The kernel that is traced: that of the program's prompt."""
+"""The traced kernel: that of the program's prompt."""
 FOLDERS = ("profile", "trace")
-"""Of the step: the collection of all counters, and the one with the thread trace."""
-_FEW = "occupancy"  # counters beside the trace, so that it can be told from another launch's
-# Batch, tokens and heads of the prompt. A trace is of one compute unit, so that blocks must reach all of them; the
-# stand-in takes minutes for that.
+"""The step's collections: all counters, and the thread trace."""
+_FEW = "occupancy"  # counters next to the trace, to distinguish it from another launch's
+# Batch, tokens and heads of the prompt. A trace covers one compute unit, so blocks must reach all of them; the
+# stand-in needs minutes for that.
 _PROMPT, _OF_STAND_IN = (4, 2048, 16), (1, 512, 8)
 _TIMES = 3
 
 
 def commands(out: Path, arch: str) -> list[list[str]]:
-    """Return the commands of rocattn that profile the program and trace its kernel; the second may be refused alone.
+    """Return the rocattn commands that profile the program and trace its kernel; only the second may be rejected.
 
     Args:
         out: The step's folder.
@@ -46,11 +46,11 @@ def commands(out: Path, arch: str) -> list[list[str]]:
 
 
 def beside(records: Iterable[Record], audited: Iterable[KernelFacts]) -> list[dict[str, Any]]:
-    """Return a row for each kernel of each problem that was timed on a GPU: its times, and the audit's numbers.
+    """Return a row for each kernel of each problem timed on a GPU: its times, and the audit's numbers.
 
     Args:
-        records: Of bench.
-        audited: The audit's kernels. One that is not among them has a row without its numbers, which says so.
+        records: Records of bench.
+        audited: The audit's kernels. A kernel not among them has a row that states so, without numbers.
     """
     from rocattn.gpu.plan import plan
     from rocattn_profiling.kernels.shipped import Shipped

@@ -1,7 +1,7 @@
-"""A model's attention layers, from the metadata of its GGUF file.
+"""Read a model's attention layers from the metadata of its GGUF file.
 
-Keys are those of llama.cpp (``gguf-py/gguf/constants.py``); what its loaders make of them, and of keys that a file
-omits, is in ``llama_cpp.toml``. Sizes are read; weights are not.
+Keys are those of llama.cpp (``gguf-py/gguf/constants.py``); ``llama_cpp.toml`` describes how its loaders interpret
+them, and keys that a file omits. Only sizes are read, not weights.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.base.markup import terminal
 
 MOST, MOST_BLOCKS = (1 << 32) - 1, 1 << 16
-"""Largest whole number of a file, and largest number of blocks, each of which is read."""
+"""Largest integer in a file, and largest number of blocks, all of which are read."""
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_LEAST_KEY_BYTES, _MOST_TEXTS = 13, 1 << 22  # a key's length, type and a byte; larger vocabularies are not known
-_LONGEST_TEXT, _MOST_VALUES = 1 << 10, 1 << 20  # bytes that are read of a text, and elements of all arrays together
+_LEAST_KEY_BYTES, _MOST_TEXTS = 13, 1 << 22  # a key's length, type and a byte; no larger vocabularies are known
+_LONGEST_TEXT, _MOST_VALUES = 1 << 10, 1 << 20  # bytes read per text, and elements of all arrays together
 _BAICHUAN_13B = 40  # blocks
 
 
 class _Windows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An architecture's row of ``[windows]`` in ``llama_cpp.toml``, which says what each field is."""
+    """An architecture's row of ``[windows]`` in ``llama_cpp.toml``, where the fields are described."""
 
     period: int | None = None
     dense_first: bool = False
@@ -65,12 +65,12 @@ class _LlamaCpp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 LLAMA_CPP = msgspec.convert(tomllib.loads(files(__package__).joinpath("llama_cpp.toml").read_text("utf-8")), _LlamaCpp)
-"""What llama.cpp of a date makes of attention beyond a file's keys, by architecture."""
+"""How llama.cpp at a certain date handles attention beyond a file's keys, by architecture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One attention layer.
+    """An attention layer.
 
     Attributes:
         num_heads, num_kv_heads, head_dim, head_dim_v: H, Hkv, D and Dv.
@@ -88,20 +88,20 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A GGUF file's metadata about attention.
+    """The attention metadata of a GGUF file.
 
     Attributes:
         name: The model's name, or the file's.
-        architecture: llama.cpp's name of it.
-        block_count: Blocks of any kind.
-        context_length: Tokens it was trained for.
-        layers: Its attention layers, in order: a block without KV heads, with linear attention, or that predicts
-            further tokens (MTP), has none.
-        softcap: c of c tanh(score / c); None for off.
+        architecture: llama.cpp's name for the architecture.
+        block_count: Number of blocks of any kind.
+        context_length: Context length in training, in tokens.
+        layers: Its attention layers, in order: a block without KV heads, with linear attention, or for multi-token
+          prediction (MTP) has none.
+        softcap: c in c tanh(score / c); None for off.
         final_softcap: The same for the logits, which are not attention: reported, not measured.
-        scale: Factor on q.k; None is 1 / sqrt(D).
-        causal, alibi: Of all layers.
-        notes: What had to be assumed.
+        scale: Factor of q.k; None is 1 / sqrt(D).
+        causal, alibi: For all layers.
+        notes: Assumptions.
     """
 
     name: str
@@ -117,18 +117,18 @@ class Model:
     notes: tuple[str, ...] = ()
 
     def configs(self, seq_q: int, seq_k: int, dtype: str = "float32") -> dict[AttentionConfig, int]:
-        """Return the problems of one pass over all layers, with how many layers are like each.
+        """Return the problems of a pass over all layers, with the number of layers for each.
 
         Args:
             seq_q: New tokens.
-            seq_k: All tokens, the new ones included.
-            dtype: Of q, k, v and out.
+            seq_k: All tokens, including the new ones.
+            dtype: Dtype of q, k, v and out.
         """
         return dict(Counter(self._config(layer, seq_q, seq_k, dtype) for layer in self.layers))
 
     def _config(self, layer: Layer, seq_q: int, seq_k: int, dtype: str) -> AttentionConfig:
-        causal = self.causal and seq_q > 1  # the newest token sees all of the others
-        # llama.cpp's standard window counts the row's own key; that of encoders reaches half to each side.
+        causal = self.causal and seq_q > 1  # the newest token sees all others
+        # llama.cpp's standard window includes the row's own key; encoders' windows extend half to each side.
         window = (layer.window - 1, -1) if self.causal else (layer.window // 2, layer.window // 2)
         return AttentionConfig(
             batch=1, num_heads=layer.num_heads, num_kv_heads=layer.num_kv_heads, seq_q=seq_q, seq_k=seq_k,
@@ -142,13 +142,13 @@ def read_model(path: Path) -> Model:
     """Read a model's sizes from its GGUF file.
 
     Raises:
-        RocattnError: When the file is not GGUF, is cut off, or lacks a key.
+        RocattnError: When the file is not GGUF, is truncated, or lacks a key.
     """
     return model_of(_metadata(path), path.stem)
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    """Return the file's keys with their values; tokenizer tables, which are long, are passed over."""
+    """Return the file's keys and values, skipping the long tokenizer tables."""
     try:
         if not path.stat().st_size:
             raise RocattnError(f"{path} is not a whole GGUF file: it is empty")
@@ -162,14 +162,14 @@ def _metadata(path: Path) -> dict[str, Any]:
 
 
 class _GgufError(Exception):
-    """What is wrong with a file, in a few words."""
+    """A short description of a problem with a file."""
 
 
 class _Gguf:
-    """The metadata of a GGUF file (llama.cpp's ``docs`` and ``gguf-py``), of versions 2 and 3 and both byte orders.
+    """The metadata of a GGUF file (llama.cpp's ``docs`` and ``gguf-py``), for versions 2 and 3 and both byte orders.
 
-    The package ``gguf`` takes any count for true, so that a file of 49 bytes fills the memory, and needs to know the
-    types of all tensors.
+    The package ``gguf`` trusts every count, so a file of 49 bytes can exhaust memory, and it must know the types of all
+    tensors.
     """
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -178,7 +178,7 @@ class _Gguf:
             raise _GgufError("it does not begin with GGUF")
         self._at = 4
         version = self._number("I")
-        if version >> 16:  # the small number is in the upper half: the other byte order
+        if version >> 16:  # a small number in the upper half means the other byte order
             self._order, self._at = ">", 4
             version = self._number("I")
         if version not in {2, 3}:
@@ -203,14 +203,14 @@ class _Gguf:
         return number
 
     def _count(self, least_bytes: int, most: int) -> int:
-        """Return the count that follows, of things that take so many bytes or more each."""
+        """Return the count that follows, for items with a minimum size in bytes."""
         count = int(self._number("Q"))
         if count > min(most, (len(self._data) - self._at) // least_bytes):
             raise _GgufError(f"it says that {count} entries follow at byte {self._at}, more than it can hold")
         return count
 
     def _text(self) -> str:
-        """Return the text that follows, or its beginning, on a line and harmless."""
+        """Return the text that follows, or its beginning, as one line of printable text."""
         size = self._count(1, MOST)
         begin, self._at = self._at, self._at + size
         return terminal(self._data[begin : begin + min(size, _LONGEST_TEXT)].decode(errors="replace"))
@@ -236,7 +236,7 @@ class _Gguf:
         return [self._text() if kind == _STRING else self._number(code) for _ in range(count)]
 
     def _pass_over(self, count: int, size: int, *, texts: bool) -> None:
-        """Go to the end of an array; of texts, of which a vocabulary has hundreds of thousands, by their lengths."""
+        """Skip an array; texts, of which a vocabulary has hundreds of thousands, are skipped by their lengths."""
         if not texts:
             self._at += count * size
             return
@@ -249,14 +249,14 @@ class _Gguf:
 
 
 def model_of(metadata: Mapping[str, Any], name: str) -> Model:
-    """Return the model that metadata describe.
+    """Return the model described by metadata.
 
     Args:
         metadata: Keys and values of a GGUF file.
-        name: What to call it if they do not.
+        name: Its name if the metadata has none.
 
     Raises:
-        RocattnError: When a key is missing or contradicts another, which it names, or the architecture is not measured.
+        RocattnError: When a key is missing or contradicts another, or the architecture is unsupported.
     """
     keys = _Keys(metadata, name)
     if (own := keys.architecture) in LLAMA_CPP.not_measured:
@@ -310,7 +310,7 @@ class _Keys:
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
     def need(self, *keys: str) -> Any:
-        """Return the first of these keys that is there."""
+        """Return the first of these keys that exists."""
         for key in keys:
             if (value := self.get(key)) is not None:
                 return value
@@ -318,7 +318,7 @@ class _Keys:
         raise RocattnError(f"{self.name}: the key {wanted} is missing, and attention needs it")
 
     def whole(self, key: str, value: Any = None, most: int = MOST) -> int:
-        """Return a key's value, or the one given for it, as a whole number; 0 for a key that is not there."""
+        """Return a key's value, or the given one, as an integer; 0 for a missing key."""
         value = self.get(key, 0) if value is None else value
         if not isinstance(value, int) or not 0 <= value <= most:
             entry = f"{self.architecture}.{key} is {_shown(value)}"
@@ -326,7 +326,7 @@ class _Keys:
         return value
 
     def size(self, key: str, default: float = 0.0) -> float:
-        """Return a key's value as a finite number, 0 or more."""
+        """Return a key's value as a finite number of at least 0."""
         value = self.get(key, default)
         if not isinstance(value, int | float) or not 0 <= value < math.inf:
             entry = f"{self.architecture}.{key} is {_shown(value)}"
@@ -334,7 +334,7 @@ class _Keys:
         return float(value)
 
     def of_layer(self, key: str, value: Any, layer: int, blocks: int) -> int:
-        """Return a value that is one number for all blocks, or a list with one a block."""
+        """Return a value that is one number for all blocks, or a list with one per block."""
         if not isinstance(value, list):
             return self.whole(key, value)
         if len(value) != blocks:
@@ -350,7 +350,7 @@ def _shown(value: Any) -> str:
 
 
 def _layer(keys: _Keys, at: int, blocks: int, window: int) -> Layer | None:
-    """Return the attention layer of a block; None if it has none."""
+    """Return the attention layer of a block, or None."""
     heads = keys.of_layer("attention.head_count", keys.need("attention.head_count"), at, blocks)
     kv_heads = keys.of_layer("attention.head_count_kv", keys.get("attention.head_count_kv", heads), at, blocks)
     if heads == 0 or kv_heads == 0:
@@ -362,7 +362,7 @@ def _layer(keys: _Keys, at: int, blocks: int, window: int) -> Layer | None:
         own = keys.get(f"attention.{of}_length_swa") if window else None
         value = keys.get(f"attention.{of}_length") if own is None else own
         if value is None:
-            keys.need(f"attention.{of}_length", "embedding_length")  # else the message names both
+            keys.need(f"attention.{of}_length", "embedding_length")  # otherwise the message names both
             length = keys.whole("embedding_length") // heads
         else:
             length = keys.whole(f"attention.{of}_length{'' if own is None else '_swa'}", value)
@@ -377,7 +377,7 @@ def _layer(keys: _Keys, at: int, blocks: int, window: int) -> Layer | None:
 
 
 def _attending(keys: _Keys, trunk: int, blocks: int) -> list[int]:
-    """Return which of the first so many blocks may have softmax attention, and not a linear one."""
+    """Return which of the first ``count`` blocks may have softmax rather than linear attention."""
     if keys.architecture in LLAMA_CPP.recurrent:
         return []
     linear = "attention.recurrent_layers"
@@ -389,10 +389,10 @@ def _attending(keys: _Keys, trunk: int, blocks: int) -> list[int]:
 
 
 def _windows(keys: _Keys, trunk: int, notes: list[str]) -> tuple[list[bool], int]:
-    """Return which of the first so many blocks slide, and the window in tokens; 0 without one.
+    """Return which of the first blocks have a sliding window, and the window in tokens, 0 without one.
 
     Raises:
-        RocattnError: When there is a window, and which blocks have it is not known.
+        RocattnError: When there is a window, but it is unknown which blocks have it.
     """
     none = [False] * trunk, 0
     given = keys.whole("attention.sliding_window")
@@ -416,7 +416,7 @@ def _windows(keys: _Keys, trunk: int, notes: list[str]) -> tuple[list[bool], int
     pattern = keys.get(name)
     if pattern == []:
         raise RocattnError(f"{keys.name}: {keys.architecture}.{name} is empty")
-    if isinstance(pattern, list):  # a list that is too short is of those that see everything, as llama.cpp has it
+    if isinstance(pattern, list):  # blocks beyond a short list see everything, as in llama.cpp
         return [at < len(pattern) and keys.whole(name, pattern[at]) > 0 for at in range(trunk)], window
     if row.period is None:
         keys.need(name)

@@ -1,15 +1,15 @@
-"""Attention modules in numpy, as models have them, and the workloads of them that ``rocattn bench --modules`` measures.
+"""Attention modules of models in numpy, and their workloads for ``rocattn bench --modules``.
 
 `MultiHead` is the standard layer. `MultiExpert` is a Gemma layer shared by experts: each projects its own tokens with
 its own weights and width, all tokens attend together under a prefix-LM mask (as in the PaliGemma and pi0 models).
-`CachedGemma` is one expert that keeps K and V in a cache: prefill of a prompt, then a token a step.
+`CachedGemma` is one expert with a KV cache: prefill of a prompt, then one token per step.
 
-A module does not know who computes attention: it is called with a function of `rocattn.attention`'s arguments. So the
-same code runs on any backend, and on float64 and naive programs for the check. Projections compute in float32 (numpy
-has no fast product of smaller types; float64 in float64) and are rounded to the module's dtype.
+A module gets its attention as a function with `rocattn.attention`'s arguments, so the same code runs on any backend,
+and on float64 and naive programs for the check. Projections compute in float32 (numpy has no fast product of smaller
+types; float64 in float64) and are rounded to the module's dtype.
 
-A workload is named by the suite of its records. Its configs describe the attention inside; `extra_work` counts what the
-projections add. The output of the whole module is compared with the module in float64, by the error of the module
+A workload is named after the suite of its records. Its configs describe the module's attention; `extra_work` counts the
+projections. The whole module's output is compared with the module in float64, with limits from the error of the module
 around a naive program.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 ROPE_BASE = 10_000.0
 BLOCK_TOKENS = 64
 CHUNK_TOKENS = 256
-"""A step's prompt was kept so many tokens at a time, two sequences in turn: a paged cache has stretches of as many."""
+"""Tokens stored at a time for a step's prompt, alternating between sequences, so a paged cache interleaves them."""
 
 
 def project(x: Array, weights: Array) -> Array:
@@ -53,7 +53,7 @@ def project(x: Array, weights: Array) -> Array:
 
 
 def rotate(x: Array, first: int) -> Array:
-    """Return heads [B, S, H, D] turned by their positions ``first``, … (RoPE, Su et al. 2021; halves as pairs)."""
+    """Rotate heads [B, S, H, D] by their positions ``first``, … (RoPE, Su et al. 2021; halves as pairs)."""
     half = x.shape[-1] // 2
     wide = np.float64 if x.dtype == np.float64 else np.float32
     angle = np.arange(first, first + x.shape[1])[:, None] * ROPE_BASE ** (-np.arange(half) / half)
@@ -63,7 +63,7 @@ def rotate(x: Array, first: int) -> Array:
 
 
 def prefix_lm_mask(prefix: int, total: int) -> Array:
-    """Return a boolean mask [total, total]: every token sees the prefix, and those after it up to itself."""
+    """Return a boolean mask [total, total]: every token sees the prefix, and the later tokens up to itself."""
     mask = np.tri(total, dtype=bool)
     mask[:, :prefix] = True
     return mask
@@ -90,7 +90,7 @@ class Projections:
         cls, rng: np.random.Generator, width: int, num_heads: int, num_kv_heads: int, head_dim: int,
         dtype: np.dtype[Any],
     ) -> Self:  # fmt: skip
-        """Return normal weights of variance 1 / rows, rounded to a dtype, kept in the one that products compute in."""
+        """Return normal weights with variance 1 / rows, rounded to a dtype, stored in the dtype of the products."""
         wide = np.float64 if dtype == np.float64 else np.float32
         shapes = ((width, (num_heads + 2 * num_kv_heads) * head_dim), (num_heads * head_dim, width))
         qkv, out = ((rng.standard_normal(s, np.float32) * s[0] ** -0.5).astype(dtype).astype(wide) for s in shapes)
@@ -107,7 +107,7 @@ class Projections:
         return packed[:, :, : self.num_heads], packed[:, :, self.num_heads : end], packed[:, :, end:]
 
     def merge(self, attended: Array) -> Array:
-        """Return tokens [B, S, N] of what the heads [B, S, H, D] attended to."""
+        """Return tokens [B, S, N] from the heads' outputs [B, S, H, D]."""
         return project(attended.reshape(*attended.shape[:2], -1), self.out)
 
 
@@ -129,7 +129,7 @@ class MultiHead:
 
 @dataclass(frozen=True)
 class MultiExpert:
-    """Experts whose tokens attend together: the first expert's are the prefix."""
+    """Experts whose tokens attend together; the first expert's tokens are the prefix."""
 
     experts: tuple[Projections, ...]
 
@@ -150,7 +150,7 @@ class MultiExpert:
 
 @dataclass(frozen=True)
 class CachedGemma:
-    """One expert that keeps K and V: its prompt attends to all of itself, then each token to all before it."""
+    """An expert with a KV cache: the prompt attends to all of itself, then each token to all before it."""
 
     weights: Projections
 
@@ -159,30 +159,30 @@ class CachedGemma:
         return replace(self, weights=self.weights.wide())
 
     def prefill(self, prompt: Array, cache: KVCache | PagedKVCache, **options: Any) -> Array:
-        """Return [B, S, N] of a prompt [B, S, N], which the empty cache keeps; options of `rocattn.attention`."""
+        """Return [B, S, N] for a prompt [B, S, N], stored in the empty cache; options of `rocattn.attention`."""
         q, k, v = self._heads(prompt, 0)
         cache.append(k, v)
         return self.weights.merge(cache.attend(q, **options))
 
     def remember(self, prompt: Array, cache: KVCache | PagedKVCache, chunk: int) -> None:
-        """Fill the empty cache as `prefill` does, without attending; ``chunk`` tokens of every sequence in turn."""
+        """Fill the empty cache like `prefill`, but without attention; ``chunk`` tokens of every sequence in turn."""
         _, k, v = self._heads(prompt, 0)
         for start in range(0, prompt.shape[1], chunk):
             cache.append(k[:, start : start + chunk], v[:, start : start + chunk])
 
     def step(self, token: Array, position: int, cache: KVCache | PagedKVCache, **options: Any) -> Array:
-        """Return [B, 1, N] of the next token [B, 1, N], which the cache keeps; options of `rocattn.attention`."""
+        """Return [B, 1, N] for the next token [B, 1, N], stored in the cache; options of `rocattn.attention`."""
         q, k, v = self._heads(token, position)
         cache.append(k, v)
         return self.weights.merge(cache.attend(q, **options))
 
     def whole(self, tokens: Array, prompt: int, attend: Attend) -> Array:
-        """Return [B, S, N] of all tokens at once, without a cache: what prefill and steps have to give, one by one."""
+        """Return [B, S, N] for all tokens at once without a cache: the expected results of prefill and steps."""
         q, k, v = self._heads(tokens, 0)
         return self.weights.merge(attend(q, k, v, mask=prefix_lm_mask(prompt, tokens.shape[1])))
 
     def last(self, tokens: Array, attend: Attend) -> Array:
-        """Return [B, 1, N] of the last token alone, without a cache: the expected result of the last step."""
+        """Return [B, 1, N] for only the last token without a cache: the expected result of the last step."""
         q, k, v = self._heads(tokens, 0)
         return self.weights.merge(attend(q[:, -1:], k, v))
 
@@ -193,12 +193,12 @@ class CachedGemma:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One module with the sizes it is measured at.
+    """A module with the sizes to measure.
 
     Attributes:
-        module: What ``--modules`` calls it.
+        module: Its name for ``--modules``.
         suite: The suite of its records.
-        description: For people.
+        description: Readable text.
         widths: Model dimensions of each expert.
         configs: The attention inside, smallest first.
         quick: Lengths (Sk) of the ``--quick`` subset.
@@ -212,11 +212,11 @@ class Workload:
     quick: tuple[int, ...]
 
     def chosen(self, quick: bool) -> list[AttentionConfig]:
-        """Return the configs, or only the quick ones."""
+        """Return all configs, or only the quick ones."""
         return [config for config in self.configs if not quick or config.seq_k in self.quick]
 
     def tokens(self, config: AttentionConfig) -> list[int]:
-        """Return the tokens of each expert; of several, the first has seven of eight."""
+        """Return the tokens per expert; if there are several, the first has seven eighths."""
         if len(self.widths) == 1:
             return [config.seq_q]
         later = max(1, config.seq_q // 8)
@@ -274,7 +274,7 @@ def of_module(name: str) -> list[Workload]:
     """Return the workloads of a module.
 
     Raises:
-        ConfigError: When there is no module of that name; the message lists the names.
+        ConfigError: When the module does not exist; the message lists the names.
     """
     if name not in NAMES:
         raise ConfigError(f"no module is named {name!r}: choose from {', '.join(NAMES)}")
@@ -282,7 +282,7 @@ def of_module(name: str) -> list[Workload]:
 
 
 def extra_work(suite: str, config: AttentionConfig) -> tuple[int, int]:
-    """Return FLOPs and compulsory bytes of what surrounds attention: projections, their weights, tokens in and out."""
+    """Return FLOPs and compulsory bytes around attention: projections, their weights, tokens in and out."""
     workload = WORKLOADS[suite]
     flops = size = 0
     for width, tokens in zip(workload.widths, workload.tokens(config), strict=True):
@@ -293,15 +293,15 @@ def extra_work(suite: str, config: AttentionConfig) -> tuple[int, int]:
 
 
 class ModuleSubject(ABC):
-    """A module with its tokens: the call that is timed, and the reference for its outputs."""
+    """A module with its tokens: the timed call, and the reference for its outputs."""
 
     @abstractmethod
     def call(self, **options: Any) -> Callable[[], Arrays]:
-        """Return one timed call; options of `rocattn.attention`."""
+        """Run the timed call; options of `rocattn.attention`."""
 
     @abstractmethod
     def reference(self, attend: Attend, *, exact: bool) -> Arrays:
-        """Return the same outputs around another attention; in float64 if ``exact``."""
+        """Return the outputs with another attention function; in float64 if ``exact``."""
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,7 @@ class Joint(ModuleSubject):
 
 @dataclass(frozen=True)
 class Prefill(ModuleSubject):
-    """A prompt into an empty cache."""
+    """A prompt written to an empty cache."""
 
     module: CachedGemma
     tokens: Array
@@ -368,10 +368,10 @@ class Prefill(ModuleSubject):
 
 @dataclass(frozen=True)
 class DecodeStep(Prefill):
-    """The last of the tokens, against a cache of those before it."""
+    """The last token, with a cache of the previous ones."""
 
     def call(self, **options: Any) -> Callable[[], Arrays]:
-        """See `ModuleSubject`; each call forgets the token again before it takes it."""
+        """See `ModuleSubject`; each call first removes the token from the cache."""
         cache, before = self.new_cache(), self.tokens.shape[1] - 1
         self.module.remember(self.tokens[:, :before], cache, CHUNK_TOKENS)
 
@@ -419,13 +419,13 @@ def _paged_cache(config: AttentionConfig, dtype: np.dtype[Any]) -> PagedKVCache:
 def prepare(
     suite: str, config: AttentionConfig, backends: Sequence[str], seed: int
 ) -> tuple[dict[str, Callable[[], Arrays]], Callable[[dict[str, Arrays]], dict[str, Check]]]:
-    """Return what each backend does for one call of a module, and the check of their outputs.
+    """Return each backend's call of a module, and the check of their outputs.
 
     Args:
-        suite: Of a workload.
+        suite: A workload's suite.
         config: One of its configs; the dtype may differ.
         backends: Names.
-        seed: Of weights and tokens.
+        seed: Seed of weights and tokens.
     """
     subject = make_subject(suite, config, seed)
     calls = {name: subject.call(backend=name) for name in backends}
@@ -439,7 +439,7 @@ def prepare(
 
 
 def _by_heads(forward: Callable[..., Forward], q: Array, k: Array, v: Array, **options: Any) -> Array:
-    """Compute attention of BSHD arrays with one of the check's programs, a KV head at a time."""
+    """Compute attention of BSHD arrays with one of the check's programs, one KV head at a time."""
     config, operands = describe(q, k, v, **options)
     out = np.empty((config.batch, config.seq_q, config.num_heads, config.head_dim_v), q.dtype)
     group, rows = config.num_heads // config.num_kv_heads, np.arange(config.seq_q)

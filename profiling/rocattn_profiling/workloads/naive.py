@@ -1,9 +1,9 @@
-"""The yardstick of accuracy: the same attention in float64, and as a naive program of the tensor's dtype computes it.
+"""The yardstick of accuracy: attention in float64, and as computed by a naive program in the tensor's dtype.
 
 The naive program is flash-attention's ``attention_ref(upcast=False, reorder_ops=True)``: standard attention whose
 tensors all have the dtype of the inputs (the products q.k, the finished scores, the probabilities, the output), with
-the scale applied to k instead of q. Products and sums inside one operation are float32, as they are in BLAS and in
-every GPU framework. K and V of 8 bits are the numbers that they stand for, in float32.
+the scale applied to k instead of q. Products and sums inside an operation are float32, as in BLAS and every GPU
+framework. 8-bit K and V are converted to the numbers that they represent, in float32.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 BLOCK_SCORES = 1 << 21
 LARGE_SCORE = 64.0
-"""Beyond this LSE scores are so large that their own rounding decides the error."""
+"""Above this LSE, scores are so large that their rounding dominates the error."""
 _ORDERS = 8
 
 
 class Forward(NamedTuple):
-    """One program's output for some rows of one KV head: out [G * R, Dv] and natural-log LSE [G * R]."""
+    """A program's output for some rows of a KV head: out [G * R, Dv] and natural-log LSE [G * R]."""
 
     out: Array
     lse: Array
 
 
 class Gradients(NamedTuple):
-    """One program's gradients for one KV head: dq [G * Sq, D], dk [Sk, D], dv [Sk, Dv]; and the largest |LSE|."""
+    """A program's gradients for a KV head: dq [G * Sq, D], dk [Sk, D], dv [Sk, Dv]; and the largest |LSE|."""
 
     dq: Array
     dk: Array
@@ -57,7 +57,7 @@ def exact_forward(config: AttentionConfig, operands: Operands, heads: Heads, row
 
 
 def naive_forward(config: AttentionConfig, operands: Operands, heads: Heads, rows: Array) -> Forward:
-    """Compute some rows of one KV head as the naive program of the config's dtype does."""
+    """Compute some rows of one KV head with the naive program in the config's dtype."""
     dtype = numpy_dtype(config.dtype)
     blocks = []
     for part in _parts(config, rows):
@@ -67,12 +67,12 @@ def naive_forward(config: AttentionConfig, operands: Operands, heads: Heads, row
 
 
 def fair_forward(config: AttentionConfig, operands: Operands, heads: Heads, rows: Array, exact: Forward) -> Forward:
-    """Compute some rows of one KV head as `naive_forward` does, where that is a fair yardstick.
+    """Compute some rows of one KV head like `naive_forward`, adapted to be a fair yardstick for large scores.
 
-    Large scores are not kept in 16 bits (at 2000 bfloat16 has a spacing of 8, and float16 ends at 65504), so there the
-    same program runs in float32, its output alone rounded. And there few rows have keys that compete, and what the
-    rounding of those few scores does to the output is luck: it runs with the features of q and k in several orders,
-    and each element is the one of them that is farthest from ``exact``, the float64 result.
+    Large scores are not stored in 16 bits (at 2000 bfloat16 has a spacing of 8, and float16 ends at 65504): the program
+    runs in float32, and only its output is rounded. Few rows then have competing keys, and the effect of rounding those
+    scores is random: the program runs with the features of q and k in several orders, and each element is the result
+    farthest from ``exact``, the float64 result.
     """
     if float(np.max(np.abs(exact.lse), initial=0, where=np.isfinite(exact.lse))) <= LARGE_SCORE:
         return naive_forward(config, operands, heads, rows)
@@ -93,7 +93,7 @@ def exact_gradients(
 ) -> Gradients:
     """Compute the gradients of one KV head in float64; ``dout`` is the [B, H, Sq, Dv] view.
 
-    Without ``delta`` rowsum(dO * out) is taken for 0, and without ``slope`` the softcap's derivative for 1: mistakes.
+    Without ``delta``, rowsum(dO * out) is replaced by 0, and without ``slope`` the softcap derivative by 1: mistakes.
     """
     blocks, largest = [], 0.0
     for rows in _parts(config, np.arange(config.seq_q)):
@@ -105,7 +105,7 @@ def exact_gradients(
 
 
 def all_gradients(config: AttentionConfig, operands: Operands, dout: Array, **changed: bool) -> dict[str, Array]:
-    """Return `exact_gradients` of all heads as [B, heads, S, D]; ``dout`` is the [B, H, Sq, Dv] view."""
+    """Return `exact_gradients` for all heads as [B, heads, S, D]; ``dout`` is the [B, H, Sq, Dv] view."""
     with np.errstate(all="ignore"):
         by_head = [
             exact_gradients(config, operands, dout, one_kv_head(config, batch, head), **changed)
@@ -125,16 +125,16 @@ def all_gradients(config: AttentionConfig, operands: Operands, dout: Array, **ch
 def naive_gradients(
     config: AttentionConfig, operands: Operands, dout: Array, heads: Heads, *, wide_scores: bool = False
 ) -> Gradients:
-    """Compute the gradients of one KV head as the naive program of the config's dtype does.
+    """Compute the gradients of one KV head with the naive program in the config's dtype.
 
-    With ``wide_scores`` it keeps scores in float32, for 16 bits do not hold huge ones; all else has the dtype.
+    With ``wide_scores`` it keeps scores in float32, since 16 bits are too narrow for huge ones; the rest has the dtype.
     """
     dtype = numpy_dtype(config.dtype)
     blocks, largest = [], 0.0
     for rows in _parts(config, np.arange(config.seq_q)):
         softmax = _naive_softmax(config, operands, heads, rows, wide_scores=wide_scores)
         upstream = _upstream(softmax, dout, heads, rows)
-        # The backward pass is given ``out`` as it was stored; its rounding is in every program's gradients.
+        # The backward pass gets the stored ``out``, whose rounding is part of every program's gradients.
         delta = (upstream[0, 0] * _rounded(_forward(softmax).out, dtype)).sum(axis=-1, keepdims=True)
         blocks.append(gradients_block(config, softmax, upstream, storage=dtype, delta=delta[None, None]))
         largest = max(largest, _largest_lse(softmax))
@@ -143,12 +143,12 @@ def naive_gradients(
 
 
 def _farthest(first: Array, other: Array, exact: Array) -> Array:
-    """Return, element by element, the value farther from the exact result."""
+    """Return the value farther from the exact result for each element."""
     return np.where(np.abs(other - exact) > np.abs(first - exact), other, first)
 
 
 def _parts(config: AttentionConfig, rows: Array) -> Iterator[Array]:
-    """Cut rows so that a block's scores stay small."""
+    """Split rows so that a block's scores stay small."""
     group = config.num_heads // config.num_kv_heads
     step = max(1, BLOCK_SCORES // max(1, group * config.seq_k))
     for start in range(0, len(rows), step):
@@ -166,7 +166,7 @@ def _naive_softmax(
 ) -> Softmax:
     """Return `softmax_block`'s result with every tensor rounded to the config's dtype (q raw, k scaled).
 
-    With ``wide_scores`` scaled k and the scores are not.
+    With ``wide_scores``, scaled k and the scores are not rounded.
     """
     dtype, wide = numpy_dtype(config.dtype), compute_dtype(config)
     kept = wide if wide_scores else dtype
@@ -204,12 +204,12 @@ def _upstream(softmax: Softmax, dout: Array, heads: Heads, rows: Array) -> Array
 
 
 def _rounded(array: Array, dtype: np.dtype) -> Array:
-    """Round to a dtype, but keep computing in the wide one."""
+    """Round to a dtype, but return the values in the wide one."""
     return array if array.dtype == dtype else array.astype(dtype).astype(array.dtype)
 
 
 def _along_rows(parts: Sequence[Array], group: int) -> Array:
-    """Join row blocks [G * R, …] along R, head by head; a width may be 0, beside which numpy cannot find R itself."""
+    """Join row blocks [G * R, …] along R, head by head; if a width is 0, numpy cannot infer R."""
     by_head = [part.reshape(group, len(part) // group, *part.shape[1:]) for part in parts]
     joined: Array = np.concatenate(by_head, axis=1)
     return joined.reshape(group * joined.shape[1], *joined.shape[2:])
@@ -225,7 +225,7 @@ def _largest_lse(softmax: Softmax) -> float:
 
 
 def _summed(config: AttentionConfig, blocks: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
-    """Join dq's row blocks, and add up what each contributed to dk and dv."""
+    """Join dq's row blocks, and add up their contributions to dk and dv."""
     group = config.num_heads // config.num_kv_heads
     dk, dv = (sum((b[i][0, 0] for b in blocks[1:]), start=blocks[0][i][0, 0]) for i in (1, 2))
     return _along_rows([b[0][0, 0] for b in blocks], group), dk, dv

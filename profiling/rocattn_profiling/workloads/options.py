@@ -23,28 +23,28 @@ MOST_SECONDS = 1e7
 
 
 def natural(text: str) -> int:
-    """Parse a whole number, 0 or more."""
+    """Parse an integer of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
     return int(text)
 
 
 def positive(text: str) -> int:
-    """Parse a whole number, 1 or more."""
+    """Parse an integer of at least 1."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
     return int(text)
 
 
 def thread_number(text: str) -> int:
-    """Parse a number of threads; with more than any machine has, measuring would not end."""
+    """Parse a number of threads; with more than any machine has, measurements would not end."""
     if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads, 1 to {MOST_THREADS}")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """Parse a time: no process can be waited for longer than some 10^9 seconds, and none for NaN."""
+    """Parse a time: waiting for a process is limited to about 10^9 seconds, and NaN is invalid."""
     try:
         value = float(text)
     except ValueError:
@@ -55,7 +55,7 @@ def seconds(text: str) -> float:
 
 
 def flag(name: str) -> str:
-    """Return the option of a field: ``--num-heads`` of "num_heads"."""
+    """Return the option for a field: ``--num-heads`` for "num_heads"."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -69,9 +69,9 @@ def add_storage(group: argparse._ArgumentGroup) -> None:
 
 
 def add_sizes(group: argparse._ArgumentGroup) -> None:
-    """Add an option for each size, and for causal, window and softcap; None where one is not given."""
+    """Add an option for each size, and for causal, window and softcap; None if not given."""
     for name, text in SIZES.items():
-        # There may be no query or key; without a head dimension there is nothing to time or to check.
+        # Queries and keys may be empty; without a head dimension there is nothing to time or check.
         kind = positive if name in {"head_dim", "head_dim_v"} else natural
         group.add_argument(flag(name), type=kind, metavar="N", help=text)
     group.add_argument("--causal", action="store_true", default=None, help="causal, aligned bottom-right")
@@ -80,12 +80,12 @@ def add_sizes(group: argparse._ArgumentGroup) -> None:
 
 
 def given(arguments: argparse.Namespace, names: tuple[str, ...] = (*SIZES, *BAND)) -> dict[str, Any]:
-    """Return the fields that the command line gives."""
+    """Return the fields given on the command line."""
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def config_of(fields: dict[str, Any], direction: Any) -> AttentionConfig:
-    """Return the config of these fields, the others at their defaults.
+    """Return the config with these fields, and defaults for the others.
 
     Raises:
         ConfigError: When they contradict each other.

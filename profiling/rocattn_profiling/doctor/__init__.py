@@ -1,1 +1,1 @@
-"""``rocattn doctor``: what this machine has and lacks."""
+"""``rocattn doctor``: check what this machine has and lacks."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SCHEMA = 2
 _REPAIR = "repair or remove it"
 _UNSET = "correct the variable, or unset it"
-# What a backend that does not work costs.
+# The consequences of a backend that does not work.
 _WITHOUT = {
     "cpu": "reinstall rocattn and numpy: nothing runs without this backend",
     "cpu-flash": "until this is fixed, attention on the CPU runs in numpy, 50 to 200 times slower",
@@ -57,16 +57,16 @@ GIB = 1 << 30
 _TRIAL_S = 0.3
 _VERSION_TIMEOUT_S = 5.0
 _PROBE_KERNEL = 'extern "C" __attribute__((global)) void probe(int* out) { *out = 1; }\n'
-# Instruction sets that CPU kernels and BLAS libraries choose their code by.
+# Instruction sets by which CPU kernels and BLAS libraries select code.
 SIMD = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "sve")
 
 Status = Literal["ok", "warning", "missing", "broken"]
-"""Ready (looked at, and working); there, with a flaw; not there, and optional; needed or asked for, and not working."""
+"""Ready (checked and working); present with a flaw; absent and optional; required or requested, but not working."""
 Say = Callable[[str], None]
 
 
 class DoctorCheck(msgspec.Struct, frozen=True):
-    """One row: an item, its status and details, and the remedy if something is wrong."""
+    """A row: an item, its status and details, and the remedy for a problem."""
 
     group: str
     name: str
@@ -76,10 +76,10 @@ class DoctorCheck(msgspec.Struct, frozen=True):
 
 
 class BackendCheck(msgspec.Struct, frozen=True):
-    """A backend: whether it is available here and supports a plain float32 config, and its reason if not.
+    """A backend: whether it is available here and supports a plain float32 config, and the reason if not.
 
-    ``is_stand_in`` means that it runs on a substitute for the hardware it is for. ``ms`` is the best time of 512 tokens
-    of 8 heads of 64 in float32, of backends that compute on the CPU; None of others.
+    ``is_stand_in`` means that it runs on a substitute for its hardware. ``ms`` is the best time for 512 tokens with 8
+    heads of 64 in float32 for backends that compute on the CPU; None for others.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Report(msgspec.Struct, frozen=True):
     backends: list[BackendCheck]
 
     def to_builtins(self) -> dict[str, Any]:
-        """Return the JSON form: these fields, schema and version, and which compiler is chosen for what."""
+        """Return the JSON form: these fields, schema and version, and the chosen compilers."""
         values: dict[str, Any] = msgspec.to_builtins(self)
         gpu, host = chosen_compilers(self.compilers)
         for compiler, row in zip(self.compilers, values["compilers"], strict=True):
@@ -128,7 +128,7 @@ def examine(say: Say = lambda _: None) -> Report:
     """Run all checks; those that start other programs run concurrently.
 
     Args:
-        say: Called with what begins now.
+        say: Called with a description of the next step.
     """
     say("looking for compilers, GPUs, profilers and other programs")
     with ThreadPoolExecutor(max_workers=8) as pool:
@@ -137,7 +137,7 @@ def examine(say: Say = lambda _: None) -> Report:
         profilers = pool.submit(profiler_checks)
         tools = pool.submit(tool_checks)
         disassemblers = pool.submit(disassembler_check)
-    backends = backend_results(say)  # alone: they are timed
+    backends = backend_results(say)  # alone, because they are timed
     compilers_here, usable = compilers.result(), gpu.result()
     checks = [
         *python_checks(),
@@ -159,7 +159,7 @@ def gpu_problem(report: Report, arch: str, allow_stand_in: bool) -> str:
 
     Args:
         report: The result of `examine`.
-        arch: The architecture that it must be, like "gfx942"; "" for any.
+        arch: The required architecture, like "gfx942"; "" for any.
         allow_stand_in: Whether the stand-in counts.
     """
     devices = [device for device in report.gpu.devices if allow_stand_in or not device.is_stand_in]
@@ -176,7 +176,7 @@ def gpu_problem(report: Report, arch: str, allow_stand_in: bool) -> str:
 
 
 def python_checks() -> list[DoctorCheck]:
-    """Return rows for the interpreter and the packages that rocattn requires, from the installed metadata."""
+    """Return rows for the interpreter and rocattn's required packages, from the installed metadata."""
     group = "python"
     rows = [DoctorCheck(group, "python", "ok", f"{platform.python_version()} ({sys.executable})")]
     try:
@@ -229,7 +229,7 @@ def _backend_result(backend: Backend) -> BackendCheck:
     if available and supports:
         reason = _trial(backend.name)
         status = "broken" if reason else "ok"
-    elif available.broken:  # what it runs on is there: the GPU, or a compiler that does not compile the kernels
+    elif available.broken:  # its hardware is present: the GPU, or a compiler that does not compile the kernels
         status = "warning" if not on_cpu else "broken" if _has_cpu_kernels() else "missing"
     stand_in = bool(available) and backend.is_stand_in
     ms = _time_of(backend.name, config) if not reason and on_cpu else None
@@ -237,7 +237,7 @@ def _backend_result(backend: Backend) -> BackendCheck:
 
 
 def _has_cpu_kernels() -> bool:
-    """Whether there are compiled kernels, or a compiler for them."""
+    """Return whether there are compiled kernels, or a compiler for them."""
     try:
         choose_cpu_library()
     except ToolchainError:
@@ -246,9 +246,9 @@ def _has_cpu_kernels() -> bool:
 
 
 def _time_of(name: str, config: rocattn.AttentionConfig) -> float:
-    """Return the best time of a config in milliseconds: what it costs to be left with this backend.
+    """Return the best time of a config in milliseconds, to show the cost of falling back to this backend.
 
-    Until `_TRIAL_S` have passed: BLAS's threads spin for a while after they have been used, and take a core meanwhile.
+    Repeats for `_TRIAL_S`: BLAS threads spin for a while after use, and occupy a core.
     """
     import numpy as np
 
@@ -278,7 +278,7 @@ def _trial(name: str) -> str:
 
 
 def backend_checks(backends: list[BackendCheck]) -> list[DoctorCheck]:
-    """Return a row per backend, and the BLAS behind numpy."""
+    """Return a row per backend, and one for numpy's BLAS."""
     group = "backends"
     rows = []
     for backend in backends:
@@ -298,7 +298,7 @@ def backend_checks(backends: list[BackendCheck]) -> list[DoctorCheck]:
 
 
 def compiler_checks(compilers: list[Compiler]) -> list[DoctorCheck]:
-    """Return rows for the compilers in order of choice, the CPU kernels' compiler, kernel sources and cache."""
+    """Return rows for the compilers in order of preference, the CPU kernels' compiler, kernel sources and cache."""
     group = "compilers, in the order of choice"
     gpu, host = chosen_compilers(compilers)
     rows = [_compiler_row(group, compiler, gpu, host) for compiler in compilers]
@@ -311,7 +311,7 @@ def compiler_checks(compilers: list[Compiler]) -> list[DoctorCheck]:
 
 
 def _cache(group: str) -> DoctorCheck:
-    """Return the location of compiled code and of the gate's environments, their size and its limit."""
+    """Return the location of compiled code and the gate's environments, their size and the limit."""
     folder = cache_folder()
     if problem := write_problem(folder):
         return DoctorCheck(
@@ -346,7 +346,7 @@ def _compiler_row(group: str, compiler: Compiler, gpu: Compiler | None, host: Co
 
 
 def _gpu_kernels(group: str) -> DoctorCheck:
-    """Return whether the chosen compiler makes a code object, which takes no GPU."""
+    """Return whether the chosen compiler can make a code object, which needs no GPU."""
     try:
         compiler = choose_compiler()
     except SettingError as error:
@@ -361,7 +361,7 @@ def _gpu_kernels(group: str) -> DoctorCheck:
 
 
 def _probe_object(arch: str) -> bytes:
-    """Return the code object of a tiny kernel, from the cache or compiled now."""
+    """Return the code object of a tiny kernel, cached or newly compiled."""
     with tempfile.TemporaryDirectory(prefix="rocattn-doctor-") as folder:
         source = Path(folder, "probe.hip")
         source.write_text(_PROBE_KERNEL)
@@ -369,7 +369,7 @@ def _probe_object(arch: str) -> bytes:
 
 
 def disassembler_check() -> DoctorCheck:
-    """Return which targets the disassemblers here read, by trying each with a code object for it."""
+    """Return the targets that the disassemblers here can read, by testing each with a code object."""
     group, name = "programs", "disassembler"
     need = "`rocattn kernels audit FILE` then has no instructions: no cycles, no matrix %, no source lines"
     tools = ", ".join(find_disassemblers())
@@ -397,7 +397,7 @@ def disassembler_check() -> DoctorCheck:
 
 
 def _cpu_kernels(group: str) -> DoctorCheck:
-    """Return what made cpu-flash's kernels, and their instruction set."""
+    """Return the compiler of cpu-flash's kernels, and their instruction set."""
     try:
         library, threads = choose_cpu_library(), thread_count()
     except SettingError as error:
@@ -437,9 +437,9 @@ def profiler_checks() -> list[DoctorCheck]:
 
 
 def _pc_sampling(group: str, rocprofv3: Tool | None) -> DoctorCheck:
-    """Return whether rocprofv3 has PC sampling, and what else that needs."""
-    # rocprofiler-sdk: source/docs/how-to/using-pc-sampling.rst, and pc_sampling/ioctl for the driver. Linux' own driver
-    # is in issue 3428 of ROCm/rocm-systems.
+    """Return whether rocprofv3 has PC sampling, and its other requirements."""
+    # rocprofiler-sdk: source/docs/how-to/using-pc-sampling.rst, and pc_sampling/ioctl for the driver. For the upstream
+    # Linux driver see issue 3428 of ROCm/rocm-systems.
     needs = (
         "needs gfx90a or later, AMD's amdgpu-dkms (KFD interface 1.16, which Linux 6.19's own driver lacks), and on "
         "MI300X firmware SOS 0x00360259 (host_trap), MEC 0x1a (stochastic)"
@@ -464,7 +464,7 @@ def _profiler(group: str, tool: Tool) -> DoctorCheck:
 
 
 def tool_checks() -> list[DoctorCheck]:
-    """Return rows for other programs that some commands start."""
+    """Return rows for other programs used by some commands."""
     group = "programs"
     wanted: dict[str, tuple[tuple[str, ...], Status, str]] = {
         "git": (("git",), "missing", "install git: gate and site need the history"),
@@ -507,7 +507,7 @@ def processor_checks() -> list[DoctorCheck]:
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """Return the CPU's feature flags as Linux names them; empty elsewhere."""
+    """Return the CPU's feature flags with Linux's names; empty on other systems."""
     try:
         flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
     except OSError:
@@ -516,7 +516,7 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def gpu_checks(probed: GpuProbe) -> list[DoctorCheck]:
-    """Return rows for bindings, runtime and devices; without a device also the usual causes."""
+    """Return rows for bindings, runtime and devices, and the usual causes if there is no device."""
     group = "gpu"
     bindings = DoctorCheck(group, "hip-python", "ok", probed.bindings)
     if not probed.bindings:
@@ -534,7 +534,7 @@ def gpu_checks(probed: GpuProbe) -> list[DoctorCheck]:
             remedy = "its times are not an AMD GPU's; unset ROCM_PATH to look for one"
             rows.append(DoctorCheck(group, f"device {index}", "warning", detail, remedy))
             continue
-        # On RDNA HIP counts work-group processors, pairs of CUs: 42 on an RX 7900 XT, which is sold with 84.
+        # On RDNA, HIP counts work-group processors, which are pairs of CUs: 42 on an RX 7900 XT, specified with 84.
         units = f"{device.compute_units} {'CUs' if device.wave_size == 64 else 'WGPs'}"
         memory = f"{device.memory_bytes / GIB:.0f} GiB"
         detail = f"{device.name or 'AMD GPU'}, {device.arch}, {units}, {memory}, wave{device.wave_size}"
@@ -555,7 +555,7 @@ def gpu_checks(probed: GpuProbe) -> list[DoctorCheck]:
 
 
 def _access_checks(group: str) -> list[DoctorCheck]:
-    """Check that the driver's device file exists and this user may open it."""
+    """Check that the driver's device file exists and that this user may open it."""
     kfd = Path("/dev/kfd")
     if not kfd.exists():
         return [
@@ -582,7 +582,7 @@ def _has_name(group: int) -> bool:
 
 
 def hygiene_checks(cpu: Path = Path("/sys/devices/system/cpu")) -> list[DoctorCheck]:
-    """Return sources of noise: load, frequency governor, control-group quota, virtualisation."""
+    """Return sources of noise: load, frequency governor, control-group quota, virtualization."""
     group = "measurement hygiene"
     load, cores = machine.load_average(), machine.available_cores()
     busy = load > 0.5 * cores

@@ -1,4 +1,4 @@
-"""``rocattn doctor``: what this machine has and lacks, with a remedy for everything missing."""
+"""``rocattn doctor``: check what this machine has and lacks, with a remedy for everything missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine the machine and print the result; returns 0 if nothing is broken, else 4."""
+    """Examine the machine and print the result; return 0 if nothing is broken, else 4."""
     from rocattn_profiling.base.console import emit_json, steps
     from rocattn_profiling.base.status import OK, USAGE, CommandError
 
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 def lines(checks: Sequence[DoctorCheck]) -> list[str]:
     """Format checks by group as plain text: status, name and detail, with the remedy below.
 
-    What compilers, drivers and tools answered is text in them.
+    Output of compilers, drivers and tools is treated as plain text.
     """
     from rocattn_profiling.base.markup import line
 
@@ -81,7 +81,7 @@ def lines(checks: Sequence[DoctorCheck]) -> list[str]:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """Summarise a report in one line: the CPU path, the GPU path, kernels, and how many things are in which state."""
+    """Summarize a report in one line: the CPU path, the GPU path, kernels, and the number of items in each state."""
     chosen = next((compiler for compiler in report["compilers"] if compiler["chosen"]), None)
     count = Counter(check["status"] for check in report["checks"])
     broken = [check["name"] for check in report["checks"] if check["status"] == "broken"]

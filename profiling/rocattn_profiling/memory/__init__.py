@@ -1,1 +1,1 @@
-"""``rocattn memory``: peak memory against sequence length."""
+"""``rocattn memory``: peak memory over sequence length."""

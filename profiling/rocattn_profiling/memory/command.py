@@ -1,4 +1,4 @@
-"""``rocattn memory``: peak memory of attention against sequence length, counted, explained and extrapolated."""
+"""``rocattn memory``: peak memory of attention over sequence length: measured, explained and extrapolated."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def byte_count(text: str) -> int:
     """Parse a size: "8GiB", "500 MB", "1.5G", "4096".
 
     Raises:
-        argparse.ArgumentTypeError: When it is none.
+        argparse.ArgumentTypeError: When it is not a size.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?)B?", text, re.IGNORECASE)
     unit = "" if match is None else match[2][:1].upper() + match[2][1:].lower()
@@ -89,7 +89,7 @@ def byte_count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print two tables, write memory.json, memory.md and memory.html; returns the exit status."""
+    """Measure, print two tables, write memory.json, memory.md and memory.html, and return the exit status."""
     import time
     from contextlib import suppress
     from pathlib import Path
@@ -108,13 +108,13 @@ def run(arguments: argparse.Namespace) -> int:
     config, keep_queries = _config(arguments)
     lengths = sorted(set(arguments.lengths or (QUICK_LENGTHS if arguments.quick else LENGTHS)))
     threads = arguments.threads or num_threads() or available_cores()
-    os.environ["ROCATTN_NUM_THREADS"] = str(threads)  # the theory of this process is about the measuring ones
+    os.environ["ROCATTN_NUM_THREADS"] = str(threads)  # this process computes the theory for the measuring processes
     import_backends(arguments.backend_module)
     names = list(dict.fromkeys(arguments.backend or memory_measure.usable_backends()))
     out = Path(arguments.out)
-    with suppress(OSError):  # which the next line tells
+    with suppress(OSError):  # reported by the next line
         result_folder(out)
-    if problem := write_problem(out):  # before the measuring, not after it
+    if problem := write_problem(out):  # before measuring, not after
         raise CommandError(f"cannot write to {out}: {problem}")
     of_run = (config.to_dict(), keep_queries, threads, code_hash(arguments.backend_module), this_machine())
     journal = Journal(out / "points.jsonl", msgspec.json.encode(of_run).decode(), memory_measure.MemoryPoint)
@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _config(arguments: argparse.Namespace) -> tuple[AttentionConfig, bool]:
-    """Return the shape, its lengths to be replaced, and whether its query tokens are fixed."""
+    """Return the shape, whose lengths will be replaced, and whether its query tokens are fixed."""
     fields = given(arguments)
     if "seq_k" in fields:
         raise CommandError("the number of keys varies: list the numbers with --lengths, not --seq-k")
@@ -213,13 +213,13 @@ def _fit_row(study: MemoryStudy, fit: MemoryFit) -> tuple[str, ...]:
 
 
 def _unmeasured(study: MemoryStudy, named: Sequence[str]) -> list[str]:
-    """Return which of the backends that were asked for by name have no measurement."""
+    """Return the backends requested by name that have no measurement."""
     measured = {point.backend for point in study.points if not point.skipped}
     return [name for name in dict.fromkeys(named) if name not in measured]
 
 
 def _coverage(study: MemoryStudy, unmeasured: Sequence[str]) -> Coverage:
-    """Return how much was measured: a backend that failed is needed, and one that was asked for by name."""
+    """Return how much was measured; failed backends and backends requested by name are needed."""
     from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counted
 
     absent = [

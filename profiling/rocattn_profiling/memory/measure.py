@@ -1,9 +1,9 @@
 """Measure memory: one fresh process per length and backend, and fits over all of them.
 
-A process measures the peak memory of one call, as the allocators count it and as the kernel sees it. On the CPU the
-allocators are numpy's, which reports every array to tracemalloc, and that of the CPU kernels, which counts for itself;
-on the GPU it is the pool of `rocattn.gpu.memory`. All three count bytes asked for. The resident set is taken first, in
-a call of its own, because tracemalloc's own tables are resident too.
+A process measures the peak memory of one call, as counted by the allocators and by the kernel. On the CPU the
+allocators are numpy's, which reports every array to tracemalloc, and the CPU kernels', which counts itself; on the GPU
+it is the pool in `rocattn.gpu.memory`. All three count requested bytes. The resident set is measured first, in a
+separate call, because tracemalloc's tables are also resident.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 ALLOWED_PCT, ALLOWED_BYTES = 5.0, 1 << 16
 _GIVE_BACK = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
-"""With these, glibc returns freed memory, so the resident set is the memory in use. (Not where times are measured.)"""
+"""With these, glibc returns freed memory, so the resident set is the memory in use. (Not used when measuring times.)"""
 _TIMEOUT_S = 600.0
 
 
 class MemoryPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One length on one backend, in bytes.
+    """A length on a backend, in bytes.
 
     Attributes:
         backend: Its name, or `GPU_STANDARD`.
         length: Keys, and query tokens unless they are fixed.
-        label: The config's.
-        theory: By the formulas.
-        status: Whether it was measured, left out for its size, or the backend crashed or raised.
+        label: The config's label.
+        theory: Memory from the formulas.
+        status: Whether it was measured, skipped for its size, or the backend crashed or raised.
         allocated_bytes, rss_bytes: As in `MemoryResult`; 0 unless measured.
         matrix_bytes: B * H * Sq * Sk scores in float32 (float64 for float64): the whole attention matrix.
         skipped: Why it was skipped or failed; empty if it was measured.
@@ -65,24 +65,24 @@ class MemoryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def difference_pct(self) -> float:
-        """Theory over the allocators' count, as a change in percent."""
+        """Theory relative to the allocators' count, as a change in percent."""
         return 100 * (self.theory.total / self.allocated_bytes - 1) if self.allocated_bytes else 0.0
 
     @property
     def scores_pct(self) -> float:
-        """Scores of [.., Sq, Sk] in percent of the peak."""
+        """Scores [.., Sq, Sk] in percent of the peak."""
         return 100 * self.theory.scores / self.allocated_bytes if self.allocated_bytes else 0.0
 
 
 class MemoryFit(msgspec.Struct, frozen=True, kw_only=True):
-    """A fit through the points of one backend.
+    """A fit through a backend's points.
 
     Attributes:
         backend: As in `MemoryPoint`.
-        growth: Of the allocators' peak; None with too few lengths.
-        longest: Tokens that fit in the budget by theory.
-        longest_theory_bytes: Their memory by theory.
-        longest_measured_bytes: Their memory extrapolated from the measured sizes; None with too few lengths.
+        growth: Growth of the allocators' peak; None with too few lengths.
+        longest: Tokens that fit in the budget according to theory.
+        longest_theory_bytes: Their memory according to theory.
+        longest_measured_bytes: Their memory extrapolated from measurements; None with too few lengths.
         worst_difference_pct: The largest |theory over measured - 1|, in percent; None if nothing was measured.
     """
 
@@ -95,11 +95,11 @@ class MemoryFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reduction(msgspec.Struct, frozen=True, kw_only=True):
-    """How much less a backend takes than standard attention on the same length, in percent of the latter.
+    """A backend's savings relative to standard attention at the same length, in percent.
 
     Attributes:
-        total_pct: Of the whole peak.
-        workspace_pct: Of everything allocated but inputs and outputs.
+        total_pct: Savings of the whole peak.
+        workspace_pct: Savings of all allocations except inputs and outputs.
     """
 
     backend: str
@@ -114,8 +114,8 @@ class MemoryStudy(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         config: The first config (`AttentionConfig.to_dict`); only its length varies.
-        keep_queries: Whether query tokens stay as they are while keys vary.
-        threads, budget_bytes: As asked for.
+        keep_queries: Whether query tokens are constant while keys vary.
+        threads, budget_bytes: As requested.
         absent: Backends that were not measured, with the reason.
     """
 
@@ -131,7 +131,7 @@ class MemoryStudy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of a process: `AttentionConfig.to_dict`, a backend, and the rest as in `bench.launch.LaunchJob`."""
+    """The input of a process: `AttentionConfig.to_dict`, a backend, and fields of `bench.launch.LaunchJob`."""
 
     config: dict[str, Any]
     backend: str
@@ -142,8 +142,8 @@ class MemoryResult(msgspec.Struct, kw_only=True):
     """The memory of one call, in bytes.
 
     Attributes:
-        allocated_bytes: The allocators' peak: inputs, outputs and workspace. Of the GPU's memory for the gpu backend.
-        rss_bytes: How far the process's resident set rose during the call, from before its inputs were made.
+        allocated_bytes: The allocators' peak: inputs, outputs and workspace; GPU memory for the gpu backend.
+        rss_bytes: Increase of the process's resident set during the call, from before its inputs were made.
         failed: Why there are no numbers; empty if there are.
     """
 
@@ -153,10 +153,10 @@ class MemoryResult(msgspec.Struct, kw_only=True):
 
 
 def allocator_peak(backend: Backend, call: Callable[[], object]) -> int:
-    """Return the most bytes that a backend's allocators held during a call, including those held before.
+    """Return the peak bytes of a backend's allocators during a call, including earlier allocations.
 
-    tracemalloc must be tracing. The native kernels allocate once, while all arrays of a call are there, so that the
-    two peaks add up.
+    tracemalloc must be tracing. The native kernels allocate once, while all arrays of a call exist, so the two peaks
+    add up.
     """
     if isinstance(backend, GpuBackend):
         with backend.runtime().pool.measure() as usage:
@@ -178,7 +178,7 @@ def measure_call(config: AttentionConfig, name: str) -> MemoryResult:
     reset_peak()
     before = peak_rss_bytes()
     call = calls_of([name], config, make_inputs(config))[name]
-    reset_peak()  # making inputs takes more for a moment
+    reset_peak()  # making inputs temporarily takes more
     call()
     rss = peak_rss_bytes() - before
     del call
@@ -188,7 +188,7 @@ def measure_call(config: AttentionConfig, name: str) -> MemoryResult:
         start = tracemalloc.get_traced_memory()[0]
         call = calls_of([name], config, make_inputs(config))[name]
         if config.direction == "backward":
-            call()  # its first call makes out and LSE, which are inputs
+            call()  # the first call makes out and LSE, which are inputs
         peak = allocator_peak(backend, call)
     finally:
         tracemalloc.stop()
@@ -196,7 +196,7 @@ def measure_call(config: AttentionConfig, name: str) -> MemoryResult:
 
 
 def _warm_up(config: AttentionConfig, name: str) -> None:
-    """Call the backend on a few tokens: imports, compiling and starting threads are not the call's memory."""
+    """Call the backend on a few tokens, to exclude the memory of imports, compilation and thread startup."""
     small = memory_model.at_length(config, 9)
     calls_of([name], small, make_inputs(small))[name]()
 
@@ -227,12 +227,12 @@ def measure_memory(
         config: The problem.
         lengths: Keys, and query tokens unless ``keep_queries``.
         names: Backends, or `GPU_STANDARD`.
-        threads: Threads of the kernels; ``ROCATTN_NUM_THREADS`` of this process must say the same, as the theory of
-            some backends depends on it.
-        budget_bytes: For which the longest sequence is sought.
-        keep_queries: Leave query tokens as they are.
-        backend_module: Module that registers further backends, imported by each process.
-        journal: Where finished points are kept, with those of a run that was ended.
+        threads: Threads of the kernels; must equal this process's ``ROCATTN_NUM_THREADS``, since the theory of some
+          backends depends on it.
+        budget_bytes: The budget for the longest sequence.
+        keep_queries: Whether to leave query tokens unchanged.
+        backend_module: Module that registers additional backends, imported by each process.
+        journal: Stores finished points, including those of a terminated run.
         on_step: Called after each measurement, with its name.
 
     Raises:
@@ -254,7 +254,7 @@ def measure_memory(
             point = known.get((subject.name, at.label))
             if point is None:
                 point = _measure_point(subject, length, at, threads, backend_module)
-                if journal and point.status == "measured":  # a failure may pass
+                if journal and point.status == "measured":  # failures may be transient
                     journal.append(point)
             mine.append(point)
             on_step(f"{subject.name} {at.label}")
@@ -282,8 +282,8 @@ def _measure_point(
         "backend": subject.name, "length": length, "label": config.label, "theory": theory, "matrix_bytes": matrix
     }  # fmt: skip
     available = available_memory_bytes()
-    # Inputs and outputs of both calls of the measuring process never exist at once, but a call on the stand-in GPU
-    # has its device's memory in this machine's too.
+    # Inputs and outputs of the measuring process's two calls never exist at once, but on the stand-in GPU the
+    # device memory is also this machine's.
     process = 2 * theory.total + PROCESS_BYTES
     if process > available:
         needed = f"needs {gigabytes(theory.total)} by theory, {gigabytes(available)} available"
@@ -321,7 +321,7 @@ def _fit(
 
 
 def reductions(points: Sequence[MemoryPoint]) -> list[Reduction]:
-    """Return each backend's savings against standard attention, at the lengths that both were measured at."""
+    """Return each backend's savings relative to standard attention, at the lengths measured for both."""
     measured = {(point.backend, point.length): point for point in points if point.status == "measured"}
     savings = []
     for (name, length), point in measured.items():
@@ -346,7 +346,7 @@ def reductions(points: Sequence[MemoryPoint]) -> list[Reduction]:
 def disagreements(study: MemoryStudy) -> list[MemoryPoint]:
     """Return the points whose allocators' count contradicts the theory.
 
-    Small Python objects are counted too, so `ALLOWED_BYTES` are tolerated in addition to `ALLOWED_PCT`.
+    Small Python objects are also counted, so `ALLOWED_BYTES` are tolerated in addition to `ALLOWED_PCT`.
     """
     measured = [point for point in study.points if point.status == "measured"]
     return [

@@ -1,7 +1,7 @@
-"""Attention's memory by theory, its measured growth with the sequence, and the longest sequence that fits.
+"""Attention's theoretical memory, its measured growth with the sequence, and the longest sequence that fits.
 
-Pure functions of configs and numbers. Everything is in bytes asked for from an allocator; a process needs more (the
-interpreter, libraries, pages that are only partly used).
+Pure functions of configs and numbers. All sizes are bytes requested from an allocator; a process needs more (the
+interpreter, libraries, partly used pages).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 MIN_LENGTHS = 5
-"""Lengths that a fit of three parameters needs at least to have an interval worth a name."""
+"""Minimum number of lengths for a fit of three parameters to have a meaningful interval."""
 LINEAR_PCT, PARABOLA_PCT = 0.5, 5.0
-"""How far from a line, and from a parabola, sizes may be for it to be continued."""
+"""Maximum distance of sizes from a line, and from a parabola, for extrapolation."""
 MAX_SEQUENCE = 1 << 30
-"""No sequence is this long: positions are 32-bit in the kernels."""
-_POWERS = (0.05, 4.0)  # exponents looked at
+"""All sequences are shorter: positions are 32-bit in the kernels."""
+_POWERS = (0.05, 4.0)  # range of exponents
 _GOLDEN_STEPS, _EDGE_STEPS = 60, 50
 
 
@@ -37,9 +37,9 @@ class Theory(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of one call, in bytes.
 
     Attributes:
-        inputs: q, k, v and options; backward: dout, out and LSE too.
+        inputs: q, k, v and options; for backward also dout, out and LSE.
         outputs: out (and LSE if returned); backward: dq, dk, dv.
-        workspace: The backend's own peak allocation (`Backend.workspace_bytes`).
+        workspace: The backend's peak allocation (`Backend.workspace_bytes`).
         scores: The part of the workspace for scores or weights of [.., Sq, Sk] (`Backend.score_bytes`).
     """
 
@@ -63,7 +63,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
             exact, so the interval shows how far the growth is from a pure power, not its noise.
         fixed_bytes, factor: As in the formula.
         misfit_pct: Root mean square of the relative residuals, in percent.
-        lengths: How many.
+        lengths: Number of lengths.
     """
 
     exponent: float
@@ -76,7 +76,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def theory(config: AttentionConfig, backend: Backend) -> Theory:
-    """Return the memory of one call of a backend on a config by its formulas."""
+    """Return the memory of a backend's call on a config from its formulas."""
     wide = 8 if config.dtype == "float64" else 4
     options = config.mask_bytes + wide * config.num_heads * (config.alibi + config.sinks)
     lse = 4 * config.batch * config.num_heads * config.seq_q
@@ -92,7 +92,7 @@ def fit_growth(lengths: Sequence[int], sizes: Sequence[float]) -> Growth | None:
     """Return how memory grows with the sequence; None with fewer than `MIN_LENGTHS` different lengths."""
     if len(set(lengths)) < MIN_LENGTHS:
         return None
-    # In units of the longest sequence and the largest size: powers of lengths alone would not fit a float.
+    # In units of the longest sequence and the largest size: powers of raw lengths would overflow a float.
     x, y = np.array(lengths, float), np.array(sizes, float)
     x, y, unit, largest = x / x.max(), y / y.max(), x.max(), y.max()
     best = _best_power(x, y)
@@ -102,7 +102,7 @@ def fit_growth(lengths: Sequence[int], sizes: Sequence[float]) -> Growth | None:
     limit = squares * (1 + t * t / free)
 
     def edge(outside: float) -> float:
-        """Return where the profile crosses the limit between the best power and one outside, by bisection."""
+        """Find by bisection where the profile crosses the limit between the best power and one outside."""
         inside = best
         if _fit_power(x, y, outside)[0] <= limit:
             return outside
@@ -149,9 +149,9 @@ def _fit_power(x: Numbers, y: Numbers, power: float) -> tuple[float, float, floa
 def extrapolate(lengths: Sequence[int], sizes: Sequence[float], length: int) -> float | None:
     """Extrapolate measured sizes to another length; None with too few points or a poor fit.
 
-    A straight line in S if that is within `LINEAR_PCT` of every size, else a parabola, by relative least squares. A
-    power law bends where a linear and a quadratic part meet, a polynomial does not; but a parabola through what is
-    straight lets a byte too much grow without bounds, and one that bends down (steps do that) ends below nothing.
+    Uses a straight line in S if it is within `LINEAR_PCT` of every size, else a parabola, by relative least squares. A
+    power law cannot follow the sum of a linear and a quadratic part, but a polynomial can. A parabola through linear
+    data would amplify a byte's deviation without bound, and one that bends down (from steps) would become negative.
     """
     if len(set(lengths)) < MIN_LENGTHS:
         return None
@@ -169,7 +169,7 @@ def largest_sequence(total: Callable[[int], int], budget_bytes: int) -> int:
     """Return the longest sequence that fits in a budget: it does, and one token more does not; 0 if 1 does not fit.
 
     Args:
-        total: Bytes by length, growing but for small steps.
+        total: Bytes by length, increasing except for small steps.
         budget_bytes: The budget.
     """
     if total(1) > budget_bytes:
@@ -184,7 +184,7 @@ def largest_sequence(total: Callable[[int], int], budget_bytes: int) -> int:
 
 
 def at_length(config: AttentionConfig, length: int, *, keep_queries: bool = False) -> AttentionConfig:
-    """Return a config with another number of keys and, unless they are kept, as many query tokens.
+    """Return a config with another number of keys and, unless they are kept, the same number of query tokens.
 
     A mask's axes that are not broadcast follow.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHART_SIZES = {"wide": (1180, 420), "narrow": (360, 300)}
 
 WIDEST = 1.0
-"""Width of an exponent's interval from which no exponent is named; JSON has the numbers."""
+"""Width of an exponent's interval from which the exponent is not shown; JSON has the numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class MemoryReport:
 
     Attributes:
         study: The measurements.
-        made_ms: When.
-        charts: Peak memory against length by `CHART_SIZES`; empty where nothing was measured.
+        made_ms: Creation time in ms.
+        charts: Peak memory over length by `CHART_SIZES`; empty if nothing was measured.
     """
 
     study: MemoryStudy
@@ -40,17 +40,17 @@ class MemoryReport:
 
     @property
     def measured(self) -> list[MemoryPoint]:
-        """The points that have numbers."""
+        """The measured points."""
         return [point for point in self.study.points if point.status == "measured"]
 
     @property
     def skipped(self) -> list[MemoryPoint]:
-        """The others."""
+        """The points without numbers."""
         return [point for point in self.study.points if point.status != "measured"]
 
     @property
     def legend(self) -> list[tuple[str, int]]:
-        """(name, colour) of every line."""
+        """(name, color) of every line."""
         return [(fit.backend, number) for number, fit in enumerate(self.study.fits)]
 
 
@@ -71,7 +71,7 @@ def markdown(report: MemoryReport) -> str:
 
 
 def to_json(report: MemoryReport) -> dict[str, Any]:
-    """Return the study as JSON-ready values, with the numbers that tables compute from it."""
+    """Return the study as JSON-ready values, including the numbers computed for tables."""
     content: dict[str, Any] = msgspec.to_builtins(report.study)
     for values, point in zip(content["points"], report.study.points, strict=True):
         values |= {"theory_bytes": point.theory.total, "difference_pct": point.difference_pct}
@@ -80,7 +80,7 @@ def to_json(report: MemoryReport) -> dict[str, Any]:
 
 
 def describe(study: MemoryStudy) -> str:
-    """Describe the measured problem in a few words."""
+    """Describe the measured problem briefly."""
     config = AttentionConfig.from_dict(study.config)
     parts = [f"batch {config.batch}"]
     parts.append(f"{count(config.num_heads, 'head')} with {count(config.num_kv_heads, 'KV head')}")
@@ -93,7 +93,7 @@ def describe(study: MemoryStudy) -> str:
 
 
 def exponent_text(growth: Growth | None) -> str:
-    """Return an exponent with its interval ("1.94 [1.92, 1.95]"), or why there is none."""
+    """Format an exponent with its interval ("1.94 [1.92, 1.95]"), or the reason why there is none."""
     if growth is None:
         return "too few lengths"
     if growth.high - growth.low > WIDEST:
@@ -102,7 +102,7 @@ def exponent_text(growth: Growth | None) -> str:
 
 
 def model_text(fit: MemoryFit) -> str:
-    """Return the memory extrapolated to the longest sequence, against the theory."""
+    """Return the memory extrapolated to the longest sequence, compared with the theory."""
     if fit.longest_measured_bytes is None or not fit.longest_theory_bytes:
         return "" if fit.growth is None or not fit.longest else "no fit"
     change = 100 * (fit.longest_measured_bytes / fit.longest_theory_bytes - 1)
@@ -110,19 +110,19 @@ def model_text(fit: MemoryFit) -> str:
 
 
 def reduction_of(study: MemoryStudy, backend: str) -> Reduction | None:
-    """Return a backend's savings at the longest length at which standard attention was measured, too."""
+    """Return a backend's savings at the longest length also measured with standard attention."""
     return max((r for r in study.reductions if r.backend == backend), key=lambda r: r.length, default=None)
 
 
 def _words() -> dict[str, Any]:
-    """Return the functions that both templates call."""
+    """Return the functions used by both templates."""
     return {
         "describe": describe, "exponent_text": exponent_text, "model_text": model_text, "reduction_of": reduction_of
     }  # fmt: skip
 
 
 def _chart(study: MemoryStudy, size: tuple[float, float]) -> Chart:
-    """Return peak memory against length, both logarithmic: a power is a straight line and its exponent the slope."""
+    """Return peak memory over length, both logarithmic: a power is a straight line whose slope is the exponent."""
     measured = [point for point in study.points if point.status == "measured"]
     traces = []
     for colour, fit in enumerate(study.fits):
@@ -154,7 +154,7 @@ def _byte_axis(sizes: Sequence[float]) -> Axis | None:
 
 
 def _spaced(lengths: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the lengths, the last one included."""
+    """Return a limited number of the lengths, including the last one."""
     step = -(-len(lengths) // most) if lengths else 1
     return sorted(lengths[::-1][::step])
 

@@ -1,1 +1,1 @@
-"""What all pages share: templates, charts, quantities as people read them."""
+"""Code shared by all pages: templates, charts, readable quantities."""

@@ -1,4 +1,4 @@
-"""Charts as geometry: numbers and labels that ``charts.html.j2`` draws as inline SVG, without a script."""
+"""Charts as geometry: numbers and labels that ``charts.html.j2`` draws as inline SVG without scripts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 COLOURS = 8
 STYLES = 4 * COLOURS
-"""Ways to draw a line that can be told apart: every colour solid, then every colour dashed, in three patterns."""
+"""Distinguishable line styles: every color solid, then every color dashed, in three patterns."""
 TAG_ROW = 15
 """Height of the row of tags below an axis."""
 LABEL_CHARACTERS = 8
-"""Width of the labels left of a chart, in characters."""
+"""Width of the labels to the left of a chart, in characters."""
 
 
 class ChartPoint(NamedTuple):
-    """One point to draw; ``y`` is None if it failed, NaN for a gap. Without a title it gets no mark.
+    """A point to draw; ``y`` is None if it failed, NaN for a gap. Without a title it gets no mark.
 
-    ``anchor`` is that of the mark, for links to it.
+    ``anchor`` is the mark's anchor for links.
     """
 
     x: float
@@ -55,10 +55,10 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """A named line; ``colour`` is one of the `STYLES`, of which `line_class` makes classes of the style sheet.
+    """A named line; ``colour`` is one of the `STYLES`, which `line_class` maps to CSS classes.
 
     ``place`` is where it was measured, for scripts that select lines. ``bends`` are the x and y of a long line, NaN at
-    gaps and infinite where it failed; ``values`` are then only those that get marks, and all failed ones.
+    gaps and infinite at failures; ``values`` are then only the points with marks and all failures.
     """
 
     name: str
@@ -78,7 +78,7 @@ class ChartLine:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A labelled place on an axis, in pixels."""
+    """A labeled position on an axis, in pixels."""
 
     at: float
     label: str
@@ -87,7 +87,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text in a chart: its place (of the base line), its anchor and its colour."""
+    """A text in a chart: position (of the baseline), anchor and color."""
 
     text: str
     colour: int
@@ -97,7 +97,7 @@ class Label:
 
 
 class Mark(NamedTuple):
-    """A drawn point: its place, its interval's ends, its tooltip, the page behind it and its anchor."""
+    """A drawn point: position, ends of the interval, tooltip, linked page and anchor."""
 
     x: float
     y: float
@@ -122,7 +122,7 @@ class Drawn:
 
 @dataclass(slots=True)
 class Chart:
-    """Everything a template needs to draw one chart; lengths are pixels of the view box."""
+    """The data a template needs to draw a chart; lengths are pixels of the view box."""
 
     title: str
     description: str
@@ -157,23 +157,23 @@ class Axis:
     ticks: list[float]
 
     def places(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return where values lie: 0 at ``low``, 1 at ``high``."""
+        """Return the positions of values: 0 at ``low``, 1 at ``high``."""
         if self.log:
             return np.log(np.maximum(values, self.low) / self.low) / math.log(self.high / self.low)
         return (values - self.low) / (self.high - self.low)
 
     def place(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the position of a value."""
         return self.places(np.array([value])).item()
 
 
 def colour_of(name: str, backends: Sequence[str]) -> int:
-    """Return a name's colour, dashed where there are more names than colours: the same on every page."""
+    """Return a name's color, the same on every page; dashed if there are more names than colors."""
     return backends.index(name) % STYLES if name in backends else COLOURS - 1
 
 
 def line_class(style: int) -> str:
-    """Return the classes of one of the `STYLES`."""
+    """Return the CSS classes of one of the `STYLES`."""
     dash, colour = divmod(style, COLOURS)
     return f"s{colour} d{dash}" if dash else f"s{colour}"
 
@@ -181,13 +181,13 @@ def line_class(style: int) -> str:
 def value_axis(
     values: Sequence[float], *, least_span: float = 0.2, log: bool | None = None, zero: bool = True, count: int = 5
 ) -> Axis:
-    """Choose a scale: logarithmic over wide ranges; else from 0, or a closer range where all values are similar.
+    """Choose a scale: logarithmic for wide ranges; else from 0, or a narrower range if all values are similar.
 
     Args:
         values: Finite numbers.
-        least_span: Smallest range, as a share of the middle value, so that noise does not fill the chart.
+        least_span: Smallest range, as a fraction of the middle value, so that noise does not fill the chart.
         log: Whether the scale is logarithmic; chosen if None.
-        zero: Whether values that vary are shown from 0; False where 0 has no meaning (ratios).
+        zero: Whether varying values are shown from 0; False if 0 has no meaning (ratios).
         count: Approximate number of ticks.
     """
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
@@ -221,29 +221,29 @@ def line_chart(
     bands: Sequence[Band] = (),
     edges: Sequence[tuple[float, str]] = (),
 ) -> Chart:
-    """Lay out lines over a common x: numbers (``x_log``) or places of commits.
+    """Lay out lines over a common x: numbers (``x_log``) or positions of commits.
 
     Args:
         traces: Lines with values in ``unit``.
-        title: Names the chart.
+        title: The chart's title.
         description: Text for screen readers.
-        unit: Of the y values: "seconds", "bytes" or any word.
+        unit: Unit of the y values: "seconds", "bytes" or any word.
         x_ticks: (x, label).
-        tags: The same in a row below, those first that are to have a label; others are left out where it is full.
-        x_label: Under the axis.
+        tags: The same in a row below, by priority; those without room are left out.
+        x_label: Label below the axis.
         x_log: Whether x is logarithmic.
         size: Width and height.
         y_axis: The scale; chosen from the values if None.
-        tick_text: Formats y ticks; numbers in the fitting unit if None.
+        tick_text: Formats y ticks; numbers in a suitable unit if None.
         rule: A value at which to draw a horizontal line.
         bands: Ranges of x to mark.
-        edges: (x, tooltip) of vertical lines: levels on their two sides are not comparable.
+        edges: (x, tooltip) of vertical lines: levels on both sides are not comparable.
     """
     axis = y_axis or value_axis(_shown(traces), log=True if x_log else None)
     fit = fitting_unit(axis.high / (1.3 if not axis.log else 4), unit)
     width, height = size[0], size[1] + (TAG_ROW if tags else 0)
     ticks = axis.ticks
-    if y_axis is None and not axis.log:  # round numbers of the unit shown: 18 KiB, not 18000 B
+    if y_axis is None and not axis.log:  # round numbers in the displayed unit: 18 KiB, not 18000 B
         ticks = [fit.factor * tick for tick in nice_ticks(axis.low / fit.factor, axis.high / fit.factor)]
     write = tick_text or (lambda y: f"{y / fit.factor:.6g}")
     widest = max((len(write(tick)) for tick in ticks), default=0)
@@ -279,12 +279,12 @@ def line_chart(
     wanted = [(label, 0, [(at, row, anchor(at, label))]) for at, label in inside]
     chart.tags = place_labels(wanted, [], (0, 0, width, height), 11)
     if not tick_text:
-        # Next to the highest tick if there is room, else in the heading.
+        # Next to the highest tick if there is room, otherwise in the heading.
         fits = len(chart.y_ticks[-1].label if chart.y_ticks else "") + len(fit.symbol) < LABEL_CHARACTERS
         chart.y_label, chart.unit = (fit.symbol, "") if fits else ("", fit.symbol)
     chart.lines = [_draw(trace, xs_of, ys_of, chart.bottom) for trace in traces]
     chart.rule = _pixels(ys_of([rule]))[0] if rule is not None else None
-    # From the last commit of the old level to the first surely on the new one, and never too thin to see.
+    # From the last commit on the old level to the first certainly on the new one, and never too thin to see.
     lows, highs = (_pixels(xs_of(ends)) for ends in ([b.low for b in bands], [max(b.low, b.high) for b in bands]))
     chart.bands = [
         Band(low - 2, high + 2, b.title, b.tone, b.href) for b, low, high in zip(bands, lows, highs, strict=True)
@@ -335,7 +335,7 @@ def _pixels(tenths: Array) -> list[float]:
 
 
 def _texts(tenths: Array) -> list[str]:
-    """Return tenths of pixels as text: a history has millions, and to format one takes ten times as long."""
+    """Return tenths of pixels as text: a history has millions, and regular formatting takes ten times as long."""
     at = tenths.astype(np.intp)
     return list(_written(int(at.max(initial=0)).bit_length()).take(at).tolist())
 
@@ -347,7 +347,7 @@ def _written(bits: int) -> NDArray[np.object_]:
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """A row of a dot strip: (place in percent of the width, tooltip), and the place of the median."""
+    """A row of a dot strip: (position in percent of the width, tooltip), and the median's position."""
 
     name: str
     places: list[tuple[float, str]]
@@ -356,7 +356,7 @@ class Dots:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Rows of dots over one axis, a dot for each process launch."""
+    """Rows of dots over a common axis, one dot per process launch."""
 
     rows: list[Dots]
     low: str
@@ -364,7 +364,7 @@ class Strip:
 
 
 def strip(rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> Strip | None:
-    """Lay out one row of dots for each (name, values); None without a finite value."""
+    """Lay out a row of dots for each (name, values); None without finite values."""
     finite = [v for _, values in rows for v in values if math.isfinite(v)]
     if not finite:
         return None
@@ -387,9 +387,9 @@ def sparklines(
     rows: Sequence[Sequence[float | None] | NDArray[np.float64]], width: float = 220, height: float = 44,
     least_span: float = 0.1, at: Sequence[float] | None = None,
 ) -> list[str]:  # fmt: skip
-    """Return the ``points`` of sparklines over one common scale; "" for a row of fewer than two finite values.
+    """Return the ``points`` of sparklines with a common scale; "" for a row with fewer than two finite values.
 
-    ``at`` are the x of the values, from 0; equally spaced if None.
+    ``at`` are the x positions of the values, from 0; equally spaced if None.
     """
     finite = [v for row in rows for v in row if v is not None and math.isfinite(v)]
     axis = value_axis(finite, least_span=least_span, log=False)
@@ -410,11 +410,11 @@ def sparklines(
 def thin(values: Array, most: int, keep: Collection[int] = ()) -> list[int]:
     """Return the indices of a line's points to draw, in order.
 
-    It keeps the first and last point, the lowest and highest value and the first failure of every stretch, and
-    ``keep``: at most about one and a half times ``most``, plus ``keep``.
+    Keeps the first and last point, the lowest and highest value and the first failure of every section, and ``keep``:
+    at most about one and a half times ``most``, plus ``keep``.
 
     Args:
-        values: Infinite for failed, NaN for n/a.
+        values: Values; infinite for failures, NaN for n/a.
         most: Approximate number of points to draw.
         keep: Indices that are always drawn.
     """
@@ -425,7 +425,7 @@ def thin(values: Array, most: int, keep: Collection[int] = ()) -> list[int]:
     within, first = _stretches(count, stretches), np.arange(stretches)
     kept = {0, count - 1, *keep}
     for sign in (1, -1):
-        # In a stretch without values this is its first index, so a gap stays a gap.
+        # In a section without values this is its first index, so a gap stays a gap.
         lowest = np.where(known, sign * values, np.inf)[within].argmin(axis=1)
         kept.update(within[first, lowest].tolist())
     if (failed := values == math.inf).any():
@@ -436,7 +436,7 @@ def thin(values: Array, most: int, keep: Collection[int] = ()) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _stretches(count: int, many: int) -> NDArray[np.intp]:
-    """Return the indices of so many points in stretches, a row each; the shorter ones repeat their last."""
+    """Split the indices of points into sections, one row each; shorter rows repeat their last index."""
     edges = np.arange(many + 1) * count // many
     longest = int((edges[1:] - edges[:-1]).max())
     places: NDArray[np.intp] = np.minimum(edges[:-1, None] + np.arange(longest), edges[1:, None] - 1)
@@ -444,7 +444,7 @@ def _stretches(count: int, many: int) -> NDArray[np.intp]:
 
 
 LETTER = 0.64
-"""Width of a character of the page's font, bold, in its size; most are narrower."""
+"""Width of a bold character relative to the font size; most are narrower."""
 
 
 def place_labels(
@@ -454,16 +454,16 @@ def place_labels(
     font: float,
     lines: Sequence[tuple[tuple[float, float], tuple[float, float]]] = (),
 ) -> list[Label]:
-    """Place texts so that none overlaps another, leaves the frame or covers what is taken; others are left out.
+    """Place texts without overlaps, inside the frame and outside taken boxes; texts without room are left out.
 
-    A place on no line comes before one that is on a line.
+    Positions off all lines are preferred.
 
     Args:
-        wanted: Text, colour and the places to try in order, each (x, y of the base line, anchor).
+        wanted: Text, color and the positions to try in order, each (x, y of the baseline, anchor).
         taken: Boxes to keep free: left, top, right, bottom.
         frame: The box to stay in.
         font: The size of the text.
-        lines: The ends of lines that texts had better not cross.
+        lines: The ends of lines that texts should not cross.
     """
     boxes, labels = list(taken), []
     for text, colour, places in wanted:
@@ -471,10 +471,10 @@ def place_labels(
         for x, y, anchor in places:
             box = _box(text, x, y, anchor, font)
             inside = box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
-            if inside and not any(_overlap(box, other) for other in reversed(boxes)):  # the nearest are the last
+            if inside and not any(_overlap(box, other) for other in reversed(boxes)):  # the nearest boxes are last
                 free.append((sum(_crosses(box, line) for line in lines), box, (x, y, anchor)))
         if free:
-            _, box, (x, y, anchor) = min(free, key=lambda place: place[0])  # the first of the best
+            _, box, (x, y, anchor) = min(free, key=lambda place: place[0])  # the first of the best positions
             boxes.append(box)
             labels.append(Label(text, colour, round(x, 1), round(y, 1), anchor))
     return labels
@@ -483,7 +483,7 @@ def place_labels(
 def _crosses(
     box: tuple[float, float, float, float], line: tuple[tuple[float, float], tuple[float, float]], steps: int = 64
 ) -> bool:
-    """Whether a line passes through a box, as far as points along it tell."""
+    """Return whether a line passes through a box, checked at points along it."""
     (x, y), (to_x, to_y) = line
     return any(
         box[0] < x + (to_x - x) * part / steps < box[2] and box[1] < y + (to_y - y) * part / steps < box[3]

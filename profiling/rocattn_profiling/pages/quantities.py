@@ -1,4 +1,4 @@
-"""Formats numbers for people: a fitting prefix, three digits, round axis ticks."""
+"""Format numbers for readers: a suitable prefix, three digits, round axis ticks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEPS: dict[str, list[tuple[float, str]]] = {
 }
 NOTHING = "—"
 MANY = 25.0
-"""Ratios from which changes are told as multiples, and axes are logarithmic."""
+"""Ratio from which changes are shown as multiples, and axes are logarithmic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def fitting_unit(value: float, unit: str) -> DisplayUnit:
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """Return a number with so many significant digits and without an exponent from 0.0001 to below 1e9."""
+    """Format a number with this many significant digits, without an exponent from 0.0001 to below 1e9."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else NOTHING
     size = int(f"{value:.{significant - 1}e}".partition("e")[2])  # of the rounded number: 0.9996 has the size of 1.00
@@ -59,7 +59,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def between(low: float | None, high: float | None, unit: str) -> str:
-    """Return an interval ("12.1 to 12.6 ms") or nothing."""
+    """Format an interval ("12.1 to 12.6 ms"), or return ""."""
     if low is None or high is None:
         return ""
     fit = fitting_unit(high, unit)
@@ -89,7 +89,7 @@ def percent_tick(ratio: float) -> str:
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
-    """Return a sort key by which q128 comes before q1024."""
+    """Return a sort key that puts q128 before q1024."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text)]
 
 

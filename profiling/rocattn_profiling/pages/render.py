@@ -1,4 +1,4 @@
-"""Renders templates; what all pages share. Each verb has its templates in a folder of its own."""
+"""Render templates, with the parts shared by all pages. Each command has its own template folder."""
 
 from __future__ import annotations
 
@@ -69,20 +69,20 @@ def environment() -> Environment:
 
 
 def _finalized(value: Any) -> Any:
-    """Return what a template prints without a stranger's control characters; what is escaped stays so."""
+    """Return a template's output without untrusted control characters; escaped text stays escaped."""
     if not isinstance(value, str) or str.replace(value, "\n", "").isprintable() or (clean := seen(value)) == value:
         return value
     return type(value)(clean)
 
 
 def add_filters(filters: dict[str, Callable[..., Any]], **values: Any) -> None:
-    """Add filters and global values for the templates of one verb."""
+    """Add filters and global values for one command's templates."""
     environment().filters |= filters
     environment().globals |= values
 
 
 def share(part: float) -> str:
-    """Return a share in percent, never rounded to nothing or to all ("0", "<0.01", "12.3")."""
+    """Format a fraction in percent, never rounded to 0 or 100 ("0", "<0.01", "12.3")."""
     if not part:
         return "0"
     if part < 1e-4:
@@ -91,12 +91,12 @@ def share(part: float) -> str:
 
 
 def count(number: int, noun: str, many: str = "") -> str:
-    """Return a count with its noun ("1 commit", "3 commits"); ``many`` is the plural where it is not noun + s."""
+    """Format a count with its noun ("1 commit", "3 commits"); ``many`` is the plural if it is not noun + s."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {many or f'{noun}s'}"
 
 
 def shorten(text: str, most: int = 90) -> str:
-    """Return a name that fits a table; kernels' names can have thousands of characters."""
+    """Shorten a name to fit a table; kernel names can have thousands of characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
@@ -107,15 +107,15 @@ _JOINT = re.compile(r"(\.|_+|,|::|\w\(|\w&lt;|[a-z](?=[A-Z][a-z]))(?=[\w&(…])"
 
 @lru_cache(maxsize=4096)
 def breakable(text: str) -> Markup:
-    """Return escaped text that may break where a name has a joint: benchmarks' and kernels' names are long."""
+    """Return escaped text with line-break opportunities, since benchmark and kernel names are long."""
     from markupsafe import Markup, escape
 
-    # Entities hold none of these characters but their own end, so nothing escaped is torn.
+    # Entities contain none of these characters except their end, so no escape is split.
     return Markup(re.sub(_JOINT, r"\1<wbr>", str(escape(text))))  # noqa: S704 - escaped in the same line
 
 
 def _shown(text: str) -> str:
-    """Return what a template prints of a stranger's text."""
+    """Return untrusted text in printable form."""
     if not _SPECIAL.search(shown := _finalized(text)):  # most have none
         return str(shown)
     from markupsafe import escape
@@ -124,7 +124,7 @@ def _shown(text: str) -> str:
 
 
 def marks(drawn: Sequence[Mark], radius: float) -> Markup:
-    """Return the SVG of a line's marks: a history has millions, each of which would be twelve steps of a template."""
+    """Return the SVG of a line's marks: a history has millions, and each would take twelve template steps."""
     from markupsafe import Markup
 
     texts = []

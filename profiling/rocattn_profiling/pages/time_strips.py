@@ -1,4 +1,4 @@
-"""Strips as geometry: for each thing, what fills its time, as stacked shares that a template draws as inline SVG."""
+"""Strips as geometry: how an item's time is spent, as stacked fractions that a template draws as inline SVG."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from rocattn_profiling.pages.charts import Tick
 from rocattn_profiling.pages.quantities import digits, fitting_unit, nice_ticks
 
 _RIGHT, _TOP, _BOTTOM = 956.0, 4.0, 34.0
-_CHARACTER = 6.6  # pixels, of the names
-_EDGE = 0.97  # part of the length from which a label ends at its tick
+_CHARACTER = 6.6  # pixels per character of a name
+_EDGE = 0.97  # fraction of the length from which a label ends at its tick
 
 
 @dataclass(frozen=True, slots=True)
 class TimeStrip:
-    """One strip; lengths are pixels of the view box.
+    """A strip; lengths are pixels of the view box.
 
     Attributes:
-        name: What stands left of it.
-        left: Where it begins.
-        areas: Of each share, from the bottom, the ``d`` of a path; "" for none.
-        ticks: Of its time.
+        name: The label to its left.
+        left: Its left edge.
+        areas: The ``d`` of a path for each fraction, from the bottom; "" for none.
+        ticks: Ticks of its time axis.
     """
 
     name: str
@@ -31,10 +31,10 @@ class TimeStrip:
 
 
 def time_strips(things: Sequence[tuple[str, float, Sequence[Sequence[float]]]]) -> list[TimeStrip]:
-    """Return a strip for each thing, all with the same left edge, each over its own time.
+    """Return a strip for each item, with a common left edge and separate time axes.
 
     Args:
-        things: Name, seconds, and the shares (0 to 1) in equal parts of the time.
+        things: Name, seconds, and the fractions (0 to 1) in equal parts of the time.
     """
     left = max((len(name) for name, _, _ in things), default=0) * _CHARACTER + 6
     return [_strip(name, seconds, shares, left) for name, seconds, shares in things]
@@ -58,7 +58,7 @@ def _strip(name: str, seconds: float, shares: Sequence[Sequence[float]], left: f
 
 
 def _outline(bottoms: Sequence[float], tops: Sequence[float], left: float, step: float) -> str:
-    """Return the bars between two lines, those next to each other that are equal as one."""
+    """Return the bars between two lines, merging equal adjacent ones."""
     height = _BOTTOM - _TOP
     runs: list[list[float]] = []
     for place, (low, high) in enumerate(zip(bottoms, tops, strict=True)):

@@ -27,7 +27,7 @@ class Support:
         ok: Yes or no.
         reason: Why not, with the remedy.
         broken: Not available although this machine has the hardware for it (a GPU, for example):
-          `BackendRegistry.select` warns if it has to skip the backend.
+            `BackendRegistry.select` warns if it has to skip the backend.
     """
 
     ok: bool

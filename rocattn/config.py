@@ -111,7 +111,7 @@ class AttentionConfig:
         lse_gradient: Whether the LSE also has a gradient; backward only.
         dropout_p: The probability of dropping a weight; seed and offset determine which ones.
         varlen: For `rocattn.attention_varlen`: the memory layout of its ``batch`` sequences; ``seq_q`` and ``seq_k``
-          are then the longest lengths, or bounds of them. None: all sequences have the same length.
+            are then the longest lengths, or bounds of them. None: all sequences have the same length.
 
     Raises:
         ConfigError: When the fields contradict each other.

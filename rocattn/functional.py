@@ -84,26 +84,26 @@ def attention(
             Or a tensor on an AMD GPU (torch's ROCm build, DLPack): then all arrays are tensors on that GPU with a
             contiguous last axis, ALiBi slopes and sinks are float32, and the outputs are tensors of the same kind.
         k: Like q with Sk and Hkv, where H is a multiple of Hkv: each KV head serves H / Hkv query heads. K and V may
-          be stored in 8 bits: ml_dtypes' ``float8_e4m3fn`` or ``float8_e4m3fnuz``, torch's on a GPU.
+            be stored in 8 bits: ml_dtypes' ``float8_e4m3fn`` or ``float8_e4m3fnuz``, torch's on a GPU.
         v: Like k, but its head dimension Dv may differ from D.
         causal: Row i sees keys j <= i + Sk - Sq.
         mask: bool (True = may attend) or floating (added to the scaled scores; -inf hides; dtypes other than q's and
-          float32 are converted, or rejected on a GPU); [Sq, Sk], [B, Sk] (if B is not Sq), [B, Sq, Sk], or 4-d
-          with each axis 1 or full, broadcast to [B, H, Sq, Sk].
+            float32 are converted, or rejected on a GPU); [Sq, Sk], [B, Sk] (if B is not Sq), [B, Sq, Sk], or 4-d
+            with each axis 1 or full, broadcast to [B, H, Sq, Sk].
         window: (left, right): row i sees keys from i + Sk - Sq - left to i + Sk - Sq + right; -1 is open.
         softcap: c in c * tanh(score / c), before ALiBi and mask.
         alibi_slopes: [H] or [B, H], floating: ``slope * |i + Sk - Sq - j|`` is subtracted from the scaled scores, as in
-          FlashAttention; ``scale`` does not multiply a slope.
+            FlashAttention; ``scale`` does not multiply a slope.
         sinks: [H], floating: an additional logit per head in the softmax's denominator and in the LSE; -inf is no sink.
         scale: Factor of q.k; None is 1 / sqrt(D).
         q_scale: Like k_scale, for 8-bit q: one per KV head, shared by its query heads. Times k_scale at most 1e8.
         k_scale: Factor of 8-bit k (k_descale in FlashAttention-3): a number, [1], [Hkv] or [B, Hkv], floating,
-          magnitude at most 1e8; on a GPU a float32 tensor. None is 1.
+            magnitude at most 1e8; on a GPU a float32 tensor. None is 1.
         v_scale: Like k_scale, for v.
         out_dtype: The name of the output's dtype for 8-bit q: "float16", "bfloat16" (None) or "float32".
         dropout_p: The probability, from 0 to 1, that a weight is 0; the others are divided by 1 - dropout_p.
         dropout_seed: From 0 to 2^64 - 1; required with dropout. Which weights are 0 depends only on seed, offset and
-          the weight's batch, head, row and key (`rocattn.dropout`): equal calls drop the same weights.
+            the weight's batch, head, row and key (`rocattn.dropout`): equal calls drop the same weights.
         dropout_offset: From 0 to 2^64 - 1; each offset gives a different mask.
         layout: "BSHD", "BHSD" or "BSE".
         num_heads: H; required for "BSE", otherwise checked if given.

@@ -131,11 +131,11 @@ class PagedKVCache:
         k_scale: For an 8-bit dtype: the factor of stored k, a positive number or [Hkv].
         v_scale: The same for v.
         device: HIP's index of the device that stores the blocks; None for host memory. `append` and `attend` take
-          numpy arrays in both cases; only these are copied to and from a device.
+            numpy arrays in both cases; only these are copied to and from a device.
 
     Raises:
         ConfigError: When a size is negative or not an integer, a block has no tokens, attention does not support the
-          dtype, or memory is short.
+            dtype, or memory is short.
         GpuError: When the device does not exist or has too little memory.
     """
 
@@ -197,7 +197,7 @@ class PagedKVCache:
 
         Raises:
             ConfigError: When shapes or dtypes differ from the cache's, or the pool has too few free blocks; nothing is
-              stored then.
+                stored then.
         """
         chosen = self._chosen(sequence)
         k, v = _kept_tokens(k, v, self._k, self._v, len(chosen), self._scales)
@@ -444,7 +444,7 @@ def _kept_tokens(
 
     Raises:
         ConfigError: When k and v differ in their number of tokens, do not have the stored form [., ., Hkv, D], or have
-          neither the stored dtype nor one that can be quantized.
+            neither the stored dtype nor one that can be quantized.
     """
     for name, array, stored in (("k", k, keys), ("v", v, values)):
         require_array(name, array)

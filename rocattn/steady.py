@@ -235,8 +235,8 @@ class Function:
         tensors: Names of the tensor arguments; q is the first or second.
         options: Names of all other arguments except the backend; the second one is ``window``.
         first: Takes tensors and options by name, the backend's name, and views of tensors that were already read;
-          computes the first call of a kind, and returns the result of `FirstCall.run`. None if calls are only
-          cached as those of another function (`keep_without_lse`).
+            computes the first call of a kind, and returns the result of `FirstCall.run`. None if calls are only
+            cached as those of another function (`keep_without_lse`).
     """
 
     tensors: tuple[str, ...]

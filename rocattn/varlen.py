@@ -55,19 +55,19 @@ def attention_varlen(
 
     Args:
         q: [total_q, H, D], the concatenated rows of all sequences; dtypes and strides as in `rocattn.attention`. Or a
-          tensor on an AMD GPU: then all arrays are GPU tensors, integers are int32, and their values are not checked,
-          which would wait for the GPU.
+            tensor on an AMD GPU: then all arrays are GPU tensors, integers are int32, and their values are not checked,
+            which would wait for the GPU.
         k: Packed: [total_k, Hkv, D]. In pages: [num_pages, page_size, Hkv, D], of any page size.
         v: Like k, with Dv.
         cu_seqlens_q: [B + 1], int32: sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q.
             Starts with 0, never decreases, ends with total_q; a sequence may have no rows.
         cu_seqlens_k: The same for packed k and v; None with pages.
         seqlens_k: [B], int32: number of keys per sequence. Required with pages; with packed k and v, limits each
-          sequence to its first rows (None: all).
+            sequence to its first rows (None: all).
         block_table: [B, max_pages], int32: key j of sequence b is row j % page_size of page
             block_table[b, j // page_size]. Entries beyond a sequence's last key are not read; pages may be shared.
         max_seqlen_q: Upper bound of each sequence's rows. Arrays in host memory are checked against it; for arrays on a
-          GPU it selects the kernel (None: total_q), and rows beyond it are not computed.
+            GPU it selects the kernel (None: total_q), and rows beyond it are not computed.
         max_seqlen_k: The same for keys.
         causal: Row i of a sequence sees its keys j <= i + Sk - Sq.
         window: (left, right) around that diagonal; see `rocattn.attention`.

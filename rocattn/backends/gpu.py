@@ -37,8 +37,8 @@ class GpuBackend(Backend):
 
     Attributes:
         use_flash_attention: Whether the flash kernels may be used; False takes the standard path for everything.
-              Defaults to ``ROCATTN_USE_FLASH_ATTENTION`` (0 is off).
-            flash_choice: The value it was set to; None if the variable decides.
+            Defaults to ``ROCATTN_USE_FLASH_ATTENTION`` (0 is off).
+        flash_choice: The value it was set to; None if the variable decides.
     """
 
     name = "gpu"

@@ -34,7 +34,7 @@ class Backlog:
         stream: The stream of the timed launches.
         scratch_bytes: Bytes per fill; at most a quarter of the free memory.
         then: Queues work between the fills and the timed launches: another, untimed copy of the launches for warm
-          caches. None leaves the caches overwritten.
+            caches. None leaves the caches overwritten.
 
     Raises:
         DeviceMemoryError: When there is no memory for the scratch.

@@ -52,9 +52,9 @@ class Shape(NamedTuple):
     Attributes:
         waves: Waves per block.
         team: Waves that share some of the block's own rows (keys in dkdv, queries in dq), each with a part of the
-          features.
+            features.
         row_blocks: Blocks of 16 such rows per team, which is also how often each fragment of streamed rows read from
-          LDS is used.
+            LDS is used.
         stream_rows: Rows of the other side in LDS at a time.
         phased: Whether streamed rows are in LDS first as loaded, then transposed in the same space, not both at once.
         min_waves: Waves per SIMD that the registers must allow; 0 lets the compiler choose.

@@ -77,7 +77,7 @@ class KernelLaunch:
         args: Arguments in kernel order.
         dynamic_lds_bytes: LDS requested at launch, in addition to what the kernel declares.
         code_object: File name of its machine code, "<stem of the source>.<hash of all it is made from>.hsaco"; filled
-          in by `rocattn.gpu.plan.plan`.
+            in by `rocattn.gpu.plan.plan`.
         slots: Blocks assumed to fit on the GPU at once; 0 if the grid does not depend on it.
     """
 

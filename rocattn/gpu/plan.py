@@ -43,7 +43,7 @@ def plan(
         config: The problem; its direction selects forward or backward.
         arch: Target, with or without features: "gfx1100", "gfx942:sramecc+:xnack-".
         strides: Strides in elements of the [B, H, S, D] views by buffer name, if they differ from contiguous arrays
-          in the config's layout; the last must be 1.
+            in the config's layout; the last must be 1.
         mask_dtype: Dtype of an additive mask: q's (None) or "float32".
         use_flash_attention: False forces the standard path; backward has only one path.
         compute_units: The device's, as its runtime counts them; None for those of the architecture's largest product.

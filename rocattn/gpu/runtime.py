@@ -55,8 +55,8 @@ class Runtime:
         staging: Pinned host memory for copies.
         stream: The stream for work from host arrays.
         poison: Whether to fill outputs and workspaces with NaN before a plan writes them, since reused memory may
-          contain the correct result of an earlier call. ``ROCATTN_GPU_POISON=1`` enables it, and so does `rocattn
-          verify`; never on the stand-in, which itself tracks what has not been written.
+            contain the correct result of an earlier call. ``ROCATTN_GPU_POISON=1`` enables it, and so does
+            `rocattn verify`; never on the stand-in, which itself tracks what has not been written.
     """
 
     def __init__(self, index: int) -> None:
@@ -203,8 +203,8 @@ class PreparedPlan:
             addresses: Address of each buffer used by a launch.
             stream: A HIP stream; 0 is the default one.
             workspace: The address of `workspace_bytes` of device memory, a multiple of `WORKSPACE_ALIGN`, that nothing
-              else uses until the launches have ended, or, if captured, until their graph is closed. None uses the
-              pool.
+                else uses until the launches have ended, or, if captured, until their graph is closed. None uses the
+                pool.
 
         Raises:
             LaunchError: When HIP rejects a launch.
@@ -224,7 +224,7 @@ class PreparedPlan:
             stream: A HIP stream.
             warmup: Runs before the measured ones.
             repeats: Measured runs, each after an unmeasured one and enough other work (`rocattn.gpu.backlog`) that no
-              time includes the host's launch overhead.
+                time includes the host's launch overhead.
 
         Returns:
             For each launch of the plan, its times in ns, one per run.

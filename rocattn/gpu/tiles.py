@@ -70,7 +70,7 @@ def padded_head_dim(head_dim: int, *, narrow: bool = False) -> int:
     Args:
         head_dim: In elements.
         narrow: See `is_narrow`. Such tiles have a power of two of columns, which divide evenly among threads and need
-          no registers for idle threads. Beyond 256, Q leaves no choice.
+            no registers for idle threads. Beyond 256, Q leaves no choice.
     """
     return next(
         padded

@@ -84,7 +84,7 @@ class KernelInfo:
         descriptor: Its kernel descriptor, with the registers that a launch allocates; None if the file has none.
         code_bytes: Size of its function's machine code; 0 if its symbol does not state it.
         unknown: Names of attributes that the file does not state. They are 0 or empty; ``vgprs`` and ``sgprs`` are
-          rounded up if they come from a descriptor.
+            rounded up if they come from a descriptor.
     """
 
     symbol: str

@@ -26,7 +26,7 @@ class KernelDescriptor:
     Attributes:
         wave_size: Lanes of a wave.
         vgprs: Encoded vector registers: a multiple of the encoding's granule, including AGPRs if both share a
-          file (gfx90a, gfx94x, gfx950).
+            file (gfx90a, gfx94x, gfx950).
         sgprs: Encoded scalar registers, including those for VCC and the like; 0 if none are encoded (gfx10 and later).
         accum_offset: The first AGPR's index in the shared file; 0 if there is none.
         lds_bytes, scratch_bytes, kernarg_bytes: As in the metadata.

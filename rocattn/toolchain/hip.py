@@ -76,7 +76,7 @@ def compile_hip(
 
     Raises:
         ToolchainError: When there is no compiler, the arguments are invalid, or the kernel does not compile; the
-          message has the compiler's first error line, ``command`` the failing command, ``output`` its complete output.
+            message has the compiler's first error line, ``command`` the failing command, ``output`` its full output.
     """
     path = absolute(source if Path(source).is_absolute() else kernel_root() / source)
     headers = absolute(include_root if include_root is not None else kernel_root() / "include")

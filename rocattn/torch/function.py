@@ -50,7 +50,7 @@ def scaled_dot_product_attention(
 
     Raises:
         ConfigError: When the arguments conflict, or use a mask with ``is_causal``, a mask that requires a gradient,
-          or nested tensors.
+            or nested tensors.
         NoBackendError: When no backend can compute it.
     """
     call = query, key, value, attn_mask, is_causal, None, scale, enable_gqa, dropout_p

@@ -62,7 +62,7 @@ class JobStep:
         asked: Whether the user requested it by name: if skipped, it counts as not measured.
         status: The worst status of its commands.
         seconds, cpu_seconds: Its duration, and the CPU seconds of all its processes, which depend less on other
-          load.
+            load.
         coverage: How much it examined, according to its files.
         evidence: Its findings, according to its files; "" if there are none.
     """

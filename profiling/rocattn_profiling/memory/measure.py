@@ -228,7 +228,7 @@ def measure_memory(
         lengths: Keys, and query tokens unless ``keep_queries``.
         names: Backends, or `GPU_STANDARD`.
         threads: Threads of the kernels; must equal this process's ``ROCATTN_NUM_THREADS``, since the theory of some
-          backends depends on it.
+            backends depends on it.
         budget_bytes: The budget for the longest sequence.
         keep_queries: Whether to leave query tokens unchanged.
         backend_module: Module that registers additional backends, imported by each process.

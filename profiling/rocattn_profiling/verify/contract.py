@@ -38,15 +38,15 @@ class Twist:
         causal_top_left: The same, only for causal.
         alibi_top_left: The same, for ALiBi's distances.
         simplified: Causal and window come from `AttentionConfig.band`, which omits limits without effect under correct
-          alignment.
+            alignment.
         shift: Outward shift of the band's left and right ends, in keys.
         dropped: Number of trailing keys that no row sees.
         band: Whether causal and window are applied.
         mask: "kept", "ignored" or "inverted" (bool); for additive values: "only -inf" (finite ones up to -1e30 are not
-          added), "scaled" (like the scores), or the dtype to which they are rounded.
+            added), "scaled" (like the scores), or the dtype to which they are rounded.
         hidden: The score of a hidden key.
         masked_by, sloped_by, sinks_of: The source of query head h's mask, ALiBi slope and sink: its "own", the
-          "first head", the "first batch", or the "KV head" h // (H / Hkv).
+            "first head", the "first batch", or the "KV head" h // (H / Hkv).
         softcap, sinks: Whether the option is applied.
         alibi: Factor applied to the slopes.
         late_softcap: Softcap after ALiBi and mask.

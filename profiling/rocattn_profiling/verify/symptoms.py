@@ -56,7 +56,7 @@ class Hypothesis:
         detail: The difference between variants of a mistake.
         enough: The fraction of the wrong rows that it must explain.
         everywhere: Whether it must also leave right rows right. If not, it affects only some rows, and is reported if
-          no other mistake explains the output.
+            no other mistake explains the output.
     """
 
     words: str

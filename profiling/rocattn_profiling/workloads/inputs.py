@@ -40,7 +40,7 @@ class Inputs:
         alibi_slopes: [H], float32 (float64 for float64): 2^(-8 (h + 1) / H) (Press et al. 2022); None without them.
         sinks: [H], the same dtype, normal; None without them.
         q_scale, k_scale, v_scale: [B, Hkv], the same dtype, 2^-5 to 2^-3: factors of 8-bit q, k and v, whose elements
-          are 16 times as large; None without them.
+            are 16 times as large; None without them.
         dout: Gradient of the output, in its layout and dtype; None unless the config's direction is "backward".
         sequences: The location of sequences of different lengths in q, k, v and dout; None without them.
         dropout_seed: The seed for a config with ``dropout_p``; the offset is 0.

@@ -96,7 +96,7 @@ class Model:
         block_count: Number of blocks of any kind.
         context_length: Context length in training, in tokens.
         layers: Its attention layers, in order: a block without KV heads, with linear attention, or for multi-token
-          prediction (MTP) has none.
+            prediction (MTP) has none.
         softcap: c in c tanh(score / c); None for off.
         final_softcap: The same for the logits, which are not attention: reported, not measured.
         scale: Factor of q.k; None is 1 / sqrt(D).

@@ -102,7 +102,7 @@ class PassResult(msgspec.Struct, frozen=True):
     Attributes:
         name: The pass's name, and that of its folder below ``passes``.
         status: done; partial (some counters are missing); failed; split (its halves are separate passes); missing (not
-          run).
+            run).
         counters: The requested counters; none for the timing pass.
         line: The command line, without secrets.
         ended: How it ended, as text.

@@ -196,7 +196,7 @@ class Profile:
         counters: One row per dispatch and counter, columns `COUNTER_DTYPES`; ``row`` is an index into ``dispatches``.
             Values are summed over hardware instances, so ``TCC_HIT`` of a file with ``TCC_HIT[0]...`` is their sum.
             An accumulator is named after the level counter it integrates, ``SQ_LEVEL_WAVES_ACCUM`` (files call
-                all of them ``SQ_ACCUM_PREV_HIRES``, the name kept in a pass without exactly one level counter).
+            all of them ``SQ_ACCUM_PREV_HIRES``, the name kept in a pass without exactly one level counter).
         activities: Copies and fills by the GPUs' copy engines, columns `ACTIVITY_DTYPES`.
         instances: For counters split into instances: the number of instances and the largest value.
         agents: The GPUs, columns `AGENT_DTYPES`; a GPU not described by any file has only its number.

@@ -1,1 +1,1 @@
-"""Causes of what got worse: what changed on its path."""
+"""Likely causes of regressions: what changed in the code that a benchmark runs."""

@@ -1,8 +1,7 @@
-"""What differs between base and head on the path of everything that got worse, the likeliest cause first.
+"""What changed in the code behind each entry that got worse, the most likely cause first.
 
-Causes decide nothing: a verdict stands without them. They come from the project's plug-in, from counters where there is
-a GPU and a profiler, from the traceback of a benchmark that fails, and from the changed files and packages that a
-benchmark loads.
+Causes never affect a verdict. They come from the project's plug-in, from counters where there is a GPU and a profiler,
+from the traceback of a benchmark that fails, and from the changed files and packages that a benchmark loads.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Loaded
 
 MOST_CALLED = 10
-"""Benchmarks that are called once more to see what they load, the worst first; cases of one function share one call."""
+"""Benchmarks to call once more to see what they load, worst first; cases of one function share one call."""
 MOST_PROFILED = 3
-"""Benchmarks that are profiled, the worst first: each takes a run for every group of counters on both sides."""
+"""Benchmarks to profile, worst first: each takes one run per group of counters on each side."""
 REPORT = "profile.json"
 _SLOWER = 1.02
 _MOST_MOVES = 3
@@ -57,22 +56,22 @@ def add_causes(
     *,
     modules: Mapping[str, str] | None = None,
 ) -> list[Entry]:
-    """Return the entries with the causes of every one that is worse.
+    """Return the entries, with causes added to those that are worse.
 
     Args:
         entries: All entries of a verdict.
         context: Both sides, while they are checked out.
-        plugin: What the gate knows about the project.
-        limit: When to end calling benchmarks for what they load.
+        plugin: The project's plug-in.
+        limit: When to stop calling benchmarks to see what they load.
         on_step: Called before each entry.
-        modules: Label -> the module whose import calls of this benchmark are to share; "" for none.
+        modules: Label -> the module that calls of this benchmark import only once, in a shared process; "" for none.
     """
     worse = [entry for entry in entries if entry.worse and entry.status != "removed"]
     if not worse:
         return list(entries)
     context.say(f"looking for causes of {len(worse)} {'entry' if len(worse) == 1 else 'entries'}")
     finder = _Finder(context, plugin, worse, limit or TimeLimit.begin(0.0), modules or {})
-    # The worst first, since only some are called or profiled again.
+    # Worst first, since only some are called or profiled again.
     explained = {}
     try:
         for done, entry in enumerate(sorted(worse, key=badness, reverse=True)):
@@ -107,7 +106,7 @@ class _Finder:
         self._counters = Counters(context, [entry for entry in worse if entry.metric == "time"])
 
     def causes(self, entry: Entry) -> list[Cause]:
-        """Return what the plug-in knows, then counters, then what raised an error, then changed files and packages."""
+        """Return the plug-in's causes, then counters, the line that raised, changed files and packages."""
         with plugin_errors(self._plugin):
             causes = self._plugin.causes(entry)
         if entry.metric in EXACT:
@@ -115,7 +114,7 @@ class _Finder:
         named = {cause.location.path for cause in causes if cause.kind == "source" and cause.location}
         loaded = self._loaded_by(entry)
         files = self._file_causes(*loaded, named) if loaded else []
-        if not self._context.trees:  # there is no repository that a location could be in
+        if not self._context.trees:  # no repository that a location could point into
             files = [msgspec.structs.replace(cause, location=None) for cause in files]
         return [
             *causes,
@@ -126,9 +125,9 @@ class _Finder:
         ]
 
     def _loaded_by(self, entry: Entry) -> tuple[Loaded | None, Loaded | None] | None:
-        """Return what a benchmark loads on each side where it runs; None after too many other benchmarks.
+        """Return what a benchmark loads on each side where it runs; None if too many were called, or time is short.
 
-        Cases of one function and backend share the answer of the worst.
+        Cases of one function and backend share the answer for the worst of them.
         """
         key = entry.name, entry.params.get("backend", "")
         if key not in self._loaded:
@@ -148,13 +147,13 @@ class _Finder:
         return self._loaded[key]
 
     def _has_time(self) -> bool:
-        """Whether calling a benchmark on both sides once more ends within the limit, as far as earlier calls show."""
+        """Whether another call on both sides fits into the time limit, judging by the longest call so far."""
         return not self._limit.limited or self._limit.causes_left_s() > self._longest_s
 
     def _file_causes(self, base: Loaded | None, head: Loaded | None, named: Collection[str]) -> list[Cause]:
-        """Return the changed files as causes: those alone whose differing functions started, where there are such."""
+        """Return the changed files as causes: only those with changed functions that started, if there are any."""
         changes = [change for change in self._files(base, head) if change.path not in named]
-        changes.sort(key=lambda change: change.path in self._of_kernels)  # what already explains machine code is last
+        changes.sort(key=lambda change: change.path in self._of_kernels)  # last: files that explain machine code
         started = [(change, self._reach.started_in(change, base, head)) for change in changes]
         if any(started_in for _, started_in in started):
             started = [(change, lines) for change, lines in started if lines is not None]
@@ -162,14 +161,14 @@ class _Finder:
         return [change.cause(lines or ()) for change, lines in started]
 
     def _files(self, base: Loaded | None, head: Loaded | None) -> list[FileChange]:
-        """Return the changed files that a benchmark loads, or all of them where it runs on neither side."""
+        """Return the changed files that a benchmark loads, or all of them if it runs on neither side."""
         if not self._context.trees:
             return list(differing_modules(base, head, self._context.differing)) if base and head else []
         changes = self._context.changes
         return loaded_changes(changes, base, head) if base or head else list(changes.values())
 
     def _packages(self, base: Loaded | None, head: Loaded | None) -> list[Cause]:
-        """Return the packages whose versions differ, of those that the benchmark loads, if that is known."""
+        """Return the packages whose versions differ; only those that the benchmark loads, if that is known."""
         loaded = {canonical(name) for name in (*base.packages, *head.packages)} if base and head else None
         return [
             Cause(kind="environment", text=f"{name} {old or 'absent'} -> {new or 'absent'}")
@@ -189,9 +188,9 @@ class _Finder:
 
 
 class Counters:
-    """Profiles the worst benchmarks on both sides, each on demand, where there is a GPU and a profiler for it.
+    """Profiles the worst benchmarks on both sides, on demand, where there is a GPU and a profiler for it.
 
-    The report's own comparison names the kernels whose time changed, and the metrics that moved with it.
+    The report's comparison names the kernels whose time changed, and the metrics that moved with it.
 
     Args:
         context: Both sides.
@@ -202,14 +201,14 @@ class Counters:
         self._context = context
         slower = [entry for entry in entries if entry.status == "regression" and entry.decision is not None]
         slower.sort(key=badness, reverse=True)
-        # A benchmark with a parameter "backend" uses the GPU if that is its value; of others it is not known.
+        # A parameter "backend" says whether a benchmark uses the GPU; one without it may.
         able = [entry for entry in slower if readable(entry.params.get("backend", "gpu")) == "gpu"]
         self._chosen = [entry.label for entry in able[:MOST_PROFILED]]
         self._archs = hardware.examine().archs if self._chosen else ()
         self._there = bool(self._archs) and any(not tool.problem for tool in find.find_profilers())
 
     def of(self, entry: Entry) -> list[Cause]:
-        """Return what changed in a benchmark's kernels; nothing where it cannot be profiled."""
+        """Return what changed in a benchmark's kernels; empty if it cannot be profiled."""
         if not self._there or entry.label not in self._chosen:
             return []
         folder = self._context.out / "explain" / f"{self._chosen.index(entry.label)}"
@@ -226,7 +225,7 @@ class Counters:
         launcher = self._context.launchers[side]
         command = launcher.call_command(entry.name, entry.label)
         job = assemble(CollectionRequest(command, arch=self._archs[0]), hardware.examine())
-        # The variables that the gate runs benchmarks with, without those that the profiler's start removes.
+        # The gate's variables for benchmarks, minus those that starting the profiler removes.
         own = {name: value for name, value in launcher.environment.items() if os.environ.get(name) != value}
         kept = {
             name: value
@@ -239,7 +238,7 @@ class Counters:
 
 
 def _compared(folder: Path) -> dict[str, Any]:
-    """Return the report of head against base by `rocattn report --json`, a verb that the gate may not import."""
+    """Return the report of head against base from `rocattn report --json`, which the gate may not import."""
     sides = [str(folder / "head"), "--against", str(folder / "base"), "--out", str(folder / "report")]
     command = [sys.executable, "-m", "rocattn_profiling.cli", "report", *sides, "--json"]
     try:
@@ -256,7 +255,7 @@ def causes_of(report: dict[str, Any]) -> list[Cause]:
     """Return a cause for each slower kernel, with the metrics that moved and the report's advice.
 
     Args:
-        report: Of head, with its comparison to base under "against".
+        report: Head's report, with the comparison to base under "against".
     """
     advice = {
         (kernel["kernel"], kernel["label"]): kernel["findings"][0]["sentence"]

@@ -1,4 +1,4 @@
-"""Which files differ between both sides, which of these a benchmark loads, and the lines to read first."""
+"""Which files differ between the sides, which of these a benchmark loads, and which lines to read first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _COMPILED = frozenset({".so", ".pyd"})
 _LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "node_modules", "out", ".asv"})
 _MOST_BYTES = 2_000_000  # a larger file is not a source that a person reads
-_MOST_LINES = 8  # of a file that are listed
+_MOST_LINES = 8  # listed per file
 
 
 class FileChange:
@@ -29,7 +29,7 @@ class FileChange:
     Attributes:
         path: Relative to the trees.
         before, after: The file on each side; one of them may be missing.
-        old_path: Its path on base, where it was renamed; else empty.
+        old_path: Its path on base if it was renamed; otherwise empty.
     """
 
     def __init__(self, path: str, before: Path, after: Path, old_path: str = "") -> None:
@@ -37,14 +37,14 @@ class FileChange:
 
     @cached_property
     def hunks(self) -> list[Hunk]:
-        """The changed lines in head's order; empty where a side is not text."""
+        """The changed lines in head's order; empty if a side is not text."""
         return hunks_between(self.before, self.after)
 
     def cause(self, ran: Sequence[range] = ()) -> Cause:
         """Return the change as a cause, located at its first changed line of code.
 
         Args:
-            ran: Lines of head's functions that ran: a changed line in one of them goes first.
+            ran: Lines of head's functions that ran: changed lines within them come first.
         """
         if not self.after.is_file():
             return Cause(kind="source", text=f"{self.path} is gone")
@@ -75,14 +75,14 @@ def changed_files(
 ) -> dict[str, FileChange]:
     """Return the files that differ between both sides' trees, by path; empty without trees.
 
-    Benchmarks are left out where both sides run head's. A file that was only renamed counts as gone, which
-    it is for code that looks for it under its old name.
+    Benchmarks are left out if both sides run head's. A file that was only renamed counts as deleted: code that looks
+    for it under its old name cannot find it.
 
     Args:
         repo: The repository's top folder.
         trees: Checkout of each side.
-        revisions: Revision of each side; empty where git knows none.
-        launchers: Say which files both sides share.
+        revisions: Revision of each side; empty outside of git.
+        launchers: Their `shared` files are the same on both sides.
     """
     if any(side not in trees for side in SIDES):
         return {}
@@ -132,11 +132,11 @@ def _files(tree: Path) -> set[str]:
 def loaded_changes(changes: Mapping[str, FileChange], base: Loaded | None, head: Loaded | None) -> list[FileChange]:
     """Return the changed files that a benchmark loads on either side.
 
-    Those are modules, data files in the folder of a loaded module, and native sources where a compiled module differs.
+    These are modules, data files in the folder of a loaded module, and native sources if a compiled module differs.
 
     Args:
         changes: The files that differ.
-        base: What the benchmark loads on base; None where it does not run.
+        base: What the benchmark loads on base; None if it does not run there.
         head: The same on head.
     """
     modules = [_files_by_name(loaded) if loaded else {} for loaded in (base, head)]
@@ -155,7 +155,7 @@ def loaded_changes(changes: Mapping[str, FileChange], base: Loaded | None, head:
 
 
 def _files_by_name(loaded: Loaded) -> dict[str, Path]:
-    """Return the files of loaded modules by the path that Python looks for: "a/b.py" and "a/b/__init__.py"."""
+    """Return the files of loaded modules by the paths that Python looks for: "a/b.py" and "a/b/__init__.py"."""
     return {
         name.replace(".", "/") + ("/__init__.py" if Path(file).stem == "__init__" else ".py"): Path(file)
         for name, file in loaded.modules.items()
@@ -163,7 +163,7 @@ def _files_by_name(loaded: Loaded) -> dict[str, Path]:
 
 
 def _ends(path: str) -> Iterator[str]:
-    """Yield a path, and what is left of it without its first folders: a tree may keep its packages anywhere."""
+    """Yield a path and all its suffixes ("a/b.py", "b.py"): a tree may keep its packages in any folder."""
     while path:
         yield path
         path = path.partition("/")[2]
@@ -172,13 +172,13 @@ def _ends(path: str) -> Iterator[str]:
 def _is_module(path: str, own: Path, modules: Mapping[str, Path]) -> bool:
     """Whether a file of a tree was loaded as a module.
 
-    Names alone would take a library's ``random`` for the project's ``x/random.py``, so the contents must be equal, too.
+    By name alone a library's ``random`` would match the project's ``x/random.py``, so the contents must be equal too.
     """
     return any(end in modules and _equal(own, modules[end]) for end in _ends(path))
 
 
 def _compiled_differ(base: Loaded, head: Loaded) -> bool:
-    """Whether a compiled module differs between the sides, or is loaded on base alone."""
+    """Whether a compiled module differs between the sides, or is loaded on base only."""
     compiled = [(name, Path(file)) for name, file in base.modules.items() if Path(file).suffix in _COMPILED]
     return any(name not in head.modules or not _equal(file, Path(head.modules[name])) for name, file in compiled)
 
@@ -189,7 +189,7 @@ def differing_modules(base: Loaded, head: Loaded, packages: Mapping[str, object]
     Args:
         base: What a benchmark loads on base.
         head: The same on head.
-        packages: Distributions whose versions differ: their modules are left out.
+        packages: Distributions whose versions differ; their modules are left out.
     """
     known = {re.sub(r"[-_.]+", "_", name).lower() for name in packages}
     for module, file in head.modules.items():

@@ -1,9 +1,9 @@
-"""Which benchmarks can run code that differs: by the names in the sources, and by a traced call.
+"""Which benchmarks can run changed code: by the names in the sources, and by a traced call.
 
-Files say little: one import often loads a whole package. Here functions are compared. Before anything has run, a
-benchmark is as far from a change as the calls between them, by name: `a()` may call any function named `a`. Names that
-are looked up in strings are not followed, so a distance orders benchmarks and decides nothing. A traced call shows
-which functions that differ really start.
+Functions are compared, not files, since one import often loads a whole package. Before anything has run, the distance
+of a benchmark from a change is the number of calls between them, by name: `a()` may call any function named `a`.
+Lookups by string (`getattr`) are not followed, so distances only order benchmarks and decide nothing. A traced call
+shows which changed functions really start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.explain.files import FileChange
 
 SETUP_CALLS = 1
-"""Calls that a set-up counts as: it prepares what is timed, and is not timed itself."""
+"""Extra distance, in calls, of what a setup uses: the setup itself is not timed."""
 _SETUPS = ("setup", "setup_cache", "setup_module", "setup_class", "setup_method", "setup_function")
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "out", "build", "dist", "tests", "test", "doc", "docs"})
 _INERT = frozenset({".md", ".rst", ".txt", ".lock", ".png", ".svg", ".yml", ".yaml"})
@@ -36,9 +36,9 @@ class SourceDefinitions(NamedTuple):
     """The definitions of a source file.
 
     Attributes:
-        functions: "Class.method" or "function" -> its syntax tree as text; inner functions are part of their outer one.
-        statements: Name that a statement outside of functions defines -> the trees of those statements. The name is ""
-            where a statement defines none.
+        functions: "Class.method" or "function" -> its syntax tree as text, with its inner functions.
+        statements: Name -> the trees of the statements outside of functions that define it; "" for statements that
+            define no name.
     """
 
     functions: dict[str, str]
@@ -49,10 +49,10 @@ class SourceDifference(NamedTuple):
     """What differs in one Python file.
 
     Attributes:
-        functions: "Class.method" or "function", on either side.
-        names: What statements outside of functions define that differ.
-        redefined: Those of them that both sides define.
-        anything: Whether a statement differs that defines no name, so that every user of the file may be affected.
+        functions: Changed functions of either side, as "Class.method" or "function".
+        names: Names defined by changed statements outside of functions.
+        redefined: The names among them that both sides define.
+        anything: Whether a statement that defines no name differs, which may affect every user of the file.
     """
 
     functions: frozenset[str]
@@ -65,7 +65,7 @@ def difference(change: FileChange) -> SourceDifference | None:
     """Return what differs in a changed Python file besides comments, docstrings and layout.
 
     Returns:
-        None where nothing can be said: no Python, or it does not parse.
+        None if it is not Python, or does not parse.
     """
     if not change.path.endswith(".py"):
         return None
@@ -106,7 +106,7 @@ def _parsed(path: Path) -> ast.Module | None:
 
 
 def _walked(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, ast.stmt]]:
-    """Yield the statements outside of functions, each with the classes that it is in; a class by its own lines."""
+    """Yield the statements outside of functions, each with its class as a prefix; of a class only its head."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             head = ast.ClassDef(node.name, node.bases, node.keywords, [], node.decorator_list)
@@ -117,7 +117,7 @@ def _walked(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple
 
 
 def _dumped(node: ast.stmt) -> str:
-    """Return a syntax tree as text, without docstrings and places."""
+    """Return a syntax tree as text, without docstrings and line numbers."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and inner.body:
             inner.body = [each for each in inner.body if not _is_docstring(each)]
@@ -129,7 +129,7 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def _defined(node: ast.stmt) -> list[str]:
-    """Return the names that a statement defines; empty for one that only does something."""
+    """Return the names that a statement defines; empty if it defines none."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return [_imported(alias) for alias in node.names]
     if isinstance(node, ast.ClassDef):
@@ -157,9 +157,9 @@ def distances(
         cases: The benchmarks.
 
     Returns:
-        Label -> 1 for a benchmark that calls such a function itself, 2 through another one, and so on; None where no
-        path is found. Without those whose own source is not found: commands, and functions made while running. None in
-        all where a file differs of which names say nothing: compiled sources, data, settings.
+        Label -> 1 for a benchmark that calls such a function itself, 2 if there is one call in between, and so on; None
+        if no path is found. Benchmarks without a known source are left out: commands, and functions created at run
+        time. None instead of a dict if a file differs that names do not cover: compiled sources, data, settings.
     """
     changed: set[str] = set()
     for change in changes:
@@ -168,7 +168,7 @@ def distances(
         differing = difference(change)
         if differing is None or differing.anything:
             return None
-        # What one side alone defines, such as an import, nothing uses on both but functions that differ themselves.
+        # Only changed functions can use a name that one side alone defines, such as a new import.
         changed |= differing.redefined | {_callable(name) for name in differing.functions}
     graph = _Graph()
     for path in {*_sources(tree), *_shared_sources(tree, shared)}:
@@ -185,10 +185,10 @@ def distances(
 
 
 def reach_of(context: Context) -> Reach | None:
-    """Return what tells which benchmarks of a run need one round; None where all are to be measured.
+    """Return the `Reach` that decides which benchmarks need only one round; None if all must be measured.
 
-    That is where one commit is compared with itself, where the run is to learn the noise, and where calls do not show
-    what differs: other packages, other files than Python sources, or Pythons before 3.11.
+    All must be measured if a commit is compared with itself, if the run learns the noise, and if traced calls do not
+    show every difference: different packages, changed files other than Python sources, or Python before 3.11.
     """
     if not context.options.equal_code_passes or not context.trees or context.differing:
         return None
@@ -202,10 +202,10 @@ def reach_of(context: Context) -> Reach | None:
 
 
 class Reach:
-    """Tells from traced calls whether benchmarks run anything that differs.
+    """Decides from traced calls whether benchmarks run anything that differs.
 
     Attributes:
-        known: Whether calls show everything that differs: not compiled sources, data and settings.
+        known: Whether traced calls show every difference; False for compiled sources, data and settings.
 
     Args:
         changes: The files that differ, by path, without the suite's.
@@ -227,7 +227,7 @@ class Reach:
 
     @property
     def nothing_differs(self) -> bool:
-        """Whether both sides have the same code, but for comments and documents."""
+        """Whether both sides have the same code, apart from comments and documents."""
         return self.known and not self._differences
 
     @property
@@ -237,16 +237,16 @@ class Reach:
         return sorted({path.name for path in paths})
 
     def ran(self, base: Loaded | None, head: Loaded | None) -> bool | None:
-        """Return whether a benchmark starts anything that differs on either side; None where that is not known."""
+        """Return whether a benchmark runs anything that differs, on either side; None if that is not known."""
         if not self.known or base is None or head is None or base.ran is None or head.ran is None:
             return None
         return any(self._started(path, base, head) for path in self._differences)
 
     def started_in(self, change: FileChange, base: Loaded | None, head: Loaded | None) -> list[range] | None:
-        """Return the lines, in head, of the functions of a changed file that differ and started.
+        """Return the lines, in head, of those changed functions of a file that started.
 
         Returns:
-            None where nothing that differs in the file started; empty where that is not known, or only base has it.
+            None if no changed function of the file started; empty if that is not known, or only base has it.
         """
         if change.path not in self._differences or not base or not head or base.ran is None or head.ran is None:
             return []
@@ -254,9 +254,9 @@ class Reach:
         return _lines(change.after, started - {_IMPORT}) if started else None
 
     def _started(self, path: str, base: Loaded, head: Loaded) -> set[str]:
-        """Return the functions of a file that differ and started, and the import where more than functions differs.
+        """Return the changed functions of a file that started; also the import, if more than functions differs.
 
-        Files are compared by their last name alone: a build may install them anywhere, and one too many does no harm.
+        Files are matched by name, not path: a build may install them anywhere, and a false match does no harm.
         """
         change, differing = self._differences[path]
         matters = differing.functions | ({_IMPORT} if differing.names or differing.anything else set())
@@ -269,7 +269,7 @@ class Reach:
 
 
 def _lines(path: Path, functions: Collection[str]) -> list[range]:
-    """Return the lines of some functions of a file, with their decorators."""
+    """Return the lines of the given functions in a file, with their decorators."""
     tree = _parsed(path)
     nodes = [
         node
@@ -283,7 +283,7 @@ def _lines(path: Path, functions: Collection[str]) -> list[range]:
 
 
 def _callable(function: str) -> str:
-    """Return the name that a function is called by: of ``Class.__init__`` and its like, the class."""
+    """Return the name that a function is called by: for ``Class.__init__`` and other special methods, the class."""
     owner, _, name = function.rpartition(".")
     return owner.rpartition(".")[2] if owner and name.startswith("__") and name.endswith("__") else name
 
@@ -298,7 +298,7 @@ def _sources(tree: Path) -> Iterator[Path]:
 
 
 def _shared_sources(tree: Path, shared: Sequence[Path]) -> Iterator[Path]:
-    """Yield the files of suites and tests, with what pytest loads and imports beside them."""
+    """Yield the files of suites and tests, with the modules next to them and the conftest.py files above."""
     for path in shared:
         folder = path if path.is_dir() else path.parent
         yield from folder.rglob("*.py") if path.is_dir() else folder.glob("*.py")
@@ -318,7 +318,7 @@ class _Graph:
         if tree is None:
             return
         for prefix, node in _walked(tree):
-            if isinstance(node, ast.Import | ast.ImportFrom):  # each name by itself
+            if isinstance(node, ast.Import | ast.ImportFrom):  # one edge per imported name
                 for alias in node.names:
                     self._add([_imported(alias)], _used(alias))
                 continue
@@ -334,7 +334,7 @@ class _Graph:
                 self._users[each].add(name)
 
     def distances(self, changed: Iterable[str]) -> dict[str, int]:
-        """Return name -> calls from it to the nearest of some names, which are 0 away themselves."""
+        """Return name -> calls from it to the nearest changed name; 0 for the changed names themselves."""
         far = dict.fromkeys(changed, 0)
         queue = deque(far)
         while queue:
@@ -347,7 +347,7 @@ class _Graph:
 
 
 def _used(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a piece of code mentions, and the fixtures that a test or fixture takes as parameters."""
+    """Yield the names that a node mentions, and the fixtures that a test or fixture takes as parameters."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             yield part.id
@@ -364,7 +364,7 @@ def _decorated_by(node: ast.FunctionDef, word: str) -> bool:
 
 
 class _Benchmark(NamedTuple):
-    """Where a benchmark is defined: its file, its class or "", and its function."""
+    """Where a benchmark is defined: its file, its class (or ""), and its function."""
 
     file: Path
     owner: str
@@ -390,9 +390,9 @@ def _located(tree: Path, shared: Sequence[Path], name: str) -> _Benchmark | None
 
 
 def _used_by(benchmark: _Benchmark) -> dict[str, int] | None:
-    """Return the names that a benchmark mentions, each with the calls up to it; None if its function is not found.
+    """Return the names that a benchmark mentions -> their distance in calls; None if its function is not found.
 
-    Those are its own, its class's attributes and bases, what is assigned to it, and set-ups.
+    Names come from the function, its class's attributes and bases, assignments to it, and setups.
     """
     tree = _parsed(benchmark.file)
     walked = list(_walked(tree)) if tree else []
@@ -417,7 +417,7 @@ def _used_by(benchmark: _Benchmark) -> dict[str, int] | None:
 
 
 def _owners(owner: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[str]:
-    """Yield a class and its bases in the same file; nothing for a function outside of classes."""
+    """Yield a class and its bases in the same file; nothing for a function outside of a class."""
     left, known = [owner] if owner else [], set()
     while left:
         name = left.pop()

@@ -1,1 +1,1 @@
-"""Machine code of both sides: where it is found, and what became of each kernel."""
+"""Machine code of both sides: where it comes from, and how each kernel changed."""

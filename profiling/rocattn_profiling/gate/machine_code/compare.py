@@ -1,8 +1,8 @@
-"""Code objects of both sides, compared for a project's plug-in: entries with their causes, exact and not timed.
+"""Compares both sides' code objects for a project's plug-in: entries with causes, exact rather than timed.
 
 `compare_audits` takes audits of any code objects (`rocattn_profiling.kernels.audit.audit_files`). `compare_kernels`
-compiles HIP sources, and only those that can differ: the same source, macros and compiler give the same bytes. Both
-sides are compiled by this machine's compiler, so every difference comes from the sources.
+compiles HIP sources, but only those that can differ: the same source, macros and compiler give the same bytes. This
+machine's compiler compiles both sides, so every difference comes from the sources.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Kernels(NamedTuple):
-    """One side's kernels: the folder of their sources, with ``include`` in it, and what is compiled of them."""
+    """One side's kernels: the folder of their sources, which contains ``include``, and what to compile from it."""
 
     root: Path
     shipped: Sequence[Shipped]
@@ -41,10 +41,10 @@ class Compared(NamedTuple):
     """Result of `compare_audits` and `compare_kernels`.
 
     Attributes:
-        same: Architecture -> number of kernels that equal base's byte for byte, which are not compiled.
-        comparison: Of the others.
-        before: Base's facts of those that both sides have, by head's variant, and of those that head lacks.
-        after: Head's facts, without those whose pair is not clear.
+        same: Architecture -> number of kernels that are byte-identical to base's and are not compiled.
+        comparison: The comparison of all other kernels.
+        before: Base's facts: of kernels on both sides by head's variant, and of kernels that head lacks.
+        after: Head's facts, without kernels whose counterpart is ambiguous.
         broken: The compiler's error on head, for kernels that compile on neither side.
     """
 
@@ -56,18 +56,18 @@ class Compared(NamedTuple):
 
 
 class Review:
-    """What a project knows about its kernels beyond both sides' code objects; this one knows nothing."""
+    """Hooks for what a project adds to the comparison of code objects; the defaults add nothing."""
 
-    def place(self, finding: Finding) -> Location | None:  # noqa: ARG002 - for those who derive from this
-        """Return where in the repository a finding is."""
+    def place(self, finding: Finding) -> Location | None:  # noqa: ARG002 - for subclasses
+        """Return the location of a finding in the repository."""
         return None
 
     def crept(self, before: KernelFacts, after: KernelFacts) -> list[Finding]:  # noqa: ARG002
-        """Return what is worse in a kernel that is not worse than base's."""
+        """Return what got worse over time in a kernel that is no worse than base's."""
         return []
 
     def settled(self, entry: Entry, after: KernelFacts) -> Entry:  # noqa: ARG002
-        """Return the entry of a kernel that both sides have, with what was accepted before."""
+        """Return the entry of a kernel that both sides have, adjusted for what was accepted earlier."""
         return entry
 
 
@@ -86,10 +86,10 @@ def compare_kernels(
     """Compare the kernels of two checkouts, compiling those that can differ.
 
     Args:
-        base: Before.
-        head: Now.
-        jobs: Number of processes; 0 for the cores available.
-        say: Prints how many are compiled.
+        base: Base's kernels.
+        head: Head's kernels.
+        jobs: Number of processes; 0 for one per available core.
+        say: Prints how many kernels are compiled.
 
     Raises:
         ToolchainError: When there is no compiler.
@@ -114,7 +114,7 @@ def compare_kernels(
 
 
 def cost_ratio(finding: Finding, before: KernelFacts, after: KernelFacts) -> float | None:
-    """Return the factor by which the cost of a finding grew; None where it was zero."""
+    """Return the factor by which the cost of a finding grew; None if it was zero."""
     if finding.metric == "occupancy":
         return _ratio(_waves(after), _waves(before))
     if finding.metric == "issue cycles":
@@ -134,11 +134,11 @@ def _waves(facts: KernelFacts) -> float | None:
 
 
 def audit_entries(compared: Compared, review: Review | None = None) -> list[Entry]:
-    """Return an entry for each kernel that got worse or better, came or went, and one per architecture for the rest.
+    """Return an entry for each kernel that got worse or better, is new or is gone; one per architecture for the rest.
 
     Args:
         compared: Both sides' code objects.
-        review: What the project knows about them.
+        review: The project's hooks.
     """
     review = review or Review()
     grouped: dict[Variant, list[Finding]] = {}
@@ -168,9 +168,9 @@ def _are_notes(findings: Sequence[Finding]) -> bool:
 
 
 def labels_of(kernels: Iterable[KernelFacts]) -> dict[Variant, str]:
-    """Return what waivers call each kernel: its name, and what tells it apart where several have that name.
+    """Return the label of each kernel in waivers: its name, with distinguishing traits if several share that name.
 
-    The same on every machine: C++ names are read off the symbol as far as that takes no other program.
+    Labels are the same on every machine: C++ names are demangled here, as far as that needs no external program.
     """
     groups: dict[tuple[str, str], list[KernelFacts]] = {}
     for facts in kernels:
@@ -190,7 +190,7 @@ def labels_of(kernels: Iterable[KernelFacts]) -> dict[Variant, str]:
 
 
 def _traits(facts: KernelFacts) -> list[str]:
-    """Return what may tell a kernel from others of its name, what its source chooses first."""
+    """Return the traits that may distinguish a kernel from others of its name; those set by its source come first."""
     constants, tile, signature = (facts.config.get(kind, "").split() for kind in PARTS_OF)
     others = [f"{kind}={value}" for kind, value in facts.config.items() if kind not in PARTS_OF]
     names, arguments = split_symbol(facts.name)
@@ -206,7 +206,7 @@ def _kernel_entry(
     after: KernelFacts | None,
     review: Review,
 ) -> Entry:
-    """Return the entry of a kernel by its most severe findings; its numbers are those of what grew most."""
+    """Return the entry of a kernel from its most severe findings; its numbers are those of the largest growth."""
     severity = next(finding.severity for finding in findings if finding.severity != "note")
     findings = [finding for finding in findings if finding.severity == severity]
     status: Status = {
@@ -218,7 +218,7 @@ def _kernel_entry(
     }[severity]  # type: ignore[assignment]  # all of them are statuses
     reason = "; ".join(finding.text for finding in findings)
     sized = [(finding, cost_ratio(finding, before, after) if before and after else None) for finding in findings]
-    # A waiver's ceiling must hold for each finding, and nothing bounds one without a ratio.
+    # A waiver's ceiling must cover every finding; a finding without a ratio is unbounded.
     first, ratio = max(sized, key=lambda item: item[1] or math.inf) if status == "regression" else sized[0]
     old, new = first.before, first.after
     if before and after and first.metric == "occupancy" and before.occupancy and after.occupancy:

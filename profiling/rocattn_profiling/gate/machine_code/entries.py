@@ -1,7 +1,7 @@
-"""Machine code of any project, compared without a GPU: what a build leaves, and the Triton kernels of a program.
+"""Compares the machine code of any project without a GPU: code objects from a build, and a program's Triton kernels.
 
-Code objects are files of each side's checkout. A program's kernels are captured in each side's environment, so that two
-environments, or two revisions that ask for another Triton, show what an upgrade does to the same kernels.
+Code objects are files in each side's checkout. A program's kernels are captured in each side's environment, so two
+environments, or two revisions that require different Tritons, show what an upgrade does to the same kernels.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions.hunks import NATIVE
 
 TIMEOUT_S = 1800.0
-"""Limit of a program whose kernels are captured."""
+"""Time limit of a program whose kernels are captured."""
 _SOURCES = ("*.py", *(f"*{suffix}" for suffix in sorted({*SUFFIXES, ".cuh", ".h", ".hpp", ".inc", ".s", ".S"})))
 _DEFINED = r"__global__[^;{{}}]*?\b{name}\s*\(|^[ \t]*def[ \t]+{name}\b|^{name}:"
-_MOST_BYTES = 4_000_000  # of a source: a larger one is data
-_MOST_FILES = 6  # changed ones that are named
-_LONGEST = 400  # lines of a kernel, from the one that names it: a change there goes first
+_MOST_BYTES = 4_000_000  # of a source; a larger file is data
+_MOST_FILES = 6  # changed files to name
+_LONGEST = 400  # lines from a kernel's definition on: changes within them come first
 _NOTHING = Reason[str]("no_files", "no file matches", "say with --build what makes them")
 _NO_ARCH = Reason[str]("no_arch", "there are sources among them", "name architectures to compile for with --arch")
 _NO_KERNELS = Reason[str](
@@ -48,9 +48,9 @@ _NO_KERNELS = Reason[str](
 
 
 def machine_code_entries(context: Context, on_step: Callable[[Step], None] = lambda _: None) -> list[Entry]:
-    """Return an entry for each kernel that differs, and one per architecture for the rest; none if none was named.
+    """Return an entry for each kernel that differs, and one per architecture for the rest; empty if none was requested.
 
-    What could not be compared is left out of the context with its reason.
+    What could not be compared is reported with `Context.leave_out` and its reason.
 
     Args:
         context: Both sides, built.
@@ -58,8 +58,8 @@ def machine_code_entries(context: Context, on_step: Callable[[Step], None] = lam
 
     Raises:
         BuildError: A side's code objects do not build.
-        ArchError: Nothing is known of an architecture.
-        NotCapturedError: The folder for captured kernels has something else in it.
+        ArchError: An architecture is unknown.
+        NotCapturedError: The folder for captured kernels contains other files.
     """
     if not (context.options.code_objects or context.options.kernels):
         return []
@@ -78,16 +78,16 @@ def machine_code_entries(context: Context, on_step: Callable[[Step], None] = lam
 
 
 class _SideCode:
-    """Finds and makes the files of one side."""
+    """Finds and builds the files of one side."""
 
     def __init__(self, context: Context, side: SideName, on_step: Callable[[Step], None]) -> None:
         self._context, self._side, self._on_step = context, side, on_step
         self._place = context.places[side]
         self._paths: list[Path] = []
-        self._folders = [(self._place, "")]  # that problems name, and as what
+        self._folders = [(self._place, "")]  # in the text of problems -> what to show instead
 
     def capture(self, gpus: Sequence[StandInGpu]) -> None:
-        """Keep the kernels that programs would launch in the side's environment."""
+        """Capture the kernels that the programs would launch in this side's environment."""
         context, side = self._context, self._side
         for number, program in enumerate(context.options.kernels):
             out = prepared(context.out / "kernels" / f"{side}{number or ''}")
@@ -105,7 +105,7 @@ class _SideCode:
             self._folders.append((out, f"`{program}`"))
 
     def find(self) -> None:
-        """Find the files that match, built where commands say how."""
+        """Find the files that match the patterns; build them first if there are commands for it."""
         context, side = self._context, self._side
         asked = context.options.code_objects
         for of in (asked and context.code_objects.get(side)) or asked:
@@ -124,7 +124,7 @@ class _SideCode:
             self._folders.append((tree, ""))
 
     def audited(self) -> Audit:
-        """Return what the files have; problems name them without the folders that they lie in."""
+        """Return the audit of the files; problems name files relative to their folders."""
         self._on_step(Step(done=0, total=0, what=f"reading machine code of {self._side}"))
         jobs = len(os.sched_getaffinity(0))
         audit = audit_files(self._paths, archs=self._context.options.archs, jobs=jobs)
@@ -145,7 +145,7 @@ class _SideCode:
 
 
 def _failing_alike(context: Context, base: Audit, head: Audit) -> tuple[Audit, Audit]:
-    """Return both sides without the kernels that compile on neither, for one reason: they are listed, and no gap."""
+    """Drop kernels that fail to compile on both sides for the same reason: they are listed, not a gap in coverage."""
     alike = Counter(each for each in base.problems if each.kernel) & Counter(head.problems)
     for problem, number in alike.items():
         what = f"{problem.kernel} on {problem.arch}" + (f" ({number} times)" if number > 1 else "")
@@ -163,7 +163,7 @@ class _Sources(Review):
 
     Args:
         context: Both sides.
-        before, after: As of `Compared`.
+        before, after: See `Compared`.
     """
 
     def __init__(self, context: Context, before: dict[Variant, KernelFacts], after: dict[Variant, KernelFacts]) -> None:
@@ -171,7 +171,7 @@ class _Sources(Review):
         self._texts: dict[str, str] | None = None
 
     def place(self, finding: Finding) -> Location | None:
-        """Return where head defines a kernel, else the script that captures it; None where neither is a file here."""
+        """Return where head defines a kernel, otherwise the script that captures it; None if neither is a file here."""
         facts = self._after.get(variant_of(finding)) or self._before.get(variant_of(finding))
         file, _, line = facts.defined.rpartition(":") if facts else ("", "", "")
         for side in reversed(SIDES):
@@ -181,7 +181,7 @@ class _Sources(Review):
         return self._found(finding.kernel) if not file else self._script()
 
     def _found(self, symbol: str) -> Location | None:
-        """Return where the sources define a kernel of this symbol."""
+        """Return where the sources define the kernel with this symbol."""
         names, _ = split_symbol(symbol)
         defined = re.compile(_DEFINED.format(name=re.escape(names[-1] if names else symbol)), re.MULTILINE)
         for path, text in self._sources().items():
@@ -206,7 +206,7 @@ class _Sources(Review):
         return next((Location(path=word) for word in words if (top / word).is_file() and word[0] not in "/."), None)
 
     def settled(self, entry: Entry, after: KernelFacts) -> Entry:
-        """Add changed sources, another compiler and what to try to a kernel that got worse."""
+        """Add changed sources, a different compiler and advice to the entry of a kernel that got worse."""
         if entry.status != "regression":
             return entry
         before = self._before[variant_of(after)]
@@ -214,7 +214,7 @@ class _Sources(Review):
         return msgspec.structs.replace(entry, causes=[*causes, *_advised(entry.causes, after)])
 
     def _changed(self, entry: Entry) -> Iterator[Cause]:
-        """Yield the changed file that defines a kernel, else all changed files of its language."""
+        """Yield the changed file that defines a kernel, or else the changed files of its language, up to six."""
         changes, place = self._context.changes, entry.place
         if place and place.path in changes:
             yield changes[place.path].cause([range(place.line, place.line + _LONGEST)])

@@ -218,7 +218,7 @@ def test_asvs_results_are_read_with_their_samples(tmp_path):
     ("text", "form", "why"),
     [
         ("nothing of this", "", "has no known format: name it with --format"), ("{", "", "has no known format"),
-        ("{}", "google", "is not google"), ("a,b\n1,2\n", "csv", "holds no results as csv"),
+        ("{}", "google", "is not google"), ("a,b\n1,2\n", "csv", "has no csv results"),
         ('{"name": "x", "value": 1, "unit": "u", "better": "more"}', "", "is not jsonl"),
         ("BenchmarkA 1 5 ns/op\n" * 2, "pytest", "is not pytest"), ("a," + "b" * 200_000, "", "has no known format"),
     ],

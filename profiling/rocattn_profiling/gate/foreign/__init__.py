@@ -1,1 +1,1 @@
-"""Results that other programs measured: read from a file, and compared."""
+"""Results measured by other programs, read from files and compared."""

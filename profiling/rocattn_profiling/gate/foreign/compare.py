@@ -1,8 +1,8 @@
-"""``rocattn gate compare``: a verdict on result files that others measured, by the rule of ``gate run``.
+"""``rocattn gate compare``: a verdict on other programs' result files, by the rule of ``gate run``.
 
-A file is a launch: what it holds of a benchmark are samples of one process, on one machine, at one time. Files that say
-when they were measured show whether the sides ran in turns; of others one side is taken to have run first, so that a
-drift of the machine explains as much as it can.
+A file is a launch: its values for a benchmark are samples of one process, on one machine, at one time. Timestamps in
+the files show whether the sides ran in turns. Without them, one side is assumed to have run first, so machine drift
+explains as much of a difference as it can.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _DESCRIPTION = """Compare result files by the rule of `gate run`: Google Benchmark, nvbench, pytest-benchmark,
 hyperfine, asv, Catch2 (XML), Criterion, go test -bench, ckProfiler, tables of comma-separated values whose columns name
 their unit (rocblas-bench, hipblaslt-bench, Triton, AITER), and JSON lines {"name", "value", "unit", "better"}. A file
-is one launch: give five or more a side, measured in turns; a folder stands for its files."""
+is one launch: give five or more per side, measured in turns; a folder stands for its files."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = _DESCRIPTION
-    text = "files or folders: base's, then head's, told apart by their folders or names (else by --head)"
+    text = "files or folders: base's, then head's, told apart by their folders or names (or by --head)"
     parser.add_argument("files", nargs="+", metavar="FILE", help=text)
     parser.add_argument("--head", nargs="+", default=[], metavar="FILE", help="head's files; the others are base's")
-    parser.add_argument("--format", default="", metavar="NAME", help="of all files (default: seen in each)")
+    parser.add_argument("--format", default="", metavar="NAME", help="format of all files (default: detected for each)")
     gate_options.add_tolerance(parser)
     parser.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
     add_common(parser, out="out/gate")
@@ -59,14 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def sides_of(files: Sequence[str], head: Sequence[str]) -> dict[SideName, list[Path]]:
-    """Return the files of both sides; folders are replaced by their files.
+    """Return the files of both sides, with folders replaced by their files.
 
     Args:
-        files: Base's, or without ``head`` both sides', base's first.
-        head: Head's.
+        files: Base's files; without ``head``, both sides' files, base's first.
+        head: Head's files.
 
     Raises:
-        CommandError: When nothing tells the sides apart, or a side has none, or both have the same file.
+        CommandError: The sides cannot be told apart, a side has no file, or both have the same file.
     """
     base = list(files)
     if not head:
@@ -82,10 +82,10 @@ def sides_of(files: Sequence[str], head: Sequence[str]) -> dict[SideName, list[P
 
 
 def _cut(files: Sequence[str]) -> int:
-    """Return the place of head's first file: there the folder changes, else the name but for digits, and only there.
+    """Return the index of head's first file: the only place where the folder (or the name without digits) changes.
 
     Raises:
-        CommandError: There is no such place.
+        CommandError: There is no such place, or several.
     """
     paths = [Path(name) for name in files]
     for keys in ([str(path.parent) for path in paths], [re.sub(r"\d+", "", path.name) for path in paths]):
@@ -106,11 +106,11 @@ def compared(sides: Mapping[SideName, Sequence[Path]], policy: Policy, form: str
     Args:
         sides: The files of both sides.
         policy: The rule.
-        form: Name of their format; "" to see it in each.
+        form: Name of their format; "" to detect it for each.
 
     Raises:
-        CommandError: When the format is none.
-        ReadError: When a file cannot be read.
+        CommandError: The format is unknown.
+        ReadError: A file cannot be read.
     """
     from rocattn_profiling.gate.foreign.readers import FORMS, read_results
     from rocattn_profiling.gate.headline import conclude
@@ -158,7 +158,7 @@ def _title(paths: Sequence[Path]) -> str:
 
 
 def _design(read: Mapping[SideName, list[Results]]) -> tuple[bool, list[str]]:
-    """Sort the files by time where all of them say it; return whether the sides ran in turns, and what that costs."""
+    """Sort the files by time if all have one; return whether the sides ran in turns, and notes on the design."""
     notes = []
     dated = all(results.start_s for side in read.values() for results in side)
     for side in read.values() if dated else ():
@@ -167,7 +167,7 @@ def _design(read: Mapping[SideName, list[Results]]) -> tuple[bool, list[str]]:
     in_turns = dated and last["base"] > first["head"] and last["head"] > first["base"]
     fewest = min(map(len, read.values()))
     if fewest < MIN_LAUNCHES:
-        files = f"{fewest} file{'' if fewest == 1 else 's'} a side"
+        files = f"{fewest} file{'' if fewest == 1 else 's'} per side"
         why = "samples of one process do not show how two processes of the same code differ"
         notes.append(f"{files} prove{'s' if fewest == 1 else ''} no regression: {why}; give five or more")
     if not in_turns:
@@ -177,7 +177,7 @@ def _design(read: Mapping[SideName, list[Results]]) -> tuple[bool, list[str]]:
 
 
 def _paired(read: Mapping[SideName, Sequence[Results]]) -> tuple[list[Pair], list[Entry]]:
-    """Return a pair for each benchmark that can be judged, and entries for all others."""
+    """Return a pair for each benchmark that can be judged, and an entry for each of the others."""
     from rocattn_profiling.gate.foreign.readers import undirected
     from rocattn_profiling.gate.model import SIDES, Entry
     from rocattn_profiling.gate.rule.pairs import Pair, Side
@@ -215,7 +215,7 @@ def _paired(read: Mapping[SideName, Sequence[Results]]) -> tuple[list[Pair], lis
 
 
 def _starts(read: Mapping[SideName, Sequence[Results]]) -> dict[SideName, list[float]]:
-    """Return when each file was measured, in seconds; where that is not known, as if base's files all came first."""
+    """Return when each file was measured, in seconds; if that is unknown, as if all of base's files came first."""
     starts = {side: [each.start_s for each in results] for side, results in read.items()}
     if not all(map(all, starts.values())):
         before = len(read["base"])
@@ -227,7 +227,7 @@ def _starts(read: Mapping[SideName, Sequence[Results]]) -> dict[SideName, list[f
 def _status(
     name: str, read: Mapping[SideName, Sequence[Results]], found: Mapping[SideName, Sequence[object]]
 ) -> tuple[Status, str] | None:
-    """Return why a benchmark is not on both sides; None where it is."""
+    """Return why a benchmark is not on both sides; None if it is."""
     failed = {side: next((each.failed[name] for each in read[side] if name in each.failed), "") for side in read}
     if found["base"] and found["head"]:
         return None
@@ -241,7 +241,7 @@ def _status(
 
 
 def _launch(round_: int, reading: Reading, start_s: float) -> PairLaunch:
-    """Return a file's samples as a launch; of a rate the time that one takes, so that less is better."""
+    """Return a file's samples as a launch; rates are inverted to times, so that smaller is better."""
     from rocattn_profiling.gate.rule.pairs import PairLaunch
 
     samples = [1 / value for value in reading.values] if reading.better == "larger" else reading.values
@@ -249,7 +249,7 @@ def _launch(round_: int, reading: Reading, start_s: float) -> PairLaunch:
 
 
 def _judged(pair: Pair, read: Mapping[SideName, Sequence[Results]], decision: Decision, suite: SuiteDecision) -> Entry:
-    """Return the entry of a benchmark that was judged, with its values as the files have them."""
+    """Return the entry of a judged benchmark, with its values as in the files."""
     from rocattn_profiling.gate.model import Entry
 
     reading = next(each.readings[pair.id] for each in read["base"] if pair.id in each.readings)

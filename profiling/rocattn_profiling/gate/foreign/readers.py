@@ -1,8 +1,8 @@
-"""Results that other programs measured and wrote down: a table of formats, with how each is known and how it is read.
+"""Readers for other programs' result files: a table of formats, with how to detect and read each.
 
-Units and directions are read. A rate is better when it is larger, a time, a size and what is counted by operation when
-it is smaller; of any other unit only the file itself can say which (JSON lines with ``better``), and it is not judged
-without that. A result that a file has several times gives samples of one run.
+Units decide the direction. A rate is better when larger; a time, a size or a count per operation when smaller. For any
+other unit the file itself must say which (JSON lines with ``better``), or the result is not judged. A result that
+occurs several times in a file gives several samples of one run.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Better = Literal["smaller", "larger", ""]
 _SIZES = re.compile(r"[kmgt]?i?b(ytes)?", re.IGNORECASE)
 _PER_OPERATION = re.compile(r"/ ?(op|iter|call|step|item)s?$")
 _GO = re.compile(r"^(Benchmark\S*)\s+(\d+)\s+(.+)$|^--- FAIL: (Benchmark\S*)", re.MULTILINE)
-_CORES = re.compile(r"-(\d+)$")  # GOMAXPROCS, which go puts behind a name unless it is 1
-_CRITERION = re.compile(r"[ \t]+\[\S+ \S+ (\S+) (\S+) \S+ \S+\]")  # behind "time:"
+_CORES = re.compile(r"-(\d+)$")  # GOMAXPROCS, which go appends to a name unless it is 1
+_CRITERION = re.compile(r"[ \t]+\[\S+ \S+ (\S+) (\S+) \S+ \S+\]")  # after "time:"
 _TIMED = re.compile(r"[ \t]time:[ \t]{1,99}\[")
-_LONGEST_UNIT = 80  # characters, with what stands before it
-_NAMED_PARTS = frozenset({"TestCase", "Section"})  # of Catch2's report
+_LONGEST_UNIT = 80  # characters at the end of a column's name that are searched for a unit
+_NAMED_PARTS = frozenset({"TestCase", "Section"})  # of a Catch2 report
 _CK = re.compile(r"^(?:Best )?Perf\b[^:\n]*:\s*([\d.eE+-]+) (ms|us), .*?GB/s(?:, *(.*))?$", re.MULTILINE)
 
 
-_ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)  # of text of another kind
+_ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)  # raised by text in another format
 
 
 class ReadError(RocattnError):
-    """Raised for a file of results that cannot be read: one line that says why."""
+    """Raised for a result file that cannot be read; the message is one line."""
 
 
 class Reading(NamedTuple):
@@ -49,11 +49,11 @@ class Reading(NamedTuple):
 
     Attributes:
         name: The benchmark with its parameters.
-        unit: "ns" for every time, else as the file has it.
-        values: A sample each.
-        better: Which values are; "" where nothing says so.
-        cpu: CPU time for the same samples, in ns; empty when unknown, and for a GPU's time.
-        number: Calls behind one sample, the fewest.
+        unit: "ns" for every time, otherwise as in the file.
+        values: The samples.
+        better: Which values are better; "" if unknown.
+        cpu: CPU time of the same samples, in ns; empty if unknown, and for GPU times.
+        number: The smallest number of calls per sample.
     """
 
     name: str
@@ -65,13 +65,13 @@ class Reading(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What one file holds.
+    """The results in one file.
 
     Attributes:
         form: Name of its format.
-        readings: By name.
+        readings: Name -> its reading.
         failed: Name -> why it has no value.
-        start_s: When it was measured, by the file itself; 0 where it does not say.
+        start_s: When the file says that it was measured, in Unix seconds; 0 if it does not say.
     """
 
     form: str
@@ -81,7 +81,7 @@ class Results(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A file, or what a command printed: its text, the same as JSON (None if it is none), and its path."""
+    """A file, or a command's output: its text, the text parsed as JSON (None if it is not), and its path."""
 
     content: str
     json: Any
@@ -89,7 +89,7 @@ class Text(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A format: whether a text has it, and its readings; an exception among them stands for a benchmark that failed."""
+    """A format: whether a text has it, its readings, and its start; a failed benchmark is read as (name, reason)."""
 
     fits: Callable[[Text], bool]
     read: Callable[[Text], Iterator[Reading | tuple[str, str]]]
@@ -97,7 +97,7 @@ class Form(NamedTuple):
 
 
 def direction(unit: str) -> Better:
-    """Return which values of a unit are better; "" where the unit does not say."""
+    """Return which values of a unit are better; "" if the unit does not say."""
     if unit in TIMES or _SIZES.fullmatch(unit) or _PER_OPERATION.search(unit):
         return "smaller"
     return "larger" if is_rate(unit) else ""
@@ -109,14 +109,14 @@ def undirected(unit: str) -> str:
 
 
 def read_results(path: Path, form: str = "") -> Results:
-    """Read a file of results.
+    """Read a result file.
 
     Args:
         path: The file.
-        form: Name of its format; "" to see which one it is of.
+        form: Name of its format; "" to detect it.
 
     Raises:
-        ReadError: When it is of no known format, or is not of this one, or holds no result.
+        ReadError: Its format is unknown or not the given one, or it has no result.
     """
     try:
         text = path.read_text(errors="replace")
@@ -126,7 +126,7 @@ def read_results(path: Path, form: str = "") -> Results:
 
 
 def parse(text: str, path: Path, form: str = "") -> Results:
-    """Read what a program wrote; arguments and errors: see `read_results`, with the text itself."""
+    """Read a program's output; like `read_results`, but given the text."""
     try:
         whole = json.loads(text) if text.lstrip()[:1] in {"{", "["} else None
     except (ValueError, RecursionError):
@@ -152,7 +152,7 @@ def parse(text: str, path: Path, form: str = "") -> Results:
     except (*_ODD, SyntaxError, OverflowError, RocattnError) as error:
         raise ReadError(f"{path} is not {name}: {terminal(f'{type(error).__name__}: {error}', 300)}") from error
     if not readings and not failed:
-        raise ReadError(f"{path} holds no results as {name}")
+        raise ReadError(f"{path} has no {name} results")
     return Results(name, readings, {name: why for name, why in failed.items() if name not in readings}, start)
 
 
@@ -188,7 +188,7 @@ def _reading(name: str, unit: str, values: Sequence[float], better: Better | Non
 
 
 def _google(source: Text) -> Iterator[Reading | tuple[str, str]]:
-    """Repetitions, or else the median of the aggregates; a time that the benchmark set itself is no CPU's."""
+    """Repetitions, or the median if there are only aggregates; manual times have no CPU time."""
     rows = source.json["benchmarks"]
     single = {row.get("run_name", row["name"]) for row in rows if row.get("run_type", "iteration") != "aggregate"}
     for row in rows:
@@ -203,7 +203,7 @@ def _google(source: Text) -> Iterator[Reading | tuple[str, str]]:
 
 
 def _nvbench(source: Text) -> Iterator[Reading | tuple[str, str]]:
-    """The GPU's time of every sample where the binary file is there, else its mean."""
+    """GPU time of every sample if the binary file is there, otherwise the mean GPU time."""
     for benchmark in source.json["benchmarks"]:
         for state in benchmark["states"]:
             name = f"{benchmark['name']} {state['name']}".strip()
@@ -257,7 +257,7 @@ def _asv(source: Text) -> Iterator[Reading | tuple[str, str]]:
 
 
 def _catch2(source: Text) -> Iterator[Reading | tuple[str, str]]:
-    """Catch2's XML reporter, of versions 2 and 3: means in ns; what the program printed before it is no part."""
+    """Catch2's XML reporter, versions 2 and 3: means in ns; output before the XML is skipped."""
     text = source.content
     yield from _catch2_of(ET.fromstring(text[max(0, text.find("<?xml")) :].strip()), ())  # noqa: S314 - no DTD
 
@@ -275,7 +275,7 @@ def _catch2_of(element: ET.Element, above: tuple[str, ...]) -> Iterator[Reading 
 
 
 def _criterion(source: Text) -> Iterator[Reading | tuple[str, str]]:
-    """Messages (``cargo criterion --message-format json``), or what it prints; a long name has a line of its own."""
+    """Messages (``cargo criterion --message-format json``) or plain output, where a long name has its own line."""
     rows = [json.loads(line) for line in source.content.splitlines() if line.startswith("{")]
     for row in (row for row in rows if row.get("reason") == "benchmark-complete"):
         times = zip(row["measured_values"], row["iteration_count"], strict=True)
@@ -289,7 +289,7 @@ def _criterion(source: Text) -> Iterator[Reading | tuple[str, str]]:
 
 
 def _go(source: Text) -> Iterator[Reading | tuple[str, str]]:
-    """What ``go test -bench`` prints, or with ``-json``; the cores that all names end with are no part of them."""
+    """Output of ``go test -bench``, also with ``-json``; a core count that all names end with is dropped."""
     found = _GO.findall(_go_text(source))
     cores = {match[1] if (match := _CORES.search(name)) else "" for name, *_ in found if name}
     for name, count, rest, broken in found:
@@ -301,7 +301,7 @@ def _go(source: Text) -> Iterator[Reading | tuple[str, str]]:
         for value, unit in zip(words[::2], words[1::2], strict=False):
             if unit == "ns/op":
                 yield _reading(own, "ns", [float(value)], number=int(count))
-            elif not (unit == "MB/s" and "ns/op" in words):  # the same time in other words
+            elif not (unit == "MB/s" and "ns/op" in words):  # the same time in another unit
                 yield _reading(f"{own} {unit}", unit, [float(value)])
 
 
@@ -328,7 +328,7 @@ def _lines(source: Text) -> Iterator[Reading | tuple[str, str]]:
 
 
 def _tables(source: Text) -> Iterator[tuple[list[str], list[list[str]]]]:
-    """Yield each table of comma-separated values in a text, with a header that has a unit: programs print more."""
+    """Yield each comma-separated table in a text whose header has a unit; other output is skipped."""
     header: list[str] = []
     rows: list[list[str]] = []
     for line in [*source.content.splitlines(), ""]:
@@ -345,7 +345,7 @@ def _tables(source: Text) -> Iterator[tuple[list[str], list[list[str]]]]:
 def _cells(line: str) -> list[str]:
     try:
         return [cell.strip() for cell in next(csv.reader([line]), [])]
-    except csv.Error:  # a cell of more than 128 KiB: of no table
+    except csv.Error:  # a cell of more than 128 KiB: not a table
         return []
 
 
@@ -357,8 +357,8 @@ def _is_number(cell: str) -> bool:
 
 
 def unit_of(column: str) -> str:
-    """Return the unit that a column's name ends with: "us", "time_ms", "rocblas-Gflops", "Triton (GB/s)"; else ""."""
-    column = column[-_LONGEST_UNIT:]  # the patterns look for their end from every place
+    """Return the unit at the end of a column's name ("us", "time_ms", "rocblas-Gflops", "Triton (GB/s)"), or ""."""
+    column = column[-_LONGEST_UNIT:]  # bounds the search, which retries from every position
     if rate := re.search(r"([A-Za-z]+)_per_s(?:ec(?:ond)?)?$", column):
         return f"{rate[1]}/s"
     match = re.search(r"[(\[]([^()\[\]]+)[)\]]$", column) or re.search(r"([^\s_:-]+)$", column)
@@ -369,7 +369,7 @@ def unit_of(column: str) -> str:
 
 
 def _csv(source: Text) -> Iterator[Reading | tuple[str, str]]:
-    """Rows of tables: what stands before the first column with a unit names a benchmark; an empty cell is no result."""
+    """Rows of tables: the cells before the first column with a unit name a benchmark; empty cells are not results."""
     for header, rows in _tables(source):
         if {"real_time", "time_unit"} <= set(header):
             yield from _google_rows(header, rows)
@@ -392,7 +392,7 @@ def _csv(source: Text) -> Iterator[Reading | tuple[str, str]]:
 
 
 def _google_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[Reading | tuple[str, str]]:
-    """Google Benchmark's own table: what is fitted to a benchmark has no unit of time, an aggregate no iterations."""
+    """Google Benchmark's own table, without rows of fits (no time unit) and aggregates (no iterations)."""
     for row in (dict(zip(header, cells, strict=True)) for cells in rows):
         if row.get("error_occurred") == "true":
             yield row["name"], row.get("error_message") or "it failed"
@@ -403,12 +403,12 @@ def _google_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
 
 
 def unit_name(header: Sequence[str], at: int) -> str:
-    """Return a column's name; "" for one that stood before: rocblas-bench repeats ``us`` for the CPU's."""
+    """Return a column's name; "" if it occurred before: rocblas-bench repeats ``us`` for CPU time."""
     return "" if header[at] in header[:at] else header[at]
 
 
 def _has(*keys: str, **of_first: str) -> Callable[[Text], bool]:
-    """Return what tells a JSON object by its keys, and by a key of the first item of one of its lists."""
+    """Return a test for JSON objects with these keys, and with a given key in the first item of a list."""
 
     def fits(source: Text) -> bool:
         known = all(key in source.json for key in keys)
@@ -441,4 +441,4 @@ FORMS: Mapping[str, Form] = {
     "jsonl": Form(_is_lines, _lines),
     "csv": Form(lambda source: next(_tables(source), None) is not None, _csv),
 }
-"""Name -> format; the first that fits a file is taken."""
+"""Name -> format; the first one that fits a file is used."""

@@ -1,1 +1,1 @@
-"""Launchers of what is no asv suite: tests of pytest-benchmark, and commands."""
+"""Launchers for benchmarks other than asv suites: pytest-benchmark tests, and commands."""

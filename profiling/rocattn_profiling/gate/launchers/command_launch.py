@@ -1,4 +1,4 @@
-"""Any command as a benchmark: timed as a whole, in a side's own checkout with a side's own environment on PATH."""
+"""Any command as a benchmark: timed as a whole, in a side's checkout, with that side's environment on PATH."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 600.0
 _WORKER = "rocattn_profiling.gate.launchers.command_worker"
 _MODULES = "ROCATTN_MODULES"
-# Every Python that a command starts imports it from PYTHONPATH, and says at its end what it has loaded.
+# Every Python process of a command imports this from PYTHONPATH, and writes at exit which modules it has loaded.
 _SITECUSTOMIZE = f"""\
 import atexit, json, os, sys
 def _write():
@@ -51,11 +51,11 @@ class CommandLauncher:
     """Times commands on one side.
 
     Args:
-        python: The interpreter of the side's environment; the folder it is in comes first on PATH.
+        python: The interpreter of the side's environment; its folder comes first on PATH.
         tree: The folder that the commands run in: the side's checkout.
-        commands: As a shell takes them.
-        scratch: A folder for answers and logs; one for each side.
-        environment: As in `rocattn_profiling.asv.launch.Launcher`.
+        commands: Shell commands.
+        scratch: A folder for answers and logs; one per side.
+        environment: See `rocattn_profiling.asv.launch.Launcher`.
     """
 
     shared: tuple[Path, ...] = ()
@@ -72,7 +72,7 @@ class CommandLauncher:
         self.tree, self.commands, self.scratch = tree.absolute(), commands, scratch.absolute()
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.environment, self._own = launch_environment(environment), environment
-        folder = os.path.dirname(os.path.abspath(python))  # noqa: PTH100, PTH120 - a venv's python is a link: stay there
+        folder = os.path.dirname(os.path.abspath(python))  # noqa: PTH100, PTH120 - keep the symlink of a venv
         self.environment["PATH"] = os.pathsep.join([folder, self.environment.get("PATH", os.defpath)])
 
     def discover(self) -> Suite:
@@ -87,7 +87,7 @@ class CommandLauncher:
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
     ) -> Outcome:
-        """Time a command; as `rocattn_profiling.asv.launch.Launcher.run`."""
+        """Time a command; see `rocattn_profiling.asv.launch.Launcher.run`."""
         message = {"command": case.label, "cwd": str(self.tree), "log": str(self.scratch / "command.log")}
         worker = (sys.executable, "-P", "-m", _WORKER)
         environment = self.environment | round_variables(seed, layout, self._own)
@@ -102,10 +102,10 @@ class CommandLauncher:
         return measured(answer, outcome, pos)
 
     def end_server(self) -> None:
-        """Do nothing: every launch is a process of its own."""
+        """Do nothing: every launch is a separate process, without a server."""
 
     def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:  # noqa: ARG002
-        """Return the command itself, to be started anywhere."""
+        """Return the command itself; it can be started from any folder."""
         return "/bin/sh", "-c", f'cd "$1" && {label}', "sh", str(self.tree)
 
     def loaded(
@@ -117,9 +117,9 @@ class CommandLauncher:
         module: str = "",  # noqa: ARG002
         within_s: float = math.inf,
     ) -> Loaded | None:
-        """Run a command, unmeasured, and return the modules of every Python that it started; None if there is none.
+        """Run a command, unmeasured, and return the modules of all its Python processes; None if there are none.
 
-        Functions are not traced: not every process of a command is a Python.
+        Functions are not traced, since not every process of a command runs Python.
         """
         with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             hook, modules = Path(folder, "hook"), Path(folder, "modules")

@@ -1,11 +1,11 @@
 """Times a command as a whole, in a fresh process of this interpreter: wall time, and CPU time from its rusage.
 
 Called like ``asv/worker.py``: the request is JSON, and the answer goes to the file that it names. The command runs in a
-shell, and what it prints goes to the log. Every sample is a process of its own; the fixed work runs between them.
+shell, and its output goes to the log. Every sample is a separate process; the canary runs between them.
 
-The involuntary context switches of a whole program are no sign that it was disturbed, for it waits for files and for
-processes of its own, so none are given; `rule.launches` then tells a program that computes from one that waits by the
-shares of CPU time alone.
+Involuntary context switches of a whole program do not show that it was disturbed: it waits for files and for its own
+child processes. So none are reported, and `rule.launches` distinguishes programs that compute from those that wait by
+their share of CPU time alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_SAMPLES = 12
 
 
 class CommandFailedError(Exception):
-    """Raised when a command ends with another status than 0."""
+    """Raised when a command exits with a status other than 0."""
 
 
 def main() -> None:
@@ -38,15 +38,15 @@ def main() -> None:
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """Run the command as often as the request says, or as fits in its budget, at least once.
+    """Run the command as often as the request says, or as often as the budget allows; at least once.
 
     Raises:
-        CommandFailedError: When a run fails.
+        CommandFailedError: A run fails.
     """
     canaries = [kit.canary_ns() for _ in range(4)]
     load, ticks, started = os.getloadavg()[0], kit.cpu_ticks(), time.time_ns()
     rows = [timed(request)]
-    # The first run finds cold files: it only says how many others fit. The same number serves both sides.
+    # The first run has a cold file cache: it only determines how many others fit. Both sides use the same number.
     count = request["count"] or max(1, min(MOST_SAMPLES, request["budget_ns"] // rows[0][0]))
     if count > 1:
         rows = []
@@ -68,10 +68,10 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def timed(request: dict[str, Any]) -> tuple[int, int, int]:
-    """Return wall time and CPU time in ns, and the largest resident set in bytes, of one run with all its children.
+    """Return wall time and CPU time in ns, and the peak resident set in bytes, of one run with all its children.
 
     Raises:
-        CommandFailedError: When it ends with another status than 0.
+        CommandFailedError: It exits with a status other than 0.
     """
     with open(request["log"], "wb") as log:  # noqa: PTH123
         start = time.perf_counter_ns()

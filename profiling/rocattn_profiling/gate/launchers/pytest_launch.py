@@ -1,4 +1,4 @@
-"""The parent's side of pytest-benchmark's tests: list them, and run one once in a fresh pytest of a side."""
+"""Launches pytest-benchmark tests from the parent process: lists them, and runs one in a fresh pytest of a side."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
     from rocattn_profiling.base.process import ForkServer
 
-TIMEOUT_S = 600.0  # of a test: pytest-benchmark has no limit of its own
+TIMEOUT_S = 600.0  # per test: pytest-benchmark has no limit
 _OF_OTHER_RUNS = ("PYTEST_XDIST", "PYTEST_CURRENT_TEST")
 _FILES = ("pytest_worker.py", "sampling_plugin.py")
 _TEST_FOLDERS = frozenset({"test", "tests", "bench", "benchmark", "benchmarks", "perf"})
@@ -47,16 +47,16 @@ _ROOTS = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "setup.py")
 class PytestLauncher(ForkingLauncher):
     """Starts pytest in the environment of one side, in head's checkout.
 
-    The launches of a round of a file's tests are forked from one pytest that has collected it, if there are several.
+    If a file has several tests, all launches of a round are forked from one pytest that has collected the file.
 
     Args:
         python: The interpreter of the side's environment.
         tree: The checkout, or the folder that the paths are in.
         paths: Test folders, files or node ids (``tests/bench/test_x.py::test_y``), relative to the tree.
-        scratch: A folder for answers and logs; one for each side.
-        environment: As in `rocattn_profiling.asv.launch.Launcher`.
-        remedy: How the side gets a package that its environment lacks.
-        differing: As in `rocattn_profiling.asv.launch.Launcher`.
+        scratch: A folder for answers and logs; one per side.
+        environment: See `rocattn_profiling.asv.launch.Launcher`.
+        remedy: How to install a package that the side's environment lacks.
+        differing: See `rocattn_profiling.asv.launch.Launcher`.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class PytestLauncher(ForkingLauncher):
         places = [Path(path.partition("::")[0]) for path in self.named]
         self.shared = tuple(dict.fromkeys(file for place in places for file in _tests_alone(tree, place)))
         self.root = _root_of(tree, places)
-        # pytest-benchmark times nothing in a process that believes to be one of pytest-xdist's.
+        # pytest-benchmark times nothing in a process that looks like a pytest-xdist worker.
         launched = launch_environment(environment)
         self._own = environment
         self.environment = {key: value for key, value in launched.items() if not key.startswith(_OF_OTHER_RUNS)}
@@ -91,7 +91,7 @@ class PytestLauncher(ForkingLauncher):
         """List the tests that use the fixture ``benchmark`` in this environment.
 
         Raises:
-            SuiteError: When the environment lacks pytest or pytest-benchmark, or pytest does not start.
+            SuiteError: The environment lacks pytest or pytest-benchmark, or pytest does not start.
         """
         answer, outcome = self._ask({"do": "list", "paths": self.named}, Patience())
         if missing := answer.get("missing"):
@@ -116,7 +116,7 @@ class PytestLauncher(ForkingLauncher):
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
     ) -> Outcome:
-        """Measure a test once in a fresh process; as `rocattn_profiling.asv.launch.Launcher.run`."""
+        """Measure a test once in a fresh process; see `rocattn_profiling.asv.launch.Launcher.run`."""
         limits = {"limit_ns": round(TIMEOUT_S * 1e9), **msgspec.to_builtins(request)}
         message = {"do": "run", "node": case.label, "paths": self.named}
         end, variables = time.monotonic() + within_s, round_variables(seed, layout, self._own)
@@ -125,19 +125,19 @@ class PytestLauncher(ForkingLauncher):
         return measured(answer, outcome, pos, self.differing.of_one_tree(answer, self.shared))
 
     def _serve(self, file: str, trace: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the request of a process that forks launches of a file's tests, or with ``trace`` calls of them."""
+        """Return the request for a process that forks launches of a file's tests; with ``trace``, traced calls."""
         words = {"do": "serve", "module": file, "node": file, "paths": self.named, "scratch": str(self.scratch)}
         traced = {"trace": list(trace)} if trace else {}
         return {**words, **self._places, **traced, "calls": trace is not None}
 
     def call_command(
         self,
-        name: str,  # noqa: ARG002 - the label says it all
+        name: str,  # noqa: ARG002 - the label suffices
         label: str,
         answer: Path | None = None,
         trace: Sequence[str] = (),
     ) -> tuple[str, ...]:
-        """Return a command that calls a test once, unmeasured, and ends as programs do."""
+        """Return a command that calls a test once, unmeasured, and exits normally."""
         request = self._call_request(label, answer, trace)
         return self.python, str(self._worker), msgspec.json.encode(request).decode()
 
@@ -150,7 +150,7 @@ class PytestLauncher(ForkingLauncher):
     def loaded(
         self, name: str, label: str, trace: Sequence[str] = (), *, module: str = "", within_s: float = math.inf
     ) -> Loaded | None:
-        """Call a test, unmeasured, and return the modules that its process has loaded, but for head's own tests."""
+        """Call a test, unmeasured, and return the modules that its process has loaded, except head's tests."""
         with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             answer, log, end = Path(folder, "answer.json"), Path(folder, "log"), time.monotonic() + within_s
             with contextlib.suppress(StartError, OutOfTimeError):
@@ -184,7 +184,7 @@ class PytestLauncher(ForkingLauncher):
 
 
 def _root_of(tree: Path, paths: Sequence[Path]) -> Path:
-    """Return the folder that pytest starts in: the nearest one above all paths that has a configuration."""
+    """Return the folder that pytest starts in: the nearest one above all paths that has a configuration file."""
     first, *others = [path if path.is_dir() else path.parent for path in paths]
     above = [folder for folder in (first, *first.parents) if folder.is_relative_to(tree)]
     common = [folder for folder in above if all(path.is_relative_to(folder) for path in others)]
@@ -192,14 +192,14 @@ def _root_of(tree: Path, paths: Sequence[Path]) -> Path:
 
 
 def _tests_alone(tree: Path, place: Path) -> list[Path]:
-    """Return a file or folder of tests; of a folder that may hold the project's own code, its files of tests."""
+    """Return the place itself if it is a file or a test folder; otherwise the test files in it, without other code."""
     if place.is_file() or (place.is_relative_to(tree) and _TEST_FOLDERS & set(place.relative_to(tree).parts)):
         return [place]
     return sorted(file for pattern in _TEST_FILES for file in place.rglob(pattern))
 
 
 def _lay_out(folder: Path) -> Path:
-    """Copy the worker with what it needs into a folder; returns its path."""
+    """Copy the worker and the modules that it needs into a folder; return the worker's path."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in _FILES:
         shutil.copyfile(Path(__file__).with_name(name), folder / name)

@@ -1,12 +1,12 @@
-"""Runs inside the environment of one side: lists tests of pytest-benchmark, measures one, or only calls it.
+"""Runs inside one side's environment: lists pytest-benchmark tests, measures one, or only calls it.
 
-Of a file with several tests it can also be the server: it collects the file once, then forks a process for each test.
+For a file with several tests it can also be a server: it collects the file once, then forks a process for each test.
 
-A standalone script of the standard library (Python 3.10 and later) and the environment's own pytest and
-pytest-benchmark; ``asv_worker.py``, ``asv_origins.py`` and ``sampling_plugin.py`` lie beside it. Called like the first
+A standalone script that needs only the standard library (Python 3.10 or later), the environment's pytest and
+pytest-benchmark, and ``asv_worker.py``, ``asv_origins.py`` and ``sampling_plugin.py`` next to it. Called like the first
 of these: the request is JSON, and the answer goes to the file that it names.
 
-The tests are head's on both sides, and so is the folder they run in. What they import is the side's (`asv_origins`).
+Both sides run head's tests in head's folder. Their imports come from the side's environment (`asv_origins`).
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from typing import Any, NoReturn
 HERE = str(Path(__file__).parent)
 Answer = dict[str, Any]
 NEEDED = {"pytest": "pytest", "pytest_benchmark": "pytest-benchmark"}
-NOT_STARTED = {3, 4}  # exit statuses of pytest: an error within it or a plug-in, and one in its use
+NOT_STARTED = {3, 4}  # exit statuses of pytest: internal error and usage error
 
 
 def main() -> None:
     """Perform the request and write the answer, or the traceback, to its file."""
-    import asv_worker as kit  # type: ignore[import-not-found]  # the copy beside this one
+    import asv_worker as kit  # type: ignore[import-not-found]  # the copy next to this file
     from asv_origins import Installed  # type: ignore[import-not-found]
 
     request = json.loads(sys.argv[1])
@@ -43,11 +43,11 @@ def main() -> None:
     installed = Installed(Path(request["tree"]), [Path(path.partition("::")[0]) for path in request["paths"]])
     sys.meta_path.insert(0, installed)
     traced = None
-    if "trace" in request:  # pytest-benchmark asks git for a name of the commit
+    if "trace" in request:  # not traced: pytest-benchmark, which asks git for the commit's name
         traced = kit.FunctionTrace(request["trace"], "pytest_benchmark.utils")
     fork = None
     if request["do"] == "serve":
-        jobs = os.fdopen(os.dup(0), "rb")  # pytest takes stdin away
+        jobs = os.fdopen(os.dup(0), "rb")  # pytest replaces stdin
         fork = lambda: kit.forked(request, jobs, traced)  # noqa: E731
     if request["do"] == "call" or (fork and request["calls"]):
         call(request, plugin, kit, installed, fork, traced)
@@ -55,7 +55,7 @@ def main() -> None:
     started = time.time_ns()
 
     def end(answer: Answer | None) -> NoReturn:
-        if answer is not None and "answer" in request:  # not in a server that cannot fork
+        if answer is not None and "answer" in request:  # a server that cannot fork has none
             answer["start_ns"] = answer.get("start_ns", started)
             kit.write(request["answer"], answer)
         for stream in (sys.stdout, sys.stderr):
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def pytest_words(request: Answer) -> list[str]:
-    """Return the options of every start of pytest: the project's own stay, but nothing is left in the checkout."""
+    """Return the options for every start of pytest: the project's own apply, but caches stay out of the checkout."""
     folder = Path(request["answer"]).parent if "answer" in request else Path(request["scratch"])
     return [f"--rootdir={request['root']}", "-o", f"cache_dir={folder / 'cache'}", f"--basetemp={folder / 'tmp'}"]
 
@@ -87,7 +87,7 @@ def list_tests(request: Answer, plugin: Any, installed: Any, end: Any) -> Answer
 
     def answer(status: int) -> Answer | None:
         if status in NOT_STARTED and not listing.broken:
-            return None  # a conftest.py that fails, an unknown option: pytest prints which
+            return None  # pytest prints why: a failing conftest.py, an unknown option
         return {"status": "ok", **{name: getattr(listing, name) for name in ("tests", "broken", "marked", "seconds")}}
 
     listing.at_end = lambda status: None if (found := answer(status)) is None else end(found)
@@ -95,7 +95,7 @@ def list_tests(request: Answer, plugin: Any, installed: Any, end: Any) -> Answer
 
 
 def run_test(request: Answer, plugin: Any, kit: Any, installed: Any, fork: Any, end: Any) -> Answer:
-    """Run one test and end with its timings as pytest-benchmark has them, and what was watched meanwhile."""
+    """Run one test and end with pytest-benchmark's timings and what was recorded around them."""
     import pytest
 
     sampling = plugin.Sampling(installed, request, fork, kit)
@@ -111,7 +111,7 @@ def run_test(request: Answer, plugin: Any, kit: Any, installed: Any, fork: Any, 
 
     sampling.at_end = lambda _: end(answer())
     pytest.main([*pytest_words(request), request["node"]], plugins=[sampling])
-    return answer()  # pytest did not get as far as the end of a session
+    return answer()  # pytest ended before the end of a session
 
 
 def call(request: Answer, plugin: Any, kit: Any, installed: Any, fork: Any, traced: Any) -> None:

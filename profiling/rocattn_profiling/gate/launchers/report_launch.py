@@ -1,8 +1,8 @@
-"""Commands that report their own results: a run of one is a launch of every benchmark that it reports.
+"""Commands that report their own results: one run is a launch of every benchmark that it reports.
 
-What can be seen of such a run from outside is watched for results with CPU time, and for no others: a GPU's time does
-not follow the CPU's speed. The canary is timed before, after and while the program runs. Its voluntary context switches
-tell waits of its own from interruptions: a call that waits gives its core up at least once.
+A run is watched from outside, but only for results with CPU time: GPU time does not follow the CPU's speed. The canary
+is timed before, after and during the run. The program's voluntary context switches distinguish its own waits from
+interruptions: a call that waits gives up its core at least once.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Case, Request
 
-_TAKEN_S = 0.001  # of a launch besides the run, which it shares with others of its command
-_APART_S = 0.1  # of the canary, 0.2 ms, while a program runs
-_AROUND = 4  # times before and after it
-_WAITING = 0.1  # voluntary switches a call, of a benchmark that may wait
-# Sides are listed at once: two programs may want all of a GPU's memory, or write one file.
+_TAKEN_S = 0.001  # per launch, without the run that it shares with others of its command
+_APART_S = 0.1  # between canaries (0.2 ms each) while a program runs
+_AROUND = 4  # canaries before it, and after it
+_WAITING = 0.1  # voluntary switches per call from which on a benchmark may wait
+# Both sides are listed at the same time, but two programs may need all of a GPU's memory, or write the same file.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class ReportPlace(NamedTuple):
-    """Where a command's results are: the name of their format, and a file in its checkout; "" for what it prints."""
+    """Where a command's results are: the name of their format, and a file in its checkout; "" for its output."""
 
     form: str
     file: str
 
     @classmethod
     def of(cls, text: str) -> ReportPlace:
-        """Return what ``--results FORMAT[:FILE]`` says.
+        """Parse the value of ``--results FORMAT[:FILE]``.
 
         Raises:
             UnknownNameError: There is no such format.
@@ -67,7 +67,7 @@ class _Run(NamedTuple):
         outcome: How it ended.
         taken: The benchmarks that took their launch from it.
         start_ns: When it began.
-        canary_ns: The usual time of the canary around and during it.
+        canary_ns: The canary's median time around and during it.
         waits: Voluntary context switches.
     """
 
@@ -82,12 +82,12 @@ class _Run(NamedTuple):
 class ReportLauncher(CommandLauncher):
     """Runs commands on one side, and takes the results that they report.
 
-    A benchmark's launch is what the latest run reported of it, unless it has taken that already: then the command runs
-    again. So one run a round serves all benchmarks of a command.
+    A benchmark's launch comes from the latest run of its command. The command runs again once a benchmark needs another
+    launch, so one run per round serves all benchmarks of a command.
 
     Args:
-        python, tree, commands, scratch, environment: As in `CommandLauncher`.
-        reports: Of each command, where its results are.
+        python, tree, commands, scratch, environment: See `CommandLauncher`.
+        reports: Where each command's results are.
     """
 
     def __init__(
@@ -102,14 +102,14 @@ class ReportLauncher(CommandLauncher):
     ) -> None:
         super().__init__(python, tree, commands, scratch, environment)
         self._reports = dict(zip(commands, reports, strict=True))
-        self._places: dict[str, tuple[str, str]] = {}  # label -> command, and the name that it reports
+        self._places: dict[str, tuple[str, str]] = {}  # label -> command, and the name in its report
         self._latest: dict[str, _Run] = {}
 
     def discover(self) -> Suite:
         """Run each command once, unmeasured, and list what it reports.
 
         Raises:
-            SuiteError: When none of them reports anything.
+            SuiteError: None of them reports anything.
         """
         benchmarks: dict[str, Benchmark] = {}
         broken, seconds = {}, {}
@@ -133,8 +133,8 @@ class ReportLauncher(CommandLauncher):
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
     ) -> Outcome:
-        """Return what a run reported of a benchmark; as `rocattn_profiling.asv.launch.Launcher.run`."""
-        del request  # how it samples is the program's own
+        """Return what a run reported for a benchmark; see `rocattn_profiling.asv.launch.Launcher.run`."""
+        del request  # the program decides how it samples
         place = self._places.get(case.label)
         if place is None:
             return Outcome(status="failed", reason="no command reports it here")
@@ -190,19 +190,19 @@ class ReportLauncher(CommandLauncher):
             results = read_results(file, report.form) if report.file else parse(text, Path("its output"), report.form)
         except ReadError as error:
             return failed(str(error).replace(f"{self.tree}{os.sep}", ""))
-        # Reported times are means of all that a run did, so it is the usual canary that fits them, not the fastest.
+        # Reported times are averages over the whole run, so the median canary matches them, not the fastest.
         canary_ns = statistics.median(canaries)
         outcome = Outcome(status="ok", seconds=ended.seconds)
         return _Run(results, outcome, set(), start_ns, canary_ns, _waits() - waited)
 
 
 def _waits() -> int:
-    """Return the voluntary context switches of the processes that this one has waited for so far, with their own."""
+    """Return the voluntary context switches of all child processes waited for so far, with their descendants."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_nvcsw
 
 
 def _interruptions(reading: Reading, waits: int) -> list[int]:
-    """Return, for each sample of a benchmark that does not wait, 1 if its core was taken away, else 0; [] if it may."""
+    """Return 1 for each sample that lost its core and 0 for the others; [] for a benchmark that may wait."""
     if not reading.cpu or waits >= _WAITING * reading.number:
         return []
     return [int(cpu < CPU_BOUND[0] * wall) for wall, cpu in zip(reading.values, reading.cpu, strict=True)]
@@ -210,7 +210,7 @@ def _interruptions(reading: Reading, waits: int) -> list[int]:
 
 @contextmanager
 def _canaries() -> Iterator[list[int]]:
-    """Time the canary around a block and, in a thread, while it runs; yield the times, whole at the block's end."""
+    """Time the canary around a block and, in a thread, during it; the yielded list is complete after the block."""
     times, over = [worker.canary_ns() for _ in range(_AROUND)], threading.Event()
 
     def watch() -> None:
@@ -228,7 +228,7 @@ def _canaries() -> Iterator[list[int]]:
 
 
 def _benchmark(label: str, reading: Reading | None) -> Benchmark:
-    """Return what was reported as a benchmark: a time in ns or a rate is one of time; it says itself what is better."""
+    """Return a reported result as a benchmark: of type time for a time or a rate; the report gives the direction."""
     unit, better = (reading.unit, reading.better) if reading else ("ns", "smaller")
     kind = "time" if unit == "ns" or better == "larger" else "track"
     return Benchmark(

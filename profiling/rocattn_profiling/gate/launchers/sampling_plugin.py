@@ -1,11 +1,11 @@
-"""The gate's own plug-in of pytest, in the process of a test: which tests there are, and how one of them is sampled.
+"""The gate's pytest plug-in, in the process of a test: lists the tests, and controls how one of them is sampled.
 
-pytest-benchmark measures. What no option of it can do is done at its fixture: the number of calls in a round is chosen
-once, in the first launch, and then given; rounds are few and of the gate's sample time; CPU time and context switches
-are read around each of them, and the fixed work is timed in between.
+pytest-benchmark measures. What its options cannot do is done by patching its fixture: the number of calls in a round is
+chosen once, in the first launch, and reused; rounds are few and as long as the gate's sample time; CPU time and context
+switches are read around each round, and the canary is timed in between.
 
-Standalone: beside `pytest_worker`, in the environment of a side, with Python 3.10 or later and pytest-benchmark 4.0
-or later.
+Standalone: next to `pytest_worker`, in a side's environment, with Python 3.10 or later and pytest-benchmark 4.0 or
+later.
 """
 
 import itertools
@@ -21,10 +21,10 @@ import pytest
 
 FIXTURES = {"benchmark", "benchmark_weave"}
 WARMUP_NS = 20_000_000
-BETWEEN_NS = 2_000_000  # of fixed work: rounds of a microsecond are not interrupted by it one by one
-MOST_SAMPLES = 12  # stored of one launch; a test with a thousand rounds of its own has them averaged in groups
+BETWEEN_NS = 2_000_000  # between canaries: not one after every microsecond-long round
+MOST_SAMPLES = 12  # stored per launch; if a test sets more rounds, groups of them are averaged
 FEWEST, FEWEST_LONG, LONG_NS = 4, 2, 500_000_000
-# Options that a project may set for interactive runs, and that change or break a measurement of one test.
+# Options that a project may set for interactive runs, and that would change or break the measurement of one test.
 QUIET: dict[str, Any] = {
     "benchmark_disable": False, "benchmark_enable": True, "benchmark_skip": False, "benchmark_only": False,
     "benchmark_save": None, "benchmark_autosave": None, "benchmark_compare": None, "benchmark_compare_fail": [],
@@ -37,11 +37,11 @@ class Listing:
     """Collects the tests that use the fixture, and the files that cannot be collected.
 
     Args:
-        installed: The finder that must be asked before pytest's own.
+        installed: The import finder that must precede pytest's.
 
     Attributes:
-        at_end: Called with pytest's status when tests, fixtures and what the project does at the end of a session are
-            over. A summary would follow, for which plug-ins import much: 0.9 s of CPU time with hypothesis.
+        at_end: Called with pytest's status after the tests, fixtures and session-finish hooks. It skips the terminal
+            summary, for which plug-ins import a lot: 0.9 s of CPU time with hypothesis.
     """
 
     def __init__(self, installed: Any) -> None:
@@ -49,12 +49,12 @@ class Listing:
         self.at_end: Callable[[int], None] = lambda _: None
         self.tests: list[dict[str, Any]] = []
         self.broken: dict[str, str] = {}
-        self.seconds: dict[str, float] = {}  # file -> how long it took to be collected
-        self.marked = 0  # of CodSpeed's kind: the marker alone makes a benchmark
+        self.seconds: dict[str, float] = {}  # file -> how long its collection took
+        self.marked = 0  # tests with only a marker, as in CodSpeed
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self, early_config: Any) -> Iterator[None]:
-        """Go first on the way to modules, and leave coverage out: its tracing costs more than what it traces."""
+        """Put our finder first, and disable coverage: its tracing costs more than the code that it traces."""
         known = early_config.known_args_namespace
         if hasattr(known, "no_cov"):
             known.no_cov, known.cov_source = True, []
@@ -79,14 +79,14 @@ class Listing:
         self.seconds[file] = self.seconds.get(file, 0.0) + time.perf_counter() - began
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Keep why a file cannot be collected."""
+        """Record why a file cannot be collected."""
         if report.failed:
             lines = [line[1:].strip() for line in str(report.longrepr).splitlines() if line.startswith("E ")]
             text = next((line for line in reversed(lines) if line), "") or str(report.longrepr).strip().splitlines()[-1]
             self.broken[report.nodeid or "the tests"] = text
 
     def pytest_collection_finish(self, session: Any) -> None:
-        """List what is left after the project's own selection."""
+        """List the tests that the project's own selection leaves."""
         for item in session.items:
             if FIXTURES & set(getattr(item, "fixturenames", ())):
                 self.tests.append({"node": item.nodeid, "params": parameters(item)})
@@ -95,20 +95,20 @@ class Listing:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: Any, exitstatus: int) -> None:  # noqa: ARG002
-        """End here."""
+        """Call `at_end`."""
         self.at_end(exitstatus)
 
     def pytest_benchmark_generate_machine_info(self) -> dict[str, Any]:
-        """Leave the machine out: asking for it takes a second, and the verdict has it."""
+        """Leave out the machine: querying it takes a second, and the verdict has it."""
         return {}
 
     def pytest_benchmark_generate_commit_info(self) -> dict[str, Any]:
-        """Leave the commit out: the verdict has both."""
+        """Leave out the commit: the verdict has both."""
         return {}
 
 
 def parameters(item: Any) -> dict[str, str]:
-    """Return the parameters of a test as texts: values where they are short and plain, else the test's own id."""
+    """Return the parameters of a test as text: short, plain values as they are, the test's id for others."""
     spec = getattr(item, "callspec", None)
     if spec is None:
         return {}
@@ -121,12 +121,12 @@ def parameters(item: Any) -> dict[str, str]:
 
 
 class Single(Listing):
-    """Runs one test: the one that was collected, or in a forked process the one that is asked for.
+    """Runs one test: the collected one, or in a forked process the requested one.
 
     Args:
-        installed: As in `Listing`.
-        request: What is asked for.
-        fork: Waits for requests, and returns each in a process of its own; None where there is just the first.
+        installed: See `Listing`.
+        request: The request.
+        fork: Waits for requests, and returns each in a new process; None if there is only the first.
     """
 
     def __init__(self, installed: Any, request: dict[str, Any], fork: Callable[[], dict[str, Any]] | None) -> None:
@@ -135,7 +135,7 @@ class Single(Listing):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: Any) -> None:
-        """Fork between the collection and the first test, which makes the session's own fixtures."""
+        """Fork after collection, before the first test sets up the session's fixtures."""
         if self.fork is not None:
             self.request.update(self.fork())
             session.items[:] = [item for item in session.items if item.nodeid == self.request["node"]]
@@ -148,17 +148,17 @@ class Single(Listing):
 
 
 class Call(Single):
-    """Calls what a test times once, without timing it."""
+    """Calls the code that a test times once, without timing it."""
 
     passed = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: Any) -> None:
-        """Disable pytest-benchmark, which then calls and does not measure."""
+        """Disable pytest-benchmark, which then calls the code without measuring it."""
         config.option.benchmark_disable, config.option.benchmark_enable = True, False
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Remember whether the test itself passed."""
+        """Record whether the test itself passed."""
         self.passed = self.passed or (report.when == "call" and report.passed)
 
 
@@ -166,13 +166,13 @@ class Sampling(Single):
     """Samples one test.
 
     Attributes:
-        ending: The answer of a test that did not pass: skipped or failed.
-        ran: Whether a test came to its end.
+        ending: The answer for a test that did not pass: skipped or failed.
+        ran: Whether a test ran to its end.
 
     Args:
-        installed, fork: As in `Single`.
+        installed, fork: See `Single`.
         request: ``number`` and ``count`` of the samples; 0 to choose them for ``sample_ns`` and ``budget_ns``.
-        kit: ``asv_worker``, for the fixed work and what is read off the system.
+        kit: ``asv_worker``, for the canary and system readings.
     """
 
     def __init__(
@@ -191,26 +191,26 @@ class Sampling(Single):
         self.load = 0.0
 
     def begin(self) -> None:
-        """Forget how files ended: there is the test."""
+        """Drop collection errors: the requested test was collected."""
         self.ending = None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: Any, exitstatus: int) -> None:
-        """Keep what pytest-benchmark timed: the name, seconds of a call in each round, and calls in a round."""
+        """Keep pytest-benchmark's timings: the name, seconds per call in each round, and calls per round."""
         timed = getattr(getattr(session.config, "_benchmarksession", None), "benchmarks", [])
         self.timed = [(each.fullname, list(each.stats.data), each.iterations) for each in timed if each.stats.data]
         super().pytest_sessionfinish(session, exitstatus)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
-        """Take hold of the fixture where it is made: other fixtures may use it before the test does."""
+        """Patch the fixture as it is created: other fixtures may use it before the test does."""
         outcome: Any = yield
         if fixturedef.argname in FIXTURES and outcome.excinfo is None:
             self.watch(outcome.get_result())
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Iterator[None]:  # noqa: ARG002
-        """Remember how the test ended."""
+        """Record how the test ended."""
         outcome: Any = yield
         report = outcome.get_result()
         self.ran = self.ran or report.when == "call"
@@ -223,7 +223,7 @@ class Sampling(Single):
             self.ending = self.kit.failure(error)
 
     def pytest_collectreport(self, report: Any) -> None:
-        """A file that cannot be collected, or is skipped as a whole, is its tests' own ending."""
+        """Use a file's collection error, or its skip as a whole, as the outcome of its tests."""
         super().pytest_collectreport(report)
         if report.failed:
             text = str(report.longrepr)
@@ -232,7 +232,7 @@ class Sampling(Single):
             self.ending = {"status": "skipped", "reason": str(report.longrepr[-1]).removeprefix("Skipped: ")}
 
     def watch(self, fixture: Any) -> None:
-        """Put the gate's sampling into the fixture."""
+        """Patch the gate's sampling into the fixture."""
         self.fixture = fixture
         self.canaries = [self.kit.canary_ns() for _ in range(4)]
         self.load, self.ticks, self.started = os.getloadavg()[0], self.kit.cpu_ticks(), time.time_ns()
@@ -258,27 +258,27 @@ class Sampling(Single):
 
         fixture._make_runner = make_runner  # noqa: SLF001
         fixture._calibrate_timer = self.calibrate  # noqa: SLF001
-        fixture._precision = None  # noqa: SLF001 - 5.3's end of rounds by precision: the gate has its own
+        fixture._precision = None  # noqa: SLF001 - no end of rounds by precision (5.3): the gate has its own
 
     @property
     def has_wall_clock(self) -> bool:
-        """Whether the test is timed by the wall clock, and not by a timer of its own."""
+        """Whether the test is timed by the wall clock rather than a custom timer."""
         return self.fixture._timer in {time.perf_counter, time.time}  # noqa: SLF001
 
     def calibrate(self, run: Callable[[range], Any]) -> tuple[float, int, range]:
-        """Warm up and choose calls and rounds, in the place of the fixture's own calibration.
+        """Warm up and choose calls and rounds, in place of the fixture's calibration.
 
         Args:
             run: Makes a round of calls.
 
         Returns:
-            The seconds of a round, the calls in it, and these as a range.
+            The seconds per round, the calls in it, and the same as a range.
         """
         call_ns: float = self.warm_up(run)
         number, count = self.request.get("number") or 0, self.request.get("count") or 0
         if not number:
             number = max(1, math.ceil(self.request["sample_ns"] / call_ns))
-            if number > 1:  # the watching is a part of a single call: a batch corrects that
+            if number > 1:  # a single call includes our overhead: correct it with a batch
                 call_ns = min(self.wall_ns(run, number) for _ in range(2)) / number
                 number = math.ceil(self.request["sample_ns"] / call_ns)
         cost = max(call_ns * number, 1.0)
@@ -290,7 +290,7 @@ class Sampling(Single):
         return cost / 1e9, number, range(number)
 
     def warm_up(self, run: Callable[[range], Any]) -> int:
-        """Call for a while, at least once; return the shortest wall time of one call in ns."""
+        """Call for `WARMUP_NS`, at least once; return the shortest wall time of one call in ns."""
         best, end = self.wall_ns(run, 1), time.perf_counter_ns() + WARMUP_NS
         while time.perf_counter_ns() < end:
             best = min(best, self.wall_ns(run, 1))
@@ -303,15 +303,15 @@ class Sampling(Single):
         return max(time.perf_counter_ns() - started, 1)
 
     def answer(self, data: list[float], number: int) -> dict[str, Any]:
-        """Return the samples in ns with what was watched meanwhile.
+        """Return the samples in ns with what was recorded around them.
 
         Args:
-            data: Seconds of a call in each round, as pytest-benchmark has them.
-            number: Calls in a round.
+            data: pytest-benchmark's seconds per call in each round.
+            number: Calls per round.
         """
         self.canaries += [self.kit.canary_ns() for _ in range(4)]
         rows = self.rows[-len(data) :]
-        # The rounds are the last ones that ran; a round that was timed longer than it took would be another one.
+        # The rounds are the last ones that ran. A row shorter than its timed round belongs to a different round.
         fits = len(rows) == len(data) and all(
             row[0] >= 0.99e9 * value * number for row, value in zip(rows, data, strict=True)
         )
@@ -334,7 +334,7 @@ class Sampling(Single):
 
 
 def grouped(indices: range, most: int) -> Iterator[range]:
-    """Cut a range into at most so many parts of nearly one length."""
+    """Split a range into at most ``most`` parts of nearly equal length."""
     cuts = [len(indices) * part // min(most, len(indices)) for part in range(min(most, len(indices)) + 1)]
     for start, end in itertools.pairwise(cuts):
         yield indices[start:end]

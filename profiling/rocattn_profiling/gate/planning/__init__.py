@@ -1,1 +1,1 @@
-"""What a run will measure, in which order, and how long it takes."""
+"""What a run will measure, in which order, and how long that takes."""

@@ -1,4 +1,4 @@
-"""The benchmarks of both sides, and which files show some before anything is built."""
+"""Lists the benchmarks of both sides, and finds files that contain some before anything is built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIXTURE = "benchmark"  # pytest-benchmark's
 
 
 class ListedSuites(NamedTuple):
-    """Head's benchmark files in both environments, and base's own files; None where those are the same."""
+    """Head's benchmarks in both environments, and base's own benchmarks; None if base has the same files."""
 
     sides: dict[SideName, Suite]
     before: Suite | None
@@ -36,7 +36,7 @@ def listed_suites(context: Context, on_step: Callable[[Step], None]) -> ListedSu
         on_step: Called when it begins.
 
     Raises:
-        SuiteError: A folder as a whole cannot be listed.
+        SuiteError: An entire folder cannot be listed.
     """
     on_step(Step(done=0, total=0, what="listing the benchmarks"))
     answers: dict[str, Suite | None] = {}
@@ -45,12 +45,12 @@ def listed_suites(context: Context, on_step: Callable[[Step], None]) -> ListedSu
     def find(name: str, ask: Callable[[], Suite | None]) -> None:
         try:
             answers[name] = ask()
-        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+        except Exception as error:  # noqa: BLE001 - raised again by the waiting thread
             errors.append(error)
 
     questions: dict[str, Callable[[], Suite | None]] = {"": context.list_base}
     questions |= {side: context.launchers[side].discover for side in SIDES}
-    # Daemons: an interrupted run does not wait for them, and their processes end with this one.
+    # Daemon threads, so that an interrupted run does not wait for them; their processes end with this one.
     threads = [threading.Thread(target=find, args=item, daemon=True) for item in questions.items()]
     for thread in threads:
         thread.start()
@@ -62,14 +62,14 @@ def listed_suites(context: Context, on_step: Callable[[Step], None]) -> ListedSu
 
 
 class PytestNames(NamedTuple):
-    """How pytest names what it collects in a project: patterns of files, and prefixes or patterns of functions."""
+    """Which names pytest collects in a project: patterns of files, and prefixes or patterns of functions."""
 
     files: tuple[str, ...] = ("test_*.py", "*_test.py")
     functions: tuple[str, ...] = ("test",)
 
     @classmethod
     def of(cls, folder: Path, tree: Path) -> PytestNames:
-        """Return the settings that hold in a folder: of the nearest configuration above it, up to the tree."""
+        """Return a folder's settings, from the nearest configuration file above it, up to the tree."""
         for place in (folder, *folder.parents):
             if (section := _pytest_section(place)) is not None:
                 given = {key: section[f"python_{key}"] for key in cls._fields if f"python_{key}" in section}
@@ -80,7 +80,7 @@ class PytestNames(NamedTuple):
         return cls()
 
     def collects(self, file: Path) -> bool:
-        """Whether pytest looks into a file of a folder that it was given."""
+        """Whether pytest collects a file from a folder on its command line."""
         return any(fnmatch.fnmatch(file.name, pattern) for pattern in self.files)
 
     def is_test(self, name: str) -> bool:
@@ -89,7 +89,7 @@ class PytestNames(NamedTuple):
 
 
 def _pytest_section(folder: Path) -> Mapping[str, Any] | None:
-    """Return pytest's own section of a folder's configuration, as it looks for it; None without one."""
+    """Return pytest's section of a folder's configuration, in pytest's search order; None without one."""
     for name, section in (
         ("pytest.ini", "pytest"), (".pytest.ini", "pytest"), ("pyproject.toml", ""), ("tox.ini", "pytest"),
         ("setup.cfg", "tool:pytest"),
@@ -113,7 +113,7 @@ def _pytest_section(folder: Path) -> Mapping[str, Any] | None:
 
 
 def shows(source: bytes, kind: str, names: PytestNames | None = None) -> bool:
-    """Whether a file's source shows benchmarks of a kind: "asv", or "pytest" for tests with pytest-benchmark."""
+    """Whether a file's source contains benchmarks of a kind: "asv", or "pytest" for pytest-benchmark tests."""
     try:
         functions = list(_functions(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):
@@ -125,7 +125,7 @@ def shows(source: bytes, kind: str, names: PytestNames | None = None) -> bool:
 
 
 def _functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the functions of a module and its classes, also where a condition guards them; none within another."""
+    """Yield the functions of a module and its classes, including those under a condition, but no nested functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child

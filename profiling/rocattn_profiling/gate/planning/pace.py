@@ -1,7 +1,7 @@
-"""How long launches take: what earlier runs recorded, what this one sees, and the estimates made of both.
+"""How long launches take: times from earlier runs and from this one, and estimates based on both.
 
-The record lies in the gate's cache folder, one file a repository and suite. It only plans: a wrong or missing one
-changes no verdict.
+The record is in the gate's cache folder, one file per repository and suite. It is used for planning only: a wrong or
+missing record changes no verdict.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 _SHORT_S = 60.0
 SHARED_IMPORT_S = 4.0
-"""Import time from which on all launches of an asv module share one import a round, and none is repeated for it."""
-_START_S = 0.25  # of a process: Python, asv_runner and the worker
-_SAMPLING = 2.0  # times the budget: the warm-up, choosing the sampling, long calls
-_GUESSED = (0.6, 1.8)  # of what was guessed from import times alone, which know nothing of long calls
+"""Import time from which on all launches of an asv module in a round share one import."""
+_START_S = 0.25  # per process: Python, asv_runner and the worker
+_SAMPLING = 2.0  # times the budget: warm-up, choosing the sampling, long calls
+_GUESSED = (0.6, 1.8)  # if guessed from import times alone, which do not cover long calls
 _MEASURED = (0.9, 1.2)
 UNDECIDED_SHARE = (0.1, 0.5)
-"""Share of the benchmarks expected to need another look after each one: at the low and the high end of an estimate."""
-_LAUNCHES_BY = 0.92  # of the limit: no launch begins that would end later
-_CUT_BY = 0.97  # ends one that takes longer than expected
+"""Share of the benchmarks expected to stay undecided after each look: at the low and the high end of an estimate."""
+_LAUNCHES_BY = 0.92  # of the limit, by which every launch must be expected to end
+_CUT_BY = 0.97  # when a launch that takes longer than expected is killed
 _CAUSES_BY = 1.04
 _UNITS = {"h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0, "": 1.0}
 _LIMIT = re.compile(r"(?:\d+(?:\.\d+)?(?:h|min|m|s)\s*)+|\d+(?:\.\d+)?", re.ASCII)
@@ -48,8 +48,8 @@ class Tracing(NamedTuple):
     """What traced calls after the first round are expected to show.
 
     Attributes:
-        fewest, most: The benchmarks that may run the change: only they are measured further.
-        calls: Whether it takes calls to know; not where both sides have the same code.
+        fewest, most: The benchmarks that may run the change, at the low and the high end; only they are measured on.
+        calls: Whether traced calls are needed; False if both sides have the same code.
     """
 
     fewest: Sequence[Case]
@@ -58,19 +58,19 @@ class Tracing(NamedTuple):
 
 
 class LaunchTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The record: benchmark with its parameters -> seconds of a launch."""
+    """The record: benchmark with its parameters -> seconds per launch."""
 
     seconds: dict[str, float] = {}
 
 
 def record_path(repo: Path, suite: str, *, quick: bool) -> Path:
-    """Return the file of a suite's times; quick launches are shorter and have their own."""
+    """Return the file of a suite's times; quick launches are shorter and have a separate file."""
     key = hashlib.sha256(f"{repo.absolute()}\0{suite}\0{quick}".encode()).hexdigest()[:20]
     return cache_root() / "times" / f"{key}.json"
 
 
 def recorded(path: Path) -> dict[str, float]:
-    """Return the recorded seconds of launches; nothing where the file is missing or damaged."""
+    """Return the recorded seconds per launch; empty if the file is missing or damaged."""
     with suppress(OSError, DocumentError):
         seconds = decoded(path.read_bytes(), LaunchTimes).seconds
         return {label: value for label, value in seconds.items() if math.isfinite(value) and value > 0}
@@ -81,9 +81,9 @@ class Pace:
     """Expected seconds of launches.
 
     Args:
-        known: Benchmark with its parameters -> seconds of a launch, from earlier runs.
-        imports: Module of the suite -> seconds that its own code takes to be imported; "" -> those of what it imports.
-        budget_s: What a launch samples for.
+        known: Benchmark with its parameters -> seconds per launch, from earlier runs.
+        imports: Module of the suite -> seconds to import its own code; "" -> seconds to import its dependencies.
+        budget_s: How long a launch samples.
         shared: Benchmark -> the module that its launches share, however short its import is.
     """
 
@@ -98,10 +98,10 @@ class Pace:
         self._long = {module for module, seconds in self._imports.items() if module and seconds >= SHARED_IMPORT_S}
         self._shared = dict(shared or {})
         self._seen: dict[str, list[float]] = defaultdict(list)
-        self._longer: list[float] = []  # seconds that launches took beyond the guess: long calls and set-ups
+        self._longer: list[float] = []  # seconds by which launches exceeded the guess: long calls and setups
 
     def saw(self, case: Case, seconds: float) -> None:
-        """Take account of a launch; 0 seconds are unknown."""
+        """Record the seconds of a launch; 0 means unknown."""
         if seconds > 0:
             if case.label not in self._seen and case.label not in self.known:
                 self._longer.append(seconds - self._guess(case))
@@ -116,16 +116,16 @@ class Pace:
         return max(_START_S, self._guess(case) + (statistics.median(self._longer) if self._longer else 0.0))
 
     def round_s(self, cases: Iterable[Case]) -> float:
-        """Return the expected seconds of one round of both sides, with the imports that launches share."""
+        """Return the expected seconds of one round of both sides, with shared imports."""
         cases = list(cases)
         modules = {self.shared_module(case) for case in cases} - {""}
         return 2 * math.fsum([*map(self.launch_s, cases), *(self._imports[module] for module in modules)])
 
     def shared_module(self, case: Case) -> str:
-        """Return the module whose import the launches of a benchmark share; empty where each imports it itself."""
+        """Return the module whose import a benchmark's launches share; empty if each launch imports it."""
         module = self._shared.get(case.benchmark.name) or self._module(case)
         shared = module in self._long or case.benchmark.name in self._shared
-        # The memory of a process that was forked is not all its own.
+        # Not for memory benchmarks: a forked process shares memory with its parent.
         return module if shared and case.benchmark.type in {"time", "track"} else ""
 
     def import_s(self, module: str) -> float:
@@ -139,8 +139,8 @@ class Pace:
 
         Args:
             cases: The benchmarks.
-            looks: The rounds after which a part of them is decided.
-            traced: What traced calls are expected to show; None without such calls.
+            looks: The rounds after which some of them are decided.
+            traced: What traced calls are expected to show; None without traced calls.
         """
         certain = [case for case in cases if case.label in self.known or case.label in self._seen]
         sure = self.round_s(certain) / (self.round_s(cases) or 1.0)
@@ -160,8 +160,8 @@ class Pace:
             cases: The benchmarks.
             looks: All planned looks.
             share: Expected share of them that each look leaves undecided.
-            traced: What traced calls are expected to show; None without such calls.
-            further: With such calls, those of the cases that are measured on.
+            traced: What traced calls are expected to show; None without traced calls.
+            further: With traced calls, the cases that are measured on.
         """
         if traced is None:
             return self.rest_s(cases, 0, looks, share)
@@ -172,7 +172,7 @@ class Pace:
         """Return the expected seconds until cases are decided or out of rounds.
 
         Args:
-            cases: Those that are undecided.
+            cases: The undecided cases.
             done: Their rounds so far.
             looks: All planned looks.
             share: Expected share of them that each look leaves undecided.
@@ -184,7 +184,7 @@ class Pace:
         return rounds * self.round_s(cases)
 
     def record(self, path: Path) -> None:
-        """Write the times of this run over those of earlier ones; without a word where the disk does not take it."""
+        """Update the record with this run's times; ignore a failure to write."""
         means = {label: round(statistics.fmean(seconds), 3) for label, seconds in self._seen.items()}
         if not means:
             return
@@ -208,7 +208,7 @@ class TimeLimit:
 
     Attributes:
         limit_s: Seconds from the start; infinite without a limit.
-        start: When both sides were built, later by what preparations took since.
+        start: When both sides were built, plus the time of later preparations.
     """
 
     limit_s: float
@@ -216,28 +216,28 @@ class TimeLimit:
 
     @classmethod
     def begin(cls, limit_s: float) -> TimeLimit:
-        """Return a limit that starts now; 0 seconds are none."""
+        """Return a limit that starts now; 0 seconds mean no limit."""
         return cls(limit_s or math.inf, time.monotonic())
 
     def extended(self, seconds: float) -> TimeLimit:
-        """Return the limit without seconds that do not count."""
+        """Return the limit, moved by seconds that do not count."""
         return TimeLimit(self.limit_s, self.start + seconds)
 
     @property
     def limited(self) -> bool:
-        """Whether there is one."""
+        """Whether there is a limit."""
         return math.isfinite(self.limit_s)
 
     def launches_left_s(self) -> float:
-        """Return how much longer launches may go on, as planned."""
+        """Return the seconds left for planned launches."""
         return self._left(_LAUNCHES_BY)
 
     def cut_s(self) -> float:
-        """Return after how many seconds a launch is ended that takes longer than planned."""
+        """Return the seconds after which a launch that takes longer than planned is killed."""
         return max(0.0, self._left(_CUT_BY))
 
     def causes_left_s(self) -> float:
-        """Return how much longer the search for causes may go on."""
+        """Return the seconds left for the search for causes."""
         return max(0.0, self._left(_CAUSES_BY))
 
     def elapsed_s(self) -> float:
@@ -262,7 +262,7 @@ def span(seconds: tuple[float, float], *, unknown: bool = False) -> str:
 
     Args:
         seconds: The low and the high end.
-        unknown: Whether it leaves commands out that nobody has timed.
+        unknown: Whether it excludes commands that were never timed.
     """
     if unknown:
         return f"{duration(seconds[0])} at least: the first run shows how long a command takes"
@@ -275,7 +275,7 @@ def span(seconds: tuple[float, float], *, unknown: bool = False) -> str:
 
 
 def how_to_shorten(max_time_s: float, longest_s: float) -> str:
-    """Return the end of a plan's line; "" for a run of a minute at most, which needs no shortening."""
+    """Return the end of a plan's line; "" for a run of at most a minute."""
     if max_time_s:
         return f"; --max-time ends it after {duration(max_time_s)}"
     return "; use --max-time or --bench to shorten it" if longest_s > _SHORT_S else ""

@@ -1,4 +1,4 @@
-"""The plan of a run before anything is measured: its benchmarks, how long they take, and which call changed code."""
+"""The plan of a run, before anything is measured: its benchmarks, how long they take, and which call changed code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Case, Request
 
 _LIKELY_CALLS = 4
-"""Calls, by name, up to which a benchmark likely runs the change: longer paths mostly join functions of one name."""
+"""Distance, in calls by name, up to which a benchmark likely runs the change: longer paths mostly mix up functions
+of the same name."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,9 +31,10 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         label: With its parameters.
-        seconds: Of a launch in earlier runs; None if it was never measured here.
-        calls: 1 where it calls changed code itself, by name, 2 through one function, and so on; None if not known.
-        reached: Whether such calls were found; None where its source or the changed files do not show it.
+        seconds: Seconds per launch in earlier runs; None if it was never measured here.
+        calls: 1 if it calls changed code itself, by name, 2 if there is one function in between, and so on; None if
+            not known.
+        reached: Whether such calls were found; None if its source or the changed files do not show it.
     """
 
     label: str
@@ -47,7 +49,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         estimate_s: Seconds of a whole run, low and high end.
         benchmarks: In the order of the suite.
-        unknown: Whether there are commands that were never timed here, so that the estimate has no high end.
+        unknown: Whether some commands were never timed here, so that the estimate has no high end.
     """
 
     estimate_s: tuple[float, float]
@@ -61,10 +63,10 @@ class Plan:
     Args:
         context: Both sides, built.
         suites: Their benchmarks.
-        cases: Those to measure.
+        cases: The cases to measure.
         request: How a launch samples.
         policy: When to look.
-        reach: What tells which benchmarks run the change; None where all are measured.
+        reach: Decides which benchmarks run the change; None if all are measured.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Plan:
 
     @property
     def steps(self) -> dict[str, int]:
-        """Label -> calls between the benchmark and the change; without those that it does not reach."""
+        """Label -> calls between the benchmark and the change; without benchmarks that do not reach it."""
         return {label: far for label, far in (self._distances or {}).items() if far is not None}
 
     def line(self, max_time_s: float) -> str:
@@ -133,12 +135,12 @@ class Plan:
 
 
 def chosen(suites: ListedSuites, context: Context, *, needed: bool = True) -> list[Case]:
-    """Return the cases to measure; note what was asked for and is not there.
+    """Return the cases to measure; note requested names that do not exist.
 
     Args:
-        suites: What both sides have.
+        suites: The benchmarks of both sides.
         context: Both sides.
-        needed: Whether there must be any.
+        needed: Whether having no case is an error.
 
     Raises:
         UnknownNameError: No benchmark matches the patterns.

@@ -1,4 +1,4 @@
-"""Which benchmarks a run measures, and what was named that matches none."""
+"""Which benchmarks a run measures, and which given names match none."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Case, Suite
 
-_NAMED = 3  # benchmarks in an error
+_NAMED = 3  # benchmarks named in an error
 
 
 def chosen_cases(suite: Suite, options: Options) -> list[Case]:
-    """Return the cases to measure: those that match, and in quick mode the quick classes where there are any."""
+    """Return the cases to measure: those that match; in quick mode only the quick classes, if there are any."""
     cases = suite.cases(options.patterns)
     return asv_launch.quick_cases(cases) if options.quick and not options.patterns else cases
 
 
 def nothing(suites: Mapping[SideName, Suite], options: Options) -> SuiteError:
-    """Return the error that says in one line why there is nothing to measure."""
+    """Return the error, in one line, for a run without anything to measure."""
     suite = suites["head"]
     if suite.broken:
         module, why = next(iter(suite.broken.items()))
@@ -40,7 +40,7 @@ def nothing(suites: Mapping[SideName, Suite], options: Options) -> SuiteError:
 
 
 def unmatched(option: str, patterns: Sequence[str], names: Sequence[str]) -> str:
-    """Return the line for what matches none of some benchmarks, with close names, or else the first ones."""
+    """Return the line for patterns that match no benchmark, with similar names, or else the first few."""
     asked = " or ".join(shlex.quote(pattern) for pattern in patterns)
     lasts = {_last(name): name for name in reversed(names)}
     near = [lasts[last] for pattern in patterns for last in difflib.get_close_matches(_last(pattern), lasts, n=_NAMED)]
@@ -62,18 +62,18 @@ def of_module(name: str, module: str) -> bool:
 
 
 def idle_patterns(suites: Iterable[Suite | None], options: Options) -> list[str]:
-    """Return the patterns that match nothing in any of the suites, which are probably typos.
+    """Return the patterns that match nothing in any suite: probably typos.
 
-    A module that cannot be imported counts by its name, since its benchmarks are unknown.
+    A module that cannot be imported is matched by its name, since its benchmarks are unknown.
     """
     labels = [label for suite in suites if suite for label in (*(case.label for case in suite.cases()), *suite.broken)]
     return [p for p in options.patterns if not any(re.search(p, label) for label in labels)]
 
 
 def idle_acceptances(suites: Iterable[Suite | None], waivers: Iterable[Waiver]) -> list[str]:
-    """Return a line for each commit's waiver of no benchmark in any of the suites, with the closest name.
+    """Return a line, with the closest name, for each waiver in a commit that names no benchmark of any suite.
 
-    What a module that cannot be imported offers is unknown, and so is what exact metrics read off.
+    The benchmarks of a module that cannot be imported are unknown, and so are the labels of exact metrics.
     """
     known = [suite for suite in suites if suite]
     labels = {case.label: _last(case.benchmark.name) for suite in known for case in suite.cases()}

@@ -1,7 +1,7 @@
-"""What a repository says about its own gate: ``.rocattn/gate.toml``, with keys named as the options of ``gate run``.
+"""A repository's gate settings: ``.rocattn/gate.toml``, with keys named like the options of ``gate run``.
 
-Head's file says what is measured, as its benchmarks and its asv.conf.json do: whoever runs the gate on a change runs
-the change's code anyway. Each side is built as its own file says, since a flag of the compiler is a part of a change.
+Head's file decides what is measured, like its benchmarks and its asv.conf.json: running the gate on a change runs the
+change's code anyway. Each side is built according to its own file, since a compiler flag is part of a change.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _TOP = ("suite", "pytest", "requirements", "build", "command", "code-objects", "
 _COMMAND = ("run", "results")
 _OBJECTS = ("build", "files")
 _LIMITS = ("tolerance", "rounds", "max-time")
-_BUILT = ("commands", "code_objects", "kernels")  # what runs in, or is of, a checkout that builds have made ready
+_BUILT = ("commands", "code_objects", "kernels")  # these need a checkout in which the builds have run
 
 
 class GateSettingsError(RocattnError):
-    """Raised when the file cannot be read: one line with the file, and the line in it where that is known."""
+    """Raised when the file cannot be read; the message is one line with the file and, if known, the line number."""
 
 
 class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the file, as `rocattn_profiling.gate.options.Options` has it; empty where it says nothing."""
+    """The content of the file, as in `rocattn_profiling.gate.options.Options`; empty for keys that are not set."""
 
     suite: str = ""
     pytest: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def load(tree: Path) -> GateSettings:
     """Read the file of a checkout.
 
     Raises:
-        GateSettingsError: When it is malformed.
+        GateSettingsError: The file is malformed.
     """
     content, text = read_toml(tree, FILE, GateSettingsError)
     where = _Lines(text)
@@ -103,10 +103,10 @@ def load(tree: Path) -> GateSettings:
 
 
 def chosen(options: Options, own: GateSettings) -> Options:
-    """Return the options of a run: what the caller chose, else what a side's file says.
+    """Return the options of a run: the caller's, or else those of a side's file.
 
-    What to measure is one choice: what the caller names replaces all that the file names. Existing environments are not
-    built, and who wants nothing exact gets no machine code.
+    What to measure is a single choice: any source named by the caller replaces all of the file's. Existing environments
+    are not built, and without exact metrics there is no machine code.
     """
     keys = ["tolerance", "rounds", "max_time_s"]
     keys += [] if options.measures else ["suite", "pytest", "commands", "results"]
@@ -120,13 +120,13 @@ def chosen(options: Options, own: GateSettings) -> Options:
 
 
 class _Lines:
-    """Where keys stand in a file, for errors."""
+    """The line numbers of keys in a file, for errors."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines()
 
     def __call__(self, key: str) -> str:
-        """Return the file with the first line that sets a key, or begins its table."""
+        """Return the file with the number of the first line that sets a key or begins its table."""
         sets = re.compile(rf"""\s*(?:\[+\s*)?["']?{re.escape(key)}["']?\s*(?:=|\]|\.)""")
         line = next((number for number, line in enumerate(self._lines, 1) if sets.match(line)), 0)
         return f"{FILE}:{line}" if line else FILE

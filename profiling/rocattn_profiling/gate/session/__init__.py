@@ -1,1 +1,1 @@
-"""What one session of launches keeps: its store on disk, and the state of each case."""
+"""The data of one session of launches: its store on disk, and the state of each case."""

@@ -22,17 +22,17 @@ _GPU_MEDIANS = ("mclk_mhz", "power_w", "temperature_c")
 
 @dataclass(eq=False)
 class CaseState:
-    """What a session knows of a case.
+    """A session's data on one case.
 
     Attributes:
         case, policy: The case, and the rule that decides it.
-        module: The module whose import its launches share; "" where each imports it itself.
-        sampling: How its launches sample: as asked for, later as the first that ran chose.
+        module: The module whose import its launches share; "" if each launch imports it.
+        sampling: How its launches sample: as requested, then as chosen by the first launch that ran.
         first: The first launch of each side, or the failed one.
-        kept: Round -> the launch that counts, of each side.
+        kept: For each side, round -> the launch that counts.
         canaries: Build of Python -> canaries in the order of launches.
         decided: Whether a look has decided it.
-        settled: The decision that one round sufficed for.
+        settled: The decision, if one round sufficed.
     """
 
     case: Case
@@ -47,7 +47,7 @@ class CaseState:
 
     @property
     def stage(self) -> Literal["unreached", "failed", "open", "settled"]:
-        """Whether both sides were launched, both ran, and one round sufficed."""
+        """How far the case is: not launched on both sides, failed, open, or settled by one round."""
         if len(self.first) < len(SIDES):
             return "unreached"
         if any(outcome.status != "ok" for outcome in self.first.values()):
@@ -56,13 +56,13 @@ class CaseState:
 
     @property
     def importing(self) -> str:
-        """The module that it shares its import of, or else its own label."""
+        """The module whose import it shares, or else its own label."""
         return self.module or self.case.label
 
     def add(self, side: SideName, round_: int, outcome: Outcome) -> None:
-        """Take a finished launch, which counts unless an earlier one of the same round and side had a faster canary.
+        """Add a finished launch; it counts unless an earlier one of the same round and side had a faster canary.
 
-        A failure after others that ran is the change's if it is head's; one of base means that it is unreliable.
+        If earlier launches ran, a failure on head is blamed on the change; one on base means the case is unreliable.
         """
         if side not in self.first:
             self.first[side] = outcome
@@ -82,10 +82,10 @@ class CaseState:
             self.kept[side][round_] = outcome
 
     def pair(self, earlier: EarlierNoise) -> Pair:
-        """Return the launches that count, in the rounds of its policy, with what was known of its noise before."""
+        """Return the launches that count, in the rounds of its policy, with its earlier noise."""
         label, benchmark, most = self.case.label, self.case.benchmark, self.policy.looks[-1]
         kept = {side: {r: o for r, o in self.kept[side].items() if r < most} for side in SIDES}
-        # Canaries of two builds of Python are not comparable, and values other than times depend on no machine's speed.
+        # Canaries of two builds of Python are not comparable, and only times depend on the machine's speed.
         canary = benchmark.type == "time" and len({o.canary_of for side in SIDES for o in kept[side].values()}) <= 1
         unit, number = TIME_UNITS.get(benchmark.unit, benchmark.unit), self.sampling.number or 1
         launches = {side: [pair_launch(r, o, canary=canary) for r, o in kept[side].items()] for side in SIDES}
@@ -97,7 +97,7 @@ class CaseState:
 
 
 def pair_launch(round_: int, outcome: Outcome, *, canary: bool = True) -> PairLaunch:
-    """Return a launch as the rule takes it; ``canary`` is whether its canary says anything about it."""
+    """Return a launch in the rule's form; ``canary`` is whether its canary applies to it."""
     launch = outcome.launch
     assert launch is not None
     return PairLaunch(

@@ -1,4 +1,4 @@
-"""The launches of a session, kept on disk for a run that resumes it.
+"""The launches of a session, stored on disk so that a later run can resume it.
 
 Every finished launch is appended to ``launches-KEY.jsonl``, which becomes ``launches.jsonl`` once there is a verdict.
 """
@@ -35,17 +35,17 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LaunchStore:
-    """The launches of one session, in a file of its own until the session is finished; others' files stay.
+    """The launches of one session, in a separate file until it is finished; files of other sessions stay.
 
     Attributes:
         path: The file of the unfinished session.
-        resumed: The launches that it had.
+        resumed: The launches that were in it.
         traced: Label -> what traced calls showed.
 
     Args:
         path: ``launches.jsonl``, the name of the finished file.
         key: Identifies revisions and settings: only an unfinished session with the same key is resumed.
-        fresh: Discard what is there of this session.
+        fresh: Discard earlier launches of this session.
         began_with: Prior knowledge of the noise; a resumed session keeps its own.
     """
 
@@ -76,7 +76,7 @@ class LaunchStore:
         self.resumed = len(self._known)
 
     def count(self) -> int:
-        """Return how many launches the file holds."""
+        """Return the number of launches in the file."""
         return sum(line.kind == "launch" for line in entries(self.path, LaunchLine))
 
     def get(self, case: Case, side: SideName, round_: int, repeat: int = 0) -> Outcome | None:
@@ -84,7 +84,7 @@ class LaunchStore:
         return self._known.get((case.label, side, round_, repeat))
 
     def put(self, case: Case, side: SideName, round_: int, outcome: Outcome, repeat: int = 0) -> None:
-        """Store a finished launch, on disk first."""
+        """Store a finished launch: on disk, then in memory."""
         append_entry(
             self.path,
             LaunchLine(kind="launch", label=case.label, side=side, round=round_, repeat=repeat, outcome=outcome),
@@ -92,13 +92,13 @@ class LaunchStore:
         self._known[case.label, side, round_, repeat] = outcome
 
     def put_trace(self, case: Case, runs_change: bool | None) -> None:
-        """Store what traced calls show of a case; nothing on disk where the time limit may have cut them off."""
+        """Store what traced calls show for a case; not on disk if the time limit may have cut them off."""
         if runs_change is not None:
             append_entry(self.path, LaunchLine(kind="trace", label=case.label, runs_change=runs_change))
         self.traced[case.label] = runs_change
 
     def finish(self) -> None:
-        """Replace the last finished session's launches by these; the next run then measures anew."""
+        """Replace the launches of the last finished session with these; the next run then starts from scratch."""
         try:
             self.path.replace(self._final)
         except OSError as error:

@@ -1,1 +1,1 @@
-"""The verdict for its readers: terminal, Markdown, JUnit, SARIF, HTML."""
+"""The verdict in every output format: terminal, Markdown, JUnit, SARIF, HTML."""

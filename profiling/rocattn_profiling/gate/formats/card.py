@@ -1,4 +1,4 @@
-"""The verdict on a terminal: one card in the order verdict, evidence, cause, next command."""
+"""The verdict on a terminal: one card, in the order verdict, evidence, cause, next command."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rocattn_profiling.gate.model import Cause, Entry, GateResult
 
 _SENTENCE = 600
 _NAME = 160  # characters of a label, as in the comment; the JSON has it whole
-_MOST_ROWS = 5  # benchmarks of one cause that are listed
-_MOST_MEASURED = 2  # undecided ones of one reason that are shown with their numbers, not only by name
-_MOST_GROUPS = 10  # causes, or reasons of undecided ones
-_MOST_CAUSES = 3  # besides the first
-_MOST_LISTED = 5  # improvements and waived ones, notes and problems
+_MOST_ROWS = 5  # benchmarks listed per cause
+_MOST_MEASURED = 2  # undecided benchmarks per reason with numbers; the others are only named
+_MOST_GROUPS = 10  # causes, or reasons why benchmarks are undecided
+_MOST_CAUSES = 3  # in addition to the first
+_MOST_LISTED = 5  # improvements, waived regressions, notes, problems
 _EXPLAINED = ("broken", "skipped")
 _COUNTED = ("unreached", "new", "removed", "ungated")
 _STYLES = {
@@ -37,7 +37,7 @@ _STYLES = {
 
 
 def text(result: GateResult, width: int = 0) -> str:
-    """Return the card without colour, for a file or for so many columns."""
+    """Return the card without color, for a file or a terminal of ``width`` columns."""
     return str(_fill(Card(width), result))
 
 
@@ -74,8 +74,8 @@ def _fill(card: Card, result: GateResult) -> Card:
 
 
 def _add_worse(card: Card, group: CauseGroup, command: str, accept: str) -> None:
-    """Add the block of one cause: its benchmarks, the cause with the changed lines, and what to do if it has that."""
-    fits = len(group.entries) <= _MOST_ROWS + 1  # a line for one more may as well be its own
+    """Add the block of one cause: its benchmarks, the cause with the changed lines, and what to do next."""
+    fits = len(group.entries) <= _MOST_ROWS + 1  # "and 1 more" would take as many lines
     shown = group.entries if fits else group.entries[:_MOST_ROWS]
     common = common_part([render.title(entry) for entry in shown])
     name = common.removesuffix("::").removesuffix(".") or f"{len(group.entries)} results"
@@ -95,7 +95,7 @@ def _add_worse(card: Card, group: CauseGroup, command: str, accept: str) -> None
 
 
 def _add_rows(card: Card, entries: Sequence[Entry], common: int = 0) -> None:
-    """Add a line for each entry with its numbers below each other; two where one would be too long."""
+    """Add a line for each entry, with the numbers aligned; two lines if one would be too long."""
     labels = [terminal(render.title(entry)[common:], _NAME) for entry in entries]
     numbers = [_numbers(entry) for entry in entries]
     values = card.rows([(base, "->" if base else "", head) for base, head, *_ in numbers], right={0, 2}, gap=1)
@@ -103,7 +103,7 @@ def _add_rows(card: Card, entries: Sequence[Entry], common: int = 0) -> None:
     rules = [f"({terminal(entry.rule)})" if entry.rule else "" for entry in entries]
     lines = card.rows(list(zip(labels, values, ratios, strict=True)), first="  ")
     if max(line.cell_len for line in lines) <= card.room and not any(rules):
-        card.put([line for line in lines if line.plain.strip()])  # the name of one that was not measured stands above
+        card.put([line for line in lines if line.plain.strip()])  # empty: no numbers, name in the title
         return
     for label, *parts in zip(labels, values, ratios, rules, strict=True):
         card.put([card.text("  ", label)] if label else [])
@@ -135,7 +135,7 @@ def _add_causes(card: Card, causes: Sequence[Cause]) -> None:
 
 
 def _add_undecided(card: Card, result: GateResult) -> None:
-    """Add the undecided ones: a paragraph for each reason, with one remedy."""
+    """Add the undecided benchmarks: a paragraph per reason, with one remedy."""
     groups = by_reason(result.entries, "inconclusive")
     others = f"and {sum(len(group.entries) for group in groups[_MOST_GROUPS:])} undecided for other reasons"
     for group in card.some(groups, _MOST_GROUPS, others):
@@ -145,7 +145,7 @@ def _add_undecided(card: Card, result: GateResult) -> None:
 
 
 def _add_reason(card: Card, group: ReasonGroup, word: str, style: str) -> None:
-    """Add one group: how many, why, what helps, and who."""
+    """Add one group: how many, why, what helps, and which."""
     card.gap()
     likely = f", {render.SUSPECT}" if group.suspect else ""
     count = (f"{len(group.entries)} {word}", style)
@@ -157,7 +157,7 @@ def _add_reason(card: Card, group: ReasonGroup, word: str, style: str) -> None:
 
 
 def _add_others(card: Card, result: GateResult) -> None:
-    """Add what is neither worse nor undecided: improvements and accepted regressions by name, others as a count."""
+    """Add the entries that are neither worse nor undecided: improvements and waived ones by name, others as a count."""
     for status in ("waived", "improvement"):
         entries = [entry for entry in result.entries if entry.status == status]
         if entries:
@@ -181,7 +181,7 @@ def _add_others(card: Card, result: GateResult) -> None:
 
 
 def _add_names(card: Card, entries: Sequence[Entry], first: str) -> None:
-    """Add as many names as fit a line, and the number of the others; at least one."""
+    """Add as many names as fit on a line, at least one, and the number of the others."""
     names = [terminal(render.title(entry), _NAME) for entry in entries]
     lines = (listed(names, most) for most in range(len(names), 0, -1))
     fitting = next((line for line in lines if card.text(first, line).cell_len <= card.width), listed(names, 1))

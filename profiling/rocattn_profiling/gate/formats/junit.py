@@ -1,13 +1,13 @@
 """A verdict as JUnit XML: a test case for each benchmark and exact metric, and one for the verdict as a whole.
 
-A regression is a failure; a benchmark that ran on base and not on head is an error; one that is undecided, waived or
-not judged is skipped. A case's time is that of one call on head. The verdict has a case of its own, so a CI server that
-counts failures never takes an empty run for a good one.
+A regression is a failure; a benchmark that ran on base but not on head is an error; one that is undecided, waived or
+not judged is skipped. A case's time is that of one call on head. The verdict has its own case, so a CI server that
+counts failures never mistakes an empty run for a good one.
 """
 
 from __future__ import annotations
 
-from xml.etree import ElementTree as ET  # writes only: nothing foreign is parsed
+from xml.etree import ElementTree as ET  # writes only: no untrusted input is parsed
 
 from rocattn_profiling.base.markup import plain, terminal, xml
 from rocattn_profiling.gate.formats import render
@@ -20,7 +20,7 @@ _ELEMENTS = {
     "skipped": "skipped", "unreached": "skipped",
 }  # fmt: skip
 _OVERALL = {"regression": "failure", "problem": "failure", "not measured": "error", "inconclusive": "skipped"}
-_TRACEBACK, _LINES = 100_000, 1000  # characters and lines of it that are shown
+_TRACEBACK, _LINES = 100_000, 1000  # characters and lines shown
 _COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
@@ -40,7 +40,7 @@ def to_xml(result: GateResult) -> str:
 
 
 def _overall(result: GateResult) -> list[ET.Element]:
-    """Return the case of the verdict, and one for each waiver that does not hold."""
+    """Return the case of the verdict, and one for each waiver that is expired or unused."""
     verdict = _element("rocattn.gate", "verdict", _OVERALL.get(result.verdict, ""), result.sentence, "")
     return [verdict, *(_element("rocattn.gate", problem, "failure", problem, "") for problem in result.problems)]
 
@@ -65,14 +65,14 @@ def _kind(entry: Entry) -> str:
 def _traceback(text: str) -> list[str]:
     """Return the last lines of a traceback, where the error is."""
     lines = text[-_TRACEBACK:].splitlines()[-_LINES:]
-    # Indentation is kept: tracebacks are read by it.
+    # Keep indentation, which shows the structure of a traceback.
     return [line[: len(line) - len(line.lstrip(" "))][:40] + terminal(line, 1000) for line in lines]
 
 
 def _element(group: str, name: str, tag: str, message: str, text: str) -> ET.Element:
     # Some readers show a case without a time as "NaN".
     case = ET.Element("testcase", classname=_attribute(group), name=_attribute(name), time="0")
-    # Numbers are output of a case that passes, else in the element of its outcome.
+    # Numbers are output of a passing case; otherwise they are in the element of its outcome.
     outcome = ET.SubElement(case, tag, message=_attribute(message, 2000)) if tag else None
     if text:
         output = ET.SubElement(case, "system-out") if outcome is None else outcome

@@ -1,9 +1,9 @@
-"""A verdict as Markdown: the comment on a pull request, and the summary of a workflow's step.
+"""A verdict as Markdown: the comment on a pull request, and the summary of a workflow step.
 
-What is worse comes first: its numbers, each cause once with the changed lines, and the command that measures it again.
-Undecided benchmarks come second, a line for each reason; the numbers of all others are folded. Everything from the code
-under test is written as text (`rocattn_profiling.base.markup`). The whole stays below a limit in bytes, and what does
-not fit is counted.
+Regressions come first: their numbers, each cause once with the changed lines, and the command that measures them again.
+Undecided benchmarks come second, one line per reason; the numbers of all others are folded. Everything from the code
+under test is escaped (`rocattn_profiling.base.markup`). The output stays below a limit in bytes; items that do not fit
+are counted.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from rocattn_profiling.gate.rule.pairs import Decision
 _T = TypeVar("_T")
 
 MARKER = "<!-- rocattn-gate -->"
-COMMENT_BYTES = 63_000  # GitHub takes 65,536 characters, 64 kB in bytes, of which a workflow may want some
-SUMMARY_BYTES = 1_000_000  # of a step; GitHub drops the whole summary above 1 MiB
-# Rows of the folded table in this order; entries of other statuses are only counted.
+COMMENT_BYTES = 63_000  # GitHub's limit is 65,536 characters; a workflow may add some
+SUMMARY_BYTES = 1_000_000  # per step; GitHub drops the entire summary above 1 MiB
+# Statuses in the folded table, in this order; entries of other statuses are only counted.
 _ROWS: tuple[Status, ...] = ("inconclusive", "waived", "broken", "improvement", "unreached", "new", "removed")
 _HEADER = ["| benchmark | verdict | base | head | head / base | 95 % interval |", "|---|---|---:|---:|---:|---|"]
-_SHARE = 0.5  # of the room that is left, for each of the tables
-_NAMED = 3  # benchmarks that are named of one reason
+_SHARE = 0.5  # of the remaining bytes, for each table
+_NAMED = 3  # benchmarks named per reason
 _LIST_BYTES = 8000  # of a list of problems, packages or notes
 
 
 def comment(result: GateResult, *, run_url: str = "", remark: str = "", limit: int = COMMENT_BYTES) -> str:
-    """Return the comment on a pull request; its first line is a marker by which the next run can replace it.
+    """Return the comment on a pull request; its first line is a marker by which the next run finds and replaces it.
 
     Args:
         result: The verdict.
-        run_url: Address of the workflow's run, from the workflow itself.
-        remark: A sentence of our own below the verdict.
-        limit: Most bytes.
+        run_url: Address of the workflow run, from the workflow itself.
+        remark: An additional sentence below the verdict, from us.
+        limit: The maximum size in bytes.
     """
     return f"{MARKER}\n{summary(result, run_url=run_url, remark=remark, limit=limit - len(MARKER) - 1)}"
 
 
 def unreadable(run_url: str = "") -> str:
-    """Return the comment for a run that left no verdict."""
+    """Return the comment for a run without a readable verdict."""
     run = f" [Its log]({run_url}) says why." if run_url else ""
     text = "The run left no readable verdict: nothing was compared, so nothing is known to be fine."
     return f"{MARKER}\n### rocattn gate: not measured\n\n{text}{run}\n"
 
 
 def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: int = SUMMARY_BYTES) -> str:
-    """Return the verdict as Markdown without the marker of a comment; arguments as for `comment`."""
+    """Return the verdict as Markdown without the marker of a comment; for the arguments see `comment`."""
     head, foot = "\n".join(_head(result, run_url, remark)), "\n".join(_foot(result))
-    room = limit - len(head.encode()) - len(foot.encode()) - 1500  # the tables' headers, and what did not fit
+    room = limit - len(head.encode()) - len(foot.encode()) - 1500  # for the tables' headers and the "Cut to size" line
     parts, cut = [head], []
     worse = [entry for entry in result.entries if entry.worse]
     table, shown = _fitting(worse, int(room * _SHARE), _row)
@@ -105,7 +105,7 @@ def _size(lines: Sequence[str]) -> int:
 def _fitting(items: Sequence[_T], room: int, *forms: Callable[[_T], str]) -> tuple[list[str], int]:
     """Return the leading items that fit, each in the first of its forms that fits, and their number.
 
-    The first item that does not fit ends the list, and later ones are not formatted.
+    The first item that does not fit ends the list; later items are not formatted.
     """
     chosen: list[str] = []
     for item in items:
@@ -172,7 +172,7 @@ def _status(entry: Entry) -> str:
 
 
 def _block(group: CauseGroup, command: str, accept: str) -> str:
-    """Return one cause with its changed lines, and what measures its benchmarks again or accepts the worst of them."""
+    """Return one cause with its changed lines, and how to measure its benchmarks again or accept the worst of them."""
     causes = _listed([_cause(cause) for cause in group.causes], render.MOST_CAUSES)
     lines = {"repeat": command, "accept": accept}
     copied = [f"- {word}: {code(line, 300)}" for word, line in lines.items() if line]
@@ -184,7 +184,7 @@ def _brief_block(group: CauseGroup) -> str:
 
 
 def _brief(group: CauseGroup) -> Iterator[str]:
-    """Yield what a cause is of, and the reasons that are not numbers."""
+    """Yield the benchmarks of a cause, and their reasons apart from numbers."""
     others = len(group.entries) - 1
     known = "cause of" if group.causes else "no cause found for"
     more = f" and {others} more" if others else ""
@@ -197,7 +197,7 @@ def _brief(group: CauseGroup) -> Iterator[str]:
 
 
 def _reason(group: ReasonGroup) -> str:
-    """Return one line: how many are undecided or broken, why, what helps, and who."""
+    """Return one line: how many are undecided or broken, why, what helps, and which."""
     word = f"{render.word(group.entries[0].status)}{', likely slower' if group.suspect else ''}"
     names = listed([code(render.title(entry)) for entry in group.entries], _NAMED)
     return f"- **{len(group.entries)} {word}:** {markdown(group.reason.line, 400)} ({names})"
@@ -212,7 +212,7 @@ def _cause(cause: Cause) -> str:
 
 
 def _verbatim(text: str) -> str:
-    """Return text for an element whose white space counts; `markdown` cuts and escapes it."""
+    """Return text for an element that preserves whitespace; `markdown` cuts and escapes it."""
     return markdown(text, 200)
 
 

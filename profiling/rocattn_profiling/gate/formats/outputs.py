@@ -1,4 +1,4 @@
-"""All files that are written from one verdict: for readers, CI servers and code-scanning pages."""
+"""All files written from one verdict: for readers, CI servers and code-scanning pages."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FILES: dict[str, Callable[[GateResult], str]] = {
     "gate.sarif": sarif.to_sarif,
     page.FILE: page.html,
 }
-_SUMMARY_LIMIT = 1 << 20  # GitHub drops a step's whole summary when its file is larger
-_MOST_ANNOTATIONS = 10  # GitHub shows so many of a kind per step
+_SUMMARY_LIMIT = 1 << 20  # GitHub drops the entire summary of a step if the file is larger
+_MOST_ANNOTATIONS = 10  # GitHub's limit per step and kind
 
 
 def write_all(result: GateResult, out: Path, more: Mapping[str, str] | None = None) -> list[Path]:
@@ -32,17 +32,17 @@ def write_all(result: GateResult, out: Path, more: Mapping[str, str] | None = No
     Args:
         result: The verdict.
         out: The folder.
-        more: Further files (name -> content) to write with these.
+        more: Additional files to write (name -> content).
 
     Raises:
-        RocattnError: When the folder does not take them; then all are as they were.
+        RocattnError: The files cannot be written; then all are unchanged.
     """
     texts = {verdict.FILE: verdict.to_json(result)} | {name: make(result) for name, make in FILES.items()}
     return write_together({out / name: text for name, text in (texts | dict(more or {})).items()})
 
 
 def show(result: GateResult, out: Path, *, json: bool, strict: bool) -> int:
-    """Print a verdict that was written into ``out``, into a workflow's summary too, and return its exit status."""
+    """Print a verdict written to ``out``, add it to a workflow's step summary, and return its exit status."""
     if problem := step_summary(result):
         say(f"note: {problem}")
     if json:
@@ -54,10 +54,10 @@ def show(result: GateResult, out: Path, *, json: bool, strict: bool) -> int:
 
 
 def step_summary(result: GateResult, environ: Mapping[str, str] = os.environ) -> str:
-    """Append the verdict to the summary of a workflow's step, where there is one.
+    """Append the verdict to the summary of a workflow step, if there is one.
 
     Returns:
-        Why nothing was appended; empty when it was, or when this is no workflow.
+        Why nothing was appended; empty on success, and outside of a workflow.
     """
     name = environ.get("GITHUB_STEP_SUMMARY")
     if not name:
@@ -70,13 +70,13 @@ def step_summary(result: GateResult, environ: Mapping[str, str] = os.environ) ->
         with path.open("a", encoding="utf-8") as file:
             file.write("\n" + markdown.summary(result, limit=min(room, markdown.SUMMARY_BYTES)))
     except OSError as error:
-        # The verdict is complete without it: a runner's full disk must not turn it into an environment error.
+        # The verdict is complete without the summary: a runner's full disk must not become an environment error.
         return f"cannot write the step's summary {name}: {error.strerror}"
     return ""
 
 
 def workflow_commands(result: GateResult) -> str:
-    """Return workflow commands that annotate regressions at their likeliest causes, and a last line of text."""
+    """Return workflow commands that annotate regressions at their most likely causes, and a last line of text."""
     lines = [_cause_command(group) for group in by_cause(result.entries)[:_MOST_ANNOTATIONS]]
     lines += [_reason_command(group) for group in by_reason(result.entries, "inconclusive")[:_MOST_ANNOTATIONS]]
     lines += [_command("error", {}, problem) for problem in result.problems[:_MOST_ANNOTATIONS]]
@@ -84,7 +84,7 @@ def workflow_commands(result: GateResult) -> str:
 
 
 def _cause_command(group: CauseGroup) -> str:
-    """Return the annotation of one cause, at its line: the worst benchmark, how many others, and what changed."""
+    """Return the annotation at the line of one cause: the worst benchmark, how many others, and what changed."""
     worst, others = group.entries[0], len(group.entries) - 1
     place = next((cause.location for cause in group.causes if cause.location is not None), None)
     where = {"file": place.path, "line": str(place.line)} if place is not None else {}

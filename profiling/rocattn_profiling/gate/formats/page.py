@@ -1,4 +1,4 @@
-"""The gate's verdict as a page: verdict, evidence with a dot for every process launch, cause, next command."""
+"""The verdict as an HTML page: verdict, evidence with one dot per process launch, cause, next command."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TONES = {
     "removed": "warn", "problem": "bad", "not measured": "warn", "inconclusive": "warn", "waived": "warn",
     "broken": "warn", "unreached": "warn",
 }  # fmt: skip
-_LISTED = ("unreached", "new", "removed", "skipped")  # without numbers: their names and reasons
+_LISTED = ("unreached", "new", "removed", "skipped")  # shown by name and reason, without numbers
 MOST_OPEN = 8
-"""Benchmarks of one cause that are shown at once; the others are folded below them."""
+"""Benchmarks per cause that are shown unfolded; the others are folded below them."""
 
 
 class Piece(NamedTuple):
-    """A part of a sentence: words, or code that was between backticks."""
+    """A part of a sentence: plain words, or code from between backticks."""
 
     text: str
     is_code: bool
@@ -61,16 +61,16 @@ class GateRow:
 
 @dataclass(frozen=True, slots=True)
 class GatePart:
-    """Rows that belong together: those of one cause, those undecided for one reason, or those of one status.
+    """Rows that belong together: of one cause, undecided for one reason, or of one status.
 
     Attributes:
-        word: What they are ("slower", "undecided").
+        word: Their status in words ("slower", "undecided").
         tone: "good", "bad", "warn" or "".
-        rows: The worst first; their labels without ``title``.
-        title: What all their names begin with; "" for nothing.
-        why: Why they are what they are, and what would help; "" if the rows say it.
-        causes: With their text in pieces, the likeliest first.
-        command: That measures them again; "" for none. ``accept`` is the line that accepts the worst, likewise.
+        rows: Worst first; their labels without ``title``.
+        title: The common beginning of their names; "" if there is none.
+        why: The reason for their status, and what would help; "" if the rows show it.
+        causes: Causes and their text in pieces, most likely first.
+        command: The command that measures them again; ``accept``: the line that accepts the worst; "" for none.
         is_open: Whether it is shown unfolded.
     """
 
@@ -86,12 +86,12 @@ class GatePart:
 
     @property
     def shown(self) -> list[GateRow]:
-        """The rows that are shown at once."""
+        """The rows that are shown unfolded."""
         return self.rows if len(self.rows) <= MOST_OPEN + 1 else self.rows[:MOST_OPEN]
 
     @property
     def folded(self) -> list[GateRow]:
-        """The rows below those."""
+        """The rows that are folded."""
         return self.rows[len(self.shown) :]
 
 
@@ -101,12 +101,12 @@ class GateView:
 
     Attributes:
         result: The verdict.
-        tone: Its colour.
-        word: Its word.
-        counted: The number of each status, in words.
-        parts: What needs attention, worst first: causes, undecided, waived, improved, broken.
-        listed: What has no numbers.
-        quiet: What passed, and what is not judged: folded, with small charts.
+        tone: Its color.
+        word: Its name.
+        counted: The number of entries per status, in words.
+        parts: Parts that need attention, worst first: causes, undecided, waived, improved, broken.
+        listed: Parts without numbers.
+        quiet: Passes and entries that are not judged: folded, with small charts.
     """
 
     result: GateResult
@@ -119,7 +119,7 @@ class GateView:
 
 
 def html(result: GateResult) -> str:
-    """Return the verdict as a page of one file, which opens from disk."""
+    """Return the verdict as a self-contained page, which opens from disk."""
     title = f"{render.headline(result)}: {result.head.short} against {result.base.short}"
     return standalone("gate.html.j2", title, result.created_ms, gate=view(result))
 
@@ -184,7 +184,7 @@ def _of(result: GateResult, status: str, *, is_open: bool = False) -> Iterable[G
 
 
 def _passes(result: GateResult) -> Iterable[GatePart]:
-    """Yield what was shown to be fine, then what runs no changed code."""
+    """Yield the measured passes, then those that run no changed code."""
     passed = [(entry, entry.decision) for entry in result.entries if entry.status == "pass"]
     untouched = [entry for entry, decision in passed if decision is not None and decision.untouched]
     shown = [entry for entry, decision in passed if decision is None or not decision.untouched]
@@ -224,7 +224,7 @@ def _ratio(decision: Decision | None) -> str:
 
 
 def _column(entry: Entry) -> Column:
-    """Return what an entry's numbers are of: on a busy machine its wall times may be several times its CPU times."""
+    """Return the quantity of an entry's numbers: on a busy machine wall times may be several times CPU times."""
     decision = entry.decision
     if decision is None or not decision.rounds_used or not decision.has_ratio:
         return "samples"
@@ -234,7 +234,7 @@ def _column(entry: Entry) -> Column:
 
 
 def _locations(launches: Iterable[PairLaunch], column: Column) -> list[float]:
-    """Return each launch's location, which the decision uses too."""
+    """Return each launch's location, as used in the decision."""
     return [low_quantile(values) for launch in launches if (values := getattr(launch, column))]
 
 

@@ -1,4 +1,4 @@
-"""A verdict as text, and the phrases that all formats share."""
+"""A verdict as text, and the phrases shared by all formats."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SCALES = {
 UNTOUCHED = "runs no changed code"
 SUSPECT = "likely slower (nine in ten of those marked so are)"
 _NAME = 160  # characters of a label, as in the comment; the JSON has it whole
-_INDENT = 24  # of a changed line; more says nothing
+_INDENT = 24  # most indentation shown of a changed line
 MOST_CAUSES = 8
-"""Causes shown of one entry; the JSON has all."""
+"""Causes shown per entry; the JSON has all."""
 _WORDS = {
     "inconclusive": "undecided", "improvement": "improved", "failed": "fails on head", "missing": "missing on head",
     "unreached": "not reached in time", "broken": "broken on both sides", "void": "not compared",
@@ -26,7 +26,7 @@ _WORDS = {
 
 
 def word(status: str, metric: str = "") -> str:
-    """Return what a person calls the status of an entry of some metric."""
+    """Return the status of an entry in plain words; for some statuses they depend on the metric."""
     if status == "regression":
         return "slower" if metric == "time" else "larger" if metric in {"mem", "peakmem", "track"} else "worse"
     return _WORDS.get(status, status)
@@ -38,15 +38,15 @@ def headline(result: GateResult) -> str:
 
 
 def suite_ratio(result: GateResult) -> str:
-    """Return what the suite as a whole did: the machine and not the code, if the canary did the same."""
+    """Return the ratio of the whole suite; if the canary's is the same, it was the machine rather than the code."""
     if not any(_is_compared(entry) for entry in result.entries):
         return "all benchmarks together: unknown, as none was compared"
     return f"all benchmarks together: {ratio(result.suite_shift)}; canary: {ratio(result.canary_shift)}"
 
 
 def known_beforehand(entries: Sequence[Entry], source: NoiseSource) -> str:
-    """Return in one line how much was known of the noise before the run, and from where."""
-    name = Path(source.path).name  # where it is on the machine is nobody else's business
+    """Return in one line how much was known about the noise before the run, and from which source."""
+    name = Path(source.path).name  # do not publish the machine's paths
     if source.why_not:
         return f"noise of earlier sessions: {source.why_not.replace(source.path, name) if name else source.why_not}"
     measured = [entry for entry in entries if _is_compared(entry)]
@@ -69,7 +69,7 @@ def span(numbers: Sequence[int]) -> str:
 
 
 def counted(result: GateResult) -> str:
-    """Return how many entries there are of each status, worst first."""
+    """Return the number of entries per status, worst first."""
     return ", ".join(_counted(status, number) for status in ORDER if (number := result.counts.get(status, 0)))
 
 
@@ -104,37 +104,37 @@ def title(entry: Entry) -> str:
 
 
 def reasons(entry: Entry) -> list[str]:
-    """Return why an entry has its status: the decision's reason, and what waivers and thresholds made of it."""
+    """Return why an entry has its status: the decision's reason, and the effect of waivers and thresholds."""
     decision = [entry.decision.reason] if entry.decision is not None else []
     return [reason for reason in dict.fromkeys([*decision, entry.reason]) if reason]
 
 
 def why(entry: Entry) -> str:
-    """Return the reasons of an entry and its likeliest cause, where there is room for one line."""
+    """Return an entry's reasons and most likely cause, on one line."""
     first = [cause_line(cause) for cause in entry.causes[:1]] if entry.metric not in EXACT else []
     return "; ".join([*reasons(entry), *first])
 
 
 def cause_line(cause: Cause) -> str:
-    """Return a cause with the first line that it added, or else took away, where there is room for one line."""
+    """Return a cause with the first line that it added (or else removed), on one line."""
     changed = next((line for mark in "+-" for line in cause.diff if line[:1] == mark), "")
     return f"{cause.kind}: {cause.text}{f': `{changed[2:].strip()}`' if changed else ''}"
 
 
 def where(cause: Cause) -> str:
-    """Return a cause's location; empty where its text already names it."""
+    """Return a cause's location; empty if its text already names it."""
     if cause.location is None:
         return ""
     place = f"{cause.location.path}:{cause.location.line}"
-    if cause.kind == "machine code" and cause.location.line == 1:  # the kernel's file: the line is not known
+    if cause.kind == "machine code" and cause.location.line == 1:  # only the kernel's file is known, not the line
         place = cause.location.path
-    name = cause.location.path if cause.kind == "source" else place  # a changed file's text has its line, too
+    name = cause.location.path if cause.kind == "source" else place  # the text of a changed file also has the line
     return "" if name in cause.text else place
 
 
 def diff_line(line: str, escape: Callable[[str], str]) -> str:
-    """Return a line of a cause's diff, made harmless by a function that keeps no indentation, with it."""
-    if line[:1] not in {"+", "-", " "}:  # no diff's: a stranger's text
+    """Return a line of a cause's diff, escaped; its indentation, which ``escape`` would drop, is kept."""
+    if line[:1] not in {"+", "-", " "}:  # not a diff line, so not our text
         return escape(line)
     mark, rest = line[0], line[1:]
     indent = len(rest) - len(rest.lstrip(" "))
@@ -151,14 +151,14 @@ def change(entry: Entry) -> str:
         return values
     if decision.untouched:
         return f"{values}, {UNTOUCHED}"
-    if not decision.rounds_used:  # an exact metric: it has no interval
+    if not decision.rounds_used:  # an exact metric has no interval
         return f"{values}, {ratio(decision.ratio)}"
     shown = f"{ratio(decision.ratio)} {interval(entry)}" if decision.has_ratio else "ratio unknown"
     return f"{values}, {shown} after {decision.rounds_used} round{'' if decision.rounds_used == 1 else 's'}"
 
 
 def ratio(value: float) -> str:
-    """Return a ratio with three decimals; beyond 1000, with three digits."""
+    """Return a ratio with three decimals; above 1000, with three digits."""
     return f"x{_decimals(value)}"
 
 
@@ -167,7 +167,7 @@ def _decimals(value: float) -> str:
 
 
 def interval(entry: Entry) -> str:
-    """Return the 95 % interval of the ratio; empty for exact metrics, and without a decision or a ratio."""
+    """Return the 95 % confidence interval of the ratio; empty for exact metrics, and without a decision or a ratio."""
     decision = entry.decision
     if decision is None or not decision.rounds_used or not decision.has_ratio:
         return ""
@@ -180,11 +180,11 @@ def quantity(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
     for factor, name in _SCALES.get(unit, ()):
-        if value >= 0.9995 * factor:  # of the rounded number: 999.99 us is 1 ms
+        if value >= 0.9995 * factor:  # compares after rounding: 999.99 us is 1 ms
             return f"{_digits(value / factor, 3)} {name}"
     return f"{_digits(value, 4)} {unit}".rstrip()
 
 
 def _digits(value: float, significant: int) -> str:
-    """Return a number with so many digits, and no exponent where all digits before the point say it better."""
+    """Return a number with the given significant digits; without an exponent if its integer digits are shorter."""
     return f"{value:.0f}" if 10**significant - 0.5 <= value < 1e15 else f"{value:.{significant}g}"

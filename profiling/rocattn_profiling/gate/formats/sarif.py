@@ -1,7 +1,7 @@
-"""A verdict as SARIF 2.1.0: results with locations, as code-scanning pages and editors show them.
+"""A verdict as SARIF 2.1.0: results with locations, for code-scanning pages and editors.
 
-Written from the OASIS standard (2.1.0, errata 1). A result is of one cause and points at its source line, or of one
-reason why benchmarks are undecided; one without a known line points at the file of its benchmark.
+Follows the OASIS standard (2.1.0, errata 1). There is one result per cause, which points at its source line, and one
+per reason why benchmarks are undecided; without a known line, a result points at the file of its benchmark.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rocattn_profiling.gate.model import EXACT, Entry, GateResult, Location
 from rocattn_profiling.gate.waivers import FILE as WAIVERS
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_MOST_RESULTS = 5000  # GitHub ignores what comes after
+_MOST_RESULTS = 5000  # GitHub ignores further ones
 _MOST_CHARACTERS = 4000
-_NAMED = 10  # benchmarks besides the worst in one message
+_NAMED = 10  # benchmarks in one message, in addition to the worst
 
 
 class _Rule(NamedTuple):
@@ -73,7 +73,7 @@ def to_sarif(result: GateResult) -> str:
     results = [finding for alike in _groups(result) if (finding := _result(alike, result.suite)) is not None]
     results += [_problem(problem) for problem in result.problems]
     if any("suppressions" in finding for finding in results):
-        # Either all results of a run have them or none (3.27.23); an empty list means "not suppressed".
+        # Either all results of a run have suppressions or none (3.27.23); an empty list means "not suppressed".
         results = [finding | {"suppressions": finding.get("suppressions", [])} for finding in results]
     run: dict[str, Any] = {
         "tool": {
@@ -87,7 +87,7 @@ def to_sarif(result: GateResult) -> str:
         "columnKind": "utf16CodeUnits",
         "invocations": [
             {
-                # The analysis itself succeeded; the results have what it found.
+                # Whether the analysis itself succeeded; what it found is in the results.
                 "executionSuccessful": result.verdict != "not measured",
                 "exitCode": result.status,
                 "toolExecutionNotifications": _notifications(result, len(results)),
@@ -122,7 +122,7 @@ def _notifications(result: GateResult, count: int) -> list[dict[str, Any]]:
 
 
 def _groups(result: GateResult) -> Iterator[list[Entry]]:
-    """Yield the entries that make one result: those of one cause with a place, those undecided for one reason."""
+    """Yield the entries of each result: those with one located cause, and those undecided for one reason."""
     for group in by_cause(result.entries):
         if any(cause.location is not None for cause in group.causes):
             yield group.entries
@@ -133,7 +133,7 @@ def _groups(result: GateResult) -> Iterator[list[Entry]]:
 
 
 def _result(alike: Sequence[Entry], suite: str) -> dict[str, Any] | None:
-    """Return a result for entries that need attention, the worst first; None for one that is fine."""
+    """Return a result for entries that need attention, worst first; None if they need none."""
     entry = alike[0]
     if entry.lost:
         id_, level = "not-measured", "error"
@@ -154,7 +154,7 @@ def _result(alike: Sequence[Entry], suite: str) -> dict[str, Any] | None:
         "level": level,
         "message": _message(_words(alike)),
         "locations": [_location(places[0])],
-        # Equal from run to run, so that a page shows one alert, not one per run.
+        # The same in every run, so that a page shows one alert, not one per run.
         "partialFingerprints": _fingerprints(alike),
         "properties": _numbers(entry),
     }
@@ -180,7 +180,7 @@ def _problem(problem: str) -> dict[str, Any]:
 
 
 def _fingerprints(alike: Sequence[Entry]) -> dict[str, str]:
-    """Return what stays from run to run: a benchmark's name, or what changed and the names of what it slowed down."""
+    """Return what is the same in every run: a benchmark's name, or a change and the names of what it slowed down."""
     if len(alike) == 1:
         return {"rocattnBenchmark/v1": _fingerprint(alike[0].label, alike[0].metric, alike[0].arch)}
     changed = [line for cause in alike[0].causes for line in cause.diff]
@@ -194,12 +194,12 @@ def _words(alike: Sequence[Entry]) -> str:
     parts += [reason.rstrip(".") for reason in render.reasons(entry)]
     parts += dict.fromkeys(render.cause_line(cause).rstrip(".") for member in alike for cause in member.causes)
     others = [f"{render.title(member)} {render.change(member)}".rstrip() for member in alike[1:]]
-    parts += [f"The same holds for {listed(others, _NAMED)}"] if others else []
+    parts += [f"The same applies to {listed(others, _NAMED)}"] if others else []
     return ". ".join(parts) + "."
 
 
 def _numbers(entry: Entry) -> dict[str, Any]:
-    """Return the numbers that a program may sort by."""
+    """Return the numbers, for programs that sort by them."""
     known: dict[str, Any] = {"status": entry.status, "metric": entry.metric, "unit": entry.unit}
     known |= {"base": entry.base, "head": entry.head} if entry.base is not None and entry.head is not None else {}
     if entry.decision is not None and entry.decision.has_ratio:
@@ -209,7 +209,7 @@ def _numbers(entry: Entry) -> dict[str, Any]:
 
 
 def _message(text: str) -> dict[str, str]:
-    """Return a message, with braces escaped against placeholders (3.11.5) and brackets against links (3.11.6)."""
+    """Return a message, with braces (placeholders, 3.11.5) and brackets (links, 3.11.6) escaped."""
     shown = plain(text, _MOST_CHARACTERS).replace("{", "{{").replace("}", "}}").replace("](", "] (")
     return {"text": shown or "(no message)"}
 
@@ -224,22 +224,22 @@ def _is_inside(path: str) -> bool:
 
 
 def _file_of(entry: Entry, suite: str) -> Location:
-    """Return the file of a benchmark by asv's or pytest's naming (a module, a node id), else the suite's folder.
+    """Return the file of a benchmark, derived from its asv module or pytest node id, or else the suite's folder.
 
-    Code-scanning pages refuse a result without a location.
+    Code-scanning pages reject a result without a location.
     """
     folder = [part for part in suite.split("/") if part not in {"", "."}]
     if suite.startswith("/") or ".." in folder:
-        folder = folder[-1:]  # existing environments: the suite is somewhere else
+        folder = folder[-1:]  # existing environments: the suite may be outside of the repository
     parts = entry.name.partition("(")[0].split(".")
     if "::" in entry.name:
         return Location(path=entry.name.partition("::")[0])
     if " " in entry.name and (file := re.search(r"(?<!\S)\w[\w./-]*\.\w+(?!\S)", entry.name)):
-        return Location(path=file[0])  # a command's
+        return Location(path=file[0])  # a file in a command
     if entry.metric in EXACT or not all(part.isidentifier() for part in parts):
         return Location(path="/".join(folder) or "benchmarks")
     classes = len(parts) > 2 and parts[-2][:1].isupper()
-    # A whole module that cannot be imported is an entry, too: its name is the module's.
+    # A module that cannot be imported is an entry too, under the module's name.
     modules = parts if len(parts) == 1 else parts[: -2 if classes else -1]
     return Location(path=f"{'/'.join([*folder, *modules])}.py")
 

@@ -1,8 +1,8 @@
-"""A verdict from a job that ran foreign code: only its numbers and names are used, and the conclusion is our own.
+"""A verdict from a job that ran untrusted code: only its numbers and names are used; the conclusion is recomputed.
 
-A pull request's job can write anything into its verdict, and the job that comments has a token. The types of the record
-bound the numbers (`rocattn_profiling.gate.rule.pairs.Number`); the sentences are dropped here; and `markdown` writes
-the rest as text and cuts it to size.
+A pull request's job can write anything into its verdict, and the job that comments has a token. The record's types
+bound the numbers (`rocattn_profiling.gate.rule.pairs.Number`), this module drops the sentences, and `markdown` escapes
+the rest and cuts it to size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rocattn_profiling.gate.rule.policy import Policy
 MOST_BYTES = 64 << 20  # 500 benchmarks with every sample of 40 launches take about 25 MB
 MOST_ENTRIES = 5000
 _PATH = re.compile(r"(?!\.\.)[\w.+-]{1,200}(/(?!\.\.)[\w.+-]{1,200})*", re.ASCII)
-# A test's node id, or the folder of a suite; nothing that a shell or the gate's own options read otherwise.
+# A test's node id, or the folder of a suite; nothing that a shell or the gate's options would interpret.
 _SOURCE = re.compile(r"(?![-/.])[\w./+-]{1,200}(::\w{1,100}){0,3}", re.ASCII)
 _MOST_SOURCES = 20
 _VALUED = frozenset({"--suite", "--pytest", "--command", "--build", "--results", "--requirements", "--python"})
@@ -35,21 +35,21 @@ _PROBLEM = "a waiver has expired or is not needed"
 
 
 class UntrustedError(RocattnError):
-    """Raised when a file is no verdict that can be shown; one line that quotes nothing of it."""
+    """Raised when a file is not a verdict that can be shown; the message is one line that quotes nothing from it."""
 
 
 def read(path: Path, *, explain: bool = False) -> GateResult:
-    """Read a verdict that foreign code may have written.
+    """Read a verdict that untrusted code may have written.
 
     Args:
         path: A regular file; links are not followed.
-        explain: Also keep its sentences: text that the pull request chose.
+        explain: Also keep its sentences, which the pull request controls.
 
     Raises:
-        UntrustedError: When it is missing, too large, or not a verdict.
+        UntrustedError: The file is missing, too large, or not a verdict.
     """
     try:
-        # An unpacked artifact may hold links to anything, or a pipe that never ends.
+        # An unpacked artifact may contain links to anything, or a pipe that never ends.
         with open_regular(path, follow_links=False) as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
@@ -65,7 +65,7 @@ def read(path: Path, *, explain: bool = False) -> GateResult:
 
 
 def _concluded(result: GateResult) -> GateResult:
-    """Return a verdict concluded anew from its entries."""
+    """Return the verdict with its conclusion recomputed from the entries."""
     entries = sorted((_checked(entry) for entry in result.entries), key=worst_first)
     invalid = _INVALID if result.invalid else ""
     tolerance, limit_s = result.policy.tolerance, result.budget.limit_s
@@ -82,8 +82,8 @@ def _concluded(result: GateResult) -> GateResult:
 def _again(result: GateResult) -> tuple[str, str]:
     """Return the command that compares the same sides again, and a note on what it leaves out.
 
-    The pull request chose what was measured. Folders and tests are names like any other; a command that a reader would
-    start, a package to install and an interpreter are not repeated.
+    The pull request chose what was measured. Folders and tests are repeated, like other names. Commands, packages and
+    interpreters are not, since a reader would run them.
     """
     sides = [side.revision for side in (result.base, result.head)]
     shas = [revision.sha[:12] for revision in sides if revision is not None and not revision.dirty]
@@ -92,7 +92,7 @@ def _again(result: GateResult) -> tuple[str, str]:
     words = ["rocattn", "gate", "run", "--base", shas[0], "--head", shas[1]]
     try:
         given = shlex.split(result.again[: _MOST_SOURCES * 300])
-    except ValueError:  # of quotes
+    except ValueError:  # unbalanced quotes
         given = []
     left_out: dict[str, None] = {}
     for option, value in itertools.pairwise(given):
@@ -112,13 +112,13 @@ def _again(result: GateResult) -> tuple[str, str]:
         "--results",
         "--suite",
         "--pytest",
-    }:  # without it something else would be measured
-        return "", f"no command repeats this run: what the pull request gave to {names} is not shown"
-    return shlex.join(words), f"the command to repeat it lacks what the pull request gave to {names}"
+    }:  # without these something else would be measured
+        return "", f"no command repeats this run: the pull request's values for {names} are not shown"
+    return shlex.join(words), f"the command to repeat it lacks the pull request's values for {names}"
 
 
 def _checked(entry: Entry) -> Entry:
-    """Return an entry without places that are no paths, and without causes of which nothing is left."""
+    """Return an entry without locations that are not paths, and without causes that are then empty."""
     causes = [
         cause if cause.location is None or (_PATH.fullmatch(cause.location.path) and cause.location.line > 0)
         else msgspec.structs.replace(cause, location=None)
@@ -132,7 +132,7 @@ def _checked(entry: Entry) -> Entry:
 
 
 def _without_sentences(result: GateResult) -> GateResult:
-    """Return a verdict with its numbers and names: a field that is not copied here keeps none of its words."""
+    """Return a verdict with only its numbers and names: text in a field that is not copied here is dropped."""
     noise = result.noise
     return msgspec.structs.replace(
         result,

@@ -1,1 +1,1 @@
-"""The decision: statistics of launches, and nothing about how they were measured."""
+"""The decision: statistics of launches, independent of how they were measured."""

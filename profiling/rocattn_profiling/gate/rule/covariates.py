@@ -1,16 +1,16 @@
 """Covariate adjustment: candidate models that remove none, some or all of the machine's slowdown and of round effects.
 
-A wandering clock and a neighbour on the same core slow everything on a machine, some benchmarks more than others;
-measured by the canary, that is most of what launches of identical code differ by in CPU time (docs/gate-measured.md).
-Which fraction of it a benchmark shares is unknown: each candidate fraction has a prior probability, and
-`rocattn_profiling.gate.rule.noise.compare` averages over them by how well they explain the launches. A covariate with
-an unknown slope, integrated out: Gelman et al., Bayesian Data Analysis, chapter 14.
+A drifting clock, or another process on the same core, slows down everything on a machine, some benchmarks more than
+others. Measured by the canary, this accounts for most of the CPU-time differences between launches of identical code
+(docs/gate-measured.md). The fraction of it that a benchmark shares is unknown: each candidate fraction has a prior
+probability, and `rocattn_profiling.gate.rule.noise.compare` averages over them by how well they explain the launches.
+In other words, a covariate with an unknown slope is integrated out: Gelman et al., Bayesian Data Analysis, chapter 14.
 
-The two launches of a round share a layout and run side by side, so an effect in common says nothing about the change.
-Let m be the mean of a round's two launches and d half their difference. Launches correlated by rho = 0.6 have
+The two launches of a round share a layout and run back to back, so a shared effect says nothing about the change. Let m
+be the mean of a round's two launches and d half their difference. Launches with a correlation of rho = 0.6 have
 Var(m) = 4 Var(d). Halving m around the mean of all rounds (`ROUND_SHRINKAGE`) makes them independent, Var(m) = Var(d),
-leaves a launch 1 / 2.5 of its variance, and shrinks the volume by a factor of 2 a round. Whether there is such an
-effect is unknown as well, and averaged over in the same way.
+leaves each launch 1 / 2.5 of its variance, and shrinks the volume by a factor of 2 per round. Whether there is such an
+effect is also unknown, and is averaged over in the same way.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _SLOPES = np.array(list(CANARY_SLOPES))[:, None]  # [candidate, launch]
 _NO_SLOPE = np.zeros((1, 1))
-_RESIDUAL_SD = 1 / math.sqrt(0.5 + 0.5 / (1 - ROUND_SHRINKAGE) ** 2)  # of a launch without its round effect, relative
+_RESIDUAL_SD = 1 / math.sqrt(0.5 + 0.5 / (1 - ROUND_SHRINKAGE) ** 2)  # relative, of a launch without its round effect
 
 
 class Fit(NamedTuple):
@@ -51,9 +51,9 @@ class Fit(NamedTuple):
 
     Attributes:
         candidates: The adjustments.
-        posterior: Of the change, averaged over them.
-        best: Index of the likeliest candidate.
-        level: The value that base is quoted as, in the pair's unit and without round effects.
+        posterior: Posterior of the change, averaged over the candidates.
+        best: Index of the most likely candidate.
+        level: Base's quoted value, in the pair's unit; round effects are not subtracted.
     """
 
     candidates: Candidates
@@ -63,19 +63,19 @@ class Fit(NamedTuple):
 
     @property
     def base(self) -> Array:
-        """Base's locations in logs, under the likeliest adjustment."""
+        """Base's locations in logs, under the most likely adjustment."""
         adjusted: Array = self.candidates.base[self.best]
         return adjusted
 
     @property
     def head(self) -> Array:
-        """Head's locations in logs, under the likeliest adjustment."""
+        """Head's locations in logs, under the most likely adjustment."""
         adjusted: Array = self.candidates.head[self.best]
         return adjusted
 
     @property
     def prior(self) -> Array:
-        """Log prior of the noise under the likeliest adjustment."""
+        """Log prior of the noise under the most likely adjustment."""
         prior: Array = self.candidates.prior[self.best]
         return prior
 
@@ -88,7 +88,7 @@ class Fit(NamedTuple):
 
 
 def fit(pair: Pair, selection: Selection, prior_noise: float) -> Fit:
-    """Adjust and compare the selected launches of a pair; ``prior_noise`` as in `Policy`."""
+    """Adjust and compare the selected launches of a pair; for ``prior_noise`` see `Policy`."""
     candidates = candidates_of(pair, selection.kept, selection.column, prior_noise)
     posterior = noise.compare(candidates)
     best = int(posterior.chances.argmax())
@@ -96,16 +96,16 @@ def fit(pair: Pair, selection: Selection, prior_noise: float) -> Fit:
 
 
 def candidates_of(pair: Pair, kept: Sequence[Sequence[PairLaunch]], column: Column, prior_noise: float) -> Candidates:
-    """Return the candidate adjustments of a pair: every slope and, after them, the same without round effects.
+    """Return the candidate adjustments of a pair: all slopes, then the same slopes with round effects removed.
 
-    Only CPU time is adjusted for the machine's speed: the canary is CPU time, too, and says nothing about waits,
-    devices and values.
+    Only CPU time is adjusted for the machine's speed: the canary is CPU time too, and does not apply to waits, devices
+    and values.
 
     Args:
-        pair: For its history and its clock's resolution.
+        pair: The pair, for its history and its clock's resolution.
         kept: The launches of base and of head that count.
-        column: What they are compared by.
-        prior_noise: As in `Policy`.
+        column: The quantity to compare.
+        prior_noise: See `Policy`.
     """
     base, head = (locations(side, column)[None] for side in kept)
     slopes, chances = _NO_SLOPE, np.ones(1)
@@ -123,7 +123,7 @@ def candidates_of(pair: Pair, kept: Sequence[Sequence[PairLaunch]], column: Colu
     for side, indices in zip(without, rounds, strict=True):
         side[:, indices] -= ROUND_SHRINKAGE * effects
     volume = np.repeat([0.0, (len(rounds[0]) - 1) * math.log1p(-ROUND_SHRINKAGE)], len(chances))
-    # The rounds of earlier sessions are not known: their launches scatter less by the expected factor.
+    # The rounds of earlier sessions are unknown: reduce the scatter of their launches by the expected factor.
     sessions = [
         np.concatenate([x, x.mean(axis=1, keepdims=True) * (1 - _RESIDUAL_SD) + x * _RESIDUAL_SD]) for x in sessions
     ]
@@ -134,11 +134,11 @@ def candidates_of(pair: Pair, kept: Sequence[Sequence[PairLaunch]], column: Colu
 
 
 def _round_effects(base: Array, head: Array) -> Array | None:
-    """Return the mean of each round around that of all; None where rounds differ no more than their two launches do.
+    """Return each round's mean minus the overall mean; None if rounds differ no more than the launches within them.
 
     Args:
         base: Locations of launches, in logs, shape [candidate, round].
-        head: Those of the same rounds.
+        head: The same for head, with the same rounds.
     """
     if base.shape[1] < MIN_LAUNCHES:
         return None
@@ -157,12 +157,12 @@ def _rounds(kept: Sequence[Sequence[PairLaunch]]) -> tuple[list[int], list[int]]
 
 
 def slope_index(candidates: Candidates, best: int) -> int:
-    """Return the index of the candidate that has the same slope and keeps round effects."""
+    """Return the index of the candidate with the same slope that keeps round effects."""
     return best % len(CANARY_SLOPES) if len(candidates.chances) >= len(CANARY_SLOPES) else 0
 
 
 def removed(fitted: Fit, margin: float) -> Reason[Literal["machine_speed"]] | None:
-    """Say what the likeliest slope removed from the change between the sides; None when it is within the margin."""
+    """Return how much the most likely slope removed from the change between the sides; None if within the margin."""
     candidates = fitted.candidates
     slope = slope_index(candidates, fitted.best)
     if not slope:
@@ -180,9 +180,9 @@ def history(pair: Pair, column: Column, slopes: Array = _NO_SLOPE) -> list[Array
     """Return the locations in logs of the launches of earlier sessions, shape [candidate, launch].
 
     Args:
-        pair: With the history of its sides.
-        column: What launches are compared by.
-        slopes: Fractions of the canary's slowdown that are removed where it is known, shape [candidate, 1].
+        pair: The pair, with the history of its sides.
+        column: The quantity to compare.
+        slopes: Fractions of the canary's slowdown to remove if it is known, shape [candidate, 1].
     """
     sessions = []
     for session in (*pair.a.history, *pair.b.history):

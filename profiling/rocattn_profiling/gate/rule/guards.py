@@ -2,7 +2,7 @@
 
 Alternative explanations (slow periods of one side that last for several launches; a bimodal benchmark) are
 probabilities, weighted by how well they explain the launches, that `rocattn_profiling.gate.rule.interim` adds to the
-p-value. The other guards raise a p-value or veto a change. None of them can make a regression.
+p-value. The other guards raise a p-value or veto a change. No guard can create a regression.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _MODE_SHARES = (np.arange(12) + 0.5) / 12  # a uniform prior of the share of lau
 
 
 def slow_states(a: Array, b: Array) -> tuple[float, float]:
-    """Return the probability that a side has slow states of its own, and the fraction of its launches that then counts.
+    """Return the probability that one side has slow states, and the fraction of its launches that then counts.
 
-    Independent launches are told from launches with a lag-one correlation of 0.7 by the smaller of two coefficients:
-    that of both sides, and that of head minus base round by round, which an effect common to a round does not touch.
-    Their means and standard deviations in short series were simulated. Five launches hardly distinguish the two, so
-    the prior stands. Correlated launches count for 1 / (1 + 2 sum_k (1 - k/n) 0.7^k) of independent ones.
+    The smaller of two coefficients distinguishes independent launches from launches with a lag-one correlation of 0.7:
+    that of both sides, and that of head minus base per round, which effects shared by a round do not change. Their
+    means and standard deviations in short series were simulated. Five launches hardly distinguish the two, so the prior
+    remains. Correlated launches count as 1 / (1 + 2 sum_k (1 - k/n) 0.7^k) of independent ones.
 
     Args:
         a: Base's locations in the order of their rounds, in logs.
@@ -72,7 +72,7 @@ def slow_states(a: Array, b: Array) -> tuple[float, float]:
 
 
 def _autocovariances(rows: Array) -> Array:
-    """Return sums of products of neighbours and of squares around each winsorised row's mean, shape [row, 2]."""
+    """Return sums of lag-one products and of squares around each winsorized row's mean, shape [row, 2]."""
     deviations = rows - _medians(rows)
     reach = WINSORISED * _medians(np.abs(deviations))
     deviations = np.minimum(np.maximum(deviations, -reach), reach)
@@ -81,7 +81,7 @@ def _autocovariances(rows: Array) -> Array:
 
 
 def _correlation(sums: Array, count: int) -> float:
-    """Return the lag-one coefficient from its sums; its expectation of independent values where nothing varies."""
+    """Return the lag-one coefficient from its sums; if nothing varies, its expected value for independent launches."""
     products, squares = sums.tolist()
     return products / squares if squares > 0 else -1.0 / count
 
@@ -94,29 +94,29 @@ def _medians(rows: Array) -> Array:
 
 
 def bimodal(a: Array, b: Array, posterior: ChangePosterior, prior: Array) -> float:
-    """Return the probability that a bimodal benchmark, unchanged, explains this; arguments as `bayes_factor`."""
+    """Return the probability that an unchanged bimodal benchmark explains this; for arguments see `bayes_factor`."""
     return BIMODAL / (BIMODAL + (1 - BIMODAL) * bayes_factor(a, b, posterior, prior))
 
 
 def bayes_factor(a: Array, b: Array, posterior: ChangePosterior, prior: Array) -> float:
     """Return the Bayes factor of a change against one bimodal benchmark whose modes both sides visit.
 
-    Code that runs at two speeds by chance (layout, placement, a neighbour on the same core) can show one speed in most
-    launches of base and the other in most of head. Both explanations have the same two levels and the same noise; the
-    bimodal one adds a mixing share, uniform.
+    Code that runs at two speeds by chance (layout, placement, another process on the same core) can show one speed in
+    most launches of base and the other in most of head. Both explanations have the same two levels and the same noise;
+    the bimodal one adds a mixing share with a uniform prior.
 
     Args:
         a: Base's locations, in logs.
         b: Head's locations, in logs.
-        posterior: Of the change.
-        prior: Of the noise under the adjustment of these locations, as in `noise.Candidates`.
+        posterior: Posterior of the change.
+        prior: Prior of the noise under the adjustment of these locations; see `noise.Candidates`.
     """
     base = float(noise.low_launches(a[None]).mean())
     head = base + posterior.shift
     own, other = (noise.log_density(np.concatenate([a - x, b - y])) for x, y in ((base, head), (head, base)))
     peak = np.maximum(own, other)
     own_density, other_density = np.exp(own - peak), np.exp(other - peak)
-    share = _MODE_SHARES[:, None]  # of the level of head
+    share = _MODE_SHARES[:, None]  # of the mode at head's level
     in_own = np.where((np.arange(len(own)) < len(a))[:, None, None], 1 - share, share)  # [launch, share, 1]
     mixed = other_density[:, None] + in_own * (own_density - other_density)[:, None]
     weights = prior.ravel()
@@ -129,7 +129,7 @@ def bayes_factor(a: Array, b: Array, posterior: ChangePosterior, prior: Array) -
 
 
 def canary_change(pair: Pair) -> ChangePosterior | None:
-    """Return head minus base of the canary, in logs; None when it was not measured."""
+    """Return the canary's head minus base, in logs; None if it was not measured."""
     if not has_canary(pair) or not pair.rounds:
         return None
     a, b = (canary_times(side.launches) for side in (pair.a, pair.b))
@@ -137,7 +137,7 @@ def canary_change(pair: Pair) -> ChangePosterior | None:
 
 
 def canary_moved_along(pair: Pair, shift: float) -> bool:
-    """Whether the canary changed, too, by at least half as much in the same direction."""
+    """Whether the canary also changed in the same direction, by at least half as much."""
     canary = canary_change(pair)
     if canary is None or (canary.p_below(0.0) if shift > 0 else canary.p_above(0.0)) >= CONTRADICTED:
         return False
@@ -145,7 +145,7 @@ def canary_moved_along(pair: Pair, shift: float) -> bool:
 
 
 def wall_contradicts(undisturbed: Sequence[Sequence[PairLaunch]], shift: float, margin: float) -> bool:
-    """Whether wall time of launches that kept their core makes a change in CPU time improbable."""
+    """Whether the wall time of launches that kept their core makes a change in CPU time improbable."""
     a, b = (locations(side, "samples") for side in undisturbed)
     wall = noise.compare_plain(a, b, noise.prior_after(PRIOR_NOISE, []))
     return (wall.p_above(margin) if shift > 0 else wall.p_below(-margin)) < CONTRADICTED
@@ -154,8 +154,8 @@ def wall_contradicts(undisturbed: Sequence[Sequence[PairLaunch]], shift: float, 
 def rounds_contradict(a: Array, b: Array, shift: float) -> bool:
     """Whether too many rounds contradict a change: Wilcoxon's signed-rank test of head minus base, exact, one-sided.
 
-    The launches of a round ran side by side, so a long spell of the machine that fits a change by chance does not fit
-    it round by round. The test assumes nothing about the noise; with fewer rounds than `PAIRED_ROUNDS` it is skipped.
+    The launches of a round ran back to back, so a long slow spell that looks like a change overall does not look like
+    one round by round. The test assumes nothing about the noise. It is skipped for fewer rounds than `PAIRED_ROUNDS`.
 
     Args:
         a: Base's locations in the order of their rounds, in logs.
@@ -168,7 +168,7 @@ def rounds_contradict(a: Array, b: Array, shift: float) -> bool:
     differences = (b[:count] - a[:count]) * math.copysign(1.0, shift)
     ranks = np.abs(differences).argsort().argsort() + 1
     against = int(ranks[differences <= 0].sum())
-    sign_patterns = np.zeros(count * (count + 1) // 2 + 1)  # by their rank sum
+    sign_patterns = np.zeros(count * (count + 1) // 2 + 1)  # number of patterns by rank sum
     sign_patterns[0] = 1.0
     for rank in range(1, count + 1):
         sign_patterns[rank:] += sign_patterns[:-rank].copy()
@@ -176,10 +176,10 @@ def rounds_contradict(a: Array, b: Array, shift: float) -> bool:
 
 
 def drift(sides: Sequence[Sequence[PairLaunch]], logs: Sequence[Array]) -> float:
-    """Return how far the machine may have drifted from one side to the other, in logs; 0 when they ran interleaved.
+    """Return how far the machine may have drifted from one side to the other, in logs; 0 if they ran interleaved.
 
-    Where all launches of one side ran before the other's, a drift looks like a change. The trend within the sides,
-    plus `DRIFT_ERRORS` of its standard errors, is extrapolated from the middle of one to the middle of the other.
+    If all launches of one side ran before the other's, drift looks like a change. The trend within the sides, plus
+    `DRIFT_ERRORS` of its standard errors, is extrapolated from the middle of one to the middle of the other.
 
     Args:
         sides: Launches of base and of head.
@@ -188,7 +188,7 @@ def drift(sides: Sequence[Sequence[PairLaunch]], logs: Sequence[Array]) -> float
     if min(len(side) for side in sides) < MIN_LAUNCHES or interleaved(sides):
         return 0.0
     starts = [np.array([launch.start_us for launch in side]) for side in sides]
-    # Scaled by the largest: the squares of 1e300 or 1e-300, which a foreign clock may read, overflow or vanish.
+    # Scaled by the largest: squares of 1e300 or 1e-300, possible in other programs' files, overflow or underflow.
     largest = max(float(np.abs(side).max()) for side in starts) or 1.0
     starts = [side / largest for side in starts]
     if not all(np.ptp(side) > 0 for side in starts):
@@ -204,9 +204,9 @@ def drift(sides: Sequence[Sequence[PairLaunch]], logs: Sequence[Array]) -> float
 
 
 def spell_factor(pair: Pair, launch_noise: float) -> float:
-    """Return the factor on every p-value for slow spells that a launch may have met outside of its canary.
+    """Return the factor on every p-value for slow spells of the machine that the canary may have missed.
 
-    Where many launches met one and the launches still scatter, others met one that the canary missed.
+    If the canary saw spells in many launches, and the adjusted launches still scatter, it missed spells in others.
     """
     lowest, highest = SPELL_NOISE
     unexplained = min(max((launch_noise - lowest) / (highest - lowest), 0.0), 1.0)
@@ -214,7 +214,7 @@ def spell_factor(pair: Pair, launch_noise: float) -> float:
 
 
 def in_cycles(pair: Pair) -> Pair | None:
-    """Return the pair in clock cycles of the GPU; None where a clock is unknown."""
+    """Return the pair in GPU clock cycles; None if a clock is unknown."""
     sides = (pair.a, pair.b)
     if not all(x.sclk_mhz and min(x.sclk_mhz) > 0 for side in sides for x in side.launches):
         return None
@@ -226,6 +226,6 @@ def in_cycles(pair: Pair) -> Pair | None:
 
 
 def _cycles(launch: PairLaunch) -> PairLaunch:
-    """Return a launch with its samples in cycles, and nothing else known of them."""
+    """Return a launch with its samples in cycles and without its other columns."""
     samples = [time * clock for time, clock in zip(launch.samples, launch.sclk_mhz, strict=True)]
     return msgspec.structs.replace(launch, samples=samples, cpu=[], nivcsw=[], sclk_mhz=[])

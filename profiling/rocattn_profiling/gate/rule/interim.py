@@ -1,9 +1,9 @@
-"""Interim analysis of one benchmark: p-values from the launches so far, not yet corrected for repeated looks or suite.
+"""Interim analysis of one benchmark: p-values from the launches so far, uncorrected for repeated looks and the suite.
 
-A change needs a p-value below the level against the hypothesis that it is within the margin or has an alternative
-explanation, and an estimate of at least the smallest size that is called and the absolute floor. A pass needs a p-value
-against the hypothesis that the change is as large as the tolerance. `examine` chooses launches, estimates the change
-and applies the guards (`rocattn_profiling.gate.rule.guards`).
+To call a change, the p-value against the hypothesis that it is within the margin or has an alternative explanation must
+be below the level, and the estimate must reach the smallest size that is called and the absolute floor. To call a pass,
+the p-value against the hypothesis that the change is as large as the tolerance must be below the level. `examine`
+chooses launches, estimates the change and applies the guards (`rocattn_profiling.gate.rule.guards`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Guard = Literal[
     "drift", "wall_time", "rounds", "small", "floor", "canary", "slow_states", "two_modes", "slow_spells",
     "interruptions_unknown", "always_interrupted", "clock",
 ]  # fmt: skip
-"""What can keep launches from a decision; `rocattn_profiling.gate.rule.reasons` has the words."""
+"""Guards that can block a decision; `rocattn_profiling.gate.rule.reasons` has their sentences."""
 Code = Literal[
     Guard, "busy_machine", "few_launches", "few_rounds", "machine_changed_speed", "machine_speed", "many_benchmarks",
     "no_launches", "no_time", "noise", "zero",
 ]  # fmt: skip
-"""Why a pair is undecided, or what a reader must know besides: for programs."""
+"""Why a pair is undecided, or what else a reader must know: machine-readable."""
 Steps = tuple[tuple[Guard | None, float], ...]
-"""A p-value step by step: from the launches alone (None), then after each guard."""
+"""How a p-value came about: from the launches alone (None), then after each guard."""
 
 
 class ChangeSummary(NamedTuple):
-    """Summary of a `noise.ChangePosterior`, in logs; the posterior itself (up to 200 kB a pair) is dropped."""
+    """Summary of a `noise.ChangePosterior`, in logs; the posterior itself (up to 200 kB per pair) is dropped."""
 
     shift: float
     low: float
@@ -52,15 +52,15 @@ class Interim(NamedTuple):
     Attributes:
         p_regression, p_improvement: P-values of a change beyond the margin, up and down; 1 after a veto.
         p_pass: P-value of equivalence: probability that the change is as large as the tolerance.
-        base: The value that base is quoted as, in the pair's unit and in ``quantity``.
-        change: The change; None when nothing can be estimated, or there is no ratio (`by_rank`).
-        quantity: What was compared.
-        excuse: Why nothing can be decided; None where something can.
-        note: What a reader must know besides.
-        clock: Time changed, and the GPU's cycles do not confirm it.
-        adjusted: The launches follow the canary, and the slowdown that they share with it was removed.
-        change_steps: How the p-value in the change's own direction came about; empty with an excuse.
-        pass_steps: The same of ``p_pass``.
+        base: Base's quoted value, in the pair's unit, of ``quantity``.
+        change: The change; None if it cannot be estimated, or there is no ratio (`by_rank`).
+        quantity: The quantity that was compared.
+        excuse: Why nothing can be decided; None if something can.
+        note: What else a reader must know.
+        clock: Whether time changed, but the GPU's cycles do not confirm it.
+        adjusted: Whether the launches follow the canary, and the slowdown that they share with it was removed.
+        change_steps: How the p-value in the change's direction came about; empty with an excuse.
+        pass_steps: The same for ``p_pass``.
     """
 
     p_regression: float
@@ -83,20 +83,20 @@ class Interim(NamedTuple):
         return self.p_improvement if down else self.p_regression
 
     def guarded(self, guard: Guard, p_regression: float, p_improvement: float) -> Interim:
-        """Return the analysis with the p-values that a guard leaves."""
+        """Return the analysis with the p-values after a guard."""
         interim = self._replace(p_regression=p_regression, p_improvement=p_improvement)
         return interim._replace(change_steps=(*self.change_steps, (guard, interim.p_change)))
 
 
 class _Disturbance(NamedTuple):
-    """What the machine may have done to every p-value: ``drift`` in logs, and a factor for slow spells."""
+    """The machine's possible effect on every p-value: ``drift`` in logs, and a factor for slow spells."""
 
     drift: float
     spells: float
 
 
 def identical(pair: Pair) -> str:
-    """Say so if every sample of both sides is the same number."""
+    """Return a sentence if every sample of both sides is the same number; otherwise an empty string."""
     values = {value for side in (pair.a, pair.b) for launch in side.launches for value in launch.samples}
     return f"identical: every sample of both sides is {next(iter(values)):g}" if len(values) == 1 else ""
 
@@ -107,10 +107,10 @@ def has_zero(pair: Pair) -> bool:
 
 
 def by_rank(pair: Pair, policy: Policy) -> Interim:
-    """Analyse a pair that holds zeros: it changed if every launch of one side is above every one of the other.
+    """Analyze a pair with zeros: it changed if every launch of one side is above every launch of the other.
 
-    With launches in random order that has a probability of 1 over the number of ways to choose a side's launches among
-    all. The sizes apply as well: the absolute floor, and the smallest relative change where neither median is 0.
+    For launches in random order, that probability is 1 over the number of ways to choose one side's launches from all.
+    The sizes apply too: the absolute floor, and the smallest relative change if neither median is 0.
 
     Args:
         pair: Finite samples, none below 0.
@@ -126,7 +126,7 @@ def by_rank(pair: Pair, policy: Policy) -> Interim:
 
 
 def examine(pair: Pair, policy: Policy) -> Interim:
-    """Analyse one pair's launches.
+    """Analyze one pair's launches.
 
     Args:
         pair: Positive, finite samples.
@@ -153,7 +153,7 @@ def examine(pair: Pair, policy: Policy) -> Interim:
 def launch_noise(pair: Pair, policy: Policy) -> float:
     """Return the launch-to-launch noise of a pair in the quantity that decides it, in logs.
 
-    The prior's where there are too few launches, and 0 for a value that is always the same or has no ratio.
+    It is the prior's if there are too few launches, and 0 for a value that is always the same or has no ratio.
     """
     if identical(pair) or has_zero(pair):
         return 0.0
@@ -171,7 +171,7 @@ def _summary(posterior: ChangePosterior) -> ChangeSummary:
 
 
 def _quantity(pair: Pair, *, cpu: bool) -> Quantity:
-    """Return what is compared; ``cpu`` says whether it is CPU time."""
+    """Return the quantity that is compared; ``cpu`` is whether it is CPU time."""
     if cpu:
         return "CPU time"
     return "wall time" if pair.a.unit in TIMES else "value"
@@ -183,7 +183,7 @@ def absolute_floor(pair: Pair, policy: Policy) -> float:
 
 
 def _estimated(pair: Pair, selection: Selection, fitted: Fit, disturbance: _Disturbance, policy: Policy) -> Interim:
-    """Return the p-values of the launches alone, and of a pass after its guards."""
+    """Return the p-values of a change from the launches alone, and of a pass after its guards."""
     posterior, drifted = fitted.posterior, disturbance.drift
     pass_steps = _pass_steps(pair, selection, fitted, disturbance, policy)
     note = _drift_note(drifted) if drifted else covariates.removed(fitted, policy.log_margin)
@@ -203,7 +203,7 @@ def _drift_note(drifted: float) -> Reason[Code]:
 def _pass_steps(pair: Pair, selection: Selection, fitted: Fit, disturbance: _Disturbance, policy: Policy) -> Steps:
     """Return how the p-value of a pass came about.
 
-    Where every sample was interrupted nothing passes: a wait of the code's own looks like an interruption.
+    If every sample was interrupted nothing passes, since a wait in the code looks the same as an interruption.
     """
     alone, drifted = (_p_pass(pair, fitted, policy, by) for by in (0.0, disturbance.drift))
     proven = drifted if selection.proven else 1.0
@@ -214,7 +214,7 @@ def _pass_steps(pair: Pair, selection: Selection, fitted: Fit, disturbance: _Dis
 
 
 def _p_pass(pair: Pair, fitted: Fit, policy: Policy, drifted: float) -> float:
-    """Return the probability that the change, up or down, is at least what matters."""
+    """Return the probability that the change, up or down, is large enough to matter."""
     least = max(policy.log_tolerance, math.log1p(absolute_floor(pair, policy) / fitted.level)) - drifted
     return max(fitted.posterior.p_above(least), fitted.posterior.p_below(-least)) if least > 0 else 1.0
 
@@ -222,7 +222,7 @@ def _p_pass(pair: Pair, fitted: Fit, policy: Policy, drifted: float) -> float:
 def _guarded(
     pair: Pair, selection: Selection, fitted: Fit, disturbance: _Disturbance, interim: Interim, policy: Policy
 ) -> Interim:
-    """Return the analysis after every guard of a change."""
+    """Return the analysis after all guards on a change."""
     posterior, bound = fitted.posterior, policy.log_margin + disturbance.drift
     interim = interim.guarded("drift", posterior.p_below(bound), posterior.p_above(-bound))
     if min(interim.p_regression, interim.p_improvement) > CONSIDERED:
@@ -239,7 +239,7 @@ def _guarded(
 
 
 def _veto(pair: Pair, selection: Selection, fitted: Fit, interim: Interim, policy: Policy) -> Guard | None:
-    """Return the guard that rules a significant change out as too small or not the code's own; None if none does."""
+    """Return the guard that rules out a significant change as too small or not due to the code; None if none does."""
     shift = fitted.posterior.shift
     if abs(shift) < policy.log_called:
         return "small"
@@ -257,7 +257,7 @@ def _with_alternatives(fitted: Fit, interim: Interim, bound: float) -> Interim:
 
     Args:
         fitted: The launches.
-        interim: With the p-values of independent launches.
+        interim: The analysis, with p-values for independent launches.
         bound: What a change must exceed, in logs.
     """
     up = fitted.posterior.shift > 0
@@ -277,7 +277,7 @@ def _with_alternatives(fitted: Fit, interim: Interim, bound: float) -> Interim:
 
 
 def _confirmed_in_cycles(pair: Pair, interim: Interim, policy: Policy) -> Interim:
-    """Return the analysis of a GPU's time after that of its cycles: more time in equal cycles is the clock's doing."""
+    """Return the analysis of GPU time, checked against its cycles: more time in equal cycles is due to the clock."""
     cycles = guards.in_cycles(pair)
     if cycles is None:
         return interim

@@ -1,8 +1,8 @@
-"""Choose the launches of a pair that count, and whether their CPU time or their wall time decides.
+"""Chooses which launches of a pair count, and whether CPU time or wall time decides.
 
-A launch is located at a low quantile of its samples, because other work on a machine only ever adds time. Launches and
-the column are chosen by observations of the machine (context switches, CPU time against wall time, the canary), never
-by the outcome.
+The location of a launch is a low quantile of its samples, because other work on a machine only ever adds time. Launches
+and the column are chosen by observations of the machine (context switches, CPU time against wall time, the canary),
+never by the outcome.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Selection(NamedTuple):
 
     Attributes:
         kept: Launches of base and of head.
-        column: What they are compared by: CPU time where the benchmark is bound by the CPU, else wall time or value.
-        disturbed: Too few launches of a side were undisturbed: ``kept`` has all of them, and nothing can be decided.
-        proven: Not every sample was interrupted; otherwise the code's own waits cannot be told from interruptions.
-        wall: Launches whose wall time must not contradict a change in CPU time; None where they are too few.
-        interruptions_known: CPU time and context switches were recorded.
+        column: The quantity to compare: CPU time if the benchmark is CPU-bound, otherwise wall time or value.
+        disturbed: Whether a side has too few undisturbed launches: ``kept`` has all, and nothing can be decided.
+        proven: Whether some samples were not interrupted; if none, waits in the code cannot be told from interruptions.
+        wall: Launches whose wall time must not contradict a change in CPU time; None if there are too few.
+        interruptions_known: Whether CPU time and context switches were recorded.
     """
 
     kept: tuple[Sequence[PairLaunch], Sequence[PairLaunch]]
@@ -49,10 +49,10 @@ class Selection(NamedTuple):
 
 
 def choose(pair: Pair) -> Selection:
-    """Choose launches and column. CPU time excludes what other processes took, so it can use disturbed launches."""
+    """Choose launches and column. CPU time excludes other processes, so it can use disturbed launches."""
     bound, proven = cpu_bound(pair)
     usable = steady(pair)
-    if bound and _fewest(usable) < MIN_LAUNCHES:  # covariate adjustment by the canary copes with slow ones
+    if bound and _fewest(usable) < MIN_LAUNCHES:  # the canary adjustment handles slow launches
         usable = (pair.a.launches, pair.b.launches)
     usual = usual_share(pair)
     clean = (
@@ -73,7 +73,7 @@ def _fewest(sides: Sequence[Sequence[PairLaunch]]) -> int:
 
 
 def location(launches: Sequence[PairLaunch]) -> float | None:
-    """Return the value that a side is quoted as, in its unit: the mean of its low locations; None without launches."""
+    """Return a side's quoted value, in its unit: the mean of its low locations; None without launches."""
     low = sorted(low_quantile(launch.samples) for launch in launches)[: noise.low_count(len(launches))]
     return sum(low) / len(low) if low else None
 
@@ -84,12 +84,12 @@ def locations(launches: Sequence[PairLaunch], column: Column) -> Array:
 
 
 def level(logs: Array) -> float:
-    """Return the value that a side is quoted as from its locations in logs."""
+    """Return a side's quoted value from its locations in logs."""
     return math.exp(float(np.sort(logs)[: noise.low_count(len(logs))].mean()))
 
 
 def steady(pair: Pair) -> tuple[list[PairLaunch], list[PairLaunch]]:
-    """Return the launches that did not meet a very slow machine, by the canary alone."""
+    """Return the launches of both sides during which, by the canary alone, the machine was not very slow."""
     sides = (pair.a.launches, pair.b.launches)
     if not has_canary(pair):
         return sides
@@ -98,7 +98,7 @@ def steady(pair: Pair) -> tuple[list[PairLaunch], list[PairLaunch]]:
 
 
 def slow_share(pair: Pair) -> float:
-    """Return the share of a pair's launches that met a slow spell of the machine, by the canary; 0 without one."""
+    """Return the share of a pair's launches in slow spells of the machine, by the canary; 0 without a canary."""
     if not has_canary(pair):
         return 0.0
     limit, launches = SLOW * _usual(pair), [*pair.a.launches, *pair.b.launches]
@@ -110,7 +110,7 @@ def _usual(pair: Pair) -> float:
 
 
 def usual_canary(times: Sequence[float]) -> float:
-    """Return how long the canary takes at the machine's usual speed: the median of the faster half."""
+    """Return the canary's time at the machine's usual speed: the median of the faster half."""
     return median(sorted(times)[: (len(times) + 1) // 2])
 
 
@@ -125,7 +125,7 @@ def canary_times(launches: Sequence[PairLaunch]) -> Array:
 
 
 def interleaved(sides: Sequence[Sequence[PairLaunch]]) -> bool:
-    """Whether neither side's launches all began before the other's; both sides have one or more."""
+    """Whether the sides overlap in time: neither's launches all began before the other's. No side may be empty."""
     a, b = ([launch.start_us for launch in side] for side in sides)
     return max(a) >= min(b) and max(b) >= min(a)
 
@@ -133,8 +133,8 @@ def interleaved(sides: Sequence[Sequence[PairLaunch]]) -> bool:
 def cpu_bound(pair: Pair) -> tuple[bool, bool]:
     """Return whether the code keeps its core busy on both sides, and whether undisturbed samples prove that.
 
-    It does when CPU time equals wall time in the samples that nothing interrupted. When every sample was interrupted it
-    is assumed: their wall times say nothing.
+    It does if CPU time equals wall time in uninterrupted samples. If every sample was interrupted it is assumed, since
+    their wall times show nothing.
     """
     proven = True
     for side in (pair.a, pair.b):
@@ -149,7 +149,7 @@ def cpu_bound(pair: Pair) -> tuple[bool, bool]:
 
 
 def usual_share(pair: Pair) -> float | None:
-    """Return CPU over wall time of undisturbed samples; None when CPU time or switches are unknown."""
+    """Return CPU time over wall time of undisturbed samples; None if CPU time or switches are unknown."""
     launches = [*pair.a.launches, *pair.b.launches]
     if not _has_cpu(launches) or not all(launch.nivcsw for launch in launches):
         return None
@@ -163,12 +163,12 @@ def pushed_off(launch: PairLaunch, usual: float | None) -> bool:
         return False
     low = _low_samples(launch)
     share = sum(launch.cpu[i] for i in low) / sum(launch.samples[i] for i in low)
-    # Without a forced switch, time off the core is a sleep or a lock of the code's own.
+    # Without an involuntary switch, time off the core is a sleep or a lock in the code.
     return share < KEPT_CORE * usual and sum(launch.nivcsw[i] for i in low) > 0
 
 
 def clock_noise(pair: Pair, column: Column) -> float:
-    """Return the noise of a coarse clock: the relative standard deviation of a tick, where samples repeat."""
+    """Return the noise of a coarse clock, seen in repeating samples: the relative standard deviation of one tick."""
     tick = 0.0
     for side in (pair.a, pair.b):
         values = [value for launch in side.launches for value in getattr(launch, column)]
@@ -189,9 +189,9 @@ def _low_samples(launch: PairLaunch) -> list[int]:
 
 
 def _undisturbed_shares(launches: Sequence[PairLaunch]) -> list[float]:
-    """Return CPU over wall time of the samples that nothing interrupted.
+    """Return CPU time over wall time of the uninterrupted samples.
 
-    Where switches were not counted, the highest third stands for these: code that waits never keeps its core.
+    If switches were not counted, the highest third stands in for them: code that waits never keeps its core.
     """
     if all(launch.nivcsw for launch in launches):
         return [

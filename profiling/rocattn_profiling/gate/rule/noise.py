@@ -1,18 +1,18 @@
 """A model of launch noise, fitted to two sides: the posterior of the change between them.
 
-A launch's location (the log of a low quantile of its samples) is the code's level plus a small symmetric noise; now and
-then another process, the cache or the host delays it::
+A launch's location (the log of a low quantile of its samples) is the code's level plus small symmetric noise; sometimes
+another process, the cache or the host delays it::
 
     x = mu + e,   e ~ (1 - pi) * N(0, tau) + pi * (N(0, tau) + Exp(delay))
 
 tau, pi and delay are unknown and the same on both sides. They are integrated over a fixed grid with a weak prior on tau
-(log-normal around the expected noise), which the launches of earlier sessions sharpen where today's agree with them.
-The levels have flat priors, so the posterior of their difference holds even when several launches of a side were
-delayed, which a mean, a median or a t test does not survive. Contaminated normals: Tukey 1960; integrating nuisance
-scales out under a prior: Gelman et al., Bayesian Data Analysis, chapter 3.
+(log-normal around the expected noise), which launches of earlier sessions sharpen if today's agree with them. The
+levels have flat priors, so the posterior of their difference stays valid even if several launches of a side were
+delayed, unlike a mean, a median or a t test. Contaminated normals: Tukey 1960; integrating out nuisance scales under a
+prior: Gelman et al., Bayesian Data Analysis, chapter 3.
 
-Axes of the arrays: [side, candidate, tau, contamination, level], where a candidate is one covariate adjustment
-(`rocattn_profiling.gate.rule.covariates`) and a contamination one combination of pi and delay.
+Array axes are [side, candidate, tau, contamination, level]. A candidate is one covariate adjustment
+(`rocattn_profiling.gate.rule.covariates`), a contamination one combination of pi and delay.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _STEP = 0.0005  # between tabulated residuals
-_LEFT, _RIGHT = -1.6, 2.4  # residuals that are tabulated; beyond, the edge's value stands
-_POINTS = 81  # levels tried a side, for each tau
-_SHIFTS = 2 * _POINTS - 1  # differences between the levels of two sides
+_LEFT, _RIGHT = -1.6, 2.4  # tabulated residuals; others get the value at the edge
+_POINTS = 81  # levels per side and tau
+_SHIFTS = 2 * _POINTS - 1  # possible differences between the levels of two sides
 _LEVELS = np.linspace(-1.0, 1.0, _POINTS)  # as fractions of the reach
-_FFT_POINTS = 192  # at least the number of shifts, and a fast size
+_FFT_POINTS = 192  # a fast size, at least the number of shifts
 _SHIFT_STEPS = np.arange(1.0 - _POINTS, _POINTS)  # from the shift in the middle
 _QUANTILE_GRID = np.linspace(0.0, 1.0, 241)  # as fractions of the posterior's width
-_NEGLIGIBLE = 1e-5  # a tau of less probability is left out of the interval
+_NEGLIGIBLE = 1e-5  # a less probable tau is left out of the interval
 
 _SCALE_INDEX = np.arange(len(NOISE_SCALES))
 
@@ -83,16 +83,16 @@ def _table() -> _DensityTable:
             delayed = integral * np.exp(-(residuals - _LEFT) / delay)
             rows += [np.log((1 - share) * clean + share * delayed + 1e-12) for share in DELAYED_SHARES]
         blocks.append(rows)
-    # This order of frees makes glibc keep the memory that a pair's arrays take. In another, every pair returns it to
-    # the system and faults it in again: a quarter of the time with five candidates.
+    # With this order of frees glibc keeps the memory of a pair's arrays. With others, every pair returns it to the
+    # system and faults it in again: a quarter of the time with five candidates.
     log_density: Array = np.ascontiguousarray(np.array(blocks).swapaxes(1, 2)).reshape(-1, len(rows))
     return _DensityTable(log_density, np.array(NOISE_SCALES), len(residuals))
 
 
 def _log_densities(residuals: Array) -> Iterator[Array]:
-    """Yield the log density of residuals of shape [launch, ..., tau, level] launch by launch, contaminations last.
+    """Yield the log densities of residuals of shape [launch, ..., tau, level] per launch, with contaminations last.
 
-    One launch at a time, because an array for all of them takes megabytes.
+    One launch at a time, because an array for all launches takes megabytes.
     """
     table = _table()
     index = np.rint((residuals - _LEFT) / _STEP)
@@ -108,22 +108,22 @@ def log_density(residuals: Array) -> Array:
 
 
 def low_count(count: int) -> int:
-    """Return how many of a side's launches are its low ones."""
+    """Return how many of a side's launches count as low."""
     return math.ceil(LOW_SHARE * count)
 
 
 def low_launches(locations: Array) -> Array:
-    """Return the low ones of locations of shape [candidate, launch], in ascending order."""
+    """Return the low locations, in ascending order, from locations of shape [candidate, launch]."""
     low: Array = np.sort(locations, axis=1)[:, : low_count(locations.shape[1])]
     return low
 
 
 class Likelihoods(NamedTuple):
-    """Likelihood of the levels of one side or of two.
+    """Likelihood of the levels of one or two sides.
 
     Attributes:
-        centre: Middle of the levels that are tried, shape [side, candidate].
-        reach: How far they extend either way, shape [candidate, tau].
+        centre: Center of the grid of levels, shape [side, candidate].
+        reach: How far the grid extends either way, shape [candidate, tau].
         log_levels: Log likelihood of each level, shape [side, candidate, tau, contamination, level].
         relative: The likelihood, relative to the largest over the levels; same shape.
         evidence: Log likelihood with the level integrated out, shape [side, candidate, tau, contamination].
@@ -141,7 +141,7 @@ class Likelihoods(NamedTuple):
 
 
 def _integrated(centre: Array, reach: Array, log_levels: Array) -> Likelihoods:
-    """Complete the likelihoods of levels, which have a flat prior."""
+    """Complete the likelihoods: integrate out the levels under a flat prior."""
     best = log_levels.max(axis=4)
     relative = np.exp(log_levels - best[..., None])
     evidence = best + np.log(relative.sum(axis=4) * reach[..., None])
@@ -152,7 +152,7 @@ def likelihoods(*sides: Array) -> Likelihoods:
     """Return the likelihoods of the sides' levels.
 
     Args:
-        sides: Locations in logs of the launches of each, shape [candidate, launch], one launch or more.
+        sides: For each side, its launches' locations in logs, shape [candidate, launch]; at least one launch.
     """
     lows = [low_launches(x) for x in sides]
     centre = np.array([x.mean(axis=1) for x in lows])
@@ -189,8 +189,8 @@ def prior_after(noise: float, sessions: Sequence[Array]) -> Array:
     The weights of each candidate sum to one.
 
     Args:
-        noise: Launch noise in logs expected before any launch.
-        sessions: Locations in logs of the launches of each, newest last, shape [launch] or [candidate, launch].
+        noise: Launch noise in logs, expected before any launch.
+        sessions: For each session, its launches' locations in logs, newest last, shape [launch] or [candidate, launch].
     """
     weights = _weak_prior(noise)
     if not sessions:
@@ -208,7 +208,7 @@ def _log_sums(logs: Array) -> Array:
 
 
 def _normalised(logs: Array) -> Array:
-    """Return log weights that sum to one for each candidate."""
+    """Return the log weights, normalized so that each candidate's weights sum to one."""
     weights: Array = logs - _log_sums(logs)
     return weights
 
@@ -216,14 +216,14 @@ def _normalised(logs: Array) -> Array:
 def mixture_prior(noise: float, sessions: Sequence[Array], today: Likelihoods) -> Array:
     """Return the log prior for two sides: the history's, as far as it agrees with today's launches.
 
-    A prior as sharp as a long history makes it would outvote today's few launches, also on a machine that is busier
-    than it was. So it is one of two, the other being the weak prior, with a probability of `OTHER_NOISE`. How well
-    each predicts today's launches, whatever the levels, decides between them (robust mixture priors: Schmidli et al.
-    2014, Biometrics 70). All launches count for this, also where `compare` tempers them.
+    The sharp prior from a long history would outweigh today's few launches, even if the machine is now busier. So it is
+    mixed with the weak prior, which has the probability `OTHER_NOISE`. They are reweighted by how well each predicts
+    today's launches, whatever the levels (robust mixture priors: Schmidli et al. 2014, Biometrics 70). All launches
+    count for this, even if `compare` tempers them.
 
     Args:
-        noise: As in `prior_after`.
-        sessions: As in `prior_after`.
+        noise: See `prior_after`.
+        sessions: See `prior_after`.
         today: Today's launches.
     """
     weak = prior_after(noise, [])
@@ -240,10 +240,10 @@ class Candidates(NamedTuple):
     Attributes:
         chances: Prior probability of each candidate.
         base, head: Locations in logs, shape [candidate, launch].
-        likelihoods: Of both sides' levels.
-        prior: Log weights of the noise, by `prior_after` or `mixture_prior`.
-        volume: Log of the factor by which an adjustment shrinks the space of launches, which would otherwise make
-            them more probable for nothing.
+        likelihoods: Likelihoods of both sides' levels.
+        prior: Log weights of the noise, from `prior_after` or `mixture_prior`.
+        volume: Log of the factor by which an adjustment shrinks the space of launches. Without it, shrinking alone
+            would make launches more probable.
     """
 
     chances: Array
@@ -258,15 +258,15 @@ def candidates(
     a: Array, b: Array, noise: float, sessions: Sequence[Array],
     chances: Sequence[float] = (1.0,), volume: Sequence[float] = (0.0,),
 ) -> Candidates:  # fmt: skip
-    """Fit two sides under one adjustment or more.
+    """Fit two sides under one or more adjustments.
 
     Args:
-        a: Locations in logs of base's launches, shape [launch] or [candidate, launch].
-        b: The same of head.
-        noise: As in `prior_after`.
-        sessions: As in `prior_after`.
-        chances: As in `Candidates`.
-        volume: As in `Candidates`; one may stand for all.
+        a: Base's launches' locations in logs, shape [launch] or [candidate, launch].
+        b: The same for head.
+        noise: See `prior_after`.
+        sessions: See `prior_after`.
+        chances: See `Candidates`.
+        volume: See `Candidates`; a single value applies to all.
     """
     base, head = np.atleast_2d(a, b)
     today = likelihoods(base, head)
@@ -280,7 +280,7 @@ class ChangePosterior:
     """Posterior of head minus base, in logs.
 
     Attributes:
-        middles: Middle of the evenly spaced shifts of each row, a row for each candidate and tau; shape [row, 1].
+        middles: Middle of each row's evenly spaced shifts, one row per candidate and tau; shape [row, 1].
         steps: Distance between these shifts, shape [row, 1].
         mass: Probability of each row and shift, shape [row, shift].
         chances: Posterior probability of each candidate.
@@ -317,12 +317,12 @@ class ChangePosterior:
         return self._p_within(_SHIFT_STEPS - (bound - self.middles) / self.steps)
 
     def _p_within(self, left: Array) -> float:
-        """Return the mass within a bound that is so many steps away; a shift's mass is spread one step either way."""
+        """Return the mass on one side of a bound ``left`` steps away; a shift's mass is spread one step either way."""
         return float(np.vdot(self.mass, np.minimum(np.maximum(0.5 + 0.5 * left, 0.0), 1.0)))
 
     @cached_property
     def _quantiles(self) -> tuple[float, float, float]:
-        """The median and the ends of the interval, from the rows' distribution functions on one grid."""
+        """The median and the ends of the interval, from the rows' distribution functions on a common grid."""
         likely = self.mass.sum(axis=1) > _NEGLIGIBLE
         middles, steps, mass = self.middles[likely], self.steps[likely], self.mass[likely]
         reach = (_POINTS - 1) * steps
@@ -340,7 +340,7 @@ class ChangePosterior:
 
 
 def compare_plain(a: Array, b: Array, prior: Array) -> ChangePosterior:
-    """Compare two sides without any adjustment; arguments as `candidates` and `Candidates`."""
+    """Compare two sides without any adjustment; for arguments see `candidates` and `Candidates`."""
     base, head = np.atleast_2d(a, b)
     return compare(Candidates(np.ones(1), base, head, likelihoods(base, head), prior, np.zeros(1)))
 
@@ -349,12 +349,12 @@ def compare(fits: Candidates, weight: float = 1.0) -> ChangePosterior:
     """Compare two sides, averaging over the candidates by how well each explains the launches.
 
     Args:
-        fits: One candidate or more.
+        fits: One or more candidates.
         weight: Fraction of the launches that counts as independent (`rocattn_profiling.gate.rule.guards.slow_states`).
     """
     sides = fits.likelihoods.tempered(weight)
     posterior = _posterior(fits, sides, weight)
-    # The distribution of the difference of two levels is the correlation of theirs, summed over contaminations.
+    # The distribution of a difference is the cross-correlation of the two levels', summed over contaminations.
     base, head = np.fft.rfft(sides.relative, _FFT_POINTS)
     weights = posterior / sides.relative.sum(axis=4).prod(axis=0)
     head *= base.conj()

@@ -1,4 +1,4 @@
-"""Stored pairs: the launches of one benchmark on two sides, in the form of the rule and of JSON Lines."""
+"""Stored pairs: the launches of one benchmark on two sides, as used by the rule and stored in JSON Lines."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _TIME_NAMES = {
     1e9: ("s", "sec", "second", "seconds"),
 }
 TIMES = {name: factor for factor, names in _TIME_NAMES.items() for name in names}  # unit -> ns
-_SMALLEST, _LARGEST = 1e-30, 1e30  # of a value that is not 0: no unit gets near them, and ratios stay finite
+_SMALLEST, _LARGEST = 1e-30, 1e30  # nonzero values; no unit comes near these, and ratios stay finite
 Number = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
-"""A number of a verdict: decoding refuses any other."""
+"""A number in a verdict: decoding rejects any other."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _NAME = 60  # characters of an id in a message
 
 
 class PairError(RocattnError):
-    """Raised when a pair holds something that is no measurement: NaN, infinity, a negative time."""
+    """Raised when a pair contains a value that is not a measurement: NaN, infinity, a negative time."""
 
 
 def no_measurement(value: float) -> str:
-    """Return why a value cannot be compared by its ratio; empty if it can (or is 0, which the rule handles)."""
+    """Return why a value cannot be compared by ratio; empty if it can (or is 0, which the rule handles)."""
     if not math.isfinite(value) or value < 0:
         return f"{value:g}"
     if value == 0 or _SMALLEST <= value <= _LARGEST:
@@ -43,17 +43,17 @@ class PairLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """One process launch.
 
     Attributes:
-        round: Which round it belongs to, from 0; the launches of both sides in a round ran side by side in time.
+        round: Index of its round, from 0; the two launches of a round ran back to back.
         pos: 0 if it ran first in its round, 1 if second.
         start_us: When it began, in microseconds on any clock.
-        samples: Wall time (or value) of one call, a sample each, in the pair's unit.
-        cpu: CPU time for the same samples; empty when unknown.
-        nivcsw: Involuntary context switches during each sample; empty when unknown.
-        canary: Time of a fixed piece of work in the same process; 0 when there was none.
+        samples: Wall time (or value) per call of each sample, in the pair's unit.
+        cpu: CPU time of the same samples; empty if unknown.
+        nivcsw: Involuntary context switches during each sample; empty if unknown.
+        canary: Time of the canary in the same process; 0 if there was none.
         load: Load average when it began.
-        steal_pct: Percentage of the processors' time that other machines took while it ran.
-        sclk_mhz: Core clock of the GPU during each sample; empty when unknown.
-        mclk_mhz, power_w, temperature_c: Medians of the GPU's memory clock, power and temperature; 0 when unknown.
+        steal_pct: Percentage of CPU time taken by other virtual machines while it ran.
+        sclk_mhz: GPU core clock during each sample; empty if unknown.
+        mclk_mhz, power_w, temperature_c: Medians of the GPU's memory clock, power and temperature; 0 if unknown.
     """
 
     round: int
@@ -72,7 +72,7 @@ class PairLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """All launches of one side; ``history`` holds launches of earlier sessions on the same code and machine."""
+    """All launches of one side; ``history`` has launches of earlier sessions with the same code and machine."""
 
     benchmark: str = ""
     side: str = ""
@@ -91,7 +91,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rounds(self) -> int:
-        """Launches that both sides have."""
+        """The number of launches that both sides have."""
         return min(len(self.a.launches), len(self.b.launches))
 
     @property
@@ -102,16 +102,16 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
         return FLOOR_BYTES if self.a.unit == "bytes" else 0.0
 
     def first(self, rounds: int) -> Pair:
-        """Return the pair with only the first launches of each side, by round whatever order they are listed in."""
+        """Return the pair with only the first launches of each side, ordered by round."""
         a, b = (msgspec.structs.replace(s, launches=sorted(s.launches, key=_order)[:rounds]) for s in (self.a, self.b))
         return Pair(id=self.id, a=a, b=b)
 
     def check(self) -> None:
-        """Refuse what is no measurement.
+        """Reject values that are not measurements.
 
         Raises:
-            PairError: For samples of no calls; for a launch without samples, with a negative count of switches, or
-                with a sample that is NaN, infinite, negative or beyond any time or size in any unit.
+            PairError: A sample has no calls; a launch has no samples, a negative number of switches, or a sample that
+                is NaN, infinite, negative or beyond any time or size in any unit.
         """
         id_ = self.id if len(self.id) <= _NAME else f"{self.id[: _NAME - 1]}…"
         if TIMES.get(self.a.unit, self.a.unit) != TIMES.get(self.b.unit, self.b.unit):  # `us` and `µs` are one unit
@@ -133,11 +133,11 @@ def _malformed(launch: PairLaunch) -> str:
     if not launch.samples:
         return "no samples"
     values = (*launch.samples, *launch.cpu, *launch.sclk_mhz, launch.canary or 1.0)
-    # The fast path for sound launches. NaN hides from comparisons, but not from a sum.
+    # The fast path for valid launches. NaN passes comparisons with min and max, but shows in the sum.
     sound = math.isfinite(sum(values)) and min(values) >= _SMALLEST and max(values) <= _LARGEST
     if not sound and (wrong := next(filter(None, map(no_measurement, values)), "")):
         return f"a sample that is not a time: {wrong}"
-    columns = (launch.cpu, launch.nivcsw, launch.sclk_mhz)  # one value a sample, where they are known
+    columns = (launch.cpu, launch.nivcsw, launch.sclk_mhz)  # one value per sample, if known
     if any(column and len(column) != len(launch.samples) for column in columns):
         return "columns of unequal length"
     if launch.nivcsw and min(launch.nivcsw) < 0:
@@ -149,16 +149,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one pair.
 
     Attributes:
-        id: The pair's.
-        verdict: "regression", "improvement", "pass" (the change is shown to be smaller than matters) or
+        id: The pair's id.
+        verdict: "regression", "improvement", "pass" (the change is shown to be too small to matter) or
             "inconclusive".
-        ratio, ratio_low, ratio_high: Head over base, with a 95 % interval; 1, 0 and infinity (as null) when unknown.
-        p: P-value of the change in the direction of the estimate, the smallest of the looks and divided by the
-            leniency of its look.
-        rounds_used: Launches a side that the verdict rests on.
+        ratio, ratio_low, ratio_high: Head over base, with a 95 % interval; 1, 0 and infinity (as null) if unknown.
+        p: P-value of the change in the direction of the estimate: the smallest over the looks, each divided by its
+            look's leniency.
+        rounds_used: Launches per side behind the verdict.
         reason: Why, in plain words.
-        undecided: Why an inconclusive pair is not decided, and what would decide it; None for any other.
-        rounds_needed: About how many rounds would decide an inconclusive pair; 0 where more rounds alone would not.
+        undecided: Why an inconclusive pair is not decided, and what would decide it; None for other verdicts.
+        rounds_needed: About how many rounds would decide an inconclusive pair; 0 if more rounds alone would not.
     """
 
     id: str
@@ -176,7 +176,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     def has_ratio(self) -> bool:
         """Whether a ratio is known: 0 against 5 has none, and 1 would read as "no change".
 
-        Nor is that of an inconclusive pair whose interval is too wide for a number.
+        An inconclusive pair whose interval is too wide for a number has none either.
         """
         known = (self.ratio, self.ratio_low, self.ratio_high) != (1.0, 0.0, None)
         exact = self.ratio_low == self.ratio_high
@@ -186,5 +186,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def untouched(self) -> bool:
-        """Whether it passes because nothing that differs runs in the benchmark: it was measured once, to see it run."""
+        """Whether it passes because the benchmark runs no changed code; it was launched once, to check that it runs."""
         return self.verdict == "pass" and not self.rounds_used and not self.has_ratio

@@ -1,4 +1,4 @@
-"""The sizes and levels of the rule, and when it looks."""
+"""The sizes and levels of the rule, and its planned looks."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tolerance: Relative change that a pass excludes. The other two sizes are fractions of it.
         level: Probability of a false regression over the whole suite (Holm); a pass gets half of it.
-        benchmark_level: Most for a single benchmark at a look that others follow, however small the suite.
-        looks: Rounds after which the launches are analysed.
-        prior_noise: Launch noise in logs expected of a benchmark without a history.
-        floor: Absolute change of one call that is too small to matter, in ns for times, else in the pair's own unit;
-            the pair's own floor counts where it is larger.
+        benchmark_level: Upper limit for a single benchmark at any look but the last, however small the suite.
+        looks: Rounds after which the launches are analyzed.
+        prior_noise: Expected launch noise, in logs, of a benchmark without a history.
+        floor: Absolute change per call that is too small to matter, in ns for times, otherwise in the pair's unit; the
+            pair's own floor counts if it is larger.
     """
 
     tolerance: Annotated[float, msgspec.Meta(ge=0, le=1e30)] = TOLERANCE
@@ -46,7 +46,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_margin(self) -> float:
-        """Shift in logs that nuisances (layout, import order) may cause; a change must exceed it significantly."""
+        """Shift in logs that nuisances (layout, import order) may cause; a change must significantly exceed it."""
         return math.log1p(MARGIN * self.tolerance)
 
     @property
@@ -65,14 +65,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return math.log1p(self.tolerance)
 
     def leniency(self, rounds: int, *, adjusted: bool) -> float:
-        """Return the factor on the level at the look after so many rounds.
+        """Return the factor on the level at the look after ``rounds`` rounds.
 
-        The last look gets extra alpha, because nothing is measured after it. With more launches the margin and the
-        alternative explanations dominate the p-value, so the factor grows; with the machine's slowdown removed they
+        The last look gets extra alpha, because nothing is measured after it. With more launches, the margin and the
+        alternative explanations dominate the p-value, so the factor grows; with the machine's slowdown removed, they
         leave less uncovered (docs/gate-measured.md).
 
         Args:
-            rounds: Launches a side.
+            rounds: Launches per side.
             adjusted: Whether the canary explains the launches, and its slowdown was removed (`Interim.adjusted`).
         """
         if rounds < self.looks[-1]:
@@ -84,7 +84,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return start + (LAST_LOOK_LONG - start) * (min(max(rounds, fewest), most) - fewest) / (most - fewest)
 
     def pass_alpha(self, index: int) -> float:
-        """Return the alpha that a pass may spend at the look of this index (from 0): half at the first, then evenly."""
+        """Return the alpha that a pass may spend at the look with this index (from 0): half first, then evenly."""
         share = FIRST_LOOK_SHARE if index == 0 else (1 - FIRST_LOOK_SHARE) / (len(self.looks) - 1)
         return PASS_SHARE * self.level * share
 

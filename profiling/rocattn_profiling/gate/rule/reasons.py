@@ -1,8 +1,8 @@
-"""The words of a decision: why a benchmark was decided, or why not and what would decide it.
+"""The sentences of a decision: why a benchmark was decided, or why not and what would decide it.
 
-Every verdict has a limit on a p-value (`rocattn_profiling.gate.rule.suite`), and guards raise the p-values. A pair is
-undecided because of the first guard that takes a p-value across its limit; where none does, because its launches are
-too few for their noise. Nothing here decides.
+Every verdict has a limit on a p-value (`rocattn_profiling.gate.rule.suite`), and guards raise the p-values. The reason
+of an undecided pair is the first guard that takes a p-value across its limit; if none does, it is that there are too
+few launches for their noise. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.rule.interim import Code, Guard, Interim, Steps
 
 MOST_LAUNCHES = 200
-"""A side; `rocattn gate run` takes no more rounds."""
+"""Most launches per side; `rocattn gate run` accepts no more rounds."""
 _INTERVAL_Z = 2 * 1.959964  # width of a 95 % interval, in standard errors
 _QUIET = "measure on an idle machine"
 _MORE = "measure more rounds"
@@ -37,26 +37,26 @@ GUARDS: dict[Guard, tuple[str, str]] = {
     "always_interrupted": ("every sample was interrupted, which may hide a wait of the code's own", _QUIET),
     "clock": ("the GPU's cycles do not bear it out", "fix the GPU's clock, or measure more rounds"),
 }  # fmt: skip
-"""Guard -> why it leaves a pair undecided, and what would decide it."""
+"""Guard -> why the pair is undecided, and what would decide it."""
 _SHARED = {
     "few_rounds": "so few rounds can neither show nor rule out a change as large as the tolerance",
     "noise": "their launches differ too much from each other",
     "many_benchmarks": "a change would be proven if each were measured alone, but not among so many",
     "few_launches": "too few launches to tell anything from noise",
 }
-"""Code -> the words for several benchmarks, where each one's own words have numbers."""
-_TOO_SMALL: frozenset[Guard] = frozenset({"small", "floor"})  # such a change is real, and may still pass
+"""Code -> the sentence for several benchmarks, where single ones have numbers in theirs."""
+_TOO_SMALL: frozenset[Guard] = frozenset({"small", "floor"})  # the change is real, but may still pass
 _LASTING: frozenset[Guard] = frozenset({"wall_time", "canary", "slow_spells"})  # more launches do not lift them
 
 
 class Limits(NamedTuple):
-    """What the p-values of one pair had to reach at its last look.
+    """The limits on one pair's p-values at its last look.
 
     Attributes:
-        change: Of a change in the direction of the estimate, corrected for the number of benchmarks.
+        change: For a change in the direction of the estimate, corrected for the number of benchmarks.
         alone: The same if this were the only benchmark.
-        leniency: What the p-value of a change is divided by before it is compared.
-        equivalence: Of a pass.
+        leniency: Divisor of the p-value of a change before the comparison.
+        equivalence: For a pass.
     """
 
     change: float
@@ -66,7 +66,7 @@ class Limits(NamedTuple):
 
 
 def decided(verdict: str, interim: Interim, policy: Policy) -> str:
-    """Return why a pair was decided, with the note of its analysis."""
+    """Return why a pair was decided, with the analysis's note."""
     return _verdict_words(verdict, interim, policy) + (f"; {interim.note.text}" if interim.note else "")
 
 
@@ -77,7 +77,7 @@ def _verdict_words(verdict: str, interim: Interim, policy: Policy) -> str:
     if interim.clock:
         return f"clock, not code: the time changed by {change:+.1f} %, and the GPU's cycles do not bear it out"
     if verdict == "pass":
-        if abs(shift) >= policy.log_tolerance:  # only the absolute floor can have passed it
+        if abs(shift) >= policy.log_tolerance:  # it can only pass due to the absolute floor
             return f"{change:+.1f} % in {quantity}, but too small in absolute terms to matter"
         return f"shown to be within {policy.tolerance * 100:g} % ({quantity})"
     words = ("smaller", "larger") if quantity == "value" else ("faster", "slower")
@@ -86,7 +86,7 @@ def _verdict_words(verdict: str, interim: Interim, policy: Policy) -> str:
 
 
 def inconclusive(interim: Interim, why: Reason[Code]) -> str:
-    """Return the whole sentence of an undecided pair: its estimate, the reason, and the note of its analysis."""
+    """Return the whole sentence of an undecided pair: its estimate, the reason, and the analysis's note."""
     note = f"; {interim.note.text}" if interim.note and why is not interim.note else ""
     if interim.excuse:
         return why.line + note
@@ -104,10 +104,10 @@ def undecided(interim: Interim, policy: Policy, rounds: int, limits: Limits) -> 
     """Return why a pair is undecided.
 
     Args:
-        interim: The last analysis; without an excuse.
+        interim: The last analysis, without an excuse.
         policy: The rule.
-        rounds: Launches a side.
-        limits: What would have decided.
+        rounds: Launches per side.
+        limits: The limits at its last look.
     """
     if interim.note is not None and interim.note.code == "drift":
         return interim.note
@@ -136,14 +136,14 @@ def _lasting_veto(steps: Steps) -> Guard | None:
 
 
 def _crossing(steps: Steps, limit: float) -> Guard | None:
-    """Return the guard that takes a p-value across a limit; None where it was never below, or stays there."""
+    """Return the guard that takes a p-value across a limit; None if it never was below, or stays below."""
     if steps[0][1] > limit:
         return None
     return next((guard for guard, p in steps if p > limit), None)
 
 
 def _too_noisy(interim: Interim, policy: Policy, rounds: int, limits: Limits, p_change: float) -> Reason[Code]:
-    """Return the reason where the launches themselves are too few for their noise."""
+    """Return the reason if there are too few launches for their noise."""
     assert interim.change is not None
     p_pass = interim.pass_steps[0][1]
     text = (
@@ -164,11 +164,11 @@ def _percent(p: float) -> str:
 
 
 def shared(reasons: Sequence[Reason[str]], rounds: Sequence[int]) -> Reason[str]:
-    """Return the reason of several undecided benchmarks, with a remedy for all of them.
+    """Return the common reason of several undecided benchmarks, with a remedy for all of them.
 
     Args:
-        reasons: Theirs, of one code.
-        rounds: How many would decide each, fewest first; 0 if that is not known.
+        reasons: Their reasons, all with the same code.
+        rounds: How many rounds would decide each, fewest first; 0 if unknown.
     """
     first = reasons[0]
     if len(set(reasons)) == 1:
@@ -180,13 +180,13 @@ def shared(reasons: Sequence[Reason[str]], rounds: Sequence[int]) -> Reason[str]
 
 
 def launches_needed(interim: Interim, policy: Policy, rounds: int, limits: Limits) -> int | None:
-    """Estimate how many launches a side would decide a pair whose estimate and noise stay as they are.
+    """Estimate how many launches per side would decide a pair whose estimate and noise stay the same.
 
-    The standard error falls with the square root of the launches. A pass needs the distance to the tolerance, a change
-    the distance to the margin, to be as many standard errors as the limit asks for.
+    The standard error falls with the square root of the launches. The distance to the tolerance (for a pass) or to the
+    margin (for a change) must be as many standard errors as the limit requires.
 
     Returns:
-        More than ``rounds``; None where it is more than `MOST_LAUNCHES`.
+        More than ``rounds``; None if it exceeds `MOST_LAUNCHES`.
     """
     assert interim.change is not None
     error, shift = (interim.change.high - interim.change.low) / _INTERVAL_Z, abs(interim.change.shift)

@@ -1,8 +1,8 @@
-"""Decide a session: pure functions from stored pairs to verdicts.
+"""Decides a session: pure functions from stored pairs to verdicts.
 
 The unit is the process launch. Each interim p-value (`rocattn_profiling.gate.rule.interim`) is corrected for the
-planned looks (alpha spending) and for the number of benchmarks (Holm). A session in which the machine itself changed
-speed decides nothing. A pass is a statement of equivalence, not an absence of evidence.
+planned looks (alpha spending) and for the number of benchmarks (Holm). A session in which the machine changed speed
+decides nothing. A pass is evidence of equivalence, not absence of evidence.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from rocattn_profiling.gate.rule.policy import Policy
 
 
 class SuiteDecision(NamedTuple):
-    """Decisions in the order of the pairs, and what the suite as a whole did.
+    """Decisions in the order of the pairs, and results for the suite as a whole.
 
     Attributes:
-        decisions: One a pair.
-        levels: Id -> the values that base and head are quoted as, in the pair's unit and the quantity that decided.
+        decisions: One per pair.
+        levels: Id -> the quoted values of base and head, in the pair's unit and the quantity that decided.
         undecided: Ids that more rounds could still decide.
         shift: Geometric mean of the ratios of all pairs; 1 without any.
         canary: Median ratio of the canary.
-        invalid: Why no change of this session counts; empty if it is sound.
-        listed: Ids of slowdowns that are worth showing, proven or not: at most one in ten of them is expected to be
-            nothing (Benjamini and Hochberg 1995).
+        invalid: Why no change in this session counts; empty if it is valid.
+        listed: Ids of slowdowns worth showing, proven or not: at most one in ten is expected to be false (Benjamini
+            and Hochberg 1995).
     """
 
     decisions: list[Decision]
@@ -62,31 +62,31 @@ class PairSequence(Protocol):
     """Pairs by their index."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of pairs."""
 
     def __getitem__(self, index: int, /) -> Pair:
-        """Return one of them."""
+        """Return one pair."""
 
 
 def decide(pair: Pair, policy: Policy | None = None) -> Decision:
     """Decide one stored pair alone, replaying the interim looks that its launches allow.
 
     Raises:
-        PairError: When a sample is not a time.
+        PairError: A sample is not a measurement.
     """
     (benchmark,) = _analysed([pair], stored(policy or Policy(), pair.rounds), {})
     return benchmark.decision(None)  # one pair cannot tell whether the machine changed speed
 
 
 def untouched(id_: str, *, traced: bool) -> Decision:
-    """Return the decision on a benchmark that runs nothing that differs, by traced calls or for want of such code."""
+    """Return the decision on a benchmark that runs no changed code, by traced calls or because no code changed."""
     return Decision(id=id_, verdict="pass", reason=_UNTOUCHED if traced else _SAME_CODE)
 
 
 def decide_value(pair: Pair, policy: Policy) -> Decision:
-    """Decide a value that the same code always gives, by one launch a side: there is no noise to exceed.
+    """Decide a deterministic value by one launch per side: there is no noise to exceed.
 
-    The sizes of the rule apply: the least relative change that is called, and the absolute floor.
+    The sizes of the rule apply: the smallest relative change that is called, and the absolute floor.
     """
     base, head = (side.launches[0].samples[0] for side in (pair.a, pair.b))
     called = abs(head - base) >= max(absolute_floor(pair, policy), policy.called * min(base, head)) and base != head
@@ -102,7 +102,7 @@ def decide_value(pair: Pair, policy: Policy) -> Decision:
 
 
 def stored(policy: Policy, rounds: int) -> Policy:
-    """Return the rule for launches that are complete: their end is its last look."""
+    """Return the rule for a complete set of launches: its last look is after all of them."""
     looks = (*(look for look in policy.looks[:-1] if look < rounds), max(1, rounds))
     return msgspec.structs.replace(policy, looks=looks)
 
@@ -111,13 +111,13 @@ def decide_suite(pairs: PairSequence, policy: Policy, policies: Mapping[str, Pol
     """Decide the pairs of one session; the same data always give the same verdicts, however often it is called.
 
     Args:
-        pairs: One a benchmark. Each is asked for when it is analysed and not kept, so that a sequence may decode them
-            on demand: thousands of pairs take gigabytes.
+        pairs: One per benchmark. Each is requested for its analysis and not kept, so a sequence may decode them on
+            demand: thousands of pairs take gigabytes.
         policy: The rule; its looks and levels are the suite's.
-        policies: Pair id -> the sizes of this pair, where they are its own.
+        policies: Pair id -> the rule of a pair whose sizes differ from the suite's.
 
     Raises:
-        PairError: When a sample is not a time.
+        PairError: A sample is not a measurement.
     """
     benchmarks = _analysed(pairs, policy, policies or {})
     canary, invalid = _session(benchmarks, policy)
@@ -134,7 +134,7 @@ def decide_suite(pairs: PairSequence, policy: Policy, policies: Mapping[str, Pol
 
 
 def _analysed(pairs: PairSequence, policy: Policy, policies: Mapping[str, Policy]) -> list[_Benchmark]:
-    """Return the benchmarks after all interim looks; arguments as `decide_suite`."""
+    """Return the benchmarks after all interim looks; for arguments see `decide_suite`."""
     benchmarks = [_Benchmark(pairs, index, policies, policy) for index in range(len(pairs))]
     for index, rounds in enumerate(_looks(max((benchmark.stored for benchmark in benchmarks), default=0), policy)):
         for benchmark in benchmarks:
@@ -146,7 +146,7 @@ def _analysed(pairs: PairSequence, policy: Policy, policies: Mapping[str, Policy
 
 
 def _looks(most: int, policy: Policy) -> list[int]:
-    """Return the rounds to look after: those planned that are reached, and the end of the data as one of the others."""
+    """Return the rounds to look after: the planned looks that are reached, and the end of the data as the last one."""
     reached = [look for look in policy.looks if look <= most]
     if len(reached) == len(policy.looks):
         return [*reached[:-1], most]
@@ -154,19 +154,19 @@ def _looks(most: int, policy: Policy) -> list[int]:
 
 
 class _Benchmark:
-    """One pair on its way through the interim looks.
+    """One pair during the interim looks.
 
     Attributes:
-        id: The pair's.
-        stored: Rounds that there are of it.
-        suite, policy: The suite's rule, and the pair's own.
+        id: The pair's id.
+        stored: Number of stored rounds.
+        suite, policy: The suite's rule, and the pair's.
         verdict: "regression", "improvement" or "pass"; "" while undecided.
-        constant: Says so if every sample is the same number; else empty.
-        p_regression, p_improvement: Smallest p-values so far, divided by the leniency of their look.
-        leniency: Of the last look.
+        constant: A sentence if every sample is the same number; otherwise empty.
+        p_regression, p_improvement: Smallest p-values so far, each divided by its look's leniency.
+        leniency: Leniency of the last look.
         limits: Verdict -> the p-value that it needed at the last look.
-        rounds: Launches a side at the last look.
-        last: The last analysis; what a verdict rests on, as nothing is analysed after it.
+        rounds: Launches per side at the last look.
+        last: The last analysis, which the verdict is based on: nothing is analyzed after a decision.
     """
 
     def __init__(self, pairs: PairSequence, index: int, policies: Mapping[str, Policy], suite: Policy) -> None:
@@ -189,7 +189,7 @@ class _Benchmark:
         return self._pairs[self._index]
 
     def analyse(self, planned: int, suite: Policy) -> None:
-        """Analyse the first launches, unless the pair is decided or has no more of them."""
+        """Analyze the first launches, unless the pair is decided or has no further ones."""
         rounds = min(planned, self.stored)
         if self.verdict or self.constant or (rounds == self.rounds and self.last is not None):
             return
@@ -210,7 +210,7 @@ class _Benchmark:
             self.verdict = "pass"
 
     def levels(self) -> tuple[float, float] | None:
-        """Return the values that the sides are quoted as; None without launches."""
+        """Return the quoted values of base and head; None without launches."""
         if self.last is not None and self.last.change is not None:
             return self.last.base, self.last.base * math.exp(self.last.change.shift)
         pair = self.pair
@@ -218,7 +218,7 @@ class _Benchmark:
         return None if a is None or b is None else (a, b)
 
     def decision(self, invalid: Reason[Code] | None) -> Decision:
-        """Return the verdict with its numbers and reasons; ``invalid`` says why the session does not count."""
+        """Return the verdict with its numbers and reasons; ``invalid`` is why the session does not count."""
         interim = self.last
         if self.constant:
             return self._decided("pass", self.constant, ratio_low=1.0, ratio_high=1.0)
@@ -248,14 +248,14 @@ class _Benchmark:
         return Decision(id=self.id, verdict=verdict, rounds_used=self.rounds, reason=reason, **numbers)
 
     def _inconclusive(self, why: Reason[Code], reason: str = "", **numbers: Any) -> Decision:
-        """Return an undecided pair; ``reason`` is the whole sentence, if it is more than the reason's line."""
+        """Return the decision on an undecided pair; ``reason`` is the whole sentence, if it is more than ``why``."""
         return Decision(
             id=self.id, verdict="inconclusive", rounds_used=self.rounds, reason=reason or why.line, undecided=why,
             **numbers,
         )  # fmt: skip
 
     def _limits(self, interim: Interim) -> reasons.Limits:
-        """Return what the last look's p-values were compared with."""
+        """Return the limits on the last look's p-values."""
         assert interim.change is not None
         verdict, share = ("improvement", IMPROVEMENT_SHARE) if interim.change.shift < 0 else ("regression", 1.0)
         alone = share * min(self.suite.level, self.suite.benchmark_level)
@@ -277,7 +277,7 @@ class _Benchmark:
 
 
 def _holm(benchmarks: list[_Benchmark], policy: Policy) -> None:
-    """Settle regressions and improvements by Holm's step-down over the whole suite, a family each."""
+    """Settle regressions and improvements by Holm's step-down over the whole suite; each is one family."""
     for verdict, share in (("regression", 1.0), ("improvement", IMPROVEMENT_SHARE)):
         key = f"p_{verdict}"
         ordered = sorted(benchmarks, key=lambda benchmark: getattr(benchmark, key))
@@ -301,8 +301,8 @@ def _mean_ratio(benchmarks: Sequence[_Benchmark]) -> float:
 def _session(benchmarks: list[_Benchmark], policy: Policy) -> tuple[float, Reason[Code] | None]:
     """Return the median shift of the canary as a ratio, and why the session is invalid (the machine changed speed).
 
-    It is invalid where the median shift of the suite, which a few benchmarks that really changed do not move, is also
-    that of most benchmarks and of the canary.
+    It is invalid if most benchmarks and the canary moved by about the suite's median shift, which a few benchmarks that
+    really changed do not affect.
     """
     shifts = [b.last.change.shift for b in benchmarks if b.last is not None and b.last.change is not None]
     if not shifts:
